@@ -1,0 +1,128 @@
+"""The parts of the encoder: MLP, stochastic depth, LayerScale, and the block that joins them to attention."""
+
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from vit.attention import MultiHeadAttention
+
+
+class Mlp(nn.Module):
+    """Two linear maps with a GELU between, applied to each token by itself.
+
+    Args:
+        embed_dim: Channels of a token.
+        hidden_dim: Channels between the two maps.
+        dropout: Probability that a channel is zeroed after each map, in [0, 1).
+    """
+
+    def __init__(self, embed_dim: int, hidden_dim: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(embed_dim, hidden_dim)
+        self.act = nn.GELU()
+        self.fc2 = nn.Linear(hidden_dim, embed_dim)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Transform each token: (B, N, D) -> (B, N, D)."""
+        return self.drop(self.fc2(self.drop(self.act(self.fc1(tokens)))))
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: while training, a residual branch is left out per image (Huang et al. 2016).
+
+    Surviving branches are scaled by ``1 / (1 - probability)``, which keeps their expected value.
+
+    Args:
+        probability: Probability that an image skips the branch, in [0, 1).
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Zero or scale the branch of each image: (B, N, D) -> (B, N, D)."""
+        if not self.training or self.probability == 0.0:
+            return tokens
+        keep = 1.0 - self.probability
+        survives = torch.empty(tokens.shape[0], dtype=tokens.dtype, device=tokens.device).bernoulli_(keep)
+        return tokens * rearrange(survives / keep, "b -> b 1 1")
+
+    def extra_repr(self) -> str:
+        return f"probability={self.probability:.3g}"
+
+
+class LayerScale(nn.Module):
+    """A learned factor per channel at the end of a residual branch (Touvron et al. 2021, CaiT, eq. 3).
+
+    Args:
+        embed_dim: Channels of a token.
+        init: Value of every factor at the start, such as 1e-4: small means each block begins as identity.
+    """
+
+    def __init__(self, embed_dim: int, init: float) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((embed_dim,), init))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scale the channels: (B, N, D) -> (B, N, D)."""
+        return tokens * self.gamma
+
+
+class EncoderBlock(nn.Module):
+    """One pre-norm transformer layer (Dosovitskiy et al. 2021, eq. 2 and 3).
+
+    ``x = x + attn(norm1(x))``, then ``x = x + mlp(norm2(x))``; each branch may end in LayerScale and
+    stochastic depth.
+
+    Args:
+        embed_dim: Channels of a token.
+        num_heads: Attention heads; must divide ``embed_dim``.
+        mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
+        qkv_bias: Whether the projections to queries, keys and values add a bias.
+        qk_norm: Whether queries and keys are layer-normalised per head.
+        attention: Name of the attention mechanism.
+        attention_kwargs: Arguments of the mechanism.
+        dropout: Probability that a channel of a branch's output is zeroed, in [0, 1).
+        drop_path: Probability that an image skips a branch, in [0, 1).
+        layer_scale: Initial factor of LayerScale; None leaves it out.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        mlp_ratio: float = 4.0,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        attention: str = "softmax",
+        attention_kwargs: dict[str, Any] | None = None,
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+        layer_scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(embed_dim, eps=1e-6)
+        self.attn = MultiHeadAttention(
+            embed_dim,
+            num_heads,
+            qkv_bias=qkv_bias,
+            qk_norm=qk_norm,
+            mechanism=attention,
+            mechanism_kwargs=attention_kwargs,
+        )
+        self.drop = nn.Dropout(dropout)
+        self.ls1 = nn.Identity() if layer_scale is None else LayerScale(embed_dim, layer_scale)
+        self.norm2 = nn.LayerNorm(embed_dim, eps=1e-6)
+        self.mlp = Mlp(embed_dim, int(embed_dim * mlp_ratio), dropout)
+        self.ls2 = nn.Identity() if layer_scale is None else LayerScale(embed_dim, layer_scale)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Mix the tokens, then transform each: (B, N, D) -> (B, N, D)."""
+        tokens = tokens + self.drop_path(self.ls1(self.drop(self.attn(self.norm1(tokens)))))
+        return tokens + self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))

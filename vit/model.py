@@ -1,0 +1,277 @@
+"""The Vision Transformer (Dosovitskiy et al. 2021), under timm's names for weights and methods.
+
+Letters in the einops patterns: b batch, h w grid rows and columns, d channels of a token.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from einops import pack, rearrange, reduce, repeat
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from vit.blocks import EncoderBlock
+from vit.embedding import Interpolation, PatchEmbed, Size, resize_positions, sincos_positions
+
+Pool = Literal["cls", "mean", "cls+mean"]
+
+
+class VisionTransformer(nn.Module):
+    """Images to class logits: patches, positions, a stack of encoder blocks, one pooled token, a linear head.
+
+    >>> model = VisionTransformer(image_size=32, patch_size=4, embed_dim=48, depth=2, num_heads=3, num_classes=10)
+    >>> model(torch.randn(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+
+    Args:
+        image_size: Rows and columns of the images in pixels, or one number for both; a multiple of the patch.
+        patch_size: Rows and columns of a patch in pixels, or one number for both. Half the patch is four times
+            the tokens: slower, and usually more accurate.
+        in_channels: Channels of an image: 3 for colour, 1 for grey.
+        num_classes: Classes to tell apart; 0 leaves out the head, and the model returns the pooled feature.
+        embed_dim: Channels of a token.
+        depth: Number of encoder blocks.
+        num_heads: Attention heads of a block; must divide ``embed_dim``.
+        mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
+        qkv_bias: Whether the projections to queries, keys and values add a bias.
+        class_token: Whether a learned token is prepended that gathers what the classifier needs.
+        num_registers: Learned tokens that only give attention a place to put things (Darcet et al. 2024).
+        pool: What the head reads: the class token ("cls"), the mean of the patch tokens ("mean"), or both
+            side by side ("cls+mean").
+        fc_norm: Whether the final norm comes after pooling instead of before; None means yes for "mean", as timm.
+        attention: Name of the attention mechanism.
+        attention_kwargs: Arguments of the attention mechanism, by name.
+        dropout: Probability that a channel is zeroed after the embedding and after each projection, in [0, 1).
+        drop_path: Probability that an image skips the last block's branches, in [0, 1); it grows linearly
+            from 0 at the first block.
+        layer_scale: Initial factor of LayerScale at the end of each branch, such as 1e-4; None leaves it out.
+        qk_norm: Whether queries and keys are layer-normalised per head, which keeps attention logits bounded.
+        pos_embed_init: Start of the learned positions: two-dimensional sine-cosine codes ("sincos"), or a
+            truncated normal of deviation 0.02 ("normal").
+        pos_embed_interpolation: How positions are resized for images of another size than ``image_size``.
+        grad_checkpointing: Whether blocks recompute their activations in the backward pass: memory for one block
+            instead of all, for a third more time.
+
+    Raises:
+        ValueError: If sizes do not divide, or a choice does not exist.
+    """
+
+    def __init__(
+        self,
+        image_size: Size = 32,
+        patch_size: Size = 4,
+        in_channels: int = 3,
+        num_classes: int = 10,
+        embed_dim: int = 192,
+        depth: int = 9,
+        num_heads: int = 12,
+        mlp_ratio: float = 4.0,
+        qkv_bias: bool = True,
+        class_token: bool = True,
+        num_registers: int = 0,
+        pool: Pool = "cls",
+        fc_norm: bool | None = None,
+        attention: str = "softmax",
+        attention_kwargs: dict[str, Any] | None = None,
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+        layer_scale: float | None = None,
+        qk_norm: bool = False,
+        pos_embed_init: Literal["sincos", "normal"] = "sincos",
+        pos_embed_interpolation: Interpolation = "bicubic",
+        grad_checkpointing: bool = False,
+    ) -> None:
+        super().__init__()
+        if pool not in ("cls", "mean", "cls+mean"):
+            raise ValueError(f"unknown pool {pool!r}: choose 'cls', 'mean' or 'cls+mean'")
+        if "cls" in pool and not class_token:
+            raise ValueError(f"pool {pool!r} reads the class token, but class_token is False: use pool 'mean'")
+        if pos_embed_init not in ("sincos", "normal"):
+            raise ValueError(f"unknown pos_embed_init {pos_embed_init!r}: choose 'sincos' or 'normal'")
+        self.embed_dim = embed_dim
+        self.pool = pool
+        self.num_features = 2 * embed_dim if pool == "cls+mean" else embed_dim
+        self.num_prefix_tokens = int(class_token) + num_registers
+        self.pos_embed_init = pos_embed_init
+        self.pos_embed_interpolation = pos_embed_interpolation
+        self.grad_checkpointing = grad_checkpointing
+
+        self.patch_embed = PatchEmbed(image_size, patch_size, in_channels, embed_dim)
+        self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim)) if class_token else None
+        self.reg_token = nn.Parameter(torch.empty(1, num_registers, embed_dim)) if num_registers else None
+        num_tokens = self.num_prefix_tokens + self.patch_embed.num_patches
+        self.pos_embed = nn.Parameter(torch.empty(1, num_tokens, embed_dim))
+        self.pos_drop = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(
+            EncoderBlock(
+                embed_dim,
+                num_heads,
+                mlp_ratio=mlp_ratio,
+                qkv_bias=qkv_bias,
+                qk_norm=qk_norm,
+                attention=attention,
+                attention_kwargs=attention_kwargs,
+                dropout=dropout,
+                drop_path=probability,
+                layer_scale=layer_scale,
+            )
+            for probability in torch.linspace(0.0, drop_path, depth).tolist()
+        )
+        norm_after_pool = pool == "mean" if fc_norm is None else fc_norm
+        self.norm = nn.Identity() if norm_after_pool else nn.LayerNorm(embed_dim, eps=1e-6)
+        self.fc_norm = nn.LayerNorm(self.num_features, eps=1e-6) if norm_after_pool else nn.Identity()
+        self.reset_classifier(num_classes)
+        self.init_weights()
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Draw the initial weights: linear maps from a truncated normal of deviation 0.02, biases zero."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        for token in (self.cls_token, self.reg_token):
+            if token is not None:
+                nn.init.normal_(token, std=0.02)
+        if self.pos_embed_init == "normal":
+            nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        else:
+            self.pos_embed.zero_()
+            self.pos_embed[0, self.num_prefix_tokens :] = sincos_positions(self.patch_embed.grid_size, self.embed_dim)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Classify images: (B, C, H, W) -> (B, num_classes)."""
+        return self.forward_head(self.forward_features(images))
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Encode images, final norm included: (B, C, H, W) -> (B, prefix + N, D)."""
+        tokens = self.embed(images)
+        for block in self.blocks:
+            tokens = self._run(block, tokens)
+        return self.norm(tokens)
+
+    def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
+        """Pool and classify: (B, prefix + N, D) -> (B, num_classes), or (B, num_features) if ``pre_logits``."""
+        pooled = []
+        if "cls" in self.pool:
+            pooled.append(tokens[:, 0])
+        if "mean" in self.pool:
+            pooled.append(reduce(tokens[:, self.num_prefix_tokens :], "b n d -> b d", "mean"))
+        feature = self.fc_norm(pack(pooled, "b *")[0])
+        return feature if pre_logits else self.head(feature)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Images to the tokens that enter the first block: (B, C, H, W) -> (B, prefix + N, D)."""
+        patches = self.patch_embed(images)
+        prefix = [
+            repeat(token, "1 r d -> b r d", b=patches.shape[0])
+            for token in (self.cls_token, self.reg_token)
+            if token is not None
+        ]
+        tokens, _ = pack([*prefix, patches], "b * d")
+        grid = self.patch_embed.grid_of(*images.shape[-2:])
+        positions = resize_positions(self.pos_embed, self.patch_embed.grid_size, grid, self.pos_embed_interpolation)
+        return self.pos_drop(tokens + positions)
+
+    def _run(self, block: EncoderBlock, tokens: Tensor) -> Tensor:
+        if self.grad_checkpointing and self.training:
+            return checkpoint(block, tokens, use_reentrant=False)
+        return block(tokens)
+
+    def forward_intermediates(
+        self,
+        images: Tensor,
+        indices: int | Sequence[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: Literal["NCHW", "NLC"] = "NCHW",
+        intermediates_only: bool = False,
+    ) -> Any:
+        """Features after chosen blocks, with timm's signature.
+
+        Args:
+            images: Images, (B, C, H, W).
+            indices: Which blocks: the last n for an int, these for a sequence (negative counts from the end),
+                all for None.
+            return_prefix_tokens: Whether each feature is paired with its prefix tokens (class token, registers).
+            norm: Whether the final norm is applied to each feature.
+            stop_early: Whether blocks after the last chosen one are skipped.
+            output_fmt: Shape of a feature: "NCHW" for (B, D, rows, columns), "NLC" for (B, N, D).
+            intermediates_only: Whether to leave out the final feature.
+
+        Returns:
+            ``(tokens after the final norm, features)``, or only ``features``; with ``return_prefix_tokens``
+            each feature is a pair (feature, prefix tokens).
+
+        Raises:
+            ValueError: If an index or format does not exist.
+        """
+        if output_fmt not in ("NCHW", "NLC"):
+            raise ValueError(f"unknown output_fmt {output_fmt!r}: choose 'NCHW' or 'NLC'")
+        chosen = self._block_indices(indices)
+        blocks = self.blocks[: max(chosen) + 1] if stop_early else self.blocks
+        rows, _ = self.patch_embed.grid_of(*images.shape[-2:])
+        tokens = self.embed(images)
+        features = []
+        for i, block in enumerate(blocks):
+            tokens = self._run(block, tokens)
+            if i not in chosen:
+                continue
+            feature = self.norm(tokens) if norm else tokens
+            prefix, patches = feature[:, : self.num_prefix_tokens], feature[:, self.num_prefix_tokens :]
+            if output_fmt == "NCHW":
+                patches = rearrange(patches, "b (h w) d -> b d h w", h=rows).contiguous()
+            features.append((patches, prefix) if return_prefix_tokens else patches)
+        return features if intermediates_only else (self.norm(tokens), features)
+
+    def get_intermediate_layers(
+        self,
+        images: Tensor,
+        n: int | Sequence[int] = 1,
+        reshape: bool = False,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+    ) -> list[Any]:
+        """Features after the last ``n`` blocks, or after the blocks numbered in ``n``, with timm's signature.
+
+        Each is (B, N, D), or (B, D, rows, columns) with ``reshape``; with ``return_prefix_tokens`` it is a
+        pair (feature, prefix tokens).
+        """
+        return self.forward_intermediates(
+            images,
+            indices=n,
+            return_prefix_tokens=return_prefix_tokens,
+            norm=norm,
+            output_fmt="NCHW" if reshape else "NLC",
+            intermediates_only=True,
+        )
+
+    def _block_indices(self, indices: int | Sequence[int] | None) -> set[int]:
+        depth = len(self.blocks)
+        if indices is None:
+            return set(range(depth))
+        wanted = range(depth - indices, depth) if isinstance(indices, int) else indices
+        absolute = {i + depth if i < 0 else i for i in wanted}
+        if not absolute or not all(0 <= i < depth for i in absolute) or (isinstance(indices, int) and indices > depth):
+            raise ValueError(f"indices ({indices}) must name blocks of a model of depth ({depth})")
+        return absolute
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """Replace the head by a new one for ``num_classes`` classes; 0 leaves the pooled feature."""
+        self.num_classes = num_classes
+        self.head = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
+        if num_classes:
+            self.head.to(self.pos_embed)
+            nn.init.trunc_normal_(self.head.weight, std=0.02)
+            nn.init.zeros_(self.head.bias)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute activations in the backward pass, or keep them."""
+        self.grad_checkpointing = enable
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of the parameters that are positions or tokens, which weight decay should leave alone."""
+        return {name for name in ("cls_token", "reg_token", "pos_embed") if getattr(self, name) is not None}
