@@ -2,6 +2,7 @@
 
 from vit import attention
 from vit.model import VisionTransformer
+from vit.weights import load
 
-__all__ = ["VisionTransformer", "attention"]
+__all__ = ["VisionTransformer", "attention", "load"]
 __version__ = "0.1.0"

@@ -126,12 +126,21 @@ class VisionTransformer(nn.Module):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Draw the initial weights: linear maps from a truncated normal of deviation 0.02, biases zero."""
+        """Draw the initial weights as the original code does, with variances that suit any width.
+
+        Linear maps are uniform after Glorot and Bengio (2010), the patch embedding keeps the variance of the
+        pixels (LeCun et al. 1998), and the head starts small, so that all classes are about equally likely.
+        """
         for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Conv2d):
-                nn.init.trunc_normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+        patch_projection = self.patch_embed.proj
+        nn.init.trunc_normal_(patch_projection.weight, std=patch_projection.weight[0].numel() ** -0.5)
+        nn.init.zeros_(patch_projection.bias)
+        if self.num_classes:
+            nn.init.trunc_normal_(self.head.weight, std=0.02)
         for token in (self.cls_token, self.reg_token):
             if token is not None:
                 nn.init.normal_(token, std=0.02)

@@ -1,0 +1,167 @@
+"""The LightningModule that trains and evaluates a VisionTransformer as a classifier."""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning import Callback, LightningModule
+from lightning.pytorch.callbacks import Timer
+from torch import Tensor
+from torch.distributed.fsdp import fully_shard
+
+from vit.model import VisionTransformer
+from vit.training.ema import EMA
+from vit.training.evaluation import Evaluation
+from vit.training.optimizer import adamw
+from vit.training.schedule import Decay, learning_rate_factor
+from vit.weights import check_same_tensors
+
+
+class ViTClassifier(LightningModule):
+    """A Vision Transformer with its loss, optimiser and schedule; images come in as they are, and are normalised here.
+
+    Args:
+        class_names: Names of the classes, in the order of the logits; None numbers them.
+        mean: Mean of each channel, in [0, 1], that images are shifted by.
+        std: Deviation of each channel, in [0, 1], that images are divided by.
+        lr: Peak learning rate.
+        weight_decay: Decoupled weight decay of the weight matrices; biases, norms, tokens and positions have none.
+        betas: Decay of AdamW's averages of the gradient and of its square.
+        layer_decay: Factor of the learning rate from one block to the one before, such as 0.75 for fine-tuning;
+            None gives all the same.
+        warmup: Share of the training, in [0, 1), over which the learning rate rises from zero.
+        decay: How the learning rate then falls to zero at the end of the training: along a cosine, linearly, or
+            not at all. The end is whatever comes first of trainer.max_epochs, max_steps and max_time.
+        label_smoothing: Share of the target spread evenly over all classes, in [0, 1).
+        ema_decay: Weight of the past in the moving average of the weights, such as 0.999, which is then what gets
+            evaluated and saved; None evaluates the weights themselves.
+        compile: Whether the blocks are compiled by torch.compile: slower to start, faster per step on GPUs.
+        vit_kwargs: Arguments of the VisionTransformer.
+    """
+
+    def __init__(
+        self,
+        class_names: list[str] | None = None,
+        mean: list[float] | None = None,
+        std: list[float] | None = None,
+        lr: float = 1e-3,
+        weight_decay: float = 0.05,
+        betas: tuple[float, float] = (0.9, 0.99),
+        layer_decay: float | None = None,
+        warmup: float = 0.05,
+        decay: Decay = "cosine",
+        label_smoothing: float = 0.0,
+        ema_decay: float | None = None,
+        compile: bool = False,
+        **vit_kwargs: Any,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.vit = VisionTransformer(**vit_kwargs)
+        channels = self.vit.patch_embed.in_channels
+        # Of the model, so that whoever loads it need not know; not in the state, whose names stay timm's.
+        self.register_buffer("mean", torch.tensor(mean or [0.5] * channels)[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(std or [0.5] * channels)[:, None, None], persistent=False)
+        self.evaluation: Evaluation | None = None
+
+    def configure_model(self) -> None:
+        """Shard the blocks where the strategy says so, then compile them; called again, it does nothing."""
+        blocks = self.vit.blocks
+        if self.device_mesh is not None and not hasattr(self.vit, "unshard"):
+            for block in blocks:
+                fully_shard(block, mesh=self.device_mesh["data_parallel"])
+            fully_shard(self.vit, mesh=self.device_mesh["data_parallel"])
+        if self.hparams.compile and blocks[0]._compiled_call_impl is None:
+            for block in blocks:
+                block.compile()
+
+    def configure_callbacks(self) -> list[Callback]:
+        """The moving average of the weights, if it is wanted."""
+        return [] if self.hparams.ema_decay is None else [EMA(self.hparams.ema_decay)]
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """AdamW, and a learning rate that is set at each step from the share of the training that is done."""
+        hp = self.hparams
+        optimizer = adamw(self.vit, hp.lr, hp.weight_decay, hp.betas, hp.layer_decay)
+        self.total_steps = self.trainer.estimated_stepping_batches
+        self.timer = next((callback for callback in self.trainer.callbacks if isinstance(callback, Timer)), None)
+        if hp.decay != "constant" and math.isinf(self.total_steps) and self.timer is None:
+            raise ValueError("training has no end to decay to: set trainer.max_epochs, max_steps or max_time")
+        scheduler = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: learning_rate_factor(self.progress(step), hp.warmup, hp.decay)
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def progress(self, step: int) -> float:
+        """Share of the training that is done after ``step`` steps, by steps or by time, whichever is further."""
+        by_time = 0.0
+        if self.timer is not None:
+            elapsed = self.timer.time_elapsed()
+            # Processes must agree to the last bit, or their weights drift apart.
+            by_time = self.trainer.strategy.broadcast(elapsed) / self.timer._duration
+        return min(1.0, max(step / self.total_steps, by_time))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Classify images, uint8 or float in [0, 1]: (B, C, H, W) -> (B, num_classes)."""
+        scale = 255.0 if images.dtype == torch.uint8 else 1.0
+        return self.vit((images - self.mean * scale) / (self.std * scale))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Cross-entropy with the labels, or with the soft targets of mixing."""
+        images, targets = batch
+        loss = F.cross_entropy(self(images).float(), targets, label_smoothing=self.hparams.label_smoothing)
+        # Summed on the device and logged every so many steps: each call of self.log costs 0.3 ms.
+        self.loss_sum += loss.detach()
+        self.loss_count += 1
+        if (batch_idx + 1) % self.trainer.log_every_n_steps == 0 or self.trainer.is_last_batch:
+            rate = self.trainer.optimizers[0].param_groups[-1]["lr"]
+            self.log_dict({"train_loss": self.loss_sum / self.loss_count, "lr": rate}, prog_bar=True)
+            self.on_train_start()
+        return loss
+
+    def on_train_start(self) -> None:
+        """Begin the mean of the training loss."""
+        self.loss_sum = torch.zeros((), device=self.device)
+        self.loss_count = 0
+
+    def on_validation_epoch_start(self) -> None:
+        """Begin an evaluation."""
+        self.evaluation = Evaluation(self.vit.num_classes, self.device)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Add a batch to the evaluation."""
+        images, labels = batch
+        self.evaluation.update(self(images), labels, images)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log accuracy and loss over all processes."""
+        self._log_evaluation("val")
+
+    def on_test_epoch_start(self) -> None:
+        """Begin an evaluation."""
+        self.on_validation_epoch_start()
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Add a batch to the evaluation."""
+        self.validation_step(batch, batch_idx)
+
+    def on_test_epoch_end(self) -> None:
+        """Log accuracy and loss over all processes."""
+        self._log_evaluation("test")
+
+    def _log_evaluation(self, split: str) -> None:
+        for tensor in self.evaluation.sums():
+            tensor.copy_(self.trainer.strategy.reduce(tensor, reduce_op="sum"))
+        accuracy, loss = self.evaluation.accuracy, self.evaluation.loss
+        self.log_dict({f"{split}_accuracy": accuracy, f"{split}_loss": loss}, prog_bar=True)
+
+    def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Tensor:
+        """Probabilities of the classes, (B, num_classes), for the images of a batch that could be read."""
+        images, _, _ = batch
+        return self(images).float().softmax(dim=-1)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Say which tensors differ before torch lists them all."""
+        if self.device_mesh is None:
+            check_same_tensors(self, checkpoint["state_dict"], "the checkpoint")

@@ -1,0 +1,87 @@
+"""An exponential moving average of the weights, which is what gets evaluated and saved."""
+
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch import Tensor
+
+
+class EMA(Callback):
+    """Average the weights over the steps; validate, test and save the average (Polyak and Juditsky 1992).
+
+    ``average = d * average + (1 - d) * weights`` after each step, where d grows as ``(1 + step) / (10 + step)``
+    up to ``decay``, so that the average of a short run does not remember its start. Lightning's callback of the
+    same purpose copies the whole module and updates tensor by tensor; this one updates all in one call.
+
+    Args:
+        decay: Weight of the past, such as 0.999: an average over about the last 1 / (1 - decay) steps.
+    """
+
+    def __init__(self, decay: float) -> None:
+        if not 0 < decay < 1:
+            raise ValueError(f"ema_decay ({decay}) must be between 0 and 1, such as 0.999; null leaves it out")
+        self.decay = decay
+        self.average: dict[str, Tensor] = {}
+        self.in_use = False  # whether the module holds the average, and ``average`` the training weights
+        self.last_step = 0
+        self.resumed_weights: dict[str, Tensor] | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse sharded models, of which no process holds all weights."""
+        if stage == "fit" and isinstance(trainer.strategy, ModelParallelStrategy):
+            raise ValueError("ema_decay does not work with sharded models: set --model.ema_decay null, or strategy ddp")
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start from the weights of the module; a resumed run gets both average and weights back."""
+        self.average = {name: parameter.detach().clone() for name, parameter in pl_module.named_parameters()}
+        self.in_use = False
+        self.last_step = trainer.global_step
+        if self.resumed_weights is not None:
+            pl_module.load_state_dict(self.resumed_weights, strict=False)
+            self.resumed_weights = None
+
+    @torch.no_grad()
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+        """Take the new weights into the average, once per optimiser step."""
+        if trainer.global_step == self.last_step:
+            return
+        self.last_step = trainer.global_step
+        decay = min(self.decay, (1 + self.last_step) / (10 + self.last_step))
+        torch._foreach_lerp_(list(self.average.values()), list(pl_module.parameters()), 1 - decay)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the average into the module."""
+        if self.average and not self.in_use:
+            self._swap(pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the training weights back."""
+        if self.in_use and trainer.training:
+            self._swap(pl_module)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave the average in the module."""
+        self._swap(pl_module)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Save the average as the model's weights, and the training weights beside it to resume from."""
+        if not self.average:
+            return
+        module = {name: parameter.detach() for name, parameter in pl_module.named_parameters()}
+        average, weights = (module, self.average) if self.in_use else (self.average, module)
+        checkpoint["state_dict"] = {**checkpoint["state_dict"], **average}
+        checkpoint["training_weights"] = weights
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Remember the training weights until the module is on its device."""
+        self.resumed_weights = checkpoint.get("training_weights")
+
+    @torch.no_grad()
+    def _swap(self, pl_module: LightningModule) -> None:
+        for name, parameter in pl_module.named_parameters():
+            weights = parameter.clone()
+            parameter.copy_(self.average[name])
+            self.average[name].copy_(weights)
+        self.in_use = not self.in_use

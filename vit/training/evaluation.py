@@ -1,0 +1,58 @@
+"""What a pass over an evaluation set adds up to: loss, confusion matrix, the most confident mistakes."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+MISTAKES = 32
+
+
+class Evaluation:
+    """Sums over the batches of an evaluation, exact for any number of processes and any last batch.
+
+    Rows whose label is -1 only fill a batch up, and do not count.
+
+    Args:
+        num_classes: Classes.
+        device: Where the batches are.
+    """
+
+    def __init__(self, num_classes: int, device: torch.device) -> None:
+        self.confusion = torch.zeros(num_classes, num_classes, dtype=torch.long, device=device)
+        self.loss_sum = torch.zeros((), dtype=torch.double if device.type != "mps" else torch.float, device=device)
+        self.mistakes: list[tuple[float, Tensor, int, int]] = []
+
+    def update(self, logits: Tensor, labels: Tensor, images: Tensor) -> None:
+        """Add a batch: logits (B, classes), labels (B,), images (B, C, H, W)."""
+        real = labels >= 0
+        logits, labels, images = logits[real].float(), labels[real], images[real]
+        self.loss_sum += F.cross_entropy(logits, labels, reduction="sum")
+        confidence, predicted = logits.softmax(dim=-1).max(dim=-1)
+        self.confusion.index_put_((labels, predicted), torch.ones_like(labels), accumulate=True)
+        wrong = torch.where(predicted != labels, confidence, -1.0)
+        most, rows = wrong.topk(min(MISTAKES, len(wrong)))
+        found = [
+            (value, images[row].cpu(), int(labels[row]), int(predicted[row]))
+            for value, row in zip(most.tolist(), rows.tolist(), strict=True)
+            if value >= 0
+        ]
+        self.mistakes = sorted(self.mistakes + found, key=lambda mistake: -mistake[0])[:MISTAKES]
+
+    def sums(self) -> list[Tensor]:
+        """The tensors that have to be summed over processes."""
+        return [self.confusion, self.loss_sum]
+
+    @property
+    def count(self) -> int:
+        """Images seen."""
+        return int(self.confusion.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the images that were classified correctly."""
+        return self.confusion.diagonal().sum().item() / max(self.count, 1)
+
+    @property
+    def loss(self) -> float:
+        """Mean cross-entropy per image, without label smoothing."""
+        return self.loss_sum.item() / max(self.count, 1)

@@ -1,0 +1,213 @@
+"""The record of a run: results.json, and the pictures beside it."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_only
+
+from vit.training.figures import draw_confusion, draw_curves, draw_mistakes
+
+
+class RunRecord(Callback):
+    """Keep what a run measured, in its checkpoints and as ``results.json`` with pictures in its folder.
+
+    Args:
+        folder: The folder of the run.
+        facts: What is known before the run begins, such as the seed and the command.
+        config: All arguments of the run as YAML text, for ``config.yaml``.
+        data: Arguments of the data module, kept in checkpoints so that these need no config.
+    """
+
+    def __init__(self, folder: Path, facts: dict[str, Any], config: str, data: dict[str, Any]) -> None:
+        self.folder = folder
+        self.facts = facts
+        self.config = config
+        self.data = data
+        self.measured: dict[str, Any] = {"seconds": 0.0, "training_seconds": 0.0, "images": 0}
+        self.history: dict[str, list[dict[str, float]]] = {"train": [], "val": []}
+        self.clock = self.last_batch_end = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run continues from."""
+        return {"measured": self.measured, "history": self.history}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue a record."""
+        self.measured.update(state_dict["measured"])
+        self.history = state_dict["history"]
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Keep the arguments of the run with its weights."""
+        self._tick()
+        checkpoint["data"] = self.data
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clocks, and write down how the run was made."""
+        self.clock = self.last_batch_end = time.monotonic()
+        if not trainer.fast_dev_run:
+            self._write_config()
+            self._print_header(trainer, pl_module)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave the time between epochs out of the training speed."""
+        self.last_batch_end = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count the images, and note loss and learning rate whenever they were logged."""
+        now = time.monotonic()
+        self.measured["training_seconds"] += now - self.last_batch_end
+        self.last_batch_end = now
+        self.measured["images"] += len(batch[0]) * trainer.world_size
+        self._show_speed(trainer)
+        if trainer._logger_connector.should_update_logs or trainer.is_last_batch:
+            metrics = trainer.logged_metrics
+            if "train_loss" in metrics:
+                point = {"epoch": self._epoch(trainer), "step": trainer.global_step}
+                loss, rate = float(metrics["train_loss"]), float(metrics["lr"])
+                self.history["train"].append({**point, "loss": loss, "lr": rate})
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note the accuracy; while training, print a line and leave validation out of the training speed."""
+        evaluation = pl_module.evaluation
+        self.measured["val_accuracy"] = evaluation.accuracy
+        if not trainer.training and trainer.state.fn != "fit":
+            self._write(trainer, pl_module)
+            self._draw_evaluation(evaluation, trainer, "validation")
+            return
+        self.last_batch_end = time.monotonic()
+        point = {"epoch": self._epoch(trainer), "step": trainer.global_step}
+        self.history["val"].append({**point, "loss": evaluation.loss, "accuracy": evaluation.accuracy})
+        self._print_line(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the record, with the pictures of the last validation."""
+        self._tick()
+        self._write(trainer, pl_module)
+        self._draw_curves(trainer)
+        if pl_module.evaluation is not None:
+            self._draw_evaluation(pl_module.evaluation, trainer, "validation")
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the test accuracy into the record, and draw its pictures."""
+        self.measured["test_accuracy"] = pl_module.evaluation.accuracy
+        self._write(trainer, pl_module)
+        self._draw_evaluation(pl_module.evaluation, trainer, "test")
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Keep the results so far, and say how to go on."""
+        if trainer.state.fn != "fit" or not self.measured["images"]:
+            return
+        self._tick()
+        self._write(trainer, pl_module, stopped=type(exception).__name__)
+        self._draw_curves(trainer)
+        self._print_resume(trainer)
+
+    @rank_zero_only
+    def _write(self, trainer: Trainer, pl_module: LightningModule, stopped: str | None = None) -> None:
+        if trainer.fast_dev_run:
+            return
+        path = self.folder / "results.json"
+        results = json.loads(path.read_text()) if path.exists() else {}
+        results |= self.facts if not results or trainer.state.fn == "fit" else {}
+        results |= {name: self.measured[name] for name in ("val_accuracy", "test_accuracy") if name in self.measured}
+        if self.measured["images"]:
+            results |= {
+                "epochs": round(self._epoch(trainer), 2),
+                "steps": trainer.global_step,
+                "seconds": round(self.measured["seconds"], 1),
+                "images_per_second": round(self.measured["images"] / max(self.measured["training_seconds"], 1e-9), 1),
+            }
+        results |= {
+            "parameters": sum(parameter.numel() for parameter in pl_module.parameters()),
+            "device": _device_name(pl_module.device),
+            "devices": trainer.world_size,
+            "precision": str(trainer.precision),
+            "torch": torch.__version__,
+        }
+        results.pop("stopped", None)
+        if stopped:
+            results["stopped"] = stopped
+        ordered = {"test_accuracy": None, "val_accuracy": None} | results
+        self.folder.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(ordered, indent=2) + "\n")
+        unfinished.replace(path)
+
+    @rank_zero_only
+    def _write_config(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "config.yaml").write_text(self.config)
+
+    @rank_zero_only
+    def _print_header(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        parameters = sum(parameter.numel() for parameter in pl_module.parameters())
+        sizes = ", ".join(f"{len(split.labels):,} {name}" for name, split in trainer.datamodule.sets.items())
+        print(
+            f"{self.facts['data']}: {sizes} images; {parameters:,} parameters; {trainer.precision} on "
+            f"{_device_name(pl_module.device)}; {self.folder}",
+            flush=True,
+        )
+
+    @rank_zero_only
+    def _draw_curves(self, trainer: Trainer) -> None:
+        if self.history["train"] and not trainer.fast_dev_run:
+            draw_curves(self.history, self.folder / "curves.png")
+
+    @rank_zero_only
+    def _draw_evaluation(self, evaluation: Any, trainer: Trainer, split: str) -> None:
+        if trainer.fast_dev_run:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        names = trainer.lightning_module.hparams.class_names
+        names = names or [str(number) for number in range(len(evaluation.confusion))]
+        summary = f"{split}: {100 * evaluation.accuracy:.2f} % of {evaluation.count:,} images correct"
+        draw_confusion(evaluation, names, summary, self.folder / "confusion_matrix.png")
+        title = f"The most confident mistakes on the {split} images"
+        draw_mistakes(evaluation, names, title, self.folder / "mistakes.png")
+
+    @rank_zero_only
+    def _print_line(self, trainer: Trainer) -> None:
+        speed = self.measured["images"] / max(self.measured["training_seconds"], 1e-9)
+        val = self.history["val"][-1]
+        loss = f"train_loss {self.history['train'][-1]['loss']:.3f}  " if self.history["train"] else ""
+        print(
+            f"epoch {val['epoch']:.2f}  step {trainer.global_step:,}  {loss}val_loss {val['loss']:.3f}  "
+            f"val_accuracy {100 * val['accuracy']:.2f} %  {speed:,.0f} images/s",
+            flush=True,
+        )
+
+    @rank_zero_only
+    def _print_resume(self, trainer: Trainer) -> None:
+        last = self.folder / "checkpoints" / "last.ckpt"
+        if last.exists():
+            config = self.folder / "config.yaml"
+            print(f"results so far: {self.folder / 'results.json'}")
+            print(f"resume with: python train.py fit --config {config} --ckpt_path {last}", flush=True)
+        else:
+            print("stopped before the first checkpoint: start again", flush=True)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self.measured["seconds"] += now - self.clock
+        self.clock = now
+
+    def _epoch(self, trainer: Trainer) -> float:
+        train_set = trainer.datamodule.sets["train"].labels
+        return self.measured["images"] / len(train_set)
+
+    def _show_speed(self, trainer: Trainer) -> None:
+        bar = trainer.progress_bar_callback
+        if hasattr(bar, "images_per_second"):
+            bar.images_per_second = self.measured["images"] / max(self.measured["training_seconds"], 1e-9)
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type}, {torch.get_num_threads()} threads" if device.type == "cpu" else device.type

@@ -1,0 +1,5 @@
+"""Weights on disk: reading checkpoints safely."""
+
+from vit.weights.checkpoint import check_same_tensors, load, read_checkpoint
+
+__all__ = ["check_same_tensors", "load", "read_checkpoint"]

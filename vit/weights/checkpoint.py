@@ -1,0 +1,81 @@
+"""Reading checkpoints: ours, written while training, and refusing what is none or would run code."""
+
+import inspect
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vit.model import VisionTransformer
+
+SHOWN_DIFFERENCES = 4
+
+
+def load(path: str | Path) -> VisionTransformer:
+    """A trained model in eval mode, from a checkpoint of a training run.
+
+    Its images are expected normalised; ``model.pretrained_cfg`` holds the ``mean`` and ``std`` for that, and
+    the ``class_names``, under timm's name.
+
+    Raises:
+        ValueError: If the file is no checkpoint, carries code, or does not fit the model that it describes.
+    """
+    checkpoint = read_checkpoint(path)
+    arguments = checkpoint["hyper_parameters"]
+    names = inspect.signature(VisionTransformer).parameters
+    model = VisionTransformer(**{name: value for name, value in arguments.items() if name in names})
+    state = {name.removeprefix("vit."): tensor for name, tensor in checkpoint["state_dict"].items()}
+    check_same_tensors(model, state, path)
+    model.load_state_dict(state)
+    model.pretrained_cfg = {name: arguments.get(name) for name in ("mean", "std", "class_names")}
+    return model.eval()
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """The contents of a training checkpoint, on the CPU; nothing in the file is executed.
+
+    Raises:
+        ValueError: If there is no such file, it is no training checkpoint, or it carries pickled code.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"no checkpoint at {path}: runs keep theirs in runs/EXPERIMENT/VERSION/checkpoints/")
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, OSError) as error:
+        if "nsupported" in str(error):
+            raise ValueError(
+                f"{path} is refused: it carries pickled code, which could do anything when loaded; nothing of it "
+                "was executed. Ask its author for plain tensors (a state_dict)"
+            ) from None
+        raise ValueError(f"{path} is not a checkpoint, or is damaged: it cannot be read as one") from None
+    if not isinstance(checkpoint, dict) or not {"state_dict", "hyper_parameters"} <= checkpoint.keys():
+        raise ValueError(f"{path} is not a checkpoint of a training run: it lacks state_dict or hyper_parameters")
+    return checkpoint
+
+
+def check_same_tensors(model: nn.Module, state: Mapping[str, Tensor], origin: str | Path) -> None:
+    """Compare the tensors of a checkpoint with those that a model wants.
+
+    Raises:
+        ValueError: If names or shapes differ; the message lists the first few.
+    """
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    differences = [f"{name} is missing" for name in wanted.keys() - found.keys()]
+    differences += [f"{name} is not wanted" for name in found.keys() - wanted.keys()]
+    differences += [
+        f"{name} is {found[name]} and not {wanted[name]}"
+        for name in wanted.keys() & found.keys()
+        if found[name] != wanted[name]
+    ]
+    if differences:
+        shown = "; ".join(sorted(differences)[:SHOWN_DIFFERENCES])
+        rest = len(differences) - SHOWN_DIFFERENCES
+        raise ValueError(
+            f"{origin} comes from another architecture, {len(differences)} tensors differ: {shown}"
+            f"{f'; and {rest} more' if rest > 0 else ''}. Leave out the --model options, or take its own"
+        )
