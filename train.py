@@ -11,8 +11,7 @@ Examples:
 from lightning.pytorch.cli import ArgsType
 
 from vit.data import ImageDataModule
-from vit.training import ViTClassifier, ViTCLI, plain_output
-from vit.training.cli import Parser
+from vit.training import Parser, ViTClassifier, ViTCLI, plain_output
 
 
 def main(args: ArgsType = None, run: bool = True) -> ViTCLI:

@@ -2,7 +2,7 @@
 
 from vit import attention
 from vit.model import VisionTransformer
+from vit.version import __version__
 from vit.weights import load
 
-__all__ = ["VisionTransformer", "attention", "load"]
-__version__ = "0.1.0"
+__all__ = ["VisionTransformer", "__version__", "attention", "load"]

@@ -52,6 +52,7 @@ class DropPath(nn.Module):
         return tokens * rearrange(survives / keep, "b -> b 1 1")
 
     def extra_repr(self) -> str:
+        """Show the probability when the model is printed."""
         return f"probability={self.probability:.3g}"
 
 

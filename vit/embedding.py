@@ -106,7 +106,11 @@ def resize_positions(
     if old_grid == new_grid:
         return pos_embed
     prefix = pos_embed.shape[1] - old_grid[0] * old_grid[1]
-    grid = rearrange(pos_embed[:, prefix:].to(torch.promote_types(pos_embed.dtype, torch.float32)), "1 (h w) d -> 1 d h w", h=old_grid[0])
+    grid = rearrange(
+        pos_embed[:, prefix:].to(torch.promote_types(pos_embed.dtype, torch.float32)),
+        "1 (h w) d -> 1 d h w",
+        h=old_grid[0],
+    )
     smooth = {} if interpolation == "nearest" else {"antialias": True, "align_corners": False}
     grid = F.interpolate(grid, size=new_grid, mode=interpolation, **smooth)
     resized = rearrange(grid, "1 d h w -> 1 (h w) d").to(pos_embed.dtype)

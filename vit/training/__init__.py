@@ -1,7 +1,8 @@
 """Training: the LightningModule, its optimiser and schedule, the record of a run, the command line."""
 
 from vit.training.classifier import ViTClassifier
-from vit.training.cli import ViTCLI, plain_output
+from vit.training.cli import ViTCLI
 from vit.training.ema import EMA
+from vit.training.mistakes import Parser, plain_output
 
-__all__ = ["EMA", "ViTCLI", "ViTClassifier", "plain_output"]
+__all__ = ["EMA", "Parser", "ViTCLI", "ViTClassifier", "plain_output"]

@@ -12,7 +12,6 @@ from lightning.pytorch.callbacks import RichProgressBar
 from torch import Tensor
 
 
-
 class SeededSteps(Callback):
     """Make the random draws of each step (dropout, stochastic depth) a function of the seed and the step alone.
 
@@ -55,7 +54,7 @@ class StopAtNaN(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look before validation, whose end writes a checkpoint."""
-        if trainer.training or trainer.validating and hasattr(self, "first_bad_step"):
+        if trainer.training or (trainer.validating and hasattr(self, "first_bad_step")):
             self.look(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

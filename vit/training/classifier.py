@@ -64,6 +64,8 @@ class ViTClassifier(LightningModule):
         self.register_buffer("mean", torch.tensor(mean or [0.5] * channels)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(std or [0.5] * channels)[:, None, None], persistent=False)
         self.evaluation: Evaluation | None = None
+        self.total_steps = math.inf
+        self.timer: Timer | None = None
 
     def configure_model(self) -> None:
         """Shard the blocks where the strategy says so, then compile them; called again, it does nothing."""
@@ -84,10 +86,6 @@ class ViTClassifier(LightningModule):
         """AdamW, and a learning rate that is set at each step from the share of the training that is done."""
         hp = self.hparams
         optimizer = adamw(self.vit, hp.lr, hp.weight_decay, hp.betas, hp.layer_decay)
-        self.total_steps = self.trainer.estimated_stepping_batches
-        self.timer = next((callback for callback in self.trainer.callbacks if isinstance(callback, Timer)), None)
-        if hp.decay != "constant" and math.isinf(self.total_steps) and self.timer is None:
-            raise ValueError("training has no end to decay to: set trainer.max_epochs, max_steps or max_time")
         scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: learning_rate_factor(self.progress(step), hp.warmup, hp.decay)
         )
@@ -117,11 +115,20 @@ class ViTClassifier(LightningModule):
         if (batch_idx + 1) % self.trainer.log_every_n_steps == 0 or self.trainer.is_last_batch:
             rate = self.trainer.optimizers[0].param_groups[-1]["lr"]
             self.log_dict({"train_loss": self.loss_sum / self.loss_count, "lr": rate}, prog_bar=True)
-            self.on_train_start()
+            self._reset_loss()
         return loss
 
     def on_train_start(self) -> None:
-        """Begin the mean of the training loss."""
+        """Find where the schedule ends, and begin the mean of the training loss."""
+        # Not in configure_optimizers: asking there makes Lightning build the loader before it has read from a
+        # checkpoint how far into the epoch that one was.
+        self.total_steps = self.trainer.estimated_stepping_batches
+        self.timer = next((callback for callback in self.trainer.callbacks if isinstance(callback, Timer)), None)
+        if self.hparams.decay != "constant" and math.isinf(self.total_steps) and self.timer is None:
+            raise ValueError("training has no end to decay to: set trainer.max_epochs, max_steps or max_time")
+        self._reset_loss()
+
+    def _reset_loss(self) -> None:
         self.loss_sum = torch.zeros((), device=self.device)
         self.loss_count = 0
 
@@ -162,6 +169,17 @@ class ViTClassifier(LightningModule):
         return self(images).float().softmax(dim=-1)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Say which tensors differ before torch lists them all."""
+        """Say what differs, classes or tensors, before torch lists all it cannot match.
+
+        Raises:
+            ValueError: If the checkpoint was trained on other classes, or comes from another architecture.
+        """
+        theirs, ours = checkpoint["hyper_parameters"].get("class_names"), self.hparams.class_names
+        if theirs and ours and list(theirs) != list(ours):
+            differing = sorted(set(theirs) ^ set(ours)) or ["their order"]
+            raise ValueError(
+                f"the checkpoint tells {len(theirs)} classes apart and the data has {len(ours)}; they differ in "
+                f"{', '.join(differing[:5])}: use the data it was trained on"
+            )
         if self.device_mesh is None:
             check_same_tensors(self, checkpoint["state_dict"], "the checkpoint")

@@ -1,56 +1,26 @@
 """The command line around Lightning's: folders of runs, defaults from checkpoints, errors in one line."""
 
 import argparse
-import difflib
-import logging
-import re
+import json
 import shlex
 import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from jsonargparse import Namespace
 from lightning import Callback, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 import vit.data
 from vit.training.callbacks import ImagesPerSecondBar, PredictionWriter, SeededSteps, StopAtNaN
 from vit.training.record import RunRecord
-from vit.training.storage import AtomicCheckpointIO
+from vit.training.storage import AtomicCheckpointIO, RunCheckpoint
 from vit.weights import read_checkpoint
 
 RUNS = Path("runs")
 FROM_DATA = ("num_classes", "image_size", "in_channels", "class_names", "mean", "std")
-
-
-class Parser(LightningArgumentParser):
-    """A parser that answers a mistake in one line, with the nearest name that exists."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print what is wrong, and what might have been meant; exit with status 2."""
-        lines = [line.strip(" -") for line in message.splitlines() if line.strip()]
-        reason = next((line for line in lines if "rror" in line or "not " in line or "nrecog" in line), lines[0])
-        print(f"error: {reason}{self._nearest(message)}", file=sys.stderr)
-        raise SystemExit(2)
-
-    def _nearest(self, message: str) -> str:
-        known = {option for action in self._actions for option in action.option_strings}
-        for parser in getattr(self, "_subparsers_by_name", {}).values():
-            known |= {option for action in parser._actions for option in action.option_strings}
-        known |= set(vit.data.__all__)
-        for word in re.findall(r"[\w.-]+", message):
-            name = word.split("=")[0]
-            if name not in known and (near := difflib.get_close_matches(name, known, n=1, cutoff=0.75)):
-                return f" (did you mean {near[0]}?)"
-        return ""
 
 
 class ViTCLI(LightningCLI):
@@ -86,6 +56,7 @@ class ViTCLI(LightningCLI):
     def _with_checkpoint(self, args: list[str]) -> list[str]:
         """Resolve ``--ckpt_path last`` and ``best`` to files, and take the checkpoint's arguments as defaults."""
         self.checkpoint_path: Path | None = None
+        self.arguments_of_data: list[str] = []
         if not args or args[0] not in self.subcommands():
             return args
         scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -105,7 +76,7 @@ class ViTCLI(LightningCLI):
         self._subcommand_parsers[args[0]].set_defaults(defaults)
         configs = [word for config in found.config for word in ("--config", config)]
         named = ["--experiment", found.experiment] if found.experiment else []
-        return [args[0], *configs, *others, *named, "--ckpt_path", found.ckpt_path]
+        return [args[0], *configs, *self.arguments_of_data, *others, *named, "--ckpt_path", found.ckpt_path]
 
     def _defaults_from(self, path: Path, subcommand: str) -> dict[str, Any]:
         if path.is_dir():  # a sharded checkpoint, which only a config describes
@@ -116,24 +87,15 @@ class ViTCLI(LightningCLI):
         defaults = {f"model.{name}": value for name, value in arguments.items()}
         if subcommand == "predict":
             names = ("image_size", "in_channels", "class_names", "mean", "std")
-            self.unsorted_images = {name: of_data[name] for name in names}
-            defaults["data"] = {"class_path": "vit.data.UnsortedImages", "init_args": self.unsorted_images}
+            described = {name: of_data[name] for name in names}
+            # On the command line and not a default, so that it also takes the place of a config's data.
+            self.arguments_of_data = ["--data", json.dumps({"class_path": "UnsortedImages", "init_args": described})]
         else:
             data = checkpoint.get("data", {})
             # Only our own classes: a class path in a stranger's file must not make us import anything.
             if data.get("class_path", "").removeprefix("vit.data.") in vit.data.__all__:
                 defaults["data"] = data
         return defaults
-
-    def before_instantiate_classes(self) -> None:
-        """Let ``predict`` read image files, whatever the model was trained on."""
-        config = self.config.get(str(self.subcommand), self.config)
-        if self.subcommand == "predict":
-            root = config.data.get("init_args", Namespace()).get("root")
-            if root is None:
-                raise ValueError("predict needs images: add --data.root FOLDER")
-            init_args = Namespace(root=str(root), **self.unsorted_images, seed=0)
-            config.data = Namespace(class_path="vit.data.UnsortedImages", init_args=init_args)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """The trainer, with the precision that the hardware gains by, loggers, and the record of the run."""
@@ -142,6 +104,8 @@ class ViTCLI(LightningCLI):
         self.run_folder = self._choose_run_folder()
         config["precision"] = config["precision"] or fastest_precision(config["accelerator"])
         config["plugins"] = [*_as_list(config["plugins"]), AtomicCheckpointIO()]
+        if not fit:
+            config["enable_checkpointing"] = False
         if self.subcommand == "predict":
             config["devices"] = 1
         if config["logger"] in (None, True):
@@ -172,24 +136,38 @@ class ViTCLI(LightningCLI):
         record = RunRecord(self.run_folder, facts, text, self.config_dump["data"])
         callbacks: list[Callback] = [SeededSteps(seed), StopAtNaN(), record]
         if self.subcommand == "fit" and config["enable_checkpointing"] is not False:
-            place = {"dirpath": self.run_folder / "checkpoints", "enable_version_counter": False}
+            checkpoints = self.run_folder / "checkpoints"
             if self.datamodule.val_fraction > 0:
-                callbacks.append(ModelCheckpoint(**place, filename="best", monitor="val_accuracy", mode="max"))
-            callbacks.append(ModelCheckpoint(**place, filename="last", save_on_train_epoch_end=True))
+                callbacks.append(RunCheckpoint(checkpoints, "best", monitor="val_accuracy"))
+            callbacks.append(RunCheckpoint(checkpoints, "last"))
         return callbacks
 
     def _choose_run_folder(self) -> Path:
-        if self.subcommand not in ("fit", None) and self.checkpoint_path is not None:
-            if self.checkpoint_path.parent.name == "checkpoints":
-                return self.checkpoint_path.parent.parent
-        configs = self._get(self.config, "config") or []
-        names = [Path(str(config)).stem for config in configs]
-        default = names[-1] if names and names[-1] != "config" else type(self.datamodule).__name__.lower()
-        if self.checkpoint_path is not None and self.checkpoint_path.parent.name == "checkpoints":
-            default = self.checkpoint_path.parent.parent.parent.name
-        experiment = RUNS / (self._get(self.config, "experiment") or default)
-        versions = [int(path.name.removeprefix("version_")) for path in experiment.glob("version_[0-9]*")]
-        return experiment / f"version_{max(versions, default=-1) + 1}"
+        """``runs/EXPERIMENT/version_N``: new for ``fit``, else that of the checkpoint."""
+        origin = _run_folder_of(self.checkpoint_path)
+        if self.subcommand != "fit" and origin is not None:
+            return origin
+        name = self._get(self.config, "experiment")
+        if name is None and origin is not None:
+            name = origin.parent.name
+        if name is None:
+            configs = self._get(self.config, "config") or []
+            name = Path(str(configs[-1])).stem if configs else type(self.datamodule).__name__.lower()
+        versions = [int(path.name.removeprefix("version_")) for path in (RUNS / name).glob("version_[0-9]*")]
+        return RUNS / name / f"version_{max(versions, default=-1) + 1}"
+
+    def before_validate(self) -> None:
+        """Load the weights ourselves: Lightning would want the callbacks that the checkpoint was made with."""
+        arguments = self.config_init[self.subcommand]
+        if self.checkpoint_path is not None and self.checkpoint_path.is_file():
+            checkpoint = read_checkpoint(self.checkpoint_path)
+            self.model.on_load_checkpoint(checkpoint)
+            self.model.load_state_dict(checkpoint["state_dict"])
+            arguments["ckpt_path"] = None
+        if "verbose" in arguments:
+            arguments["verbose"] = False
+
+    before_test = before_predict = before_validate
 
     def after_fit(self) -> None:
         """Test the weights that training ended with, once."""
@@ -219,28 +197,8 @@ class ViTCLI(LightningCLI):
                 print(f"  {self.run_folder / name}")
 
 
-@contextmanager
-def plain_output() -> Iterator[None]:
-    """Show what a user needs: no chatter of frameworks, and a mistake, which our own code raised, in one line."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            # Lightning 2.6 uses a name that torch 2.15 deprecates.
-            warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
-            yield
-    except MisconfigurationException as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except (ValueError, OSError) as error:
-        if not _raised_in_package(error):
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-
-
 def fastest_precision(accelerator: Any) -> str:
-    """ "bf16-mixed" where the hardware multiplies bfloat16 matrices faster than float32, else "32-true"."""
+    """The precision "bf16-mixed" where the hardware is faster in bfloat16 than in float32, else "32-true"."""
     if accelerator != "cpu" and torch.cuda.is_available():
         return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
     if accelerator != "cpu" and torch.backends.mps.is_available():
@@ -248,12 +206,10 @@ def fastest_precision(accelerator: Any) -> str:
     return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"
 
 
-def _raised_in_package(error: BaseException) -> bool:
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    package = Path(__file__).parent.parent
-    return traceback is not None and package in Path(traceback.tb_frame.f_code.co_filename).parents
+def _run_folder_of(checkpoint: Path | None) -> Path | None:
+    if checkpoint is None or checkpoint.parent.name != "checkpoints":
+        return None
+    return checkpoint.parent.parent
 
 
 def _newest(pattern: str) -> Path:

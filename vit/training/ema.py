@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 
@@ -53,12 +54,12 @@ class EMA(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the average into the module."""
-        if self.average and not self.in_use:
+        if trainer.state.fn == TrainerFn.FITTING:
             self._swap(pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the training weights back."""
-        if self.in_use and trainer.training:
+        if trainer.state.fn == TrainerFn.FITTING:
             self._swap(pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

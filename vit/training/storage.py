@@ -1,11 +1,14 @@
 """Writing checkpoints so that a full disk or a kill leaves the previous one whole."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_only
 
 from vit.weights import read_checkpoint
 
@@ -36,3 +39,40 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: Any = None) -> dict[str, Any]:
         """Read a checkpoint onto the CPU; see ``vit.weights.read_checkpoint`` for what it refuses."""
         return read_checkpoint(path)
+
+
+class RunCheckpoint(ModelCheckpoint):
+    """One file in the folder of a run, such as ``last.ckpt``; a resumed run takes it along into its own folder.
+
+    Args:
+        folder: The folder.
+        filename: Name of the file, without ``.ckpt``.
+        monitor: Name of the logged value that decides, the higher the better; None keeps the latest.
+    """
+
+    def __init__(self, folder: Path, filename: str, monitor: str | None = None) -> None:
+        super().__init__(
+            dirpath=folder,
+            filename=filename,
+            monitor=monitor,
+            mode="max",
+            enable_version_counter=False,
+            save_on_train_epoch_end=monitor is None,
+        )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue with the best value so far, and its file."""
+        old = Path(state_dict["dirpath"]) / f"{self.filename}{self.FILE_EXTENSION}"
+        new = Path(self.dirpath) / old.name
+        if old.exists() and old != new:
+            self._copy(old, new)
+        moved = {"dirpath": self.dirpath, "best_model_path": str(new), "kth_best_model_path": str(new)}
+        scores = {str(new): score for score in state_dict["best_k_models"].values()}
+        super().load_state_dict({**state_dict, **moved, "best_k_models": scores})
+
+    @rank_zero_only
+    def _copy(self, old: Path, new: Path) -> None:
+        new.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = new.with_name(f".{new.name}.unfinished")
+        shutil.copy(old, unfinished)
+        unfinished.replace(new)

@@ -1,0 +1,49 @@
+# make demo       train on handwritten digits, 2 minutes, no download
+# make test       lint and all tests
+# make cifar10    the 10-minute CIFAR-10 run (DATA=folder for images of your own)
+# make bench      time Lightning against a bare loop
+# make lint       ruff, and fix what it can
+# Each makes .venv first if it is missing, and repairs it if an install was interrupted or pyproject.toml changed.
+
+VENV := .venv
+BIN := $(VENV)/bin
+SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
+	$$p -c '$(SUITABLE)' 2>/dev/null && command -v $$p && break; done)
+
+.PHONY: demo test test-fast cifar10 bench lint
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/installed-train
+	$(BIN)/python train.py fit --config configs/digits.yaml
+
+test: $(VENV)/installed-test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/installed-test
+	$(BIN)/python -m pytest -m "not slow"
+
+cifar10: $(VENV)/installed-train
+	$(BIN)/python train.py fit --config configs/cifar10_quick.yaml $(if $(DATA),--data ImageFolder --data.root $(DATA))
+
+bench: $(VENV)/installed-train
+	$(BIN)/python benchmarks/overhead.py
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# The file "unfinished" is there while pip works: where it is found at the start, pip was interrupted, and what
+# it left may look installed without being whole, so the environment is made anew.
+$(VENV)/installed-%: pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "error: no Python 3.11 to 3.13 found: install one, or name it by make PYTHON=/path/to/python" >&2; exit 1; fi
+	@if [ -e $(VENV)/unfinished ] || ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+		echo "making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); fi
+	@touch $(VENV)/unfinished
+	@echo "installing (PyTorch is large: a minute or two on a fast network)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@rm $(VENV)/unfinished
+	@touch $@

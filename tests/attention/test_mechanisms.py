@@ -1,0 +1,112 @@
+"""Which kernel a mechanism picks, and that the choice changes speed only."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+from torch.profiler import ProfilerActivity, profile
+from torch.testing import assert_close
+
+from vit.attention import MECHANISMS, SoftmaxAttention, attention_weights, scaled_dot_product_attention
+from vit.blocks import EncoderBlock
+
+B, H, N, M, D = 2, 3, 5, 7, 11
+
+
+class FusedCalls(TorchFunctionMode):
+    """Counts the calls of the fused kernel."""
+
+    count = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.count += function is F.scaled_dot_product_attention
+        return function(*args, **(kwargs or {}))
+
+
+def is_fused(dtype, keys=M, requires_grad=False):
+    q = torch.randn(1, 1, 1, 1, dtype=dtype, requires_grad=requires_grad)
+    k = v = torch.randn(1, 1, keys, 1, dtype=dtype)
+    with FusedCalls() as calls:
+        SoftmaxAttention()(q, k, v)
+    return bool(calls.count)
+
+
+def test_softmax_is_the_name_of_softmax_attention():
+    assert MECHANISMS["softmax"] is SoftmaxAttention
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_the_fused_kernel_is_taken_where_it_is_not_slower(dtype, requires_grad):
+    assert is_fused(dtype, requires_grad=requires_grad)
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_the_explicit_form_is_taken_for_bfloat16_on_the_cpu(requires_grad):
+    assert not is_fused(torch.bfloat16, requires_grad=requires_grad)
+
+
+@pytest.mark.parametrize(("requires_grad", "longest"), [(True, 4096), (False, 1024)])
+def test_the_explicit_form_ends_at_the_length_where_it_was_measured_to_be_slower(requires_grad, longest):
+    assert not is_fused(torch.bfloat16, longest, requires_grad)
+    assert is_fused(torch.bfloat16, longest + 1, requires_grad)
+
+
+def test_under_no_grad_the_length_of_inference_counts():
+    with torch.no_grad():
+        assert is_fused(torch.bfloat16, 1025, requires_grad=True)
+
+
+def test_the_fused_kernel_is_taken_off_the_cpu():
+    q = torch.randn(B, H, N, D, dtype=torch.bfloat16, device="meta")
+    with FusedCalls() as calls:
+        SoftmaxAttention()(q, q, q)
+    assert calls.count == 1
+
+
+def test_autocast_to_bfloat16_takes_the_explicit_form_in_every_block():
+    block = EncoderBlock(embed_dim=21, num_heads=3)
+    with FusedCalls() as calls, torch.autocast("cpu", dtype=torch.bfloat16):
+        block(torch.randn(B, N, 21))
+    assert calls.count == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_both_kernels_give_the_same_output_and_gradients(dtype):
+    q, k, v = (torch.randn(B, H, n, D, dtype=dtype, requires_grad=True) for n in (N, M, M))
+    ours = SoftmaxAttention()(q, k, v)
+    explicit, _ = scaled_dot_product_attention(q, k, v)
+    fused = F.scaled_dot_product_attention(q, k, v)
+    direction = torch.randn_like(fused)
+    gradients = torch.autograd.grad(fused, (q, k, v), direction)
+    tolerance = {"rtol": 1e-12, "atol": 1e-14} if dtype == torch.float64 else {"rtol": 0.02, "atol": 0.02}
+    for output in (ours, explicit):
+        assert_close(output, fused, **tolerance)
+        assert_close(torch.autograd.grad(output, (q, k, v), direction), gradients, **tolerance)
+
+
+def test_weights_are_those_of_the_formula():
+    q, k = torch.randn(B, H, N, D), torch.randn(B, H, M, D)
+    assert_close(SoftmaxAttention().weights(q, k), attention_weights(q, k), rtol=0, atol=0)
+
+
+def fused_kernels(function, *arguments):
+    """Kernels of fused attention that run when the compiled function does, forward and backward."""
+    compiled = torch.compile(function)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        compiled(*arguments).sum().backward()
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            compiled(*arguments).sum().backward()
+    return {event.key for event in profiler.key_averages() if "scaled_dot_product" in event.key}
+
+
+@pytest.mark.slow
+def test_compiling_a_block_does_not_turn_the_explicit_form_back_into_the_fused_kernel():
+    def scaled_after_the_product(q, k, v):
+        return (q @ k.mT * D**-0.5).softmax(dim=-1) @ v
+
+    q, k, v = (torch.randn(B, H, N, D, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    assert fused_kernels(scaled_after_the_product, q, k, v)  # so the compiler would, and it would be seen
+
+    block = EncoderBlock(embed_dim=H * D, num_heads=H)
+    assert not fused_kernels(block, torch.randn(B, N, H * D))

@@ -1,0 +1,142 @@
+"""The parts of the encoder, against torch's and against values worked out by hand."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from vit.blocks import DropPath, EncoderBlock, LayerScale, Mlp
+
+B, N, H, D = 2, 5, 3, 7  # D channels in each of H heads
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+
+
+def randomised(module):
+    """The module in float64, every parameter drawn anew, so that none is zero or one."""
+    for parameter in module.double().parameters():
+        nn.init.normal_(parameter)
+    return module
+
+
+def with_constant_branches(attn=1.0, mlp=10.0, **kwargs):
+    """A block whose attention gives one constant and whose MLP another, whatever the tokens."""
+    block = EncoderBlock(H * D, H, **kwargs)
+    for projection, constant in ((block.attn.proj, attn), (block.mlp.fc2, mlp)):
+        nn.init.zeros_(projection.weight)
+        nn.init.constant_(projection.bias, constant)
+    return block
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_a_block_equals_the_pre_norm_layer_of_torch_with_the_same_weights(mode):
+    ours = randomised(EncoderBlock(H * D, H, mlp_ratio=2.5))
+    theirs = nn.TransformerEncoderLayer(
+        H * D, H, 52, dropout=0.0, activation="gelu", layer_norm_eps=1e-6, batch_first=True, norm_first=True
+    ).double()
+    names = {"attn.qkv.": "self_attn.in_proj_", "attn.proj": "self_attn.out_proj", "mlp.fc": "linear"}
+
+    def theirs_for(name):
+        for our, their in names.items():
+            name = name.replace(our, their)
+        return name
+
+    theirs.load_state_dict({theirs_for(name): value for name, value in ours.state_dict().items()})
+    getattr(ours, mode)()
+    getattr(theirs, mode)()
+    tokens = torch.randn(B, N, H * D, dtype=torch.float64)
+    output, expected = ours(tokens), theirs(tokens)
+    assert_close(output, expected, **EXACT)
+
+    direction = torch.randn_like(output)
+    output.backward(direction)
+    expected.backward(direction)
+    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    for name, parameter in ours.named_parameters():
+        assert_close(parameter.grad, gradients[theirs_for(name)], **EXACT)
+
+
+def test_a_block_hands_its_arguments_to_its_parts():
+    block = EncoderBlock(H * D, H, mlp_ratio=2.5, qkv_bias=False, qk_norm=True, attention_kwargs={})
+    assert block.mlp.fc1.out_features == 52  # 52.5, rounded down
+    assert block.attn.qkv.bias is None
+    assert block.attn.q_norm.normalized_shape == (D,)
+    with pytest.raises(ValueError, match="unknown attention 'quantum'"):
+        EncoderBlock(H * D, H, attention="quantum")
+    with pytest.raises(TypeError, match="strangeness"):
+        EncoderBlock(H * D, H, attention_kwargs={"strangeness": 1})
+
+
+def test_an_mlp_is_two_linear_maps_with_an_exact_gelu_between():
+    mlp = randomised(Mlp(5, 11))
+    tokens = torch.randn(2, 3, 5, dtype=torch.float64)
+    hidden = tokens @ mlp.fc1.weight.T + mlp.fc1.bias
+    hidden = hidden * (1 + torch.erf(hidden / 2**0.5)) / 2
+    assert_close(mlp(tokens), hidden @ mlp.fc2.weight.T + mlp.fc2.bias, **EXACT)
+
+
+def test_an_mlp_drops_channels_after_each_map_while_training():
+    torch.manual_seed(0)
+    mlp = Mlp(7, 7, dropout=0.5)
+    nn.init.zeros_(mlp.fc1.weight)
+    nn.init.constant_(mlp.fc1.bias, 20.0)  # which GELU leaves as it is
+    nn.init.eye_(mlp.fc2.weight)
+    nn.init.ones_(mlp.fc2.bias)
+    tokens = torch.randn(2, 11, 7)
+    # Hidden channels are 0 or 40, then 1 is added, then they are doubled or dropped.
+    assert mlp(tokens).unique().tolist() == [0.0, 2.0, 82.0]
+    assert mlp.eval()(tokens).unique().tolist() == [21.0]
+
+
+def test_a_block_drops_channels_of_each_branch_while_training():
+    torch.manual_seed(0)
+    block = with_constant_branches(dropout=0.5)
+    tokens = torch.zeros(2, 11, H * D)
+    assert block(tokens).unique().tolist() == [0.0, 2.0, 20.0, 22.0]
+    assert block.eval()(tokens).unique().tolist() == [11.0]
+
+
+def test_a_block_skips_each_branch_per_image_while_training():
+    torch.manual_seed(0)
+    block = with_constant_branches(drop_path=0.5)
+    tokens = torch.zeros(64, N, H * D)
+    images = block(tokens).flatten(1)
+    assert_close(images, images[:, :1].expand_as(images), rtol=0, atol=0)
+    assert images.unique().tolist() == [0.0, 2.0, 20.0, 22.0]
+    assert block.eval()(tokens).unique().tolist() == [11.0]
+
+
+def test_a_block_scales_each_branch():
+    block = with_constant_branches(layer_scale=0.5)
+    assert block(torch.zeros(1, N, H * D)).unique().tolist() == [5.5]
+    nn.init.constant_(block.ls1.gamma, 3.0)
+    nn.init.constant_(block.ls2.gamma, 7.0)
+    assert block(torch.zeros(1, N, H * D)).unique().tolist() == [73.0]
+
+
+def test_layer_scale_is_a_learned_factor_per_channel():
+    scale = LayerScale(3, 1e-4)
+    assert_close(scale.gamma, nn.Parameter(torch.full((3,), 1e-4)), rtol=0, atol=0)
+    with torch.no_grad():
+        scale.gamma.copy_(torch.tensor([2.0, 3.0, 5.0]))
+    assert scale(torch.tensor([[[1.0, 10.0, 100.0]]])).tolist() == [[[2.0, 30.0, 500.0]]]
+
+
+@pytest.mark.parametrize(("probability", "training"), [(0.5, False), (0.0, True)])
+def test_drop_path_leaves_tokens_as_they_are_in_eval_mode_and_at_probability_zero(probability, training):
+    tokens = torch.randn(2, 3, 5)
+    assert DropPath(probability).train(training)(tokens) is tokens
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_drop_path_zeroes_an_image_or_scales_it_so_that_the_mean_is_kept(dtype):
+    torch.manual_seed(0)
+    factors = DropPath(0.25)(torch.ones(10_007, 3, 5, dtype=dtype))
+    assert factors.dtype == dtype
+    assert_close(factors, factors[:, :1, :1].expand_as(factors), rtol=0, atol=0)
+    assert factors.unique().tolist() == [0.0, torch.tensor(4 / 3, dtype=dtype).item()]
+    # The mean of 10,007 factors deviates by 0.0058.
+    assert factors[:, 0, 0].double().mean().item() == pytest.approx(1.0, abs=0.025)
+
+
+def test_drop_path_shows_its_probability():
+    assert repr(DropPath(0.1)) == "DropPath(probability=0.1)"

@@ -1,0 +1,170 @@
+"""Images to tokens: patches, positions, and positions on another grid."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from timm.layers.pos_embed import resample_abs_pos_embed
+from torch.testing import assert_close
+
+from vit.embedding import PatchEmbed, resize_positions, sincos_positions, to_pair
+
+BOTH_SIDES = pytest.mark.parametrize(
+    ("image_size", "patch_size"),
+    [((6, 35), (2, 5)), ((35, 6), (5, 2)), (21, 7), ((9, 15), 3), (10, (2, 5))],
+)
+
+
+def test_one_number_is_both_sides():
+    assert to_pair(5) == (5, 5)
+    assert to_pair((5, 7)) == (5, 7)
+    assert to_pair([5, 7]) == (5, 7)
+
+
+@BOTH_SIDES
+def test_embedding_equals_the_strided_convolution_with_the_same_weights(image_size, patch_size):
+    embed = PatchEmbed(image_size, patch_size, in_channels=3, embed_dim=11).double()
+    images = torch.randn(2, 3, *to_pair(image_size), dtype=torch.float64, requires_grad=True)
+    convolved = F.conv2d(images, embed.proj.weight, embed.proj.bias, stride=to_pair(patch_size))
+    expected = convolved.flatten(2).mT
+    tokens = embed(images)
+    assert tokens.shape == (2, embed.num_patches, 11)
+    assert_close(tokens, expected, rtol=1e-12, atol=1e-14)
+
+    inputs = (images, embed.proj.weight, embed.proj.bias)
+    direction = torch.randn_like(tokens)
+    gradients = torch.autograd.grad(expected, inputs, direction)
+    assert_close(torch.autograd.grad(tokens, inputs, direction), gradients, rtol=1e-12, atol=1e-12)
+
+
+def test_the_weight_has_the_layout_of_a_convolution():
+    embed = PatchEmbed((6, 35), (2, 5), in_channels=3, embed_dim=11)
+    assert {name: tuple(value.shape) for name, value in embed.state_dict().items()} == {
+        "proj.weight": (11, 3, 2, 5),
+        "proj.bias": (11,),
+    }
+
+
+def test_token_i_is_the_patch_at_row_i_div_columns_and_column_i_mod_columns():
+    embed = PatchEmbed((6, 35), (2, 5), in_channels=1, embed_dim=1)
+    torch.nn.init.constant_(embed.proj.weight, 1 / 10)  # the mean of the 10 pixels
+    torch.nn.init.zeros_(embed.proj.bias)
+    rows, columns = torch.arange(6) // 2, torch.arange(35) // 5
+    image = 10.0 * rows[:, None] + columns  # pixels of the patch at (row, column) are 10 row + column
+    expected = [0, 1, 2, 3, 4, 5, 6, 10, 11, 12, 13, 14, 15, 16, 20, 21, 22, 23, 24, 25, 26]
+    assert_close(embed(image[None, None])[0, :, 0], torch.tensor(expected, dtype=torch.float32))
+    assert embed.grid_size == (3, 7)
+    assert embed.num_patches == 21
+
+
+@pytest.mark.parametrize(
+    ("image_size", "remedy"),
+    [((7, 35), r"\(6, 35\)"), ((6, 34), r"\(6, 30\)"), ((1, 4), r"\(2, 5\)")],
+)
+def test_an_image_size_that_is_no_multiple_of_the_patch_is_refused_with_both_sizes_and_a_remedy(image_size, remedy):
+    rows, columns = image_size
+    message = (
+        rf"image_size \({rows}, {columns}\) must be a multiple of patch_size \(2, 5\): "
+        rf"resize the images to {remedy}, or change the patch"
+    )
+    with pytest.raises(ValueError, match=message):
+        PatchEmbed(image_size, (2, 5), in_channels=3, embed_dim=11)
+    embed = PatchEmbed((6, 35), (2, 5), in_channels=3, embed_dim=11)
+    with pytest.raises(ValueError, match=message):
+        embed(torch.zeros(2, 3, *image_size))
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 6, 35), (3, 6, 35), (3, 3, 3, 6, 35)])
+def test_images_of_another_shape_are_refused_with_both_shapes_and_a_remedy(shape):
+    embed = PatchEmbed((6, 35), (2, 5), in_channels=3, embed_dim=11)
+    with pytest.raises(ValueError, match=r"this model takes \(batch, 3, rows, columns\): check in_channels") as refusal:
+        embed(torch.zeros(shape))
+    assert f"images have shape {shape}" in str(refusal.value)
+    assert "add the batch axis with images[None]" in str(refusal.value)
+
+
+def test_sincos_positions_are_those_worked_out_by_hand():
+    # 8 channels are 2 for each of: sine and cosine of the row, sine and cosine of the column.
+    # Their frequencies are 10000 ** -(0 / 2) = 1 and 10000 ** -(1 / 2) = 1/100.
+    positions = sincos_positions((2, 3), 8)
+    row, column = torch.tensor([1.0, 0.01]), torch.tensor([2.0, 0.02])
+    assert positions.shape == (6, 8)
+    assert_close(positions[0], torch.tensor([0.0, 0, 1, 1, 0, 0, 1, 1]))
+    assert_close(positions[5], torch.cat([row.sin(), row.cos(), column.sin(), column.cos()]))
+
+
+def test_sincos_positions_count_along_the_rows_first():
+    positions = sincos_positions((2, 3), 8)
+    rows, columns = positions[:, :4], positions[:, 4:]
+    assert_close(rows, rows[[0, 0, 0, 3, 3, 3]], rtol=0, atol=0)
+    assert_close(columns, columns[[0, 1, 2, 0, 1, 2]], rtol=0, atol=0)
+
+
+def test_sincos_positions_of_all_places_differ():
+    positions = sincos_positions((13, 17), 8)
+    distances = torch.cdist(positions, positions) + torch.eye(13 * 17)
+    assert distances.min() > 0.005
+
+
+def test_sincos_positions_need_a_multiple_of_four_channels():
+    with pytest.raises(ValueError, match=r"embed_dim \(190\) must be a multiple of 4 .*: use 'normal'"):
+        sincos_positions((2, 3), 190)
+
+
+GRIDS = pytest.mark.parametrize(
+    ("old_grid", "new_grid"),
+    [
+        ((3, 5), (7, 11)),  # larger
+        ((7, 11), (3, 5)),  # smaller
+        ((3, 11), (7, 5)),  # larger and smaller
+        ((3, 5), (5, 3)),  # as many tokens, another shape
+        ((6, 6), (4, 9)),
+    ],
+)
+
+
+@GRIDS
+@pytest.mark.parametrize("prefix", [0, 1, 5])
+def test_resized_positions_equal_those_of_timm(old_grid, new_grid, prefix):
+    positions = torch.randn(1, prefix + old_grid[0] * old_grid[1], 13)
+    expected = resample_abs_pos_embed(positions, list(new_grid), list(old_grid), num_prefix_tokens=prefix)
+    assert_close(resize_positions(positions, old_grid, new_grid), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+def test_positions_are_interpolated_as_asked(interpolation):
+    positions = torch.randn(1, 2 + 15, 13)
+    expected = resample_abs_pos_embed(positions, [7, 11], [3, 5], num_prefix_tokens=2, interpolation=interpolation)
+    assert_close(resize_positions(positions, (3, 5), (7, 11), interpolation), expected, rtol=0, atol=0)
+
+
+def test_nearest_interpolation_repeats_positions():
+    positions = torch.randn(1, 2 + 6, 13)
+    repeated = positions[:, 2:].reshape(2, 3, 13).repeat_interleave(2, 0).repeat_interleave(3, 1).reshape(1, 36, 13)
+    assert_close(resize_positions(positions, (2, 3), (4, 9), "nearest")[:, 2:], repeated, rtol=0, atol=0)
+
+
+@GRIDS
+def test_resizing_leaves_the_rows_of_prefix_tokens_as_they_are(old_grid, new_grid):
+    positions = torch.randn(1, 5 + old_grid[0] * old_grid[1], 13)
+    resized = resize_positions(positions, old_grid, new_grid)
+    assert resized.shape == (1, 5 + new_grid[0] * new_grid[1], 13)
+    assert_close(resized[:, :5], positions[:, :5], rtol=0, atol=0)
+
+
+def test_positions_of_the_same_grid_are_returned_as_they_are():
+    positions = torch.randn(1, 2 + 15, 13)
+    assert resize_positions(positions, (3, 5), (3, 5)) is positions
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_resizing_keeps_the_dtype_and_rounds_once_at_the_end(dtype):
+    positions = torch.randn(1, 2 + 15, 13, dtype=dtype)
+    resized = resize_positions(positions, (3, 5), (7, 11))
+    expected = resize_positions(positions.double(), (3, 5), (7, 11))
+    assert_close(resized, expected.to(dtype))
+    assert resized.dtype == dtype
+
+
+def test_resized_positions_are_learned_through():
+    positions = torch.randn(1, 2 + 6, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda p: resize_positions(p, (2, 3), (3, 2)), positions)

@@ -1,0 +1,520 @@
+"""The Vision Transformer, against timm's and against what its arguments promise."""
+
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F
+from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from torch import nn
+from torch.testing import assert_close
+
+from vit import VisionTransformer
+from vit.embedding import resize_positions, sincos_positions
+
+SMALL = {"image_size": (6, 10), "patch_size": 2, "embed_dim": 12, "depth": 3, "num_heads": 3, "num_classes": 11}
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+
+ARCHITECTURES = {
+    "class token": {},
+    "mean pooling": {"pool": "mean"},
+    "mean pooling without class token": {"pool": "mean", "class_token": False},
+    "mean pooling, norm before": {"pool": "mean", "fc_norm": False},
+    "class token, norm after": {"fc_norm": True},
+    "class token, norm before": {"fc_norm": False},
+    "registers": {"num_registers": 5},
+    "registers without class token": {"num_registers": 5, "pool": "mean", "class_token": False},
+    "LayerScale": {"layer_scale": 0.1},
+    "qk_norm": {"qk_norm": True},
+    "no qkv bias": {"qkv_bias": False},
+    "another MLP": {"mlp_ratio": 2.3},
+    "grey images": {"in_channels": 1},
+    "non-square image and patch": {"image_size": (35, 6), "patch_size": (5, 2)},
+    "patch 4": {"image_size": (8, 12), "patch_size": 4},
+    "patch 7": {"image_size": (14, 21), "patch_size": 7},
+    "patch 16": {"image_size": 32, "patch_size": 16},
+    "no head": {"num_classes": 0},
+}
+EACH_ARCHITECTURE = pytest.mark.parametrize("kwargs", ARCHITECTURES.values(), ids=ARCHITECTURES)
+EACH_POOL = pytest.mark.parametrize("pool", ["cls", "mean", "cls+mean"])
+
+TIMM_NAMES = {
+    "image_size": "img_size",
+    "in_channels": "in_chans",
+    "num_registers": "reg_tokens",
+    "layer_scale": "init_values",
+    "pool": "global_pool",
+}
+TIMM_POOLS = {"cls": "token", "mean": "avg"}
+
+
+def small(**kwargs):
+    return VisionTransformer(**SMALL | kwargs)
+
+
+def small_of_timm(dynamic_img_size=False, **kwargs):
+    kwargs = SMALL | {"pool": "cls"} | kwargs
+    kwargs["pool"] = TIMM_POOLS[kwargs["pool"]]
+    named = {TIMM_NAMES.get(name, name): value for name, value in kwargs.items()}
+    return TimmVisionTransformer(**named, dynamic_img_size=dynamic_img_size)
+
+
+def randomised(model):
+    """The model in float64, every parameter drawn anew, so that none is zero or one."""
+    for parameter in model.double().parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def images_for(model, batch=2):
+    embed = model.patch_embed
+    return torch.randn(batch, embed.in_channels, *embed.image_size, dtype=model.pos_embed.dtype)
+
+
+def logits_and_gradients(model, images):
+    logits = model(images)
+    logits.square().sum().backward()
+    return logits, {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+# The same architecture in timm, with weights going both ways and no name changed.
+
+
+@EACH_ARCHITECTURE
+def test_weights_of_timm_give_the_logits_and_gradients_of_timm(kwargs):
+    theirs, ours = randomised(small_of_timm(**kwargs)), randomised(small(**kwargs))
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+    images = images_for(ours)
+    assert_close(logits_and_gradients(ours, images), logits_and_gradients(theirs, images), **EXACT)
+
+
+@EACH_ARCHITECTURE
+def test_our_weights_in_timm_give_our_logits_and_gradients(kwargs):
+    theirs, ours = randomised(small_of_timm(**kwargs)), randomised(small(**kwargs))
+    theirs.load_state_dict(ours.state_dict(), strict=True)
+    images = images_for(ours)
+    assert_close(logits_and_gradients(theirs, images), logits_and_gradients(ours, images), **EXACT)
+
+
+@EACH_ARCHITECTURE
+def test_each_step_of_the_forward_pass_is_that_of_timm(kwargs):
+    theirs, ours = randomised(small_of_timm(**kwargs)), randomised(small(**kwargs))
+    ours.load_state_dict(theirs.state_dict())
+    images = images_for(ours)
+    tokens = theirs.forward_features(images)
+    assert_close(ours.forward_features(images), tokens, **EXACT)
+    assert_close(ours.forward_head(tokens), theirs.forward_head(tokens), **EXACT)
+    assert_close(ours.forward_head(tokens, pre_logits=True), theirs.forward_head(tokens, pre_logits=True), **EXACT)
+    for attribute in ("embed_dim", "num_features", "num_prefix_tokens", "num_classes"):
+        assert getattr(ours, attribute) == getattr(theirs, attribute)
+
+
+@pytest.mark.parametrize("image_size", [(2, 4), (4, 10), (10, 6), (14, 22)])
+@pytest.mark.parametrize("num_registers", [0, 5])
+def test_images_of_another_size_are_taken_as_by_timm(image_size, num_registers):
+    theirs = randomised(small_of_timm(dynamic_img_size=True, num_registers=num_registers))
+    ours = randomised(small(num_registers=num_registers))
+    ours.load_state_dict(theirs.state_dict())
+    images = torch.randn(2, 3, *image_size, dtype=torch.float64)
+    assert_close(ours(images), theirs(images), rtol=1e-5, atol=1e-5)  # timm rounds the positions to float32
+
+
+def test_an_image_size_that_is_no_multiple_of_the_patch_is_refused():
+    with pytest.raises(ValueError, match=r"image_size \(6, 11\) must be a multiple of patch_size \(2, 2\)"):
+        small(image_size=(6, 11))
+    with pytest.raises(ValueError, match=r"image_size \(7, 10\) must be a multiple of patch_size \(2, 2\)"):
+        small()(torch.zeros(2, 3, 7, 10))
+
+
+# Features of blocks, as timm gives them.
+
+
+@pytest.fixture(scope="module")
+def twins():
+    theirs, ours = randomised(small_of_timm(num_registers=5)), randomised(small(num_registers=5))
+    ours.load_state_dict(theirs.state_dict())
+    return ours, theirs, images_for(ours)
+
+
+@pytest.mark.parametrize("indices", [None, 1, 2, 3, [0], [1, 1], (2, 0), [-2], [0, -2]], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"norm": True},
+        {"stop_early": True},
+        {"output_fmt": "NLC"},
+        {"return_prefix_tokens": True},
+        {"intermediates_only": True},
+        {
+            "norm": True,
+            "stop_early": True,
+            "output_fmt": "NLC",
+            "return_prefix_tokens": True,
+            "intermediates_only": True,
+        },
+    ],
+    ids="+".join,
+)
+def test_intermediate_features_are_those_of_timm(twins, indices, options):
+    ours, theirs, images = twins
+    expected = theirs.forward_intermediates(images, indices, **options)
+    assert_close(ours.forward_intermediates(images, indices, **options), expected, **EXACT)
+
+
+@pytest.mark.parametrize("n", [1, 2, [0, 2], (-2,)], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"reshape": True}, {"return_prefix_tokens": True}, {"norm": True}], ids="".join
+)
+def test_intermediate_layers_are_those_of_timm(twins, n, options):
+    ours, theirs, images = twins
+    expected = theirs.get_intermediate_layers(images, n, **options)
+    assert_close(ours.get_intermediate_layers(images, n, **options), expected, **EXACT)
+
+
+def test_one_intermediate_layer_is_the_default(twins):
+    ours, theirs, images = twins
+    assert_close(ours.get_intermediate_layers(images), theirs.get_intermediate_layers(images), **EXACT)
+
+
+def test_intermediate_features_of_an_image_of_another_size_have_its_grid(twins):
+    ours, _, _ = twins
+    images = torch.randn(2, 3, 4, 14, dtype=torch.float64)
+    (grid,) = ours.forward_intermediates(images, 1, intermediates_only=True)
+    (tokens,) = ours.forward_intermediates(images, 1, output_fmt="NLC", intermediates_only=True)
+    assert grid.shape == (2, 12, 2, 7)
+    assert grid.is_contiguous()
+    assert_close(grid, tokens.mT.reshape(2, 12, 2, 7), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("stop_early", "calls"), [(False, 3), (True, 2)])
+def test_stopping_early_skips_the_blocks_after_the_last_one_wanted(stop_early, calls):
+    model, called = small(), []
+    for i, block in enumerate(model.blocks):
+        block.register_forward_hook(lambda *_, i=i: called.append(i))
+    model.forward_intermediates(images_for(model), [1, 0], stop_early=stop_early)
+    assert called == list(range(calls))
+
+
+@pytest.mark.parametrize("indices", [0, 4, -1, [], [3], [-4], [0, 3]], ids=str)
+def test_indices_of_no_block_are_refused_with_the_depth(indices):
+    model = small()
+    with pytest.raises(ValueError, match=r"must name blocks of a model of depth \(3\)") as refusal:
+        model.forward_intermediates(images_for(model), indices)
+    assert f"indices ({indices})" in str(refusal.value)
+
+
+def test_an_unknown_output_format_is_refused():
+    model = small()
+    with pytest.raises(ValueError, match="unknown output_fmt 'NHWC': choose 'NCHW' or 'NLC'"):
+        model.forward_intermediates(images_for(model), output_fmt="NHWC")
+
+
+# What the head reads.
+
+
+@pytest.mark.parametrize("fc_norm", [None, False])
+def test_cls_mean_puts_the_class_token_and_the_mean_of_the_patches_side_by_side(fc_norm):
+    model = randomised(small(pool="cls+mean", num_registers=5, fc_norm=fc_norm))
+    images = images_for(model)
+    tokens = model.forward_features(images)
+    feature = torch.cat([tokens[:, 0], tokens[:, 6:].mean(dim=1)], dim=1)
+    assert model.num_features == 24
+    assert_close(model.forward_head(tokens, pre_logits=True), feature, **EXACT)
+    assert_close(model(images), feature @ model.head.weight.T + model.head.bias, **EXACT)
+
+
+def test_cls_mean_with_fc_norm_normalises_both_together():
+    model = randomised(small(pool="cls+mean", fc_norm=True))
+    assert isinstance(model.norm, nn.Identity)
+    tokens = model.forward_features(images_for(model))
+    feature = torch.cat([tokens[:, 0], tokens[:, 1:].mean(dim=1)], dim=1)
+    expected = F.layer_norm(feature, (24,), model.fc_norm.weight, model.fc_norm.bias, eps=1e-6)
+    assert_close(model.forward_head(tokens, pre_logits=True), expected, **EXACT)
+
+
+@EACH_POOL
+def test_without_classes_the_model_gives_the_pooled_feature(pool):
+    model = small(num_classes=0, pool=pool)
+    images = images_for(model)
+    feature = model(images)
+    assert feature.shape == (2, model.num_features)
+    assert_close(feature, model.forward_head(model.forward_features(images), pre_logits=True), rtol=0, atol=0)
+
+
+@EACH_POOL
+def test_a_new_classifier_has_small_weights_no_bias_and_the_classes_asked_for(pool):
+    torch.manual_seed(0)
+    model = small(pool=pool, embed_dim=120)
+    model.reset_classifier(101)
+    assert model.num_classes == 101
+    assert model(images_for(model)).shape == (2, 101)
+    assert model.head.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert not model.head.bias.any()
+
+
+def test_a_new_classifier_has_the_dtype_and_device_of_the_model():
+    model = small().to("meta", torch.float64)
+    model.reset_classifier(7)
+    assert {(p.dtype, p.device.type) for p in model.head.parameters()} == {(torch.float64, "meta")}
+    assert all(p.requires_grad for p in model.head.parameters())
+
+
+def test_a_classifier_of_no_classes_is_taken_away():
+    model = small()
+    model.reset_classifier(0)
+    assert model.num_classes == 0
+    assert model(images_for(model)).shape == (2, 12)
+    assert not [name for name in model.state_dict() if name.startswith("head")]
+
+
+# Names and choices.
+
+
+def test_the_defaults_suit_small_colour_images_of_ten_classes():
+    model = VisionTransformer()
+    assert model.patch_embed.image_size == (32, 32)
+    assert model.patch_embed.grid_size == (8, 8)
+    assert model.patch_embed.in_channels == 3
+    assert (model.embed_dim, len(model.blocks), model.blocks[0].attn.num_heads) == (192, 9, 12)
+    assert model.blocks[0].mlp.fc1.out_features == 768
+    assert (model.pool, model.num_prefix_tokens, model.num_classes) == ("cls", 1, 10)
+    assert not any(module.p for module in model.modules() if isinstance(module, nn.Dropout))
+    assert not any(block.drop_path.probability for block in model.blocks)
+    assert not model.grad_checkpointing
+
+
+def test_the_names_of_the_weights_are_these():
+    assert list(small(depth=1).state_dict()) == [
+        "cls_token",
+        "pos_embed",
+        "patch_embed.proj.weight",
+        "patch_embed.proj.bias",
+        "blocks.0.norm1.weight",
+        "blocks.0.norm1.bias",
+        "blocks.0.attn.qkv.weight",
+        "blocks.0.attn.qkv.bias",
+        "blocks.0.attn.proj.weight",
+        "blocks.0.attn.proj.bias",
+        "blocks.0.norm2.weight",
+        "blocks.0.norm2.bias",
+        "blocks.0.mlp.fc1.weight",
+        "blocks.0.mlp.fc1.bias",
+        "blocks.0.mlp.fc2.weight",
+        "blocks.0.mlp.fc2.bias",
+        "norm.weight",
+        "norm.bias",
+        "head.weight",
+        "head.bias",
+    ]
+
+
+def test_options_add_these_names():
+    plain = small(depth=1).state_dict()
+    rich = small(depth=1, num_registers=5, qk_norm=True, layer_scale=0.1, fc_norm=True).state_dict()
+    assert [name for name in rich if name not in plain] == [
+        "reg_token",
+        "blocks.0.attn.q_norm.weight",
+        "blocks.0.attn.q_norm.bias",
+        "blocks.0.attn.k_norm.weight",
+        "blocks.0.attn.k_norm.bias",
+        "blocks.0.ls1.gamma",
+        "blocks.0.ls2.gamma",
+        "fc_norm.weight",
+        "fc_norm.bias",
+    ]
+    assert [name for name in plain if name not in rich] == ["norm.weight", "norm.bias"]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "names"),
+    [
+        ({}, {"cls_token", "pos_embed"}),
+        ({"num_registers": 5}, {"cls_token", "pos_embed", "reg_token"}),
+        ({"class_token": False, "pool": "mean"}, {"pos_embed"}),
+    ],
+)
+def test_weight_decay_leaves_alone_the_tokens_and_positions_that_there_are(kwargs, names):
+    assert small(**kwargs).no_weight_decay() == names
+    assert small_of_timm(**kwargs).no_weight_decay() >= names
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"pool": "max"}, r"unknown pool 'max': choose 'cls', 'mean' or 'cls\+mean'"),
+        ({"pool": "cls", "class_token": False}, "pool 'cls' reads the class token, but .* is False: use pool 'mean'"),
+        (
+            {"pool": "cls+mean", "class_token": False},
+            r"pool 'cls\+mean' reads the class token, but .*: use pool 'mean'",
+        ),
+        ({"pos_embed_init": "zeros"}, "unknown pos_embed_init 'zeros': choose 'sincos' or 'normal'"),
+        ({"embed_dim": 190, "num_heads": 12}, r"embed_dim \(190\) must be divisible by num_heads \(12\)"),
+        ({"embed_dim": 190, "num_heads": 19}, r"embed_dim \(190\) must be a multiple of 4 .*: use 'normal'"),
+        ({"attention": "quantum"}, "unknown attention 'quantum'"),
+    ],
+)
+def test_choices_that_do_not_exist_or_fit_are_refused_with_a_remedy(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        small(**kwargs)
+
+
+def test_the_mechanism_takes_attention_kwargs():
+    with pytest.raises(TypeError, match="strangeness"):
+        small(attention_kwargs={"strangeness": 1})
+
+
+# The weights at the start.
+
+
+def test_linear_maps_start_uniform_after_glorot_and_biases_at_zero():
+    torch.manual_seed(0)
+    for name, parameter in VisionTransformer(depth=1, qk_norm=True).blocks.named_parameters():
+        if "norm" in name:
+            assert (parameter == float(name.endswith("weight"))).all()
+        elif name.endswith("bias"):
+            assert not parameter.any()
+        else:
+            bound = (6 / sum(parameter.shape)) ** 0.5
+            assert parameter.abs().max() <= bound
+            assert parameter.std().item() == pytest.approx(bound / 3**0.5, rel=0.02)
+
+
+def test_the_patch_embedding_starts_with_the_variance_of_the_pixels():
+    torch.manual_seed(0)
+    projection = VisionTransformer(depth=1, patch_size=(4, 8)).patch_embed.proj
+    assert projection.weight.std().item() == pytest.approx((3 * 4 * 8) ** -0.5, rel=0.02)
+    assert not projection.bias.any()
+
+
+def test_tokens_and_the_head_start_small():
+    torch.manual_seed(0)
+    model = VisionTransformer(depth=1, num_registers=11)
+    assert model.head.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert model.cls_token.std().item() == pytest.approx(0.02, rel=0.2)
+    assert model.reg_token.std().item() == pytest.approx(0.02, rel=0.05)
+    assert not model.head.bias.any()
+
+
+def test_positions_start_as_sincos_codes_of_the_patches_and_zero_for_the_prefix():
+    model = small(num_registers=5)
+    expected = torch.cat([torch.zeros(6, 12), sincos_positions((3, 5), 12)])[None]
+    assert_close(model.pos_embed.data, expected, rtol=0, atol=0)
+
+
+def test_positions_may_start_as_noise():
+    torch.manual_seed(0)
+    model = VisionTransformer(depth=1, pos_embed_init="normal")
+    assert model.pos_embed.std().item() == pytest.approx(0.02, rel=0.05)
+    assert model.pos_embed[0, 0].any()
+
+
+# Training.
+
+
+@pytest.mark.parametrize("kwargs", [*ARCHITECTURES.values(), {"pool": "cls+mean"}])
+def test_every_parameter_of_a_new_model_gets_a_finite_gradient(kwargs):
+    model = small(**kwargs)
+    _, gradients = logits_and_gradients(model, images_for(model))
+    for name, gradient in gradients.items():
+        assert gradient.isfinite().all(), name
+        assert gradient.any(), name
+
+
+def test_images_of_a_batch_do_not_see_each_other():
+    model = randomised(small())
+    images = images_for(model, batch=3)
+    alone = torch.cat([model(image[None]) for image in images])
+    assert_close(model(images), alone, **EXACT)
+
+
+def test_gradient_checkpointing_changes_no_gradient():
+    kwargs = {"dropout": 0.3, "drop_path": 0.3, "embed_dim": 24}
+    plain, checkpointed = small(**kwargs), small(**kwargs, grad_checkpointing=True)
+    checkpointed.load_state_dict(plain.state_dict())
+    images = images_for(plain, batch=5)
+    torch.manual_seed(0)
+    expected = logits_and_gradients(plain, images)
+    torch.manual_seed(0)
+    assert_close(logits_and_gradients(checkpointed, images), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("training", "enable", "calls"), [(True, True, 2), (True, False, 1), (False, True, 1)])
+def test_gradient_checkpointing_runs_each_block_twice_and_only_in_training(training, enable, calls):
+    model, called = small().train(training), Counter()
+    model.set_grad_checkpointing(enable)
+    for i, block in enumerate(model.blocks):
+        block.register_forward_pre_hook(lambda *_, i=i: called.update([i]))
+    model(images_for(model)).sum().backward()
+    assert called == {0: calls, 1: calls, 2: calls}
+
+
+def test_drop_path_grows_linearly_from_zero_at_the_first_block():
+    model = small(depth=5, drop_path=0.2)
+    assert [block.drop_path.probability for block in model.blocks] == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2])
+
+
+def test_dropout_acts_on_the_embedding_and_in_every_block_while_training():
+    torch.manual_seed(0)
+    model = small(dropout=0.5)
+    assert [module.p for module in model.modules() if isinstance(module, nn.Dropout)] == 7 * [0.5]
+    images = images_for(model, batch=11)
+    dropped, kept = model.embed(images), model.eval().embed(images)
+    assert (dropped == 0).float().mean().item() == pytest.approx(0.5, abs=0.05)
+    assert_close(dropped[dropped != 0], 2 * kept[dropped != 0])
+
+
+def test_positions_of_other_grids_are_resized_as_asked():
+    model = small(pos_embed_interpolation="nearest", num_registers=5)
+    nn.init.zeros_(model.patch_embed.proj.weight)
+    expected = resize_positions(model.pos_embed, (3, 5), (7, 11), "nearest")
+    assert_close(model.embed(torch.randn(1, 3, 14, 22))[:, 6:], expected[:, 6:], rtol=0, atol=0)
+
+
+def test_one_batch_is_learned_by_heart():
+    torch.manual_seed(0)
+    model = small(embed_dim=24)
+    images, labels = images_for(model, batch=13), torch.arange(13) % 11
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(50):
+        loss = F.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.05
+
+
+# Ways to run it.
+
+
+def test_bfloat16_autocast_gives_nearly_the_same_logits():
+    torch.manual_seed(0)
+    model = small(embed_dim=24, qk_norm=True)
+    images = images_for(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = model(images)
+    exact = model(images)
+    assert rounded.dtype == torch.bfloat16
+    assert (rounded - exact).norm() < 0.02 * exact.norm()
+
+
+@pytest.mark.slow
+def test_the_compiled_model_is_one_graph_and_gives_the_same_logits_and_gradients():
+    model = small(depth=2, pool="cls+mean", num_registers=5, qk_norm=True, layer_scale=0.1)
+    compiled = torch.compile(model, fullgraph=True)
+    images = images_for(model)
+    expected = logits_and_gradients(model, images)
+    model.zero_grad()
+    logits = compiled(images)
+    logits.square().sum().backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert_close((logits, gradients), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_exported_model_takes_batches_of_any_size():
+    model = small(depth=2, pool="cls+mean", num_registers=5, qk_norm=True, layer_scale=0.1).eval()
+    program = torch.export.export(model, (images_for(model),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    for batch in (1, 2, 7):
+        images = images_for(model, batch)
+        assert_close(program.module()(images), model(images))

@@ -1,0 +1,109 @@
+"""A run that was stopped, however rudely, continues as if it had not been."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+REPOSITORY = Path(__file__).parents[2]
+RANDOM = [  # every source of randomness, and an average beside the weights
+    *("--data", "Digits", "--data.batch_size", "50", "--data.crop_padding", "1", "--data.erasing", "0.5"),
+    *("--data.mixup", "0.5", "--data.cutmix", "1", "--data.policy", "trivialaugment"),
+    *("--model.patch_size", "4", "--model.embed_dim", "8", "--model.depth", "2", "--model.num_heads", "2"),
+    *("--model.dropout", "0.1", "--model.drop_path", "0.2", "--model.ema_decay", "0.9"),
+    *("--trainer.accelerator", "cpu", "--trainer.precision", "32-true", "--trainer.max_epochs", "3"),
+    *("--experiment", "resume"),
+]
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    checkpoint = torch.load(path, weights_only=True)
+    training = {f"training.{name}": tensor for name, tensor in checkpoint["training_weights"].items()}
+    return {**checkpoint["state_dict"], **training}
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@contextmanager
+def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen]:
+    """A run in another process, which writes what it says to ``output.txt``."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, str(REPOSITORY / "train.py"), "fit", *RANDOM, *arguments]
+    with (folder / "output.txt").open("w") as output:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def wait_for(path: Path, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None, "the run ended early"
+        assert time.monotonic() < deadline, f"no {path}"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_a_run_killed_in_mid_epoch_and_resumed_ends_with_the_same_bits(run, folder):
+    run("fit", *RANDOM, "--experiment", "whole")
+    last = folder / "runs/resume/version_0/checkpoints/last.ckpt"
+    with started(folder) as process:
+        wait_for(last, process)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGKILL)
+    assert not (last.parents[1] / "results.json").exists(), "it had finished before it was killed"
+
+    run("fit", *RANDOM, "--ckpt_path", "last")
+
+    assert_same_weights(
+        folder / "runs/resume/version_1/checkpoints/last.ckpt", folder / "runs/whole/version_0/checkpoints/last.ckpt"
+    )
+
+
+# Lightning's own callback, which finds itself in another folder; ours takes its files along.
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+def test_a_run_resumed_from_the_middle_of_an_epoch_ends_with_the_same_bits(run, folder):
+    def every_ten_steps(name: str) -> list[str]:
+        return [
+            *("--trainer.callbacks+", "ModelCheckpoint", "--trainer.callbacks.dirpath", name),
+            *("--trainer.callbacks.every_n_train_steps", "10", "--trainer.callbacks.save_top_k", "-1"),
+        ]
+
+    run("fit", *RANDOM, *every_ten_steps("whole"))
+    middle = next((folder / "whole").glob("*step=30.ckpt"))
+    assert torch.load(middle, weights_only=True)["epoch"] == 1
+
+    run("fit", *RANDOM, *every_ten_steps("resumed"), "--ckpt_path", middle)
+
+    runs = folder / "runs/resume"
+    assert_same_weights(runs / "version_0/checkpoints/last.ckpt", runs / "version_1/checkpoints/last.ckpt")
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_the_last_checkpoint_and_the_results_and_says_how_to_resume(folder):
+    run_folder = folder / "runs/resume/version_0"
+    with started(folder, "--trainer.max_epochs", "1000") as process:
+        wait_for(run_folder / "checkpoints/last.ckpt", process)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+    output = (folder / "output.txt").read_text()
+    assert (run_folder / "results.json").exists()
+    assert (run_folder / "curves.png").exists()
+    assert (
+        f"resume with: python train.py fit --config {Path('runs/resume/version_0/config.yaml')} --ckpt_path " in output
+    )
+    assert "Traceback" not in output

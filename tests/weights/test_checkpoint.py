@@ -1,0 +1,182 @@
+"""Checkpoints: loading ours, and refusing what is none, is another's, or would run code."""
+
+import io
+import os
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import vit
+from vit.weights import check_same_tensors, read_checkpoint
+
+SIZES = {
+    "image_size": (6, 10),
+    "patch_size": 2,
+    "embed_dim": 12,
+    "depth": 2,
+    "num_heads": 3,
+    "num_classes": 2,
+    "pool": "cls+mean",
+    "num_registers": 5,
+}
+CLASSIFIER = {"lr": 1e-3, "betas": (0.9, 0.99), "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.3]}
+CLASSIFIER["class_names"] = ["cat", "dog"]
+
+
+@pytest.fixture
+def model():
+    model = vit.VisionTransformer(**SIZES)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    return model
+
+
+@pytest.fixture
+def checkpoint(model):
+    state = {f"vit.{name}": tensor for name, tensor in model.state_dict().items()}
+    return {"state_dict": state, "hyper_parameters": CLASSIFIER | SIZES, "epoch": 3}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "last.ckpt"
+
+
+def test_a_loaded_model_is_in_eval_mode_and_gives_the_same_logits(model, checkpoint, path):
+    torch.save(checkpoint, path)
+    images = torch.randn(2, 3, 6, 10)
+    loaded = vit.load(path)
+    assert not any(module.training for module in loaded.modules())
+    assert_close(loaded(images), model(images), rtol=0, atol=0)
+    assert_close(vit.load(str(path))(images), model(images), rtol=0, atol=0)
+
+
+def test_a_loaded_model_knows_how_its_images_are_normalised_and_its_classes_are_named(checkpoint, path):
+    torch.save(checkpoint, path)
+    assert vit.load(path).pretrained_cfg == {
+        "mean": [0.4, 0.5, 0.6],
+        "std": [0.2, 0.2, 0.3],
+        "class_names": ["cat", "dog"],
+    }
+
+
+def test_what_the_checkpoint_does_not_say_is_none(checkpoint, path):
+    checkpoint["hyper_parameters"] = SIZES
+    torch.save(checkpoint, path)
+    assert vit.load(path).pretrained_cfg == {"mean": None, "std": None, "class_names": None}
+
+
+def test_reading_gives_the_whole_checkpoint(checkpoint, path):
+    torch.save(checkpoint, path)
+    assert_close(read_checkpoint(path)["state_dict"], checkpoint["state_dict"], rtol=0, atol=0)
+    assert read_checkpoint(path)["hyper_parameters"] == CLASSIFIER | SIZES
+    assert read_checkpoint(path)["epoch"] == 3
+
+
+@pytest.mark.parametrize("kind", ["nothing", "folder"])
+def test_a_path_without_a_file_is_refused_with_the_place_to_look(path, kind):
+    if kind == "folder":
+        path.mkdir()
+    with pytest.raises(ValueError, match=f"no checkpoint at {re.escape(str(path))}: runs keep theirs in runs/"):
+        vit.load(path)
+
+
+TEXTS = {
+    "log": "Epoch 3: the loss is 1.7\n",
+    "web page": "<!DOCTYPE html>\n<html>404 Not Found</html>\n",
+    "table": "epoch,step,train_loss\n0,10,2.3\n",
+    "configuration": "# A recipe\ntrainer:\n  max_epochs: 7\n",
+    "pointer to large storage": "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n",
+    "notes": "readable text\n",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_a_text_file_is_refused_as_no_checkpoint(path, text):
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"last\.ckpt is not a checkpoint, or is damaged") as refusal:
+        vit.load(path)
+    assert "code" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("zipped", "message"),
+    [
+        (True, r"last\.ckpt is not a checkpoint, or is damaged"),
+        (False, r"last\.ckpt is "),  # of the format before torch 1.6: cut within a name, it seems to want another
+    ],
+)
+def test_a_truncated_checkpoint_is_refused_wherever_it_ends(checkpoint, path, zipped, message):
+    file = io.BytesIO()
+    torch.save(checkpoint, file, _use_new_zipfile_serialization=zipped)
+    whole = file.getvalue()
+    # Ends within the first bytes, where the structure is, then some within the tensors, then the last.
+    for length in [*range(0, 1021, 11), *range(1021, len(whole) - 1, 1021), len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=message):
+            vit.load(path)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("call", ["open", "exec", "os.system"])
+def test_pickled_code_is_refused_and_not_executed(checkpoint, path, tmp_path, call, zipped):
+    created = tmp_path / "created"
+    function, arguments = {
+        "open": (open, (str(created), "w")),
+        "exec": (exec, (f"open({str(created)!r}, 'w')",)),
+        "os.system": (os.system, (f"touch {created}",)),
+    }[call]
+
+    class Trap:
+        """Creates a file when it is unpickled."""
+
+        def __reduce__(self):
+            return function, arguments
+
+    checkpoint["hyper_parameters"] = CLASSIFIER | SIZES | {"callback": Trap()}
+    torch.save(checkpoint, path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(ValueError, match=r"last\.ckpt is refused: it carries pickled code.* plain tensors"):
+        vit.load(path)
+    assert not created.exists()
+
+
+@pytest.mark.parametrize("keys", [{"state_dict"}, {"hyper_parameters"}, set()])
+def test_a_dictionary_that_is_no_training_checkpoint_is_refused(checkpoint, path, keys):
+    torch.save({key: checkpoint[key] for key in keys}, path)
+    with pytest.raises(ValueError, match="it lacks state_dict or hyper_parameters"):
+        vit.load(path)
+
+
+@pytest.mark.parametrize("contents", [torch.zeros(3), [1, 2, 3], "state_dict hyper_parameters"], ids=type)
+def test_what_is_no_dictionary_is_refused(path, contents):
+    torch.save(contents, path)
+    with pytest.raises(ValueError, match=r"last\.ckpt is not a checkpoint of a training run"):
+        vit.load(path)
+
+
+def test_another_architecture_is_refused_with_the_first_tensors_that_differ(checkpoint, path):
+    checkpoint["hyper_parameters"] = CLASSIFIER | SIZES | {"depth": 1}
+    torch.save(checkpoint, path)
+    message = (
+        r"last\.ckpt comes from another architecture, 12 tensors differ: blocks.1.attn.proj.bias is not wanted; "
+        r".*; .*; blocks.1.attn.qkv.weight is not wanted; and 8 more. Leave out the --model options"
+    )
+    with pytest.raises(ValueError, match=message):
+        vit.load(path)
+
+
+def test_tensors_that_differ_are_missing_unwanted_or_of_another_shape():
+    model = nn.Linear(2, 3)
+    check_same_tensors(model, model.state_dict(), "here")
+    check_same_tensors(model, {"bias": torch.zeros(3), "weight": torch.zeros(3, 2)}, "here")
+    state = {"weight": torch.zeros(5, 2), "scale": torch.zeros(1)}
+    message = (
+        r"here comes from another architecture, 3 tensors differ: "
+        r"bias is missing; scale is not wanted; weight is \(5, 2\) and not \(3, 2\)\. Leave out the --model"
+    )
+    with pytest.raises(ValueError, match=message):
+        check_same_tensors(model, state, "here")

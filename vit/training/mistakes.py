@@ -1,0 +1,119 @@
+"""Answers to a user's mistakes: one line that says what is wrong and what to do, and no traceback."""
+
+import difflib
+import inspect
+import logging
+import re
+import sys
+import warnings
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+import vit.data
+
+WORDING = {
+    "Expected a <class 'int'>": "expected a whole number",
+    "Expected a <class 'float'>": "expected a number",
+    "Expected a <class 'bool'>": "expected true or false",
+    "Expected a typing.Literal": "expected one of ",
+    ". Got value:": ", got",
+}
+
+
+class Parser(LightningArgumentParser):
+    """A parser that answers a mistake in one line, with the nearest name that exists."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.allow_abbrev = False  # or --model.dept would silently mean --model.depth
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print what is wrong, and what might have been meant; exit with status 2."""
+        print(f"error: {explain(message, _option_names(self))}", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def explain(message: str, known: set[str]) -> str:
+    r"""One line for a message of jsonargparse, which can have ten.
+
+    >>> explain("Parser key \"model.depth\":\n  Expected a <class 'int'>. Got value: x", set())
+    '--model.depth: expected a whole number, got x'
+    >>> explain("Option 'dept' is not accepted", {"depth", "lr"})
+    "Option 'dept' is not accepted (did you mean depth?)"
+    """
+    modules = ", ".join(name for name in vit.data.__all__ if name not in ("ImageDataModule", "UnsortedImages"))
+    if found := re.search(r"dot import path string: (\S+)", message):
+        return f"no data module {found[1]}: choose one of {modules}{_nearest(found[1], set(vit.data.__all__))}"
+    if re.search(r"required: (\w+\.)?data$", message):
+        return f"no data: add --config FILE, or --data NAME with one of {modules}"
+    if found := re.search(r"arguments are required: (\w+)$", message):
+        return f"an argument is missing: add --data.{found[1]}"
+    line = re.sub(r"\s+", " ", message)
+    line = re.sub(r'Parser key "([^"]+)": ', r"--\1: ", line)
+    for theirs, ours in WORDING.items():
+        line = line.replace(theirs, ours)
+    if not re.search("not accept|nrecognized|invalid choice", line):
+        return line
+    words = [word.split("=")[0] for word in re.findall(r"[\w.=+-]+", message)]
+    unknown = [word.lstrip("-") for word in words if word.lstrip("-") not in known]
+    return line + next((hint for word in unknown if (hint := _nearest(word, known))), "")
+
+
+def _nearest(name: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    return f" (did you mean {near[0]}?)" if near and near[0] != name else ""
+
+
+def _option_names(parser: ArgumentParser) -> set[str]:
+    """All options of a parser and its subcommands, and the arguments of all data modules."""
+    names = {"fit", "validate", "test", "predict"}
+    for action in parser._actions:
+        names |= {option.lstrip("-") for option in action.option_strings}
+        choices = getattr(action, "choices", None)
+        for subparser in choices.values() if isinstance(choices, dict) else ():
+            names |= {option.lstrip("-") for part in subparser._actions for option in part.option_strings}
+    for module in vit.data.__all__:
+        for argument in inspect.signature(getattr(vit.data, module)).parameters:
+            names |= {argument, f"data.{argument}"}
+    return names - {"kwargs", "data.kwargs"}
+
+
+@contextmanager
+def plain_output() -> Iterator[None]:
+    """Show what a user needs: no chatter of frameworks, and a mistake, which our own code raised, in one line."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            # Lightning 2.6 uses a name that torch 2.15 deprecates.
+            warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+            yield
+    except MisconfigurationException as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except (ValueError, OSError) as error:
+        if (mistake := _mistake(error)) is None:
+            raise
+        print(f"error: {mistake}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _mistake(error: BaseException | None) -> BaseException | None:
+    """The error that our own code raised, among this one and those that it was raised from."""
+    while error is not None and not _raised_in_package(error):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _raised_in_package(error: BaseException) -> bool:
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    package = Path(vit.__file__).parent
+    return traceback is not None and package in Path(traceback.tb_frame.f_code.co_filename).parents
