@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+import lightning
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
@@ -105,15 +106,17 @@ def plain_output() -> Iterator[None]:
 
 
 def _mistake(error: BaseException | None) -> BaseException | None:
-    """The error that our own code raised, among this one and those that it was raised from."""
-    while error is not None and not _raised_in_package(error):
+    """The error that our own code or Lightning raised on purpose, among this one and those it came from."""
+    while error is not None and not _raised_on_purpose(error):
         error = error.__cause__ or error.__context__
     return error
 
 
-def _raised_in_package(error: BaseException) -> bool:
+def _raised_on_purpose(error: BaseException) -> bool:
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    package = Path(vit.__file__).parent
-    return traceback is not None and package in Path(traceback.tb_frame.f_code.co_filename).parents
+    if traceback is None:
+        return False
+    folders = Path(traceback.tb_frame.f_code.co_filename).parents
+    return any(Path(package.__file__).parent in folders for package in (vit, lightning))

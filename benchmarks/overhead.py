@@ -1,0 +1,138 @@
+"""How much of a training epoch is not forward, backward and step.
+
+Trains the same model at the same batch size twice, in alternating rounds in one process: through Lightning with
+the data path, augmentation, logging and callbacks of a real run, and in a bare loop on one fixed batch. Prints the
+images per second of both and the median of their ratios.
+
+    python benchmarks/overhead.py [--rounds 5] [--batches 40]
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from lightning import Callback, Trainer
+from torch import Tensor
+
+from vit.data.loader import MemoryLoader
+from vit.data.module import ImageDataModule, ImageSet
+from vit.training import ViTClassifier
+from vit.training.callbacks import SeededSteps, StopAtNaN
+from vit.training.cli import fastest_precision
+from vit.training.optimizer import adamw
+from vit.training.record import RunRecord
+
+BATCH = 128
+MODEL = {"embed_dim": 96, "depth": 6, "num_heads": 3, "mlp_ratio": 2.0, "pool": "cls+mean"}
+AUGMENTATION = {"crop_padding": 4, "flip": True}
+
+
+class RandomImages(ImageDataModule):
+    """Noise in the shape of CIFAR-10, in memory; what is in the pixels does not change the speed."""
+
+    num_classes, image_size, in_channels = 10, (32, 32), 3
+
+    def load_sets(self) -> dict[str, ImageSet]:
+        """50,000 training images."""
+        images = torch.randint(0, 256, (50_000, 3, 32, 32), dtype=torch.uint8)
+        return {"train": ImageSet(images, torch.randint(0, 10, (50_000,)))}
+
+
+class Clock(Callback):
+    """Seconds from the end of the third batch to the end of the last: what every batch of a long epoch costs."""
+
+    WARM_UP = 3
+
+    def on_train_batch_end(self, trainer: Trainer, module: ViTClassifier, *args: object) -> None:
+        """Start and stop."""
+        if trainer.global_step == self.WARM_UP:
+            self.start = time.perf_counter()
+        self.seconds = time.perf_counter() - getattr(self, "start", 0.0)
+
+
+def lightning_epoch(batches: int, precision: str, folder: Path) -> float:
+    """Images per second through Lightning."""
+    data = RandomImages(batch_size=BATCH, val_fraction=0.0, **AUGMENTATION)
+    record = RunRecord(folder, {"data": "noise"}, "", {})
+    clock = Clock()
+    trainer = Trainer(
+        max_steps=batches + Clock.WARM_UP,
+        precision=precision,
+        callbacks=[SeededSteps(0), StopAtNaN(), record, clock],
+        gradient_clip_val=1.0,
+        log_every_n_steps=20,
+        default_root_dir=folder,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    trainer.fit(ViTClassifier(mean=[0.5] * 3, std=[0.25] * 3, **MODEL), datamodule=data)
+    return batches * BATCH / clock.seconds
+
+
+def bare_loop(batches: int, precision: str) -> float:
+    """Images per second of forward, backward and step on one batch."""
+    model = ViTClassifier(mean=[0.5] * 3, std=[0.25] * 3, **MODEL)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(device)
+    optimizer = adamw(model.vit, 1e-3, 0.05, (0.9, 0.99))
+    images, labels = _fixed_batch(device)
+    for batch in range(batches + Clock.WARM_UP):
+        if batch == Clock.WARM_UP:
+            _wait(device)
+            start = time.perf_counter()
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed"):
+            loss = F.cross_entropy(model(images).float(), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    _wait(device)
+    return batches * BATCH / (time.perf_counter() - start)
+
+
+def _fixed_batch(device: torch.device) -> tuple[Tensor, Tensor]:
+    data = RandomImages(batch_size=BATCH, val_fraction=0.0)
+    data.setup("fit")
+    loader: MemoryLoader = data.train_dataloader()
+    images, labels = next(iter(loader))
+    return images.to(device), labels.to(device)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    """Alternate the two, and print what came out."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="pairs of measurements")
+    parser.add_argument("--batches", type=int, default=40, help="batches of 128 images per measurement")
+    options = parser.parse_args()
+    precision = fastest_precision("auto")
+    with_lightning, bare = [], []
+    for _ in range(options.rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            with_lightning.append(lightning_epoch(options.batches, precision, Path(folder)))
+        bare.append(bare_loop(options.batches, precision))
+    ratios = [one / other for one, other in zip(with_lightning, bare, strict=True)]
+    result = {
+        "lightning_images_per_second": round(statistics.median(with_lightning), 1),
+        "bare_images_per_second": round(statistics.median(bare), 1),
+        "ratio": round(statistics.median(ratios), 3),
+        "ratios": [round(ratio, 3) for ratio in ratios],
+        "precision": precision,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

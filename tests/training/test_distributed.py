@@ -1,0 +1,104 @@
+"""Two processes train the same model as one process on the joined batch, replicated (DDP) or sharded (FSDP2)."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+REPOSITORY = Path(__file__).parents[2]
+COMMON = [
+    *("--data", "ImageFolder", "--data.root", "digits"),
+    *("--model.patch_size", "4", "--model.embed_dim", "8", "--model.depth", "2", "--model.num_heads", "2"),
+    # The true gradient of a key's bias is zero, and AdamW makes whole steps of its rounding errors.
+    *("--model.qkv_bias", "false"),
+    *("--trainer.accelerator", "cpu", "--trainer.precision", "32-true", "--trainer.max_epochs", "2"),
+    *("--trainer.callbacks+", "seen_images.SeenImages"),
+]
+DDP = ["--trainer.strategy", "ddp"]
+FSDP2 = [
+    *("--trainer.strategy", "ModelParallelStrategy", "--trainer.strategy.save_distributed_checkpoint", "false"),
+    *("--trainer.strategy.data_parallel_size", "2", "--trainer.strategy.tensor_parallel_size", "1"),
+]
+
+
+def train(folder: Path, experiment: str, *arguments: str) -> Path:
+    """Run ``fit`` in a process of its own, which starts the second one; return the folder of the run."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests/training")]),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+    }
+    command = [sys.executable, str(REPOSITORY / "train.py"), "fit", *COMMON, "--experiment", experiment, *arguments]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return folder / "runs" / experiment / "version_0"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """200 training images, 37 for validation and 41 for test: awkward numbers for two processes."""
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    root = tmp_path_factory.mktemp("distributed")
+    digits = load_digits(n_class=2)
+    images = (digits.images * 255 / 16).astype("uint8")
+    start = 0
+    for split, count in (("train", 200), ("val", 37), ("test", 41)):
+        for number in range(start, start + count):
+            place = root / "digits" / split / str(digits.target[number])
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(images[number]).save(place / f"{number}.png")
+        start += count
+    return root
+
+
+@pytest.fixture(scope="module")
+def one_process(folder: Path) -> Path:
+    return train(folder, "one", "--data.batch_size", "40")
+
+
+@pytest.fixture(scope="module", params=[("ddp", DDP), ("fsdp2", FSDP2)], ids=["ddp", "fsdp2"])
+def two_processes(request: pytest.FixtureRequest, folder: Path) -> Path:
+    for seen in folder.glob("seen_2_*.txt"):
+        seen.unlink()
+    name, strategy = request.param
+    return train(folder, name, "--data.batch_size", "20", "--trainer.devices", "2", *strategy)
+
+
+@pytest.mark.slow
+def test_the_weights_equal_those_of_one_process_on_the_joined_batch(one_process, two_processes):
+    one, two = (
+        torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+        for run in (one_process, two_processes)
+    )
+    torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_validation_and_test_count_every_image_once(one_process, two_processes):
+    one, two = (json.loads((run / "results.json").read_text()) for run in (one_process, two_processes))
+    assert two["val_accuracy"] == one["val_accuracy"]
+    assert two["test_accuracy"] == one["test_accuracy"]
+    assert two["devices"] == 2
+    assert (two["steps"], two["epochs"]) == (one["steps"], one["epochs"]) == (10, 2.0)
+
+
+@pytest.mark.slow
+def test_every_training_image_is_seen_once_an_epoch(folder, two_processes):
+    lines = [line for rank in (0, 1) for line in (folder / f"seen_2_{rank}.txt").read_text().splitlines()]
+    epochs = [Counter(line.split()[1] for line in lines if line.startswith(f"{epoch} ")) for epoch in (0, 1)]
+    assert sum(epochs[0].values()) == 200
+    assert epochs[0] == epochs[1]
