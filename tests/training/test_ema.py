@@ -1,0 +1,66 @@
+import pytest
+import torch
+
+from vit.training import EMA
+
+TINY = [
+    *("--data", "Digits", "--data.batch_size", "300", "--model.patch_size", "4", "--model.embed_dim", "8"),
+    *("--model.depth", "1", "--model.num_heads", "2", "--trainer.accelerator", "cpu"),
+    *("--trainer.precision", "32-true", "--trainer.max_epochs", "2", "--experiment", "ema"),
+]
+
+
+@pytest.fixture
+def seen(monkeypatch) -> dict[str, list]:
+    notes: dict[str, list] = {"steps": [], "validation": []}
+    update, swap_in = EMA.on_train_batch_end, EMA.on_validation_start
+
+    def noting_update(self, trainer, pl_module, *args):
+        notes["steps"].append(pl_module.vit.head.bias.detach().clone())
+        update(self, trainer, pl_module, *args)
+
+    def noting_swap(self, trainer, pl_module):
+        swap_in(self, trainer, pl_module)
+        notes["validation"].append(pl_module.vit.head.bias.detach().clone())
+
+    monkeypatch.setattr(EMA, "on_train_batch_end", noting_update)
+    monkeypatch.setattr(EMA, "on_validation_start", noting_swap)
+    return notes
+
+
+def average_of(steps: list[torch.Tensor], decay: float) -> torch.Tensor:
+    average = torch.zeros_like(steps[0])  # a bias starts at zero
+    for number, weights in enumerate(steps, start=1):
+        kept = min(decay, (1 + number) / (10 + number))
+        average = kept * average + (1 - kept) * weights
+    return average
+
+
+def test_validation_sees_the_average_and_training_goes_on_with_the_weights(run, folder, seen):
+    cli = run("fit", *TINY, "--model.ema_decay", "0.3")
+    steps, epoch = seen["steps"], len(seen["steps"]) // 2
+    torch.testing.assert_close(seen["validation"][0], average_of(steps[:epoch], 0.3))
+    torch.testing.assert_close(seen["validation"][1], average_of(steps, 0.3))
+    torch.testing.assert_close(cli.model.vit.head.bias.detach(), average_of(steps, 0.3))
+
+
+def test_the_checkpoint_holds_the_average_as_its_weights_and_the_training_weights_beside(run, folder, seen):
+    run("fit", *TINY, "--model.ema_decay", "0.3")
+    for name in ("best", "last"):
+        checkpoint = torch.load(folder / f"runs/ema/version_0/checkpoints/{name}.ckpt", weights_only=True)
+        steps = seen["steps"][: checkpoint["global_step"]]
+        torch.testing.assert_close(checkpoint["state_dict"]["vit.head.bias"], average_of(steps, 0.3))
+        assert torch.equal(checkpoint["training_weights"]["vit.head.bias"], steps[-1])
+
+
+def test_without_ema_the_checkpoint_holds_the_weights(run, folder):
+    cli = run("fit", *TINY)
+    checkpoint = torch.load(folder / "runs/ema/version_0/checkpoints/last.ckpt", weights_only=True)
+    assert "training_weights" not in checkpoint
+    assert torch.equal(checkpoint["state_dict"]["vit.head.bias"], cli.model.vit.head.bias)
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.0, -0.5])
+def test_a_decay_outside_of_zero_and_one_is_refused(decay):
+    with pytest.raises(ValueError, match=rf"ema_decay \({decay}\) must be between 0 and 1"):
+        EMA(decay)

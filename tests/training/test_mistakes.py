@@ -1,0 +1,169 @@
+"""What a user can get wrong gets one clear line on standard error, and exit status 2."""
+
+import pickle
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+TINY = [
+    *("--data", "Digits", "--model.patch_size", "4", "--model.embed_dim", "8", "--model.depth", "2"),
+    *("--model.num_heads", "2", "--trainer.accelerator", "cpu", "--trainer.precision", "32-true"),
+    *("--trainer.max_epochs", "1", "--data.batch_size", "200"),
+]
+
+
+@pytest.fixture
+def checkpoint(run, folder) -> Path:
+    run("fit", *TINY, "--experiment", "mistakes")
+    return folder / "runs/mistakes/version_0/checkpoints/last.ckpt"
+
+
+def make_folders(root: Path, splits: dict[str, list[str]]) -> None:
+    for split, classes in splits.items():
+        for name in classes:
+            place = root / split / name
+            place.mkdir(parents=True)
+            for number in range(4):
+                Image.new("RGB", (8, 8), (number, 0, 0)).save(place / f"{number}.png")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["--model.dept", "3"], "unrecognized arguments: --model.dept 3 (did you mean model.depth?)"),
+        (["--data.bath_size", "3"], "Option 'bath_size' is not accepted (did you mean batch_size?)"),
+        (["--model.depth", "many"], "--model.depth: expected a whole number, got many"),
+        (["--model.pool", "max"], "--model.pool: expected one of ['cls', 'mean', 'cls+mean'], got max"),
+        (["--model.patch_size", "3"], "image_size (8, 8) must be a multiple of patch_size (3, 3)"),
+        (
+            ["--model.embed_dim", "190", "--model.num_heads", "12"],
+            "embed_dim (190) must be divisible by num_heads (12)",
+        ),
+        (["--model.ema_decay", "1.5"], "ema_decay (1.5) must be between 0 and 1"),
+        (["--data.crop_padding", "9"], "crop_padding (9) must be smaller than the image (8, 8)"),
+        (["--data", "Digitz"], "no data module Digitz: choose one of CIFAR10, CIFAR100, Digits, ImageFolder"),
+        (["--data", "Digitz"], "(did you mean Digits?)"),
+        (["--data", "ImageFolder"], "add --data.root"),
+        (["--data", "ImageFolder", "--data.root", "nowhere"], "no folder nowhere: name the data by --data.root"),
+        (
+            ["--trainer.max_epochs", "-1"],
+            "training has no end to decay to: set trainer.max_epochs, max_steps or max_time",
+        ),
+    ],
+)
+def test_a_wrong_argument(mistake, arguments, answer):
+    assert answer in mistake("fit", *TINY, *arguments)
+
+
+def test_no_arguments(mistake):
+    assert "add --config FILE, or --data NAME" in mistake("fit")
+
+
+def test_a_command_that_does_not_exist(mistake):
+    assert "invalid choice: 'ft'" in mistake("ft")
+
+
+@pytest.mark.parametrize("command", ["test", "validate", "predict"])
+def test_no_weights(mistake, command):
+    assert f"{command} needs trained weights: add --ckpt_path FILE" in mistake(command)
+
+
+def test_no_run_to_continue(mistake):
+    assert "no checkpoint runs/never/*/checkpoints/last.ckpt" in mistake(
+        "fit", *TINY, "--experiment", "never", "--ckpt_path", "last"
+    )
+
+
+def test_a_checkpoint_that_is_none(mistake, folder):
+    (folder / "notes.ckpt").write_text("remember the milk")
+    assert "notes.ckpt is not a checkpoint, or is damaged" in mistake("test", "--ckpt_path", "notes.ckpt")
+
+
+def test_a_checkpoint_with_code_is_refused_and_nothing_runs(mistake, folder):
+    class Attack:
+        def __reduce__(self):
+            return (Path.touch, (folder / "attacked",))
+
+    with (folder / "evil.ckpt").open("wb") as file:
+        pickle.dump(Attack(), file)
+    torch.save({"state_dict": {}, "hyper_parameters": {"depth": Attack()}}, folder / "evil2.ckpt")
+    for name in ("evil.ckpt", "evil2.ckpt"):
+        for command in (["test"], ["predict", "--data.root", "."], ["fit", *TINY]):
+            answer = mistake(*command, "--ckpt_path", name)
+            assert f"{name} is refused: it carries pickled code" in answer or "is not a checkpoint" in answer
+    assert not (folder / "attacked").exists()
+
+
+def test_a_class_path_in_a_checkpoint_imports_nothing(mistake, folder, checkpoint):
+    (folder / "trap.py").write_text("raise SystemExit('imported')")
+    contents = torch.load(checkpoint, weights_only=True)
+    contents["data"] = {"class_path": "trap.Trap", "init_args": {}}
+    torch.save(contents, "trapped.ckpt")
+    assert "no data: add --config FILE" in mistake("test", "--ckpt_path", "trapped.ckpt")
+
+
+def test_a_checkpoint_of_another_architecture(mistake, checkpoint):
+    answer = mistake("test", "--ckpt_path", checkpoint, "--model.depth", "3")
+    assert "comes from another architecture, 12 tensors differ" in answer
+    assert "vit.blocks.2.attn.proj.bias is missing" in answer
+
+
+def test_a_checkpoint_of_other_classes(mistake, folder, checkpoint):
+    make_folders(folder / "pets", {"train": ["cat", "dog"], "test": ["cat", "dog"]})
+    answer = mistake("test", "--ckpt_path", checkpoint, "--data", "ImageFolder", "--data.root", "pets")
+    assert "the checkpoint tells 10 classes apart and the data has 2" in answer
+
+
+def test_class_folders_that_differ_between_splits(mistake, folder):
+    make_folders(folder / "pets", {"train": ["cat", "dog"], "test": ["cat", "cow"]})
+    answer = mistake("fit", *TINY, "--data", "ImageFolder", "--data.root", "pets")
+    assert "classes differ between pets/train and pets/test: only one of them has cow, dog" in answer
+
+
+def test_a_truncated_image_is_named(mistake, folder):
+    make_folders(folder / "pets", {"train": ["cat", "dog"], "test": ["cat", "dog"]})
+    image = folder / "pets/train/dog/3.png"
+    image.write_bytes(image.read_bytes()[:40])
+    answer = mistake("fit", *TINY, "--data", "ImageFolder", "--data.root", "pets", "--data.num_workers", "0")
+    assert "cannot read image pets/train/dog/3.png" in answer
+
+
+def test_no_network_and_no_data(mistake, monkeypatch):
+    def no_network(*_, **__):
+        raise OSError("network is unreachable")
+
+    monkeypatch.setattr(socket, "getaddrinfo", no_network)
+    answer = mistake("fit", *TINY, "--data", "CIFAR10", "--data.root", "empty")
+    assert "put cifar-10-python.tar.gz into empty" in answer
+    assert "or try --data Digits, which needs no download" in answer
+
+
+def test_a_damaged_archive(mistake, folder):
+    (folder / "cifar-10-python.tar.gz").write_bytes(b"half of it")
+    answer = mistake("fit", *TINY, "--data", "CIFAR10", "--data.root", ".")
+    assert "cifar-10-python.tar.gz is damaged (md5 " in answer
+
+
+def test_a_loss_that_is_no_longer_finite_stops_at_its_step_and_keeps_the_last_good_checkpoint(mistake, folder):
+    answer = mistake("fit", *TINY, "--trainer.max_epochs", "9", "--model.lr", "1e22", "--experiment", "nan")
+    assert "the loss is no longer finite, first at step " in answer
+    assert "try a lower --model.lr (1e+22)" in answer
+    for path in folder.glob("runs/nan/version_0/checkpoints/*.ckpt"):
+        tensors = torch.load(path, weights_only=True)["state_dict"].values()
+        assert all(tensor.isfinite().all() for tensor in tensors)
+
+
+def test_predict_without_images(mistake, folder, checkpoint):
+    assert "add --data.root" in mistake("predict", "--ckpt_path", checkpoint)
+    assert "no images at nowhere" in mistake("predict", "--ckpt_path", checkpoint, "--data.root", "nowhere")
+    (folder / "empty").mkdir()
+    assert "no files in empty" in mistake("predict", "--ckpt_path", checkpoint, "--data.root", "empty")
+
+
+def test_a_bug_of_ours_keeps_its_traceback(run, monkeypatch):
+    monkeypatch.setattr("vit.training.classifier.adamw", lambda *_: torch.zeros(2) @ torch.zeros(3))
+    with pytest.raises(RuntimeError):
+        run("fit", *TINY)

@@ -1,0 +1,50 @@
+import pytest
+import torch
+
+from vit import VisionTransformer
+from vit.training.optimizer import adamw, parameter_groups
+
+
+@pytest.fixture
+def model() -> VisionTransformer:
+    sizes = {"image_size": 6, "patch_size": 3, "embed_dim": 8, "depth": 3, "num_heads": 2}
+    return VisionTransformer(**sizes, num_registers=2, layer_scale=0.1, qk_norm=True)
+
+
+def settings(model: VisionTransformer, groups: list[dict]) -> dict[str, tuple[float, float]]:
+    """Name of each parameter -> (learning rate, weight decay)."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    return {names[p]: (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
+
+
+def test_every_parameter_is_in_exactly_one_group(model):
+    grouped = [parameter for group in parameter_groups(model, 0.1, 0.05, 0.5) for parameter in group["params"]]
+    assert len(grouped) == len(set(grouped)) == len(list(model.parameters()))
+
+
+def test_only_weight_matrices_decay(model):
+    decays = {name: decay for name, (_, decay) in settings(model, parameter_groups(model, 0.1, 0.05)).items()}
+    decayed = {name for name, decay in decays.items() if decay > 0}
+    linear = {f"blocks.{i}.{part}.weight" for i in range(3) for part in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")}
+    assert decayed == linear | {"patch_embed.proj.weight", "head.weight"}
+    assert set(decays.values()) == {0.0, 0.05}
+
+
+def test_layer_decay_gives_each_layer_a_real_learning_rate(model):
+    rates = {name: rate for name, (rate, _) in settings(model, parameter_groups(model, 0.8, 0.05, 0.5)).items()}
+    assert rates["head.weight"] == rates["norm.bias"] == 0.8
+    assert rates["blocks.2.mlp.fc1.weight"] == rates["blocks.2.ls1.gamma"] == 0.4
+    assert rates["blocks.1.norm1.weight"] == 0.2
+    assert rates["blocks.0.attn.q_norm.weight"] == 0.1
+    assert rates["pos_embed"] == rates["cls_token"] == rates["reg_token"] == rates["patch_embed.proj.bias"] == 0.05
+
+
+def test_layer_decay_holds_under_a_scheduler(model):
+    optimizer = adamw(model, 0.8, 0.05, (0.9, 0.99), layer_decay=0.5)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.25)
+    model(torch.randn(1, 3, 6, 6)).sum().backward()
+    optimizer.step()
+    scheduler.step()
+    rates = {name: rate for name, (rate, _) in settings(model, optimizer.param_groups).items()}
+    assert rates["head.weight"] == 0.2
+    assert rates["pos_embed"] == 0.0125
