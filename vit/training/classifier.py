@@ -112,7 +112,7 @@ class ViTClassifier(LightningModule):
         # Summed on the device and logged every so many steps: each call of self.log costs 0.3 ms.
         self.loss_sum += loss.detach()
         self.loss_count += 1
-        if (batch_idx + 1) % self.trainer.log_every_n_steps == 0 or self.trainer.is_last_batch:
+        if (self.trainer.global_step + 1) % self.trainer.log_every_n_steps == 0 or self.trainer.is_last_batch:
             rate = self.trainer.optimizers[0].param_groups[-1]["lr"]
             self.log_dict({"train_loss": self.loss_sum / self.loss_count, "lr": rate}, prog_bar=True)
             self._reset_loss()

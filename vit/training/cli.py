@@ -48,6 +48,7 @@ class ViTCLI(LightningCLI):
             self.config = parser.parse_args(self._with_checkpoint(self.arguments))
         else:
             self.arguments = []
+            self.checkpoint_path = None
             super().parse_arguments(parser, args)
 
     def _parse_ckpt_path(self) -> None:
@@ -106,6 +107,8 @@ class ViTCLI(LightningCLI):
         config["plugins"] = [*_as_list(config["plugins"]), AtomicCheckpointIO()]
         if not fit:
             config["enable_checkpointing"] = False
+        elif not self.datamodule.has_validation:
+            config["limit_val_batches"] = 0
         if self.subcommand == "predict":
             config["devices"] = 1
         if config["logger"] in (None, True):
@@ -137,7 +140,7 @@ class ViTCLI(LightningCLI):
         callbacks: list[Callback] = [SeededSteps(seed), StopAtNaN(), record]
         if self.subcommand == "fit" and config["enable_checkpointing"] is not False:
             checkpoints = self.run_folder / "checkpoints"
-            if self.datamodule.val_fraction > 0:
+            if self.datamodule.has_validation:
                 callbacks.append(RunCheckpoint(checkpoints, "best", monitor="val_accuracy"))
             callbacks.append(RunCheckpoint(checkpoints, "last"))
         return callbacks

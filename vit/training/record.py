@@ -65,12 +65,10 @@ class RunRecord(Callback):
         self.last_batch_end = now
         self.measured["images"] += len(batch[0]) * trainer.world_size
         self._show_speed(trainer)
-        if trainer._logger_connector.should_update_logs or trainer.is_last_batch:
-            metrics = trainer.logged_metrics
-            if "train_loss" in metrics:
-                point = {"epoch": self._epoch(trainer), "step": trainer.global_step}
-                loss, rate = float(metrics["train_loss"]), float(metrics["lr"])
-                self.history["train"].append({**point, "loss": loss, "lr": rate})
+        if trainer.global_step % trainer.log_every_n_steps == 0 or trainer.is_last_batch:
+            loss, rate = (float(trainer.callback_metrics[name]) for name in ("train_loss", "lr"))
+            point = {"epoch": self._epoch(trainer), "step": trainer.global_step}
+            self.history["train"].append({**point, "loss": loss, "lr": rate})
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note the accuracy; while training, print a line and leave validation out of the training speed."""
@@ -147,7 +145,8 @@ class RunRecord(Callback):
     @rank_zero_only
     def _print_header(self, trainer: Trainer, pl_module: LightningModule) -> None:
         parameters = sum(parameter.numel() for parameter in pl_module.parameters())
-        sizes = ", ".join(f"{len(split.labels):,} {name}" for name, split in trainer.datamodule.sets.items())
+        sets = trainer.datamodule.sets
+        sizes = ", ".join(f"{len(sets[name].labels):,} {name}" for name in ("train", "val", "test") if name in sets)
         print(
             f"{self.facts['data']}: {sizes} images; {parameters:,} parameters; {trainer.precision} on "
             f"{_device_name(pl_module.device)}; {self.folder}",
