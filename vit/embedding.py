@@ -114,4 +114,4 @@ def resize_positions(
     smooth = {} if interpolation == "nearest" else {"antialias": True, "align_corners": False}
     grid = F.interpolate(grid, size=new_grid, mode=interpolation, **smooth)
     resized = rearrange(grid, "1 d h w -> 1 (h w) d").to(pos_embed.dtype)
-    return pack([pos_embed[:, :prefix], resized], "1 * d")[0]
+    return pack([pos_embed[:, :prefix], resized], "b * d")[0]

@@ -192,6 +192,13 @@ def test_a_time_limit_drives_the_learning_rate_to_zero_and_ends_with_a_validatio
     assert validated == cli.trainer.global_step
 
 
+def test_a_run_of_steps_that_ends_in_mid_epoch_is_validated_at_its_end(run, folder):
+    run("fit", *TINY, "--trainer.max_steps", "5", "--experiment", "steps")
+    record = results(folder / "runs/steps/version_0")
+    assert record["steps"] == 5
+    assert record["val_accuracy"] is not None
+
+
 def test_the_test_images_are_left_alone_where_the_user_says_so(run, folder):
     run("fit", *TINY, "--experiment", "tune", "--trainer.limit_test_batches", "0")
     assert results(folder / "runs/tune/version_0")["test_accuracy"] is None

@@ -19,7 +19,8 @@ def test_the_pictures_of_an_evaluation_are_drawn(tmp_path, num_classes, channels
     names = [f"class {number}" for number in range(num_classes)]
     for draw in (draw_confusion, draw_mistakes):
         draw(evaluation(num_classes, channels), names, "a title", tmp_path / "picture.png")
-        assert min(Image.open(tmp_path / "picture.png").size) > 200
+        with Image.open(tmp_path / "picture.png") as picture:
+            assert min(picture.size) > 200
 
 
 def test_no_mistake_at_all_is_said_and_no_error(tmp_path):

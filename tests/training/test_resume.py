@@ -38,7 +38,12 @@ def assert_same_weights(one: Path, other: Path) -> None:
 @contextmanager
 def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen]:
     """A run in another process, which writes what it says to ``output.txt``."""
-    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(REPOSITORY)}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "PYTHONPATH": str(REPOSITORY),
+    }
     command = [sys.executable, str(REPOSITORY / "train.py"), "fit", *RANDOM, *arguments]
     with (folder / "output.txt").open("w") as output:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)

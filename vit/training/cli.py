@@ -16,10 +16,10 @@ from lightning.pytorch.utilities import rank_zero_only
 import vit.data
 from vit.training.callbacks import ImagesPerSecondBar, PredictionWriter, SeededSteps, StopAtNaN
 from vit.training.record import RunRecord
+from vit.training.runs import experiment_of, new_run_folder, newest_checkpoint, run_folder_of
 from vit.training.storage import AtomicCheckpointIO, RunCheckpoint
 from vit.weights import read_checkpoint
 
-RUNS = Path("runs")
 FROM_DATA = ("num_classes", "image_size", "in_channels", "class_names", "mean", "std")
 
 
@@ -70,8 +70,8 @@ class ViTCLI(LightningCLI):
                 raise ValueError(f"{args[0]} needs trained weights: add --ckpt_path FILE, or --ckpt_path last")
             return args
         if found.ckpt_path in ("last", "best"):
-            experiment = found.experiment or (Path(found.config[-1]).stem if found.config else "*")
-            found.ckpt_path = str(_newest(f"{experiment}/*/checkpoints/{found.ckpt_path}.ckpt"))
+            experiment = found.experiment or (experiment_of(Path(found.config[-1])) if found.config else "*")
+            found.ckpt_path = str(newest_checkpoint(experiment, found.ckpt_path))
         self.checkpoint_path = Path(found.ckpt_path)
         defaults = self._defaults_from(self.checkpoint_path, args[0])
         self._subcommand_parsers[args[0]].set_defaults(defaults)
@@ -136,8 +136,8 @@ class ViTCLI(LightningCLI):
         }
         self._dump_config()
         text = self._parser("fit").dump(self.config["fit"], skip_none=False) if self.subcommand == "fit" else ""
-        record = RunRecord(self.run_folder, facts, text, self.config_dump["data"])
-        callbacks: list[Callback] = [SeededSteps(seed), StopAtNaN(), record]
+        self.record = RunRecord(self.run_folder, facts, text, self.config_dump["data"])
+        callbacks: list[Callback] = [SeededSteps(seed), StopAtNaN(), self.record]
         if self.subcommand == "fit" and config["enable_checkpointing"] is not False:
             checkpoints = self.run_folder / "checkpoints"
             if self.datamodule.has_validation:
@@ -146,18 +146,16 @@ class ViTCLI(LightningCLI):
         return callbacks
 
     def _choose_run_folder(self) -> Path:
-        """``runs/EXPERIMENT/version_N``: new for ``fit``, else that of the checkpoint."""
-        origin = _run_folder_of(self.checkpoint_path)
+        """A new folder for ``fit``, else that of the checkpoint."""
+        origin = run_folder_of(self.checkpoint_path)
         if self.subcommand != "fit" and origin is not None:
             return origin
-        name = self._get(self.config, "experiment")
-        if name is None and origin is not None:
-            name = origin.parent.name
-        if name is None:
-            configs = self._get(self.config, "config") or []
-            name = Path(str(configs[-1])).stem if configs else type(self.datamodule).__name__.lower()
-        versions = [int(path.name.removeprefix("version_")) for path in (RUNS / name).glob("version_[0-9]*")]
-        return RUNS / name / f"version_{max(versions, default=-1) + 1}"
+        configs = self._get(self.config, "config") or []
+        return new_run_folder(
+            self._get(self.config, "experiment")
+            or (origin.parent.name if origin is not None else None)
+            or (experiment_of(Path(str(configs[-1]))) if configs else type(self.datamodule).__name__.lower())
+        )
 
     def before_validate(self) -> None:
         """Load the weights ourselves: Lightning would want the callbacks that the checkpoint was made with."""
@@ -173,27 +171,28 @@ class ViTCLI(LightningCLI):
     before_test = before_predict = before_validate
 
     def after_fit(self) -> None:
-        """Test the weights that training ended with, once."""
+        """Validate and test the weights that training ended with, once."""
         if self.trainer.fast_dev_run:
             return
+        ending = {"model": self.model, "datamodule": self.datamodule, "verbose": False}
+        if "val" in self.datamodule.sets and not self.record.validated_last(self.trainer):
+            self.trainer.validate(**ending)
         if "test" in self.datamodule.sets and self.trainer.limit_test_batches != 0:
-            self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
-        self._print_summary()
-
-    def after_test(self) -> None:
-        """Say what came out."""
+            self.trainer.test(**ending)
         self._print_summary()
 
     def after_validate(self) -> None:
         """Say what came out."""
         self._print_summary()
 
+    after_test = after_validate
+
     @rank_zero_only
     def _print_summary(self) -> None:
-        metrics = self.trainer.callback_metrics
-        for split in ("val", "test"):
-            if f"{split}_accuracy" in metrics:
-                print(f"{split} accuracy: {100 * metrics[f'{split}_accuracy']:.2f} %")
+        results = json.loads((self.run_folder / "results.json").read_text())
+        for name in ("val_accuracy", "test_accuracy"):
+            if results[name] is not None:
+                print(f"{name}: {100 * results[name]:.2f} %")
         print(f"run folder: {self.run_folder}")
         for name in ("results.json", "curves.png", "confusion_matrix.png", "mistakes.png"):
             if (self.run_folder / name).exists():
@@ -207,19 +206,6 @@ def fastest_precision(accelerator: Any) -> str:
     if accelerator != "cpu" and torch.backends.mps.is_available():
         return "32-true"
     return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"
-
-
-def _run_folder_of(checkpoint: Path | None) -> Path | None:
-    if checkpoint is None or checkpoint.parent.name != "checkpoints":
-        return None
-    return checkpoint.parent.parent
-
-
-def _newest(pattern: str) -> Path:
-    paths = list(RUNS.glob(pattern))
-    if not paths:
-        raise ValueError(f"no checkpoint {RUNS / pattern}: train first, or name the file by --ckpt_path FILE")
-    return max(paths, key=lambda path: path.stat().st_mtime)
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -26,12 +26,13 @@ def draw_curves(history: dict[str, list[dict[str, float]]], path: Path) -> None:
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     loss, accuracy, rate = figure.subplots(1, 3)
     train, val = history["train"], history["val"]
-    loss.plot(_column(train, "epoch"), _column(train, "loss"), color=BLUE, label="training")
+    loss.plot(_column(train, "epoch"), _column(train, "loss"), color=BLUE, label="training (augmented)")
     if val:
         loss.plot(_column(val, "epoch"), _column(val, "loss"), "o-", ms=3, color=ORANGE, label="validation")
         values = 100 * _column(val, "accuracy")
         accuracy.plot(_column(val, "epoch"), values, "o-", ms=3, color=ORANGE)
-        accuracy.annotate(f"{values[-1]:.1f} %", (val[-1]["epoch"], values[-1]), (-8, -16), textcoords="offset points")
+        place = {"xytext": (0, -16), "textcoords": "offset points", "ha": "right"}
+        accuracy.annotate(f"{values[-1]:.1f} %", (val[-1]["epoch"], values[-1]), **place)
     loss.legend(frameon=False)
     rate.plot(_column(train, "epoch"), _column(train, "lr"), color=GREY)
     for axes, title in ((loss, "Loss"), (accuracy, "Validation accuracy, %"), (rate, "Learning rate")):
@@ -74,7 +75,9 @@ def draw_mistakes(evaluation: Evaluation, class_names: list[str], title: str, pa
     for axes, (confidence, image, label, predicted) in zip(grid.flat, mistakes, strict=False):
         axes.imshow(rearrange(image.numpy(), "c h w -> h w c"), cmap="gray")
         axes.set_title(
-            f"{class_names[predicted]} {100 * confidence:.0f} %\nis {class_names[label]}", fontsize=8, color=ORANGE
+            f"said {class_names[predicted]} ({100 * confidence:.0f} %)\nis {class_names[label]}",
+            fontsize=8,
+            color=ORANGE,
         )
     figure.savefig(path, dpi=120)
 

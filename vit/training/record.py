@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
 from vit.training.figures import draw_confusion, draw_curves, draw_mistakes
@@ -74,7 +75,7 @@ class RunRecord(Callback):
         """Note the accuracy; while training, print a line and leave validation out of the training speed."""
         evaluation = pl_module.evaluation
         self.measured["val_accuracy"] = evaluation.accuracy
-        if not trainer.training and trainer.state.fn != "fit":
+        if trainer.state.fn != TrainerFn.FITTING:
             self._write(trainer, pl_module)
             self._draw_evaluation(evaluation, trainer, "validation")
             return
@@ -82,6 +83,10 @@ class RunRecord(Callback):
         point = {"epoch": self._epoch(trainer), "step": trainer.global_step}
         self.history["val"].append({**point, "loss": evaluation.loss, "accuracy": evaluation.accuracy})
         self._print_line(trainer)
+
+    def validated_last(self, trainer: Trainer) -> bool:
+        """Whether the weights of now have been validated."""
+        return bool(self.history["val"]) and self.history["val"][-1]["step"] == trainer.global_step
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the record, with the pictures of the last validation."""
@@ -99,7 +104,7 @@ class RunRecord(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Keep the results so far, and say how to go on."""
-        if trainer.state.fn != "fit" or not self.measured["images"]:
+        if trainer.state.fn != TrainerFn.FITTING or not self.measured["images"]:
             return
         self._tick()
         self._write(trainer, pl_module, stopped=type(exception).__name__)
@@ -112,7 +117,7 @@ class RunRecord(Callback):
             return
         path = self.folder / "results.json"
         results = json.loads(path.read_text()) if path.exists() else {}
-        results |= self.facts if not results or trainer.state.fn == "fit" else {}
+        results |= self.facts if not results or trainer.state.fn == TrainerFn.FITTING else {}
         results |= {name: self.measured[name] for name in ("val_accuracy", "test_accuracy") if name in self.measured}
         if self.measured["images"]:
             results |= {
