@@ -10,8 +10,10 @@ images per second of both and the median of their ratios.
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
@@ -118,7 +120,7 @@ def main() -> None:
     precision = fastest_precision("auto")
     with_lightning, bare = [], []
     for _ in range(options.rounds):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
             with_lightning.append(lightning_epoch(options.batches, precision, Path(folder)))
         bare.append(bare_loop(options.batches, precision))
     ratios = [one / other for one, other in zip(with_lightning, bare, strict=True)]

@@ -1,6 +1,7 @@
 """Reading checkpoints: ours, written while training, and refusing what is none or would run code."""
 
 import inspect
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,7 +48,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         with warnings.catch_warnings(action="ignore"):
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # an unpickler that is fed any bytes can raise anything
-        if "Unsupported global" in str(error) or "Unsupported class" in str(error):
+        if re.search("unsupported (global|class)", str(error), re.IGNORECASE):
             raise ValueError(
                 f"{path} is refused: it carries pickled code, which could do anything when loaded; nothing of it "
                 "was executed. Ask its author for plain tensors (a state_dict)"
