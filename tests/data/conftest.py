@@ -1,0 +1,43 @@
+"""What the tests of the data share: a cache folder of their own, and image files to read."""
+
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vit.data.files import ImageFiles
+
+WriteImage = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def cache_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that stands for ~/.cache, so that no test touches the user's."""
+    home = tmp_path_factory.mktemp("cache_home")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    return home
+
+
+@pytest.fixture
+def write_image(tmp_path: Path) -> WriteImage:
+    """Write an image of (rows, columns) below tmp_path, with random pixels that its name decides."""
+
+    def write(name: str, size: tuple[int, int] = (7, 11), mode: str = "RGB", **options: object) -> Path:
+        pixels = np.random.default_rng(zlib.crc32(name.encode())).integers(256, size=(*size, 3), dtype=np.uint8)
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).convert(mode).save(path, **options)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def image_files(write_image: WriteImage) -> ImageFiles:
+    """Thirteen colour images of 7x11 in three classes."""
+    paths = [write_image(f"set/{number:02}.png") for number in range(13)]
+    return ImageFiles(paths, [number % 3 for number in range(13)], image_size=(7, 11), in_channels=3)

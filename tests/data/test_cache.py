@@ -1,0 +1,174 @@
+"""The decoded set on disk."""
+
+import os
+
+import pytest
+import torch
+
+from vit.data import cache
+from vit.data.cache import cache_folder, load_decoded
+from vit.data.files import ImageFiles
+
+
+@pytest.fixture
+def files(write_image):
+    """Five images of 3x5."""
+    return ImageFiles([write_image(f"{number}.png", (3, 5)) for number in range(5)], [0] * 5, (3, 5), in_channels=3)
+
+
+def decoded(files):
+    return torch.stack([files[number][0] for number in range(len(files))]).tolist()
+
+
+def spoil(path):
+    """Replace the content of a file, and leave its size and time of change."""
+    status = path.stat()
+    path.write_bytes(bytes(status.st_size))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_all_images_are_decoded_in_the_order_of_the_files(files, num_workers, monkeypatch):
+    monkeypatch.setattr(cache, "DECODE_BATCH", 2)
+    files.paths.reverse()
+    images = load_decoded(files, num_workers)
+    assert images.dtype == torch.uint8
+    assert images.tolist() == decoded(files)
+
+
+def test_a_set_is_decoded_only_once(files):
+    expected = decoded(files)
+    load_decoded(files, num_workers=0)
+    for path in files.paths:
+        spoil(path)
+    assert load_decoded(files, num_workers=0).tolist() == expected
+
+
+def test_a_set_is_decoded_anew_where_a_file_grew(files, write_image):
+    load_decoded(files, num_workers=0)
+    status = files.paths[1].stat()
+    write_image("larger.png", (3, 5), mode="RGBA").rename(files.paths[1])
+    os.utime(files.paths[1], ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert load_decoded(files, num_workers=0).tolist() == decoded(files)
+
+
+def test_a_set_is_decoded_anew_where_a_file_of_the_same_size_is_newer(files):
+    load_decoded(files, num_workers=0)
+    spoil(files.paths[1])
+    os.utime(files.paths[1])
+    with pytest.raises(ValueError, match=f"cannot read image {files.paths[1]}"):
+        load_decoded(files, num_workers=0)
+
+
+def test_a_set_is_decoded_anew_where_a_file_was_renamed(files, tmp_path):
+    load_decoded(files, num_workers=0)
+    spoil(files.paths[1])
+    files.paths[1] = files.paths[1].rename(tmp_path / "renamed.png")
+    with pytest.raises(ValueError, match=f"cannot read image {files.paths[1]}"):
+        load_decoded(files, num_workers=0)
+
+
+def test_a_set_is_decoded_anew_where_a_file_was_added(files, write_image):
+    load_decoded(files, num_workers=0)
+    more = ImageFiles([*files.paths, write_image("5.png", (3, 5))], [0] * 6, (3, 5), in_channels=3)
+    assert load_decoded(more, num_workers=0).tolist() == decoded(more)
+
+
+@pytest.mark.parametrize(("image_size", "in_channels"), [((5, 3), 3), ((3, 5), 1)])
+def test_another_size_or_number_of_channels_is_another_set(files, image_size, in_channels):
+    load_decoded(files, num_workers=0)
+    other = ImageFiles(files.paths, files.labels, image_size, in_channels)
+    assert load_decoded(other, num_workers=0).tolist() == decoded(other)
+
+
+@pytest.mark.parametrize("kept", [0, 5, 50, -1])
+def test_a_truncated_array_is_decoded_anew(files, kept):
+    load_decoded(files, num_workers=0)
+    (array,) = cache_folder().iterdir()
+    whole = array.read_bytes()
+    array.write_bytes(whole[:kept])
+    assert load_decoded(files, num_workers=0).tolist() == decoded(files)
+    assert array.read_bytes() == whole
+
+
+@pytest.mark.parametrize("place", [0, 7, 8, 23, 41, 67, 97, -225, -113, -1])
+def test_an_array_with_a_flipped_byte_is_decoded_anew(files, place):
+    load_decoded(files, num_workers=0)
+    (array,) = cache_folder().iterdir()
+    whole = array.read_bytes()
+    flipped = bytearray(whole)
+    flipped[place] ^= 255
+    array.write_bytes(flipped)
+    assert load_decoded(files, num_workers=0).tolist() == decoded(files)
+    assert array.read_bytes() == whole
+
+
+def test_an_interrupted_write_leaves_nothing_behind(files, monkeypatch):
+    def interrupted(tensors, path, metadata):
+        path.write_bytes(b"half of it")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cache, "save_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load_decoded(files, num_workers=0)
+    assert list(cache_folder().iterdir()) == []
+
+
+def test_an_array_appears_under_its_name_only_when_it_is_whole(files, monkeypatch):
+    seen = []
+
+    def watched(tensors, path, metadata):
+        save_file(tensors, path, metadata)
+        seen.extend(cache_folder().glob("*.safetensors"))
+
+    save_file = cache.save_file
+    monkeypatch.setattr(cache, "save_file", watched)
+    load_decoded(files, num_workers=0)
+    assert seen == []
+    assert len(list(cache_folder().glob("*.safetensors"))) == len(list(cache_folder().iterdir())) == 1
+
+
+def test_a_full_disk_costs_the_cache_and_not_the_run(files, monkeypatch, capsys):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache, "save_file", full)
+    assert load_decoded(files, num_workers=0).tolist() == decoded(files)
+    message = f"could not keep the decoded images in {cache_folder()}: [Errno 28] No space left on device"
+    assert message in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_a_cache_folder_that_cannot_be_made_costs_the_cache_and_not_the_run(files, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert load_decoded(files, num_workers=0).tolist() == decoded(files)
+    assert f"could not keep the decoded images in {tmp_path / 'file/vit'}: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_unreadable_image_is_named_and_nothing_is_kept(files, num_workers):
+    files.paths[3].write_text("no image")
+    message = f"^cannot read image {files.paths[3]}: it is no image: replace or delete the file$"
+    with pytest.raises(ValueError, match=message):
+        load_decoded(files, num_workers)
+    assert not cache_folder().exists()
+
+
+def test_decoding_leaves_the_random_numbers_alone(files):
+    before = torch.get_rng_state()
+    load_decoded(files, num_workers=0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_sets_are_kept_under_xdg_cache_home(cache_home):
+    assert cache_folder() == cache_home / "vit"
+
+
+@pytest.mark.parametrize("unset", [None, ""])
+def test_sets_are_kept_under_home_where_there_is_no_xdg_cache_home(tmp_path, monkeypatch, unset):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if unset is None:
+        monkeypatch.delenv("XDG_CACHE_HOME")
+    else:
+        monkeypatch.setenv("XDG_CACHE_HOME", unset)
+    assert cache_folder() == tmp_path / ".cache/vit"

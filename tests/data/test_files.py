@@ -1,0 +1,228 @@
+"""Finding and decoding image files."""
+
+import struct
+
+import numpy as np
+import pytest
+import torch
+from einops import rearrange
+from PIL import ExifTags, Image, TiffTags
+
+from vit.data.files import collate_readable, decode, find_files
+
+# Rows and columns of random colours, not square.
+COLOURS = np.random.default_rng(0).integers(256, size=(7, 11, 3), dtype=np.uint8)
+GREYS = COLOURS[:, :, 0]
+LOSSLESS = [("png", {}), ("bmp", {}), ("tiff", {}), ("ppm", {}), ("webp", {"lossless": True})]
+# What turns a stored image upright, for each value of the EXIF orientation (EXIF 2.3, table 6).
+UPRIGHT = {
+    1: lambda stored: stored,
+    2: np.fliplr,
+    3: lambda stored: np.rot90(stored, 2),
+    4: np.flipud,
+    5: lambda stored: stored.swapaxes(0, 1),
+    6: lambda stored: np.rot90(stored, -1),
+    7: lambda stored: np.rot90(stored, 2).swapaxes(0, 1),
+    8: lambda stored: np.rot90(stored, 1),
+}
+
+
+def channels_first(pixels: np.ndarray) -> list:
+    return rearrange(pixels, "h w c -> c h w").tolist()
+
+
+@pytest.mark.parametrize(("suffix", "options"), LOSSLESS)
+def test_a_lossless_image_is_decoded_exactly(tmp_path, suffix, options):
+    path = tmp_path / f"image.{suffix}"
+    Image.fromarray(COLOURS).save(path, **options)
+    image = decode(path, None, in_channels=3)
+    assert image.dtype == torch.uint8
+    assert image.tolist() == channels_first(COLOURS)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "webp"])
+def test_a_lossy_image_is_decoded_nearly(tmp_path, suffix):
+    path = tmp_path / f"image.{suffix}"
+    Image.new("RGB", (11, 7), (211, 101, 53)).save(path)
+    image = decode(path, None, in_channels=3)
+    assert image.shape == (3, 7, 11)
+    assert (image - torch.tensor([211.0, 101.0, 53.0])[:, None, None]).abs().max() <= 3
+
+
+def test_a_grey_image_decoded_as_colour_has_three_equal_channels(tmp_path):
+    Image.fromarray(GREYS).save(tmp_path / "grey.png")
+    assert decode(tmp_path / "grey.png", None, in_channels=3).tolist() == [GREYS.tolist()] * 3
+
+
+def test_a_grey_image_decoded_as_grey_has_one_channel(tmp_path):
+    Image.fromarray(GREYS).save(tmp_path / "grey.png")
+    assert decode(tmp_path / "grey.png", None, in_channels=1).tolist() == [GREYS.tolist()]
+
+
+def test_a_colour_image_decoded_as_grey_is_its_luminance(tmp_path):
+    Image.fromarray(COLOURS).save(tmp_path / "colour.png")
+    luminance = COLOURS @ np.array([0.299, 0.587, 0.114])
+    assert np.abs(decode(tmp_path / "colour.png", None, in_channels=1)[0].numpy() - luminance).max() < 1
+
+
+@pytest.mark.parametrize("mode", ["P", "RGBA", "LA", "1", "CMYK"])
+@pytest.mark.parametrize("in_channels", [1, 3])
+def test_every_way_of_storing_colour_is_decoded(tmp_path, mode, in_channels):
+    path = tmp_path / "image.tiff"
+    Image.new("L", (11, 7), 255).convert("RGB").convert(mode).save(path)
+    assert decode(path, None, in_channels).tolist() == [[[255] * 11] * 7] * in_channels
+
+
+def test_a_palette_is_looked_up(tmp_path):
+    Image.fromarray(COLOURS // 64 * 64).quantize(256).save(tmp_path / "palette.png")
+    assert decode(tmp_path / "palette.png", None, in_channels=3).tolist() == channels_first(COLOURS // 64 * 64)
+
+
+def test_a_palette_with_transparency_is_decoded_without_a_warning(tmp_path):
+    image = Image.fromarray(COLOURS // 64 * 64).quantize(256)
+    image.save(tmp_path / "palette.png", transparency=bytes([0, 127, 255]))
+    assert decode(tmp_path / "palette.png", None, in_channels=3).tolist() == channels_first(COLOURS // 64 * 64)
+
+
+def test_opaque_pixels_keep_their_colour(tmp_path):
+    Image.fromarray(np.dstack([COLOURS, np.full_like(GREYS, 255)])).save(tmp_path / "opaque.png")
+    assert decode(tmp_path / "opaque.png", None, in_channels=3).tolist() == channels_first(COLOURS)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff"])
+@pytest.mark.parametrize("in_channels", [1, 3])
+def test_sixteen_bits_are_scaled_to_eight(tmp_path, suffix, in_channels):
+    path = tmp_path / f"deep.{suffix}"
+    Image.fromarray(GREYS.astype(np.uint16) * 257).save(path)
+    assert decode(path, None, in_channels).tolist() == [GREYS.tolist()] * in_channels
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_rotation_of_the_camera_is_undone(tmp_path, orientation):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    Image.fromarray(COLOURS).save(tmp_path / "photo.png", exif=exif)
+    expected = channels_first(UPRIGHT[orientation](COLOURS))
+    assert decode(tmp_path / "photo.png", None, in_channels=3).tolist() == expected
+
+
+def test_a_rotated_photo_with_a_malformed_exif_entry_is_decoded(tmp_path):
+    maker_as_number = struct.pack("<HHII", ExifTags.Base.Make, TiffTags.DOUBLE, 1, 0)
+    orientation = struct.pack("<HHII", ExifTags.Base.Orientation, TiffTags.SHORT, 1, 6)
+    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + maker_as_number + orientation + bytes(4)
+    Image.fromarray(COLOURS).save(tmp_path / "photo.png", exif=exif)
+    assert decode(tmp_path / "photo.png", None, in_channels=3).tolist() == channels_first(UPRIGHT[6](COLOURS))
+
+
+def test_the_size_is_kept_where_none_is_asked_for(write_image):
+    assert decode(write_image("image.png", (5, 13)), None, in_channels=3).shape == (3, 5, 13)
+
+
+@pytest.mark.parametrize("size", [(5, 13), (13, 5), (17, 17), (2, 3)])
+@pytest.mark.parametrize("in_channels", [1, 3])
+def test_every_size_is_brought_to_the_one_asked_for(write_image, size, in_channels):
+    assert decode(write_image("image.png", size), (7, 11), in_channels).shape == (in_channels, 7, 11)
+
+
+@pytest.mark.parametrize(("crop", "size"), [(np.s_[:, 2:9], (7, 7)), (np.s_[1:6, :], (5, 11)), (np.s_[:, 4:7], (7, 3))])
+def test_what_is_too_long_is_cropped_at_the_centre(tmp_path, crop, size):
+    Image.fromarray(COLOURS).save(tmp_path / "image.png")
+    assert decode(tmp_path / "image.png", size, in_channels=3).tolist() == channels_first(COLOURS[crop])
+
+
+def test_what_is_too_large_is_scaled_before_it_is_cropped(tmp_path):
+    thirds = np.repeat(np.array([50, 100, 150], dtype=np.uint8), 31)
+    Image.fromarray(np.tile(thirds, (31, 1))).save(tmp_path / "thirds.png")
+    whole = decode(tmp_path / "thirds.png", (5, 15), in_channels=1)
+    assert whole[0, :, [0, 7, 14]].tolist() == [[50, 100, 150]] * 5
+    centre = decode(tmp_path / "thirds.png", (5, 5), in_channels=1)
+    assert (centre.int() - 100).abs().max() <= 5
+
+
+def test_a_truncated_photo_is_named_in_one_line(write_image):
+    path = write_image("photo.jpg", (47, 43))
+    path.write_bytes(path.read_bytes()[:1500])
+    with pytest.raises(ValueError, match=rf"^cannot read image {path}: image file is truncated.*$"):
+        decode(path, (7, 11), in_channels=3)
+
+
+@pytest.mark.parametrize("content", [b"", b"a list of photos\n"])
+def test_what_is_no_image_is_named_in_one_line(tmp_path, content):
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"^cannot read image {path}: it is no image$"):
+        decode(path, (7, 11), in_channels=3)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ValueError, match=f"^cannot read image {tmp_path / 'gone.png'}: "):
+        decode(tmp_path / "gone.png", (7, 11), in_channels=3)
+
+
+def test_an_item_is_an_image_its_label_and_its_index(image_files):
+    image, label, index = image_files[5]
+    assert image.tolist() == decode(image_files.paths[5], (7, 11), in_channels=3).tolist()
+    assert (label, index) == (2, 5)
+
+
+def test_the_index_minus_one_is_a_blank_without_a_label(image_files):
+    image, label, index = image_files[-1]
+    assert image.tolist() == torch.zeros(3, 7, 11).tolist()
+    assert image.dtype == torch.uint8
+    assert (label, index) == (-1, -1)
+
+
+def test_as_many_items_as_files(image_files):
+    assert len(image_files) == 13
+
+
+def test_a_batch_holds_what_can_be_read_and_says_what_cannot(image_files):
+    image_files.paths[1].write_text("no image")
+    batch = collate_readable([image_files[number] for number in (0, 1, 2)])
+    assert batch.images.tolist() == [image_files[0][0].tolist(), image_files[2][0].tolist()]
+    assert batch.labels.tolist() == [0, 2]
+    assert batch.indices.tolist() == [0, 2]
+    assert batch.unreadable == [f"cannot read image {image_files.paths[1]}: it is no image"]
+
+
+def test_a_batch_may_hold_nothing_that_can_be_read(image_files):
+    image_files.paths[1].write_text("no image")
+    batch = collate_readable([image_files[1]])
+    assert len(batch.images) == len(batch.labels) == len(batch.indices) == 0
+    assert len(batch.unreadable) == 1
+
+
+@pytest.mark.parametrize(("damaged", "more"), [([1], ""), ([1, 2, 4], r" \(and 2 more\)")])
+def test_the_first_unreadable_file_is_named_and_the_others_counted(image_files, damaged, more):
+    for number in damaged:
+        image_files.paths[number].write_text("no image")
+    batch = collate_readable([image_files[number] for number in range(5)])
+    message = f"^cannot read image {image_files.paths[1]}: it is no image{more}: replace or delete the file$"
+    with pytest.raises(ValueError, match=message):
+        batch.raise_unreadable()
+
+
+def test_a_batch_that_can_be_read_raises_nothing(image_files):
+    collate_readable([image_files[0], image_files[-1]]).raise_unreadable()
+
+
+def test_nested_files_are_found_in_order_of_their_names(tmp_path):
+    names = ["b/z.png", "a.png", "b/c/d.jpg", "c.txt", "b/a.png"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert find_files(tmp_path) == [tmp_path / name for name in sorted(names)]
+
+
+@pytest.mark.parametrize("hidden", [".DS_Store", "a/.thumbnail.png", ".git/a.png", "a/.cache/b/c.png"])
+def test_hidden_files_and_folders_are_left_out(tmp_path, hidden):
+    (tmp_path / hidden).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / hidden).touch()
+    (tmp_path / "seen.png").touch()
+    assert find_files(tmp_path) == [tmp_path / "seen.png"]
+
+
+def test_a_folder_below_a_hidden_one_may_be_searched(tmp_path):
+    (tmp_path / ".data").mkdir()
+    (tmp_path / ".data/seen.png").touch()
+    assert find_files(tmp_path / ".data") == [tmp_path / ".data/seen.png"]

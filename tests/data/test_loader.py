@@ -1,0 +1,219 @@
+"""The loaders of whole batches."""
+
+import pytest
+import torch
+from lightning import LightningModule, Trainer
+
+from vit.data.augment import Augment
+from vit.data.loader import MemoryLoader, StreamLoader, seeded
+from vit.data.sampler import BatchSampler
+
+AUGMENT = Augment(3, crop_padding=2, flip=True, policy="trivialaugment", erasing=0.5, mixup=0.8, cutmix=1.0)
+
+
+def memory(files, sampler, augment=None, device=None):
+    images = torch.stack([files[number][0] for number in range(len(files))])
+    return MemoryLoader(images, torch.tensor(files.labels), sampler, augment, device)
+
+
+def two_workers(files, sampler, augment=None, device=None):
+    return StreamLoader(files, sampler, augment, device, num_workers=2)
+
+
+LOADERS = [memory, StreamLoader, two_workers]
+
+
+def training(**kwargs) -> BatchSampler:
+    """Four batches of three of the thirteen images."""
+    return BatchSampler(13, 3, shuffle=True, seed=5, **kwargs)
+
+
+def listed(batches) -> list:
+    return [(images.tolist(), labels.tolist()) for images, labels in batches]
+
+
+def epoch(loader, number: int) -> list:
+    loader.sampler.set_epoch(number)
+    return listed(loader)
+
+
+@pytest.mark.parametrize("make", LOADERS)
+def test_a_batch_holds_the_images_and_labels_that_the_sampler_names(make, image_files):
+    expected = [image_files[number] for number in range(13)]
+    images, labels = zip(*make(image_files, BatchSampler(13, 5)), strict=True)
+    assert [len(batch) for batch in images] == [5, 5, 3]
+    assert torch.cat(images).tolist() == [image.tolist() for image, _, _ in expected]
+    assert torch.cat(labels).tolist() == [label for _, label, _ in expected]
+    assert images[0].dtype == torch.uint8
+
+
+@pytest.mark.parametrize("make", LOADERS)
+def test_an_epoch_has_the_length_of_its_sampler(make, image_files):
+    assert len(make(image_files, BatchSampler(13, 5))) == 3
+
+
+@pytest.mark.parametrize("make", LOADERS)
+def test_an_image_that_only_fills_a_batch_up_has_the_label_minus_one(make, image_files):
+    loader = make(image_files, BatchSampler(13, 4, rank=1, world_size=2))
+    assert [labels.tolist() for _, labels in loader] == [[1, 2, 0, 1], [2, 0, -1]]
+
+
+def test_files_give_the_same_augmented_batches_as_memory(image_files):
+    loaders = [make(image_files, training(), AUGMENT) for make in LOADERS]
+    first, second = ([epoch(loader, number) for loader in loaders] for number in (0, 1))
+    assert first[0] == first[1] == first[2]
+    assert second[0] == second[1] == second[2]
+    assert first[0] != second[0]
+
+
+@pytest.mark.parametrize("make", LOADERS)
+@pytest.mark.parametrize("served", [1, 3])
+def test_an_epoch_resumes_with_exactly_the_batches_that_were_left(make, served, image_files):
+    whole = epoch(memory(image_files, training(), AUGMENT), 1)
+    interrupted = make(image_files, training(), AUGMENT)
+    interrupted.sampler.set_epoch(1)
+    for batch, _ in enumerate(interrupted, start=1):
+        if batch == served:
+            state = interrupted.state_dict()
+            break
+    resumed = make(image_files, training(), AUGMENT)
+    resumed.load_state_dict(state)
+    assert epoch(resumed, 1) == whole[served:]
+
+
+@pytest.mark.parametrize("make", LOADERS)
+def test_the_epoch_after_a_resumed_one_is_whole(make, image_files):
+    resumed = make(image_files, training(), AUGMENT)
+    resumed.load_state_dict({"served": 2})
+    epoch(resumed, 1)
+    assert epoch(resumed, 2) == epoch(memory(image_files, training(), AUGMENT), 2)
+
+
+@pytest.mark.parametrize("make", LOADERS)
+def test_the_epoch_after_a_resumed_one_is_whole_though_that_was_broken_off(make, image_files):
+    resumed = make(image_files, training(), AUGMENT)
+    resumed.load_state_dict({"served": 2})
+    next(iter(resumed))
+    assert epoch(resumed, 2) == epoch(memory(image_files, training(), AUGMENT), 2)
+
+
+def test_the_state_counts_the_batches_served_in_this_epoch(image_files):
+    loader = memory(image_files, training())
+    assert [loader.state_dict() for _ in loader] == [{"served": served} for served in (1, 2, 3, 4)]
+    assert [loader.state_dict() for _ in loader] == [{"served": served} for served in (1, 2, 3, 4)]
+
+
+def test_the_state_counts_on_after_resuming(image_files):
+    loader = memory(image_files, training())
+    loader.load_state_dict({"served": 2})
+    assert [loader.state_dict() for _ in loader] == [{"served": 3}, {"served": 4}]
+
+
+def test_the_state_before_the_first_batch_is_the_position_to_start_from(image_files):
+    loader = memory(image_files, training())
+    assert loader.state_dict() == {"served": 0}
+    loader.load_state_dict({"served": 2})
+    assert loader.state_dict() == {"served": 2}
+
+
+def test_the_state_after_the_last_batch_resumes_at_the_next_epoch(image_files):
+    finished = memory(image_files, training(), AUGMENT)
+    epoch(finished, 0)
+    resumed = memory(image_files, training(), AUGMENT)
+    resumed.load_state_dict(finished.state_dict())
+    assert epoch(resumed, 1) == epoch(finished, 1)
+
+
+@pytest.mark.parametrize("make", LOADERS)
+def test_an_epoch_leaves_the_random_numbers_alone(make, image_files):
+    loader = make(image_files, training(), AUGMENT)
+    before = torch.get_rng_state()
+    for _ in loader:
+        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_augmentation_does_not_depend_on_what_was_drawn_before(image_files):
+    loader = memory(image_files, training(), AUGMENT)
+    torch.manual_seed(1)
+    first = epoch(loader, 0)
+    torch.manual_seed(2)
+    assert epoch(loader, 0) == first
+
+
+def test_each_seed_epoch_batch_and_process_augments_in_its_own_way(image_files):
+    def noted(images, labels):
+        drawn.append(torch.rand(()).item())
+        return images, labels
+
+    drawn = []
+    for seed in (0, 1):
+        for rank in (0, 1):
+            sampler = BatchSampler(13, 3, shuffle=True, seed=seed, rank=rank, world_size=2)
+            for number in (0, 1):
+                epoch(memory(image_files, sampler, noted), number)
+    assert len(drawn) == len(set(drawn)) == 2 * 2 * 2 * 2
+
+
+@pytest.mark.parametrize("make", [memory, StreamLoader])
+@pytest.mark.parametrize("augment", [None, lambda images, labels: (images, labels)])
+def test_batches_are_on_the_device_when_they_are_augmented(make, augment, image_files):
+    loader = make(image_files, BatchSampler(13, 5), augment, torch.device("meta"))
+    images, labels = next(iter(loader))
+    assert images.is_meta
+    assert labels.is_meta
+
+
+def test_a_set_in_memory_lies_on_the_device(image_files):
+    loader = memory(image_files, BatchSampler(13, 5), device=torch.device("meta"))
+    assert loader.images.is_meta
+    assert loader.labels.is_meta
+
+
+@pytest.mark.parametrize("make", [StreamLoader, two_workers])
+def test_an_unreadable_file_is_named(make, image_files):
+    image_files.paths[7].write_text("no image")
+    message = f"^cannot read image {image_files.paths[7]}: it is no image: replace or delete the file$"
+    with pytest.raises(ValueError, match=message):
+        list(make(image_files, BatchSampler(13, 5)))
+
+
+def test_lightning_tells_the_sampler_the_epoch(image_files):
+    class Recorder(LightningModule):
+        automatic_optimization = False
+
+        def training_step(self, batch):
+            seen.extend(listed([batch]))
+
+        def configure_optimizers(self):
+            return torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+
+    seen = []
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = Trainer(max_epochs=2, accelerator="cpu", devices=1, enable_model_summary=False, **options)
+    trainer.fit(Recorder(), memory(image_files, training(), AUGMENT))
+    loader = memory(image_files, training(), AUGMENT)
+    assert seen == epoch(loader, 0) + epoch(loader, 1)
+
+
+def test_a_seed_makes_random_numbers_a_function_of_its_key():
+    def drawn(*key):
+        with seeded(*key):
+            return torch.rand(()).item()
+
+    assert drawn(0, 3) == drawn(0, 3)
+    assert len({drawn(0, 3), drawn(3, 0), drawn(0, 4), drawn(1, 3), drawn(3), drawn(0, 3, 0), drawn(0, 30)}) == 7
+
+
+def test_a_seed_leaves_no_trace():
+    before = torch.get_rng_state()
+    with seeded(0):
+        torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_seed_leaves_no_trace_of_what_failed():
+    before = torch.get_rng_state()
+    with pytest.raises(KeyError), seeded(0):
+        raise KeyError
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,250 @@
+"""What all data modules share."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lightning import LightningModule, Trainer
+
+from vit.data.cache import cache_folder
+from vit.data.loader import MemoryLoader, StreamLoader
+from vit.data.module import ImageDataModule, ImageSet
+from vit.data.sampler import BatchSampler
+from vit.data.split import stratified_split
+
+IMAGES = torch.arange(47 * 3 * 5 * 7).reshape(47, 3, 5, 7).remainder(251).to(torch.uint8)
+LABELS = torch.arange(47) % 3
+
+
+class Toy(ImageDataModule):
+    """Forty-seven images of 5x7 in three classes: the first thirty-seven for training, the others for test."""
+
+    num_classes = 3
+    image_size = (5, 7)
+    in_channels = 3
+
+    def load_sets(self):
+        return {"train": ImageSet(IMAGES[:37], LABELS[:37]), "test": ImageSet(IMAGES[37:], LABELS[37:])}
+
+
+class WithoutTest(Toy):
+    """The toy without test images, but with validation images of its own."""
+
+    def load_sets(self):
+        return {"train": ImageSet(IMAGES[:37], LABELS[:37]), "val": ImageSet(IMAGES[37:], LABELS[37:])}
+
+
+def ready(cls=Toy, **kwargs):
+    data = cls(**kwargs)
+    data.setup("fit")
+    return data
+
+
+def rows(images):
+    """Each image as one hashable value."""
+    return [tuple(image.flatten().tolist()) for image in images]
+
+
+def test_validation_images_are_held_out_of_the_training_images():
+    sets = ready(val_fraction=0.2).sets
+    held_out = rows(sets["val"].images)
+    assert len(held_out) == 7
+    assert sorted(held_out + rows(sets["train"].images)) == sorted(rows(IMAGES[:37]))
+
+
+def test_the_same_share_of_each_class_is_held_out():
+    assert ready(val_fraction=0.2).sets["val"].labels.bincount().tolist() == [3, 2, 2]
+
+
+def test_images_keep_their_labels_when_they_are_held_out():
+    label_of = dict(zip(rows(IMAGES), LABELS.tolist(), strict=True))
+    for part in ready(val_fraction=0.2).sets.values():
+        assert [label_of[row] for row in rows(part.images)] == part.labels.tolist()
+
+
+def test_the_same_images_are_held_out_whatever_the_seed():
+    first, other = (rows(ready(val_fraction=0.2, seed=seed).sets["val"].images) for seed in (0, 1))
+    assert first == other
+
+
+def test_the_test_images_are_all_kept():
+    assert rows(ready(val_fraction=0.2).sets["test"].images) == rows(IMAGES[37:])
+
+
+def test_nothing_is_held_out_where_there_are_validation_images():
+    sets = ready(WithoutTest, val_fraction=0.2).sets
+    assert rows(sets["train"].images) == rows(IMAGES[:37])
+    assert rows(sets["val"].images) == rows(IMAGES[37:])
+
+
+def test_the_fraction_zero_trains_on_all_images_and_validates_on_none():
+    data = ready(val_fraction=0.0)
+    assert len(data.sets["train"].labels) == 37
+    assert data.val_dataloader() == []
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.0])
+def test_a_fraction_outside_zero_to_one_is_an_error(fraction):
+    with pytest.raises(ValueError, match=rf"fraction \({fraction}\) must be in \[0, 1\)"):
+        ready(val_fraction=fraction)
+
+
+def test_a_fraction_that_holds_out_no_image_at_all_is_an_error_that_names_it():
+    with pytest.raises(ValueError, match=r"val_fraction \(0\.01\)"):
+        ready(val_fraction=0.01).val_dataloader()
+
+
+def test_the_splits_are_loaded_only_once():
+    data = ready()
+    before = dict(data.sets)
+    data.setup("test")
+    assert all(data.sets[stage] is before[stage] for stage in ("train", "val", "test"))
+
+
+def test_training_batches_are_shuffled_and_augmented_as_asked_for():
+    data = ready(batch_size=5, seed=3, flip=True)
+    images, labels = next(iter(data.train_dataloader()))
+    indices = next(iter(BatchSampler(len(data.sets["train"].labels), 5, shuffle=True, seed=3)))
+    originals = data.sets["train"].images[indices]
+    kept = (images == originals).flatten(1).all(dim=1)
+    mirrored = (images == originals.flip(3)).flatten(1).all(dim=1)
+    assert (kept | mirrored).all()
+    assert kept.any()
+    assert mirrored.any()
+    assert torch.equal(labels, data.sets["train"].labels[indices])
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *({"crop_padding": 2}, {"flip": True}, {"policy": "randaugment"}, {"policy": "trivialaugment"}),
+        *({"erasing": 0.5}, {"mixup": 0.8}, {"cutmix": 0.8}, {"mixup": 1}, {"cutmix": 1}),
+    ],
+)
+def test_each_augmentation_reaches_the_training_batches(option):
+    def epoch(**kwargs):
+        return torch.cat([images for images, _ in ready(batch_size=5, **kwargs).train_dataloader()]).float()
+
+    assert not torch.equal(epoch(**option), epoch())
+
+
+@pytest.mark.parametrize("stage", ["val", "test"])
+def test_evaluation_sees_each_image_once_in_order_and_as_it_is(stage):
+    data = ready(batch_size=3, crop_padding=2, flip=True, policy="randaugment", erasing=1.0, mixup=0.8, cutmix=1.0)
+    images, labels = zip(*getattr(data, f"{stage}_dataloader")(), strict=True)
+    assert torch.equal(torch.cat(images), data.sets[stage].images)
+    assert torch.equal(torch.cat(labels), data.sets[stage].labels)
+
+
+def test_testing_without_test_images_is_an_error():
+    with pytest.raises(ValueError, match=r"^WithoutTest has no test images: add a test/ folder, or run validate"):
+        ready(WithoutTest).test_dataloader()
+
+
+def test_the_shared_base_is_no_data_set():
+    with pytest.raises(ValueError, match=r"^ImageDataModule is not a data set: choose CIFAR10, .* or Digits$"):
+        ready(ImageDataModule)
+
+
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_a_batch_without_images_is_an_error(batch_size):
+    with pytest.raises(ValueError, match=rf"^batch_size \({batch_size}\) must be at least 1$"):
+        Toy(batch_size=batch_size)
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(3, 3), (64, 8), (None, 1)])
+def test_as_many_processes_decode_as_there_are_cores_but_at_most_eight(cores, workers, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    assert Toy().num_workers == workers
+    assert Toy(num_workers=0).num_workers == 0
+
+
+def test_a_set_fits_in_memory_up_to_the_limit_in_gigabytes():
+    data = Toy(memory_limit=105e-9 * 11)
+    assert data.fits_in_memory(11)
+    assert not data.fits_in_memory(12)
+
+
+@pytest.mark.parametrize(("memory_limit", "loader"), [(1.0, MemoryLoader), (0.0, StreamLoader)])
+def test_files_are_decoded_into_memory_if_they_fit_and_streamed_otherwise(memory_limit, loader, image_files):
+    class Files(Toy):
+        image_size = (7, 11)
+
+        def load_sets(self):
+            return {"train": self.decode_if_it_fits(image_files, 13)}
+
+    data = ready(Files, memory_limit=memory_limit, num_workers=0, batch_size=13, val_fraction=0.25)
+    assert cache_folder().exists() == (loader is MemoryLoader)
+    for stage, batches in (("train", data.train_dataloader()), ("val", data.val_dataloader())):
+        assert type(batches) is loader
+        kept_and_held_out = stratified_split(torch.tensor(image_files.labels), 0.25, seed=0)
+        indices = kept_and_held_out[stage == "val"]
+        ((images, labels),) = batches
+        assert sorted(rows(images)) == sorted(rows([image_files[index][0] for index in indices]))
+        assert sorted(labels.tolist()) == sorted(image_files.labels[index] for index in indices)
+
+
+def test_the_total_decides_whether_a_part_of_a_set_fits(image_files):
+    data = Toy(memory_limit=105e-9 * 20, num_workers=0)
+    assert data.decode_if_it_fits(image_files, 21).images is image_files
+
+
+def test_each_process_takes_its_share_of_a_batch_on_its_device():
+    data = ready(batch_size=5, val_fraction=0.0)
+    strategy = SimpleNamespace(root_device=torch.device("meta"))
+    data.trainer = SimpleNamespace(global_rank=1, world_size=3, strategy=strategy)
+    loader = data.train_dataloader()
+    assert loader.images.is_meta
+    expected = BatchSampler(37, 5, shuffle=True, rank=1, world_size=3)
+    assert [batch.tolist() for batch in loader.sampler] == [batch.tolist() for batch in expected]
+
+
+class Recorder(LightningModule):
+    """A model that learns nothing and keeps the batches it is given."""
+
+    automatic_optimization = False
+
+    def __init__(self):
+        super().__init__()
+        self.seen = {"train": [], "val": [], "test": []}
+
+    def training_step(self, batch):
+        self.seen["train"].append(batch)
+
+    def validation_step(self, batch):
+        self.seen["val"].append(batch)
+
+    def test_step(self, batch):
+        self.seen["test"].append(batch)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    def make(**kwargs):
+        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        return Trainer(
+            accelerator="cpu", devices=1, num_sanity_val_steps=0, default_root_dir=tmp_path, **quiet, **kwargs
+        )
+
+    return make
+
+
+def test_lightning_takes_the_batches_of_every_stage(trainer):
+    recorder, data = Recorder(), Toy(batch_size=5)
+    run = trainer(max_epochs=2, enable_checkpointing=False)
+    run.fit(recorder, datamodule=data)
+    run.test(recorder, datamodule=data, verbose=False)
+    assert {stage: len(batches) for stage, batches in recorder.seen.items()} == {"train": 12, "val": 2, "test": 2}
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Total length of `list` across ranks is zero"
+)  # Lightning asks whether that is meant
+def test_lightning_fits_without_validation_images(trainer):
+    recorder = Recorder()
+    trainer(max_epochs=1, enable_checkpointing=False).fit(recorder, datamodule=Toy(batch_size=5, val_fraction=0.0))
+    assert len(recorder.seen["train"]) == 7
+    assert recorder.seen["val"] == []

@@ -1,0 +1,117 @@
+"""Which images form each batch."""
+
+from itertools import chain, product
+
+import pytest
+import torch
+
+from vit.data.sampler import BatchSampler
+
+WORLD_SIZES = [1, 2, 3]
+# Images and images per batch: multiples and not, one batch, fewer images than a batch holds.
+SETS = list(product([3, 7, 12, 23], [1, 4, 5, 29]))
+
+
+def epoch(*args, number: int = 0, **kwargs) -> list[list[int]]:
+    sampler = BatchSampler(*args, **kwargs)
+    sampler.set_epoch(number)
+    return [batch.tolist() for batch in sampler]
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize(("num_images", "batch_size"), SETS)
+def test_evaluation_sees_every_image_once(num_images, batch_size, world_size):
+    ranks = [epoch(num_images, batch_size, rank=rank, world_size=world_size) for rank in range(world_size)]
+    seen = [index for batches in ranks for batch in batches for index in batch]
+    assert sorted(index for index in seen if index != -1) == list(range(num_images))
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize(("num_images", "batch_size"), SETS)
+def test_evaluation_is_padded_by_less_than_one_image_per_process_and_only_at_the_end(
+    num_images, batch_size, world_size
+):
+    ranks = [epoch(num_images, batch_size, rank=rank, world_size=world_size) for rank in range(world_size)]
+    in_order = [index for batches in zip(*ranks, strict=True) for batch in batches for index in batch]
+    assert in_order[:num_images] == list(range(num_images))
+    assert in_order[num_images:] == [-1] * (-num_images % world_size)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize(("num_images", "batch_size"), SETS)
+def test_all_processes_take_the_same_number_of_batches_of_the_same_sizes(num_images, batch_size, world_size, shuffle):
+    options = {"shuffle": shuffle, "world_size": world_size}
+    ranks = [[len(batch) for batch in epoch(num_images, batch_size, rank=r, **options)] for r in range(world_size)]
+    assert all(sizes == ranks[0] for sizes in ranks)
+    assert max(ranks[0]) <= batch_size
+    assert len(ranks[0]) == len(BatchSampler(num_images, batch_size, **options))
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_the_batches_of_all_processes_joined_are_those_of_one_process(shuffle, world_size):
+    ranks = [epoch(23, 3, shuffle=shuffle, seed=5, rank=r, world_size=world_size, number=7) for r in range(world_size)]
+    joined = [list(chain(*batches)) for batches in zip(*ranks, strict=True)]
+    alone = epoch(23, 3 * world_size, shuffle=shuffle, seed=5, number=7)
+    assert [[index for index in batch if index != -1] for batch in joined] == alone
+
+
+def test_evaluation_keeps_the_order_of_the_set():
+    assert epoch(7, 3) == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_the_last_evaluation_batch_is_filled_up_with_minus_one():
+    assert [epoch(7, 2, rank=rank, world_size=3) for rank in range(3)] == [
+        [[0, 1], [6]],
+        [[2, 3], [-1]],
+        [[4, 5], [-1]],
+    ]
+
+
+def test_training_takes_a_new_order_each_epoch():
+    orders = {str(epoch(23, 5, shuffle=True, number=number)) for number in range(11)}
+    assert len(orders) == 11
+
+
+def test_training_takes_another_order_for_another_seed():
+    orders = {str(epoch(23, 5, shuffle=True, seed=seed, number=number)) for seed in range(3) for number in range(3)}
+    assert len(orders) == 9
+
+
+def test_the_same_seed_and_epoch_repeat_the_order():
+    torch.manual_seed(1)
+    first = epoch(23, 5, shuffle=True, seed=3, number=2)
+    torch.manual_seed(2)
+    assert epoch(23, 5, shuffle=True, seed=3, number=2) == first
+
+
+def test_training_leaves_out_the_incomplete_batch_other_images_each_epoch():
+    epochs = [list(chain(*epoch(23, 5, shuffle=True, number=number))) for number in range(11)]
+    assert all(len(images) == len(set(images)) == 20 for images in epochs)
+    left_out = [frozenset(range(23)) - set(images) for images in epochs]
+    assert len(set(left_out)) == 11
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("first_batch", [0, 1, 3])
+def test_an_epoch_continued_at_a_batch_takes_exactly_what_was_left(first_batch, shuffle):
+    sampler = BatchSampler(23, 5, shuffle=shuffle, seed=2)
+    sampler.first_batch = first_batch
+    assert [batch.tolist() for batch in sampler] == epoch(23, 5, shuffle=shuffle, seed=2)[first_batch:]
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_a_training_set_smaller_than_a_batch_is_one_batch(world_size):
+    ranks = [epoch(7, 128, shuffle=True, rank=rank, world_size=world_size) for rank in range(world_size)]
+    assert [[len(batch) for batch in batches] for batches in ranks] == [[7 // world_size]] * world_size
+
+
+def test_an_evaluation_set_smaller_than_a_batch_is_one_batch():
+    assert epoch(3, 128) == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_fewer_images_than_processes_are_an_error(shuffle):
+    with pytest.raises(ValueError, match=r"^2 images cannot be shared among 3 processes: use fewer devices$"):
+        BatchSampler(2, 1, shuffle=shuffle, world_size=3)

@@ -1,0 +1,8 @@
+"""Data: data modules, the loaders of whole batches, and batched augmentation."""
+
+from vit.data.cifar import CIFAR10, CIFAR100
+from vit.data.digits import Digits
+from vit.data.folder import ImageFolder, UnsortedImages
+from vit.data.module import ImageDataModule
+
+__all__ = ["CIFAR10", "CIFAR100", "Digits", "ImageDataModule", "ImageFolder", "UnsortedImages"]

@@ -1,0 +1,126 @@
+"""Image files on disk: finding, labelling and decoding them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from einops import rearrange
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+from torch.utils.data import Dataset
+
+# What Pillow raises for a file that is no image or is damaged.
+UNREADABLE = (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+
+
+def find_files(root: Path) -> list[Path]:
+    """All files below a folder but hidden ones, in order of their names."""
+    return sorted(
+        path
+        for path in root.rglob("*")
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
+    )
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Turn an image as its camera was held."""
+    image.load()
+    image.getexif()
+    # What was parsed is enough to turn the image; the raw block may be malformed, and would be parsed again.
+    image.info.pop("exif", None)
+    return ImageOps.exif_transpose(image)
+
+
+def decode(path: Path, image_size: tuple[int, int] | None, in_channels: int) -> Tensor:
+    """Read an image as uint8 (C, H, W), upright, scaled and centre-cropped to (rows, columns) if it differs.
+
+    Raises:
+        ValueError: If the file is no image or is damaged; the message names it.
+    """
+    try:
+        with Image.open(path) as file:
+            image = _eight_bit(upright(file)).convert("L" if in_channels == 1 else "RGB")
+    except UNREADABLE as error:
+        reason = "it is no image" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise ValueError(f"cannot read image {path}: {reason}") from None
+    if image_size is not None and image.size != image_size[::-1]:
+        image = ImageOps.fit(image, image_size[::-1], Image.Resampling.BICUBIC)
+    pixels = np.array(image)
+    return torch.from_numpy(pixels[None] if in_channels == 1 else rearrange(pixels, "h w c -> c h w"))
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """Bring what Pillow would clip or warn about to eight bits: 16-bit grey, and palettes with transparency."""
+    if image.mode.startswith("I"):
+        return Image.fromarray((np.asarray(image) // 257).clip(0, 255).astype(np.uint8))
+    if image.mode == "P" and "transparency" in image.info:
+        return image.convert("RGBA")
+    return image
+
+
+class ImageFiles(Dataset):
+    """Image files with labels, decoded one by one.
+
+    Args:
+        paths: The files.
+        labels: Class number of each file.
+        image_size: Rows and columns that every image is brought to.
+        in_channels: 3 to decode as colour, 1 as grey.
+    """
+
+    def __init__(
+        self, paths: Sequence[Path], labels: Sequence[int], image_size: tuple[int, int], in_channels: int
+    ) -> None:
+        self.paths = list(paths)
+        self.labels = list(labels)
+        self.image_size = image_size
+        self.in_channels = in_channels
+
+    def __len__(self) -> int:
+        """Number of files."""
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[Tensor | str, int, int]:
+        """Image (C, H, W), or why it cannot be read; its label; its index. Index -1 is a blank that fills a batch."""
+        if index < 0:
+            return torch.zeros(self.in_channels, *self.image_size, dtype=torch.uint8), -1, -1
+        try:
+            return decode(self.paths[index], self.image_size, self.in_channels), self.labels[index], int(index)
+        except ValueError as error:
+            # Returned and not raised: a worker process would wrap it in its traceback.
+            return str(error), self.labels[index], int(index)
+
+
+@dataclass
+class DecodedBatch:
+    """Images of a batch that could be read, and a message for each that could not."""
+
+    images: Tensor
+    labels: Tensor
+    indices: Tensor
+    unreadable: list[str]
+
+    def raise_unreadable(self) -> None:
+        """Raise a ValueError that names the files which could not be read, if there are any."""
+        if self.unreadable:
+            more = f" (and {len(self.unreadable) - 1} more)" if len(self.unreadable) > 1 else ""
+            raise ValueError(f"{self.unreadable[0]}{more}: replace or delete the file")
+
+    def pin_memory(self) -> "DecodedBatch":
+        """Copy to page-locked memory, from where a GPU reads without waiting."""
+        return DecodedBatch(self.images.pin_memory(), self.labels.pin_memory(), self.indices, self.unreadable)
+
+
+def collate_readable(items: list[tuple[Tensor | str, int, int]]) -> DecodedBatch:
+    """Stack the images that could be read, and list the messages of the others."""
+    readable = [item for item in items if not isinstance(item[0], str)]
+    images, labels, indices = zip(*readable, strict=True) if readable else ((), (), ())
+    return DecodedBatch(
+        images=torch.stack(images) if images else torch.empty(0),
+        labels=torch.tensor(labels),
+        indices=torch.tensor(indices),
+        unreadable=[item[0] for item in items if isinstance(item[0], str)],
+    )

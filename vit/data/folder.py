@@ -1,0 +1,170 @@
+"""Any tree of image files: class folders for training, or unsorted images to predict."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from vit.data.files import IMAGE_SUFFIXES, UNREADABLE, ImageFiles, collate_readable, find_files, upright
+from vit.data.module import ImageDataModule, ImageSet, Stage
+from vit.data.split import SPLIT_SEED, stratified_split
+
+GREY_MODES = {"1", "L", "I", "I;16", "F", "LA"}
+
+
+class ImageFolder(ImageDataModule):
+    """Images sorted into one folder per class.
+
+    Either ``root/train/CLASS/...`` with ``root/val/CLASS/...`` or ``root/test/CLASS/...`` or both, or one tree
+    ``root/CLASS/...`` that is split. A missing validation set is held out of the training images.
+
+    Args:
+        root: The folder.
+        image_size: Rows and columns that every image is scaled and cropped to, or one number for both; None takes
+            the size of the first image.
+        test_fraction: Share of the images held out for test where there is only one tree.
+        kwargs: Batches, splits and augmentation, as for every data module.
+
+    Raises:
+        ValueError: If there are no class folders, or their names differ between the splits.
+    """
+
+    def __init__(
+        self, root: str, image_size: int | tuple[int, int] | None = None, test_fraction: float = 0.2, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.root = Path(root)
+        self.test_fraction = test_fraction
+        self.files = _class_folders(self.root)
+        self.class_names = sorted(next(iter(self.files.values())))
+        self.num_classes = len(self.class_names)
+        first = next(path for paths in self.files["train"].values() for path in paths)
+        size, self.in_channels = _size_and_channels(first)
+        if image_size is not None:
+            size = (image_size, image_size) if isinstance(image_size, int) else image_size
+        self.image_size = size
+        # The statistics of ImageNet, for colour and as their mean for grey: those of a set itself would differ
+        # between its splits, and gain nothing that the first linear map does not learn.
+        self.mean = [0.485, 0.456, 0.406] if self.in_channels == 3 else [0.449]
+        self.std = [0.229, 0.224, 0.225] if self.in_channels == 3 else [0.226]
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether there is a folder of validation images, or they will be held out."""
+        return "val" in self.files or super().has_validation
+
+    def load_sets(self) -> dict[Stage, ImageSet]:
+        """The splits that have a folder; one tree is split into training and test images."""
+        total = sum(len(paths) for split in self.files.values() for paths in split.values())
+        sets = {stage: self._image_set(split, total) for stage, split in self.files.items()}
+        if set(sets) == {"train"} and self.test_fraction != 0:
+            train, test = stratified_split(sets["train"].labels, self.test_fraction, SPLIT_SEED)
+            sets = {"train": sets["train"].subset(train), "test": sets["train"].subset(test)}
+        return sets
+
+    def _image_set(self, split: dict[str, list[Path]], total: int) -> ImageSet:
+        paths = [path for name in self.class_names for path in split[name]]
+        labels = [label for label, name in enumerate(self.class_names) for _ in split[name]]
+        return self.decode_if_it_fits(ImageFiles(paths, labels, self.image_size, self.in_channels), total)
+
+
+def _class_folders(root: Path) -> dict[Stage, dict[str, list[Path]]]:
+    """The files of each class of each split; a lone tree counts as "train"."""
+    if not root.is_dir():
+        raise ValueError(f"no folder {root}: name the data by --data.root, or try --data Digits, which needs none")
+    stages: tuple[Stage, ...] = ("train", "val", "test")
+    if (root / "train").is_dir():
+        splits = {stage: _classes(root / stage) for stage in stages if (root / stage).is_dir()}
+    else:
+        splits = {"train": _classes(root)}
+    names = set(splits["train"])
+    if not names:
+        raise ValueError(f"no class folders with images in {root}: it needs CLASS/image.jpg or train/CLASS/image.jpg")
+    for stage, classes in splits.items():
+        if differing := sorted(names ^ set(classes)):
+            raise ValueError(
+                f"classes differ between {root / 'train'} and {root / stage}: only one of them has "
+                f"{', '.join(differing)}; give both the same class folders"
+            )
+    return splits
+
+
+def _classes(folder: Path) -> dict[str, list[Path]]:
+    folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    found = {
+        path.name: [file for file in find_files(path) if file.suffix.lower() in IMAGE_SUFFIXES] for path in folders
+    }
+    return {name: files for name, files in found.items() if files}
+
+
+def _size_and_channels(path: Path) -> tuple[tuple[int, int], int]:
+    try:
+        with Image.open(path) as file:
+            channels = 1 if file.mode in GREY_MODES else 3
+            image = upright(file)
+            return (image.height, image.width), channels
+    except UNREADABLE as error:
+        raise ValueError(f"cannot read image {path}: {error}") from None
+
+
+class UnsortedImages(ImageDataModule):
+    """Image files without labels, to predict; what they are brought to comes from the trained model.
+
+    Args:
+        root: A folder of image files, nested or flat, or one file.
+        image_size: Rows and columns that the model takes.
+        in_channels: 3 for colour, 1 for grey.
+        class_names: The classes that the model tells apart.
+        mean: Mean of each channel that the model was trained with, in [0, 1].
+        std: Deviation of each channel that the model was trained with, in [0, 1].
+        kwargs: Batches, as for every data module.
+
+    Raises:
+        ValueError: If there is no file.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        image_size: tuple[int, int],
+        in_channels: int,
+        class_names: list[str],
+        mean: list[float],
+        std: list[float],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.root = Path(root)
+        self.image_size = image_size
+        self.in_channels = in_channels
+        self.class_names = class_names
+        self.num_classes = len(class_names)
+        self.mean = mean
+        self.std = std
+        if not self.root.exists():
+            raise ValueError(f"no images at {self.root}: name a folder of image files by --data.root")
+        paths = find_files(self.root) if self.root.is_dir() else [self.root]
+        if not paths:
+            raise ValueError(f"no files in {self.root}: name a folder of image files by --data.root")
+        self.files = ImageFiles(paths, [0] * len(paths), image_size, in_channels)
+
+    def setup(self, stage: str) -> None:
+        """Nothing to prepare: files are decoded as they are needed."""
+
+    def predict_dataloader(self) -> DataLoader:
+        """Batches of (images, their files, messages about the files that cannot be read)."""
+        return DataLoader(
+            self.files,
+            batch_size=self.batch_size,
+            num_workers=self.num_workers if len(self.files) > self.batch_size else 0,
+            collate_fn=self._collate,
+        )
+
+    def _collate(self, items: list[tuple[Tensor | str, int, int]]) -> tuple[Tensor, list[str], list[str]]:
+        decoded = collate_readable(items)
+        files = [str(self.files.paths[index]) for index in decoded.indices.tolist()]
+        images = decoded.images if files else torch.empty(0, self.in_channels, *self.image_size, dtype=torch.uint8)
+        return images, files, decoded.unreadable
