@@ -42,14 +42,16 @@ class DropPath(nn.Module):
     def __init__(self, probability: float) -> None:
         super().__init__()
         self.probability = probability
+        self.active = probability > 0.0
+        # A tensor and not a number, which torch.compile would compile each block anew for.
+        self.register_buffer("keep", torch.tensor(1.0 - probability), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Zero or scale the branch of each image: (B, N, D) -> (B, N, D)."""
-        if not self.training or self.probability == 0.0:
+        if not self.training or not self.active:
             return tokens
-        keep = 1.0 - self.probability
-        survives = torch.empty(tokens.shape[0], dtype=tokens.dtype, device=tokens.device).bernoulli_(keep)
-        return tokens * rearrange(survives / keep, "b -> b 1 1")
+        survives = torch.rand(tokens.shape[0], device=tokens.device) < self.keep
+        return tokens * rearrange(survives.to(tokens.dtype) / self.keep, "b -> b 1 1")
 
     def extra_repr(self) -> str:
         """Show the probability when the model is printed."""

@@ -94,6 +94,8 @@ def plain_output() -> Iterator[None]:
         with warnings.catch_warnings():
             # Lightning 2.6 uses a name that torch 2.15 deprecates.
             warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+            # torch.compile looks at the gradient of the tokens that enter a block.
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor", UserWarning)
             yield
     except MisconfigurationException as error:
         print(f"error: {error}", file=sys.stderr)
