@@ -87,9 +87,8 @@ class ImagesPerSecondBar(RichProgressBar):
         """The logged values and the speed, without the version number of the run."""
         metrics = super().get_metrics(trainer, pl_module)
         metrics.pop("v_num", None)
-        if self.images_per_second:
-            metrics["images/s"] = f"{self.images_per_second:,.0f}"
-        return metrics
+        speed = {"images/s": f"{self.images_per_second:,.0f}"} if self.images_per_second else {}
+        return speed | metrics
 
 
 class PredictionWriter(Callback):

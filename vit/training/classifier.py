@@ -114,7 +114,8 @@ class ViTClassifier(LightningModule):
         self.loss_count += 1
         if (self.trainer.global_step + 1) % self.trainer.log_every_n_steps == 0 or self.trainer.is_last_batch:
             rate = self.trainer.optimizers[0].param_groups[-1]["lr"]
-            self.log_dict({"train_loss": self.loss_sum / self.loss_count, "lr": rate}, prog_bar=True)
+            self.log("train_loss", self.loss_sum / self.loss_count, prog_bar=True)
+            self.log("lr", rate)
             self._reset_loss()
         return loss
 
