@@ -162,7 +162,8 @@ class ViTClassifier(LightningModule):
         for tensor in self.evaluation.sums():
             tensor.copy_(self.trainer.strategy.reduce(tensor, reduce_op="sum"))
         accuracy, loss = self.evaluation.accuracy, self.evaluation.loss
-        self.log_dict({f"{split}_accuracy": accuracy, f"{split}_loss": loss}, prog_bar=True)
+        # The same on all processes by now; sync_dist only tells Lightning that someone saw to it.
+        self.log_dict({f"{split}_accuracy": accuracy, f"{split}_loss": loss}, prog_bar=True, sync_dist=True)
 
     def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Tensor:
         """Probabilities of the classes, (B, num_classes), for the images of a batch that could be read."""
