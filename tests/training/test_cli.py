@@ -184,7 +184,7 @@ def test_a_time_limit_drives_the_learning_rate_to_zero_and_ends_with_a_validatio
     command = ["fit", *TINY[:-2], "--trainer.max_time", "00:00:00:03", "--experiment", "clock"]
     cli = run(*command, "--model.decay", "linear", "--trainer.log_every_n_steps", "1")
     seconds = results(folder / "runs/clock/version_0")["seconds"]
-    assert 3 <= seconds < 6
+    assert 3 <= seconds < 10
     assert cli.trainer.optimizers[0].param_groups[0]["lr"] < 0.05 * cli.model.hparams.lr
     checkpoint = torch.load(folder / "runs/clock/version_0/checkpoints/last.ckpt", weights_only=True)
     assert checkpoint["global_step"] == cli.trainer.global_step

@@ -156,6 +156,28 @@ def test_a_loss_that_is_no_longer_finite_stops_at_its_step_and_keeps_the_last_go
         assert all(tensor.isfinite().all() for tensor in tensors)
 
 
+def test_a_disk_that_fills_up_while_training(run, folder, monkeypatch, capsys):
+    save, saved = torch.save, []
+
+    def full_after_two(contents, file):
+        if len(saved) == 2:
+            raise OSError(28, "No space left on device")
+        saved.append(file)
+        save(contents, file)
+
+    monkeypatch.setattr("vit.training.storage.torch.save", full_after_two)
+    monkeypatch.setattr("vit.training.record.draw_curves", lambda *_: full_after_two(None, None))
+    with pytest.raises(SystemExit) as stopped:
+        run("fit", *TINY, "--trainer.max_epochs", "3", "--experiment", "full")
+    assert stopped.value.code == 2
+    output = capsys.readouterr()
+    assert output.err.startswith(f"error: could not write {folder}/runs/full/version_0/checkpoints/")
+    assert "No space left on device): the one before is intact; free some space, then resume" in output.err
+    assert "could not write the results so far" in output.out
+    assert "resume with: python train.py fit --config runs/full/version_0/config.yaml --ckpt_path" in output.out
+    assert torch.load("runs/full/version_0/checkpoints/last.ckpt", weights_only=True)["epoch"] == 0
+
+
 def test_predict_without_images(mistake, folder, checkpoint):
     assert "add --data.root" in mistake("predict", "--ckpt_path", checkpoint)
     assert "no images at nowhere" in mistake("predict", "--ckpt_path", checkpoint, "--data.root", "nowhere")

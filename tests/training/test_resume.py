@@ -64,15 +64,16 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 
 @pytest.mark.slow
 def test_a_run_killed_in_mid_epoch_and_resumed_ends_with_the_same_bits(run, folder):
-    run("fit", *RANDOM, "--experiment", "whole")
+    long_enough = ("--trainer.max_epochs", "6")
+    run("fit", *RANDOM, *long_enough, "--experiment", "whole")
     last = folder / "runs/resume/version_0/checkpoints/last.ckpt"
-    with started(folder) as process:
+    with started(folder, *long_enough) as process:
         wait_for(last, process)
         time.sleep(0.2)
         process.send_signal(signal.SIGKILL)
     assert not (last.parents[1] / "results.json").exists(), "it had finished before it was killed"
 
-    run("fit", *RANDOM, "--ckpt_path", "last")
+    run("fit", *RANDOM, *long_enough, "--ckpt_path", "last")
 
     assert_same_weights(
         folder / "runs/resume/version_1/checkpoints/last.ckpt", folder / "runs/whole/version_0/checkpoints/last.ckpt"

@@ -1,15 +1,12 @@
-"""Small callbacks: seeded steps, stopping at NaN, the progress bar, predictions."""
+"""What watches over each step: its seed, a loss that is no longer finite, the progress bar."""
 
-import csv
 import hashlib
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
-from torch import Tensor
+from lightning.pytorch.trainer.states import TrainerFn
 
 
 class SeededSteps(Callback):
@@ -54,7 +51,7 @@ class StopAtNaN(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look before validation, whose end writes a checkpoint."""
-        if trainer.training or (trainer.validating and hasattr(self, "first_bad_step")):
+        if trainer.state.fn == TrainerFn.FITTING:
             self.look(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -89,56 +86,3 @@ class ImagesPerSecondBar(RichProgressBar):
         metrics.pop("v_num", None)
         speed = {"images/s": f"{self.images_per_second:,.0f}"} if self.images_per_second else {}
         return speed | metrics
-
-
-class PredictionWriter(Callback):
-    """Write one row per image: file, class, probability, the five best; name the files that are no images.
-
-    Args:
-        path: The CSV file.
-        class_names: Names of the classes, in the order of the logits.
-    """
-
-    TOP = 5
-
-    def __init__(self, path: Path, class_names: list[str]) -> None:
-        self.path = path
-        self.class_names = class_names
-        self.rows: list[dict[str, str]] = []
-        self.unreadable: list[str] = []
-
-    def on_predict_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Tensor,
-        batch: tuple[Tensor, list[str], list[str]],
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Collect the rows of a batch."""
-        _, files, unreadable = batch
-        self.unreadable += unreadable
-        for file, probabilities in zip(files, outputs.cpu(), strict=True):
-            values, classes = probabilities.topk(min(self.TOP, len(probabilities)))
-            names = [self.class_names[number] for number in classes.tolist()]
-            ranked = [f"{name} {value:.4f}" for name, value in zip(names, values.tolist(), strict=True)]
-            self.rows.append(
-                {
-                    "file": file,
-                    "class": names[0],
-                    "probability": f"{values[0]:.4f}",
-                    "top5": "; ".join(ranked),
-                }
-            )
-
-    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the file."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["file", "class", "probability", "top5"])
-            writer.writeheader()
-            writer.writerows(self.rows)
-        for message in self.unreadable:
-            print(message, file=sys.stderr)
-        print(f"{len(self.rows)} predictions in {self.path}")

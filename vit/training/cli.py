@@ -14,7 +14,8 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 import vit.data
-from vit.training.callbacks import ImagesPerSecondBar, PredictionWriter, SeededSteps, StopAtNaN
+from vit.training.callbacks import ImagesPerSecondBar, SeededSteps, StopAtNaN
+from vit.training.predictions import PredictionWriter
 from vit.training.record import RunRecord
 from vit.training.runs import experiment_of, new_run_folder, newest_checkpoint, run_folder_of
 from vit.training.storage import AtomicCheckpointIO, RunCheckpoint

@@ -107,8 +107,11 @@ class RunRecord(Callback):
         if trainer.state.fn != TrainerFn.FITTING or not self.measured["images"]:
             return
         self._tick()
-        self._write(trainer, pl_module, stopped=type(exception).__name__)
-        self._draw_curves(trainer)
+        try:
+            self._write(trainer, pl_module, stopped=type(exception).__name__)
+            self._draw_curves(trainer)
+        except OSError as error:  # such as the full disk that stopped the run
+            print(f"could not write the results so far: {error}")
         self._print_resume(trainer)
 
     @rank_zero_only
