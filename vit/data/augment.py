@@ -1,8 +1,9 @@
 """Augmentation of whole batches on the training device, with a choice of its own for each image.
 
-torchvision's transforms draw one choice per call: a batch would be shifted as one, and image by image they
-take 131 to 390 microseconds each against 30 here. So what moves pixels is written by hand, and mixing two
-images, where one choice per batch is the published recipe, is torchvision's.
+torchvision's transforms draw one choice per call: a batch would be shifted as one, and image by image they are
+slower. Measured per 32x32 image on 2 CPU cores (AMD EPYC, 2026-11-21): crop and flip 8 microseconds here, 64 on
+tensors and 233 on PIL images there; RandAugment 51 here, 212 there. So what changes pixels is written by hand,
+and mixing two images, where one choice per batch is the published recipe, is torchvision's.
 
 Random choices are drawn from torch's global CPU generator, whatever the device of the images; the loaders
 seed it per batch. Letters in the einops patterns: b batch, c channels, h w rows and columns.
