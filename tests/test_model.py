@@ -10,7 +10,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from vit import VisionTransformer
-from vit.embedding import resize_positions, sincos_positions
+from vit.attention import sinusoidal_positions_2d
+from vit.embedding import resize_positions
 
 SMALL = {"image_size": (6, 10), "patch_size": 2, "embed_dim": 12, "depth": 3, "num_heads": 3, "num_classes": 11}
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
@@ -398,7 +399,7 @@ def test_tokens_and_the_head_start_small():
 
 def test_positions_start_as_sincos_codes_of_the_patches_and_zero_for_the_prefix():
     model = small(num_registers=5)
-    expected = torch.cat([torch.zeros(6, 12), sincos_positions((3, 5), 12)])[None]
+    expected = torch.cat([torch.zeros(6, 12), sinusoidal_positions_2d((3, 5), 12)])[None]
     assert_close(model.pos_embed.data, expected, rtol=0, atol=0)
 
 

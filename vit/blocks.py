@@ -87,8 +87,10 @@ class EncoderBlock(nn.Module):
         mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
         qkv_bias: Whether the projections to queries, keys and values add a bias.
         qk_norm: Whether queries and keys are layer-normalised per head.
-        attention: Name of the attention mechanism.
+        attention: Name of the attention mechanism, a key of ``vit.attention.MECHANISMS``.
         attention_kwargs: Arguments of the mechanism.
+        block_index: Number of the block, from 0; some mechanisms alternate by it.
+        grid_size: Rows and columns of the patches the model is built for; some mechanisms learn maps of that size.
         dropout: Probability that a channel of a branch's output is zeroed, in [0, 1).
         drop_path: Probability that an image skips a branch, in [0, 1).
         layer_scale: Initial factor of LayerScale; None leaves it out.
@@ -104,6 +106,8 @@ class EncoderBlock(nn.Module):
         qk_norm: bool = False,
         attention: str = "softmax",
         attention_kwargs: dict[str, Any] | None = None,
+        block_index: int = 0,
+        grid_size: tuple[int, int] | None = None,
         dropout: float = 0.0,
         drop_path: float = 0.0,
         layer_scale: float | None = None,
@@ -117,6 +121,8 @@ class EncoderBlock(nn.Module):
             qk_norm=qk_norm,
             mechanism=attention,
             mechanism_kwargs=attention_kwargs,
+            block_index=block_index,
+            grid_size=grid_size,
         )
         self.drop = nn.Dropout(dropout)
         self.ls1 = nn.Identity() if layer_scale is None else LayerScale(embed_dim, layer_scale)
@@ -125,7 +131,10 @@ class EncoderBlock(nn.Module):
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(embed_dim, layer_scale)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Mix the tokens, then transform each: (B, N, D) -> (B, N, D)."""
-        tokens = tokens + self.drop_path(self.ls1(self.drop(self.attn(self.norm1(tokens)))))
+    def forward(self, tokens: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
+        """Mix the tokens, then transform each: (B, N, D) -> (B, N, D).
+
+        ``grid`` is the rows and columns of the patches that end the sequence, which some mechanisms need.
+        """
+        tokens = tokens + self.drop_path(self.ls1(self.drop(self.attn(self.norm1(tokens), grid=grid))))
         return tokens + self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))

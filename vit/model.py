@@ -11,8 +11,9 @@ from einops import pack, rearrange, reduce, repeat
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vit.attention import sinusoidal_positions_2d
 from vit.blocks import EncoderBlock
-from vit.embedding import Interpolation, PatchEmbed, Size, resize_positions, sincos_positions
+from vit.embedding import Interpolation, PatchEmbed, Size, resize_positions
 
 Pool = Literal["cls", "mean", "cls+mean"]
 
@@ -40,8 +41,9 @@ class VisionTransformer(nn.Module):
         pool: What the head reads: the class token ("cls"), the mean of the patch tokens ("mean"), or both
             side by side ("cls+mean").
         fc_norm: Whether the final norm comes after pooling instead of before; None means yes for "mean", as timm.
-        attention: Name of the attention mechanism.
-        attention_kwargs: Arguments of the attention mechanism, by name.
+        attention: Name of the attention mechanism: softmax, chunked, window, neighborhood, sparse, topk, linear,
+            performer, lowrank, linformer, simplified, talking, differential or gated.
+        attention_kwargs: Arguments of the attention mechanism, by name, such as ``window`` for window.
         dropout: Probability that a channel is zeroed after the embedding and after each projection, in [0, 1).
         drop_path: Probability that an image skips the last block's branches, in [0, 1); it grows linearly
             from 0 at the first block.
@@ -112,11 +114,13 @@ class VisionTransformer(nn.Module):
                 qk_norm=qk_norm,
                 attention=attention,
                 attention_kwargs=attention_kwargs,
+                block_index=i,
+                grid_size=self.patch_embed.grid_size,
                 dropout=dropout,
                 drop_path=probability,
                 layer_scale=layer_scale,
             )
-            for probability in torch.linspace(0.0, drop_path, depth).tolist()
+            for i, probability in enumerate(torch.linspace(0.0, drop_path, depth).tolist())
         )
         norm_after_pool = pool == "mean" if fc_norm is None else fc_norm
         self.norm = nn.Identity() if norm_after_pool else nn.LayerNorm(embed_dim, eps=1e-6)
@@ -148,7 +152,9 @@ class VisionTransformer(nn.Module):
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
         else:
             self.pos_embed.zero_()
-            self.pos_embed[0, self.num_prefix_tokens :] = sincos_positions(self.patch_embed.grid_size, self.embed_dim)
+            self.pos_embed[0, self.num_prefix_tokens :] = sinusoidal_positions_2d(
+                self.patch_embed.grid_size, self.embed_dim
+            )
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify images: (B, C, H, W) -> (B, num_classes)."""
@@ -156,9 +162,9 @@ class VisionTransformer(nn.Module):
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Encode images, final norm included: (B, C, H, W) -> (B, prefix + N, D)."""
-        tokens = self.embed(images)
+        tokens, grid = self.embed(images), self.patch_embed.grid_of(*images.shape[-2:])
         for block in self.blocks:
-            tokens = self._run(block, tokens)
+            tokens = self._run(block, tokens, grid)
         return self.norm(tokens)
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
@@ -184,10 +190,10 @@ class VisionTransformer(nn.Module):
         positions = resize_positions(self.pos_embed, self.patch_embed.grid_size, grid, self.pos_embed_interpolation)
         return self.pos_drop(tokens + positions)
 
-    def _run(self, block: EncoderBlock, tokens: Tensor) -> Tensor:
+    def _run(self, block: EncoderBlock, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
         if self.grad_checkpointing and self.training:
-            return checkpoint(block, tokens, use_reentrant=False)
-        return block(tokens)
+            return checkpoint(block, tokens, grid, use_reentrant=False)
+        return block(tokens, grid)
 
     def forward_intermediates(
         self,
@@ -222,17 +228,16 @@ class VisionTransformer(nn.Module):
             raise ValueError(f"unknown output_fmt {output_fmt!r}: choose 'NCHW' or 'NLC'")
         chosen = self._block_indices(indices)
         blocks = self.blocks[: max(chosen) + 1] if stop_early else self.blocks
-        rows, _ = self.patch_embed.grid_of(*images.shape[-2:])
-        tokens = self.embed(images)
+        tokens, grid = self.embed(images), self.patch_embed.grid_of(*images.shape[-2:])
         features = []
         for i, block in enumerate(blocks):
-            tokens = self._run(block, tokens)
+            tokens = self._run(block, tokens, grid)
             if i not in chosen:
                 continue
             feature = self.norm(tokens) if norm else tokens
             prefix, patches = feature[:, : self.num_prefix_tokens], feature[:, self.num_prefix_tokens :]
             if output_fmt == "NCHW":
-                patches = rearrange(patches, "b (h w) d -> b d h w", h=rows).contiguous()
+                patches = rearrange(patches, "b (h w) d -> b d h w", h=grid[0]).contiguous()
             features.append((patches, prefix) if return_prefix_tokens else patches)
         return features if intermediates_only else (self.norm(tokens), features)
 

@@ -7,7 +7,8 @@ from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 from torch.testing import assert_close
 
-from vit.attention import MECHANISMS, SoftmaxAttention, attention_weights, scaled_dot_product_attention
+from vit.attention import MECHANISMS, attention_weights, scaled_dot_product_attention
+from vit.attention.mechanisms import SoftmaxAttention
 from vit.blocks import EncoderBlock
 
 B, H, N, M, D = 2, 3, 5, 7, 11

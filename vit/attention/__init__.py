@@ -1,13 +1,28 @@
 """Attention: the formulas, the mechanisms, and the multi-head module around them."""
 
-from vit.attention.functional import attention_weights, scaled_dot_product_attention
-from vit.attention.mechanisms import MECHANISMS, SoftmaxAttention
+from vit.attention.cache import KeyValueCache
+from vit.attention.functional import (
+    attention_weights,
+    causal_mask,
+    padding_mask,
+    scaled_dot_product_attention,
+    simplified_attention,
+    sinusoidal_positions,
+    sinusoidal_positions_2d,
+)
+from vit.attention.mechanisms import MECHANISMS, Mechanism
 from vit.attention.multihead import MultiHeadAttention
 
 __all__ = [
     "MECHANISMS",
+    "KeyValueCache",
+    "Mechanism",
     "MultiHeadAttention",
-    "SoftmaxAttention",
     "attention_weights",
+    "causal_mask",
+    "padding_mask",
     "scaled_dot_product_attention",
+    "simplified_attention",
+    "sinusoidal_positions",
+    "sinusoidal_positions_2d",
 ]

@@ -1,38 +1,213 @@
-"""The mathematics of attention, as pure functions on tensors.
+"""The mathematics of attention, as pure functions on tensors, from the simplest to the whole.
 
-Letters in the einops patterns: b batch, n queries, m keys, h heads, d channels per head.
+Letters in the einops patterns: b batch, n queries, m keys, h heads, d channels.
 """
 
-from einops import einsum
+from typing import Literal
+
+import torch
+from einops import einsum, pack, repeat
 from torch import Tensor
 
 
-def attention_weights(q: Tensor, k: Tensor, *, scale: float | None = None) -> Tensor:
-    """How much each query attends to each key: (B, H, N, d), (B, H, M, d) -> (B, H, N, M).
+def simplified_attention(x: Tensor, similarity: Literal["dot", "cosine"] = "dot") -> tuple[Tensor, Tensor]:
+    """Self-attention without any parameters: (B, N, D) -> output (B, N, D), weights (B, N, N).
 
-    ``softmax(q k^T * scale)`` over the keys, so that every row sums to one; ``scale`` is
-    ``d ** -0.5`` unless given (Vaswani et al. 2017, eq. 1).
+    ``weights = softmax(x x^T)`` and ``output = weights x``: each token becomes a mean of all tokens, itself
+    included, in which those that are like it count more. "dot" compares by the raw product, which also grows
+    with the length of the tokens; "cosine" by the cosine of their angle. There is no scale and no projection,
+    so there is nothing to learn: it is where the idea of attention starts.
+
+    >>> x = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+    >>> output, weights = simplified_attention(x)
+    >>> weights.round(decimals=3)  # e / (e + 1) and 1 / (e + 1)
+    tensor([[[0.7310, 0.2690],
+             [0.2690, 0.7310]]])
+
+    Raises:
+        ValueError: If ``similarity`` is neither "dot" nor "cosine".
     """
-    if scale is None:
-        scale = q.shape[-1] ** -0.5
-    # Scaling q and not the product: torch.compile turns "product, scale, softmax, product" back
-    # into the fused kernel, which is the slow one where this form is chosen (see mechanisms.py).
-    return einsum(q * scale, k, "b h n d, b h m d -> b h n m").softmax(dim=-1)
+    if similarity not in ("dot", "cosine"):
+        raise ValueError(f"unknown similarity {similarity!r}: choose 'dot' or 'cosine'")
+    compared = x if similarity == "dot" else torch.nn.functional.normalize(x, dim=-1)
+    weights = einsum(compared, compared, "b n d, b m d -> b n m").softmax(dim=-1)
+    return einsum(weights, x, "b n m, b m d -> b n d"), weights
 
 
 def scaled_dot_product_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False, scale: float | None = None
 ) -> tuple[Tensor, Tensor]:
     """Attention with its weights: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e), (B, H, N, M).
 
-    The output of a query is the mean of the values, weighted by its attention to their keys. This is
-    the explicit form: it builds the whole N x M matrix, and is the reference for every faster one.
+    ``softmax(q k^T * scale) v``: the output of a query is the mean of the values, weighted by its attention
+    to their keys (Vaswani et al. 2017, eq. 1). This is the explicit form: it builds the whole N x M matrix,
+    and is the reference for every faster one.
 
-    >>> import torch
     >>> q, k, v = torch.randn(3, 2, 4, 5, 7)
-    >>> output, weights = scaled_dot_product_attention(q, k, v)
+    >>> output, weights = scaled_dot_product_attention(q, k, v, causal=True)
     >>> output.shape, weights.shape
     (torch.Size([2, 4, 5, 7]), torch.Size([2, 4, 5, 5]))
+
+    Args:
+        q: Queries.
+        k: Keys.
+        v: Values, one for each key.
+        mask: Which keys a query may see, broadcastable to (B, H, N, M): boolean, True where it may, or
+            numbers that are added to the logits. A query that may see nothing gets zeros.
+        causal: Whether a query sees only the keys up to its own position. With fewer queries than keys, the
+            queries are the last positions.
+        scale: Factor of the products; ``d ** -0.5`` unless given, which keeps their variance at one where
+            that of queries and keys is.
+
+    Raises:
+        ValueError: If shapes, dtypes or devices do not fit together.
     """
-    weights = attention_weights(q, k, scale=scale)
+    check_qkv(q, k, v)
+    weights = attention_weights(q, k, mask=mask, causal=causal, scale=scale)
     return einsum(weights, v, "b h n m, b h m d -> b h n d"), weights
+
+
+def attention_weights(
+    q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False, scale: float | None = None
+) -> Tensor:
+    """How much each query attends to each key: (B, H, N, d), (B, H, M, d) -> (B, H, N, M); rows sum to one.
+
+    The arguments are those of ``scaled_dot_product_attention``.
+    """
+    return masked_softmax(attention_logits(q, k, scale), mask, causal)
+
+
+def attention_logits(q: Tensor, k: Tensor, scale: float | None = None) -> Tensor:
+    """Scaled products of queries and keys: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+    if scale is None:
+        scale = q.shape[-1] ** -0.5
+    # Scaling q and not the product: torch.compile turns "product, scale, softmax, product" back into the
+    # fused kernel, which is the slow one where this form is chosen (see mechanisms/softmax.py).
+    return einsum(q * scale, k, "b h n d, b h m d -> b h n m")
+
+
+def masked_softmax(logits: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+    """Softmax over the keys a query may see: (B, H, N, M) -> (B, H, N, M); zeros where it may see none."""
+    if mask is None and not causal:
+        return logits.softmax(dim=-1)
+    return softmax_or_zeros(mask_logits(logits, mask, causal))
+
+
+def mask_logits(logits: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+    """Minus infinity where a query may not see a key, and an additive mask added: (B, H, N, M) -> (B, H, N, M)."""
+    mask = join_masks(mask, causal, *logits.shape[-2:], logits.device)
+    if mask is None:
+        return logits
+    check_mask(mask, logits.shape, logits.device)
+    return logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask.to(logits.dtype)
+
+
+def softmax_or_zeros(logits: Tensor) -> Tensor:
+    """Softmax whose rows are zero where all logits are minus infinity: (B, H, N, M) -> (B, H, N, M).
+
+    The plain softmax makes them the NaN of 0 / 0, forward and backward; such rows are the padding of a batch.
+    """
+    blind = (logits == -torch.inf).all(dim=-1, keepdim=True)
+    return logits.masked_fill(blind, 0.0).softmax(dim=-1).masked_fill(blind, 0.0)
+
+
+def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:
+    """Which of m keys the last n of m positions may see, their own and all before: (n, m), boolean.
+
+    >>> causal_mask(2, 4).int()
+    tensor([[1, 1, 1, 0],
+            [1, 1, 1, 1]], dtype=torch.int32)
+    """
+    return torch.ones(n, m, dtype=torch.bool, device=device).tril(m - n)
+
+
+def padding_mask(lengths: Tensor, m: int) -> Tensor:
+    """Which of m keys are tokens and not padding, for sequences of these lengths: (B,) -> (B, 1, 1, m), boolean.
+
+    >>> padding_mask(torch.tensor([1, 3]), 3).squeeze().int()
+    tensor([[1, 0, 0],
+            [1, 1, 1]], dtype=torch.int32)
+    """
+    return torch.arange(m, device=lengths.device) < lengths[:, None, None, None]
+
+
+def join_masks(mask: Tensor | None, causal: bool, n: int, m: int, device: torch.device) -> Tensor | None:
+    """One mask that says the same as ``mask`` and ``causal`` together; None if every query may see every key."""
+    # A single query is the last position, from which all is past.
+    if not causal or (n == 1 and m > 0):
+        return mask
+    past = causal_mask(n, m, device)
+    if mask is None:
+        return past
+    return mask & past if mask.dtype == torch.bool else mask.masked_fill(~past, -torch.inf)
+
+
+def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise a ValueError if queries, keys and values do not fit together."""
+    if not q.ndim == k.ndim == v.ndim == 4:
+        raise ValueError(
+            f"q, k and v have {q.ndim}, {k.ndim} and {v.ndim} axes: attention takes 4, (batch, heads, tokens, channels)"
+        )
+    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if q.shape[-1] != k.shape[-1]:
+        raise ValueError(f"{shapes}: queries have {q.shape[-1]} channels and keys {k.shape[-1]}; give them as many")
+    if k.shape[-2] != v.shape[-2]:
+        raise ValueError(f"{shapes}: there are {k.shape[-2]} keys and {v.shape[-2]} values; give each key a value")
+    if not q.shape[:2] == k.shape[:2] == v.shape[:2]:
+        raise ValueError(
+            f"{shapes}: batch and heads must be the same; repeat keys and values for heads that share them"
+        )
+    if not q.dtype == k.dtype == v.dtype:
+        raise ValueError(f"q is {q.dtype}, k {k.dtype} and v {v.dtype}: bring them to one dtype with .to(dtype)")
+    if not q.device == k.device == v.device:
+        raise ValueError(f"q is on {q.device}, k on {k.device} and v on {v.device}: move them with .to(device)")
+
+
+def check_mask(mask: Tensor, logits_shape: torch.Size, device: torch.device) -> None:
+    """Raise a ValueError if a mask does not broadcast to logits of this shape."""
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ValueError(
+            f"the mask is {mask.dtype}: make it boolean, True where a query may attend (mask.bool()), "
+            "or a float that is added to the logits"
+        )
+    if mask.device != device:
+        raise ValueError(f"the mask is on {mask.device}, the tokens on {device}: move it with .to(device)")
+    sizes = zip(reversed(mask.shape), reversed(logits_shape), strict=False)
+    if mask.ndim not in (2, 4) or any(ours not in (1, theirs) for ours, theirs in sizes):
+        raise ValueError(
+            f"a mask of shape {tuple(mask.shape)} does not fit attention of shape {tuple(logits_shape)} (batch, heads, "
+            "queries, keys): each of its axes must be as long or 1, and it has 4 axes, or 2 for (queries, keys)"
+        )
+
+
+def sinusoidal_positions(length: int, dim: int) -> Tensor:
+    """Sine-cosine codes of the positions 0, 1, ... of a sequence: (length, dim).
+
+    The sines, then the cosines, of ``position * frequency_i`` with ``frequency_i = 10000 ** (-i / n)`` for
+    i < n = dim / 2 (Vaswani et al. 2017, sec. 3.5). Moving all positions by s turns each pair (sin, cos) by the
+    angle ``s * frequency_i``, wherever it stands: what is near is found by the same linear map everywhere.
+
+    Raises:
+        ValueError: If ``dim`` is odd.
+    """
+    if dim % 2:
+        raise ValueError(f"dim ({dim}) must be even for pairs of sine and cosine: take {dim + 1}")
+    frequencies = 10000.0 ** -(torch.arange(dim // 2) / (dim // 2))
+    angles = einsum(torch.arange(float(length)), frequencies, "n, i -> n i")
+    return pack([angles.sin(), angles.cos()], "n *")[0]
+
+
+def sinusoidal_positions_2d(grid_size: tuple[int, int], dim: int) -> Tensor:
+    """Sine-cosine codes of the places on a grid, row by row: (rows * columns, dim).
+
+    The first half of the channels encodes the row and the second the column (as in MAE, He et al. 2022).
+
+    Raises:
+        ValueError: If ``dim`` is not a multiple of 4.
+    """
+    if dim % 4:
+        raise ValueError(f"embed_dim ({dim}) must be a multiple of 4 for sine-cosine positions: use 'normal'")
+    rows, columns = grid_size
+    row_codes = repeat(sinusoidal_positions(rows, dim // 2), "row d -> (row column) d", column=columns)
+    column_codes = repeat(sinusoidal_positions(columns, dim // 2), "column d -> (row column) d", row=rows)
+    return pack([row_codes, column_codes], "n *")[0]

@@ -1,34 +1,56 @@
-"""Multi-head self-attention: the projections and heads around a mechanism.
+"""Multi-head attention: the projections and heads around a mechanism.
 
-Letters in the einops patterns: b batch, n tokens, h heads, d channels per head.
+Letters in the einops patterns: b batch, n tokens, h heads, d channels per head, g groups of heads that share keys and
+values, r heads of such a group.
 """
 
 from typing import Any
 
-from einops import rearrange
+import torch
+import torch.nn.functional as F
+from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from vit.attention.mechanisms import MECHANISMS
+from vit.attention.cache import KeyValueCache
+from vit.attention.mechanisms import MECHANISMS, build
 
 
 class MultiHeadAttention(nn.Module):
-    """Several attentions side by side, each on its own slice of the channels.
+    """Several attentions side by side, each on its own projections of the tokens.
 
     ``concat(head_1, ..., head_H) W_proj``, where head i attends with its own projections of the tokens
     to queries, keys and values (Vaswani et al. 2017, sec. 3.2.2). The three projections are one fused
-    matrix ``qkv``, in the order and under the names of timm and of ``nn.MultiheadAttention.in_proj``.
+    matrix ``qkv``, in the order and under the names of timm and of ``nn.MultiheadAttention.in_proj``; only where the
+    context is of another width are they two, ``q`` and ``kv``.
+
+    >>> attention = MultiHeadAttention(48, num_heads=3)
+    >>> attention(torch.randn(2, 5, 48)).shape  # self-attention
+    torch.Size([2, 5, 48])
+    >>> attention(torch.randn(2, 5, 48), torch.randn(2, 7, 48)).shape  # cross-attention: 5 queries, 7 keys
+    torch.Size([2, 5, 48])
 
     Args:
         embed_dim: Channels of a token.
-        num_heads: Attention heads; must divide ``embed_dim``.
+        num_heads: Attention heads; must divide ``key_dim`` and ``value_dim``.
+        context_dim: Channels of a context token, for cross-attention; None means ``embed_dim``.
+        key_dim: Channels of the queries, and of the keys, of all heads together; None means ``embed_dim``.
+        value_dim: Channels of the values of all heads together; None means ``embed_dim``.
+        out_dim: Channels of an output token; None means ``embed_dim``.
+        num_kv_heads: Heads of keys and values, each shared by as many query heads (Ainslie et al. 2023); 1 is
+            multi-query attention, None means ``num_heads``.
         qkv_bias: Whether the projections to queries, keys and values add a bias.
+        causal: Whether a token sees only those before it and itself.
+        tie_qkv: Whether one projection serves as queries, keys and values.
         qk_norm: Whether queries and keys are layer-normalised per head, which keeps the logits bounded
             (Dehghani et al. 2023).
         mechanism: Name of the mechanism inside, a key of ``MECHANISMS``.
         mechanism_kwargs: Arguments of the mechanism.
+        block_index: Number of the encoder block it is in; some mechanisms alternate by it.
+        grid_size: Rows and columns of the patches the model is built for; some mechanisms learn maps of that size.
 
     Raises:
-        ValueError: If ``num_heads`` does not divide ``embed_dim``, or the mechanism is unknown.
+        ValueError: If widths and heads do not divide or do not go together, or the mechanism or an argument of it
+            is unknown.
     """
 
     def __init__(
@@ -36,39 +58,213 @@ class MultiHeadAttention(nn.Module):
         embed_dim: int,
         num_heads: int,
         *,
+        context_dim: int | None = None,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        out_dim: int | None = None,
+        num_kv_heads: int | None = None,
         qkv_bias: bool = True,
+        causal: bool = False,
+        tie_qkv: bool = False,
         qk_norm: bool = False,
         mechanism: str = "softmax",
         mechanism_kwargs: dict[str, Any] | None = None,
+        block_index: int = 0,
+        grid_size: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
-        if embed_dim % num_heads:
-            raise ValueError(
-                f"embed_dim ({embed_dim}) must be divisible by num_heads ({num_heads}): "
-                f"take embed_dim {embed_dim - embed_dim % num_heads or num_heads}, or another number of heads"
-            )
-        if mechanism not in MECHANISMS:
-            raise ValueError(f"unknown attention {mechanism!r}: choose one of {', '.join(MECHANISMS)}")
-        head_dim = embed_dim // num_heads
+        self.embed_dim = embed_dim
+        self.context_dim = embed_dim if context_dim is None else context_dim
         self.num_heads = num_heads
-        self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=qkv_bias)
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.key_dim = embed_dim if key_dim is None else key_dim
+        self.value_dim = embed_dim if value_dim is None else value_dim
+        out_dim = embed_dim if out_dim is None else out_dim
+        self.causal = causal
+        self.tie_qkv = tie_qkv
+        self._check_widths("embed_dim" if key_dim is None else "key_dim", self.key_dim)
+        self._check_widths("embed_dim" if value_dim is None else "value_dim", self.value_dim)
+        head_dim, value_head_dim = self.key_dim // num_heads, self.value_dim // num_heads
+        self.mechanism = build(
+            mechanism,
+            MECHANISMS,
+            mechanism_kwargs or {},
+            num_heads=num_heads,
+            embed_dim=embed_dim,
+            head_dim=head_dim,
+            value_head_dim=value_head_dim,
+            block_index=block_index,
+            grid_size=grid_size,
+        )
+        if causal and "causal" not in self.mechanism.takes:
+            raise ValueError(f"attention {mechanism!r} cannot be causal: choose one of {_that_take('causal')}")
         self.q_norm = nn.LayerNorm(head_dim, eps=1e-6) if qk_norm else nn.Identity()
         self.k_norm = nn.LayerNorm(head_dim, eps=1e-6) if qk_norm else nn.Identity()
-        self.mechanism = MECHANISMS[mechanism](**(mechanism_kwargs or {}))
-        self.proj = nn.Linear(embed_dim, embed_dim)
+        if self.mechanism.projected:
+            self._make_projections(qkv_bias, out_dim)
+        else:
+            self._check_unprojected(type(self.mechanism).__name__, out_dim, qk_norm)
+            self.proj = nn.Identity()
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Let every token gather from all tokens: (B, N, D) -> (B, N, D)."""
-        q, k, v = self.heads(tokens)
-        return self.proj(rearrange(self.mechanism(q, k, v), "b h n d -> b n (h d)"))
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Tensor:
+        """Let every token gather from all, or from those of a context: (B, N, D) -> (B, N, out_dim).
 
-    def weights(self, tokens: Tensor) -> Tensor:
-        """Attention of each head, every token over every token: (B, N, D) -> (B, H, N, N)."""
-        q, k, _ = self.heads(tokens)
-        return self.mechanism.weights(q, k)
+        Args:
+            x: Tokens that ask.
+            context: Tokens (B, M, context_dim) that are asked; None means ``x`` itself.
+            mask: Which a token may see, broadcastable to (B, H, N, M): boolean, True where it may, or numbers that are
+                added to the logits. A token that may see nothing gathers zeros.
+            cache: Keys and values of the tokens before ``x``, to which those of ``x`` are added (causal only).
+            grid: Rows and columns of the patches that end the sequence, which mechanisms on images need.
 
-    def heads(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project to the queries, keys and values of each head: (B, N, D) -> three of (B, H, N, d)."""
-        q, k, v = rearrange(self.qkv(tokens), "b n (qkv h d) -> qkv b h n d", qkv=3, h=self.num_heads)
+        Raises:
+            ValueError: If shapes, dtypes or devices do not fit, or the mechanism cannot do what is asked.
+        """
+        if cache is not None and (context is not None or not self.causal):
+            raise ValueError("a cache is for causal self-attention: build with causal=True, and pass no context")
+        q, k, v = self.heads(x, context)
+        if cache is not None:
+            k, v = cache.append(k, v)
+        around = self._around(x, mask, grid)
+        output = self.mechanism(q, *self._shared(k, v), **{name: around[name] for name in self.mechanism.takes})
+        return self.proj(rearrange(output, "b h n d -> b n (h d)"))
+
+    def weights(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Tensor:
+        """Attention of each head, every token over every token: (B, N, D) -> (B, H, N, M).
+
+        The arguments are those of ``forward``.
+        """
+        q, k, v = self.heads(x, context)
+        k, _ = self._shared(k, v)
+        around = self._around(x, mask, grid)
+        return self.mechanism.weights(q, k, **{name: around[name] for name in self.mechanism.weights_take})
+
+    def heads(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of each head: (B, N, D) -> (B, H, N, d), (B, G, M, d), (B, G, M, e).
+
+        G is ``num_kv_heads``, and M the number of context tokens, or N.
+        """
+        self._check_tokens("x", x, self.embed_dim, "embed_dim")
+        if context is not None:
+            self._check_tokens("context", context, self.context_dim, "context_dim")
+        elif self.context_dim != self.embed_dim:
+            raise ValueError(
+                f"this attention is built for a context of width {self.context_dim} (context_dim) beside tokens of "
+                f"width {self.embed_dim}: pass the context"
+            )
+        q, k, v = self._project(x, context)
+        q = self.q_norm(rearrange(q, "b n (h d) -> b h n d", h=self.num_heads))
+        k = self.k_norm(rearrange(k, "b n (g d) -> b g n d", g=self.num_kv_heads))
+        v = rearrange(v, "b n (g d) -> b g n d", g=self.num_kv_heads)
         # LayerNorm returns float32 under autocast on CUDA; attention wants one dtype for all three.
-        return self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype), v
+        return q.to(v.dtype), k.to(v.dtype), v
+
+    def _make_projections(self, qkv_bias: bool, out_dim: int) -> None:
+        kv_dims = [dim * self.num_kv_heads // self.num_heads for dim in (self.key_dim, self.value_dim)]
+        self.split_dims = [self.key_dim, *kv_dims]
+        if self.tie_qkv:
+            self._check_tied()
+            self.qkv = nn.Linear(self.embed_dim, self.key_dim, bias=qkv_bias)
+        elif self.context_dim == self.embed_dim:
+            self.qkv = nn.Linear(self.embed_dim, sum(self.split_dims), bias=qkv_bias)
+        else:
+            self.q = nn.Linear(self.embed_dim, self.key_dim, bias=qkv_bias)
+            self.kv = nn.Linear(self.context_dim, sum(kv_dims), bias=qkv_bias)
+        self.proj = nn.Linear(self.value_dim, out_dim)
+
+    def _project(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        source = x if context is None else context
+        if not self.mechanism.projected:
+            return x, source, source
+        if self.tie_qkv:
+            q = self.qkv(x)
+            k = q if context is None else self.qkv(context)
+            return q, k, k
+        if self.context_dim != self.embed_dim:
+            return self.q(x), *self.kv(source).split(self.split_dims[1:], dim=-1)
+        if context is None:
+            return self.qkv(x).split(self.split_dims, dim=-1)
+        sizes = [self.split_dims[0], sum(self.split_dims[1:])]
+        q_weight, kv_weight = self.qkv.weight.split(sizes)
+        q_bias, kv_bias = (None, None) if self.qkv.bias is None else self.qkv.bias.split(sizes)
+        return F.linear(x, q_weight, q_bias), *F.linear(context, kv_weight, kv_bias).split(self.split_dims[1:], dim=-1)
+
+    def _shared(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values once for each query head."""
+        if self.num_kv_heads == self.num_heads:
+            return k, v
+        copies = self.num_heads // self.num_kv_heads
+        return repeat(k, "b g n d -> b (g r) n d", r=copies), repeat(v, "b g n d -> b (g r) n d", r=copies)
+
+    def _around(self, x: Tensor, mask: Tensor | None, grid: tuple[int, int] | None) -> dict[str, Any]:
+        """What a mechanism may take besides queries, keys and values."""
+        if mask is not None and "mask" not in self.mechanism.takes:
+            raise ValueError(
+                f"{type(self.mechanism).__name__} takes no mask: leave it out, or choose one of {_that_take('mask')}"
+            )
+        return {"mask": mask, "causal": self.causal, "grid": grid, "tokens": x}
+
+    def _check_widths(self, name: str, width: int) -> None:
+        if self.num_heads < 1 or self.num_kv_heads < 1:
+            raise ValueError(f"num_heads ({self.num_heads}) and num_kv_heads ({self.num_kv_heads}) must be at least 1")
+        if width < 1 or width % self.num_heads:
+            raise ValueError(
+                f"{name} ({width}) must be divisible by num_heads ({self.num_heads}): "
+                f"take {name} {max(width - width % self.num_heads, self.num_heads)}, or another number of heads"
+            )
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads ({self.num_heads}) must be divisible by num_kv_heads ({self.num_kv_heads}), so that each "
+                "serves as many queries"
+            )
+
+    def _check_tied(self) -> None:
+        widths = {"embed_dim": self.embed_dim, "context_dim": self.context_dim}
+        if self.context_dim != self.embed_dim or self.key_dim != self.value_dim or self.num_kv_heads != self.num_heads:
+            widths |= {"key_dim": self.key_dim, "value_dim": self.value_dim}
+            widths |= {"num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads}
+            given = ", ".join(f"{name} {width}" for name, width in widths.items())
+            raise ValueError(f"tie_qkv needs one width for all three ({given}): make them equal, or leave it out")
+
+    def _check_unprojected(self, name: str, out_dim: int, qk_norm: bool) -> None:
+        widths = {self.embed_dim, self.context_dim, self.key_dim, self.value_dim, out_dim}
+        if len(widths) > 1 or self.num_kv_heads != self.num_heads or self.tie_qkv or qk_norm:
+            raise ValueError(
+                f"{name} has no projections: all widths must be embed_dim ({self.embed_dim}), not "
+                f"{sorted(widths)}, and num_kv_heads, tie_qkv and qk_norm are left out"
+            )
+
+    def _check_tokens(self, name: str, tokens: Tensor, width: int, width_name: str) -> None:
+        if tokens.ndim != 3 or tokens.shape[-1] != width:
+            raise ValueError(
+                f"{name} has shape {tuple(tokens.shape)}, but this attention takes (batch, tokens, {width}): "
+                f"check {width_name} ({width})"
+            )
+        if not self.mechanism.projected:
+            return
+        weight = self.proj.weight
+        if tokens.device != weight.device:
+            raise ValueError(
+                f"{name} is on {tokens.device} and the weights on {weight.device}: move one with .to(device)"
+            )
+        if tokens.dtype != weight.dtype and not torch.is_autocast_enabled(tokens.device.type):
+            raise ValueError(f"{name} is {tokens.dtype} and the weights {weight.dtype}: bring one over with .to(dtype)")
+
+
+def _that_take(what: str) -> str:
+    return ", ".join(name for name, mechanism in MECHANISMS.items() if what in mechanism.takes)

@@ -1,0 +1,58 @@
+"""Keys and values of the tokens so far, so that each new token is projected once.
+
+Letters: B batch, H heads that keys and values have, N new tokens, M tokens so far, d channels per head.
+"""
+
+from torch import Tensor
+
+
+class KeyValueCache:
+    """What causal attention remembers while a sequence grows; one for each attention layer, for inference.
+
+    Room for ``max_length`` tokens is taken at the first step, so that a step copies only what is new. Gradients
+    do not flow into what is cached.
+
+    >>> from vit.attention import MultiHeadAttention
+    >>> attention = MultiHeadAttention(8, 2, causal=True)
+    >>> x = torch.randn(1, 3, 8)
+    >>> cache = KeyValueCache(max_length=3)
+    >>> steps = [attention(x[:, i : i + 1], cache=cache) for i in range(3)]
+    >>> torch.allclose(torch.cat(steps, dim=1), attention(x), atol=1e-6)
+    True
+
+    Args:
+        max_length: Tokens there is room for.
+    """
+
+    def __init__(self, max_length: int) -> None:
+        if max_length < 1:
+            raise ValueError(f"max_length ({max_length}) must be at least 1")
+        self.max_length = max_length
+        self.length = 0
+        self._k: Tensor | None = None
+        self._v: Tensor | None = None
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add new tokens and return all so far: (B, H, N, d), (B, H, N, e) -> (B, H, M, d), (B, H, M, e).
+
+        Raises:
+            ValueError: If there is no room for them, or their batch, heads, channels or dtype are not those before.
+        """
+        end = self.length + k.shape[-2]
+        if end > self.max_length:
+            raise ValueError(
+                f"the cache has room for {self.max_length} tokens (max_length), and {end} are needed "
+                f"({self.length} so far and {k.shape[-2]} new): make a longer one"
+            )
+        if self._k is None:
+            self._k, self._v = (x.new_empty(*x.shape[:2], self.max_length, x.shape[-1]) for x in (k, v))
+        for new, room in ((k, self._k), (v, self._v)):
+            if (*new.shape[:2], new.shape[-1], new.dtype) != (*room.shape[:2], room.shape[-1], room.dtype):
+                raise ValueError(
+                    f"the cache holds {room.dtype} of shape {tuple(room[..., : self.length, :].shape)} (batch, heads, "
+                    f"tokens, channels), and what comes is {new.dtype} of shape {tuple(new.shape)}: one cache serves "
+                    "one layer and one batch"
+                )
+            room[..., self.length : end, :] = new.detach()
+        self.length = end
+        return self._k[..., :end, :], self._v[..., :end, :]

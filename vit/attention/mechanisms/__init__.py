@@ -1,0 +1,32 @@
+"""Attention mechanisms: how queries, keys and values become an output. One class each, named in one table."""
+
+from vit.attention.mechanisms.base import Mechanism, build
+from vit.attention.mechanisms.chunked import ChunkedAttention
+from vit.attention.mechanisms.differential import DifferentialAttention
+from vit.attention.mechanisms.gated import GatedAttention
+from vit.attention.mechanisms.linear import LinearAttention, RandomFeatureAttention
+from vit.attention.mechanisms.local import NeighborhoodAttention, WindowAttention
+from vit.attention.mechanisms.lowrank import LinformerAttention, NystromAttention
+from vit.attention.mechanisms.simplified import SimplifiedAttention
+from vit.attention.mechanisms.softmax import SoftmaxAttention
+from vit.attention.mechanisms.sparse import SparseAttention, TopKAttention
+from vit.attention.mechanisms.talking import TalkingHeadsAttention
+
+MECHANISMS: dict[str, type[Mechanism]] = {
+    "softmax": SoftmaxAttention,
+    "chunked": ChunkedAttention,
+    "window": WindowAttention,
+    "neighborhood": NeighborhoodAttention,
+    "sparse": SparseAttention,
+    "topk": TopKAttention,
+    "linear": LinearAttention,
+    "performer": RandomFeatureAttention,
+    "lowrank": NystromAttention,
+    "linformer": LinformerAttention,
+    "simplified": SimplifiedAttention,
+    "talking": TalkingHeadsAttention,
+    "differential": DifferentialAttention,
+    "gated": GatedAttention,
+}
+
+__all__ = ["MECHANISMS", "Mechanism", "build", *(mechanism.__name__ for mechanism in MECHANISMS.values())]

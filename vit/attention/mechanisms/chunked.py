@@ -1,0 +1,111 @@
+"""Exact attention in memory that grows with N and not with N x N.
+
+Letters in the einops patterns: b batch, n queries, m keys of a chunk, h heads, d channels per head.
+"""
+
+from typing import Any
+
+import torch
+from einops import einsum
+from torch import Tensor
+
+from vit.attention.functional import attention_logits, attention_weights, check_mask, check_qkv
+from vit.attention.mechanisms.base import Mechanism
+
+
+class ChunkedAttention(Mechanism):
+    """Softmax attention over one chunk of keys after the other (Rabe and Staats 2021; Dao et al. 2022).
+
+    The softmax is taken online: a larger logit rescales what was summed before. The backward pass computes each
+    chunk's weights again, so neither pass holds more than N x ``chunk`` of them. It is the algorithm of the
+    fused kernels, to be read; ``softmax`` runs those, and is faster.
+
+    Under ``torch.func.vmap`` it works without gradients of gradients: its backward pass is its own.
+
+    Args:
+        chunk: Keys that are looked at together.
+    """
+
+    def __init__(self, chunk: int = 128) -> None:
+        super().__init__()
+        if chunk < 1:
+            raise ValueError(f"chunk ({chunk}) must be at least 1")
+        self.chunk = chunk
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
+        check_qkv(q, k, v)
+        if mask is not None:
+            check_mask(mask, (*q.shape[:3], k.shape[2]), q.device)
+        return _Chunked.apply(q, k, v, mask, causal, self.chunk)[0]
+
+    def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """Attention of every query over every key, at once: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+        return attention_weights(q, k, mask=mask, causal=causal)
+
+
+class _Chunked(torch.autograd.Function):
+    """Attention and the log of each query's sum of exponentials, from which the backward pass finds the weights."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, chunk: int
+    ) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(q.dtype, torch.float32)
+        largest = torch.full_like(q[..., :1], -torch.inf, dtype=wide)
+        total = torch.zeros_like(largest)
+        output = torch.zeros_like(q[..., :1] * v[..., :1, :], dtype=wide)
+        for start in range(0, k.shape[-2], chunk):
+            keys = slice(start, start + chunk)
+            logits = _chunk_logits(q, k, mask, causal, keys).to(wide)
+            # Finite also where all keys so far are masked, or infinity minus infinity would be NaN.
+            new_largest = torch.maximum(largest, logits.amax(-1, keepdim=True)).clamp(min=torch.finfo(wide).min)
+            rescale = (largest - new_largest).exp()
+            exponentials = (logits - new_largest).exp()
+            total = total * rescale + exponentials.sum(-1, keepdim=True)
+            values = einsum(exponentials.to(v.dtype), v[..., keys, :], "b h n m, b h m d -> b h n d")
+            output = output * rescale + values
+            largest = new_largest
+        blind = total == 0
+        log_total = (largest + total.log()).masked_fill(blind, 0.0)
+        return (output / total.masked_fill(blind, 1.0)).to(v.dtype), log_total
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
+        q, k, v, mask, ctx.causal, ctx.chunk = inputs
+        output, log_total = outputs
+        if mask is not None and mask.requires_grad:
+            raise ValueError("chunked attention gives no gradient to a mask: detach it, or use attention 'softmax'")
+        ctx.mark_non_differentiable(log_total)
+        ctx.save_for_backward(q, k, v, mask, output, log_total)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, mask, output, log_total = ctx.saved_tensors
+        scale = q.shape[-1] ** -0.5
+        # The softmax's gradient needs sum_m weights * grad_weights, which is output * grad_output summed over d.
+        mean_grad = (output * grad_output).to(log_total.dtype).sum(-1, keepdim=True)
+        grad_q, grad_k, grad_v = torch.zeros_like(q), [], []
+        for start in range(0, k.shape[-2], ctx.chunk):
+            keys = slice(start, start + ctx.chunk)
+            weights = (_chunk_logits(q, k, mask, ctx.causal, keys) - log_total).exp()
+            grad_weights = einsum(grad_output, v[..., keys, :], "b h n d, b h m d -> b h n m")
+            grad_logits = (weights * (grad_weights - mean_grad)).to(q.dtype)
+            grad_q = grad_q + einsum(grad_logits, k[..., keys, :] * scale, "b h n m, b h m d -> b h n d")
+            grad_k.append(einsum(grad_logits, q * scale, "b h n m, b h n d -> b h m d"))
+            grad_v.append(einsum(weights.to(v.dtype), grad_output, "b h n m, b h n d -> b h m d"))
+        return grad_q, torch.cat(grad_k, -2), torch.cat(grad_v, -2), None, None, None
+
+
+def _chunk_logits(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, keys: slice) -> Tensor:
+    logits = attention_logits(q, k[..., keys, :])
+    n, m = q.shape[-2], k.shape[-2]
+    if mask is not None:
+        mask = mask.expand(*mask.shape[:-1], m)[..., keys]
+        logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask.to(logits.dtype)
+    if causal:
+        queries, past = torch.arange(m - n, m, device=q.device), torch.arange(m, device=q.device)[keys]
+        logits = logits.masked_fill(past > queries[:, None], -torch.inf)
+    return logits

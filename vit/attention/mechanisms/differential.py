@@ -1,0 +1,60 @@
+"""Attention as the difference of two softmaxes.
+
+Letters in the einops patterns: b batch, h heads, n tokens, d channels of a half.
+"""
+
+import math
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from vit.attention.functional import attention_weights
+from vit.attention.mechanisms.base import Mechanism
+from vit.attention.mechanisms.softmax import attend
+
+
+class DifferentialAttention(Mechanism):
+    """What two attentions agree on is noise, and is subtracted (Ye et al. 2025, eq. 1 to 3).
+
+    Each head's queries and keys are split in halves: ``(softmax(q1 k1^T) - lambda softmax(q2 k2^T)) v``, then each head
+    is normalised and scaled by ``1 - lambda_init``. ``lambda = exp(lq1 . lk1) - exp(lq2 . lk2) + lambda_init`` is
+    learned, with ``lambda_init = 0.8 - 0.6 exp(-0.3 block_index)``. At lambda 0 it is softmax attention of the first
+    halves.
+    """
+
+    def __init__(self, head_dim: int, value_head_dim: int, block_index: int = 0) -> None:
+        super().__init__()
+        if head_dim % 2:
+            raise ValueError(
+                f"differential attention splits each head in halves: its queries' channels ({head_dim}) must be even; "
+                "take another number of heads"
+            )
+        self.lambda_init = 0.8 - 0.6 * math.exp(-0.3 * block_index)
+        self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2 = (
+            nn.Parameter(0.1 * torch.randn(head_dim // 2)) for _ in range(4)
+        )
+        self.norm = nn.RMSNorm(value_head_dim, eps=1e-5)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
+        (q1, q2), (k1, k2) = _halves(q), _halves(k)
+        first, second = (attend(q, k, v, mask=mask, causal=causal) for q, k in ((q1, k1), (q2, k2)))
+        difference = first - self.factor.to(v.dtype) * second
+        return self.norm(difference).to(v.dtype) * (1 - self.lambda_init)
+
+    def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """The difference, which may be negative: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+        (q1, q2), (k1, k2) = _halves(q), _halves(k)
+        first, second = (attention_weights(q, k, mask=mask, causal=causal) for q, k in ((q1, k1), (q2, k2)))
+        return first - self.factor.to(first.dtype) * second
+
+    @property
+    def factor(self) -> Tensor:
+        """The learned lambda, a scalar."""
+        gained = (self.lambda_q1 * self.lambda_k1).sum().exp() - (self.lambda_q2 * self.lambda_k2).sum().exp()
+        return gained + self.lambda_init
+
+
+def _halves(x: Tensor) -> Tensor:
+    return rearrange(x, "b h n (half d) -> half b h n d", half=2)

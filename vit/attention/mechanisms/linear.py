@@ -1,0 +1,94 @@
+"""Attention in time and memory that grow with N: the softmax is replaced by a kernel that comes apart.
+
+``softmax(q k^T)_nm = exp(q_n . k_m) / sum_m exp(q_n . k_m)`` ties every query to every key. With
+``phi(q_n) . phi(k_m)`` in place of the exponential, the sum over the keys can be done once for all queries.
+
+Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels per head, f features.
+"""
+
+import torch
+import torch.nn.functional as F
+from einops import einsum
+from torch import Tensor
+
+from vit.attention.functional import check_qkv
+from vit.attention.mechanisms.base import Mechanism
+
+
+class LinearAttention(Mechanism):
+    """Kernel attention with ``phi(x) = elu(x) + 1`` (Katharopoulos et al. 2020, eq. 5 and 7).
+
+    ``output_n = phi(q_n) sum_m phi(k_m)^T v_m / (phi(q_n) . sum_m phi(k_m))``, which costs O(N d^2). Sums are taken
+    in float32 at least. Below some 256 tokens it is slower than softmax attention, and it tells keys apart less
+    sharply.
+    """
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
+        check_qkv(q, k, v)
+        with torch.autocast(q.device.type, enabled=False):
+            return kernel_attention(F.elu(widened(q)) + 1, F.elu(widened(k)) + 1, widened(v)).to(v.dtype)
+
+
+class RandomFeatureAttention(Mechanism):
+    """Kernel attention that approaches softmax attention as features are added (Choromanski et al. 2021, Performer).
+
+    ``phi(x) = exp(W x - |x|^2 / 2) / sqrt(f)`` with random orthogonal rows of W, for x scaled by ``d ** -0.25``: the
+    expected value of ``phi(q) . phi(k)`` is ``exp(q . k / sqrt(d))``. The error falls with the root of
+    ``num_features`` and grows fast with the length of queries and keys: ``qk_norm`` or small logits are what
+    it needs. W is drawn once and saved with the weights.
+
+    Args:
+        num_features: Random features f of each head.
+    """
+
+    def __init__(self, head_dim: int, num_features: int = 64) -> None:
+        super().__init__()
+        if num_features < 1:
+            raise ValueError(f"num_features ({num_features}) must be at least 1")
+        self.register_buffer("projection", orthogonal_rows(num_features, head_dim))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
+        check_qkv(q, k, v)
+        with torch.autocast(q.device.type, enabled=False):
+            q_exponents, k_exponents = self._exponents(widened(q)), self._exponents(widened(k))
+            # A factor of all features of a query, or of all features of all keys, falls out of the quotient: these
+            # two keep the exponentials from overflowing.
+            q_features = (q_exponents - q_exponents.detach().amax(dim=-1, keepdim=True)).exp()
+            k_features = (k_exponents - k_exponents.detach().amax(dim=(-2, -1), keepdim=True)).exp()
+            return kernel_attention(q_features, k_features, widened(v)).to(v.dtype)
+
+    def _exponents(self, x: Tensor) -> Tensor:
+        x = x * x.shape[-1] ** -0.25
+        projected = einsum(x, self.projection.to(x.dtype), "b h n d, f d -> b h n f")
+        return projected - x.square().sum(dim=-1, keepdim=True) / 2
+
+
+def kernel_attention(q_features: Tensor, k_features: Tensor, v: Tensor) -> Tensor:
+    """Attention by the products of non-negative features: (B, H, N, f), (B, H, M, f), (B, H, M, e) -> (B, H, N, e)."""
+    summary = einsum(k_features, v, "b h m f, b h m d -> b h f d")
+    numerator = einsum(q_features, summary, "b h n f, b h f d -> b h n d")
+    denominator = einsum(q_features, k_features.sum(dim=-2), "b h n f, b h f -> b h n")
+    # All features of a query may underflow; its output is then zero.
+    return numerator / denominator.clamp(min=torch.finfo(v.dtype).tiny)[..., None]
+
+
+def orthogonal_rows(rows: int, dim: int) -> Tensor:
+    """Random rows as long as Gaussian ones, orthogonal in groups of ``dim``: (rows, dim).
+
+    Orthogonality keeps features from repeating each other, which lowers the variance of the kernel (Choromanski et
+    al. 2021, sec. 3.3).
+    """
+    blocks = []
+    for _ in range(-(-rows // dim)):
+        q, r = torch.linalg.qr(torch.randn(dim, dim))
+        # The signs of R's diagonal are the algorithm's choice; without them Q is not uniformly distributed.
+        blocks.append((q * r.diagonal().sign()).mT)
+    lengths = torch.randn(rows, dim).norm(dim=-1, keepdim=True)
+    return torch.cat(blocks)[:rows] * lengths
+
+
+def widened(x: Tensor) -> Tensor:
+    """In float32 at least, for sums of many terms."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,0 +1,108 @@
+"""Attention through few landmarks instead of all keys, in time and memory that grow with N.
+
+Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels per head, r s landmarks,
+y x rows and columns of the grid.
+"""
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange
+from torch import Tensor, nn
+
+from vit.attention.functional import attention_weights, check_qkv
+from vit.attention.mechanisms.base import Mechanism
+from vit.attention.mechanisms.linear import widened
+from vit.attention.mechanisms.local import Grid, prefix_length
+from vit.attention.mechanisms.softmax import attend
+
+
+class NystromAttention(Mechanism):
+    """Softmax attention, rebuilt from its rows and columns at a few landmarks (Xiong et al. 2021, Nystromformer).
+
+    ``softmax(q k~^T) pinv(softmax(q~ k~^T)) softmax(q~ k^T) v``, where the landmarks q~ and k~ are the means of
+    consecutive queries and keys. With as many landmarks as tokens it is softmax attention. The pseudo-inverse is found
+    by the paper's iteration, in float32 at least.
+
+    Args:
+        landmarks: Landmarks; as many as there are tokens where those are fewer.
+        iterations: Steps of the pseudo-inverse. The paper takes 6; more are closer to softmax, and cost little.
+    """
+
+    def __init__(self, landmarks: int = 16, iterations: int = 20) -> None:
+        super().__init__()
+        for name, value in (("landmarks", landmarks), ("iterations", iterations)):
+            if value < 1:
+                raise ValueError(f"{name} ({value}) must be at least 1")
+        self.landmarks = landmarks
+        self.iterations = iterations
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
+        check_qkv(q, k, v)
+        with torch.autocast(q.device.type, enabled=False):
+            q, k, values = widened(q), widened(k), widened(v)
+            q_landmarks, k_landmarks = (segment_means(x, min(self.landmarks, q.shape[-2], k.shape[-2])) for x in (q, k))
+            inverse = pseudo_inverse(attention_weights(q_landmarks, k_landmarks), self.iterations)
+            gathered = attend(q_landmarks, k, values)
+            spread = einsum(attention_weights(q, k_landmarks), inverse, "b h n r, b h r s -> b h n s")
+            return einsum(spread, gathered, "b h n s, b h s d -> b h n d").to(v.dtype)
+
+
+class LinformerAttention(Mechanism):
+    """Softmax attention to learned mixtures of the patches (Wang et al. 2020, Linformer).
+
+    ``softmax(q (E k)^T) F v``, where E and F mix the N patches into ``landmarks``; heads share them. They are maps on
+    the grid the model is built for, and are resized, bilinearly, for images of another size. Prefix tokens are attended
+    to as they are.
+
+    Args:
+        landmarks: Mixtures of patches.
+    """
+
+    def __init__(self, grid_size: Grid, landmarks: int = 16) -> None:
+        super().__init__()
+        if landmarks < 1:
+            raise ValueError(f"landmarks ({landmarks}) must be at least 1")
+        if grid_size is None:
+            raise ValueError("linformer mixes the patches of a grid: say which, by grid_size (rows, columns)")
+        num_patches = grid_size[0] * grid_size[1]
+        self.k_mixture = nn.Parameter(torch.randn(landmarks, *grid_size) * num_patches**-0.5)
+        self.v_mixture = nn.Parameter(torch.randn(landmarks, *grid_size) * num_patches**-0.5)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, grid: Grid | None = None) -> Tensor:
+        """Mix the values: (B, H, N, d), (B, H, N, d), (B, H, N, e) -> (B, H, N, e)."""
+        check_qkv(q, k, v)
+        prefix = prefix_length("LinformerAttention", q, k, grid)
+        return attend(q, _mixed(k, self.k_mixture, prefix, grid), _mixed(v, self.v_mixture, prefix, grid))
+
+
+def segment_means(x: Tensor, segments: int) -> Tensor:
+    """Means of consecutive tokens, in segments of about equal length: (B, H, N, d) -> (B, H, segments, d)."""
+    means = F.adaptive_avg_pool1d(rearrange(x, "b h n d -> (b h) d n"), segments)
+    return rearrange(means, "(b h) d s -> b h s d", h=x.shape[1])
+
+
+def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
+    """Approximate Moore-Penrose inverse of square matrices, by matrix products: (B, H, r, r) -> (B, H, r, r).
+
+    Each step triples the number of right digits, once near (Razavi et al. 2014; Xiong et al. 2021, eq. 11).
+    """
+    size = matrix.abs()
+    inverse = matrix.mT / (size.sum(-1).amax(-1) * size.sum(-2).amax(-1))[..., None, None]
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    for _ in range(iterations):
+        product = matrix @ inverse
+        inverse = inverse @ (13 * identity - product @ (15 * identity - product @ (7 * identity - product))) / 4
+    return inverse
+
+
+def _mixed(x: Tensor, mixture: Tensor, prefix: int, grid: Grid) -> Tensor:
+    """The prefix as it is, then mixtures of the patches: (B, H, N, d) -> (B, H, prefix + landmarks, d)."""
+    trained_on = mixture.shape[-2:]
+    if tuple(trained_on) != tuple(grid):
+        resized = F.interpolate(mixture[None], size=grid, mode="bilinear", align_corners=False, antialias=True)[0]
+        # As many patches as before should add up to as much.
+        mixture = resized * (trained_on[0] * trained_on[1]) / (grid[0] * grid[1])
+    patches = rearrange(x[..., prefix:, :], "b h (y x) d -> b h y x d", y=grid[0])
+    mixtures = einsum(mixture.to(x.dtype), patches, "r y x, b h y x d -> b h r d")
+    return torch.cat([x[..., :prefix, :], mixtures], dim=-2)

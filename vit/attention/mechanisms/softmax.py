@@ -1,0 +1,48 @@
+"""Exact softmax attention, computed by whichever kernel was measured to be faster."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vit.attention.functional import attention_weights, check_mask, check_qkv, join_masks, scaled_dot_product_attention
+from vit.attention.mechanisms.base import Mechanism
+
+# Measured on 2 CPU cores with avx512_bf16: the backward pass of the fused CPU kernel in bf16 takes 3 to 6
+# times as long as explicit matrix products, up to about 4,096 keys; without gradients explicit leads up
+# to about 1,024. In float32, on GPUs, and beyond these lengths the fused kernel is level or ahead.
+EXPLICIT_KEYS_TRAINING = 4096
+EXPLICIT_KEYS_INFERENCE = 1024
+
+
+class SoftmaxAttention(Mechanism):
+    """Every token attends to every token: ``softmax(q k^T / sqrt(d)) v`` (Vaswani et al. 2017, eq. 1)."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
+        return attend(q, k, v, mask=mask, causal=causal)
+
+    def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """Attention of every query over every key: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+        return attention_weights(q, k, mask=mask, causal=causal)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+    """The output of ``scaled_dot_product_attention``, by the faster kernel for device, dtype and length."""
+    if _explicit_is_faster(q, k):
+        return scaled_dot_product_attention(q, k, v, mask=mask, causal=causal)[0]
+    check_qkv(q, k, v)
+    n, m = q.shape[-2], k.shape[-2]
+    if mask is None and causal and n == m:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    # is_causal counts from the first key, which is wrong where the queries are the last positions.
+    mask = join_masks(mask, causal, n, m, q.device)
+    if mask is not None:
+        check_mask(mask, (*q.shape[:2], n, m), q.device)
+        mask = mask if mask.dtype == torch.bool else mask.to(q.dtype)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def _explicit_is_faster(q: Tensor, k: Tensor) -> bool:
+    needs_grad = torch.is_grad_enabled() and q.requires_grad
+    longest = EXPLICIT_KEYS_TRAINING if needs_grad else EXPLICIT_KEYS_INFERENCE
+    return q.device.type == "cpu" and q.dtype == torch.bfloat16 and k.shape[-2] <= longest

@@ -1,0 +1,35 @@
+"""Attention whose heads talk to each other.
+
+Letters in the einops patterns: b batch, h g heads, n queries, m keys, d channels per head.
+"""
+
+import torch
+from einops import einsum
+from torch import Tensor, nn
+
+from vit.attention.functional import attention_logits, check_qkv, masked_softmax
+from vit.attention.mechanisms.base import Mechanism
+
+
+class TalkingHeadsAttention(Mechanism):
+    """Heads mix their logits before the softmax and their weights after it (Shazeer et al. 2020).
+
+    Both mixtures are learned matrices that start as the identity, which is softmax attention. They need the whole
+    N x M matrix of every head, so no fused kernel can serve.
+    """
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.mix_logits = nn.Parameter(torch.eye(num_heads))
+        self.mix_weights = nn.Parameter(torch.eye(num_heads))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
+        check_qkv(q, k, v)
+        return einsum(self.weights(q, k, mask=mask, causal=causal), v, "b h n m, b h m d -> b h n d")
+
+    def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """What multiplies the values; rows need not sum to one: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+        logits = einsum(attention_logits(q, k), self.mix_logits.to(q.dtype), "b g n m, h g -> b h n m")
+        weights = masked_softmax(logits, mask, causal)
+        return einsum(weights, self.mix_weights.to(weights.dtype), "b g n m, h g -> b h n m")
