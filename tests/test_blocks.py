@@ -62,7 +62,7 @@ def test_a_block_hands_its_arguments_to_its_parts():
     assert block.attn.q_norm.normalized_shape == (D,)
     with pytest.raises(ValueError, match="unknown attention 'quantum'"):
         EncoderBlock(H * D, H, attention="quantum")
-    with pytest.raises(TypeError, match="strangeness"):
+    with pytest.raises(ValueError, match="'softmax' has no argument 'strangeness': it takes none"):
         EncoderBlock(H * D, H, attention_kwargs={"strangeness": 1})
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from timm.layers.pos_embed import resample_abs_pos_embed
 from torch.testing import assert_close
 
-from vit.embedding import PatchEmbed, resize_positions, sincos_positions, to_pair
+from vit.embedding import PatchEmbed, resize_positions, to_pair
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 BOTH_SIDES = pytest.mark.parametrize(
@@ -81,34 +81,6 @@ def test_images_of_another_shape_are_refused_with_both_shapes_and_a_remedy(shape
         embed(torch.zeros(shape))
     assert f"images have shape {shape}" in str(refusal.value)
     assert "add the batch axis with images[None]" in str(refusal.value)
-
-
-def test_sincos_positions_are_those_worked_out_by_hand():
-    # 8 channels are 2 for each of: sine and cosine of the row, sine and cosine of the column.
-    # Their frequencies are 10000 ** -(0 / 2) = 1 and 10000 ** -(1 / 2) = 1/100.
-    positions = sincos_positions((2, 3), 8)
-    row, column = torch.tensor([1.0, 0.01]), torch.tensor([2.0, 0.02])
-    assert positions.shape == (6, 8)
-    assert_close(positions[0], torch.tensor([0.0, 0, 1, 1, 0, 0, 1, 1]))
-    assert_close(positions[5], torch.cat([row.sin(), row.cos(), column.sin(), column.cos()]))
-
-
-def test_sincos_positions_count_along_the_rows_first():
-    positions = sincos_positions((2, 3), 8)
-    rows, columns = positions[:, :4], positions[:, 4:]
-    assert_close(rows, rows[[0, 0, 0, 3, 3, 3]], rtol=0, atol=0)
-    assert_close(columns, columns[[0, 1, 2, 0, 1, 2]], rtol=0, atol=0)
-
-
-def test_sincos_positions_of_all_places_differ():
-    positions = sincos_positions((13, 17), 8)
-    distances = torch.cdist(positions, positions) + torch.eye(13 * 17)
-    assert distances.min() > 0.005
-
-
-def test_sincos_positions_need_a_multiple_of_four_channels():
-    with pytest.raises(ValueError, match=r"embed_dim \(190\) must be a multiple of 4 .*: use 'normal'"):
-        sincos_positions((2, 3), 190)
 
 
 GRIDS = pytest.mark.parametrize(

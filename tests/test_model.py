@@ -361,8 +361,9 @@ def test_choices_that_do_not_exist_or_fit_are_refused_with_a_remedy(kwargs, mess
 
 
 def test_the_mechanism_takes_attention_kwargs():
-    with pytest.raises(TypeError, match="strangeness"):
-        small(attention_kwargs={"strangeness": 1})
+    assert small(attention="window", attention_kwargs={"window": 3}).blocks[0].attn.mechanism.window == 3
+    with pytest.raises(ValueError, match="'window' has no argument 'strangeness': it takes window"):
+        small(attention="window", attention_kwargs={"strangeness": 1})
 
 
 # The weights at the start.

@@ -7,7 +7,15 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from vit.attention import attention_weights, scaled_dot_product_attention
+from vit.attention import (
+    attention_weights,
+    causal_mask,
+    padding_mask,
+    scaled_dot_product_attention,
+    simplified_attention,
+    sinusoidal_positions,
+    sinusoidal_positions_2d,
+)
 
 B, H, N, M, D, E = 2, 3, 5, 7, 11, 13
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
@@ -73,3 +81,283 @@ def test_permuting_keys_and_values_together_changes_nothing(qkv):
     permuted_output, permuted_weights = scaled_dot_product_attention(q, k[:, :, order], v[:, :, order])
     assert_close(permuted_output, output, **EXACT)
     assert_close(permuted_weights, weights[..., order], **EXACT)
+
+
+# Simplified attention.
+
+
+def test_simplified_attention_is_that_worked_out_by_hand():
+    # Products of the tokens (ln 3, 0) and (0, 0): ln(3)^2, 0 and 0; of unit tokens: 1, 0 and 1.
+    x = torch.tensor([[[math.log(3), 0.0], [0.0, 0.0]]])
+    output, weights = simplified_attention(x)
+    to_itself = 3 ** math.log(3) / (3 ** math.log(3) + 1)
+    assert_close(weights, torch.tensor([[[to_itself, 1 - to_itself], [0.5, 0.5]]]))
+    assert_close(output, torch.tensor([[[to_itself * math.log(3), 0.0], [0.5 * math.log(3), 0.0]]]))
+
+    _, weights = simplified_attention(torch.tensor([[[5.0, 0.0], [0.0, 7.0]]]), similarity="cosine")
+    assert_close(weights[0, 0], torch.tensor([math.e, 1.0]) / (math.e + 1))
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_simplified_attention_is_attention_without_projections_and_scale(similarity):
+    x = torch.randn(B, N, D, dtype=torch.float64)
+    compared = x if similarity == "dot" else x / x.norm(dim=-1, keepdim=True)
+    expected, expected_weights = scaled_dot_product_attention(
+        compared[:, None], compared[:, None], x[:, None], scale=1.0
+    )
+    output, weights = simplified_attention(x, similarity)
+    assert_close(weights, expected_weights[:, 0], **EXACT)
+    assert_close(output, expected[:, 0], **EXACT)
+
+
+def test_cosine_does_not_see_the_length_of_tokens_and_dot_does():
+    x = torch.randn(B, N, D, dtype=torch.float64)
+    longer = x * torch.rand(B, N, 1, dtype=torch.float64).add(1.5)
+    assert_close(simplified_attention(longer, "cosine")[1], simplified_attention(x, "cosine")[1], **EXACT)
+    assert not simplified_attention(longer)[1].allclose(simplified_attention(x)[1])
+
+
+def test_an_unknown_similarity_is_refused():
+    with pytest.raises(ValueError, match="unknown similarity 'euclid': choose 'dot' or 'cosine'"):
+        simplified_attention(torch.randn(1, 2, 3), similarity="euclid")
+
+
+# Why the scale is there.
+
+
+@pytest.mark.parametrize("d", [8, 64, 512])
+def test_the_scale_keeps_the_variance_of_the_logits_at_one(d):
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 1, 1, 500, d, generator=generator, dtype=torch.float64)
+    logits = q @ k.mT
+    assert logits.var().item() == pytest.approx(d, rel=0.1)
+    assert (logits * d**-0.5).var().item() == pytest.approx(1.0, rel=0.1)
+
+
+def test_without_the_scale_the_gradient_of_the_softmax_vanishes_at_512_channels():
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 1, 1, 100, 512, generator=generator, dtype=torch.float64)
+
+    def median_gradient(scale):
+        logits = (q @ k.mT * scale).requires_grad_()
+        logits.softmax(dim=-1).diagonal(dim1=-2, dim2=-1).sum().backward()
+        return logits.grad.abs().median().item()
+
+    assert median_gradient(512**-0.5) > 1e-5
+    assert median_gradient(1.0) < 1e-20
+
+
+# Masks.
+
+
+def test_a_boolean_mask_leaves_the_softmax_of_what_is_true(qkv):
+    q, k, v = qkv
+    mask = torch.zeros(N, M, dtype=torch.bool)
+    mask[:, [1, 4]] = True
+    output, weights = scaled_dot_product_attention(q, k, v, mask=mask)
+    expected, expected_weights = scaled_dot_product_attention(q, k[:, :, [1, 4]], v[:, :, [1, 4]])
+    assert_close(output, expected, **EXACT)
+    assert_close(weights[..., [1, 4]], expected_weights, **EXACT)
+    assert (weights[..., [0, 2, 3, 5, 6]] == 0).all()
+
+
+def test_an_additive_mask_is_added_to_the_scaled_logits(qkv):
+    q, k, v = qkv
+    mask = torch.randn(B, 1, N, M, dtype=torch.float64)
+    _, weights = scaled_dot_product_attention(q, k, v, mask=mask)
+    assert_close(weights, (q @ k.mT * D**-0.5 + mask).softmax(-1), **EXACT)
+
+
+@pytest.mark.parametrize("shape", [(N, M), (1, M), (B, H, N, M), (B, 1, 1, M), (1, H, N, 1)])
+@pytest.mark.parametrize("kind", ["boolean", "additive"])
+def test_masks_of_all_shapes_that_broadcast_equal_those_of_torch(qkv, shape, kind):
+    mask = torch.randn(shape, dtype=torch.float64)
+    mask = mask > -0.5 if kind == "boolean" else mask
+    expected = F.scaled_dot_product_attention(*qkv, attn_mask=mask.expand(*mask.shape[:-1], M))
+    assert_close(scaled_dot_product_attention(*qkv, mask=mask)[0], expected.nan_to_num(0), **EXACT)
+
+
+def test_causal_attention_gives_future_positions_exactly_zero():
+    q, k = torch.randn(2, B, H, M, D)
+    weights = attention_weights(q, k, causal=True)
+    assert (weights.triu(1) == 0).all()
+    assert (weights.tril() > 0).sum() == B * H * M * (M + 1) // 2
+    assert_close(weights[:, :, 2, :3], attention_weights(q[:, :, 2:3], k[:, :, :3])[:, :, 0])
+
+
+@pytest.mark.parametrize("t", range(1, M + 1))
+def test_causal_queries_that_are_the_last_t_of_n_positions_see_as_much_as_in_the_whole(t):
+    q, k, v = torch.randn(3, B, H, M, D, dtype=torch.float64)
+    whole, weights = scaled_dot_product_attention(q, k, v, causal=True)
+    last, last_weights = scaled_dot_product_attention(q[:, :, -t:], k, v, causal=True)
+    assert_close(last, whole[:, :, -t:], **EXACT)
+    assert_close(last_weights, weights[:, :, -t:], **EXACT)
+
+
+def test_changing_a_future_token_leaves_the_past_as_it_was():
+    q, k, v = torch.randn(3, B, H, M, D, dtype=torch.float64)
+    before, _ = scaled_dot_product_attention(q, k, v, causal=True)
+    for x in (q, k, v):
+        x[:, :, 4] += 1.0
+    after, _ = scaled_dot_product_attention(q, k, v, causal=True)
+    assert_close(after[:, :, :4], before[:, :, :4], rtol=0, atol=0)
+    assert (after[:, :, 4:] != before[:, :, 4:]).all()
+
+
+@pytest.mark.parametrize("kind", ["boolean", "additive"])
+def test_a_mask_and_causal_together_let_through_what_both_do(kind):
+    q, k, v = torch.randn(3, B, H, M, D, dtype=torch.float64)
+    mask = torch.rand(M, M) > 0.3
+    both = mask & torch.ones(M, M, dtype=torch.bool).tril()
+    given = mask if kind == "boolean" else torch.zeros(M, M).masked_fill(~mask, -torch.inf)
+    expected = scaled_dot_product_attention(q, k, v, mask=both)[0]
+    assert_close(scaled_dot_product_attention(q, k, v, mask=given, causal=True)[0], expected, **EXACT)
+
+
+def test_padding_is_not_seen():
+    q, k, v = torch.randn(3, 2, H, M, D, dtype=torch.float64)
+    mask = padding_mask(torch.tensor([3, M]), M)
+    assert mask.shape == (2, 1, 1, M)
+    output, _ = scaled_dot_product_attention(q, k, v, mask=mask)
+    assert_close(output[0], scaled_dot_product_attention(q[:1], k[:1, :, :3], v[:1, :, :3])[0][0], **EXACT)
+    assert_close(output[1], scaled_dot_product_attention(q[1:], k[1:], v[1:])[0][0], **EXACT)
+
+
+@pytest.mark.parametrize("kind", ["boolean", "additive"])
+def test_a_query_that_may_see_nothing_gets_zeros_and_gives_no_nan_backwards(qkv, kind):
+    q, k, v = (x.requires_grad_() for x in qkv)
+    mask = torch.ones(N, M, dtype=torch.bool)
+    mask[2] = False
+    given = mask if kind == "boolean" else torch.zeros(N, M).masked_fill(~mask, -torch.inf)
+    output, weights = scaled_dot_product_attention(q, k, v, mask=given)
+    assert (output[:, :, 2] == 0).all()
+    assert (weights[:, :, 2] == 0).all()
+    others = [0, 1, 3, 4]
+    expected, _ = scaled_dot_product_attention(q[:, :, others], k, v)
+    assert_close(output[:, :, others], expected, **EXACT)
+    gradients = torch.autograd.grad(output.square().sum(), (q, k, v))
+    assert_close(gradients, torch.autograd.grad(expected.square().sum(), (q, k, v)), **EXACT)
+
+
+def test_causal_queries_before_the_first_key_get_zeros():
+    q, k, v = torch.randn(1, 1, 5, D), torch.randn(1, 1, 2, D), torch.randn(1, 1, 2, D)
+    output, _ = scaled_dot_product_attention(q, k, v, causal=True)
+    assert (output[:, :, :3] == 0).all()
+    assert_close(output[:, :, 3], v[:, :, 0])
+
+
+@pytest.mark.parametrize("n", [1, 3, 5, 8])
+@pytest.mark.parametrize("m", [1, 5, 7])
+def test_the_causal_mask_counts_from_the_end(n, m):
+    mask = causal_mask(n, m)
+    assert mask.tolist() == [[key - (m - 1) <= query - (n - 1) for key in range(m)] for query in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v", "message"),
+    [
+        ((2, 3, 5), (2, 3, 5), (2, 3, 5), "3, 3 and 3 axes: attention takes 4"),
+        ((1, 1, 5, 4), (1, 1, 5, 3), (1, 1, 5, 3), "queries have 4 channels and keys 3"),
+        ((1, 1, 5, 4), (1, 1, 6, 4), (1, 1, 7, 4), "there are 6 keys and 7 values"),
+        (
+            (1, 4, 5, 4),
+            (1, 2, 5, 4),
+            (1, 2, 5, 4),
+            r"q \(1, 4, 5, 4\), k \(1, 2, 5, 4\).* batch and heads must be the same",
+        ),
+        ((2, 1, 5, 4), (3, 1, 5, 4), (3, 1, 5, 4), "batch and heads must be the same"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused_with_both(q, k, v, message):
+    with pytest.raises(ValueError, match=message):
+        scaled_dot_product_attention(torch.zeros(q), torch.zeros(k), torch.zeros(v))
+
+
+def test_dtypes_and_devices_that_differ_are_refused_with_both():
+    x = torch.zeros(1, 1, 2, 3)
+    with pytest.raises(ValueError, match=r"q is torch.float32, k torch.float64 .*\.to\(dtype\)"):
+        scaled_dot_product_attention(x, x.double(), x)
+    with pytest.raises(ValueError, match=r"q is on cpu, k on meta and v on cpu.*\.to\(device\)"):
+        scaled_dot_product_attention(x, x.to("meta"), x)
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (torch.ones(N, M, dtype=torch.int64), r"the mask is torch.int64: make it boolean, .* \(mask.bool\(\)\)"),
+        (
+            torch.ones(N, M + 1, dtype=torch.bool),
+            rf"\({N}, {M + 1}\) does not fit attention of shape \({B}, {H}, {N}, {M}\)",
+        ),
+        (torch.ones(B, N, M, dtype=torch.bool), rf"\({B}, {N}, {M}\) does not fit .* it has 4 axes, or 2"),
+        (torch.ones(B + 1, 1, N, M), "does not fit"),
+        (torch.ones(N, M, device="meta"), "the mask is on meta, the tokens on cpu"),
+    ],
+)
+def test_masks_that_do_not_fit_are_refused(qkv, mask, message):
+    with pytest.raises(ValueError, match=message):
+        scaled_dot_product_attention(*qkv, mask=mask)
+
+
+# Positions.
+
+
+def test_1d_positions_are_those_worked_out_by_hand():
+    # Four channels are two pairs, of frequencies 1 and 1/100.
+    angles = torch.tensor([3.0, 0.03])
+    positions = sinusoidal_positions(5, 4)
+    assert positions.shape == (5, 4)
+    assert_close(positions[0], torch.tensor([0.0, 0, 1, 1]))
+    assert_close(positions[3], torch.cat([angles.sin(), angles.cos()]))
+
+
+@pytest.mark.parametrize("shift", [1, 5, 13])
+def test_a_shift_of_positions_is_a_rotation_that_is_the_same_everywhere(shift):
+    n, pairs = 17, 6
+    positions = sinusoidal_positions(n + shift, 2 * pairs).double()
+    angles = shift * 10000.0 ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
+    cosine, sine = angles.cos().diag(), angles.sin().diag()
+    rotation = torch.cat([torch.cat([cosine, sine], 1), torch.cat([-sine, cosine], 1)])
+    assert_close(rotation @ rotation.T, torch.eye(2 * pairs, dtype=torch.float64), **EXACT)
+    assert_close(positions[shift:], positions[:n] @ rotation.T, rtol=0, atol=1e-5)  # angles are float32
+
+
+def test_the_product_of_two_positions_depends_on_their_distance_only():
+    positions = sinusoidal_positions(30, 16)
+    products = positions @ positions.T
+    for distance in (0, 3, 11):
+        diagonal = products.diagonal(distance)
+        assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=0, atol=1e-5)
+
+
+def test_1d_positions_need_an_even_number_of_channels():
+    with pytest.raises(ValueError, match=r"dim \(7\) must be even .*: take 8"):
+        sinusoidal_positions(3, 7)
+
+
+def test_2d_positions_are_those_worked_out_by_hand():
+    # 8 channels are 2 for each of: sine and cosine of the row, sine and cosine of the column.
+    # Their frequencies are 10000 ** -(0 / 2) = 1 and 10000 ** -(1 / 2) = 1/100.
+    positions = sinusoidal_positions_2d((2, 3), 8)
+    row, column = torch.tensor([1.0, 0.01]), torch.tensor([2.0, 0.02])
+    assert positions.shape == (6, 8)
+    assert_close(positions[0], torch.tensor([0.0, 0, 1, 1, 0, 0, 1, 1]))
+    assert_close(positions[5], torch.cat([row.sin(), row.cos(), column.sin(), column.cos()]))
+
+
+def test_2d_positions_count_along_the_rows_first():
+    positions = sinusoidal_positions_2d((2, 3), 8)
+    rows, columns = positions[:, :4], positions[:, 4:]
+    assert_close(rows, rows[[0, 0, 0, 3, 3, 3]], rtol=0, atol=0)
+    assert_close(columns, columns[[0, 1, 2, 0, 1, 2]], rtol=0, atol=0)
+
+
+def test_2d_positions_of_all_places_differ():
+    positions = sinusoidal_positions_2d((13, 17), 8)
+    distances = torch.cdist(positions, positions) + torch.eye(13 * 17)
+    assert distances.min() > 0.005
+
+
+def test_2d_positions_need_a_multiple_of_four_channels():
+    with pytest.raises(ValueError, match=r"embed_dim \(190\) must be a multiple of 4 .*: use 'normal'"):
+        sinusoidal_positions_2d((2, 3), 190)

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
 
-from vit.attention import MECHANISMS, MultiHeadAttention
+from vit.attention import MECHANISMS, KeyValueCache, Mechanism, MultiHeadAttention, scaled_dot_product_attention
 
 B, N, H, D = 2, 5, 3, 7  # D channels in each of H heads
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
@@ -88,6 +89,226 @@ def test_permuting_the_tokens_permutes_the_output():
     assert_close(attention(tokens[:, order]), attention(tokens)[:, order], **EXACT)
 
 
+# Cross-attention, and widths that differ.
+
+
+def test_cross_attention_equals_that_of_torch_with_the_same_weights():
+    context_dim, m = 13, 7
+    ours = randomised(MultiHeadAttention(H * D, H, context_dim=context_dim))
+    theirs = nn.MultiheadAttention(H * D, H, kdim=context_dim, vdim=context_dim, batch_first=True).double()
+    k_weight, v_weight = ours.kv.weight.chunk(2)
+    state = {
+        "q_proj_weight": ours.q.weight,
+        "k_proj_weight": k_weight,
+        "v_proj_weight": v_weight,
+        "in_proj_bias": torch.cat([ours.q.bias, ours.kv.bias]),
+        "out_proj.weight": ours.proj.weight,
+        "out_proj.bias": ours.proj.bias,
+    }
+    theirs.load_state_dict(state)
+    x, context = torch.randn(B, N, H * D).double(), torch.randn(B, m, context_dim).double()
+    output, weights = theirs(x, context, context, average_attn_weights=False)
+    assert_close(ours(x, context), output, **EXACT)
+    assert_close(ours.weights(x, context), weights, **EXACT)
+    assert weights.shape == (B, H, N, m)
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"qkv_bias": False}, {"tie_qkv": True}, {"num_kv_heads": 1}, {"qk_norm": True}])
+def test_cross_attention_to_itself_is_self_attention(kwargs):
+    attention = randomised(MultiHeadAttention(H * D, H, **kwargs))
+    x = torch.randn(B, N, H * D, dtype=torch.float64)
+    assert_close(attention(x, x), attention(x), **EXACT)
+    assert_close(attention.weights(x, x), attention.weights(x), **EXACT)
+
+
+@pytest.mark.parametrize("context_dim", [None, 13])
+def test_permuting_the_context_changes_nothing(context_dim):
+    attention = randomised(MultiHeadAttention(H * D, H, context_dim=context_dim))
+    x, context = torch.randn(B, N, H * D).double(), torch.randn(B, 7, context_dim or H * D).double()
+    assert_close(attention(x, context[:, torch.randperm(7)]), attention(x, context), **EXACT)
+
+
+@pytest.mark.parametrize("context_dim", [None, 13])
+def test_key_value_and_output_widths_may_differ(context_dim):
+    attention = randomised(
+        MultiHeadAttention(11, H, context_dim=context_dim, key_dim=H * 2, value_dim=H * 5, out_dim=17)
+    )
+    x, context = torch.randn(B, N, 11).double(), torch.randn(B, 7, context_dim or 11).double()
+    q, k, v = attention.heads(x, context)
+    assert (q.shape, k.shape, v.shape) == ((B, H, N, 2), (B, H, 7, 2), (B, H, 7, 5))
+    output = attention(x, context)
+    assert output.shape == (B, N, 17)
+    mixed = (q @ k.mT * 2**-0.5).softmax(-1) @ v
+    assert_close(output, attention.proj(mixed.transpose(1, 2).flatten(2)), **EXACT)
+
+
+def test_tied_projections_make_the_logits_symmetric_and_are_a_third_of_the_weights():
+    attention = randomised(MultiHeadAttention(H * D, H, tie_qkv=True))
+    x = torch.randn(B, N, H * D, dtype=torch.float64)
+    q, k, v = attention.heads(x)
+    assert attention.qkv.weight.shape == (H * D, H * D)
+    assert_close(q @ k.mT, (q @ k.mT).mT, **EXACT)
+    assert_close(v, k, rtol=0, atol=0)
+    output, _ = scaled_dot_product_attention(q, k, v)
+    assert_close(attention(x), attention.proj(output.transpose(1, 2).flatten(2)), **EXACT)
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 3, 6])
+def test_grouped_heads_equal_separate_ones_whose_keys_and_values_are_copies(num_kv_heads):
+    heads = 6
+    grouped = randomised(MultiHeadAttention(heads * D, heads, num_kv_heads=num_kv_heads))
+    separate = randomised(MultiHeadAttention(heads * D, heads))
+
+    def copied(rows):
+        q, k, v = rows.split([heads * D, num_kv_heads * D, num_kv_heads * D])
+        k, v = (x.unflatten(0, (num_kv_heads, D)).repeat_interleave(heads // num_kv_heads, 0) for x in (k, v))
+        return torch.cat([q, k.flatten(0, 1), v.flatten(0, 1)])
+
+    state = {name: copied(x) if "qkv" in name else x for name, x in grouped.state_dict().items()}
+    separate.load_state_dict(state)
+    x = torch.randn(B, N, heads * D, dtype=torch.float64)
+    assert grouped.heads(x)[1].shape == (B, num_kv_heads, N, D)
+    assert_close(grouped(x), separate(x), **EXACT)
+    assert_close(grouped.weights(x), separate.weights(x), **EXACT)
+
+
+# What several heads are.
+
+
+def test_one_split_projection_equals_separate_heads_with_slices_of_its_weights():
+    attention = randomised(MultiHeadAttention(H * D, H))
+    x = torch.randn(B, N, H * D, dtype=torch.float64)
+    outputs = []
+    for h in range(H):
+        q, k, v = (
+            nn.functional.linear(x, weight[h * D : (h + 1) * D], bias[h * D : (h + 1) * D])
+            for weight, bias in zip(attention.qkv.weight.chunk(3), attention.qkv.bias.chunk(3), strict=True)
+        )
+        outputs.append((q @ k.mT * D**-0.5).softmax(-1) @ v)
+    assert_close(attention(x), attention.proj(torch.cat(outputs, dim=-1)), **EXACT)
+
+
+def test_projecting_the_joined_heads_is_the_sum_of_each_head_projected_by_its_columns():
+    attention = randomised(MultiHeadAttention(H * D, H))
+    x = torch.randn(B, N, H * D, dtype=torch.float64)
+    q, k, v = attention.heads(x)
+    heads, _ = scaled_dot_product_attention(q, k, v)
+    columns = attention.proj.weight.split(D, dim=1)
+    summed = sum(heads[:, h] @ columns[h].T for h in range(H)) + attention.proj.bias
+    assert_close(attention(x), summed, **EXACT)
+
+
+# Masks and caches.
+
+
+def test_masks_reach_the_heads():
+    attention = randomised(MultiHeadAttention(H * D, H))
+    x, mask = torch.randn(B, N, H * D, dtype=torch.float64), torch.rand(B, 1, N, N) > 0.4
+    q, k, v = attention.heads(x)
+    expected, weights = scaled_dot_product_attention(q, k, v, mask=mask)
+    assert_close(attention(x, mask=mask), attention.proj(expected.transpose(1, 2).flatten(2)), **EXACT)
+    assert_close(attention.weights(x, mask=mask), weights, **EXACT)
+
+
+CACHED = [name for name, mechanism in MECHANISMS.items() if "causal" in mechanism.takes]
+SHARING = [(name, shared) for name in CACHED for shared in (None, 1) if MECHANISMS[name].projected or not shared]
+
+
+@pytest.mark.parametrize(("mechanism", "num_kv_heads"), SHARING)
+@pytest.mark.parametrize("steps", [[1] * 7, [3, 1, 2, 1], [7]], ids=str)
+def test_step_by_step_with_a_cache_equals_the_full_causal_pass(mechanism, num_kv_heads, steps):
+    kwargs = {"mechanism": mechanism, "num_kv_heads": num_kv_heads}
+    attention = randomised(MultiHeadAttention(24, 4, causal=True, **kwargs))
+    x = torch.randn(B, 7, 24, dtype=torch.float64)
+    cache = KeyValueCache(max_length=9)
+    outputs = [attention(part, cache=cache) for part in x.split(steps, dim=1)]
+    assert cache.length == 7
+    assert_close(torch.cat(outputs, dim=1), attention(x), **EXACT)
+
+
+def test_a_cached_step_costs_as_much_as_the_tokens_so_far_and_no_more():
+    attention = MultiHeadAttention(H * D, H, causal=True, mechanism="talking").eval()
+    costs = []
+    cache = KeyValueCache(max_length=400)
+    with torch.no_grad():
+        for length in (100, 200, 400):
+            attention(torch.randn(1, length - 1 - cache.length, H * D), cache=cache)
+            with FlopCounterMode(display=False) as counter:
+                attention(torch.randn(1, 1, H * D), cache=cache)
+            costs.append(counter.get_total_flops())
+    projections = 2 * 4 * (H * D) ** 2
+    assert (costs[2] - projections) / (costs[1] - projections) == pytest.approx(2, rel=0.05)
+    assert (costs[1] - projections) / (costs[0] - projections) == pytest.approx(2, rel=0.05)
+
+
+def test_a_cache_is_for_causal_self_attention():
+    x = torch.randn(1, 2, H * D)
+    message = "a cache is for causal self-attention: build with causal=True, and pass no context"
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(H * D, H)(x, cache=KeyValueCache(5))
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(H * D, H, causal=True)(x, x, cache=KeyValueCache(5))
+
+
+# What does not fit.
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"key_dim": 20}, r"key_dim \(20\) must be divisible by num_heads \(3\): take key_dim 18"),
+        ({"value_dim": 2}, r"value_dim \(2\) must be divisible by num_heads \(3\): take value_dim 3"),
+        ({"num_kv_heads": 2}, r"num_heads \(3\) must be divisible by num_kv_heads \(2\)"),
+        ({"num_kv_heads": 0}, r"num_heads \(3\) and num_kv_heads \(0\) must be at least 1"),
+        ({"tie_qkv": True, "value_dim": 9}, r"tie_qkv needs one width .*embed_dim 21.*value_dim 9"),
+        ({"tie_qkv": True, "context_dim": 9}, r"tie_qkv needs one width .*context_dim 9"),
+        ({"tie_qkv": True, "num_kv_heads": 1}, r"tie_qkv needs one width .*num_kv_heads 1"),
+        (
+            {"mechanism": "simplified", "out_dim": 9},
+            r"SimplifiedAttention has no projections: .* \(21\), not \[9, 21\]",
+        ),
+        ({"mechanism": "simplified", "qk_norm": True}, "SimplifiedAttention has no projections"),
+        (
+            {"mechanism": "window", "causal": True},
+            "attention 'window' cannot be causal: choose one of softmax, chunked",
+        ),
+        ({"mechanism": "linear", "causal": True}, "attention 'linear' cannot be causal"),
+    ],
+)
+def test_widths_and_heads_that_do_not_go_together_are_refused(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(H * D, H, **kwargs)
+
+
+def test_tokens_that_do_not_fit_are_refused_with_both_values():
+    attention = MultiHeadAttention(H * D, H, context_dim=13)
+    x, context = torch.randn(B, N, H * D), torch.randn(B, N, 13)
+    with pytest.raises(ValueError, match=r"x has shape \(2, 5, 20\), but this attention takes \(batch, tokens, 21\)"):
+        attention(x[..., 1:], context)
+    with pytest.raises(ValueError, match=r"context has shape \(2, 5, 21\).*\(batch, tokens, 13\): check context_dim"):
+        attention(x, x)
+    with pytest.raises(ValueError, match=r"x has shape \(5, 21\)"):
+        attention(x[0], context)
+    with pytest.raises(ValueError, match=r"a context of width 13 \(context_dim\) .* width 21: pass the context"):
+        attention(x)
+    with pytest.raises(ValueError, match=r"x is torch\.float64 and the weights torch.float32"):
+        attention(x.double(), context)
+    with pytest.raises(ValueError, match="context is on meta and the weights on cpu"):
+        attention(x, context.to("meta"))
+
+
+def test_what_a_mechanism_cannot_do_is_refused_by_name_with_those_that_can():
+    x, mask = torch.randn(B, N, H * D), torch.ones(N, N, dtype=torch.bool)
+    with pytest.raises(
+        ValueError, match=r"LinearAttention takes no mask: leave it out, or choose one of softmax, chunked"
+    ):
+        MultiHeadAttention(H * D, H, mechanism="linear")(x, mask=mask)
+    with pytest.raises(ValueError, match="LinearAttention never forms the matrix of attention weights"):
+        MultiHeadAttention(H * D, H, mechanism="linear").weights(x)
+    with pytest.raises(ValueError, match=r"WindowAttention needs to know where the patches lie: pass grid"):
+        MultiHeadAttention(H * D, H, mechanism="window")(x)
+
+
 @pytest.mark.parametrize(
     ("embed_dim", "num_heads", "remedy"),
     [(190, 12, "take embed_dim 180, or another number of heads"), (5, 7, "take embed_dim 7, or another")],
@@ -106,7 +327,7 @@ def test_an_unknown_mechanism_is_refused_by_name_with_the_known_ones():
 
 
 def test_the_mechanism_is_made_of_its_name_and_arguments(monkeypatch):
-    class Shifted(nn.Module):
+    class Shifted(Mechanism):
         """Values, shifted."""
 
         def __init__(self, shift):

@@ -12,6 +12,7 @@ class KeyValueCache:
     Room for ``max_length`` tokens is taken at the first step, so that a step copies only what is new. Gradients
     do not flow into what is cached.
 
+    >>> import torch
     >>> from vit.attention import MultiHeadAttention
     >>> attention = MultiHeadAttention(8, 2, causal=True)
     >>> x = torch.randn(1, 3, 8)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vit.attention.functional import attention_weights
 from vit.attention.mechanisms.base import Mechanism
+from vit.attention.mechanisms.linear import widened
 from vit.attention.mechanisms.softmax import attend
 
 
@@ -41,7 +42,7 @@ class DifferentialAttention(Mechanism):
         (q1, q2), (k1, k2) = _halves(q), _halves(k)
         first, second = (attend(q, k, v, mask=mask, causal=causal) for q, k in ((q1, k1), (q2, k2)))
         difference = first - self.factor.to(v.dtype) * second
-        return self.norm(difference).to(v.dtype) * (1 - self.lambda_init)
+        return self.norm(widened(difference)).to(v.dtype) * (1 - self.lambda_init)
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """The difference, which may be negative: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""

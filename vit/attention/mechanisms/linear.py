@@ -70,8 +70,9 @@ def kernel_attention(q_features: Tensor, k_features: Tensor, v: Tensor) -> Tenso
     summary = einsum(k_features, v, "b h m f, b h m d -> b h f d")
     numerator = einsum(q_features, summary, "b h n f, b h f d -> b h n d")
     denominator = einsum(q_features, k_features.sum(dim=-2), "b h n f, b h f -> b h n")
-    # All features of a query may underflow; its output is then zero.
-    return numerator / denominator.clamp(min=torch.finfo(v.dtype).tiny)[..., None]
+    # All products of a query may underflow: its output is then zero, and its gradient finite.
+    underflown = denominator < torch.finfo(v.dtype).tiny ** 0.5
+    return numerator / denominator.masked_fill(underflown, 1.0)[..., None]
 
 
 def orthogonal_rows(rows: int, dim: int) -> Tensor:

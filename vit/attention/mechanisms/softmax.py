@@ -15,7 +15,11 @@ EXPLICIT_KEYS_INFERENCE = 1024
 
 
 class SoftmaxAttention(Mechanism):
-    """Every token attends to every token: ``softmax(q k^T / sqrt(d)) v`` (Vaswani et al. 2017, eq. 1)."""
+    """Every token attends to every token: ``softmax(q k^T / sqrt(d)) v`` (Vaswani et al. 2017, eq. 1).
+
+    Under ``torch.func.vmap`` torch runs its fused CPU kernel once for each image, and warns that this is slow; so do
+    the mechanisms built on this one.
+    """
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""

@@ -112,3 +112,63 @@ def test_compiling_a_block_does_not_turn_the_explicit_form_back_into_the_fused_k
 
     block = EncoderBlock(embed_dim=H * D, num_heads=H)
     assert not fused_kernels(block, torch.randn(B, N, H * D))
+
+
+# Masks.
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", [None, "boolean", "additive", "padding"])
+@pytest.mark.parametrize("n", [1, N, M])
+def test_masks_mean_the_same_to_both_kernels_forward_and_backward(dtype, causal, kind, n):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(B, H, length, D, dtype=dtype, requires_grad=True) for length in (n, M, M))
+    mask = torch.rand(B, 1, n, M) > 0.4
+    mask[0, :, 0] = False
+    masks = {
+        None: None,
+        "boolean": mask,
+        "additive": torch.randn(B, H, n, M).masked_fill(~mask, -torch.inf),
+        "padding": mask[:, :, :1],
+    }
+    expected = scaled_dot_product_attention(*(x.double() for x in (q, k, v)), mask=masks[kind], causal=causal)[0]
+    output = SoftmaxAttention()(q, k, v, mask=masks[kind], causal=causal)
+    tolerance = 1e-9 if dtype == torch.float64 else 0.05
+    assert_close(output.double(), expected, rtol=tolerance, atol=tolerance)
+    direction = torch.randn_like(expected)
+    gradients = torch.autograd.grad(output, (q, k, v), direction.to(dtype))
+    expected_gradients = torch.autograd.grad(expected, (q, k, v), direction)
+    assert_close(gradients, expected_gradients, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_masks_that_do_not_fit_are_refused_by_both_kernels(dtype):
+    q = torch.randn(B, H, N, D, dtype=dtype)
+    with pytest.raises(ValueError, match="does not fit attention of shape"):
+        SoftmaxAttention()(q, q, q, mask=torch.ones(N, N + 1, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"the mask is torch\.int64"):
+        SoftmaxAttention()(q, q, q, mask=torch.ones(N, N, dtype=torch.int64))
+    with pytest.raises(ValueError, match="there are 5 keys and 4 values"):
+        SoftmaxAttention()(q, q, q[:, :, 1:])
+
+
+def test_queries_in_float32_take_an_additive_mask_of_another_dtype():
+    q = torch.randn(B, H, N, D)
+    mask = torch.randn(N, N, dtype=torch.float64)
+    assert_close(SoftmaxAttention()(q, q, q, mask=mask), scaled_dot_product_attention(q, q, q, mask=mask)[0])
+
+
+def test_plain_causal_attention_needs_no_mask_in_memory():
+    class NoMask(FusedCalls):
+        """Fails where a mask is passed."""
+
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            assert (kwargs or {}).get("attn_mask") is None
+            return super().__torch_function__(function, types, args, kwargs)
+
+    q, last = torch.randn(B, H, N, D), torch.randn(B, H, 1, D)
+    with NoMask() as calls:
+        SoftmaxAttention()(q, q, q, causal=True)
+        SoftmaxAttention()(last, q, q, causal=True)
+    assert calls.count == 2

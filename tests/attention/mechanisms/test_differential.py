@@ -1,0 +1,74 @@
+"""Differential attention, against its formula and against softmax."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from vit.attention import MultiHeadAttention, scaled_dot_product_attention
+from vit.attention.mechanisms import DifferentialAttention
+
+B, H, N, M, D, E = 2, 3, 5, 7, 8, 13
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def qkv():
+    return torch.randn(B, H, N, D).double(), torch.randn(B, H, M, D).double(), torch.randn(B, H, M, E).double()
+
+
+def with_lambda(value, norm=False):
+    attention = DifferentialAttention(D, E).double()
+    for vector in (attention.lambda_q1, attention.lambda_k1, attention.lambda_q2, attention.lambda_k2):
+        nn.init.zeros_(vector)
+    attention.lambda_init = value  # exp(0) - exp(0) is gained
+    attention.norm = attention.norm if norm else nn.Identity()
+    return attention
+
+
+def test_with_lambda_zero_and_without_norm_it_is_softmax_attention_of_the_first_halves():
+    q, k, v = qkv()
+    expected, weights = scaled_dot_product_attention(q[..., : D // 2], k[..., : D // 2], v)
+    assert_close(with_lambda(0.0)(q, k, v), expected, **EXACT)
+    assert_close(with_lambda(0.0).weights(q, k), weights, **EXACT)
+
+
+@pytest.mark.parametrize(
+    "around", [{}, {"causal": True}, {"mask": torch.rand(N, M) > 0.3}], ids=["all", "past", "mask"]
+)
+def test_it_is_the_difference_of_two_maps_normalised_and_scaled(around):
+    q, k, v = qkv()
+    attention = DifferentialAttention(D, E, block_index=3).double()
+    nn.init.normal_(attention.norm.weight)
+    first, second = (
+        scaled_dot_product_attention(q[..., half], k[..., half], v, **around)[1]
+        for half in (slice(0, D // 2), slice(D // 2, D))
+    )
+    gained = (attention.lambda_q1 @ attention.lambda_k1).exp() - (attention.lambda_q2 @ attention.lambda_k2).exp()
+    factor = gained + 0.8 - 0.6 * math.exp(-0.9)
+    weights = first - factor * second
+    assert_close(attention.weights(q, k, **around), weights, **EXACT)
+    mixed = weights @ v
+    normed = mixed / (mixed.square().mean(-1, keepdim=True) + 1e-5).sqrt() * attention.norm.weight
+    assert_close(attention(q, k, v, **around), normed * (0.2 + 0.6 * math.exp(-0.9)), **EXACT)
+
+
+def test_halves_that_are_equal_leave_one_minus_lambda():
+    q, k, v = qkv()
+    q, k = (torch.cat([x[..., : D // 2]] * 2, -1) for x in (q, k))
+    expected, _ = scaled_dot_product_attention(q[..., : D // 2], k[..., : D // 2], v)
+    attention = with_lambda(0.4)
+    assert_close(attention(q, k, v), 0.6 * expected * 0.6, **EXACT)
+
+
+def test_lambda_starts_lower_in_the_first_blocks():
+    starts = [DifferentialAttention(D, E, block_index=i).lambda_init for i in range(12)]
+    assert starts[0] == pytest.approx(0.2)
+    assert starts == sorted(starts)
+    assert starts[11] == pytest.approx(0.778, abs=1e-3)
+
+
+def test_heads_that_cannot_be_halved_are_refused():
+    with pytest.raises(ValueError, match=r"splits each head in halves: .* \(7\) must be even; take another number"):
+        MultiHeadAttention(21, 3, mechanism="differential")

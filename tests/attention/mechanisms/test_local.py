@@ -1,0 +1,135 @@
+"""Windows and neighbourhoods, against masks written out place by place."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
+
+from vit.attention import scaled_dot_product_attention
+from vit.attention.mechanisms import NeighborhoodAttention, WindowAttention
+
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+SIDES = st.sampled_from([1, 2, 3, 5, 7, 8, 11, 13, 17])
+
+
+def qkv(tokens, batch=2, heads=3):
+    return (torch.randn(batch, heads, tokens, d, dtype=torch.float64, requires_grad=True) for d in (5, 5, 7))
+
+
+def same_window(a, b, size, window, shift):
+    """Whether two places of an axis are in one window, by cutting it at shift, shift + window, ..."""
+    if window >= size:
+        return True
+    cuts = [cut for cut in range(shift - window, size + window, window) if cut > 0]
+    return sum(cut <= a for cut in cuts) == sum(cut <= b for cut in cuts)
+
+
+def is_neighbor(query, key, size, kernel):
+    """Whether a key is among the kernel places of an axis nearest to the query that lie on the axis."""
+    first = query - kernel // 2
+    if first + kernel > size:
+        first = size - kernel
+    first = max(first, 0)
+    return first <= key < first + kernel
+
+
+def pattern(grid, prefix, sees):
+    """Which token sees which, one by one: prefix tokens all and are seen by all, patches where both axes agree."""
+    places = [None] * prefix + [(row, column) for row in range(grid[0]) for column in range(grid[1])]
+    mask = [
+        [p is None or q is None or (sees(p[0], q[0], grid[0]) and sees(p[1], q[1], grid[1])) for q in places]
+        for p in places
+    ]
+    return torch.tensor(mask)
+
+
+def assert_follows(mechanism, grid, prefix, sees):
+    q, k, v = qkv(prefix + grid[0] * grid[1])
+    expected, weights = scaled_dot_product_attention(q, k, v, mask=pattern(grid, prefix, sees))
+    output = mechanism(q, k, v, grid=grid)
+    assert_close(output, expected, **EXACT)
+    assert_close(mechanism.weights(q, k, grid=grid), weights, **EXACT)
+    direction = torch.randn_like(expected)
+    gradients = torch.autograd.grad(output, (q, k, v), direction)
+    assert_close(gradients, torch.autograd.grad(expected, (q, k, v), direction), **EXACT)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=SIDES, columns=SIDES, prefix=st.integers(0, 3), window=st.integers(1, 9), block_index=st.integers(0, 3))
+def test_a_patch_sees_its_window_and_the_cuts_of_every_other_block_lie_half_a_window_further(
+    rows, columns, prefix, window, block_index
+):
+    shift = window // 2 if block_index in (1, 3) else 0
+    assert_follows(
+        WindowAttention(window, block_index=block_index),
+        (rows, columns),
+        prefix,
+        lambda a, b, size: same_window(a, b, size, window, shift),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=SIDES, columns=SIDES, prefix=st.integers(0, 3), kernel=st.sampled_from([1, 3, 5, 7, 11]))
+def test_a_patch_sees_its_neighborhood_moved_inwards_at_the_border(rows, columns, prefix, kernel):
+    assert_follows(
+        NeighborhoodAttention(kernel), (rows, columns), prefix, lambda a, b, size: is_neighbor(a, b, size, kernel)
+    )
+
+
+@pytest.mark.parametrize("kernel", [3, 5, 7])
+def test_every_patch_has_as_many_neighbors(kernel):
+    q, k, _ = qkv(11 * 13)
+    seen = (NeighborhoodAttention(kernel).weights(q, k, grid=(11, 13)) > 0).sum(-1)
+    assert seen.unique().tolist() == [kernel**2]
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [WindowAttention(13), WindowAttention(17, block_index=1), NeighborhoodAttention(13), NeighborhoodAttention(15)],
+)
+def test_as_large_as_the_grid_it_is_softmax_attention(mechanism):
+    grid, prefix = (13, 11), 2
+    q, k, v = qkv(prefix + 13 * 11)
+    assert_close(mechanism(q, k, v, grid=grid), scaled_dot_product_attention(q, k, v)[0], **EXACT)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [WindowAttention(4), WindowAttention(4, block_index=1), WindowAttention(7), NeighborhoodAttention(5)],
+)
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_the_cost_grows_with_the_number_of_patches(mechanism, prefix):
+    flops = []
+    for side in (32, 64, 128):
+        q, k, v = torch.randn(3, 1, 1, prefix + side**2, 8, dtype=torch.bfloat16)  # explicit, which is counted
+        with FlopCounterMode(display=False) as counter:
+            mechanism(q, k, v, grid=(side, side))
+        flops.append(counter.get_total_flops())
+    assert flops[1] / flops[0] == pytest.approx(4, rel=0.15)
+    assert flops[2] / flops[1] == pytest.approx(4, rel=0.15)
+
+
+def test_only_windows_that_reach_over_the_border_need_a_mask():
+    assert WindowAttention(4).tiles(8, torch.device("cpu")).visible is None
+    assert WindowAttention(4, block_index=1).tiles(8, torch.device("cpu")).visible is not None
+
+
+@pytest.mark.parametrize("mechanism", [WindowAttention(3), NeighborhoodAttention(3)])
+def test_what_is_no_image_is_refused(mechanism):
+    q, k, v = qkv(10)
+    name = type(mechanism).__name__
+    with pytest.raises(ValueError, match=rf"{name} needs to know where the patches lie: pass grid=\(rows, columns\)"):
+        mechanism(q, k, v)
+    with pytest.raises(ValueError, match=r"grid \(3, 4\) has 12 patches, but there are 10 tokens"):
+        mechanism(q, k, v, grid=(3, 4))
+    with pytest.raises(ValueError, match=rf"{name} has 10 queries and 9 keys: it is self-attention"):
+        mechanism(q, k[:, :, 1:], v[:, :, 1:], grid=(3, 3))
+
+
+def test_sizes_that_do_not_exist_are_refused():
+    with pytest.raises(ValueError, match=r"window \(0\) must be at least 1"):
+        WindowAttention(0)
+    with pytest.raises(ValueError, match=r"kernel \(4\) must be odd and positive: take 3 or 5"):
+        NeighborhoodAttention(4)

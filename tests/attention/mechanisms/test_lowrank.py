@@ -1,0 +1,157 @@
+"""Landmarks, against softmax where they are as many as the tokens."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
+
+from vit.attention import scaled_dot_product_attention
+from vit.attention.mechanisms import LinformerAttention, NystromAttention
+from vit.attention.mechanisms.lowrank import nystrom, pseudo_inverse, segment_means
+
+B, H, D, E = 2, 3, 11, 13
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def qkv(n, m=None, scale=1.0):
+    q, k, v = torch.randn(B, H, n, D), torch.randn(B, H, m or n, D), torch.randn(B, H, m or n, E)
+    return tuple(x.double().requires_grad_() for x in (scale * q, scale * k, v))
+
+
+@pytest.mark.parametrize("n", [1, 5, 23])
+def test_as_many_landmarks_as_tokens_rebuild_softmax_attention(n):
+    torch.manual_seed(0)
+    inputs = qkv(n)
+    output = nystrom(*inputs, landmarks=n, iterations=40)
+    expected, _ = scaled_dot_product_attention(*inputs)
+    assert_close(output, expected, **EXACT)
+    direction = torch.randn_like(expected)
+    gradients = torch.autograd.grad(output, inputs, direction)
+    assert_close(gradients, torch.autograd.grad(expected, inputs, direction), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (5, 5), (23, 23), (65, 65), (5, 9), (9, 5)])
+def test_where_landmarks_are_not_fewer_than_tokens_it_is_softmax_attention(n, m):
+    q, k, v = qkv(n, m)
+    expected, _ = scaled_dot_product_attention(q, k, v)
+    for landmarks in (min(n, m), min(n, m) + 1):
+        assert_close(NystromAttention(landmarks)(q, k, v), expected, **EXACT)
+
+
+def test_fewer_landmarks_give_the_three_matrices_of_the_paper():
+    q, k, v = qkv(12)
+    landmarks = [x.unflatten(2, (4, 3)).mean(3) for x in (q, k)]
+
+    def softmax(a, b):
+        return (a @ b.mT * D**-0.5).softmax(-1)
+
+    inverse = torch.linalg.pinv(softmax(*landmarks))
+    expected = softmax(q, landmarks[1]) @ inverse @ softmax(landmarks[0], k) @ v
+    assert_close(NystromAttention(landmarks=4, iterations=60)(q, k, v), expected, rtol=1e-7, atol=1e-7)
+
+
+def test_more_landmarks_come_nearer_to_softmax():
+    torch.manual_seed(0)
+    q, k, v = qkv(64, scale=0.5)
+    expected, _ = scaled_dot_product_attention(q, k, v)
+    errors = [(NystromAttention(count)(q, k, v) - expected).square().mean().item() for count in (2, 16, 63)]
+    assert errors[0] > errors[1] > errors[2]
+
+
+def test_queries_and_keys_may_be_of_different_number():
+    q, k, v = qkv(5, 9)
+    assert NystromAttention(landmarks=3)(q, k, v).shape == (B, H, 5, E)
+
+
+def test_the_pseudo_inverse_is_that_of_torch():
+    matrix = torch.rand(B, H, 7, 7, dtype=torch.float64) + 3 * torch.eye(7, dtype=torch.float64)
+    assert_close(pseudo_inverse(matrix, 30), torch.linalg.pinv(matrix), **EXACT)
+
+
+def test_few_steps_of_the_pseudo_inverse_do_not_blow_up_what_is_nearly_zero():
+    nearly_singular = torch.tensor([[[[1.0, 0.0], [0.0, 1e-6]]]], dtype=torch.float64)
+    inverse = pseudo_inverse(nearly_singular, 6)
+    assert inverse[0, 0, 0, 0].item() == pytest.approx(1.0)
+    assert inverse[0, 0, 1, 1].item() == pytest.approx(1e-6 * (13 / 4) ** 6, rel=1e-3)  # each step: 13 / 4 times
+    assert pseudo_inverse(nearly_singular, 40)[0, 0, 1, 1].item() == pytest.approx(1e6)
+
+
+def test_segment_means_are_those_worked_out_by_hand():
+    x = torch.arange(6.0).reshape(1, 1, 6, 1)
+    assert segment_means(x, 3).flatten().tolist() == [0.5, 2.5, 4.5]
+    assert_close(segment_means(x, 6), x)
+
+
+def test_it_works_in_float32_where_inputs_are_narrower():
+    q, k, v = (x.detach().bfloat16() for x in qkv(23))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = NystromAttention(7)(q, k, v)
+    assert output.dtype == torch.bfloat16
+    assert_close(output, NystromAttention(7)(q.float(), k.float(), v.float()).bfloat16(), rtol=0, atol=0)
+
+
+# Linformer.
+
+
+def identity(grid):
+    """A linformer with one landmark for each patch."""
+    patches = grid[0] * grid[1]
+    attention = LinformerAttention(grid, landmarks=patches).double()
+    for mixture in (attention.k_mixture, attention.v_mixture):
+        mixture.data = torch.eye(patches, dtype=torch.float64).reshape(patches, *grid)
+    return attention
+
+
+@pytest.mark.parametrize("prefix", [0, 2])
+def test_identity_mixtures_are_softmax_attention(prefix):
+    q, k, v = qkv(prefix + 15)
+    expected, _ = scaled_dot_product_attention(q, k, v)
+    assert_close(identity((3, 5))(q, k, v, grid=(3, 5)), expected, **EXACT)
+
+
+def test_keys_and_values_are_mixed_by_their_own_matrices_and_the_prefix_is_not():
+    attention = LinformerAttention((3, 5), landmarks=4).double()
+    q, k, v = qkv(2 + 15)
+    e, f = (mixture.flatten(1) for mixture in (attention.k_mixture, attention.v_mixture))
+    mixed_k = torch.cat([k[:, :, :2], e @ k[:, :, 2:]], 2)
+    mixed_v = torch.cat([v[:, :, :2], f @ v[:, :, 2:]], 2)
+    expected, _ = scaled_dot_product_attention(q, mixed_k, mixed_v)
+    assert_close(attention(q, k, v, grid=(3, 5)), expected, **EXACT)
+
+
+def test_on_another_grid_patches_that_are_all_alike_still_add_up_to_as_much():
+    attention = LinformerAttention((3, 5), landmarks=4)
+    for mixture in (attention.k_mixture, attention.v_mixture):
+        torch.nn.init.constant_(mixture, 1 / 15)
+    q, one = torch.randn(1, 1, 77, D), torch.ones(1, 1, 77, 1)
+    k, v = torch.zeros(1, 1, 77, D), torch.rand(E) * one
+    assert_close(attention(q, k, v, grid=(7, 11)), v)
+
+
+def test_mixtures_are_of_the_grid_the_model_is_built_for():
+    with pytest.raises(ValueError, match="linformer mixes the patches of a grid: say which, by grid_size"):
+        LinformerAttention(None)
+    q, k, v = qkv(10)
+    with pytest.raises(ValueError, match="LinformerAttention needs to know where the patches lie"):
+        LinformerAttention((3, 3)).double()(q, k, v)
+
+
+@pytest.mark.parametrize("mechanism", ["nystrom", "linformer"])
+def test_the_cost_grows_with_the_number_of_tokens(mechanism):
+    flops = []
+    for side in (32, 64):
+        attention = NystromAttention(8) if mechanism == "nystrom" else LinformerAttention((side, side), 8)
+        around = {} if mechanism == "nystrom" else {"grid": (side, side)}
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            attention(*torch.randn(3, 1, 1, side**2, D, dtype=torch.bfloat16), **around)
+        flops.append(counter.get_total_flops())
+    assert flops[1] / flops[0] == pytest.approx(4, rel=0.1)
+
+
+def test_sizes_that_do_not_exist_are_refused():
+    with pytest.raises(ValueError, match=r"landmarks \(0\) must be at least 1"):
+        NystromAttention(0)
+    with pytest.raises(ValueError, match=r"iterations \(0\) must be at least 1"):
+        NystromAttention(4, 0)
+    with pytest.raises(ValueError, match=r"landmarks \(0\) must be at least 1"):
+        LinformerAttention((2, 2), 0)

@@ -1,0 +1,43 @@
+"""Self-attention without projections, against its formula."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from vit.attention import MultiHeadAttention, simplified_attention
+from vit.attention.mechanisms import SimplifiedAttention
+
+B, N, H, D = 2, 5, 3, 7
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_one_head_equals_the_function(similarity):
+    attention = MultiHeadAttention(D, 1, mechanism="simplified", mechanism_kwargs={"similarity": similarity})
+    x = torch.randn(B, N, D, dtype=torch.float64)
+    output, weights = simplified_attention(x, similarity)
+    assert_close(attention(x), output, **EXACT)
+    assert_close(attention.weights(x)[:, 0], weights, **EXACT)
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_several_heads_are_the_function_on_slices_of_the_channels(similarity):
+    attention = MultiHeadAttention(H * D, H, mechanism="simplified", mechanism_kwargs={"similarity": similarity})
+    x = torch.randn(B, N, H * D, dtype=torch.float64)
+    slices = [simplified_attention(part, similarity)[0] for part in x.split(D, dim=-1)]
+    assert_close(attention(x), torch.cat(slices, dim=-1), **EXACT)
+
+
+def test_it_has_nothing_to_learn():
+    assert not list(MultiHeadAttention(H * D, H, mechanism="simplified").parameters())
+
+
+def test_a_context_is_compared_as_it_is():
+    attention = MultiHeadAttention(D, 1, mechanism="simplified")
+    x, context = torch.randn(B, N, D).double(), torch.randn(B, 3, D).double()
+    assert_close(attention(x, context), (x @ context.mT).softmax(-1) @ context, **EXACT)
+
+
+def test_an_unknown_similarity_is_refused():
+    with pytest.raises(ValueError, match="unknown similarity 'euclid': choose 'dot' or 'cosine'"):
+        SimplifiedAttention("euclid")

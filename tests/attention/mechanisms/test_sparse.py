@@ -1,0 +1,134 @@
+"""Patterns and the best keys, against masks written out token by token."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
+
+from vit.attention import scaled_dot_product_attention
+from vit.attention.mechanisms import SparseAttention, TopKAttention
+
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+SIDES = st.sampled_from([1, 2, 3, 5, 7, 11])
+
+
+def qkv(n, m=None):
+    shapes = ((n, 5), (m or n, 5), (m or n, 7))
+    return tuple(torch.randn(2, 3, *shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
+
+
+def assert_same_forward_and_backward(ours, expected, inputs):
+    assert_close(ours, expected, **EXACT)
+    direction = torch.randn_like(expected)
+    gradients = torch.autograd.grad(ours, inputs, direction)
+    assert_close(gradients, torch.autograd.grad(expected, inputs, direction), **EXACT)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=SIDES,
+    columns=SIDES,
+    prefix=st.integers(0, 3),
+    block=st.none() | st.integers(1, 13),
+    stride=st.none() | st.integers(1, 13),
+)
+def test_a_patch_sees_its_block_and_every_patch_a_stride_apart(rows, columns, prefix, block, stride):
+    patches = rows * columns
+    mask = torch.ones(prefix + patches, prefix + patches, dtype=torch.bool)
+    for i in range(patches):
+        for j in range(patches):
+            near = i // (block or columns) == j // (block or columns)
+            apart = (i - j) % (stride or columns) == 0
+            mask[prefix + i, prefix + j] = near or apart
+    inputs = q, k, _ = qkv(prefix + patches)
+    expected, weights = scaled_dot_product_attention(*inputs, mask=mask)
+    sparse = SparseAttention(block, stride)
+    assert_same_forward_and_backward(sparse(*inputs, grid=(rows, columns)), expected, inputs)
+    assert_close(sparse.weights(q, k, grid=(rows, columns)), weights, **EXACT)
+
+
+@pytest.mark.parametrize("kwargs", [{"stride": 1}, {"block": 35}, {"block": 40, "stride": 3}])
+def test_the_full_pattern_is_softmax_attention(kwargs):
+    inputs = qkv(1 + 35)
+    full, _ = scaled_dot_product_attention(*inputs)
+    assert_same_forward_and_backward(SparseAttention(**kwargs)(*inputs, grid=(5, 7)), full, inputs)
+
+
+def test_by_default_two_steps_reach_every_patch_from_every_other():
+    q, k, _ = qkv(35)
+    seen = (SparseAttention().weights(q, k, grid=(5, 7)) > 0)[0, 0].double()
+    assert (seen.sum(-1) == 5 + 7 - 1).all()
+    assert ((seen @ seen) > 0).all()
+
+
+def test_the_cost_grows_with_n_to_the_power_of_three_halves():
+    flops = []
+    for side in (32, 64):
+        q, k, v = torch.randn(3, 1, 1, side**2, 8)
+        with FlopCounterMode(display=False) as counter:
+            SparseAttention()(q, k, v, grid=(side, side))
+        flops.append(counter.get_total_flops())
+    assert flops[1] / flops[0] == pytest.approx(8, rel=0.1)
+
+
+def test_the_pattern_is_of_an_image_and_sizes_are_positive():
+    q, k, v = qkv(10)
+    with pytest.raises(ValueError, match="SparseAttention needs to know where the patches lie"):
+        SparseAttention()(q, k, v)
+    with pytest.raises(ValueError, match=r"block \(0\) must be at least 1, or None"):
+        SparseAttention(block=0)
+    with pytest.raises(ValueError, match=r"stride \(-1\) must be at least 1, or None"):
+        SparseAttention(stride=-1)
+
+
+# Top-k.
+
+
+@pytest.mark.parametrize("k_best", [7, 8])
+def test_all_keys_kept_is_softmax_attention(k_best):
+    inputs = qkv(5, 7)
+    assert_same_forward_and_backward(TopKAttention(k_best)(*inputs), scaled_dot_product_attention(*inputs)[0], inputs)
+
+
+def test_one_key_kept_gives_its_value():
+    q, k, v = qkv(5, 7)
+    best = (q @ k.mT).argmax(-1)
+    expected = torch.take_along_dim(v, best[..., None], dim=-2)
+    assert_close(TopKAttention(1)(q, k, v), expected, **EXACT)
+
+
+@pytest.mark.parametrize("k_best", [2, 3])
+def test_the_best_keys_share_what_softmax_gives_them(k_best):
+    inputs = q, k, _ = qkv(5, 7)
+    order = (q @ k.mT).argsort(-1).argsort(-1)
+    expected, weights = scaled_dot_product_attention(*inputs, mask=order >= 7 - k_best)
+    assert_same_forward_and_backward(TopKAttention(k_best)(*inputs), expected, inputs)
+    assert_close(TopKAttention(k_best).weights(q, k), weights, **EXACT)
+    assert ((weights > 0).sum(-1) == k_best).all()
+
+
+def test_keys_that_tie_with_the_last_are_kept():
+    k = torch.tensor([3.0, 1.0, 1.0, 0.0]).reshape(1, 1, 4, 1)
+    weights = TopKAttention(2).weights(torch.ones(1, 1, 1, 1), k)
+    assert (weights[0, 0, 0] > 0).tolist() == [True, True, True, False]
+    assert weights[0, 0, 0, 1] == weights[0, 0, 0, 2]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_only_what_may_be_seen_is_among_the_best(causal):
+    inputs = q, k, _ = qkv(7)
+    mask = torch.rand(2, 1, 7, 7) > 0.5
+    mask[0, :, 3] = False
+    both = mask & torch.ones(7, 7, dtype=torch.bool).tril() if causal else mask.expand(2, 1, 7, 7)
+    logits = (q @ k.mT).masked_fill(~both, -torch.inf)
+    best = (logits.argsort(-1).argsort(-1) >= 7 - 2) & both
+    expected, _ = scaled_dot_product_attention(*inputs, mask=best)
+    assert_same_forward_and_backward(TopKAttention(2)(*inputs, mask=mask, causal=causal), expected, inputs)
+    assert (expected[0, :, 3] == 0).all()
+
+
+def test_no_key_kept_is_refused():
+    with pytest.raises(ValueError, match=r"k \(0\) must be at least 1"):
+        TopKAttention(0)

@@ -1,0 +1,55 @@
+"""The cache of keys and values."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from vit.attention import KeyValueCache
+
+B, H, D, E = 2, 3, 5, 7
+
+
+def test_it_returns_all_so_far_in_order():
+    k, v = torch.randn(B, H, 6, D), torch.randn(B, H, 6, E)
+    cache = KeyValueCache(max_length=6)
+    for start, end in [(0, 1), (1, 4), (4, 6)]:
+        all_k, all_v = cache.append(k[:, :, start:end], v[:, :, start:end])
+        assert cache.length == end
+        assert_close(all_k, k[:, :, :end], rtol=0, atol=0)
+        assert_close(all_v, v[:, :, :end], rtol=0, atol=0)
+
+
+def test_nothing_so_far_is_copied_at_a_step():
+    cache = KeyValueCache(max_length=3)
+    first, _ = cache.append(torch.randn(B, H, 1, D), torch.randn(B, H, 1, E))
+    second, _ = cache.append(torch.randn(B, H, 2, D), torch.randn(B, H, 2, E))
+    assert first.data_ptr() == second.data_ptr()
+
+
+def test_what_is_cached_has_no_gradient():
+    k = torch.randn(B, H, 1, D, requires_grad=True)
+    assert not any(x.requires_grad for x in KeyValueCache(1).append(k, k))
+
+
+def test_a_cache_that_is_too_short_says_how_many_are_needed():
+    cache = KeyValueCache(max_length=4)
+    cache.append(torch.randn(B, H, 3, D), torch.randn(B, H, 3, E))
+    with pytest.raises(
+        ValueError, match=r"room for 4 tokens .*, and 5 are needed \(3 so far and 2 new\): make a longer"
+    ):
+        cache.append(torch.randn(B, H, 2, D), torch.randn(B, H, 2, E))
+    assert cache.length == 3
+    with pytest.raises(ValueError, match=r"max_length \(0\) must be at least 1"):
+        KeyValueCache(0)
+
+
+@pytest.mark.parametrize("other", [(B + 1, H, 1, D), (B, H + 1, 1, D), (B, H, 1, D + 1)])
+def test_tokens_of_another_layer_or_batch_are_refused_and_leave_it_as_it_was(other):
+    cache = KeyValueCache(max_length=4)
+    k, v = torch.randn(B, H, 3, D), torch.randn(B, H, 3, D)
+    cache.append(k, v)
+    with pytest.raises(ValueError, match=r"the cache holds torch\.float32 of shape .* one cache serves one layer"):
+        cache.append(torch.randn(other), torch.randn(other))
+    with pytest.raises(ValueError, match=r"what comes is torch\.float64"):
+        cache.append(k[:, :, :1].double(), v[:, :, :1].double())
+    assert cache.length == 3
