@@ -2,6 +2,7 @@
 
 from vit.attention.cache import KeyValueCache
 from vit.attention.functional import (
+    attention_logits,
     attention_weights,
     causal_mask,
     padding_mask,
@@ -18,6 +19,7 @@ __all__ = [
     "KeyValueCache",
     "Mechanism",
     "MultiHeadAttention",
+    "attention_logits",
     "attention_weights",
     "causal_mask",
     "padding_mask",

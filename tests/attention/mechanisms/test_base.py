@@ -10,7 +10,7 @@ from vit.attention.mechanisms import Mechanism, build
 class Recorded(Mechanism):
     """Keeps what it is given."""
 
-    def __init__(self, num_heads, strength=1.0, block_index=0):
+    def __init__(self, num_heads: int, strength: float = 1.0, block_index: int = 0):
         super().__init__()
         self.given = (num_heads, strength, block_index)
 
@@ -38,6 +38,12 @@ def test_what_is_not_an_argument_is_refused_with_those_that_are():
         build("linear", MECHANISMS, {"window": 3})
     with pytest.raises(ValueError, match="unknown attention 'quantum': choose one of softmax, chunked, window"):
         build("quantum", MECHANISMS, {})
+
+
+@pytest.mark.parametrize("value", ["many", 2.5, True, [3]])
+def test_an_option_of_another_type_is_refused_in_one_line(value):
+    with pytest.raises(ValueError, match=r"^window \(.*\) of attention 'window' must be a whole number$"):
+        build("window", MECHANISMS, {"window": value})
 
 
 def test_a_mechanism_takes_what_its_forward_names():

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 from torch import Tensor, nn
 
@@ -53,7 +53,7 @@ def build(name: str, mechanisms: dict[str, type[Mechanism]], options: dict[str, 
     """Make the mechanism of that name, from the user's options and what its constructor names of ``offered``.
 
     Raises:
-        ValueError: If there is no mechanism of that name, or an option is unknown or missing.
+        ValueError: If there is no mechanism of that name, or an option is unknown or not of its type.
     """
     if name not in mechanisms:
         raise ValueError(f"unknown attention {name!r}: choose one of {', '.join(mechanisms)}")
@@ -64,6 +64,10 @@ def build(name: str, mechanisms: dict[str, type[Mechanism]], options: dict[str, 
         raise ValueError(
             f"attention {name!r} has no argument {unknown[0]!r}: it takes {', '.join(known) if known else 'none'}"
         )
+    kinds = get_type_hints(mechanisms[name].__init__)
+    for option, value in options.items():
+        if kinds.get(option) in (int, int | None) and type(value) not in (int, type(None)):
+            raise ValueError(f"{option} ({value!r}) of attention {name!r} must be a whole number")
     return mechanisms[name](**{key: value for key, value in offered.items() if key in wanted} | options)
 
 

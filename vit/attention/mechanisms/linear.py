@@ -7,7 +7,6 @@ Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels 
 """
 
 import torch
-import torch.nn.functional as F
 from einops import einsum
 from torch import Tensor
 
@@ -27,7 +26,7 @@ class LinearAttention(Mechanism):
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
         check_qkv(q, k, v)
         with torch.autocast(q.device.type, enabled=False):
-            return kernel_attention(F.elu(widened(q)) + 1, F.elu(widened(k)) + 1, widened(v)).to(v.dtype)
+            return kernel_attention(elu_plus_one(widened(q)), elu_plus_one(widened(k)), widened(v)).to(v.dtype)
 
 
 class RandomFeatureAttention(Mechanism):
@@ -63,6 +62,12 @@ class RandomFeatureAttention(Mechanism):
         x = x * x.shape[-1] ** -0.25
         projected = einsum(x, self.projection.to(x.dtype), "b h n d, f d -> b h n f")
         return projected - x.square().sum(dim=-1, keepdim=True) / 2
+
+
+def elu_plus_one(x: Tensor) -> Tensor:
+    """``x + 1`` above zero and ``exp(x)`` below, which is positive and smooth."""
+    # torch.compile assumes other strides of F.elu's gradient than it has, and stops (backend "aot_eager", torch 2.15).
+    return x.relu() + x.clamp(max=0).exp()
 
 
 def kernel_attention(q_features: Tensor, k_features: Tensor, v: Tensor) -> Tensor:
