@@ -2,6 +2,8 @@
 # make test       lint and all tests
 # make cifar10    the 10-minute CIFAR-10 run (DATA=folder for images of your own)
 # make bench      time Lightning against a bare loop
+# make bench-attention   compare all attention mechanisms, half an hour (DATA=folder to train on images)
+# make notebook   open the notebooks in Jupyter
 # make lint       ruff, and fix what it can
 # Each makes .venv first if it is missing, and repairs it if an install was interrupted or pyproject.toml changed.
 
@@ -11,7 +13,7 @@ SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
 	$$p -c '$(SUITABLE)' 2>/dev/null && command -v $$p && break; done)
 
-.PHONY: demo test test-fast cifar10 bench lint
+.PHONY: demo test test-fast cifar10 bench bench-attention notebook lint
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed-train
@@ -30,6 +32,12 @@ cifar10: $(VENV)/installed-train
 
 bench: $(VENV)/installed-train
 	$(BIN)/python benchmarks/overhead.py
+
+bench-attention: $(VENV)/installed-train
+	$(BIN)/python benchmarks/attention.py $(if $(DATA),--data $(DATA))
+
+notebook: $(VENV)/installed-notebook
+	$(BIN)/jupyter lab notebooks
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff format .

@@ -9,7 +9,7 @@ import pytest
 from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
-ABSOLUTE_PATH = re.compile(r"(?<![\w.~-])(/(home|work|root|Users|tmp|opt|usr|mnt)/|[A-Z]:\\)")
+ABSOLUTE_PATH = re.compile(r"(?<![\w.~-])(/(home|root|Users|tmp|opt|usr|mnt|workspace)/|[A-Z]:\\)")
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 

@@ -1,11 +1,13 @@
-"""What the README says to type runs."""
+"""What the README and the contributing guide say to type runs."""
 
 import re
 from pathlib import Path
 
 import pytest
+import torch
 
 import vit
+from vit.attention import MECHANISMS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -21,6 +23,24 @@ def test_its_python_runs_from_top_to_bottom():
     assert [part.shape for part in names["maps"]] == [(8, 192, 8, 8)] * 2
     assert names["weights"].shape == (1, 12, 65, 65)
     assert names["weights"].sum(-1).allclose(names["weights"].new_ones(()))
+
+
+def test_the_mechanism_of_the_contributing_guide_works_in_a_model_and_refuses_what_it_does_not_take(monkeypatch):
+    monkeypatch.setattr(vit.attention.multihead, "MECHANISMS", table := dict(MECHANISMS))
+    monkeypatch.setattr(vit.attention, "MECHANISMS", table)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL)
+    names: dict = {}
+    exec(code, names)
+    assert names["logits"].shape == (2, 10)
+    block = names["model"].blocks[0]
+    assert block.attn.mechanism.b.tolist() == [[[-0.5]]] * 12
+    names["logits"].square().sum().backward()
+    assert block.attn.mechanism.b.grad.abs().sum() > 0
+    assert block.attn.weights(torch.randn(2, 5, 192)).shape == (2, 12, 5, 5)
+    with pytest.raises(ValueError, match="attention 'sigmoid' cannot be causal"):
+        vit.attention.MultiHeadAttention(192, 12, mechanism="sigmoid", causal=True)
+    with pytest.raises(ValueError, match="attention 'sigmoid' has no argument 'shift': it takes offset"):
+        vit.VisionTransformer(attention="sigmoid", attention_kwargs={"shift": 1.0})
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"configs/\w+\.yaml|docs/images/\w+\.png|\w+\.md", README))))

@@ -1,5 +1,9 @@
 """Chunked attention, against the explicit form."""
 
+import math
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -72,6 +76,19 @@ def test_float32_is_right_to_five_digits_and_bfloat16_to_two():
     assert_close(narrow.double(), expected, rtol=0.03, atol=0.03)
 
 
+@pytest.mark.parametrize("batched", [(0, None, None), (None, 0, None), (None, None, 0), (None, 0, 0)], ids=str)
+def test_under_vmap_any_of_its_inputs_may_be_batched(batched):
+    inputs = [torch.randn(B, H, length, d, dtype=torch.float64) for length, d in ((N, D), (M, D), (M, E))]
+    arguments = [x if dim is None else torch.stack([x, x + 1, -x]) for x, dim in zip(inputs, batched, strict=True)]
+
+    def gradients(attend):
+        loss = torch.func.grad(lambda q, k, v: attend(q, k, v).square().sum(), argnums=(0, 1, 2))
+        return torch.func.vmap(loss, in_dims=batched)(*arguments)
+
+    expected = gradients(lambda q, k, v: (q @ k.mT * D**-0.5).softmax(-1) @ v)
+    assert_close(gradients(ChunkedAttention(5)), expected, **EXACT)
+
+
 def test_weights_are_those_of_the_formula():
     q, k, v = qkv()
     _, weights = scaled_dot_product_attention(q, k, v, causal=True)
@@ -88,3 +105,48 @@ def test_what_does_not_fit_is_refused():
         ChunkedAttention()(q, k, v[:, :, 1:])
     with pytest.raises(ValueError, match=r"no gradient to a mask: detach it, or use attention 'softmax'"):
         ChunkedAttention()(q, k, v, mask=torch.zeros(N, M, requires_grad=True))
+
+
+PEAK = """
+import sys
+from pathlib import Path
+
+import torch
+
+from vit.attention import scaled_dot_product_attention
+from vit.attention.mechanisms import ChunkedAttention
+
+
+def tokens(count):
+    return [torch.randn(1, 2, count, 32, requires_grad=True) for _ in range(3)]
+
+
+def step(q, k, v):
+    attend = ChunkedAttention() if sys.argv[1] == "chunked" else lambda *qkv: scaled_dot_product_attention(*qkv)[0]
+    attend(q, k, v).sum().backward()
+
+
+step(*tokens(512))  # libraries take the buffers they need
+qkv = tokens(int(sys.argv[2]))
+Path("/proc/self/clear_refs").write_text("5")  # the peak becomes what is held now
+status = Path("/proc/self/status")
+before = int(status.read_text().split("VmHWM:")[1].split()[0])
+step(*qkv)
+print(int(status.read_text().split("VmHWM:")[1].split()[0]) - before)
+"""
+
+
+def peak_kilobytes(kind, tokens):
+    """Peak memory of a forward and a backward pass beyond what the process held, in a process of its own."""
+    command = [sys.executable, "-c", PEAK, kind, str(tokens)]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory of a process from /proc")
+def test_its_memory_is_under_a_tenth_of_the_explicit_form_and_grows_with_the_number_of_tokens():
+    explicit, chunked = peak_kilobytes("explicit", 4096), peak_kilobytes("chunked", 4096)
+    assert explicit > 3 * 4096**2 * 2 * 4 / 1024 * 0.9  # at least three N x N matrices of two heads in float32
+    assert chunked < 0.1 * explicit
+    slope = math.log(peak_kilobytes("chunked", 16384) / chunked, 4)
+    assert slope < 1.2

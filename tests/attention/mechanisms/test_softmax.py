@@ -114,6 +114,21 @@ def test_compiling_a_block_does_not_turn_the_explicit_form_back_into_the_fused_k
     assert not fused_kernels(block, torch.randn(B, N, H * D))
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("key_dim", "value_dim"), [(4, 11), (11, 4)])
+def test_values_of_another_width_are_computed_by_the_fused_kernel_too(key_dim, value_dim, causal):
+    q, k, v = (torch.randn(B, H, M, d, dtype=torch.float64, requires_grad=True) for d in (key_dim, key_dim, value_dim))
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        output = SoftmaxAttention()(q, k, v, causal=causal)
+    assert any("flash" in event.key for event in profiler.key_averages())
+    expected, _ = scaled_dot_product_attention(q, k, v, causal=causal)
+    assert_close(output, expected, rtol=1e-9, atol=1e-9)
+    direction = torch.randn_like(expected)
+    gradients = torch.autograd.grad(output, (q, k, v), direction)
+    expected_gradients = torch.autograd.grad(expected, (q, k, v), direction)
+    assert_close(gradients, expected_gradients, rtol=1e-9, atol=1e-9)
+
+
 # Masks.
 
 

@@ -26,7 +26,7 @@ class ChunkedAttention(Mechanism):
         chunk: Keys that are looked at together.
     """
 
-    def __init__(self, chunk: int = 128) -> None:
+    def __init__(self, chunk: int = 64) -> None:
         super().__init__()
         if chunk < 1:
             raise ValueError(f"chunk ({chunk}) must be at least 1")
@@ -62,11 +62,10 @@ class _Chunked(torch.autograd.Function):
             logits = _chunk_logits(q, k, mask, causal, keys).to(wide)
             # Finite also where all keys so far are masked, or infinity minus infinity would be NaN.
             new_largest = torch.maximum(largest, logits.amax(-1, keepdim=True)).clamp(min=torch.finfo(wide).min)
-            rescale = (largest - new_largest).exp()
             exponentials = (logits - new_largest).exp()
+            rescale = (largest - new_largest).exp()
             total = total * rescale + exponentials.sum(-1, keepdim=True)
-            values = einsum(exponentials.to(v.dtype), v[..., keys, :], "b h n m, b h m d -> b h n d")
-            output = output * rescale + values
+            output = output * rescale + einsum(exponentials.to(v.dtype), v[..., keys, :], "b h n m, b h m d -> b h n d")
             largest = new_largest
         blind = total == 0
         log_total = (largest + total.log()).masked_fill(blind, 0.0)
@@ -84,19 +83,26 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, mask, output, log_total = ctx.saved_tensors
-        scale = q.shape[-1] ** -0.5
         # The softmax's gradient needs sum_m weights * grad_weights, which is output * grad_output summed over d.
         mean_grad = (output * grad_output).to(log_total.dtype).sum(-1, keepdim=True)
-        grad_q, grad_k, grad_v = torch.zeros_like(q), [], []
+        # Filled in place: small results kept between large temporaries would scatter the allocator's free memory, and
+        # the process would grow with N x N after all. The products make them batched under vmap, whatever else is.
+        grad_q, grad_k, grad_v = (torch.zeros_like(x * mean_grad[..., :1, :]) for x in (q, k, v))
         for start in range(0, k.shape[-2], ctx.chunk):
             keys = slice(start, start + ctx.chunk)
             weights = (_chunk_logits(q, k, mask, ctx.causal, keys) - log_total).exp()
-            grad_weights = einsum(grad_output, v[..., keys, :], "b h n d, b h m d -> b h n m")
-            grad_logits = (weights * (grad_weights - mean_grad)).to(q.dtype)
-            grad_q = grad_q + einsum(grad_logits, k[..., keys, :] * scale, "b h n m, b h m d -> b h n d")
-            grad_k.append(einsum(grad_logits, q * scale, "b h n m, b h n d -> b h m d"))
-            grad_v.append(einsum(weights.to(v.dtype), grad_output, "b h n m, b h n d -> b h m d"))
-        return grad_q, torch.cat(grad_k, -2), torch.cat(grad_v, -2), None, None, None
+            grad_v[..., keys, :] = einsum(weights.to(v.dtype), grad_output, "b h n m, b h n d -> b h m d")
+            grad_logits = _grad_logits(weights, grad_output, v[..., keys, :], mean_grad).to(q.dtype)
+            grad_q += einsum(grad_logits, k[..., keys, :], "b h n m, b h m d -> b h n d")
+            grad_k[..., keys, :] = einsum(grad_logits, q, "b h n m, b h n d -> b h m d")
+            del weights, grad_logits  # before the next ones are made
+        scale = q.shape[-1] ** -0.5
+        return scale * grad_q, scale * grad_k, grad_v, None, None, None
+
+
+def _grad_logits(weights: Tensor, grad_output: Tensor, v: Tensor, mean_grad: Tensor) -> Tensor:
+    grad_weights = einsum(grad_output, v, "b h n d, b h m d -> b h n m")
+    return weights * (grad_weights - mean_grad)
 
 
 def _chunk_logits(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, keys: slice) -> Tensor:

@@ -36,14 +36,26 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causa
         return scaled_dot_product_attention(q, k, v, mask=mask, causal=causal)[0]
     check_qkv(q, k, v)
     n, m = q.shape[-2], k.shape[-2]
-    if mask is None and causal and n == m:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
     # is_causal counts from the first key, which is wrong where the queries are the last positions.
-    mask = join_masks(mask, causal, n, m, q.device)
+    is_causal = causal and mask is None and n == m
+    if not is_causal:
+        mask = join_masks(mask, causal, n, m, q.device)
     if mask is not None:
         check_mask(mask, (*q.shape[:2], n, m), q.device)
         mask = mask if mask.dtype == torch.bool else mask.to(q.dtype)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    return _fused(q, k, v, mask, is_causal)
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+    key_dim, value_dim = q.shape[-1], v.shape[-1]
+    if key_dim == value_dim or q.device.type != "cpu":
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
+    # The fused CPU kernel takes one width only. Filling up with zeros changes no product, and was measured to
+    # take 0.3 to 0.9 of the time of what torch does otherwise (d 16 to 64, 65 to 4,097 tokens; level in one case).
+    width = max(key_dim, value_dim)
+    q, k, v = (F.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
+    output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=key_dim**-0.5)
+    return output[..., :value_dim]
 
 
 def _explicit_is_faster(q: Tensor, k: Tensor) -> bool:
