@@ -23,6 +23,8 @@ def test_its_python_runs_from_top_to_bottom():
     assert [part.shape for part in names["maps"]] == [(8, 192, 8, 8)] * 2
     assert names["weights"].shape == (1, 12, 65, 65)
     assert names["weights"].sum(-1).allclose(names["weights"].new_ones(()))
+    assert names["answers"].shape == (8, 5, 192)
+    assert [step.shape for step in names["steps"]] == [(8, 1, 192)] * 7
 
 
 def test_the_mechanism_of_the_contributing_guide_works_in_a_model_and_refuses_what_it_does_not_take(monkeypatch):
@@ -43,6 +45,8 @@ def test_the_mechanism_of_the_contributing_guide_works_in_a_model_and_refuses_wh
         vit.VisionTransformer(attention="sigmoid", attention_kwargs={"shift": 1.0})
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"configs/\w+\.yaml|docs/images/\w+\.png|\w+\.md", README))))
+@pytest.mark.parametrize(
+    "name", sorted(set(re.findall(r"configs/\w+\.yaml|[\w/]+\.png|[\w/]+\.ipynb|\w+\.md", README)))
+)
 def test_the_files_it_names_exist(name):
     assert (ROOT / name).exists()

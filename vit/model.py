@@ -43,7 +43,9 @@ class VisionTransformer(nn.Module):
         fc_norm: Whether the final norm comes after pooling instead of before; None means yes for "mean", as timm.
         attention: Name of the attention mechanism: softmax, chunked, window, neighborhood, sparse, topk, linear,
             performer, lowrank, linformer, simplified, talking, differential or gated.
-        attention_kwargs: Arguments of the attention mechanism, by name, such as ``window`` for window.
+        attention_kwargs: Arguments of the mechanism by name: chunked (chunk), window (window), neighborhood (kernel),
+            sparse (block, stride), topk (k), performer (num_features), lowrank (landmarks, iterations), linformer
+            (landmarks), simplified (similarity).
         dropout: Probability that a channel is zeroed after the embedding and after each projection, in [0, 1).
         drop_path: Probability that an image skips the last block's branches, in [0, 1); it grows linearly
             from 0 at the first block.

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 import vit
 from vit.attention import MECHANISMS, MultiHeadAttention
 from vit.attention.mechanisms import build
+from vit.attention.mechanisms.base import options_of
 
 EVERY = pytest.mark.parametrize("name", MECHANISMS)
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
@@ -240,6 +241,16 @@ def test_linformers_of_a_model_are_built_for_its_grid():
 def test_no_file_of_the_package_is_long():
     folder = Path(vit.attention.__file__).parent
     assert [file.name for file in folder.rglob("*.py") if len(file.read_text().splitlines()) > 350] == []
+
+
+def test_the_help_of_the_command_line_names_every_mechanism_and_its_arguments():
+    text = " ".join(vit.VisionTransformer.__doc__.split())
+    names = text.split("Name of the attention mechanism: ")[1].split(". attention_kwargs")[0]
+    assert names.replace(" or ", ", ").split(", ") == list(MECHANISMS)
+    described = text.split("Arguments of the mechanism by name: ")[1].split(". dropout")[0]
+    options = {name: options_of(mechanism) for name, mechanism in MECHANISMS.items()}
+    expected = [f"{name} ({', '.join(arguments)})" for name, arguments in options.items() if arguments]
+    assert described == ", ".join(expected)
 
 
 @EVERY

@@ -42,6 +42,16 @@ def make_folders(root: Path, splits: dict[str, list[str]]) -> None:
             ["--model.embed_dim", "190", "--model.num_heads", "12"],
             "embed_dim (190) must be divisible by num_heads (12)",
         ),
+        (["--model.attention", "windw"], "unknown attention 'windw': choose one of softmax, chunked, window"),
+        (["--model.attention_kwargs.window", "2"], "attention 'softmax' has no argument 'window': it takes none"),
+        (
+            ["--model.attention", "window", "--model.attention_kwargs.window", "two"],
+            "window ('two') of attention 'window' must be a whole number",
+        ),
+        (
+            ["--model.attention", "differential", "--model.embed_dim", "12", "--model.num_heads", "4"],
+            "differential attention splits each head in halves: its queries' channels (3) must be even",
+        ),
         (["--model.ema_decay", "1.5"], "ema_decay (1.5) must be between 0 and 1"),
         (["--data.crop_padding", "9"], "crop_padding (9) must be smaller than the image (8, 8)"),
         (["--data", "Digitz"], "no data module Digitz: choose one of CIFAR10, CIFAR100, Digits, ImageFolder"),

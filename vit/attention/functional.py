@@ -16,7 +16,8 @@ def simplified_attention(x: Tensor, similarity: Literal["dot", "cosine"] = "dot"
     ``weights = softmax(x x^T)`` and ``output = weights x``: each token becomes a mean of all tokens, itself
     included, in which those that are like it count more. "dot" compares by the raw product, which also grows
     with the length of the tokens; "cosine" by the cosine of their angle. There is no scale and no projection,
-    so there is nothing to learn: it is where the idea of attention starts.
+    so there is nothing to learn: it is where the idea of attention starts. Long tokens give "dot" almost all
+    weight on one token, and "cosine" always spreads it over all; the scale below lies between.
 
     >>> x = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
     >>> output, weights = simplified_attention(x)
@@ -78,7 +79,7 @@ def attention_weights(
 
 
 def attention_logits(q: Tensor, k: Tensor, scale: float | None = None) -> Tensor:
-    """Scaled products of queries and keys: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+    """Products of queries and keys, times ``scale`` or ``d ** -0.5``: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
     if scale is None:
         scale = q.shape[-1] ** -0.5
     # Scaling q and not the product: torch.compile turns "product, scale, softmax, product" back into the
@@ -123,6 +124,8 @@ def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:
 
 def padding_mask(lengths: Tensor, m: int) -> Tensor:
     """Which of m keys are tokens and not padding, for sequences of these lengths: (B,) -> (B, 1, 1, m), boolean.
+
+    Combined with other boolean masks by ``&``.
 
     >>> padding_mask(torch.tensor([1, 3]), 3).squeeze().int()
     tensor([[1, 0, 0],

@@ -85,7 +85,7 @@ class MultiHeadAttention(nn.Module):
         self._check_widths("embed_dim" if key_dim is None else "key_dim", self.key_dim)
         self._check_widths("embed_dim" if value_dim is None else "value_dim", self.value_dim)
         head_dim, value_head_dim = self.key_dim // num_heads, self.value_dim // num_heads
-        self.mechanism = build(
+        inside = build(
             mechanism,
             MECHANISMS,
             mechanism_kwargs or {},
@@ -96,15 +96,16 @@ class MultiHeadAttention(nn.Module):
             block_index=block_index,
             grid_size=grid_size,
         )
-        if causal and "causal" not in self.mechanism.takes:
+        if causal and "causal" not in inside.takes:
             raise ValueError(f"attention {mechanism!r} cannot be causal: choose one of {_that_take('causal')}")
+        if inside.projected:
+            self._make_projections(qkv_bias)
+        else:
+            self._check_unprojected(type(inside).__name__, out_dim, qk_norm)
         self.q_norm = nn.LayerNorm(head_dim, eps=1e-6) if qk_norm else nn.Identity()
         self.k_norm = nn.LayerNorm(head_dim, eps=1e-6) if qk_norm else nn.Identity()
-        if self.mechanism.projected:
-            self._make_projections(qkv_bias, out_dim)
-        else:
-            self._check_unprojected(type(self.mechanism).__name__, out_dim, qk_norm)
-            self.proj = nn.Identity()
+        self.mechanism = inside
+        self.proj = nn.Linear(self.value_dim, out_dim) if inside.projected else nn.Identity()
 
     def forward(
         self,
@@ -174,7 +175,7 @@ class MultiHeadAttention(nn.Module):
         # LayerNorm returns float32 under autocast on CUDA; attention wants one dtype for all three.
         return q.to(v.dtype), k.to(v.dtype), v
 
-    def _make_projections(self, qkv_bias: bool, out_dim: int) -> None:
+    def _make_projections(self, qkv_bias: bool) -> None:
         kv_dims = [dim * self.num_kv_heads // self.num_heads for dim in (self.key_dim, self.value_dim)]
         self.split_dims = [self.key_dim, *kv_dims]
         if self.tie_qkv:
@@ -185,7 +186,6 @@ class MultiHeadAttention(nn.Module):
         else:
             self.q = nn.Linear(self.embed_dim, self.key_dim, bias=qkv_bias)
             self.kv = nn.Linear(self.context_dim, sum(kv_dims), bias=qkv_bias)
-        self.proj = nn.Linear(self.value_dim, out_dim)
 
     def _project(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         source = x if context is None else context

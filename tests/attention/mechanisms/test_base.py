@@ -40,10 +40,14 @@ def test_what_is_not_an_argument_is_refused_with_those_that_are():
         build("quantum", MECHANISMS, {})
 
 
-@pytest.mark.parametrize("value", ["many", 2.5, True, [3]])
+@pytest.mark.parametrize("value", ["many", 2.5, True, [3], None])
 def test_an_option_of_another_type_is_refused_in_one_line(value):
     with pytest.raises(ValueError, match=r"^window \(.*\) of attention 'window' must be a whole number$"):
         build("window", MECHANISMS, {"window": value})
+
+
+def test_none_is_taken_where_it_means_something():
+    assert build("sparse", MECHANISMS, {"block": None, "stride": 3}).stride == 3
 
 
 def test_a_mechanism_takes_what_its_forward_names():

@@ -31,8 +31,8 @@ class Mechanism(nn.Module):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls.takes = _parameters(cls.forward) - {"q", "k", "v"}
-        cls.weights_take = _parameters(cls.weights) - {"q", "k"}
+        cls.takes = frozenset(_parameters(cls.forward)) - {"q", "k", "v"}
+        cls.weights_take = frozenset(_parameters(cls.weights)) - {"q", "k"}
 
     def weights(self, q: Tensor, k: Tensor) -> Tensor:
         """Attention of every query over every key: (B, H, N, d), (B, H, M, d) -> (B, H, N, M).
@@ -60,17 +60,26 @@ def build(name: str, mechanisms: dict[str, type[Mechanism]], options: dict[str, 
     wanted = _parameters(mechanisms[name].__init__)
     unknown = [option for option in options if option not in wanted]
     if unknown:
-        known = sorted(wanted - set(OFFERED))
-        raise ValueError(
-            f"attention {name!r} has no argument {unknown[0]!r}: it takes {', '.join(known) if known else 'none'}"
-        )
+        known = ", ".join(options_of(mechanisms[name])) or "none"
+        raise ValueError(f"attention {name!r} has no argument {unknown[0]!r}: it takes {known}")
     kinds = get_type_hints(mechanisms[name].__init__)
     for option, value in options.items():
-        if kinds.get(option) in (int, int | None) and type(value) not in (int, type(None)):
+        kind = kinds.get(option)
+        if kind in (int, int | None) and not (type(value) is int or (value is None and kind is not int)):
             raise ValueError(f"{option} ({value!r}) of attention {name!r} must be a whole number")
     return mechanisms[name](**{key: value for key, value in offered.items() if key in wanted} | options)
 
 
-def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+def options_of(mechanism: type[Mechanism]) -> list[str]:
+    """What a user can choose of a mechanism: the arguments of its constructor that its surroundings do not offer.
+
+    >>> from vit.attention import MECHANISMS
+    >>> options_of(MECHANISMS["sparse"])
+    ['block', 'stride']
+    """
+    return [name for name in _parameters(mechanism.__init__) if name not in OFFERED]
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return frozenset(p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds) - {"self"}
+    return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds and p.name != "self"]

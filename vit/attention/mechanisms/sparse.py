@@ -94,11 +94,11 @@ def _attend_in_groups(q: Tensor, k: Tensor, v: Tensor, prefix: int, block: int, 
     logits = [einsum(q, k_prefix, "b h n d, b h m d -> b h n m")]
     for layout in (in_block, apart):
         products = einsum(_to_groups(q, *layout), _to_groups(k, *layout), "b h g n d, b h g m d -> b h g n m")
-        places = _to_groups(torch.arange(n, device=q.device)[None, None, :, None] + 1, *layout)
-        places = rearrange(places, "1 1 g l 1 -> g l") - 1  # -1 is padding
+        places = _places(n, q.device, *layout)
         visible = rearrange(places >= 0, "g m -> g 1 m")
-        if layout is apart:  # what is in the block has been seen there
-            visible = visible & (places[:, :, None] // block != places[:, None, :] // block)
+        if layout is apart:  # those in the block have been seen there
+            of_query, of_key = rearrange(places // block, "g n -> g n 1"), rearrange(places // block, "g m -> g 1 m")
+            visible = visible & (of_query != of_key)
         logits.append(_from_groups(products.masked_fill(~visible, -torch.inf), n, layout[0]))
     weights = torch.cat(logits, dim=-1).softmax(dim=-1)
     to_prefix, to_block, to_apart = weights.split([part.shape[-1] for part in logits], dim=-1)
@@ -115,6 +115,12 @@ def _to_groups(x: Tensor, layout: str, size: dict[str, int]) -> Tensor:
     (length,) = size.values()
     padded = F.pad(x, (0, 0, 0, -x.shape[-2] % length))
     return rearrange(padded, f"b h {layout} d -> b h g l d", **size)
+
+
+def _places(n: int, device: torch.device, layout: str, size: dict[str, int]) -> Tensor:
+    """Where the tokens of each group stand in the sequence: (groups, tokens of a group), -1 for padding."""
+    counted = rearrange(torch.arange(1, n + 1, device=device), "n -> 1 1 n 1")
+    return rearrange(_to_groups(counted, layout, size), "1 1 g l 1 -> g l") - 1
 
 
 def _from_groups(x: Tensor, n: int, layout: str) -> Tensor:
