@@ -1,8 +1,9 @@
 """Every attention mechanism on the same task and at the same sizes: accuracy, time, memory.
 
-Trains the same small Vision Transformer with each mechanism for as many steps (on the handwritten digits, or on the
-class folders of --data), then measures one attention layer (64 channels, 2 heads, batch 1, float32) forward and
-backward over 64 to 16,384 tokens. Writes a table (attention.md), the numbers (attention.json) and two plots.
+Measures one attention layer (64 channels, 2 heads, batch 1, float32) forward and backward over 64 to 16,384 tokens, and
+trains the same small Vision Transformer with each mechanism for as many steps on the handwritten digits. Writes a table
+(attention.md), the numbers (attention.json) and two plots. With --data it trains on class folders of images instead,
+with the model and recipe of configs/cifar10_quick.yaml, and writes attention_images.*.
 
     python benchmarks/attention.py [--data data/cifar10-jpeg] [--steps 1600] [--mechanisms softmax window ...]
 """
@@ -50,7 +51,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="class folders of images to train on instead of the digits")
     parser.add_argument("--steps", type=int, help="training steps of each mechanism (1,600 on digits, 800 on images)")
     parser.add_argument("--mechanisms", nargs="+", choices=MECHANISMS, default=list(MECHANISMS), metavar="NAME")
-    parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS, help="lengths to measure, squares of numbers")
+    parser.add_argument(
+        "--tokens", type=int, nargs="*", help="lengths to measure, squares; by default none with --data"
+    )
     parser.add_argument(
         "--rounds", type=int, default=9, help="interleaved measurements of each time, fewer where they take minutes"
     )
@@ -64,7 +67,8 @@ def main() -> None:
     steps = options.steps or (800 if options.data else 1600)
     path = options.out / ("attention_images.json" if options.data else "attention.json")
     result: dict[str, Any] = {"made": _made(), "steps": steps, "training": {}, "cost": {}}
-    for tokens in options.tokens:
+    lengths = ([] if options.data else TOKENS) if options.tokens is None else options.tokens
+    for tokens in lengths:
         result["cost"][str(tokens)] = costs(options.mechanisms, tokens, options.rounds, result["cost"])
         path.write_text(json.dumps(result, indent=1) + "\n")
     for name in options.mechanisms:
@@ -74,7 +78,8 @@ def main() -> None:
     report = table(result)
     path.with_suffix(".md").write_text(report)
     draw_accuracy(result, path.with_name(path.stem + "_accuracy.png"))
-    draw_cost(result, path.with_name(path.stem + "_cost.png"))
+    if result["cost"]:
+        draw_cost(result, path.with_name(path.stem + "_cost.png"))
     print(report)
 
 
@@ -148,8 +153,8 @@ def peak_bytes(name: str, tokens: int) -> dict[str, int]:
     return {"forward": forward, MEASURED: _peak() - before}
 
 
-def slope(values: dict[str, float]) -> float | None:
-    """Exponent of the growth between the last two lengths, where one is four times the other."""
+def slope(values: dict[str, float]) -> float:
+    """Exponent of the growth between the last two lengths: log-log slope."""
     (short, first), (long, second) = list(values.items())[-2:]
     return math.log(second / first) / math.log(int(long) / int(short))
 
@@ -162,25 +167,34 @@ def series(result: dict[str, Any], name: str, what: str) -> dict[str, float]:
 
 def table(result: dict[str, Any]) -> str:
     """The results as Markdown."""
-    longest = list(result["cost"])[-1]
     lines = [
         f"Made by `{result['made']['command']}` on {result['made']['machine']}, {result['made']['date']}.",
-        f"Accuracy: last of {result['steps']} steps, one run. Time and memory: one attention layer, forward and "
-        f"backward, at {int(longest):,} tokens; the slope is the exponent of their growth up to there.",
-        "",
-        "| mechanism | options in training | test accuracy | training | time | slope | memory | slope |",
-        "|---|---|---|---|---|---|---|---|",
+        f"Accuracy: after {result['steps']:,} steps, one run each, so that small differences may be chance.",
     ]
+    head = ["mechanism", "options in training", "test accuracy", "training"]
+    if result["cost"]:
+        longest = list(result["cost"])[-1]
+        lines[-1] += (
+            f" Time and memory: one layer, {MEASURED}, at {int(longest):,} tokens; slope: exponent of their growth."
+        )
+        head += ["time", "slope", "memory", "slope"]
+    lines += ["", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name, trained in result["training"].items():
         options = ", ".join(f"{key} {value}" for key, value in trained["options"].items())
         cells = [name, options, f"{100 * trained['test_accuracy']:.1f} %", f"{trained['seconds']:.0f} s"]
-        for what, unit, scale in (("seconds", "ms", 1e3), ("bytes", "MB", 1e-6)):
-            values = series(result, name, what)
-            reached = longest in values
-            cells += [f"{scale * values[longest]:,.0f} {unit}" if reached else "too much"]
-            cells += [f"{slope(values):.2f}" if len(values) > 1 else ""]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(f"| {' | '.join(cells + _cost_cells(result, name))} |")
     return "\n".join(lines) + "\n"
+
+
+def _cost_cells(result: dict[str, Any], name: str) -> list[str]:
+    """Time and memory at the greatest length, each with the slope up to there."""
+    cells = []
+    for what, unit, scale in (("seconds", "ms", 1e3), ("bytes", "MB", 1e-6)) if result["cost"] else ():
+        values = series(result, name, what)
+        longest = list(result["cost"])[-1]
+        cells.append(f"{scale * values[longest]:,.0f} {unit}" if longest in values else "too much")
+        cells.append(f"{slope(values):.2f}" if longest in values and len(values) > 1 else "")
+    return cells
 
 
 def _affordable(name: str, tokens: int, before: dict[str, Any]) -> bool:

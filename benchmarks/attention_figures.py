@@ -27,7 +27,7 @@ def draw_accuracy(result: dict[str, Any], path: Path) -> None:
         known = [points[name] for name in names if name in points]
         if known:
             axes.scatter(*zip(*known, strict=True), color=color, s=40, label=family, zorder=2)
-    axes.set_xscale("log")
+    axes.set_xlim(0, 1.15 * max(seconds for seconds, _ in points.values()))
     axes.set(xlabel="seconds of training (the same number of steps)", ylabel="test accuracy, %")
     _label(axes, points)
     axes.legend(frameon=False)
