@@ -5,6 +5,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 MEASURED = "forward and backward"
 # Okabe and Ito's palette: told apart by colour-blind readers.
@@ -27,7 +28,8 @@ def draw_accuracy(result: dict[str, Any], path: Path) -> None:
         known = [points[name] for name in names if name in points]
         if known:
             axes.scatter(*zip(*known, strict=True), color=color, s=40, label=family, zorder=2)
-    axes.set_xlim(0, 1.15 * max(seconds for seconds, _ in points.values()))
+    slowest, fastest = (choose(seconds for seconds, _ in points.values()) for choose in (max, min))
+    axes.set_xlim(fastest - 0.1 * slowest, 1.1 * slowest)
     axes.set(xlabel="seconds of training (the same number of steps)", ylabel="test accuracy, %")
     _label(axes, points)
     axes.legend(frameon=False)
@@ -69,17 +71,22 @@ def _line(axes: Axes, result: dict[str, Any], name: str, what: str, scale: float
 
 
 def _label(axes: Axes, points: dict[str, tuple[float, float]]) -> None:
-    """Write each name beside its point, moved up or down until no two lie on each other."""
+    """Write each name beside its point, where it lies on no other point or name."""
     axes.figure.draw_without_rendering()
-    taken: list[Any] = []
-    for name, point in sorted(points.items(), key=lambda item: -item[1][1]):
-        for shift in (0, -11, 11, -22, 22, -33, 33, -44, 44):
-            text = axes.annotate(name, point, xytext=(7, shift - 3), textcoords="offset points", fontsize=9)
+    centres = axes.transData.transform(list(points.values()))
+    taken = [Bbox.from_bounds(x - 7, y - 7, 14, 14) for x, y in centres]
+    near = [("left", 7, 0), ("right", -7, 0), ("center", 0, 9), ("center", 0, -9)]
+    places = near + [(side, right, 2 * up) for side, right, up in near[2:]] + [("left", 5, 9), ("left", 5, -9)]
+    for name, point in points.items():
+        for side, right, up in places:
+            style = {"ha": side, "va": "center", "fontsize": 9}
+            text = axes.annotate(name, point, xytext=(right, up), textcoords="offset points", **style)
             box = text.get_window_extent()
             if not any(box.overlaps(other) for other in taken):
-                taken.append(box)
                 break
-            text.remove()
+            text.set_visible(False)
+        text.set_visible(True)
+        taken.append(box)
 
 
 def _plain(axes: Axes) -> None:

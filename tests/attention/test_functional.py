@@ -122,6 +122,13 @@ def test_an_unknown_similarity_is_refused():
         simplified_attention(torch.randn(1, 2, 3), similarity="euclid")
 
 
+def test_tokens_without_a_batch_are_refused():
+    with pytest.raises(
+        ValueError, match=r"x has shape \(2, 3\): simplified attention takes \(batch, tokens, channels\)"
+    ):
+        simplified_attention(torch.randn(2, 3))
+
+
 # Why the scale is there.
 
 

@@ -26,8 +26,10 @@ def simplified_attention(x: Tensor, similarity: Literal["dot", "cosine"] = "dot"
              [0.2690, 0.7310]]])
 
     Raises:
-        ValueError: If ``similarity`` is neither "dot" nor "cosine".
+        ValueError: If ``similarity`` is neither "dot" nor "cosine", or ``x`` has not three axes.
     """
+    if x.ndim != 3:
+        raise ValueError(f"x has shape {tuple(x.shape)}: simplified attention takes (batch, tokens, channels)")
     if similarity not in ("dot", "cosine"):
         raise ValueError(f"unknown similarity {similarity!r}: choose 'dot' or 'cosine'")
     compared = x if similarity == "dot" else torch.nn.functional.normalize(x, dim=-1)
