@@ -206,6 +206,16 @@ def test_models_take_images_of_another_size_and_a_gradient_reaches_every_paramet
 
 
 @EVERY
+@pytest.mark.parametrize("size", [(12, 20), (20, 28)])
+def test_intermediate_features_of_a_model_end_in_its_features(name, size):
+    model, images = small_model(name).eval(), torch.randn(2, 3, *size)
+    final, features = model.forward_intermediates(images, output_fmt="NLC", return_prefix_tokens=True)
+    assert_close(final, model.forward_features(images), rtol=0, atol=0)
+    patches, prefix = features[-1]
+    assert_close(model.norm(torch.cat([prefix, patches], dim=1)), final, rtol=0, atol=0)
+
+
+@EVERY
 def test_a_model_learns_one_batch_by_heart(name):
     torch.manual_seed(0)
     model = small_model(name)

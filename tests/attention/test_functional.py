@@ -297,6 +297,7 @@ def test_dtypes_and_devices_that_differ_are_refused_with_both():
             rf"\({N}, {M + 1}\) does not fit attention of shape \({B}, {H}, {N}, {M}\)",
         ),
         (torch.ones(B, N, M, dtype=torch.bool), rf"\({B}, {N}, {M}\) does not fit .* it has 4 axes, or 2"),
+        (torch.ones(H, N, M, dtype=torch.bool), rf"\({H}, {N}, {M}\) does not fit .* it has 4 axes, or 2"),
         (torch.ones(B + 1, 1, N, M), "does not fit"),
         (torch.ones(N, M, device="meta"), "the mask is on meta, the tokens on cpu"),
     ],

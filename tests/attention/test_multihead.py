@@ -151,6 +151,9 @@ def test_tied_projections_make_the_logits_symmetric_and_are_a_third_of_the_weigh
     assert_close(v, k, rtol=0, atol=0)
     output, _ = scaled_dot_product_attention(q, k, v)
     assert_close(attention(x), attention.proj(output.transpose(1, 2).flatten(2)), **EXACT)
+    context = torch.randn(B, 7, H * D, dtype=torch.float64)
+    expected, _ = scaled_dot_product_attention(q, *2 * [attention.heads(context)[1]])
+    assert_close(attention(x, context), attention.proj(expected.transpose(1, 2).flatten(2)), **EXACT)
 
 
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 3, 6])

@@ -139,7 +139,7 @@ def padding_mask(lengths: Tensor, m: int) -> Tensor:
 def join_masks(mask: Tensor | None, causal: bool, n: int, m: int, device: torch.device) -> Tensor | None:
     """One mask that says the same as ``mask`` and ``causal`` together; None if every query may see every key."""
     # A single query is the last position, from which all is past.
-    if not causal or (n == 1 and m > 0):
+    if not causal or n == 1:
         return mask
     past = causal_mask(n, m, device)
     if mask is None:

@@ -106,13 +106,17 @@ def test_a_query_whose_features_all_underflow_gets_zeros():
 
 
 @pytest.mark.parametrize("attention", [LinearAttention(), RandomFeatureAttention(D, 16)])
-def test_sums_are_taken_in_float32_where_inputs_are_narrower(attention):
-    q, k, v = (x.detach() for x in qkv(torch.bfloat16))
+def test_sums_are_taken_in_float32_under_autocast_and_where_inputs_are_narrower(attention):
+    q, k, v = (x.detach() for x in qkv())
+    expected = attention(q, k, v)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = attention(q, k, v)
+        output = attention(q.float(), k.float(), v.float())
+    assert output.dtype == torch.float32
+    assert_close(output.double(), expected, rtol=1e-4, atol=1e-4)
+    narrow = [x.bfloat16() for x in (q, k, v)]
+    output = attention(*narrow)
     assert output.dtype == torch.bfloat16
-    expected = attention(q.float(), k.float(), v.float())
-    assert_close(output, expected.bfloat16(), rtol=0, atol=0)
+    assert_close(output, attention(*(x.float() for x in narrow)).bfloat16(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("attention", [LinearAttention(), RandomFeatureAttention(D, 16)])

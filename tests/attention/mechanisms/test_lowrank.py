@@ -82,12 +82,17 @@ def test_segment_means_are_those_worked_out_by_hand():
     assert_close(segment_means(x, 6), x)
 
 
-def test_it_works_in_float32_where_inputs_are_narrower():
-    q, k, v = (x.detach().bfloat16() for x in qkv(23))
+def test_products_are_taken_in_float32_under_autocast_and_where_inputs_are_narrower():
+    q, k, v = (x.detach() for x in qkv(23))
+    expected = NystromAttention(7)(q, k, v)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = NystromAttention(7)(q, k, v)
+        output = NystromAttention(7)(q.float(), k.float(), v.float())
+    assert output.dtype == torch.float32
+    assert_close(output.double(), expected, rtol=1e-3, atol=1e-3)
+    narrow = [x.bfloat16() for x in (q, k, v)]
+    output = NystromAttention(7)(*narrow)
     assert output.dtype == torch.bfloat16
-    assert_close(output, NystromAttention(7)(q.float(), k.float(), v.float()).bfloat16(), rtol=0, atol=0)
+    assert_close(output, NystromAttention(7)(*(x.float() for x in narrow)).bfloat16(), rtol=0, atol=0)
 
 
 # Linformer.
