@@ -108,6 +108,7 @@ def test_what_does_not_fit_is_refused():
 
 
 PEAK = """
+import ctypes
 import sys
 from pathlib import Path
 
@@ -128,6 +129,7 @@ def step(q, k, v):
 
 step(*tokens(512))  # libraries take the buffers they need
 qkv = tokens(int(sys.argv[2]))
+ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back, or it would serve the next step unseen
 Path("/proc/self/clear_refs").write_text("5")  # the peak becomes what is held now
 status = Path("/proc/self/status")
 before = int(status.read_text().split("VmHWM:")[1].split()[0])
@@ -137,9 +139,13 @@ print(int(status.read_text().split("VmHWM:")[1].split()[0]) - before)
 
 
 def peak_kilobytes(kind, tokens):
-    """Peak memory of a forward and a backward pass beyond what the process held, in a process of its own."""
+    """Peak memory of a forward and a backward pass beyond what was held; the least of three processes.
+
+    What the allocator keeps from before, or has no fitting hole for, differs from process to process and only adds.
+    """
     command = [sys.executable, "-c", PEAK, kind, str(tokens)]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(3)]
+    return min(int(run.stdout) for run in runs)
 
 
 @pytest.mark.slow

@@ -31,6 +31,9 @@ class ChunkedAttention(Mechanism):
         if chunk < 1:
             raise ValueError(f"chunk ({chunk}) must be at least 1")
         self.chunk = chunk
+        # Else torch.compile in torch 2.11 takes the backward pass apart, and hands it zeros. Not below the class,
+        # as this loads the compiler.
+        torch.compiler.allow_in_graph(_Chunked)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
