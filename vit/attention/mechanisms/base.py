@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, get_type_hints
 
+from einops import einsum
 from torch import Tensor, nn
 
 
@@ -44,6 +45,10 @@ class Mechanism(nn.Module):
             f"{type(self).__name__} never forms the matrix of attention weights, which is what makes it fast: "
             "there is nothing to show; train with attention 'softmax' to see weights"
         )
+
+    def mix(self, weights: Tensor, v: Tensor, **around: Any) -> Tensor:
+        """What ``forward`` makes of the values by these weights: (B, H, N, M), (B, H, M, e) -> (B, H, N, e)."""
+        return einsum(weights, v, "b h n m, b h m d -> b h n d")
 
 
 OFFERED = ("num_heads", "embed_dim", "head_dim", "value_head_dim", "block_index", "grid_size")

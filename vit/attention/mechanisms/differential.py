@@ -4,6 +4,7 @@ Letters in the einops patterns: b batch, h heads, n tokens, d channels of a half
 """
 
 import math
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -41,14 +42,20 @@ class DifferentialAttention(Mechanism):
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
         (q1, q2), (k1, k2) = _halves(q), _halves(k)
         first, second = (attend(q, k, v, mask=mask, causal=causal) for q, k in ((q1, k1), (q2, k2)))
-        difference = first - self.factor.to(v.dtype) * second
-        return self.norm(widened(difference)).to(v.dtype) * (1 - self.lambda_init)
+        return self._normed(first - self.factor.to(v.dtype) * second)
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """The difference, which may be negative: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
         (q1, q2), (k1, k2) = _halves(q), _halves(k)
         first, second = (attention_weights(q, k, mask=mask, causal=causal) for q, k in ((q1, k1), (q2, k2)))
         return first - self.factor.to(first.dtype) * second
+
+    def mix(self, weights: Tensor, v: Tensor, **around: Any) -> Tensor:
+        """The values by the difference, normalised: (B, H, N, M), (B, H, M, e) -> (B, H, N, e)."""
+        return self._normed(super().mix(weights, v))
+
+    def _normed(self, difference: Tensor) -> Tensor:
+        return self.norm(widened(difference)).to(difference.dtype) * (1 - self.lambda_init)
 
     @property
     def factor(self) -> Tensor:

@@ -3,6 +3,8 @@
 Letters in the einops patterns: b batch, h heads, n tokens, d channels per head.
 """
 
+from typing import Any
+
 from einops import rearrange
 from torch import Tensor, nn
 
@@ -26,9 +28,15 @@ class GatedAttention(Mechanism):
         self, q: Tensor, k: Tensor, v: Tensor, *, tokens: Tensor, mask: Tensor | None = None, causal: bool = False
     ) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e), tokens (B, N, D) -> (B, H, N, e)."""
-        gate = rearrange(self.gate(tokens).sigmoid(), "b n (h d) -> b h n d", h=q.shape[1])
-        return attend(q, k, v, mask=mask, causal=causal) * gate
+        return attend(q, k, v, mask=mask, causal=causal) * self._openness(tokens, q.shape[1])
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Attention of every query over every key, before the gate: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
         return attention_weights(q, k, mask=mask, causal=causal)
+
+    def mix(self, weights: Tensor, v: Tensor, *, tokens: Tensor, **around: Any) -> Tensor:
+        """The values by these weights, times the gate: (B, H, N, M), (B, H, M, e), tokens (B, N, D) -> (B, H, N, e)."""
+        return super().mix(weights, v) * self._openness(tokens, weights.shape[1])
+
+    def _openness(self, tokens: Tensor, heads: int) -> Tensor:
+        return rearrange(self.gate(tokens).sigmoid(), "b n (h d) -> b h n d", h=heads)

@@ -1,0 +1,16 @@
+"""What a ViT looks at, and whether that can be believed: attention of any model, maps, their scoring, pictures."""
+
+from vit.explain.capture import Attentions, InterceptAttention, capture_attention
+from vit.explain.methods import CLASS_AGNOSTIC, CONTROLS, METHODS, explain
+from vit.explain.rollout import attention_rollout
+
+__all__ = [
+    "CLASS_AGNOSTIC",
+    "CONTROLS",
+    "METHODS",
+    "Attentions",
+    "InterceptAttention",
+    "attention_rollout",
+    "capture_attention",
+    "explain",
+]

@@ -1,0 +1,205 @@
+"""Maps made of attention, by itself and together with its gradient.
+
+Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels, l layers.
+"""
+
+from contextlib import ExitStack
+
+import torch
+from einops import einsum, rearrange, reduce, repeat
+from torch import Tensor
+
+from vit.explain.capture import logits_of, run_intercepted
+from vit.explain.rollout import HeadFusion, check_rollout, check_start_layer, pad_prefix, roll
+from vit.explain.subject import Subject
+
+
+def attention(subject: Subject, *, layer: int = -1, head: int | None = None) -> Tensor:
+    """Where the read-out token looks in one layer, mean of the heads or one of them: -> (B, rows, columns).
+
+    ``E_h A_layer[readout, patches]``. It says what one layer mixes; not what that contained, nor what for.
+
+    Args:
+        subject: Model, images and question.
+        layer: Layer, from 0; negative counts from the end.
+        head: Head, from 0; None is the mean of all.
+    """
+    depth = subject.anatomy.depth
+    if not -depth <= layer < depth:
+        raise ValueError(f"layer ({layer}) must be one of {depth} layers, from {-depth} to {depth - 1}")
+    rows = []
+
+    def keep_row(index: int, attn: Tensor) -> Tensor:
+        if index == layer % depth:
+            if head is not None and not 0 <= head < attn.shape[1]:
+                raise ValueError(f"head ({head}) must be one of {attn.shape[1]} heads, from 0 to {attn.shape[1] - 1}")
+            chosen = reduce(attn, "b h n m -> b n m", "mean") if head is None else attn[:, head]
+            rows.append(einsum(subject.anatomy.readout.to(attn), chosen, "n, b n m -> b m"))
+        return attn
+
+    with torch.no_grad():
+        run_intercepted(subject.model, subject.images, keep_row)
+    return subject.as_map(rows[0])
+
+
+def rollout(
+    subject: Subject,
+    *,
+    head_fusion: HeadFusion = "mean",
+    discard_ratio: float = 0.0,
+    residual: float = 0.5,
+    start_layer: int = 0,
+) -> Tensor:
+    """The read-out row of ``attention_rollout``: -> (B, rows, columns).
+
+    Each layer is multiplied as it passes, so that one N x N matrix per image is kept, whatever the depth.
+
+    Args:
+        subject: Model, images and question.
+        head_fusion: How heads become one: "mean", "max" or "min".
+        discard_ratio: Share of the fused weights, the smallest ones, that are set to zero in each layer.
+        residual: Weight of the skip connection, from 0 to 1.
+        start_layer: First layer that counts.
+    """
+    check_rollout(head_fusion, discard_ratio, residual)
+    check_start_layer(start_layer, subject.anatomy.depth)
+    rolled = None
+
+    def roll_on(layer: int, attn: Tensor) -> Tensor:
+        nonlocal rolled
+        if layer >= start_layer:
+            rolled = roll(rolled, attn, head_fusion, discard_ratio, residual)
+        return attn
+
+    with torch.no_grad():
+        run_intercepted(subject.model, subject.images, roll_on)
+    if subject.anatomy.pooled:
+        return subject.as_map(rolled[:, 0])
+    return subject.as_map(einsum(subject.anatomy.readout.to(rolled), rolled, "n, b n m -> b m"))
+
+
+def gradient_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
+    """Rollout of attention times its gradient: -> (B, rows, columns).
+
+    ``A_l = normalised((E_h[A * dy/dA])+ + I)``, multiplied as in ``attention_rollout``; y is the logit asked about.
+
+    Args:
+        subject: Model, images and question.
+        start_layer: First layer that counts.
+    """
+    row, layers = _readout_row(subject, *_attention_and_gradient(subject), start_layer)
+    for attn, gradient in layers:
+        mixing = reduce(attn * gradient, "b h n m -> b n m", "mean").clamp(min=0)
+        total = 1 + reduce(mixing, "b n m -> b n", "sum")
+        share = row / total
+        row = share + einsum(share, mixing, "b n, b n m -> b m")
+    return subject.as_map(row)
+
+
+def relevance(subject: Subject, *, start_layer: int = 0) -> Tensor:
+    """Generic relevance of attention (Chefer et al. 2021, ICCV, eq. 5 and 6): -> (B, rows, columns).
+
+    ``R <- R + A_l R`` from R = I, with ``A_l = E_h[(A * dy/dA)+]``: only attention counts that speaks for the logit y.
+    What is left of I itself is the read-out token, so it is no part of the map. The clamp stands before the mean over
+    heads: what one head says for y is not taken back by another.
+
+    Args:
+        subject: Model, images and question.
+        start_layer: First layer that counts; in deep models the early ones can drown the late ones.
+    """
+    row, layers = _readout_row(subject, *_attention_and_gradient(subject), start_layer)
+    for attn, gradient in layers:
+        row = row + einsum(row, _positive_mean(attn, gradient), "b n, b n m -> b m")
+    # For mean pooling the read-out is on the patches themselves, evenly; that says nothing of the image.
+    return subject.as_map(row - _readout_of(subject, row))
+
+
+def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
+    """How a logit would grow with attention, layer by layer (Bousselham et al. 2025): -> (B, rows, columns).
+
+    For layer l the model's own head reads the mean of that layer's tokens, and its logit y_l gives
+    ``E_l = E_h E_n (dy_l/dA_l)+``; the map is the mean over layers. The gradient is not multiplied by attention.
+
+    Args:
+        subject: Model, images and question.
+        start_layer: First layer that counts.
+
+    Raises:
+        ValueError: If the model has no module between its layers and its head, such as a final norm.
+    """
+    anatomy = subject.anatomy
+    check_start_layer(start_layer, anatomy.depth)
+    if anatomy.last is None or not anatomy.layers:
+        raise ValueError("legrad needs a model with one module for each layer and a final norm: choose 'relevance'")
+    attentions, outputs = [], []
+
+    def keep(_: int, attn: Tensor) -> Tensor:
+        attentions.append(attn)
+        return attn
+
+    def keep_tokens(tokens: Tensor) -> Tensor:
+        outputs.append(tokens)
+        return tokens
+
+    with torch.enable_grad(), ExitStack() as stack:
+        for boundary in [*anatomy.layers[1:], anatomy.last]:
+            stack.enter_context(boundary.changed(keep_tokens))
+        run_intercepted(subject.model, subject.images, keep)
+    with torch.enable_grad():
+        scores = _scores_of_layers(subject, outputs)
+    maps = []
+    for layer in range(start_layer, anatomy.depth):
+        (gradient,) = torch.autograd.grad(scores[layer].sum(), attentions[layer], retain_graph=True)
+        maps.append(subject.as_map(reduce(gradient.clamp(min=0), "b h n m -> b m", "mean")))
+    return reduce(torch.stack(maps), "l b r s -> b r s", "mean")
+
+
+def _scores_of_layers(subject: Subject, outputs: list[Tensor]) -> Tensor:
+    """What the head makes of the mean token of each layer: L of (B, N, D) -> (L, B)."""
+    means = reduce(torch.stack(outputs), "l b n d -> l b d", "mean")
+    tokens = repeat(means, "l b d -> (l b) n d", n=outputs[0].shape[1])
+    # The head reads its class token, its mean or both: all are the same where all tokens are. Only what comes after
+    # the last layer is needed, so one image passes up to there, and then makes room for these tokens.
+    with subject.anatomy.last.changed(lambda _: tokens):
+        logits = logits_of(subject.model(subject.images[:1]))
+    return torch.stack([subject.score(part) for part in rearrange(logits, "(l b) k -> l b k", l=len(outputs))])
+
+
+def _attention_and_gradient(subject: Subject) -> tuple[list[Tensor], list[Tensor]]:
+    attentions = []
+
+    def keep(_: int, attn: Tensor) -> Tensor:
+        attentions.append(attn)
+        return attn
+
+    with torch.enable_grad():
+        logits = run_intercepted(subject.model, subject.images, keep)
+        gradients = torch.autograd.grad(subject.score(logits).sum(), attentions)
+    return [attn.detach() for attn in attentions], list(gradients)
+
+
+def _readout_row(
+    subject: Subject, attentions: list[Tensor], gradients: list[Tensor], start_layer: int
+) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """The row (B, N) to multiply from the left, and the layers to multiply it by, last layer first.
+
+    A row times a matrix costs N x N, where the product of the matrices would cost N x N x N, for the same row.
+    """
+    check_start_layer(start_layer, subject.anatomy.depth)
+    pairs = list(zip(attentions, gradients, strict=True))
+    layers = pairs[start_layer : subject.anatomy.depth]
+    if subject.anatomy.pooled:
+        row = pad_prefix(_positive_mean(*pairs[-1]), attentions[0][:, 0])[:, 0]
+    else:
+        row = _readout_of(subject, attentions[0][:, 0, 0])
+    return row, layers[::-1]
+
+
+def _readout_of(subject: Subject, row: Tensor) -> Tensor:
+    if subject.anatomy.pooled:
+        return torch.zeros_like(row)
+    return repeat(subject.anatomy.readout.to(row), "n -> b n", b=len(row))
+
+
+def _positive_mean(attn: Tensor, gradient: Tensor) -> Tensor:
+    return reduce((attn * gradient).clamp(min=0), "b h n m -> b n m", "mean")

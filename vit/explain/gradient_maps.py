@@ -1,0 +1,123 @@
+"""Maps made of gradients with respect to tokens and pixels. What Captum has, Captum computes.
+
+Letters in the einops patterns: b batch, n tokens, d channels.
+"""
+
+from typing import Any
+
+import torch
+from einops import einsum, reduce
+from torch import Tensor
+
+from vit.explain.capture import logits_of
+from vit.explain.subject import Subject
+
+SAMPLES_AT_ONCE = 256  # images that Captum passes together
+
+
+def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
+    """Grad-CAM on the tokens after a layer's first norm (Selvaraju et al. 2017, eq. 1 and 2): -> (B, rows, columns).
+
+    ``(sum_d w_d z_d)+`` with ``w_d`` the mean over patches of dy/dz_d. The norm that enters the last attention is the
+    last place where patches have a gradient when the logits read the class token.
+
+    Args:
+        subject: Model, images and question.
+        layer: Layer, from 0; negative counts from the end.
+
+    Raises:
+        ValueError: If there is no such layer, or the model has not one module for each.
+    """
+    norms = subject.anatomy.norms
+    if not -len(norms) <= layer < len(norms):
+        raise ValueError(f"layer ({layer}) must be one of the {len(norms)} layers that have a module of their own")
+    kept = []
+
+    def keep(tokens: Tensor) -> Tensor:
+        kept.append(tokens if tokens.requires_grad else tokens.requires_grad_())
+        return tokens
+
+    with torch.enable_grad(), norms[layer].changed(keep):
+        logits = logits_of(subject.model(subject.images))
+        (gradient,) = torch.autograd.grad(subject.score(logits).sum(), kept[0])
+    weights = reduce(gradient[:, subject.anatomy.patches], "b n d -> b d", "mean")
+    return subject.as_map(einsum(weights, kept[0].detach(), "b d, b n d -> b n")).clamp(min=0)
+
+
+def input_gradient(subject: Subject) -> Tensor:
+    """Pixels times their gradient, summed for each patch; may be negative: -> (B, rows, columns).
+
+    The linear part of what the logit owes to a patch, against a grey image (pixels of 0 after normalisation). Models that
+    normalise each patch first (vit-pytorch) do not see its scale, so for them it is zero everywhere.
+    """
+    method = captum().InputXGradient(_Scorer(subject))
+    return _pixel_map(subject, method, "sum")
+
+
+def integrated_gradients(subject: Subject, *, steps: int = 32) -> Tensor:
+    """Gradients along the way from grey to the image; may be negative: -> (B, rows, columns).
+
+    Over all patches they add up to the logit's difference between the image and a grey one (pixels of 0 after
+    normalisation), up to an error that falls with the number of steps (Sundararajan et al. 2017, eq. 1).
+
+    Args:
+        subject: Model, images and question.
+        steps: Images on the way.
+    """
+    method = captum().IntegratedGradients(_Scorer(subject))
+    at_once = max(SAMPLES_AT_ONCE, len(subject.images))
+    return _pixel_map(subject, method, "sum", n_steps=steps, internal_batch_size=at_once)
+
+
+def smoothgrad(subject: Subject, *, samples: int = 16, noise: float = 0.15, seed: int = 0) -> Tensor:
+    """Mean gradient of noisy copies, its magnitude summed for each patch (Smilkov et al. 2017): -> (B, rows, columns).
+
+    Args:
+        subject: Model, images and question.
+        samples: Noisy copies of an image.
+        noise: Standard deviation of the noise, as a share of the range of an image's pixels.
+        seed: Seed of the noise.
+    """
+    if samples < 1:
+        raise ValueError(f"samples ({samples}) must be at least 1")
+    images, contrast = subject.images, subject.contrast
+    lowest, highest = (reduce(images, "b c h w -> b 1 1 1", how) for how in ("min", "max"))
+    generator = torch.Generator().manual_seed(seed)
+    total = torch.zeros_like(images)
+    method = captum().Saliency(_Scorer(subject))
+    for _ in range(samples):
+        drawn = torch.randn(images.shape, generator=generator).to(images)
+        noisy = (images + noise * (highest - lowest) * drawn).detach().requires_grad_()
+        total += method.attribute(noisy, abs=False, additional_forward_args=contrast).detach()
+    return subject.pixels_as_map((total / samples).abs(), "sum")
+
+
+def captum() -> Any:
+    """Captum's methods, which are an extra.
+
+    Raises:
+        ValueError: If Captum is not installed.
+    """
+    try:
+        import captum.attr
+    except ImportError as error:
+        raise ValueError(
+            "this method is Captum's, which is not installed: pip install 'vit-attention[explain]'"
+        ) from error
+    return captum.attr
+
+
+class _Scorer:
+    """The number asked about, for as many copies of the images as Captum makes."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.model = subject.model
+
+    def __call__(self, images: Tensor, contrast: Tensor) -> Tensor:
+        return reduce(logits_of(self.model(images)) * contrast, "b k -> b", "sum")
+
+
+def _pixel_map(subject: Subject, method: Any, how: str, **options: Any) -> Tensor:
+    images = subject.images.detach().clone().requires_grad_()
+    pixels = method.attribute(images, additional_forward_args=subject.contrast, **options)
+    return subject.pixels_as_map(pixels.detach(), how)

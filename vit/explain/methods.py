@@ -1,0 +1,87 @@
+"""All ways to make a map, under their names, and the one call for them."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from vit.explain.attention_maps import attention, gradient_rollout, legrad, relevance, rollout
+from vit.explain.controls import center, random, uniform
+from vit.explain.gradient_maps import gradcam, input_gradient, integrated_gradients, smoothgrad
+from vit.explain.perturbation_maps import occlusion, token_drop
+from vit.explain.subject import Subject, Target
+
+METHODS: dict[str, Callable[..., Tensor]] = {
+    "attention": attention,
+    "rollout": rollout,
+    "gradient_rollout": gradient_rollout,
+    "relevance": relevance,
+    "legrad": legrad,
+    "gradcam": gradcam,
+    "input_gradient": input_gradient,
+    "integrated_gradients": integrated_gradients,
+    "smoothgrad": smoothgrad,
+    "occlusion": occlusion,
+    "token_drop": token_drop,
+    "random": random,
+    "uniform": uniform,
+    "center": center,
+}
+CONTROLS = ("random", "uniform", "center")
+CLASS_AGNOSTIC = ("attention", "rollout", *CONTROLS)  # the same map whatever class is asked about
+
+
+def explain(
+    model: nn.Module,
+    images: Tensor,
+    method: str = "rollout",
+    target: Target = None,
+    *,
+    versus: Target = None,
+    grid: tuple[int, int] | None = None,
+    num_prefix_tokens: int | None = None,
+    **options: Any,
+) -> Tensor:
+    """Which patches matter, one map for each image: (B, C, H, W) -> (B, rows, columns), non-negative.
+
+    Where a method says that a patch speaks against the class, the map has 0; ``METHODS[name](Subject(...))`` keeps the
+    sign. Maps of different methods have different units, so only their order within an image can be compared.
+
+    >>> import torch, vit
+    >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
+    >>> explain(model, torch.randn(5, 3, 32, 32), "relevance", target=7, versus=3).shape  # why 7 and not 3?
+    torch.Size([5, 4, 4])
+
+    Args:
+        model: A ViT classifier in eval mode, ours or of another library; occlusion and the gradients of pixels take any
+            model that has patches.
+        images: Images as the model takes them.
+        method: A key of ``METHODS``. "attention", "rollout" and the controls ("random", "uniform", "center") give the
+            same map for every class.
+        target: The class asked about, one for all images or one for each; None is the class that is predicted.
+        versus: A class to compare with: why the target, and not this one?
+        grid: Rows and columns of patches, where the model does not say its ``patch_size``.
+        num_prefix_tokens: Tokens before the patches, where they are not all that are no patches.
+        **options: Arguments of the method, such as ``head_fusion="max"`` for "rollout".
+
+    Raises:
+        ValueError: If there is no such method, argument or class, or the method does not fit the model.
+    """
+    return signed_map(method, Subject(model, images, target, versus, grid, num_prefix_tokens), **options).clamp(min=0)
+
+
+def signed_map(method: str, subject: Subject, **options: Any) -> Tensor:
+    """The map of a method as it is, negative where a patch speaks against the class: -> (B, rows, columns).
+
+    Raises:
+        ValueError: If there is no such method, or it has no such argument.
+    """
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
+    known = list(inspect.signature(METHODS[method]).parameters)[1:]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        takes = ", ".join(known) or "none"
+        raise ValueError(f"method {method!r} has no argument {unknown[0]!r}: it takes {takes}")
+    return METHODS[method](subject, **options)

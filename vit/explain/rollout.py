@@ -1,0 +1,108 @@
+"""Attention followed through the layers (Abnar and Zuidema 2020).
+
+Letters in the einops patterns: b batch, h heads, n queries, m keys, l tokens of the layer below.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from einops import einsum, rearrange, reduce
+from torch import Tensor
+
+HeadFusion = Literal["mean", "max", "min"]
+
+
+def attention_rollout(
+    attentions: Sequence[Tensor],
+    head_fusion: HeadFusion = "mean",
+    discard_ratio: float = 0.0,
+    residual: float = 0.5,
+    start_layer: int = 0,
+) -> Tensor:
+    """How much of each input token reaches each token at the top: a list of (B, H, N, N) -> (B, N, N).
+
+    ``R = A_L ... A_2 A_1`` with ``A_l = (1 - residual) * fused attention of layer l + residual * I``, its rows divided
+    by their sum: the later layer stands on the left, as it reads what the earlier one has mixed. Rows sum to one. It
+    knows nothing of values, MLPs and classes (Abnar and Zuidema 2020, sec. 3.1, where residual is 1/2).
+
+    >>> half, other = torch.tensor([[[[1.0, 0.0], [0.5, 0.5]]]]), torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]])
+    >>> attention_rollout([half, other], residual=0.0)  # at the top both look at token 1, which had looked at both
+    tensor([[[0.5000, 0.5000],
+             [0.5000, 0.5000]]])
+
+    Args:
+        attentions: Attention of each layer, first layer first; a last one with a single query (attention pooling) is
+            multiplied without residual, and then one row (B, 1, N) is left.
+        head_fusion: How heads become one: their mean, as in the paper, or the largest or smallest weight.
+        discard_ratio: Share of an image's N x N fused weights, the smallest ones, that are set to zero in each layer.
+        residual: Weight of the skip connection, from 0 to 1.
+        start_layer: First layer that counts; those before it are taken for the identity.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+    check_rollout(head_fusion, discard_ratio, residual)
+    check_start_layer(start_layer, len(attentions))
+    rolled = None
+    for attn in attentions[start_layer:]:
+        rolled = roll(rolled, attn, head_fusion, discard_ratio, residual)
+    return rolled
+
+
+def roll(
+    rolled: Tensor | None,
+    attn: Tensor,
+    head_fusion: HeadFusion = "mean",
+    discard_ratio: float = 0.0,
+    residual: float = 0.5,
+) -> Tensor:
+    """One layer more on top of a rollout: (B, N, N) or None, (B, H, N, N) -> (B, N, N)."""
+    attn = attn.detach().to(torch.promote_types(attn.dtype, torch.float32)).clamp(min=0)
+    mixing = reduce(attn, "b h n m -> b n m", head_fusion)
+    if discard_ratio:
+        mixing = _discard_smallest(mixing, discard_ratio)
+    if mixing.shape[-2] > 1:
+        mixing = with_residual(mixing, residual)
+    else:
+        mixing = pad_prefix(mixing / reduce(mixing, "b n m -> b n 1", "sum"), rolled)
+    return mixing if rolled is None else einsum(mixing, rolled, "b n m, b m l -> b n l")
+
+
+def with_residual(mixing: Tensor, residual: float) -> Tensor:
+    """``(1 - residual) mixing + residual I`` with rows that sum to one: (B, N, N) -> (B, N, N)."""
+    identity = torch.eye(mixing.shape[-1], dtype=mixing.dtype, device=mixing.device)
+    mixed = (1 - residual) * mixing + residual * identity
+    total = reduce(mixed, "b n m -> b n 1", "sum")
+    # A token from which all was discarded keeps what it has.
+    return torch.where(total > 0, mixed / total.clamp(min=torch.finfo(mixed.dtype).tiny), identity)
+
+
+def pad_prefix(row: Tensor, tokens: Tensor | None) -> Tensor:
+    """Zeros for the prefix tokens that an attention pooling leaves out: (B, 1, M) -> (B, 1, N)."""
+    missing = 0 if tokens is None else tokens.shape[-2] - row.shape[-1]
+    return torch.nn.functional.pad(row, (missing, 0))
+
+
+def check_rollout(head_fusion: str, discard_ratio: float, residual: float) -> None:
+    """Raise a ValueError if an argument of a rollout is out of range."""
+    if head_fusion not in ("mean", "max", "min"):
+        raise ValueError(f"unknown head_fusion {head_fusion!r}: choose 'mean', 'max' or 'min'")
+    if not 0 <= discard_ratio < 1:
+        raise ValueError(
+            f"discard_ratio ({discard_ratio}) must be at least 0 and less than 1: it is a share of weights"
+        )
+    if not 0 <= residual <= 1:
+        raise ValueError(f"residual ({residual}) must be from 0 (attention only) to 1 (no attention)")
+
+
+def check_start_layer(start_layer: int, depth: int) -> None:
+    """Raise a ValueError if there is no such layer to start from."""
+    if not 0 <= start_layer < depth:
+        raise ValueError(f"start_layer ({start_layer}) must be one of the {depth} layers, from 0 to {depth - 1}")
+
+
+def _discard_smallest(mixing: Tensor, ratio: float) -> Tensor:
+    flat = rearrange(mixing, "b n m -> b (n m)")
+    smallest = flat.argsort(dim=-1)[:, : int(ratio * flat.shape[-1])]
+    return rearrange(flat.scatter(-1, smallest, 0.0), "b (n m) -> b n m", n=mixing.shape[-2])
