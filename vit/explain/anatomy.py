@@ -62,6 +62,7 @@ class Anatomy:
             of those that are averaged. Class token and mean side by side ("cls+mean") count half each.
         pooled: Whether an attention with one query gathers the tokens after the last layer.
         entry: Where the tokens enter the first layer; None if no module hands them over.
+        layer_names: Where each layer is among the modules, such as "blocks.0"; empty if they share one module.
         layers: What enters each layer, the residual stream before it.
         norms: What leaves the first norm of each layer.
         last: What enters the final norm; None if there is none.
@@ -74,6 +75,7 @@ class Anatomy:
     readout: Tensor
     pooled: bool
     entry: Boundary | None
+    layer_names: list[str]
     layers: list[Boundary]
     norms: list[Boundary]
     last: Boundary | None
@@ -238,12 +240,12 @@ def _readout(read: Tensor, patches: slice, everything: bool) -> Tensor:
 
 def _find_parts(
     trace: _Trace, num_tokens: int
-) -> tuple[Boundary | None, list[Boundary], list[Boundary], Boundary | None]:
-    """Entry, layers, first norms and final norm, by the order of events."""
+) -> tuple[Boundary | None, list[str], list[Boundary], list[Boundary], Boundary | None]:
+    """Entry, names of the layers, layers, first norms and final norm, by the order of events."""
     tokens_pass = [event for event in trace.events if event.tokens.ndim == 3 and event.tokens.shape[-2] == num_tokens]
     layer_paths = _layer_paths(trace.attention_paths)
     if not layer_paths:
-        return None, [], [], None
+        return None, [], [], [], None
     layers, norms = [], []
     for path in layer_paths:
         inside = [event for event in tokens_pass if _within(event.path, path)]
@@ -256,7 +258,7 @@ def _find_parts(
     after = (event for event in tokens_pass[end + 1 :] if event.boundary.side == "input")
     last = next(after, None)
     boundaries = [event.boundary for event in layers], [event.boundary for event in norms]
-    return entry and entry.boundary, *boundaries, last and last.boundary
+    return entry and entry.boundary, layer_paths, *boundaries, last and last.boundary
 
 
 def _layer_paths(attention_paths: list[str]) -> list[str]:

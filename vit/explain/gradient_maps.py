@@ -47,8 +47,8 @@ def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
 def input_gradient(subject: Subject) -> Tensor:
     """Pixels times their gradient, summed for each patch; may be negative: -> (B, rows, columns).
 
-    The linear part of what the logit owes to a patch, against a grey image (pixels of 0 after normalisation). Models that
-    normalise each patch first (vit-pytorch) do not see its scale, so for them it is zero everywhere.
+    The linear part of what the logit owes to a patch, against a grey image (pixels of 0 after normalisation). Models
+    that normalise each patch first (vit-pytorch) do not see its scale, so for them it is zero everywhere.
     """
     method = captum().InputXGradient(_Scorer(subject))
     return _pixel_map(subject, method, "sum")

@@ -69,10 +69,11 @@ def logits_with_tokens(model: nn.Module, anatomy: Anatomy, images: Tensor, kept:
     Raises:
         ValueError: If the model has no place where tokens can be left out, or its attention needs the whole grid.
     """
-    needs_grid = [m for m in model.modules() if isinstance(m, Mechanism) and "grid" in m.takes]
-    if needs_grid or anatomy.entry is None:
-        why = f"{type(needs_grid[0]).__name__} needs the whole grid" if needs_grid else "no module hands them over"
-        raise ValueError(f"tokens of {type(model).__name__} cannot be left out, as {why}: choose 'occlusion'")
+    if not can_drop(model, anatomy):
+        raise ValueError(
+            f"tokens of {type(model).__name__} cannot be left out, as no module hands them over or its attention "
+            "needs the whole grid: choose 'occlusion'"
+        )
     kept = kept.to(images.device)
 
     def choose(tokens: Tensor) -> Tensor:
@@ -80,3 +81,9 @@ def logits_with_tokens(model: nn.Module, anatomy: Anatomy, images: Tensor, kept:
 
     with anatomy.entry.changed(choose):
         return logits_of(model(images))
+
+
+def can_drop(model: nn.Module, anatomy: Anatomy) -> bool:
+    """Whether the model can do without some of its tokens."""
+    needs_grid = any(isinstance(module, Mechanism) and "grid" in module.takes for module in model.modules())
+    return anatomy.entry is not None and not needs_grid

@@ -1,0 +1,204 @@
+"""One page, in one file, to look through the eyes of a ViT: the attention of every layer and head for any token.
+
+The page is `explorer.html` with the data of one image put in; it asks no server and no network for anything.
+
+Letters in the einops patterns: b batch, c channels, h w rows and columns of pixels.
+"""
+
+import base64
+import html
+import json
+import zlib
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from einops import rearrange, repeat
+from torch import Tensor, nn
+
+from vit.explain.anatomy import Anatomy, examine
+from vit.explain.capture import capture_attention, run_intercepted
+
+TOP_CLASSES = 5
+CLASS_TOKENS = {"cls_token", "class_token"}
+DISTILLATION_TOKENS = {"dist_token", "distillation_token"}
+
+
+class Explorer(str):
+    """A whole HTML document. In a notebook it shows itself; elsewhere ``save`` it and open the file."""
+
+    def save(self, path: str | Path) -> Path:
+        """Write the document to a file that any browser opens, and return where it is."""
+        path = Path(path)
+        path.write_text(self, encoding="utf-8")
+        return path
+
+    def __repr__(self) -> str:
+        # Notebooks store the repr beside the page: the text would be in them twice.
+        return f"<Explorer of {len(self):,} characters: save('explorer.html') and open that in a browser>"
+
+    def _repr_html_(self) -> str:
+        # The frame keeps names and keys of several explorers, and of the notebook, apart.
+        return (
+            '<iframe sandbox="allow-scripts" title="Attention explorer" style="width: 100%; height: 920px; border: 0" '
+            f'srcdoc="{html.escape(self)}"></iframe>'
+        )
+
+
+def explorer(
+    model: nn.Module,
+    image: Tensor,
+    *,
+    class_names: Sequence[str] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    grid: tuple[int, int] | None = None,
+    num_prefix_tokens: int | None = None,
+) -> Explorer:
+    """A page on which one image can be looked at through every layer and head of a model.
+
+    The model runs once for each head and each layer, with that one switched off, for the page to show what becomes of
+    the logits. The page holds each attention weight as a byte, about layers * heads * tokens ** 2 bytes before they
+    are compressed; a byte is off by at most 1/510 of the largest weight of the same query.
+
+    >>> import vit
+    >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
+    >>> page = explorer(model, torch.randn(3, 32, 32))
+    >>> page.save("explorer.html")  # doctest: +SKIP
+
+    Args:
+        model: A classifier that ``capture_attention`` can see, in eval mode.
+        image: One image as the model takes it, (C, H, W) or (1, C, H, W).
+        class_names: Names of the classes, in the order of the logits; numbers without.
+        mean: Mean of each channel that was subtracted from the image, added again for showing it.
+        std: Deviation of each channel that the image was divided by. Without mean and std the image is shown from its
+            smallest number, black, to its largest, white. What has not three channels is shown as their mean, in grey.
+        grid: Rows and columns of patches, where the model does not say its ``patch_size``.
+        num_prefix_tokens: Tokens before the patches, where they are not all that are no patches.
+
+    Raises:
+        ValueError: If this is not one image, the model's attention cannot be seen or its output is no row of logits,
+            or names, mean and std do not fit.
+    """
+    image = image[None] if image.ndim == 3 else image
+    if image.ndim != 4 or len(image) != 1:
+        raise ValueError(f"image has shape {tuple(image.shape)}: give one, (channels, rows, columns), as images[0]")
+    pixels = displayed_pixels(image[0], mean, std)
+    anatomy = examine(model, image, grid, num_prefix_tokens)
+    with torch.no_grad():
+        attentions = capture_attention(model, image)
+        maps = [attn[0] for attn in attentions if attn.shape[-2] > 1]
+        heads = [len(attn) for attn in maps]
+        names = _check_class_names(class_names, attentions.logits)
+        logits = torch.cat([attentions.logits, *ablated_logits(model, image, heads)]).float()
+    lows, steps, codes = quantise(torch.cat(maps))
+    kept = logits.topk(min(TOP_CLASSES, len(names))).indices.unique()
+    return _page(
+        {
+            "model": type(model).__name__,
+            "grid": anatomy.grid,
+            "heads": heads,
+            "tokens": anatomy.num_tokens,
+            "firstPatch": anatomy.num_prefix_tokens,
+            "others": name_other_tokens(model, anatomy),
+            "size": pixels.shape[:2],
+            "pixels": pack_bytes(pixels),
+            "lows": pack_bytes(lows),
+            "steps": pack_bytes(steps),
+            "codes": pack_bytes(codes),
+            "classes": [names[index] for index in kept.tolist()],
+            "logits": pack_bytes(logits[:, kept]),
+            "logSums": pack_bytes(logits.logsumexp(dim=1)),
+        }
+    )
+
+
+def ablated_logits(model: nn.Module, image: Tensor, heads: list[int]) -> list[Tensor]:
+    """Logits without each head of a layer, and last without the layer's attention: for each layer (heads + 1, classes).
+
+    A head that is switched off attends to nothing, so what it adds to the tokens is zero.
+
+    Args:
+        model: A model in eval mode.
+        image: One image, (1, C, H, W).
+        heads: Number of heads of each layer.
+    """
+    ablated = []
+    for layer, count in enumerate(heads):
+        on = torch.cat([1 - torch.eye(count), torch.zeros(1, count)])[:, :, None, None]
+
+        def switch_off(at: int, attn: Tensor, layer: int = layer, on: Tensor = on) -> Tensor:
+            return attn * on.to(attn) if at == layer else attn
+
+        ablated.append(run_intercepted(model, repeat(image, "1 c h w -> b c h w", b=count + 1), switch_off))
+    return ablated
+
+
+def quantise(attn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Each row in 256 equal steps: (..., N, M) -> lows (..., N), steps (..., N), codes (..., N, M) as bytes.
+
+    ``lows + steps * codes`` is off by at most half a step. Rows start at zero unless they have negative weights, as
+    those of differential attention do.
+    """
+    attn = attn.float()
+    lows = attn.amin(dim=-1).clamp(max=0)
+    steps = (attn.amax(dim=-1) - lows) / 255
+    codes = (attn - lows[..., None]) / steps.clamp(min=torch.finfo(steps.dtype).tiny)[..., None]
+    return lows, steps, codes.round().to(torch.uint8)
+
+
+def displayed_pixels(image: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None) -> Tensor:
+    """The image as it is shown: (C, H, W) -> (H, W, 3), bytes."""
+    image = image.detach().float().cpu()
+    if mean is None and std is None:
+        image = (image - image.min()) / (image.max() - image.min()).clamp(min=torch.finfo(image.dtype).tiny)
+    elif mean is None or std is None or not len(mean) == len(std) == len(image):
+        raise ValueError(
+            f"mean {mean} and std {std} do not fit an image of {len(image)} channels: give both, a number for each "
+            "channel, or neither"
+        )
+    else:
+        image = image * torch.tensor(std)[:, None, None] + torch.tensor(mean)[:, None, None]
+    colours = image if len(image) == 3 else repeat(image.mean(dim=0), "h w -> c h w", c=3)
+    return rearrange(colours.clamp(0, 1) * 255, "c h w -> h w c").round().to(torch.uint8)
+
+
+def name_other_tokens(model: nn.Module, anatomy: Anatomy) -> list[tuple[int, str]]:
+    """Place and name of each token that is no patch."""
+    parameters = {name.rpartition(".")[2] for name, _ in model.named_parameters()}
+    patches = anatomy.patches
+    # A class token under an unheard-of name is still what the logits read most.
+    has_class_token = parameters & CLASS_TOKENS or anatomy.readout[0] > anatomy.readout[patches.start]
+    learned = ["class token"] * bool(has_class_token) + ["distillation token"] * bool(parameters & DISTILLATION_TOKENS)
+    before = learned[: patches.start]
+    places = [*range(patches.start), *range(patches.stop, anatomy.num_tokens)]
+    registers = [f"register {number + 1}" for number in range(len(places) - len(before))]
+    return list(zip(places, before + registers, strict=True))
+
+
+def pack_bytes(tensor: Tensor) -> str:
+    """The numbers of a tensor, little-endian, deflated and in base64."""
+    # By a list, as .numpy() needs a package that torch does not require.
+    raw = bytes(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).tolist())
+    return base64.b64encode(zlib.compress(raw)).decode("ascii")
+
+
+def _check_class_names(class_names: Sequence[str] | None, logits: Tensor) -> list[str]:
+    if logits.ndim != 2:
+        raise ValueError(
+            f"the model returned logits of shape {tuple(logits.shape)}: give a classifier, (batch, classes)"
+        )
+    count = logits.shape[1]
+    if class_names is None:
+        return [f"class {index}" for index in range(count)]
+    if len(class_names) != count:
+        raise ValueError(f"{len(class_names)} class_names for {count} logits: give one for each, in their order")
+    return [str(name) for name in class_names]
+
+
+def _page(data: dict[str, Any]) -> Explorer:
+    template = files("vit.explain").joinpath("explorer.html").read_text(encoding="utf-8")
+    # With < escaped, no name can end the script element that holds the data.
+    return Explorer(template.replace("{{data}}", json.dumps(data).replace("<", "\\u003c")))

@@ -1,0 +1,136 @@
+"""Whether a map names the patches that the prediction rests on: take them away, and see.
+
+Letters in the einops patterns: b batch, c image channels, r s grid rows and columns, p q pixel rows and columns of a
+patch, n patches, k groups of patches, t steps.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+from einops import rearrange, reduce, repeat
+from torch import Tensor
+
+from vit.explain.capture import logits_of
+from vit.explain.perturbation_maps import logits_with_tokens
+from vit.explain.subject import Subject
+
+STEPS = 10  # of a curve: 0, 10, ..., 90 % of the patches are gone
+GROUPS = 10  # of patches that SaCo compares
+
+Removal = Literal["token_drop", "mean_fill"]
+
+
+class Curves(NamedTuple):
+    """What becomes of the predictions as 0, 10, ..., 90 % of the patches are removed, each (B, STEPS)."""
+
+    most_first: Tensor  # probability of the class, the most relevant patches removed first
+    least_first: Tensor  # the same, the least relevant first
+    kept_by_most_first: Tensor  # 1 where the class is still the predicted one
+    kept_by_least_first: Tensor
+
+    @property
+    def deletion(self) -> Tensor:
+        """Area under the probability, most relevant first (Petsiuk et al. 2018): (B,), low is good."""
+        return reduce(self.most_first, "b t -> b", "mean")
+
+    @property
+    def insertion(self) -> Tensor:
+        """Area as the most relevant are added first, which is the least relevant removed first: (B,), high is good."""
+        return reduce(self.least_first, "b t -> b", "mean")
+
+    @property
+    def positive(self) -> Tensor:
+        """Share of steps that keep the class, most relevant removed first (Chefer et al. 2021): (B,), low is good."""
+        return reduce(self.kept_by_most_first, "b t -> b", "mean")
+
+    @property
+    def negative(self) -> Tensor:
+        """Share of steps that keep the class, least relevant removed first: (B,), high is good."""
+        return reduce(self.kept_by_least_first, "b t -> b", "mean")
+
+
+def removal_curves(subject: Subject, maps: Tensor, removal: Removal = "token_drop") -> Curves:
+    """Remove patches in the order of maps (B, rows, columns), from the highest down and from the lowest up.
+
+    "token_drop" leaves out tokens, after their positions are added; "mean_fill" paints patches in the mean colour (0
+    after normalisation). Which of the two is taken can change the order of methods, so look at both. Patches of equal
+    value are removed in a random order, the same for every map.
+
+    Raises:
+        ValueError: If the model cannot do with fewer tokens.
+    """
+    order = random_if_equal(rearrange(maps, "b r s -> b (r s)")).argsort(dim=-1, descending=True)
+    remove = _drop if removal == "token_drop" else _fill
+    target = subject.contrast.argmax(dim=-1)
+    halves = []
+    for first_to_last in (order, order.flip(-1)):
+        probabilities, kept = [], []
+        for step in range(STEPS):
+            removed = first_to_last[:, : step * order.shape[-1] // STEPS]
+            logits = remove(subject, removed)
+            probabilities.append(logits.softmax(dim=-1).gather(1, target[:, None])[:, 0])
+            kept.append((logits.argmax(dim=-1) == target).to(logits))
+        halves.append((torch.stack(probabilities, dim=1), torch.stack(kept, dim=1)))
+    (most_first, kept_by_most), (least_first, kept_by_least) = halves
+    return Curves(most_first, least_first, kept_by_most, kept_by_least)
+
+
+def saco(subject: Subject, maps: Tensor) -> Tensor:
+    """Salience-guided faithfulness coefficient (Wu et al. 2024, algorithm 1): (B, rows, columns) -> (B,), from -1 to 1.
+
+    Patches are put into groups by their value. Each pair of groups counts by how far their values are apart, for the
+    map if the group of higher value costs more probability when it is painted grey, else against it. So it asks whether
+    the values are right, and not only their order. Values and costs are per patch, as groups may differ by one. A
+    constant map gets 0.
+    """
+    values = rearrange(maps, "b r s -> b (r s)")
+    order = random_if_equal(values).argsort(dim=-1, descending=True)
+    groups = order.tensor_split(min(GROUPS, order.shape[-1]), dim=-1)
+    target = subject.contrast.argmax(dim=-1)[:, None]
+    whole = subject.logits.softmax(dim=-1).gather(1, target)[:, 0]
+    left = [_fill(subject, group).softmax(dim=-1).gather(1, target)[:, 0] for group in groups]
+    costs = torch.stack([(whole - p) / group.shape[-1] for p, group in zip(left, groups, strict=True)], dim=-1)
+    heights = torch.stack([values.gather(1, group).mean(dim=-1) for group in groups], dim=-1)
+    apart = heights[:, :, None] - heights[:, None]
+    agrees = costs[:, :, None] >= costs[:, None]
+    above = torch.ones(len(groups), len(groups), device=maps.device).triu(1).bool()
+    signed = reduce(torch.where(agrees, apart, -apart)[:, above], "b k -> b", "sum")
+    total = reduce(apart.abs()[:, above], "b k -> b", "sum")
+    return torch.where(total > 0, signed / total.clamp(min=torch.finfo(total.dtype).tiny), 0.0)
+
+
+def gini(maps: Tensor) -> Tensor:
+    """How unevenly a map is spread: (B, rows, columns) -> (B,), 0 for a constant, near 1 for a single patch.
+
+    >>> gini(torch.tensor([[[1.0, 1.0], [1.0, 1.0]], [[0.0, 0.0], [0.0, 1.0]]]))
+    tensor([0.0000, 0.7500])
+    """
+    values = rearrange(maps, "b r s -> b (r s)").clamp(min=0).sort(dim=-1).values
+    n = values.shape[-1]
+    weights = 2 * torch.arange(1, n + 1, device=maps.device) - n - 1
+    total = values.sum(dim=-1).clamp(min=torch.finfo(values.dtype).tiny)
+    return (values * weights).sum(dim=-1) / (n * total)
+
+
+def random_if_equal(values: Tensor) -> Tensor:
+    """Ranks, from 0, of the values of each row, equal ones in a random order: (B, N) -> (B, N)."""
+    shuffled = torch.randperm(values.shape[-1], generator=torch.Generator().manual_seed(0)).to(values.device)
+    ranks_of_shuffled = values[:, shuffled].argsort(dim=-1, stable=True).argsort(dim=-1)
+    return torch.empty_like(ranks_of_shuffled).scatter(1, shuffled.expand_as(ranks_of_shuffled), ranks_of_shuffled)
+
+
+@torch.no_grad()
+def _fill(subject: Subject, removed: Tensor) -> Tensor:
+    rows, columns = subject.grid
+    keep = subject.images.new_ones(len(removed), rows * columns).scatter(1, removed, 0.0)
+    height, width = subject.images.shape[-2] // rows, subject.images.shape[-1] // columns
+    mask = repeat(keep, "b (r s) -> b 1 (r p) (s q)", r=rows, p=height, q=width)
+    return logits_of(subject.model(subject.images * mask))
+
+
+def _drop(subject: Subject, removed: Tensor) -> Tensor:
+    anatomy = subject.anatomy
+    keep = torch.ones(len(removed), anatomy.num_tokens, dtype=torch.bool, device=removed.device)
+    keep.scatter_(1, removed + anatomy.num_prefix_tokens, False)
+    kept = rearrange(keep.nonzero()[:, 1], "(b n) -> b n", b=len(removed))
+    return logits_with_tokens(subject.model, anatomy, subject.images, kept)

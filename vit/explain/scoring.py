@@ -1,0 +1,155 @@
+"""Methods compared on a model and images of yours, always beside maps that know nothing.
+
+The measures of one image are in ``faithfulness.py``, those against a known answer in ``ground_truth.py``.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vit.explain.faithfulness import Curves, gini, removal_curves, saco
+from vit.explain.ground_truth import energy_inside, intersection_over_union, pointing_game
+from vit.explain.memory import PeakMemory
+from vit.explain.methods import CONTROLS, METHODS, signed_map
+from vit.explain.perturbation_maps import can_drop
+from vit.explain.subject import Subject
+from vit.explain.table import Interval, Table, bootstrap
+
+
+@dataclass
+class Scores(Table):
+    """A table with a row for each method, and the numbers of each image behind it.
+
+    Attributes:
+        values: The numbers of each image, (images,), by method and measure.
+    """
+
+    values: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+
+    def difference(self, method: str, other: str, measure: str) -> Interval:
+        """How much more one method has of a measure than another, on the same images."""
+        return bootstrap(self.values[method][measure] - self.values[other][measure])
+
+    def recommended(self, measure: str) -> str | None:
+        """The method with the highest mean of a measure, or None if none is surely above every control."""
+        candidates = [method for method in self.values if method not in CONTROLS]
+        best = max(candidates, key=lambda method: self.values[method][measure].mean().item(), default=None)
+        controls = [control for control in CONTROLS if control in self.values]
+        sure = best and all(self.difference(best, control, measure).low > 0 for control in controls)
+        return best if sure else None
+
+
+def score(model: nn.Module, loader: Iterable[Any], methods: Sequence[str] | None = None, **given: Any) -> Scores:
+    """Which method's maps name the patches that the predictions of a model rest on: a table with 95 % intervals.
+
+    The question is always the predicted class. Columns, each a mean over images (see ``faithfulness.py``):
+
+    - ``drop``: area between the curves as the least and as the most relevant tokens are left out, in probability, high
+      is good; 0 for a map that knows nothing. ``drop deletion`` and ``drop insertion`` are the two areas.
+    - ``fill``, ``fill deletion``, ``fill insertion``: the same with patches painted in the mean colour.
+    - ``positive``, ``negative``: share of predictions kept, most and least relevant painted first.
+    - ``SaCo``: whether the values, and not only their order, are right, from -1 to 1.
+    - ``Gini``: how much the map concentrates on few patches; neither good nor bad.
+    - ``against random``: whether ``drop`` (or ``fill``) is surely above that of random maps on the same images.
+    - ``ms``, ``MB``: time of a map, and peak of tensors while it is made, both for each image of a batch.
+
+    Args:
+        model: A ViT classifier in eval mode.
+        loader: Batches of images (B, C, H, W), or pairs of images and labels; labels are not needed. 200 images or more
+            give intervals that tell methods apart.
+        methods: Keys of ``METHODS``; None is all. The controls are added where they are missing.
+        **given: ``given_grid`` and ``given_prefix``, where the model does not say them.
+
+    Raises:
+        ValueError: If there is no such method, or no image.
+    """
+    methods = _with_controls(methods)
+    parts: dict[str, dict[str, list[Tensor]]] = {method: {} for method in methods}
+    seconds, megabytes = dict.fromkeys(methods, 0.0), {}
+    count = 0
+    for batch in loader:
+        images = batch if isinstance(batch, Tensor) else batch[0]
+        subject = Subject(model, images, **given)
+        count += len(images)
+        for method in methods:
+            if method not in megabytes:
+                with PeakMemory() as memory:
+                    signed_map(method, subject)
+                megabytes[method] = memory.peak / 1e6 / len(images)
+            start = time.perf_counter()
+            maps = signed_map(method, subject)
+            seconds[method] += time.perf_counter() - start
+            for name, numbers in _measure(subject, maps).items():
+                parts[method].setdefault(name, []).append(numbers.cpu())
+    if not count:
+        raise ValueError("the loader gave no images: score needs at least one batch")
+    values = {method: {name: torch.cat(found) for name, found in parts[method].items()} for method in methods}
+    rows = []
+    for method in methods:
+        row: dict[str, Any] = {"method": method}
+        row |= {name: bootstrap(numbers) for name, numbers in values[method].items()}
+        row["against random"] = _verdict(values, method)
+        row |= {"ms": 1000 * seconds[method] / count, "MB": megabytes[method]}
+        rows.append(row)
+    return Scores(rows, f"{count} images; mean (95 % interval)", values)
+
+
+def localise(
+    model: nn.Module, images: Tensor, labels: Tensor, masks: Tensor, methods: Sequence[str] | None = None, **given: Any
+) -> Scores:
+    """Which method's maps find the place that is known to decide the label: a table with 95 % intervals.
+
+    Columns: ``hits`` (the highest patch lies inside, the pointing game), ``energy`` (share of the map that lies inside)
+    and ``IoU`` (overlap of the highest patches with the place), and ``chance``, the share of the image that is inside.
+
+    Args:
+        model: A ViT classifier in eval mode.
+        images: Images, (B, C, H, W), passed 100 at a time.
+        labels: The classes asked about, (B,).
+        masks: The share of each patch that lies inside, (B, rows, columns), as of ``cells_of_boxes``.
+        methods: Keys of ``METHODS``; None is all. The controls are added where they are missing.
+        **given: ``given_grid`` and ``given_prefix``, where the model does not say them.
+    """
+    measures = {"hits": pointing_game, "energy": energy_inside, "IoU": intersection_over_union}
+    values: dict[str, dict[str, Tensor]] = {}
+    for method in _with_controls(methods):
+        found: dict[str, list[Tensor]] = {name: [] for name in measures}
+        for part, asked, inside in zip(images.split(100), labels.split(100), masks.split(100), strict=True):
+            maps = signed_map(method, Subject(model, part, asked, **given)).clamp(min=0)
+            for name, measure in measures.items():
+                found[name].append(measure(maps, inside))
+        values[method] = {name: torch.cat(numbers) for name, numbers in found.items()}
+    rows = [{"method": method} | {name: bootstrap(x) for name, x in values[method].items()} for method in values]
+    return Scores(rows, f"{len(images)} images; mean (95 % interval)", values)
+
+
+def _measure(subject: Subject, maps: Tensor) -> dict[str, Tensor]:
+    measured = {}
+    for name, removal in (("drop", "token_drop"), ("fill", "mean_fill")):
+        if removal == "token_drop" and not can_drop(subject.model, subject.anatomy):
+            continue
+        curves: Curves = removal_curves(subject, maps, removal)
+        measured |= {
+            name: curves.insertion - curves.deletion,
+            f"{name} deletion": curves.deletion,
+            f"{name} insertion": curves.insertion,
+        }
+    measured |= {"positive": curves.positive, "negative": curves.negative}
+    return measured | {"SaCo": saco(subject, maps), "Gini": gini(maps)}
+
+
+def _with_controls(methods: Sequence[str] | None) -> list[str]:
+    chosen = list(METHODS) if methods is None else list(methods)
+    return chosen + [control for control in CONTROLS if control not in chosen]
+
+
+def _verdict(values: dict[str, dict[str, Tensor]], method: str) -> str:
+    measure = "drop" if "drop" in values[method] else "fill"
+    difference = bootstrap(values[method][measure] - values["random"][measure])
+    if difference.low > 0:
+        return "above"
+    return "below" if difference.high < 0 else "no difference"
