@@ -1,0 +1,97 @@
+"""Methods compared: the table, its intervals, and what is called better than random."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from vit import VisionTransformer
+from vit.explain.faithfulness import removal_curves
+from vit.explain.methods import CONTROLS, METHODS, signed_map
+from vit.explain.scoring import localise, score
+from vit.explain.subject import Subject
+
+
+@pytest.fixture(scope="module")
+def model():
+    """An untrained model that is sure of itself, so that patches matter."""
+    torch.manual_seed(0)
+    model = VisionTransformer((6, 10), 2, embed_dim=12, depth=2, num_heads=3, num_classes=7).eval()
+    with torch.no_grad():
+        model.head.weight.mul_(30)
+    return model
+
+
+@pytest.fixture(scope="module")
+def images():
+    return torch.randn(12, 3, 6, 10, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def scores(model, images):
+    return score(model, images.split(5))
+
+
+def test_every_method_has_a_row_with_every_measure(scores):
+    assert scores.column("method") == list(METHODS)
+    assert list(scores.rows[0]) == [
+        "method",
+        *("drop", "drop deletion", "drop insertion", "fill", "fill deletion", "fill insertion"),
+        *("positive", "negative", "SaCo", "Gini", "against random", "ms", "MB"),
+    ]
+    assert all(len(numbers) == 12 for measures in scores.values.values() for numbers in measures.values())
+
+
+def test_the_numbers_are_those_of_each_image_whatever_the_batches(scores, model, images):
+    subject = Subject(model, images)
+    curves = removal_curves(subject, signed_map("relevance", subject))
+    assert_close(scores.values["relevance"]["drop"], curves.insertion - curves.deletion)
+    row = scores.row(method="relevance")
+    assert row["drop"].mean == pytest.approx((curves.insertion - curves.deletion).mean().item(), abs=1e-6)
+    assert row["drop"].low < row["drop"].mean < row["drop"].high
+
+
+def test_what_leaves_out_tokens_is_best_at_naming_the_tokens_that_count(scores):
+    assert scores.recommended("drop") == "token_drop"
+    assert scores.row(method="token_drop")["against random"] == "above"
+    assert scores.row(method="random")["against random"] == "no difference"
+    assert scores.difference("random", "random", "drop").mean == 0
+
+
+def test_nothing_is_recommended_that_is_not_surely_above_the_controls(model, images):
+    assert score(model, [images], ["attention"]).recommended("Gini") is None
+    assert score(model, [images], []).recommended("drop") is None
+
+
+def test_controls_are_always_there_and_labels_are_not_needed(model, images):
+    given = score(model, [(images, torch.zeros(12))], ["rollout"])
+    assert given.column("method") == ["rollout", *CONTROLS]
+    assert "12 images" in str(given)
+
+
+def test_memory_is_that_of_the_map(scores):
+    assert scores.row(method="uniform")["MB"] < scores.row(method="rollout")["MB"]
+    assert scores.row(method="rollout")["MB"] < scores.row(method="relevance")["MB"]
+
+
+def test_attention_that_needs_its_whole_grid_is_scored_by_painting_only(images):
+    model = VisionTransformer((6, 10), 2, embed_dim=12, depth=1, num_heads=3, attention="window").eval()
+    row = score(model, [images], ["rollout"]).row(method="rollout")
+    assert "drop" not in row
+    assert "fill" in row
+
+
+def test_no_images_are_an_error(model):
+    with pytest.raises(ValueError, match="at least one batch"):
+        score(model, [], ["rollout"])
+
+
+def test_maps_are_compared_with_a_known_place(model, images):
+    masks = torch.zeros(12, 3, 5, dtype=torch.bool)
+    masks[:, 1, 2] = True
+    found = localise(model, images, torch.arange(12) % 7, masks, ["relevance"])
+    assert found.column("method") == ["relevance", *CONTROLS]
+    assert found.row(method="center")["hits"].mean == 1
+    assert found.row(method="uniform")["hits"].mean == pytest.approx(1 / 15)
+    assert found.row(method="uniform")["energy"].mean == pytest.approx(1 / 15)
+    maps = signed_map("relevance", Subject(model, images, torch.arange(12) % 7)).clamp(min=0)
+    assert_close(found.values["relevance"]["energy"], maps[:, 1, 2] / maps.sum(dim=(1, 2)))

@@ -1,0 +1,104 @@
+"""The trust report: its sentences, and that they follow what was measured."""
+
+import pytest
+import torch
+from torch import nn
+
+from vit import VisionTransformer
+from vit.explain.trust import trust_report
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    model = VisionTransformer((6, 10), 2, embed_dim=12, depth=2, num_heads=3, num_classes=7).eval()
+    with torch.no_grad():
+        model.head.weight.mul_(30)
+    return model
+
+
+@pytest.fixture(scope="module")
+def images():
+    return torch.randn(12, 3, 6, 10, generator=torch.Generator().manual_seed(1))
+
+
+def findings(report, about):
+    return [finding for finding in report.findings if finding.about == about]
+
+
+def test_rollout_is_said_not_to_depend_on_the_class(model, images):
+    report = trust_report(model, images, ["rollout"])
+    (finding,) = findings(report, "rollout: class")
+    assert finding.level == "red"
+    assert finding.text == (
+        "rollout does not depend on the class (by its definition): do not use it to justify the label"
+    )
+
+
+def test_every_method_is_asked_the_same_and_all_pairs_are_compared(model, images):
+    report = trust_report(model, images, ["rollout", "relevance", "token_drop"])
+    for method in ("rollout", "relevance", "token_drop"):
+        for about in ("class", "weights", "noise", "faith"):
+            assert len(findings(report, f"{method}: {about}")) == 1
+    assert len(findings(report, "agreement")) == 3
+
+
+def test_a_map_that_knows_nothing_is_red_where_it_must_be(model, images):
+    report = trust_report(model, images, ["center"])
+    assert findings(report, "center: class")[0].level == "red"
+    assert findings(report, "center: weights")[0].level == "red"
+    assert findings(report, "center: faith")[0].level != "green"
+
+
+def test_what_names_the_tokens_that_count_is_green(model, images):
+    (finding,) = findings(trust_report(model, images, ["token_drop"]), "token_drop: faith")
+    assert finding.level == "green"
+    assert "names patches that the prediction rests on" in finding.text
+
+
+def test_attention_that_is_never_used_is_said_to_explain_nothing(model, images):
+    blind = VisionTransformer((6, 10), 2, embed_dim=12, depth=2, num_heads=3, num_classes=7).eval()
+    with torch.no_grad():
+        for block in blind.blocks:
+            block.attn.qkv.weight[:12] = 0  # queries of zero look at all alike already
+    labels = blind(images).argmax(dim=-1)
+    found = findings(trust_report(blind, images, ["rollout"], labels), "attention")
+    assert found[0].text == (
+        "uniform attention in layers 0 to 1 changes 0.0 % of predictions (accuracy +0.0 points): where it looks does "
+        "not matter there, so a picture of it explains nothing"
+    )
+    assert all(finding.level == "red" for finding in found)
+
+
+def test_tokens_of_outlying_norm_are_found_with_the_attention_they_get(images):
+    torch.manual_seed(0)
+    model = VisionTransformer((6, 10), 2, embed_dim=12, depth=2, num_heads=3, num_classes=7).eval()
+
+    class Swell(nn.Module):
+        """A patch becomes as long as ten others, as the high-norm tokens of large models do."""
+
+        def forward(self, tokens, grid):
+            longer = torch.ones(tokens.shape[1])
+            longer[1] = 100.0  # behind the class token
+            return self.block(tokens, grid) * longer[:, None]
+
+    swell = Swell()
+    swell.block = model.blocks[0]
+    model.blocks[0] = swell
+    (finding,) = findings(trust_report(model, images, ["rollout"]), "outliers")
+    assert finding.text.startswith("6.7 % of patch tokens have an outlying norm")
+
+
+def test_it_prints_as_lines_and_as_html_with_marks_besides_colours(model, images):
+    report = trust_report(model, images, ["rollout"])
+    lines = str(report).splitlines()
+    assert lines[0].startswith("red    rollout: class")
+    assert lines[-1].endswith("measured on 12 images: fewer than 100 show tendencies only")
+    html = report._repr_html_()
+    assert "&#10007; red" in html
+    assert "&#10003; green" in html
+
+
+def test_an_unknown_method_is_named(model, images):
+    with pytest.raises(ValueError, match="unknown method 'rolout': choose one of attention, rollout"):
+        trust_report(model, images, ["rolout"])
