@@ -1,5 +1,7 @@
 """The trust report: its sentences, and that they follow what was measured."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -82,11 +84,15 @@ def test_tokens_of_outlying_norm_are_found_with_the_attention_they_get(images):
             longer[1] = 100.0  # behind the class token
             return self.block(tokens, grid) * longer[:, None]
 
+    plain = copy.deepcopy(model)
     swell = Swell()
     swell.block = model.blocks[0]
     model.blocks[0] = swell
-    (finding,) = findings(trust_report(model, images, ["rollout"]), "outliers")
-    assert finding.text.startswith("6.7 % of patch tokens have an outlying norm")
+    shares = []
+    for candidate in (plain, model):
+        (finding,) = findings(trust_report(candidate, images, ["rollout"]), "outliers")
+        shares.append(float(finding.text.split()[0]) if finding.text[0].isdigit() else 0.0)
+    assert shares[1] - shares[0] == pytest.approx(100 / 15, abs=0.11)  # one patch in fifteen; texts round to 0.1
 
 
 def test_it_prints_as_lines_and_as_html_with_marks_besides_colours(model, images):
