@@ -1,0 +1,102 @@
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from vit.analysis import ablation_importance, curve, head_importance, prune_heads, pruning_curve, weight_importance
+
+
+@pytest.fixture
+def batches(images, labels):
+    return list(zip(images.split(4), labels.split(4), strict=True))
+
+
+def lowest(importance, count):
+    """The least important heads, by layer and number."""
+    values = torch.cat(importance).tolist()
+    order = sorted(range(len(values)), key=values.__getitem__)[:count]
+    return {layer: sorted(i % 5 for i in order if i // 5 == layer) for layer in sorted({i // 5 for i in order})}
+
+
+def test_each_point_is_the_model_without_its_removed_heads(ours, images, labels, batches):
+    points = pruning_curve(ours, batches, (images, labels), step=4)
+    assert [point.heads_left for point in points] == [15, 11, 7, 3, 0]
+    assert points[0].removed == {}
+    assert points[-1].removed == {layer: [0, 1, 2, 3, 4] for layer in range(3)}
+    for before, point in pairwise(points):
+        assert all(set(heads) <= set(point.removed[layer]) for layer, heads in before.removed.items())
+    for point in points:
+        pruned = prune_heads(ours, point.removed)
+        with torch.no_grad():
+            logits = pruned(images)
+        assert point.accuracy == pytest.approx((logits.argmax(-1) == labels).float().mean().item())
+        assert point.loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
+        assert point.parameters == sum(parameter.numel() for parameter in pruned.parameters())
+        assert point.images_per_second > 0
+        assert point.speedup > 0
+
+
+RANKED = {"importance": head_importance, "oracle": ablation_importance}
+
+
+@pytest.mark.parametrize("order", RANKED)
+def test_the_least_important_heads_go_first_and_are_ranked_anew(ours, images, labels, batches, order):
+    first, second = pruning_curve(ours, batches, (images, labels), order, step=3)[1:3]
+    assert first.removed == lowest(RANKED[order](ours, images, labels), 3)
+    pruned = prune_heads(ours, first.removed)
+    left = [(layer, head) for layer in range(3) for head in range(5) if head not in first.removed.get(layer, [])]
+    ranking = torch.cat(RANKED[order](pruned, images, labels)).argsort().tolist()[:3]
+    gone = {left[i] for i in ranking} | {(layer, head) for layer, heads in first.removed.items() for head in heads}
+    assert {(layer, head) for layer, heads in second.removed.items() for head in heads} == gone
+
+
+def test_without_ranking_anew_the_first_order_holds(ours, images, labels, batches):
+    points = pruning_curve(ours, batches, (images, labels), step=3, rerank=False)
+    assert points[3].removed == lowest(head_importance(ours, images, labels), 9)
+
+
+def test_small_weights_go_first_by_their_order(ours, images, labels, batches):
+    points = pruning_curve(ours, batches, (images, labels), "weight", step=4)
+    assert points[2].removed == lowest(weight_importance(ours), 8)
+
+
+def test_the_random_order_is_that_of_its_seed(ours, images, labels, batches):
+    def removed(seed, step):
+        points = pruning_curve(ours, batches, (images, labels), "random", seed=seed, step=step)
+        return {point.heads_left: point.removed for point in points}
+
+    assert removed(0, 5)[10] != removed(1, 5)[10]
+    assert removed(0, 1).items() >= removed(0, 5).items()
+
+
+def test_speed_is_that_of_the_pruned_model_beside_the_full_one(ours, images, labels, batches, monkeypatch):
+    monkeypatch.setattr(curve, "_seconds", lambda model, images: 0.5 if model is ours else 0.2)
+    *_, last = pruning_curve(ours, batches, (images, labels), "weight")
+    assert (last.images_per_second, last.speedup) == (4 / 0.2, 2.5)
+
+
+def test_a_tenth_of_the_heads_goes_at_once_unless_told_otherwise(timms, images, labels, batches):
+    points = pruning_curve(timms, batches, (images, labels), "weight")
+    assert [point.heads_left for point in points] == [15, 13, 11, 9, 7, 5, 3, 1, 0]
+
+
+def test_a_pruned_model_is_pruned_on(ours, images, labels, batches):
+    pruned = prune_heads(ours, {1: range(5), 2: [0]})
+    for order in ("importance", "weight"):
+        points = pruning_curve(pruned, batches, (images, labels), order, step=6)
+        assert [point.heads_left for point in points] == [9, 3, 0]
+
+
+def test_what_does_not_fit_is_refused(ours, images, labels, batches):
+    ranking = (images, labels)
+    with pytest.raises(ValueError, match="unknown order 'best'"):
+        pruning_curve(ours, batches, ranking, "best")
+    with pytest.raises(ValueError, match=r"step \(0\) must be at least 1 head"):
+        pruning_curve(ours, batches, ranking, step=0)
+    with pytest.raises(ValueError, match="there are no batches"):
+        pruning_curve(ours, [], ranking)
+    with pytest.raises(ValueError, match="gone through again"):
+        pruning_curve(ours, iter(batches), ranking)
+    with pytest.raises(ValueError, match="training mode"):
+        pruning_curve(ours.train(), batches, ranking, "weight")

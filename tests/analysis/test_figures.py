@@ -1,0 +1,116 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+
+from vit.analysis import PruningPoint, describe_heads, figures, projection_ranks, prune_heads
+
+
+@pytest.fixture
+def drawn(monkeypatch, tmp_path):
+    """Draw, and look at the figure and at its file."""
+    kept = []
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *args, **kwargs: (kept.append(self), save(self, *args, **kwargs))
+    )
+
+    def draw(function, *args):
+        function(*args, tmp_path / "picture.png")
+        with Image.open(tmp_path / "picture.png") as picture:
+            assert min(picture.size) > 200
+        return kept[-1]
+
+    return draw
+
+
+@pytest.fixture
+def table(ours, images):
+    """Of layers with 3, 5 and 2 heads."""
+    return describe_heads(prune_heads(ours, {0: [0, 3], 2: [1, 2, 3]}), images)
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def test_distances_stand_beside_that_of_uniform_attention(drawn, table):
+    (axes,) = drawn(figures.draw_distances, table).axes
+    reference, dots = axes.lines
+    assert set(reference.get_ydata()) == {table.uniform_distance}
+    assert list(dots.get_xdata()) == [0] * 3 + [1] * 5 + [2] * 2
+    assert list(dots.get_ydata()) == [head.distance for head in table.heads]
+    assert axes.get_ylim()[1] > max(dots.get_ydata())
+    assert "pixels" in axes.get_ylabel()
+
+
+def test_every_kind_has_its_colour_and_every_head_its_entropy(drawn, table):
+    figure = drawn(figures.draw_kinds, table)
+    (axes,) = figure.axes
+    assert texts(axes) == [f"{head.entropy:.2f}" for head in table.heads]
+    cells = axes.images[0].get_array()
+    assert cells.shape == (3, 5)
+    for head in table.heads:
+        assert list(figures.KIND_COLORS)[int(cells[head.layer, head.head])] == head.kind
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(figures.KIND_COLORS)
+
+
+@pytest.mark.parametrize(("lowest", "white"), [(0.1, 0.0), (-0.2, None)])
+def test_importance_is_white_at_zero(drawn, lowest, white):
+    importance = [torch.tensor([0.5, lowest]), torch.tensor([1.0])]
+    axes, bar = drawn(figures.draw_importance, importance, "rise, nats").axes
+    assert texts(axes) == ["0.5", f"{lowest:.1g}", "1"]
+    assert bar.get_ylabel() == "rise, nats"
+    vmin, vmax = axes.images[0].get_clim()
+    assert (vmin, vmax) == (white if white is not None else -1.0, 1.0)
+
+
+def test_layers_of_many_heads_are_drawn_without_numbers(drawn):
+    axes, _ = drawn(figures.draw_importance, [torch.rand(24)] * 2, "nats").axes
+    assert texts(axes) == []
+
+
+def test_pruning_shows_cost_and_gain_of_every_order(drawn):
+    def points(accuracy):
+        return [PruningPoint(left, {}, accuracy, 1.0, 1, 1.0, 1 + (10 - left) / 20) for left in (10, 5, 0)]
+
+    curves = {"importance": points(0.9), "oracle": points(0.8), "random": points(0.2)}
+    cost, gain = drawn(figures.draw_pruning, curves).axes
+    assert [list(line.get_xdata()) for line in cost.lines] == [[10, 5, 0]] * 3
+    assert [line.get_ydata()[0] for line in cost.lines] == [90, 80, 20]
+    assert [list(line.get_xdata()) for line in gain.lines] == [[1, 1.25, 1.5]] * 3
+    assert cost.get_xlim()[0] > cost.get_xlim()[1]
+    assert len({line.get_color() for line in cost.lines}) == 3
+    labels = [text.get_text() for text in cost.get_legend().get_texts()]
+    assert labels == ["gradient of the gate", "loss without it", "random"]
+
+
+def test_spectra_rise_to_all_of_the_sum(drawn, ours, table):
+    for spectra in (table.spectra, [layer.shared_query_key for layer in projection_ranks(ours)]):
+        axes, _ = drawn(figures.draw_spectra, spectra, "a title").axes
+        assert len(axes.lines) == 3
+        for line, values in zip(axes.lines, spectra, strict=True):
+            shares = torch.atleast_2d(values)
+            first = 100 * (shares[:, 0] / shares.sum(-1)).mean().item()
+            assert list(line.get_ydata())[:2] == pytest.approx([0, first])
+            assert line.get_ydata()[-1] == pytest.approx(100)
+        assert axes.get_title() == "a title"
+
+
+def test_each_head_has_a_map_of_offsets_with_itself_in_the_middle(drawn, table):
+    figure = drawn(figures.draw_offsets, table)
+    maps = [axes for axes in figure.axes if axes.images]
+    assert len(maps) == 10
+    assert [axes.get_title() for axes in figure.axes[:5]] == [f"head {head}" for head in range(5)]
+    torch.testing.assert_close(torch.tensor(maps[4].images[0].get_array()), table.offset_maps[1][1].log2())
+    left, right, bottom, top = maps[0].images[0].get_extent()
+    assert (left, right, bottom, top) == (-4.5, 4.5, 2.5, -2.5)
+
+
+def test_the_package_is_imported_without_matplotlib():
+    code = "import sys, vit.analysis; print('matplotlib' in sys.modules, 'vit.training' in sys.modules)"
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert printed.strip() == "False False"

@@ -1,0 +1,183 @@
+"""The table of heads: of painted attention, whose kinds are known, and of models of any library."""
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+import torchvision
+import vit_pytorch
+from einops import rearrange, reduce, repeat
+from torch import nn
+
+import vit
+from vit.analysis import describe_heads, measures
+from vit.analysis.table import Head
+from vit.explain import capture_attention
+
+
+class Attend(nn.Module):
+    """Attention by given logits."""
+
+    def forward(self, tokens, logits):
+        values = repeat(tokens, "b n 1 -> b h n 1", h=logits.shape[1])
+        nothing = torch.zeros_like(values)
+        return rearrange(F.scaled_dot_product_attention(nothing, nothing, values, logits), "b h n 1 -> b n h")
+
+
+class Painted(nn.Module):
+    """A layer over 3 x 5 patches and a class token whose heads attend as painted, and the last to what is bright."""
+
+    patch_size = (4, 6)
+
+    def __init__(self, *painted):
+        super().__init__()
+        self.painted = torch.stack(painted).log()
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, 1))
+        self.layer1 = Attend()
+        self.head = nn.Linear(len(painted) + 1, 3)
+
+    def forward(self, images):
+        pixels = reduce(images, "b c (y p) (x q) -> b (y x) 1", "mean", p=4, q=6)
+        tokens = torch.cat([repeat(self.cls_token, "1 1 1 -> b 1 1", b=len(images)), pixels], dim=1)
+        to_bright = repeat(50 * tokens, "b m 1 -> b 1 n m", n=tokens.shape[1])
+        painted = repeat(self.painted, "h n m -> b h n m", b=len(images))
+        mixed = self.layer1(tokens, torch.cat([painted, to_bright], dim=1))
+        return self.head(reduce(mixed, "b n h -> b h", "mean"))
+
+
+def to_patches(attn):
+    """Attention between 15 patches, beside a class token that looks at all: (15, 15) -> (16, 16)."""
+    whole = torch.full((16, 16), 1 / 16)
+    whole[1:, 0], whole[1:, 1:] = 0, attn
+    return whole
+
+
+@pytest.fixture
+def table():
+    left = torch.zeros(15, 15)
+    for i in range(15):
+        left[i, i if i % 5 == 0 else i - 1] = 1
+    to_class = torch.zeros(16, 16)
+    to_class[:, 0], to_class[:, 1:] = 0.7, 0.3 / 15
+    model = Painted(to_patches(left), to_class).eval()
+    brightness = torch.rand(11, 15, generator=torch.Generator().manual_seed(0))
+    return describe_heads(model, repeat(brightness, "b (y x) -> b 3 (y p) (x q)", y=3, p=4, q=6), batch_size=4)
+
+
+def test_heads_are_called_by_what_they_do(table):
+    left, to_class, content = table.heads
+    assert [head.kind for head in table.heads][:2] == ["positional", "sink"]
+    assert (left.offset, left.offset_score) == ((0, -1), 1)
+    assert left.distance == pytest.approx(6 * 12 / 15)
+    assert to_class.relative_distance == pytest.approx(1)
+    assert to_class.raw_distance == pytest.approx(0.3 * table.uniform_distance)
+    assert (to_class.sink, to_class.sink_share) == (pytest.approx(16 * 0.7), pytest.approx(0.7))
+    assert to_class.class_to_prefix == pytest.approx(to_class.patch_to_prefix) == pytest.approx(0.7)
+    assert left.class_to_prefix == pytest.approx(1 / 16)
+    assert left.patch_to_prefix == 0
+    assert content.positional < 0.5 < left.positional
+
+
+KIND = {"sink_share": 0.1, "positional": 0.2, "offset_score": 0.3, "relative_distance": 0.8}
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        ({}, "content"),
+        ({"relative_distance": 0.4}, "local"),
+        ({"relative_distance": 0.4, "positional": 0.95}, "positional"),
+        ({"offset_score": 0.95}, "positional"),
+        ({"offset_score": 0.95, "sink_share": 0.31}, "sink"),
+    ],
+)
+def test_the_first_threshold_passed_names_the_kind(changed, kind):
+    head = dict.fromkeys(Head.__dataclass_fields__, 0) | KIND | changed
+    assert Head(**head).kind == kind
+
+
+def test_a_table_is_rows_and_reads_as_markdown(table):
+    rows = table.to_rows()
+    assert [(row["layer"], row["head"]) for row in rows] == [(0, 0), (0, 1), (0, 2)]
+    assert rows[1]["kind"] == "sink"
+    lines = str(table).splitlines()
+    assert len(lines) == 5
+    assert len({len(line) for line in lines}) == 1
+    cells = [cell.strip() for cell in lines[2].split("|")]
+    assert cells[1:4] == ["0", "0", "positional"]
+    assert "+0 -1" in cells
+    assert set(lines[1]) <= set("|-:")
+
+
+def test_measures_are_means_over_all_images_however_they_are_batched(ours, images):
+    whole = capture_attention(ours, images)
+    attn = whole[1].detach()
+    table = describe_heads(ours, images, batch_size=3)
+    second = table.heads[5:10]
+    expected = {
+        "distance": measures.attention_distance(attn, (3, 5), (4, 4), 1),
+        "raw_distance": measures.attention_distance(attn, (3, 5), (4, 4), 1, renormalise=False),
+        "entropy": measures.attention_entropy(attn),
+        "confidence": attn.amax(-1).mean(-1),
+        "class_to_prefix": attn[:, :, 0, 0],
+        "patch_to_prefix": attn[:, :, 1:, 0].mean(-1),
+        "self_mass": measures.self_mass(attn),
+        "effective_rank": measures.effective_rank(torch.linalg.svdvals(attn)),
+        "stable_rank": measures.stable_rank(torch.linalg.svdvals(attn)),
+        "sink": measures.sink_score(attn),
+        "sink_share": measures.sink_score(attn) / 16,
+    }
+    for name, values in expected.items():
+        found = torch.tensor([getattr(head, name) for head in second])
+        torch.testing.assert_close(found, values.float().mean(0), msg=lambda text, name=name: f"{name}: {text}")
+    deviation = (attn - attn.mean(0)).square().sum((-1, -2)).sum(0) / 6
+    positional = torch.tensor([head.positional for head in second])
+    torch.testing.assert_close(positional, 1 - deviation / attn.square().sum((-1, -2)).mean(0))
+    counts = measures.offset_counts(attn, (3, 5), 1)
+    torch.testing.assert_close(
+        torch.tensor([head.offset_score for head in second]), measures.offset_score(counts, (3, 5))[0]
+    )
+    redundancies = measures.redundancy(torch.cat([layer.detach().mean(0) for layer in whole]))
+    torch.testing.assert_close(torch.tensor([head.redundancy for head in table.heads]), redundancies)
+    assert second[0].relative_distance == pytest.approx(second[0].distance / table.uniform_distance)
+    spectrum = torch.linalg.svdvals(attn.double())
+    torch.testing.assert_close(table.spectra[1], (spectrum / spectrum.sum(-1, keepdim=True)).mean(0))
+    torch.testing.assert_close(table.offset_maps[1], measures.offset_map(attn.mean(0), (3, 5), 1))
+
+
+WIDTHS = {"embed_dim": 24, "depth": 2, "num_heads": 3}
+MODELS = {
+    "ours without class token": lambda: vit.VisionTransformer(24, 8, **WIDTHS, class_token=False, pool="mean"),
+    "timm, pooled by attention": lambda: timm.models.VisionTransformer(24, 8, **WIDTHS, global_pool="map"),
+    "torchvision": lambda: torchvision.models.VisionTransformer(24, 8, 2, 3, 24, 48),
+    "vit-pytorch": lambda: vit_pytorch.ViT(
+        image_size=24, patch_size=8, num_classes=5, dim=24, depth=2, heads=3, mlp_dim=48
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_heads_of_every_library_are_described(name):
+    table = describe_heads(MODELS[name]().eval(), torch.randn(2, 3, 24, 24))
+    assert [(head.layer, head.head) for head in table.heads] == [(layer, head) for layer in (0, 1) for head in range(3)]
+    assert all(0 < head.entropy <= 1.0001 for head in table.heads)
+    assert table.grid == (3, 3)
+
+
+def test_without_prefix_tokens_there_is_no_class_row():
+    table = describe_heads(MODELS["ours without class token"]().eval(), torch.randn(2, 3, 24, 24))
+    assert table.heads[0].class_to_prefix != table.heads[0].class_to_prefix
+    assert table.heads[0].patch_to_prefix == 0
+
+
+def test_one_image_cannot_tell_what_differs(ours, images):
+    with pytest.raises(ValueError, match=r"too few images \(1\)"):
+        describe_heads(ours, images[:1])
+
+
+def test_attention_with_negative_weights_is_refused():
+    model = vit.VisionTransformer(24, 8, embed_dim=24, depth=1, num_heads=3, attention="differential")
+    with torch.no_grad():
+        model.blocks[0].attn.qkv.weight.normal_()
+    with pytest.raises(ValueError, match="attention of layer 0 has negative weights"):
+        describe_heads(model.eval(), torch.randn(2, 3, 24, 24))

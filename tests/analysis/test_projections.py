@@ -1,0 +1,98 @@
+import pytest
+import timm
+import torch
+import torchvision
+from einops import rearrange
+from torch import nn
+
+import vit
+from vit.analysis import measures, projection_ranks, prune_heads
+from vit.analysis.modules import attention_modules
+from vit.analysis.projections import head_projections
+
+
+@pytest.fixture
+def tv():
+    return torchvision.models.VisionTransformer(24, 8, 2, 3, 24, 48)
+
+
+def test_projections_of_a_head_are_those_that_make_its_logits_and_output(ours):
+    attention, tokens = ours.blocks[1].attn, torch.randn(1, 7, 40)
+    of = head_projections(attention)
+    q, k, v = (tokens @ rearrange(weight, "h d c -> h c d") for weight in (of.query, of.key, of.value))
+    biases = (rearrange(bias, "(h d) -> h 1 d", h=5) for bias in attention.qkv.bias.chunk(3))
+    for ours_is, is_expected, bias in zip((q, k, v), attention.heads(tokens), biases, strict=True):
+        torch.testing.assert_close(ours_is + bias, is_expected[0])
+    written = (v @ rearrange(of.output, "h o d -> h d o")).sum(0)
+    torch.testing.assert_close(written, attention.proj(rearrange(v, "h n d -> n (h d)")) - attention.proj.bias)
+
+
+def test_spectra_are_those_of_the_products_per_head_and_of_their_sum(ours):
+    ranks = projection_ranks(ours)
+    assert len(ranks) == 3
+    q, k, v = (rearrange(weight, "(h d) c -> h d c", h=5) for weight in ours.blocks[2].attn.qkv.weight.chunk(3))
+    output = rearrange(ours.blocks[2].attn.proj.weight, "o (h d) -> h o d", h=5)
+    query_key, value_output = q.mT @ k, output @ v
+    for found, product in ((ranks[2].query_key, query_key), (ranks[2].value_output, value_output)):
+        assert found.shape == (5, 8)
+        torch.testing.assert_close(found.float(), torch.linalg.svdvals(product)[:, :8], atol=1e-5, rtol=1e-4)
+    for found, product in ((ranks[2].shared_query_key, query_key), (ranks[2].shared_value_output, value_output)):
+        torch.testing.assert_close(found.float(), torch.linalg.svdvals(product.sum(0)), atol=1e-4, rtol=1e-4)
+
+
+def test_heads_that_do_the_same_share_their_dimensions():
+    model = vit.VisionTransformer(24, 8, embed_dim=24, depth=1, num_heads=3)
+    with torch.no_grad():
+        model.blocks[0].attn.qkv.weight.copy_(torch.eye(8, 24).repeat(9, 1))
+    (ranks,) = projection_ranks(model)
+    found = ranks.effective_ranks()
+    torch.testing.assert_close(found["query_key"], torch.full((3,), 8.0, dtype=torch.float64))
+    assert found["shared_query_key"].item() == pytest.approx(8)
+    assert found["value_output"].shape == (3,)
+
+
+def test_the_projections_of_torchvision_are_read_alike(tv):
+    ranks = projection_ranks(tv)
+    attention = attention_modules(tv)[1]
+    q, k, v = (rearrange(weight, "(h d) c -> h d c", h=3) for weight in attention.in_proj_weight.chunk(3))
+    torch.testing.assert_close(
+        ranks[1].shared_query_key.float(), torch.linalg.svdvals((q.mT @ k).sum(0)), atol=1e-5, rtol=1e-4
+    )
+    output = rearrange(attention.out_proj.weight, "o (h d) -> h o d", h=3)
+    torch.testing.assert_close(
+        ranks[1].value_output.float(), torch.linalg.svdvals(output @ v)[:, :8], atol=1e-5, rtol=1e-4
+    )
+
+
+def test_values_may_be_of_another_width_than_keys():
+    of = head_projections(vit.attention.MultiHeadAttention(24, 3, key_dim=12, value_dim=36))
+    assert (of.query.shape, of.value.shape, of.output.shape) == ((3, 4, 24), (3, 12, 24), (3, 24, 12))
+
+
+def test_layers_pruned_of_all_heads_are_left_out(timms):
+    assert len(projection_ranks(prune_heads(timms, {1: range(5)}))) == 2
+
+
+def test_effective_ranks_are_those_of_the_measures(ours):
+    ranks = projection_ranks(ours)[0]
+    torch.testing.assert_close(
+        ranks.effective_ranks()["shared_value_output"], measures.effective_rank(ranks.shared_value_output)
+    )
+
+
+def test_models_without_projections_that_are_known_are_refused():
+    with pytest.raises(ValueError, match="Sequential has no attention with qkv and proj"):
+        projection_ranks(nn.Sequential(nn.Linear(3, 3)))
+    with pytest.raises(ValueError, match="MultiHeadAttention has no joint projection"):
+        projection_ranks(vit.VisionTransformer(24, 8, embed_dim=24, depth=1, num_heads=3, attention="simplified"))
+
+
+def test_attention_that_pools_the_tokens_at_the_end_is_no_layer():
+    model = timm.models.VisionTransformer(24, 8, embed_dim=24, depth=2, num_heads=3, global_pool="map")
+    assert len(projection_ranks(model)) == 2
+
+
+@pytest.mark.parametrize("sharing", [{"num_kv_heads": 1}, {"tie_qkv": True}])
+def test_heads_that_share_projections_are_refused(sharing):
+    with pytest.raises(ValueError, match=r"rows of qkv for 4 heads: heads that share"):
+        head_projections(vit.attention.MultiHeadAttention(24, 4, **sharing))

@@ -1,0 +1,79 @@
+import pytest
+import timm
+import torch
+import vit_pytorch
+from torch import nn
+
+from vit.analysis import TokenNorms, token_norms
+from vit.explain import capture_attention
+
+PATCHES = slice(1, 16)
+
+
+def test_norms_are_those_of_the_tokens_that_leave_each_layer(ours, images):
+    with torch.no_grad():
+        features = ours.get_intermediate_layers(images, 3, return_prefix_tokens=True)
+        attentions = capture_attention(ours, images)
+    found = token_norms(ours, images, batch_size=3)
+    for layer, (patches, prefix) in enumerate(features):
+        torch.testing.assert_close(found.norms[layer], torch.cat([prefix, patches], dim=1).norm(dim=-1))
+    expected = torch.stack([16 * attn.mean(dim=(1, 2)) for attn in attentions])
+    torch.testing.assert_close(found.received, expected)
+    assert found.patches == PATCHES
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: timm.models.VisionTransformer(24, 8, embed_dim=24, depth=2, num_heads=3, global_pool="map"),
+        lambda: vit_pytorch.ViT(image_size=24, patch_size=8, num_classes=5, dim=24, depth=2, heads=3, mlp_dim=48),
+    ],
+    ids=["timm", "vit-pytorch"],
+)
+def test_norms_are_found_in_other_libraries(model):
+    found = token_norms(model().eval(), torch.randn(2, 3, 24, 24))
+    assert found.norms.shape == found.received.shape == (2, 2, 10)
+    assert (found.norms > 0).all()
+
+
+def painted():
+    """Norms of two layers, two images, a class token, 15 patches of 9, 10 and 11, a register; those two are long."""
+    norms = 10 + torch.arange(-1.0, 2).repeat(5)
+    norms = torch.cat([torch.tensor([500.0]), norms, torch.tensor([500.0])]).repeat(2, 2, 1)
+    norms[0, 1, 4] = 16.1  # more than 10 + 6 * 1
+    norms[0, 1, 7] = 16.0
+    norms[1, 0, 15] = 90
+    received = torch.ones(2, 2, 17)
+    received[1, 1, 4] = 8
+    received[0, 1, 4] = 3
+    return TokenNorms(norms, received, PATCHES)
+
+
+def test_outliers_are_patches_six_deviations_beyond_the_median_of_their_layer():
+    outliers = painted().outliers
+    assert outliers.nonzero().tolist() == [[0, 1, 3], [1, 0, 14]]
+    torch.testing.assert_close(painted().outlier_share, torch.tensor([1 / 30, 1 / 30]))
+
+
+def test_the_attention_outliers_draw_is_that_of_the_layer_they_enter():
+    mass = painted().outlier_mass
+    torch.testing.assert_close(mass[0], torch.tensor(8 / 17 / 2))
+    assert mass[1].isnan()
+
+
+def test_layers_that_are_one_module_are_refused():
+    class Twice(nn.Module):
+        patch_size = 8
+
+        def __init__(self):
+            super().__init__()
+            self.patches = nn.Conv2d(3, 24, 8, 8)
+            self.layer = timm.layers.Attention(24, 3)
+            self.head = nn.Linear(24, 5)
+
+        def forward(self, images):
+            tokens = self.patches(images).flatten(2).mT
+            return self.head(self.layer(self.layer(tokens)).mean(1))
+
+    with pytest.raises(ValueError, match="Twice has no layers that can be told apart"):
+        token_norms(Twice().eval(), torch.randn(2, 3, 24, 24))

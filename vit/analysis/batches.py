@@ -1,0 +1,14 @@
+"""Images in batches, on the device of a model."""
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+
+def in_batches(model: nn.Module, tensors: Tensor, batch_size: int) -> Iterator[Tensor]:
+    """Split images or labels (B, ...) into batches, each on the device of the model."""
+    if not len(tensors):
+        raise ValueError("there are no images (0): give at least one")
+    device = next(model.parameters()).device
+    for batch in tensors.split(batch_size):
+        yield batch.to(device)

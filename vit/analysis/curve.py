@@ -1,0 +1,157 @@
+"""What a model loses, and gains in speed, as its heads are taken out one after the other."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vit.analysis.importance import ablation_importance, head_importance, weight_importance
+from vit.analysis.modules import attention_modules
+from vit.analysis.pruning import prune_heads
+from vit.explain.capture import check_visible, logits_of
+
+Order = Literal["importance", "oracle", "weight", "random"]
+ROUNDS = 5  # of timing the full and the pruned model in turn
+
+
+@dataclass(frozen=True)
+class PruningPoint:
+    """A model without some of its heads.
+
+    Attributes:
+        heads_left: Heads of all layers together.
+        removed: For each layer, the heads taken out, by their numbers in the full model.
+        accuracy: Share of the images that it classifies rightly.
+        loss: Mean cross-entropy, in nats.
+        parameters: Parameters of the whole model.
+        images_per_second: How many it classifies, in batches as given.
+        speedup: The same as a multiple of the full model's, run in turn with it.
+    """
+
+    heads_left: int
+    removed: dict[int, list[int]]
+    accuracy: float
+    loss: float
+    parameters: int
+    images_per_second: float
+    speedup: float
+
+
+def pruning_curve(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    ranking: tuple[Tensor, Tensor],
+    order: Order = "importance",
+    *,
+    step: int | None = None,
+    rerank: bool = True,
+    seed: int = 0,
+) -> list[PruningPoint]:
+    """Take heads out of a model until none is left, least important first, and measure it after each step.
+
+    Nothing is trained in between. Heads are taken out for good (see ``prune_heads``), so the speed is measured, and
+    not counted in operations: on small batches it hardly moves (Michel et al. 2019, table 4).
+
+    Args:
+        model: A ViT that ``prune_heads`` can prune, in eval mode.
+        batches: Images (B, C, H, W) and labels (B,) to measure on, gone through for each point: a list or a loader.
+        ranking: Images and labels to rank heads by, others than in ``batches``, or accuracy would flatter.
+        order: What is least important: the smallest gradient of its gate ("importance"), the smallest loss when it
+            alone is shut ("oracle"), the smallest weights ("weight"), or whatever comes ("random").
+        step: Heads taken out at once; None takes a tenth of all.
+        rerank: Whether heads are ranked anew after every step. How much a head matters depends on which are left.
+        seed: Of the random order.
+
+    Raises:
+        ValueError: If heads cannot be pruned (see ``prune_heads``), or the order or step does not exist.
+    """
+    check_visible(model)
+    if order not in ("importance", "oracle", "weight", "random"):
+        raise ValueError(f"unknown order {order!r}: choose 'importance', 'oracle', 'weight' or 'random'")
+    left = {layer: list(range(module.num_heads)) for layer, module in enumerate(attention_modules(model))}
+    total = sum(map(len, left.values()))
+    step = max(1, round(total / 10)) if step is None else step
+    if step < 1:
+        raise ValueError(f"step ({step}) must be at least 1 head")
+    removed: dict[int, list[int]] = {layer: [] for layer in left}
+    pruned, points = model, [_measure(model, model, batches, removed, total)]
+    queue: list[tuple[int, int]] = []
+    while any(left.values()):
+        # The other two orders are the same whatever is left.
+        if not queue or (rerank and order in ("importance", "oracle")):
+            queue = _ranked(pruned, left, ranking, order, seed)
+        for layer, head in queue[:step]:
+            left[layer].remove(head)
+            removed[layer].append(head)
+        queue = queue[step:]
+        pruned = prune_heads(model, removed)
+        points.append(_measure(model, pruned, batches, removed, sum(map(len, left.values()))))
+    return points
+
+
+def _ranked(
+    pruned: nn.Module, left: dict[int, list[int]], ranking: tuple[Tensor, Tensor], order: Order, seed: int
+) -> list[tuple[int, int]]:
+    """The heads left, by layer and number in the full model, least important first."""
+    names = [(layer, head) for layer, heads in left.items() for head in heads]
+    if order == "random":
+        generator = torch.Generator().manual_seed(seed)
+        return [names[i] for i in torch.randperm(len(names), generator=generator).tolist()]
+    if order == "importance":
+        scores = head_importance(pruned, *ranking)
+    elif order == "oracle":
+        scores = ablation_importance(pruned, *ranking)
+    else:
+        scores = weight_importance(pruned)
+    return [names[i] for i in torch.cat(scores).argsort(stable=True).tolist()]
+
+
+def _measure(
+    full: nn.Module,
+    pruned: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    removed: dict[int, list[int]],
+    heads_left: int,
+) -> PruningPoint:
+    device = next(full.parameters()).device
+    right, loss, count, first = 0, 0.0, 0, None
+    with torch.inference_mode():
+        for images, labels in batches:
+            images, labels = images.to(device), labels.to(device)
+            first = images if first is None else first
+            logits = logits_of(pruned(images))
+            right += (logits.argmax(dim=-1) == labels).sum().item()
+            loss += F.cross_entropy(logits, labels, reduction="sum").item()
+            count += len(images)
+        if first is None:
+            raise ValueError(
+                "there are no batches to measure on: give a list or a loader, which can be gone through again"
+            )
+        pairs = [(_seconds(full, first), _seconds(pruned, first)) for _ in range(ROUNDS)]
+    return PruningPoint(
+        heads_left=heads_left,
+        removed={layer: sorted(heads) for layer, heads in removed.items() if heads},
+        accuracy=right / count,
+        loss=loss / count,
+        parameters=sum(parameter.numel() for parameter in pruned.parameters()),
+        images_per_second=len(first) / median(seconds for _, seconds in pairs),
+        speedup=median(full_seconds / seconds for full_seconds, seconds in pairs),
+    )
+
+
+def _seconds(model: nn.Module, images: Tensor) -> float:
+    _wait(images)
+    start = time.perf_counter()
+    model(images)
+    _wait(images)
+    return time.perf_counter() - start
+
+
+def _wait(images: Tensor) -> None:
+    if images.is_cuda:
+        torch.cuda.synchronize(images.device)

@@ -1,0 +1,198 @@
+"""The pictures of heads and layers.
+
+Letters in the einops patterns: h heads, k singular values.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from einops import reduce
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from vit.analysis.curve import PruningPoint
+from vit.analysis.table import HeadTable
+
+# Okabe and Ito's palette: told apart by colour-blind readers.
+BLUE, ORANGE, GREEN, YELLOW, GREY = "#0072B2", "#D55E00", "#009E73", "#F0E442", "#8a8a8a"
+KIND_COLORS = {"local": "#56B4E9", "positional": "#E69F00", "content": GREEN, "sink": GREY}
+ORDER_COLORS = {"importance": BLUE, "oracle": ORANGE, "weight": GREEN, "random": GREY}
+ORDER_NAMES = {"importance": "gradient of the gate", "oracle": "loss without it", "weight": "size of weights"}
+MOST_NUMBERED = 16  # heads of a layer, beyond which numbers would not fit their cells
+
+
+def draw_distances(table: HeadTable, path: Path) -> None:
+    """Mean attention distance of each head over the layers, beside that of uniform attention.
+
+    As figure 7 of Dosovitskiy et al. (2021): local heads in the first layers, and far ones everywhere.
+    """
+    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.axhline(table.uniform_distance, color=GREY, ls="--", label="uniform attention")
+    layers, distances = zip(*((head.layer, head.distance) for head in table.heads), strict=True)
+    axes.plot(layers, distances, "o", ms=5, color=BLUE, alpha=0.7, label="one head")
+    axes.set(title="How far patches look", xlabel="layer", ylabel="mean attention distance, pixels")
+    axes.set_ylim(0, 1.25 * max(table.uniform_distance, *distances))
+    axes.legend(frameon=False, loc="upper center", ncols=2)
+    _count(axes, x=True)
+    _plain(axes)
+    figure.savefig(path, dpi=120)
+
+
+def draw_kinds(table: HeadTable, path: Path) -> None:
+    """Each head as a cell, coloured by its kind, with its entropy."""
+    values = _cells([[list(KIND_COLORS).index(head.kind) for head in layer] for layer in _by_layer(table)])
+    figure, axes = _head_map(values, "What the heads do, and their entropy (0 to 1)")
+    axes.imshow(values, cmap=ListedColormap(list(KIND_COLORS.values())), vmin=0, vmax=len(KIND_COLORS) - 1)
+    if values.shape[1] <= MOST_NUMBERED:
+        for head in table.heads:
+            axes.text(head.head, head.layer, f"{head.entropy:.2f}", ha="center", va="center", fontsize=8)
+    patches = [Patch(color=color, label=kind) for kind, color in KIND_COLORS.items()]
+    figure.legend(handles=patches, loc="outside right center", frameon=False)
+    figure.savefig(path, dpi=120)
+
+
+def draw_importance(importance: Sequence[Tensor], quantity: str, path: Path) -> None:
+    """How much the model needs each head, as a cell.
+
+    Args:
+        importance: One (H,) for each layer, of any of the functions of ``vit.analysis.importance``.
+        quantity: What it is, with its unit, such as "rise of the loss without the head, nats".
+        path: The PNG file.
+    """
+    values = _cells([layer.tolist() for layer in importance])
+    figure, axes = _head_map(values, "Importance of the heads")
+    lowest, highest = min(0.0, np.nanmin(values)), max(np.nanmax(values), 1e-12)
+    # Where some heads do harm, zero is white.
+    signed = {"cmap": "RdBu_r", "vmin": -highest, "vmax": highest}
+    image = axes.imshow(values, **(signed if lowest < 0 else {"cmap": "Blues", "vmin": 0, "vmax": highest}))
+    if values.shape[1] <= MOST_NUMBERED:
+        for (layer, head), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                color = "white" if abs(value) > 0.7 * highest else "black"
+                axes.text(head, layer, f"{value:.2g}", ha="center", va="center", color=color, fontsize=8)
+    figure.colorbar(image, label=quantity, shrink=0.8)
+    figure.savefig(path, dpi=120)
+
+
+def draw_pruning(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> None:
+    """Accuracy and speed as heads are taken out, for each order in which they may be.
+
+    Args:
+        curves: By the name of the order, what ``pruning_curve`` returned.
+        path: The PNG file.
+    """
+    figure = Figure(figsize=(10.5, 4), layout="constrained")
+    accuracy, speed = figure.subplots(1, 2)
+    for order, points in curves.items():
+        style = {"color": ORDER_COLORS[order], "marker": "o", "ms": 4, "label": ORDER_NAMES.get(order, order)}
+        left = [point.heads_left for point in points]
+        accuracy.plot(left, [100 * point.accuracy for point in points], **style)
+        speed.plot([point.speedup for point in points], [100 * point.accuracy for point in points], **style)
+    accuracy.set(title="What it costs", xlabel="heads left", ylabel="accuracy, %")
+    accuracy.invert_xaxis()
+    accuracy.legend(frameon=False, title="least important first, by", alignment="left")
+    _count(accuracy, x=True)
+    speed.set(title="What it gains", xlabel="measured speed, times that of the full model", ylabel="accuracy, %")
+    for axes in (accuracy, speed):
+        axes.set_ylim(bottom=0)
+        _plain(axes)
+    figure.savefig(path, dpi=120)
+
+
+def draw_spectra(spectra: Sequence[Tensor], title: str, path: Path) -> None:
+    """Which share of the sum of singular values the largest make up, in each layer, the mean over its heads.
+
+    As figure 1 of Wang et al. (2020, Linformer), for attention (``HeadTable.spectra``), and as figure 1 of Cordonnier
+    et al. (2020) for projections (``LayerRanks.query_key``): the sooner a line is up, the fewer dimensions are used.
+
+    Args:
+        spectra: Singular values of each layer, (H, K) or (K,), largest first.
+        title: Of what they are.
+        path: The PNG file.
+    """
+    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    axes = figure.subplots()
+    colors = ScalarMappable(Normalize(0, max(1, len(spectra) - 1)), "viridis")
+    for layer, values in enumerate(spectra):
+        shares = torch.atleast_2d(values).cumsum(dim=-1) / torch.atleast_2d(values).sum(dim=-1, keepdim=True)
+        mean = 100 * reduce(shares, "h k -> k", "mean")
+        axes.plot(range(len(mean) + 1), [0.0, *mean.tolist()], color=colors.to_rgba(layer))
+    figure.colorbar(colors, ax=axes, label="layer").ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(title=title, xlabel="largest singular values", ylabel="share of their sum, %", ylim=(0, 103))
+    axes.set_xlim(left=0)
+    _count(axes, x=True)
+    _plain(axes)
+    figure.savefig(path, dpi=120)
+
+
+def draw_offsets(table: HeadTable, path: Path) -> None:
+    """Where each head looks from a patch, the mean over patches and images: a map for each, the patch in its middle.
+
+    A head that looks left has a bright spot left of the middle; a head of rows has a bright bar.
+    """
+    layers = _by_layer(table)
+    across = max(map(len, layers))
+    figure = Figure(figsize=(1.3 * across + 1.6, 1.3 * len(layers) + 1.2), layout="constrained")
+    figure.suptitle("Mean attention to the patch\nat each offset, 1 if uniform", fontsize=11)
+    figure.supxlabel(f"offset to the right, {1 - table.grid[1]} to {table.grid[1] - 1} patches", fontsize=9)
+    figure.supylabel(f"offset down, {1 - table.grid[0]} to {table.grid[0] - 1} patches", fontsize=9)
+    panels = figure.subplots(len(layers), across, squeeze=False, sharex=True, sharey=True)
+    down, right = table.grid[0] - 0.5, table.grid[1] - 0.5
+    for head, axes in enumerate(panels[0]):
+        axes.set_title(f"head {head}", fontsize=9)
+    for layer, maps in enumerate(table.offset_maps):
+        for head, axes in enumerate(panels[layer]):
+            if head >= len(maps):
+                axes.axis("off")
+                continue
+            logs = maps[head].clamp(min=1e-6).log2().numpy()
+            image = axes.imshow(logs, cmap="RdBu_r", vmin=-4, vmax=4, extent=(-right, right, down, -down))
+            axes.set(xticks=[], yticks=[])
+        panels[layer][0].set_ylabel(f"layer {layer}", fontsize=9)
+    bar = figure.colorbar(image, ax=panels, shrink=min(1.0, 3 / len(layers)), extend="both", ticks=[-4, -2, 0, 2, 4])
+    bar.ax.set_yticklabels(["1/16", "1/4", "1", "4", "16"])
+    figure.savefig(path, dpi=120)
+
+
+def _by_layer(table: HeadTable) -> list[list]:
+    depth = 1 + max(head.layer for head in table.heads)
+    return [[head for head in table.heads if head.layer == layer] for layer in range(depth)]
+
+
+def _cells(rows: Sequence[Sequence[float]]) -> np.ndarray:
+    """Rows of different length, filled up with NaN: (layers, heads)."""
+    cells = np.full((len(rows), max(map(len, rows))), np.nan)
+    for cell_row, row in zip(cells, rows, strict=True):
+        cell_row[: len(row)] = row
+    return cells
+
+
+def _head_map(values: np.ndarray, title: str) -> tuple[Figure, Axes]:
+    layers, heads = values.shape
+    figure = Figure(figsize=(3.2 + 0.5 * heads, 1.4 + 0.42 * layers), layout="constrained")
+    axes = figure.subplots()
+    figure.suptitle(title, fontsize=11)
+    axes.set(xlabel="head", ylabel="layer", aspect="auto")
+    _count(axes, x=True, y=True)
+    return figure, axes
+
+
+def _count(axes: Axes, x: bool = False, y: bool = False) -> None:
+    """Ticks at whole numbers only."""
+    if x:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if y:
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _plain(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)

@@ -1,0 +1,158 @@
+"""How much a model needs each of its heads.
+
+Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels of a head, c channels of a token.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, reduce
+from torch import Tensor, nn
+
+from vit.analysis.batches import in_batches
+from vit.analysis.modules import attention_modules
+from vit.analysis.projections import head_projections
+from vit.explain.capture import logits_of, run_intercepted
+
+Edit = Callable[[int, Tensor], Tensor]
+
+
+def head_importance(
+    model: nn.Module, images: Tensor, labels: Tensor | None = None, *, normalised: bool = False, batch_size: int = 32
+) -> list[Tensor]:
+    """How fast the loss of an image would change if a head were shut: one (H,) for each layer.
+
+    ``E |d loss / d gate|`` over the images, where the gate is a factor 1 of the head's attention (Michel et al. 2019,
+    eq. 2). One backward pass measures all heads, but only as far as a slope tells: for two heads that do the same, it
+    says of both that they are needed, or of both that they are not.
+
+    >>> import vit
+    >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
+    >>> [tuple(layer.shape) for layer in head_importance(model, torch.randn(5, 3, 32, 32))]
+    [(3,), (3,)]
+
+    Args:
+        model: A ViT of any library, in eval mode.
+        images: Images (B, C, H, W), normalised as the model wants them.
+        labels: Their classes, (B,); None takes those that the model predicts.
+        normalised: Whether the importances of a layer are divided by their root sum of squares, as in the paper. It
+            makes the last head of a layer as important as can be: of a CIFAR-10 ViT pruned one by one to 9 of its 18
+            heads, 47 % of the images were classified rightly with it and 57 % without.
+        batch_size: Images that pass at once.
+
+    Raises:
+        ValueError: If attention cannot be seen (see ``capture_attention``), or images and labels are not as many.
+    """
+    totals: list[Tensor] = []
+    for batch, targets in _labelled(model, images, labels, batch_size):
+        slopes = _slopes(model, batch, targets)
+        totals = [total + slope for total, slope in zip(totals, slopes, strict=True)] if totals else slopes
+    importances = [(total / len(images)).cpu() for total in totals]
+    return [F.normalize(layer, dim=0) for layer in importances] if normalised else importances
+
+
+def ablation_importance(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor | None = None,
+    *,
+    replacement: Literal["zero", "mean"] = "zero",
+    batch_size: int = 32,
+) -> list[Tensor]:
+    """How much the loss grows if one head alone is shut, in nats: one (H,) for each layer.
+
+    The truth that ``head_importance`` estimates, one pass over all images for each head. "zero" takes the head away,
+    with all the bias it may have served as; "mean" replaces its attention by that of the average image, and so takes
+    away only what it sees in this one. Negative means that the model does better without.
+
+    The other arguments and errors are those of ``head_importance``.
+    """
+    if replacement not in ("zero", "mean"):
+        raise ValueError(f"unknown replacement {replacement!r}: choose 'zero' or 'mean'")
+    means = mean_attention(model, images, batch_size=batch_size)
+    batches = list(_labelled(model, images, labels, batch_size))
+    plain = _mean_loss(model, batches, lambda _, attn: attn)
+
+    def shut(layer: int, head: int) -> Edit:
+        with_what = means[layer][head] if replacement == "mean" else 0.0
+
+        def edit(number: int, attn: Tensor) -> Tensor:
+            if number == layer:
+                attn = attn.clone()
+                attn[:, head] = with_what
+            return attn
+
+        return edit
+
+    return [
+        torch.tensor([_mean_loss(model, batches, shut(layer, head)) - plain for head in range(len(of_layer))])
+        for layer, of_layer in enumerate(means)
+    ]
+
+
+@torch.no_grad()
+def mean_attention(model: nn.Module, images: Tensor, *, batch_size: int = 32) -> list[Tensor]:
+    """Attention of the average image: (B, C, H, W) -> one (H, N, N) for each layer."""
+    sums: dict[int, Tensor] = {}
+
+    def add(layer: int, attn: Tensor) -> Tensor:
+        if attn.shape[-2] > 1:
+            sums[layer] = sums.get(layer, 0) + reduce(attn, "b h n m -> h n m", "sum")
+        return attn
+
+    for batch in in_batches(model, images, batch_size):
+        run_intercepted(model, batch, add)
+    return [total / len(images) for total in sums.values()]
+
+
+@torch.no_grad()
+def weight_importance(model: nn.Module) -> list[Tensor]:
+    """Mean absolute weight of each head's four projections: one (H,) for each layer.
+
+    What pruning goes by that never looks at an image. Layers that were pruned of all heads are left out.
+
+    Raises:
+        ValueError: If an attention has no projections that can be told apart by head.
+    """
+    left = [head_projections(attention) for attention in attention_modules(model) if attention.num_heads]
+    sizes = [[reduce(weights.abs(), "h d c -> h", "mean") for weights in vars(layer).values()] for layer in left]
+    return [torch.stack(layer).mean(dim=0).cpu() for layer in sizes]
+
+
+def _slopes(model: nn.Module, images: Tensor, labels: Tensor) -> list[Tensor]:
+    """Sum over images of ``|d loss / d gate|``: one (H,) for each layer."""
+    gates: list[Tensor] = []
+
+    def gate(_: int, attn: Tensor) -> Tensor:
+        if attn.shape[-2] == 1:
+            return attn
+        # One for each image, as the absolute value is taken before the mean.
+        gates.append(torch.ones_like(attn[..., 0, 0], requires_grad=True))
+        return attn * rearrange(gates[-1], "b h -> b h 1 1")
+
+    with torch.enable_grad():
+        loss = F.cross_entropy(run_intercepted(model, images, gate), labels, reduction="sum")
+        return [reduce(slope.abs(), "b h -> h", "sum") for slope in torch.autograd.grad(loss, gates)]
+
+
+def _labelled(
+    model: nn.Module, images: Tensor, labels: Tensor | None, batch_size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    if labels is not None and len(labels) != len(images):
+        raise ValueError(f"{len(images)} images have {len(labels)} labels: give each image one")
+    label_batches = None if labels is None else in_batches(model, labels, batch_size)
+    for batch in in_batches(model, images, batch_size):
+        if label_batches is not None:
+            yield batch, next(label_batches)
+            continue
+        with torch.no_grad():
+            predicted = logits_of(model(batch)).argmax(dim=-1)
+        yield batch, predicted
+
+
+@torch.no_grad()
+def _mean_loss(model: nn.Module, batches: list[tuple[Tensor, Tensor]], edit: Edit) -> float:
+    losses = [F.cross_entropy(run_intercepted(model, x, edit), y, reduction="sum").item() for x, y in batches]
+    return sum(losses) / sum(len(x) for x, _ in batches)

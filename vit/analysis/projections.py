@@ -1,0 +1,107 @@
+"""How much of their width the projections of the heads use.
+
+Letters in the einops patterns: h heads, d channels of a head, c channels of a token, o channels of an output token.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from einops import einsum, rearrange
+from torch import Tensor, nn
+
+from vit.analysis.measures import effective_rank, singular_values
+from vit.analysis.modules import attention_modules
+
+
+@dataclass(frozen=True)
+class Projections:
+    """The weights of each head of an attention.
+
+    Attributes:
+        query: Token to query, (H, d, C).
+        key: Token to key, (H, d, C).
+        value: Token to value, (H, e, C).
+        output: Value to output token, (H, O, e).
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+
+
+@dataclass(frozen=True)
+class LayerRanks:
+    """Singular values of what the heads of a layer compute, largest first, and how many dimensions that is.
+
+    Attributes:
+        query_key: For each head ``W_Q^T W_K``, which makes logits of two tokens, (H, d).
+        value_output: For each head ``W_O W_V``, what it writes of a token it attends to, (H, e).
+        shared_query_key: ``W_Q^T W_K`` of the concatenated heads, which is the sum over heads, (C,).
+        shared_value_output: ``W_O W_V`` of the concatenated heads, (C,).
+    """
+
+    query_key: Tensor
+    value_output: Tensor
+    shared_query_key: Tensor
+    shared_value_output: Tensor
+
+    def effective_ranks(self) -> dict[str, Tensor]:
+        """Effective rank of each, (H,) or a scalar; at most the width of a head, or of a token."""
+        return {name: effective_rank(values) for name, values in vars(self).items()}
+
+
+@torch.no_grad()
+def projection_ranks(model: nn.Module) -> list[LayerRanks]:
+    """Spectra of the projections of each layer (Cordonnier et al. 2020, fig. 1).
+
+    If heads share what they look for, the concatenated product has a lower rank than heads times their width. Layers
+    that were pruned of all heads are left out.
+
+    >>> import vit
+    >>> model = vit.VisionTransformer(embed_dim=24, depth=2, num_heads=3)
+    >>> first, second = projection_ranks(model)
+    >>> first.query_key.shape, first.shared_query_key.shape
+    (torch.Size([3, 8]), torch.Size([24]))
+
+    Raises:
+        ValueError: If an attention has no projections that can be told apart by head.
+    """
+    return [_ranks(head_projections(attention)) for attention in attention_modules(model) if attention.num_heads]
+
+
+def _ranks(of: Projections) -> LayerRanks:
+    products = (
+        einsum(of.query, of.key, "h d c, h d o -> h c o"),
+        einsum(of.output, of.value, "h o d, h d c -> h o c"),
+    )
+    # Of a product of width d no more than d singular values differ from zero.
+    per_head = [singular_values(x)[:, : of.query.shape[1]] for x in products[:1]]
+    per_head += [singular_values(x)[:, : of.value.shape[1]] for x in products[1:]]
+    return LayerRanks(*per_head, *(singular_values(x.sum(dim=0)) for x in products))
+
+
+def head_projections(attention: nn.Module) -> Projections:
+    """The weights of each head of one attention.
+
+    Raises:
+        ValueError: If it has none, or heads share them.
+    """
+    if isinstance(attention, nn.MultiheadAttention) and attention.in_proj_weight is not None:
+        joint, output = attention.in_proj_weight, attention.out_proj.weight
+    elif isinstance(getattr(attention, "qkv", None), nn.Linear):
+        joint, output = attention.qkv.weight, attention.proj.weight
+    else:
+        raise ValueError(
+            f"{type(attention).__name__} has no joint projection to queries, keys and values (qkv, in_proj_weight): "
+            "simplified attention has none, and cross-attention has two"
+        )
+    heads = attention.num_heads
+    dims = getattr(attention, "split_dims", None) or [len(joint) // 3] * 3
+    if sum(dims) != len(joint) or len(set(dims[:2])) > 1:
+        raise ValueError(
+            f"{type(attention).__name__} has {len(joint)} rows of qkv for {heads} heads: heads that share keys and "
+            "values (num_kv_heads, tie_qkv) have no projections of their own"
+        )
+    query, key, value = (rearrange(rows, "(h d) c -> h d c", h=heads) for rows in joint.split(dims))
+    return Projections(query, key, value, rearrange(output, "o (h d) -> h o d", h=heads))

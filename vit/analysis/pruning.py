@@ -1,0 +1,139 @@
+"""Heads taken out of a model, so that they cost nothing any more.
+
+Letters in the einops patterns: h heads, d channels of a head, c channels of a token.
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from vit.analysis.modules import NoHeads, attention_modules
+from vit.attention import MultiHeadAttention
+from vit.attention.mechanisms import (
+    ChunkedAttention,
+    NeighborhoodAttention,
+    SoftmaxAttention,
+    SparseAttention,
+    TopKAttention,
+    WindowAttention,
+)
+
+# Whose heads know nothing of each other, and hold no weights of their own.
+SEPARATE = (
+    SoftmaxAttention,
+    ChunkedAttention,
+    WindowAttention,
+    NeighborhoodAttention,
+    SparseAttention,
+    TopKAttention,
+)
+
+
+def prune_heads(model: nn.Module, heads: Mapping[int, Sequence[int]]) -> nn.Module:
+    """A copy of a model without these heads; it computes what the model does with their attention set to zero.
+
+    Their rows of ``qkv`` and columns of ``proj`` are cut out, which makes the model smaller and faster. Heads may be as
+    many as one likes: a layer that loses all keeps the bias of its output projection (``NoHeads``), and is no
+    attention for ``capture_attention`` any more. A pruned model may be pruned again, where the heads left are counted
+    anew from 0, and the layers as before.
+
+    >>> import vit
+    >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
+    >>> pruned = prune_heads(model, {0: [2], 1: [0, 1]})
+    >>> [block.attn.num_heads for block in pruned.blocks]
+    [2, 1]
+
+    Args:
+        model: A ``vit.VisionTransformer`` or a ViT of timm with its plain ``Attention``.
+        heads: For each layer, counted from 0, the numbers of the heads to take out.
+
+    Raises:
+        ValueError: If a head does not exist, or heads of this attention cannot be told apart.
+    """
+    pruned = deepcopy(model)
+    modules = attention_modules(pruned)
+    for layer, doomed in heads.items():
+        if not 0 <= layer < len(modules):
+            raise ValueError(f"there is no layer {layer}: layers are 0 to {len(modules) - 1}")
+        attention = modules[layer]
+        unknown = sorted(set(doomed) - set(range(attention.num_heads)))
+        if unknown:
+            raise ValueError(
+                f"layer {layer} has {attention.num_heads} heads, counted from 0: there is no head {unknown[0]}"
+            )
+        if not doomed:
+            continue
+        check_separate(attention)
+        left = [head for head in range(attention.num_heads) if head not in doomed]
+        if left:
+            _keep(attention, left)
+        else:
+            _replace(pruned, attention, NoHeads(_bias(attention.proj)))
+    return pruned
+
+
+def check_separate(attention: nn.Module) -> None:
+    """Raise a ValueError if heads of an attention cannot be taken out without changing the others."""
+    if isinstance(attention, MultiHeadAttention):
+        name = type(attention.mechanism).__name__
+        if not isinstance(attention.mechanism, SEPARATE):
+            known = ", ".join(mechanism.__name__ for mechanism in SEPARATE)
+            raise ValueError(
+                f"heads of {name} cannot be pruned, as they share or hold weights beyond qkv and proj: "
+                f"this is done for {known}"
+            )
+        if attention.tie_qkv or attention.num_kv_heads != attention.num_heads or not hasattr(attention, "qkv"):
+            raise ValueError(
+                f"heads that share projections cannot be pruned (num_heads {attention.num_heads}, num_kv_heads "
+                f"{attention.num_kv_heads}, tie_qkv {attention.tie_qkv}): give each head queries, keys and values"
+            )
+        return
+    own = {name.split(".")[0] for name, _ in attention.named_parameters()}
+    beyond = sorted(own - {"qkv", "proj", "q_norm", "k_norm"})
+    if type(attention).__name__ != "Attention" or not hasattr(attention, "attn_dim") or beyond:
+        raise ValueError(
+            f"heads of {type(attention).__module__}.{type(attention).__name__} cannot be pruned (weights beyond qkv "
+            f"and proj: {', '.join(beyond) or 'none'}): this is done for ours and timm's Attention"
+        )
+
+
+@torch.no_grad()
+def _keep(attention: nn.Module, left: list[int]) -> None:
+    """Cut an attention down to these heads, in place."""
+    before, now = attention.num_heads, len(left)
+    qkv, proj = attention.qkv, attention.proj
+    ours = isinstance(attention, MultiHeadAttention)
+    widths = attention.split_dims if ours else [attention.attn_dim] * 3
+    for name in ("weight", "bias"):
+        joint = getattr(qkv, name)
+        if joint is not None:
+            parts = [rearrange(part, "(h d) ... -> h d ...", h=before)[left] for part in joint.split(widths)]
+            rows = torch.cat([rearrange(part, "h d ... -> (h d) ...") for part in parts])
+            setattr(qkv, name, _parameter(rows, joint))
+    columns = rearrange(proj.weight, "c (h d) -> h c d", h=before)[left]
+    proj.weight = _parameter(rearrange(columns, "h c d -> c (h d)"), proj.weight)
+    qkv.out_features, proj.in_features = len(qkv.weight), proj.weight.shape[1]
+    attention.num_heads = now
+    if ours:
+        attention.num_kv_heads = now
+        attention.split_dims = [width // before * now for width in widths]
+        attention.key_dim, _, attention.value_dim = attention.split_dims
+    else:
+        attention.attn_dim = now * attention.head_dim
+
+
+def _parameter(values: Tensor, before: Tensor) -> nn.Parameter:
+    return nn.Parameter(values, requires_grad=before.requires_grad)
+
+
+def _bias(proj: nn.Linear) -> Tensor:
+    return proj.weight.new_zeros(proj.out_features) if proj.bias is None else proj.bias.detach().clone()
+
+
+def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    path = next(name for name, module in model.named_modules() if module is old)
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, new.train(old.training))

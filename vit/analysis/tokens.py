@@ -1,0 +1,106 @@
+"""Tokens that grow out of proportion, and how much attention they draw (Darcet et al. 2024).
+
+Letters in the einops patterns: b batch, h heads, n tokens, l layers.
+"""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from einops import rearrange, reduce
+from torch import Tensor, nn
+
+from vit.analysis.batches import in_batches
+from vit.analysis.measures import column_mass
+from vit.explain.anatomy import examine
+from vit.explain.capture import run_intercepted
+
+DEVIATIONS = 6  # of the median, as is usual for outliers; a fixed norm would suit one model only
+
+
+@dataclass(frozen=True)
+class TokenNorms:
+    """Norms of all tokens and the attention they get, over L layers, B images and N tokens.
+
+    Attributes:
+        norms: Length of each token that leaves a layer, (L, B, N).
+        received: Attention each token gets in a layer, 1 if as much as any other, (L, B, N).
+        patches: Where the patches stand among the tokens.
+    """
+
+    norms: Tensor
+    received: Tensor
+    patches: slice
+
+    @property
+    def outliers(self) -> Tensor:
+        """Which patches are longer than the median patch of the layer by 6 median deviations: (L, B, patches)."""
+        norms = self.norms[..., self.patches]
+        flat = rearrange(norms, "l b n -> l (b n)")
+        median = flat.median(dim=1, keepdim=True).values
+        deviation = (flat - median).abs().median(dim=1, keepdim=True).values
+        return norms > rearrange(median + DEVIATIONS * deviation, "l 1 -> l 1 1")
+
+    @property
+    def outlier_share(self) -> Tensor:
+        """Share of the patches that are outliers when they leave each layer, (L,)."""
+        return reduce(self.outliers.float(), "l b n -> l", "mean")
+
+    @property
+    def outlier_mass(self) -> Tensor:
+        """Share of all attention that goes to outliers, in the layer they enter: (L,), NaN after the last layer.
+
+        Where it is larger than their share of the tokens, maps of raw attention show artifacts.
+        """
+        drawn = self.received[1:, :, self.patches] * self.outliers[:-1] / self.received.shape[-1]
+        mass = reduce(reduce(drawn, "l b n -> l b", "sum"), "l b -> l", "mean")
+        return torch.cat([mass, mass.new_full((1,), torch.nan)])
+
+
+def token_norms(
+    model: nn.Module,
+    images: Tensor,
+    *,
+    grid: tuple[int, int] | None = None,
+    num_prefix_tokens: int | None = None,
+    batch_size: int = 32,
+) -> TokenNorms:
+    """Length of every token after every layer, over images (B, C, H, W).
+
+    The arguments are those of ``describe_heads``.
+
+    >>> import vit
+    >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
+    >>> token_norms(model, torch.randn(5, 3, 32, 32)).norms.shape
+    torch.Size([2, 5, 17])
+
+    Raises:
+        ValueError: If attention cannot be seen (see ``capture_attention``), or the layers are not told apart.
+    """
+    anatomy = examine(model, next(in_batches(model, images, 1)), grid, num_prefix_tokens)
+    if not anatomy.layers or anatomy.last is None:
+        raise ValueError(
+            f"{type(model).__name__} has no layers that can be told apart, or nothing after the last one: token norms "
+            "need one module for each layer, and a norm behind them"
+        )
+    leaving = [*anatomy.layers[1:], anatomy.last]
+    norms: list[list[Tensor]] = [[] for _ in leaving]
+    received: list[list[Tensor]] = [[] for _ in leaving]
+
+    def keep_norms(layer: int, tokens: Tensor) -> Tensor:
+        norms[layer].append(tokens.norm(dim=-1).cpu())
+        return tokens
+
+    def keep_received(layer: int, attn: Tensor) -> Tensor:
+        if attn.shape[-2] > 1:
+            received[layer].append(reduce(column_mass(attn), "b h n -> b n", "mean").cpu())
+        return attn
+
+    with torch.no_grad(), ExitStack() as stack:
+        for layer, boundary in enumerate(leaving):
+            stack.enter_context(boundary.changed(partial(keep_norms, layer)))
+        for batch in in_batches(model, images, batch_size):
+            run_intercepted(model, batch, keep_received)
+    together = [torch.stack([torch.cat(batches) for batches in layers]) for layers in (norms, received)]
+    return TokenNorms(*together, anatomy.patches)
