@@ -67,7 +67,9 @@ def test_the_class_that_was_asked_about_is_followed():
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 def test_a_dropped_token_is_gone(pool):
     torch.manual_seed(0)
-    model = VisionTransformer((6, 10), 2, embed_dim=12, depth=2, num_heads=3, pool=pool, num_registers=1).double().eval()
+    model = (
+        VisionTransformer((6, 10), 2, embed_dim=12, depth=2, num_heads=3, pool=pool, num_registers=1).double().eval()
+    )
     images, maps = torch.randn(2, 3, 6, 10).double(), torch.rand(2, 3, 5).double()
     curves = removal_curves(Subject(model, images), maps)
     removed = STEPS // 2 * 15 // STEPS
@@ -120,5 +122,5 @@ def test_gini_by_hand():
 
 def test_tokens_that_a_window_needs_are_not_dropped():
     model = VisionTransformer(8, 2, embed_dim=12, depth=1, num_heads=3, attention="window").eval()
-    with pytest.raises(ValueError, match="cannot be left out.*occlusion"):
+    with pytest.raises(ValueError, match=r"cannot be left out.*occlusion"):
         removal_curves(Subject(model, torch.randn(1, 3, 8, 8)), torch.rand(1, 4, 4))

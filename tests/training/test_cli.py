@@ -19,7 +19,7 @@ RESULTS = {
     *("test_accuracy", "val_accuracy", "epochs", "seconds", "images_per_second", "parameters", "seed"),
     *("command", "device", "torch"),
 }
-PICTURES = {"curves.png", "confusion_matrix.png", "mistakes.png"}
+PICTURES = {"curves.png", "confusion_matrix.png", "mistakes.png", "attention.png"}
 
 
 @pytest.fixture

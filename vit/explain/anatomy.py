@@ -107,20 +107,18 @@ def examine(
     check_visible(model)
     image = images[:1]
     with torch.no_grad():
-        plain = logits_of(model(image))
-    with torch.enable_grad():
-        trace, attentions, logits = _watch(model, image)
-    check_unmoved(logits, plain)
-    square = [attn for attn in attentions if attn.shape[-2] > 1]
-    pooling = len(attentions) - len(square)
+        trace, shapes, logits = _watch(model, image)
+        check_unmoved(logits, logits_of(model(image)))
+    square = [layer for layer, shape in enumerate(shapes) if shape[-2] > 1]
+    pooling = len(shapes) - len(square)
     if not square or pooling > 1:
         raise ValueError(
             f"{type(model).__name__} has {pooling} attentions of one query: only a single, last one is followed"
         )
-    num_tokens = square[0].shape[-1]
+    num_tokens = shapes[square[0]][-1]
     grid = grid or patch_grid(model, image)
     num_patches = grid[0] * grid[1]
-    read = _tokens_read(square[-1], logits)
+    read = _tokens_read(model, image, square[-1])
     prefix = num_tokens - num_patches if num_prefix_tokens is None else num_prefix_tokens
     if num_prefix_tokens is None and read[:num_patches].all() and not read[num_patches:].any():
         prefix = 0  # registers that stand behind the patches
@@ -172,7 +170,8 @@ class _Event:
 
     path: str
     boundary: Boundary
-    tokens: Tensor
+    shape: torch.Size
+    tokens: Tensor | None  # before the first attention; those of all layers would be much memory
 
 
 @dataclass
@@ -180,12 +179,18 @@ class _Trace:
     events: list[_Event]
     attention_paths: list[str]  # the innermost module that each layer's attention ran in
 
+    def note(self, path: str, boundary: Boundary, tokens: Any) -> None:
+        """Remember that tokens passed a boundary."""
+        if isinstance(tokens, Tensor):
+            kept = None if self.attention_paths else tokens
+            self.events.append(_Event(path, boundary, tokens.shape, kept))
 
-def _watch(model: nn.Module, image: Tensor) -> tuple[_Trace, list[Tensor], Tensor]:
-    trace, attentions, active = _Trace([], []), [], []
+
+def _watch(model: nn.Module, image: Tensor) -> tuple[_Trace, list[torch.Size], Tensor]:
+    trace, shapes, active = _Trace([], []), [], []
 
     def note(_: int, attn: Tensor) -> Tensor:
-        attentions.append(attn)
+        shapes.append(attn.shape)
         if attn.shape[-2] > 1:
             trace.attention_paths.append(active[-1])
         return attn
@@ -194,8 +199,7 @@ def _watch(model: nn.Module, image: Tensor) -> tuple[_Trace, list[Tensor], Tenso
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             active.append(path)
             tokens = args[0] if args else next(iter(kwargs.values()), None)
-            if isinstance(tokens, Tensor):
-                trace.events.append(_Event(path, Boundary(module, "input"), tokens))
+            trace.note(path, Boundary(module, "input"), tokens)
 
         return hook
 
@@ -203,8 +207,7 @@ def _watch(model: nn.Module, image: Tensor) -> tuple[_Trace, list[Tensor], Tenso
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             active.pop()
             tokens = output[0] if isinstance(output, tuple) and output else output
-            if isinstance(tokens, Tensor):
-                trace.events.append(_Event(path, Boundary(module, "output"), tokens))
+            trace.note(path, Boundary(module, "output"), tokens)
 
         return hook
 
@@ -217,20 +220,30 @@ def _watch(model: nn.Module, image: Tensor) -> tuple[_Trace, list[Tensor], Tenso
     finally:
         for handle in handles:
             handle.remove()
-    return trace, attentions, logits
+    return trace, shapes, logits
 
 
-def _tokens_read(attn: Tensor, logits: Tensor) -> Tensor:
+def _tokens_read(model: nn.Module, image: Tensor, layer: int) -> Tensor:
     """Which tokens the logits read: those whose row of the last attention has a gradient, (N,), boolean."""
-    # A random direction, as the plain sum of the logits may be the one that nothing moves.
-    direction = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
-    (gradient,) = torch.autograd.grad((logits * direction).sum(), attn)
+    last = []
+
+    def start_graph(index: int, attn: Tensor) -> Tensor:
+        if index == layer:  # what comes before needs no graph, which would grow with depth
+            torch.set_grad_enabled(True)
+            last.append(attn.requires_grad_())
+        return attn
+
+    with torch.no_grad():  # which also sets back what is set above
+        logits = run_intercepted(model, image, start_graph)
+        # A random direction, as the plain sum of the logits may be the one that nothing moves.
+        direction = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
+        (gradient,) = torch.autograd.grad((logits * direction).sum(), last)
     return gradient.abs().sum(dim=(0, 1, 3)) > 0
 
 
 def _readout(read: Tensor, patches: slice, everything: bool) -> Tensor:
     if not read.any():  # a head of zeros, before training
-        read = torch.zeros_like(read).index_fill(0, torch.arange(patches.stop, device=read.device)[:1], True)
+        read = torch.arange(len(read), device=read.device) == 0
     prefix, rest = read.clone(), torch.zeros_like(read)
     prefix[patches], rest[patches] = False, read[patches]
     if everything or not (prefix.any() and rest.any()):
@@ -242,15 +255,13 @@ def _find_parts(
     trace: _Trace, num_tokens: int
 ) -> tuple[Boundary | None, list[str], list[Boundary], list[Boundary], Boundary | None]:
     """Entry, names of the layers, layers, first norms and final norm, by the order of events."""
-    tokens_pass = [event for event in trace.events if event.tokens.ndim == 3 and event.tokens.shape[-2] == num_tokens]
+    tokens_pass = [event for event in trace.events if len(event.shape) == 3 and event.shape[-2] == num_tokens]
     layer_paths = _layer_paths(trace.attention_paths)
-    if not layer_paths:
+    inside = [[event for event in tokens_pass if _within(event.path, path)] for path in layer_paths]
+    if not layer_paths or not all(inside):
         return None, [], [], [], None
-    layers, norms = [], []
-    for path in layer_paths:
-        inside = [event for event in tokens_pass if _within(event.path, path)]
-        layers.append(inside[0])
-        norms.append(next(event for event in inside if event.boundary.side == "output"))
+    layers = [events[0] for events in inside]
+    norms = [next(event for event in events if event.boundary.side == "output") for events in inside]
     first = next(i for i, event in enumerate(tokens_pass) if event is layers[0])
     before = tokens_pass[:first] + ([layers[0]] if layers[0].path == layer_paths[0] else [])
     entry = next((e for e in reversed(before) if torch.equal(e.tokens, layers[0].tokens)), None)
@@ -271,7 +282,7 @@ def _layer_paths(attention_paths: list[str]) -> list[str]:
     if len(set(attention_paths)) < len(attention_paths):
         return []  # one module for all layers
     for depth, names in enumerate(zip(*split, strict=False)):
-        if len(set(names)) > 1 or (len(split) == 1 and names[0][-1].isdigit()):
+        if len(set(names)) > 1 or (len(split) == 1 and names[0][-1:].isdigit()):
             return [".".join(path[: depth + 1]) for path in split]
     return []
 

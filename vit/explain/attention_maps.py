@@ -146,10 +146,10 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
             stack.enter_context(boundary.changed(keep_tokens))
         run_intercepted(subject.model, subject.images, keep)
     with torch.enable_grad():
-        scores = _scores_of_layers(subject, outputs)
+        scores = reduce(_scores_of_layers(subject, outputs), "l b -> l", "sum").unbind()
     maps = []
     for layer in range(start_layer, anatomy.depth):
-        (gradient,) = torch.autograd.grad(scores[layer].sum(), attentions[layer], retain_graph=True)
+        (gradient,) = torch.autograd.grad(scores[layer], attentions[layer], retain_graph=True)
         maps.append(subject.as_map(reduce(gradient.clamp(min=0), "b h n m -> b m", "mean")))
     return reduce(torch.stack(maps), "l b r s -> b r s", "mean")
 

@@ -56,19 +56,23 @@ class InterceptAttention(TorchFunctionMode):
         self.model = model
         self.edit = edit
         self.seen = 0
+        self.replaced: list[tuple[Mechanism, Any]] = []
         self.paused = False
 
     def __enter__(self) -> "InterceptAttention":
         """Answer for the mechanisms of the model, and for torch."""
-        for mechanism in self._mechanisms():
+        self.replaced = [(mechanism, vars(mechanism).get("forward")) for mechanism in self._mechanisms()]
+        for mechanism, _ in self.replaced:
             mechanism.forward = partial(self._explicit_forward, mechanism)
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         """Let all be as before."""
         super().__exit__(*error)
-        for mechanism in self._mechanisms():
+        for mechanism, forward in self.replaced:
             del mechanism.forward
+            if forward is not None:  # of an interception around this one
+                mechanism.forward = forward
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -277,10 +281,15 @@ def _multi_head(
 
 
 def _softmax(
-    mode: InterceptAttention, func: Callable[..., Tensor], x: Tensor, dim: int | None = None, *args: Any, **kwargs: Any
+    mode: InterceptAttention,
+    func: Callable[..., Tensor],
+    input: Tensor,
+    dim: int | None = None,
+    *args: Any,
+    **kwargs: Any,
 ) -> Tensor:
-    probabilities = func(x, dim, *args, **kwargs)
-    is_attention = x.ndim == 4 and dim in (-1, 3) and x.is_floating_point() and x.shape[-1] > 1
+    probabilities = func(input, dim, *args, **kwargs)
+    is_attention = input.ndim == 4 and dim in (-1, 3) and input.is_floating_point() and input.shape[-1] > 1
     return mode.edited(probabilities) if is_attention else probabilities
 
 

@@ -64,6 +64,8 @@ def integrated_gradients(subject: Subject, *, steps: int = 32) -> Tensor:
         subject: Model, images and question.
         steps: Images on the way.
     """
+    if steps < 1:
+        raise ValueError(f"steps ({steps}) must be at least 1")
     method = captum().IntegratedGradients(_Scorer(subject))
     at_once = max(SAMPLES_AT_ONCE, len(subject.images))
     return _pixel_map(subject, method, "sum", n_steps=steps, internal_batch_size=at_once)

@@ -79,8 +79,15 @@ def logits_with_tokens(model: nn.Module, anatomy: Anatomy, images: Tensor, kept:
     def choose(tokens: Tensor) -> Tensor:
         return tokens.gather(1, repeat(kept, "b n -> b n d", d=tokens.shape[-1]))
 
-    with anatomy.entry.changed(choose):
-        return logits_of(model(images))
+    try:
+        with anatomy.entry.changed(choose):
+            return logits_of(model(images))
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # of a shape that does not fit
+        raise ValueError(
+            f"tokens of {type(model).__name__} cannot be left out, as it counts on all of them: choose 'occlusion'"
+        ) from error
 
 
 def can_drop(model: nn.Module, anatomy: Anatomy) -> bool:

@@ -58,8 +58,9 @@ def roll(
     residual: float = 0.5,
 ) -> Tensor:
     """One layer more on top of a rollout: (B, N, N) or None, (B, H, N, N) -> (B, N, N)."""
-    attn = attn.detach().to(torch.promote_types(attn.dtype, torch.float32)).clamp(min=0)
-    mixing = reduce(attn, "b h n m -> b n m", head_fusion)
+    mixing = reduce(attn.detach(), "b h n m -> b n m", head_fusion)
+    # Talking heads and differential attention have negative weights, which no share of a token can be.
+    mixing = mixing.to(torch.promote_types(attn.dtype, torch.float32)).clamp(min=0)
     if discard_ratio:
         mixing = _discard_smallest(mixing, discard_ratio)
     if mixing.shape[-2] > 1:

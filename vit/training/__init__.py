@@ -1,8 +1,9 @@
 """Training: the LightningModule, its optimiser and schedule, the record of a run, the command line."""
 
+from vit.training.attention_maps import AttentionMaps
 from vit.training.classifier import ViTClassifier
 from vit.training.cli import ViTCLI
 from vit.training.ema import EMA
 from vit.training.mistakes import Parser, plain_output
 
-__all__ = ["EMA", "Parser", "ViTCLI", "ViTClassifier", "plain_output"]
+__all__ = ["EMA", "AttentionMaps", "Parser", "ViTCLI", "ViTClassifier", "plain_output"]

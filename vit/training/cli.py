@@ -195,7 +195,7 @@ class ViTCLI(LightningCLI):
             if results[name] is not None:
                 print(f"{name}: {100 * results[name]:.2f} %")
         print(f"run folder: {self.run_folder}")
-        for name in ("results.json", "curves.png", "confusion_matrix.png", "mistakes.png"):
+        for name in ("results.json", "curves.png", "confusion_matrix.png", "mistakes.png", "attention.png"):
             if (self.run_folder / name).exists():
                 print(f"  {self.run_folder / name}")
 

@@ -10,6 +10,8 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
+from vit.data.module import Stage
+from vit.training.examples import draw_rollout
 from vit.training.figures import draw_confusion, draw_curves, draw_mistakes
 
 
@@ -78,6 +80,7 @@ class RunRecord(Callback):
         if trainer.state.fn != TrainerFn.FITTING:
             self._write(trainer, pl_module)
             self._draw_evaluation(evaluation, trainer, "validation")
+            self._draw_attention(trainer, pl_module, "val")
             return
         self.last_batch_end = time.monotonic()
         point = {"epoch": self._epoch(trainer), "step": trainer.global_step}
@@ -96,11 +99,18 @@ class RunRecord(Callback):
         if pl_module.evaluation is not None:
             self._draw_evaluation(pl_module.evaluation, trainer, "validation")
 
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show what is attended to, unless a test will; only now the module holds the moving average for good."""
+        sets = trainer.datamodule.sets
+        if "val" in sets and not ("test" in sets and trainer.limit_test_batches):
+            self._draw_attention(trainer, pl_module, "val")
+
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the test accuracy into the record, and draw its pictures."""
         self.measured["test_accuracy"] = pl_module.evaluation.accuracy
         self._write(trainer, pl_module)
         self._draw_evaluation(pl_module.evaluation, trainer, "test")
+        self._draw_attention(trainer, pl_module, "test")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Keep the results so far, and say how to go on."""
@@ -177,6 +187,17 @@ class RunRecord(Callback):
         draw_confusion(evaluation, names, summary, self.folder / "confusion_matrix.png")
         title = f"The most confident mistakes on the {split} images"
         draw_mistakes(evaluation, names, title, self.folder / "mistakes.png")
+
+    @rank_zero_only
+    def _draw_attention(self, trainer: Trainer, pl_module: LightningModule, stage: Stage) -> None:
+        if trainer.fast_dev_run:
+            return
+        names, path = pl_module.hparams.class_names, self.folder / "attention.png"
+        split = "validation" if stage == "val" else stage
+        try:
+            draw_rollout(pl_module, trainer.datamodule.sets[stage], names, f"Attention rollout on {split} images", path)
+        except Exception as error:  # whatever it is, a picture is not worth a training
+            print(f"no attention.png: {' '.join(str(error).split())}", flush=True)
 
     @rank_zero_only
     def _print_line(self, trainer: Trainer) -> None:

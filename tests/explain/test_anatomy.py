@@ -1,0 +1,347 @@
+"""Where a ViT has its parts, in models whose authors never agreed on a name."""
+
+import copy
+from contextlib import ExitStack
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from vit.explain import explain
+from vit.explain.anatomy import Boundary, examine, patch_grid
+from vit.explain.subject import Subject
+
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def test_grid_prefix_tokens_and_depth_are_found(architecture, model, images):
+    anatomy = examine(model, images)
+    assert anatomy.grid == architecture.grid
+    assert anatomy.num_prefix_tokens == architecture.prefix
+    assert anatomy.num_tokens == architecture.tokens
+    assert anatomy.depth == architecture.depth
+    assert anatomy.pooled == architecture.pooled
+    rows, columns = architecture.grid
+    assert anatomy.patches == slice(architecture.prefix, architecture.prefix + rows * columns)
+
+
+def test_the_readout_is_what_the_logits_read_and_sums_to_one(architecture, model, images):
+    readout = examine(model, images).readout
+    assert_close(readout, architecture.readout, check_dtype=False)
+    assert readout.sum().item() == pytest.approx(1.0)
+
+
+def test_everything_is_found_without_gradients_of_the_caller_too(architecture, model, images):
+    with torch.no_grad():
+        anatomy = examine(model, images)
+    assert_close(anatomy.readout, architecture.readout, check_dtype=False)
+
+
+def test_everything_is_found_in_frozen_models_too(architecture, model, images):
+    anatomy = examine(copy.deepcopy(model).requires_grad_(False), images)
+    assert_close(anatomy.readout, architecture.readout, check_dtype=False)
+
+
+# How each library names the parts: where tokens enter, the layers, their first norms, the last norm.
+PARTS = {
+    "ours": ("blocks", "norm1", "norm"),
+    "timm": ("blocks", "norm1", "norm"),
+    "torchvision": ("encoder.layers", "ln_1", "encoder.ln"),
+    "transformers, ViT": ("vit.layers", "layernorm_before", "vit.layernorm"),
+    "transformers, DINOv2": ("dinov2.encoder.layer", "norm1", "dinov2.layernorm"),
+    "transformers, DINOv2 with registers": (
+        "dinov2_with_registers.encoder.layer",
+        "norm1",
+        "dinov2_with_registers.layernorm",
+    ),
+    "transformers, DeiT with teacher": ("deit.layers", "layernorm_before", "deit.layernorm"),
+    "vit-pytorch": ("transformer.layers", "0.norm", "transformer.norm"),
+    "torch": ("encoder.layers", "norm1", "encoder.norm"),
+}
+
+
+def tokens_at(model, images, boundaries):
+    """The tokens that pass each boundary."""
+    seen = {}
+
+    def keep(i):
+        return lambda tokens: seen.setdefault(i, tokens)
+
+    with torch.no_grad(), ExitStack() as stack:
+        for i, boundary in enumerate(boundaries):
+            stack.enter_context(boundary.changed(keep(i)))
+        model(images)
+    return [seen[i] for i in range(len(boundaries))]
+
+
+def test_tokens_are_read_where_they_enter_each_layer_leave_its_norm_and_enter_the_last_norm(name, model, images):
+    layers, first_norm, last_norm = PARTS.get(name.split(", eager")[0]) or PARTS[name.split(",")[0]]
+    layers = list(model.get_submodule(layers))
+    # vit-pytorch joins attention and MLP of a layer in a list, which is never called; the attention comes first.
+    called = [layer[0] if isinstance(layer, nn.ModuleList) else layer for layer in layers]
+    expected = tokens_at(
+        model,
+        images,
+        [
+            Boundary(called[0], "input"),
+            *(Boundary(layer, "input") for layer in called),
+            *(Boundary(layer.get_submodule(first_norm), "output") for layer in layers),
+            Boundary(model.get_submodule(last_norm), "input"),
+        ],
+    )
+    anatomy = examine(model, images)
+    found = [anatomy.entry, *anatomy.layers, *anatomy.norms, anatomy.last]
+    assert_close(tokens_at(model, images, found), expected, rtol=0, atol=0)
+    assert [model.get_submodule(layer) for layer in anatomy.layer_names] == layers
+
+
+def test_what_is_changed_at_the_entry_is_all_that_the_layers_get(model, images):
+    anatomy = examine(model, images)
+
+    def logits(tokens):
+        with torch.no_grad(), anatomy.entry.changed(lambda _: tokens):
+            output = model(images)
+        return getattr(output, "logits", output)
+
+    (tokens,) = tokens_at(model, images, [anatomy.entry])
+    with torch.no_grad():
+        plain = model(images)
+    assert_close(logits(tokens), getattr(plain, "logits", plain), **EXACT)
+    # Nothing of the image passes by the entry, not along the residual stream either.
+    alike = logits(tokens[:1].expand_as(tokens))
+    assert_close(alike[0], alike[1], **EXACT)
+    assert not logits(tokens)[0].allclose(logits(tokens)[1])
+
+
+def test_a_boundary_is_changed_only_within(random_vit):
+    model, images = random_vit(), torch.randn(2, 3, 6, 10).double()
+    with torch.no_grad():
+        plain = model(images)
+        for boundary in (Boundary(model.blocks[1], "input"), Boundary(model.blocks[1], "output")):
+            with boundary.changed(lambda tokens: 2 * tokens):
+                assert not model(images).allclose(plain)
+            assert_close(model(images), plain, rtol=0, atol=0)
+            with pytest.raises(ZeroDivisionError), boundary.changed(lambda tokens: 1 / 0):
+                model(images)
+            assert_close(model(images), plain, rtol=0, atol=0)
+
+
+class Named(nn.Module):
+    """A block that is called by keyword, and returns its tokens in a tuple."""
+
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, hidden, grid=None):
+        return self.block(hidden, grid), "and more"
+
+
+class CallsByName(nn.Module):
+    """A model that calls them so."""
+
+    def __init__(self, vit):
+        super().__init__()
+        self.vit = vit
+        self.layers = nn.ModuleList(Named(block) for block in vit.blocks)
+
+    def forward(self, images):
+        tokens = self.vit.embed(images)
+        for layer in self.layers:
+            tokens, _ = layer(hidden=tokens, grid=(3, 5))
+        return self.vit.forward_head(self.vit.norm(tokens))
+
+
+def test_layers_called_by_keyword_that_return_tuples_are_followed(random_vit):
+    vit, images = random_vit(), torch.randn(2, 3, 6, 10).double()
+    wrapped = CallsByName(vit).eval()
+    for method in ("token_drop", "gradcam", "legrad", "rollout"):
+        assert_close(explain(wrapped, images, method), explain(vit, images, method), **EXACT)
+    for side in ("input", "output"):
+        with torch.no_grad(), Boundary(wrapped.layers[1], side).changed(lambda tokens: 0 * tokens):
+            alike = wrapped(images)
+        assert_close(alike[0], alike[1], **EXACT)
+
+
+def test_a_vit_inside_other_modules_is_found(random_vit):
+    vit, images = random_vit(num_registers=2), torch.randn(2, 3, 6, 10).double()
+    inside = nn.Sequential(nn.Identity(), nn.ModuleDict({"a": vit})["a"]).eval()
+    found, expected = examine(inside, images), examine(vit, images)
+    assert (found.grid, found.num_prefix_tokens, found.depth) == ((3, 5), 3, 3)
+    assert_close(found.readout, expected.readout)
+    assert found.layer_names == ["1.blocks.0", "1.blocks.1", "1.blocks.2"]
+
+
+def test_a_model_of_one_layer_has_its_parts(random_vit):
+    vit, images = random_vit(depth=1), torch.randn(2, 3, 6, 10).double()
+    anatomy = examine(vit, images)
+    assert anatomy.layer_names == ["blocks.0"]
+    found = tokens_at(vit, images, [anatomy.layers[0], anatomy.norms[0], anatomy.last])
+    expected = [Boundary(vit.blocks[0], "input"), Boundary(vit.blocks[0].norm1, "output"), Boundary(vit.norm, "input")]
+    assert_close(found, tokens_at(vit, images, expected), rtol=0, atol=0)
+
+
+class SharedLayers(nn.Module):
+    """One block for all layers, as in ALBERT."""
+
+    def __init__(self, vit):
+        super().__init__()
+        self.vit = vit
+
+    def forward(self, images):
+        tokens = self.vit.embed(images)
+        for _ in range(3):
+            tokens = self.vit.blocks[0](tokens)
+        return self.vit.forward_head(self.vit.norm(tokens))
+
+
+def test_layers_that_share_one_module_have_no_names_but_maps_of_attention(random_vit):
+    model, images = SharedLayers(random_vit(depth=1)).eval(), torch.randn(2, 3, 6, 10).double()
+    anatomy = examine(model, images)
+    assert anatomy.depth == 3
+    assert (anatomy.entry, anatomy.layer_names, anatomy.layers, anatomy.norms, anatomy.last) == (None, [], [], [], None)
+    assert explain(model, images, "relevance").shape == (2, 3, 5)
+    with pytest.raises(ValueError, match="legrad needs a model with one module for each layer and a final norm"):
+        explain(model, images, "legrad")
+    with pytest.raises(ValueError, match=r"layer \(-1\) must be one of the 0 layers that have a module of their own"):
+        explain(model, images, "gradcam")
+    with pytest.raises(ValueError, match=r"cannot be left out, as .*: choose 'occlusion'"):
+        explain(model, images, "token_drop")
+
+
+def test_a_head_of_zeros_is_taken_to_read_the_first_token(random_vit):
+    model = random_vit()
+    nn.init.zeros_(model.head.weight)
+    readout = examine(model, torch.randn(2, 3, 6, 10).double()).readout
+    assert readout.tolist() == [1.0] + 15 * [0.0]
+
+
+# What the user says counts more than what is found.
+
+
+def test_a_given_grid_and_prefix_take_the_place_of_those_found(random_vit):
+    model, images = random_vit(num_registers=2), torch.randn(2, 3, 6, 10).double()
+    anatomy = examine(model, images, grid=(5, 3))
+    assert (anatomy.grid, anatomy.num_prefix_tokens) == ((5, 3), 3)
+    anatomy = examine(model, images, grid=(2, 7), num_prefix_tokens=2)
+    assert (anatomy.grid, anatomy.patches) == ((2, 7), slice(2, 16))
+    assert explain(model, images, grid=(2, 7), num_prefix_tokens=2).shape == (2, 2, 7)
+    assert explain(model, images, "uniform", grid=(3, 5)).shape == (2, 3, 5)
+
+
+def test_tokens_behind_the_patches_can_be_told_where_they_cannot_be_found(random_vit):
+    class Turned(nn.Module):
+        """Registers and class token stand behind the patches, and the logits read one of them."""
+
+        def __init__(self, vit):
+            super().__init__()
+            self.vit, self.patch_size = vit, 2
+
+        def forward(self, images):
+            tokens = self.vit.embed(images).roll(-1, dims=1)
+            for block in self.vit.blocks:
+                tokens = block(tokens)
+            return self.vit.head(self.vit.norm(tokens)[:, -1])
+
+    vit, images = random_vit(), torch.randn(2, 3, 6, 10).double()
+    turned = Turned(vit).eval()
+    for method in ("attention", "rollout", "gradient_rollout", "relevance", "legrad", "gradcam", "token_drop"):
+        expected = explain(vit, images, method)
+        assert_close(explain(turned, images, method, num_prefix_tokens=0), expected, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"grid": (4, 5)}, r"has 16 tokens, which do not hold -4 prefix tokens and a grid of 4 x 5 = 20 patches: give"),
+        ({"num_prefix_tokens": 2}, r"has 16 tokens, which do not hold 2 prefix tokens and a grid of 3 x 5 = 15"),
+        ({"num_prefix_tokens": -1}, r"has 16 tokens, which do not hold -1 prefix tokens and a grid of 3 x 5 = 15"),
+    ],
+)
+def test_a_grid_and_prefix_that_do_not_fit_the_tokens_are_refused(options, message, random_vit):
+    with pytest.raises(ValueError, match=message):
+        explain(random_vit(), torch.randn(2, 3, 6, 10).double(), **options)
+
+
+def test_the_grid_is_rows_then_columns():
+    class Patches(nn.Module):
+        patch_size = (2, 5)
+
+    assert patch_grid(Patches(), torch.empty(1, 3, 6, 35)) == (3, 7)
+    assert patch_grid(nn.Sequential(nn.ReLU(), Patches()), torch.empty(1, 3, 2, 10)) == (1, 2)
+    with pytest.raises(ValueError, match="images of 7 x 35 pixels are no whole number of patches of 2 x 5: resize"):
+        patch_grid(Patches(), torch.empty(1, 3, 7, 35))
+    with pytest.raises(ValueError, match="images of 6 x 36 pixels are no whole number of patches of 2 x 5: resize"):
+        patch_grid(Patches(), torch.empty(1, 3, 6, 36))
+
+
+def test_a_model_that_does_not_say_its_patch_size_is_asked_for_the_grid():
+    class Silent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patches, self.attend = nn.Conv2d(3, 12, 2, stride=2), nn.MultiheadAttention(12, 3, batch_first=True)
+
+        def forward(self, images):
+            x = self.patches(images).flatten(2).mT
+            return self.attend(x, x, x)[0].mean(dim=1)
+
+    model, images = Silent().eval(), torch.randn(2, 3, 6, 10)
+    with pytest.raises(ValueError, match=r"Silent does not say its patch_size: give grid=\(rows, columns\)"):
+        explain(model, images)
+    assert explain(model, images, grid=(3, 5)).shape == (2, 3, 5)
+    assert explain(model, images, "occlusion", grid=(3, 5)).shape == (2, 3, 5)
+
+
+def test_attention_over_channels_has_no_map():
+    class Crossed(nn.Module):
+        patch_size = 2
+
+        def __init__(self):
+            super().__init__()
+            self.patches = nn.Conv2d(3, 12, 2, stride=2)
+
+        def forward(self, images):
+            x = self.patches(images).flatten(2)[:, None]
+            return ((x @ x.mT).softmax(dim=-1) @ x).flatten(1)[:, :7]
+
+    with pytest.raises(ValueError, match=r"12 tokens, .* a model whose attention is over channels has no map"):
+        explain(Crossed().eval(), torch.randn(2, 3, 6, 10))
+
+
+def test_several_attentions_of_one_query_are_refused(random_vit):
+    class PooledTwice(nn.Module):
+        def __init__(self, vit):
+            super().__init__()
+            self.vit, self.attend = vit, nn.MultiheadAttention(12, 3, batch_first=True)
+
+        def forward(self, images):
+            x = self.vit.forward_features(images)
+            x = self.attend(x[:, :1], x, x)[0] + self.attend(x[:, 1:2], x, x)[0]
+            return self.vit.head(x[:, 0])
+
+    model = PooledTwice(random_vit()).double().eval()
+    with pytest.raises(ValueError, match="PooledTwice has 2 attentions of one query: only a single, last one is"):
+        explain(model, torch.randn(2, 3, 6, 10).double())
+
+
+def test_a_model_that_is_random_is_refused(random_vit):
+    class Noisy(nn.Module):
+        def __init__(self, vit):
+            super().__init__()
+            self.vit = vit
+
+        def forward(self, images):
+            logits = self.vit(images)
+            return logits + torch.randn_like(logits)
+
+    with pytest.raises(ValueError, match=r"the logits moved by .*: the model is random"):
+        explain(Noisy(random_vit()).eval(), torch.randn(2, 3, 6, 10).double())
+
+
+def test_only_the_first_image_is_examined(random_vit):
+    model, batches = random_vit(), []
+    handle = model.register_forward_pre_hook(lambda _, args: batches.append(len(args[0])))
+    assert Subject(model, torch.randn(5, 3, 6, 10).double()).anatomy.depth == 3
+    handle.remove()
+    assert set(batches) == {1}

@@ -1,0 +1,347 @@
+"""Maps made of attention and its gradient, against numbers worked out by hand and against code that is plain."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from vit.explain import METHODS, capture_attention, explain
+from vit.explain.subject import Subject
+
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+EACH_POOL = pytest.mark.parametrize(
+    "kwargs",
+    [
+        {},
+        {"num_registers": 2},
+        {"pool": "mean"},
+        {"pool": "mean", "num_registers": 2},
+        {"pool": "mean", "class_token": False},
+        {"pool": "mean", "fc_norm": False},
+        {"pool": "cls+mean"},
+    ],
+    ids=str,
+)
+
+
+class ByHand(nn.Module):
+    """Two layers, two heads, three tokens (class token and 1 x 2 patches), with attention and gradients as given.
+
+    Class 0 has the gradients below with respect to the attentions, and class 1 three times those with the other sign.
+    """
+
+    patch_size = 2
+    first = torch.tensor(
+        [
+            [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.25, 0.75]],
+            [[0.0, 1.0, 0.0], [0.0, 0.5, 0.5], [0.5, 0.25, 0.25]],
+        ]
+    )
+    second = torch.tensor(
+        [
+            [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]],
+            [[0.5, 0.0, 0.5], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
+        ]
+    )
+    gradient_of_first = torch.tensor(
+        [
+            [[-2.0, 1.0, 1.0], [4.0, 2.0, 1.0], [3.0, 4.0, -4.0]],
+            [[1.0, 6.0, 1.0], [1.0, -4.0, 2.0], [2.0, 4.0, -4.0]],
+        ]
+    )
+    gradient_of_second = torch.tensor(
+        [
+            [[5.0, 7.0, 4.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
+            [[2.0, 9.0, -2.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
+        ]
+    )
+
+    def forward(self, images):
+        score = 0
+        for attn, gradient in (
+            (self.first, self.gradient_of_first),
+            (self.second, self.gradient_of_second),
+        ):
+            weights = attn.log().expand(len(images), -1, -1, -1).softmax(dim=-1)
+            score = score + (weights * gradient).sum(dim=(1, 2, 3))
+        return torch.stack([score, -3 * score], dim=1)
+
+
+def by_hand(method, **options):
+    return explain(ByHand().eval(), torch.randn(2, 3, 2, 4), method, **options)
+
+
+def both(*patches):
+    return torch.tensor([[patches], [patches]])
+
+
+def test_attention_is_the_row_of_the_class_token_in_one_layer():
+    # Means of the heads: 1/4, 0, 3/4 in the second layer, 1/2, 1/2, 0 in the first.
+    assert_close(by_hand("attention"), both(0.0, 0.75))
+    assert_close(by_hand("attention", layer=1), both(0.0, 0.75))
+    assert_close(by_hand("attention", layer=0), both(0.5, 0.0))
+    assert_close(by_hand("attention", layer=-2), both(0.5, 0.0))
+
+
+def test_attention_may_be_that_of_one_head():
+    assert_close(by_hand("attention", layer=0, head=0), both(0.0, 0.0))
+    assert_close(by_hand("attention", layer=0, head=1), both(1.0, 0.0))
+    assert_close(by_hand("attention", head=1), both(0.0, 0.5))
+
+
+def test_relevance_is_that_worked_out_by_hand():
+    # Attention times gradient: of the first layer -2 0 0; 2 1 0; 0 1 -3 and 0 6 0; 0 -2 1; 1 1 -1. What is positive,
+    # as the mean of the heads: 0 3 0; 1 .5 .5; .5 1 0. Of the second layer, class token: 0 0 4 and 1 0 -1: .5 0 2.
+    # The row of the class token: (1 0 0) + (.5 0 2) = (1.5 0 2), and to that 1.5 (0 3 0) + 2 (.5 1 0) = (1 6.5 0).
+    # If the mean came before the clamp, it would be (5.5 1.5).
+    assert_close(by_hand("relevance", target=0), both(6.5, 2.0))
+
+
+def test_relevance_from_a_later_layer_is_that_worked_out_by_hand():
+    assert_close(by_hand("relevance", target=0, start_layer=1), both(0.0, 2.0))
+
+
+def test_relevance_of_another_class_has_its_own_gradient():
+    # Times -3, what was negative counts: 6 0 0; 0 0 0; 0 0 9 and 0 0 0; 0 6 0; 0 0 3, mean 3 0 0; 0 3 0; 0 0 6.
+    # Second layer: 0 0 0 and 0 0 3, mean 0 0 1.5. (1 0 1.5), and to that (3 0 0) + 1.5 (0 0 6) = (3 0 9).
+    assert_close(by_hand("relevance", target=1), both(0.0, 10.5))
+
+
+def test_versus_asks_for_the_difference_of_two_logits():
+    # Class 0 less class 1 is 4 times class 0: 0 12 0; 4 2 2; 2 4 0 and 2 0 8.
+    # (1 0 0) + (2 0 8) = (3 0 8), and to that 3 (0 12 0) + 8 (2 4 0) = (16 68 0).
+    assert_close(by_hand("relevance", target=0, versus=1), both(68.0, 8.0))
+    assert_close(by_hand("relevance", target=torch.tensor([0, 0]), versus=torch.tensor([1, 1])), both(68.0, 8.0))
+
+
+def test_gradient_rollout_is_that_worked_out_by_hand():
+    # The mean of the heads first, and then what is positive: 0 3 0; 1 0 .5; .5 1 0, and .5 0 1.5 for the class token.
+    # With the identity, and rows that sum to one: (1.5 0 1.5) / 3 = (.5 0 .5), and in the first layer
+    # (1 3 0) / 4, (1 1 .5) / 2.5, (.5 1 1) / 2.5. So .5 (.25 .75 0) + .5 (.2 .4 .4) = (.225 .575 .2).
+    assert_close(by_hand("gradient_rollout", target=0), both(0.575, 0.2))
+    assert_close(by_hand("gradient_rollout", target=0, start_layer=1), both(0.0, 0.5))
+
+
+# Our model written out, so that nothing is left to be captured.
+
+
+def written_out(model, images):
+    """Attention of each layer, tokens after each layer, and logits."""
+    attentions, outputs, x = [], [], model.embed(images)
+    for block in model.blocks:
+        q, k, v = block.attn.heads(block.norm1(x))
+        attentions.append((q @ k.mT / 2).softmax(dim=-1))
+        x = x + block.attn.proj((attentions[-1] @ v).transpose(1, 2).flatten(2))
+        x = x + block.mlp(block.norm2(x))
+        outputs.append(x)
+    return attentions, outputs, model.forward_head(model.norm(x))
+
+
+def patches_of(model, row):
+    return row[:, model.num_prefix_tokens :].reshape(-1, 3, 5).clamp(min=0)
+
+
+def readout_of(model):
+    row = torch.zeros(model.pos_embed.shape[1], dtype=torch.float64)
+    if "cls" in model.pool:
+        row[0] = 1.0
+    if "mean" in model.pool:
+        row[model.num_prefix_tokens :] += 1 / 15
+    return row / row.sum()
+
+
+IMAGES = torch.randn(3, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+TARGET, VERSUS = torch.tensor([1, 4, 2]), torch.tensor([6, 0, 5])
+ROWS = torch.arange(3)
+
+
+@EACH_POOL
+@pytest.mark.parametrize("layer", [0, 1, -1])
+def test_attention_is_the_readout_of_a_layer(kwargs, layer, random_vit):
+    model = random_vit(**kwargs)
+    attn = written_out(model, IMAGES)[0][layer]
+    readout = readout_of(model)
+    tolerance = {"rtol": 1e-6, "atol": 1e-9}
+    expected = patches_of(model, torch.einsum("n,bhnm->bhm", readout, attn).mean(dim=1))
+    assert_close(explain(model, IMAGES, "attention", layer=layer), expected, **tolerance)
+    for head in range(3):
+        expected = patches_of(model, torch.einsum("n,bnm->bm", readout, attn[:, head]))
+        assert_close(explain(model, IMAGES, "attention", layer=layer, head=head), expected, **tolerance)
+
+
+@EACH_POOL
+@pytest.mark.parametrize("versus", [None, VERSUS], ids=["", "versus"])
+@pytest.mark.parametrize("start_layer", [0, 1])
+def test_relevance_is_the_readout_of_the_whole_product(kwargs, versus, start_layer, random_vit):
+    model = random_vit(**kwargs)
+    attentions, _, logits = written_out(model, IMAGES)
+    score = logits[ROWS, TARGET] - (0 if versus is None else logits[ROWS, versus])
+    gradients = torch.autograd.grad(score.sum(), attentions)
+    whole = eye = torch.eye(attentions[0].shape[-1], dtype=torch.float64)
+    for attn, gradient in list(zip(attentions, gradients, strict=True))[start_layer:]:
+        whole = (eye + (attn * gradient).clamp(min=0).mean(dim=1)) @ whole
+    expected = patches_of(model, torch.einsum("n,bnm->bm", readout_of(model), whole - eye))
+    found = explain(model, IMAGES, "relevance", TARGET, versus=versus, start_layer=start_layer)
+    assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+@EACH_POOL
+@pytest.mark.parametrize("start_layer", [0, 1])
+def test_gradient_rollout_is_the_readout_of_the_whole_product(kwargs, start_layer, random_vit):
+    model = random_vit(**kwargs)
+    attentions, _, logits = written_out(model, IMAGES)
+    gradients = torch.autograd.grad(logits[ROWS, TARGET].sum(), attentions)
+    whole = eye = torch.eye(attentions[0].shape[-1], dtype=torch.float64)
+    for attn, gradient in list(zip(attentions, gradients, strict=True))[start_layer:]:
+        mixing = (attn * gradient).mean(dim=1).clamp(min=0) + eye
+        whole = mixing / mixing.sum(dim=-1, keepdim=True) @ whole
+    expected = patches_of(model, torch.einsum("n,bnm->bm", readout_of(model), whole))
+    found = explain(model, IMAGES, "gradient_rollout", TARGET, start_layer=start_layer)
+    assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+@EACH_POOL
+@pytest.mark.parametrize("versus", [None, VERSUS], ids=["", "versus"])
+@pytest.mark.parametrize("start_layer", [0, 2])
+def test_legrad_reads_the_mean_token_of_each_layer_with_the_head(kwargs, versus, start_layer, random_vit):
+    model, maps = random_vit(**kwargs), []
+    attentions, outputs, _ = written_out(model, IMAGES)
+    for attn, tokens in list(zip(attentions, outputs, strict=True))[start_layer:]:
+        feature = model.norm(tokens.mean(dim=1))
+        feature = torch.cat([feature, feature], dim=1) if model.pool == "cls+mean" else feature
+        logits = model.head(model.fc_norm(feature))
+        score = logits[ROWS, TARGET] - (0 if versus is None else logits[ROWS, versus])
+        (gradient,) = torch.autograd.grad(score.sum(), attn, retain_graph=True)
+        maps.append(gradient.clamp(min=0).mean(dim=(1, 2)))
+    expected = patches_of(model, torch.stack(maps).mean(dim=0))
+    found = explain(model, IMAGES, "legrad", TARGET, versus=versus, start_layer=start_layer)
+    assert_close(found, expected, **EXACT)
+
+
+@pytest.mark.parametrize("name", ["timm, map", "timm, map with class token"])
+def test_relevance_goes_through_attention_pooling(name, architectures, model_of):
+    model, images = model_of(name), architectures[name].images()
+    attentions = capture_attention(model, images)
+    gradients = torch.autograd.grad(attentions.logits[:, 3].sum(), attentions)
+    *mixed, pool = ((a * g).clamp(min=0).mean(dim=1) for a, g in zip(attentions, gradients, strict=True))
+    row = nn.functional.pad(pool, (architectures[name].prefix, 0))
+    for mixing in reversed(mixed):
+        row = row + row @ mixing
+    expected = row[:, 0, architectures[name].prefix :].reshape(2, 3, 5)
+    assert_close(explain(model, images, "relevance", 3), expected, **EXACT)
+
+
+@pytest.mark.parametrize("name", ["timm, map", "timm, map with class token"])
+def test_gradient_rollout_goes_through_attention_pooling(name, architectures, model_of):
+    model, images = model_of(name), architectures[name].images()
+    attentions = capture_attention(model, images)
+    gradients = torch.autograd.grad(attentions.logits[:, 3].sum(), attentions)
+    *mixed, _ = ((a * g).mean(dim=1).clamp(min=0) for a, g in zip(attentions, gradients, strict=True))
+    pool = (attentions[-1] * gradients[-1]).clamp(min=0).mean(dim=1)
+    row = nn.functional.pad(pool, (architectures[name].prefix, 0))
+    for mixing in reversed(mixed):
+        mixing = mixing + torch.eye(architectures[name].tokens, dtype=torch.float64)
+        row = row @ (mixing / mixing.sum(dim=-1, keepdim=True))
+    expected = row[:, 0, architectures[name].prefix :].reshape(2, 3, 5)
+    assert_close(explain(model, images, "gradient_rollout", 3), expected, **EXACT)
+
+
+def test_a_pooled_model_of_timm_gives_legrad_of_all_tokens_alike(architectures, model_of):
+    model, images = model_of("timm, map"), architectures["timm, map"].images()
+    attentions, tokens = [], []
+    handles = [block.register_forward_hook(lambda _, args, output: tokens.append(output)) for block in model.blocks]
+    attentions = capture_attention(model, images)
+    for handle in handles:
+        handle.remove()
+    maps = []
+    for attn, output in zip(attentions, tokens[:3], strict=False):
+        alike = model.norm(output.mean(dim=1, keepdim=True).expand(-1, 15, -1))
+        logits = model.head(model.fc_norm(model.attn_pool(alike)))
+        (gradient,) = torch.autograd.grad(logits[:, 3].sum(), attn, retain_graph=True)
+        maps.append(gradient.clamp(min=0).mean(dim=(1, 2)))
+    assert_close(explain(model, images, "legrad", 3), torch.stack(maps).mean(dim=0).reshape(2, 3, 5), **EXACT)
+
+
+# What is asked.
+
+OF_A_CLASS = ["gradient_rollout", "relevance", "legrad"]
+
+
+@pytest.mark.parametrize("method", OF_A_CLASS)
+def test_without_a_target_the_predicted_class_is_explained(method, random_vit):
+    model, images = random_vit(pool="cls+mean"), 5 * IMAGES
+    predicted = model(images).argmax(dim=-1)
+    assert len(set(predicted.tolist())) > 1
+    assert_close(explain(model, images, method), explain(model, images, method, predicted), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("method", OF_A_CLASS)
+def test_each_class_has_its_own_map_and_each_pair_of_classes(method, random_vit):
+    model = random_vit()
+    maps = [explain(model, IMAGES, method, 1), explain(model, IMAGES, method, 4)]
+    maps += [explain(model, IMAGES, method, 1, versus=4), explain(model, IMAGES, method, 4, versus=1)]
+    for i, one in enumerate(maps):
+        for other in maps[:i]:
+            assert not one.allclose(other, rtol=0.1)
+
+
+@pytest.mark.parametrize("method", ["attention", "rollout"])
+def test_maps_of_attention_alone_know_no_class(method, random_vit):
+    model = random_vit()
+    expected = explain(model, IMAGES, method)
+    assert_close(explain(model, IMAGES, method, 1), expected, rtol=0, atol=0)
+    assert_close(explain(model, IMAGES, method, 4, versus=1), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("method", ["attention", "rollout", *OF_A_CLASS])
+@pytest.mark.parametrize("kwargs", [{}, {"pool": "cls+mean"}, {"attention": "window"}], ids=str)
+def test_images_of_a_batch_do_not_mix(method, kwargs, random_vit):
+    model = random_vit(**kwargs)
+    alone = [
+        explain(model, image[None], method, int(target), versus=int(versus))
+        for image, target, versus in zip(IMAGES, TARGET, VERSUS, strict=True)
+    ]
+    assert_close(explain(model, IMAGES, method, TARGET, versus=VERSUS), torch.cat(alone), **EXACT)
+
+
+@pytest.mark.parametrize("method", ["attention", "rollout", *OF_A_CLASS])
+def test_maps_have_no_graph_and_leave_no_gradient(method, random_vit):
+    model, images = random_vit(), IMAGES.clone().requires_grad_()
+    assert not explain(model, images, method).requires_grad
+    assert images.grad is None
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("attention", {"layer": 3}, r"layer \(3\) must be one of 3 layers, from -3 to 2"),
+        ("attention", {"layer": -4}, r"layer \(-4\) must be one of 3 layers, from -3 to 2"),
+        ("attention", {"head": 3}, r"head \(3\) must be one of 3 heads, from 0 to 2"),
+        ("attention", {"head": -1}, r"head \(-1\) must be one of 3 heads, from 0 to 2"),
+        *((method, {"start_layer": 3}, r"start_layer \(3\) must be one of the 3 layers") for method in OF_A_CLASS),
+        *((method, {"start_layer": -1}, r"start_layer \(-1\) must be one of the 3 layers") for method in OF_A_CLASS),
+    ],
+)
+def test_layers_and_heads_that_do_not_exist_are_refused(method, options, message, random_vit):
+    with pytest.raises(ValueError, match=message):
+        explain(random_vit(), IMAGES, method, **options)
+
+
+def test_legrad_without_a_final_norm_is_refused(random_vit):
+    class Bare(nn.Module):
+        def __init__(self, vit):
+            super().__init__()
+            self.vit = vit
+
+        def forward(self, images):
+            tokens = self.vit.embed(images)
+            for block in self.vit.blocks:
+                tokens = block(tokens)
+            return self.vit.head(tokens[:, 0])
+
+    with pytest.raises(ValueError, match=r"legrad needs .* a final norm: choose 'relevance'"):
+        METHODS["legrad"](Subject(Bare(random_vit()).eval(), IMAGES))

@@ -1,0 +1,110 @@
+"""The pictures of maps: that they are drawn for any model, and say what they should."""
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+
+import vit
+from vit.explain import CONTROLS, capture_attention, score
+from vit.explain.anatomy import examine
+from vit.explain.faithfulness import Curves
+from vit.explain.figures import GREY, ORANGE, draw_curves, draw_heads, draw_maps, draw_scores
+from vit.explain.table import Interval
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that were saved."""
+    figures = []
+    save = Figure.savefig
+
+    def keep(figure, *args, **kwargs):
+        figures.append(figure)
+        save(figure, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return figures
+
+
+def texts(figure):
+    return {text.get_text(): text.get_color() for axes in figure.axes for text in axes.texts if text.get_text()}
+
+
+@pytest.mark.parametrize(("channels", "across", "smooth"), [(1, 1, False), (3, 2, True)])
+def test_a_sheet_has_every_image_with_each_of_its_maps(drawn, tmp_path, channels, across, smooth):
+    images, maps = torch.rand(3, channels, 6, 8), {"rollout": torch.rand(3, 3, 2), "relevance": torch.rand(3, 3, 2)}
+    draw_maps(images, maps, tmp_path / "sheet.png", across=across, smooth=smooth)
+    assert len(drawn[0].axes[0].images) == 3 * (1 + len(maps)) + 1  # and the colour bar
+    end = "\nsmoothed" if smooth else ""
+    assert texts(drawn[0]).keys() == {"rollout\n(any class)" + end, "relevance" + end} | {
+        *("0", "0.5", "1", "share of the largest patch")
+    }
+    with Image.open(tmp_path / "sheet.png") as picture:
+        assert min(picture.size) > 200
+
+
+def test_a_sheet_says_what_is_predicted_and_marks_what_is_wrong(drawn, tmp_path):
+    logits, names = torch.tensor([[9.0, 0.0], [0.0, 9.0]]), ["cat", "American Staffordshire terrier"]
+    draw_maps(
+        torch.zeros(2, 1, 4, 4, dtype=torch.uint8),
+        {"uniform": torch.ones(2, 2, 2)},
+        tmp_path / "sheet.png",
+        logits=logits,
+        class_names=names,
+        labels=torch.tensor([0, 0]),
+        title="two images",
+    )
+    found = texts(drawn[0])
+    assert found["said cat (100 %)\nis cat"] == "black"
+    assert found["said American\nStaffordshire terrier\n(100 %)\nis cat"] == ORANGE
+    assert "two images" in found
+
+
+def test_classes_without_names_have_numbers(drawn, tmp_path):
+    draw_maps(torch.zeros(1, 3, 4, 4), {}, tmp_path / "sheet.png", logits=torch.tensor([[0.0, 0.0, 9.0]]))
+    assert "2 (100 %)" in texts(drawn[0])
+
+
+@pytest.mark.parametrize("attention", ["softmax", "differential"])
+def test_heads_of_an_image_are_drawn_layer_by_layer(drawn, tmp_path, attention):
+    model = vit.VisionTransformer(
+        image_size=8, patch_size=4, embed_dim=24, depth=2, num_heads=3, attention=attention
+    ).eval()
+    images = torch.randn(1, 3, 8, 8)
+    attentions = capture_attention(model, images)
+    draw_heads(torch.rand(3, 8, 8), attentions, examine(model, images), tmp_path / "heads.png")
+    heads = sum(attn.shape[1] for attn in attentions)
+    assert len(drawn[0].axes[0].images) == heads + 1
+    assert texts(drawn[0]).keys() >= {"layer 0", "layer 1", "head 0", "head 1"}
+
+
+def test_curves_are_means_over_images_with_controls_in_grey(drawn, tmp_path):
+    names = ["random", "center", *(f"method {number}" for number in range(9))]
+    curves = {name: Curves(*torch.rand(4, 5, 10)) for name in names}
+    draw_curves(curves, tmp_path / "curves.png")
+    most, least = drawn[0].axes
+    for axes, index in ((most, 0), (least, 1)):
+        for line, name in zip(axes.lines, names, strict=True):
+            assert line.get_ydata() == pytest.approx(curves[name][index].mean(dim=0).numpy())
+            assert (line.get_color() == GREY) == (name in CONTROLS)
+    assert len({(line.get_color(), line.get_linestyle()) for line in most.lines}) == len(names)
+
+
+def test_scores_are_dots_with_their_intervals_the_highest_on_top(drawn, tmp_path):
+    model = vit.VisionTransformer(image_size=8, patch_size=4, embed_dim=24, depth=2, num_heads=3, num_classes=3).eval()
+    scores = score(model, [torch.randn(6, 3, 8, 8)], ["rollout"])
+    draw_scores(scores, "drop", tmp_path / "scores.png")
+    (axes,) = drawn[0].axes
+    methods = [label.get_text() for label in axes.get_yticklabels()]
+    means = [scores.row(method=method)["drop"].mean for method in methods]
+    assert means == sorted(means)
+    assert sorted(methods) == sorted(["rollout", *CONTROLS])
+    for place, method in enumerate(methods):
+        interval: Interval = scores.row(method=method)["drop"]
+        bar, dot = axes.lines[2 * place : 2 * place + 2]
+        assert list(bar.get_xdata()) == [interval.low, interval.high]
+        assert list(dot.get_xdata()) == [interval.mean]
+        assert (dot.get_color() == GREY) == (method in CONTROLS)
+    with pytest.raises(ValueError, match=r"'dorp': choose one of drop, "):
+        draw_scores(scores, "dorp", tmp_path / "scores.png")

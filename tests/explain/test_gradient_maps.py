@@ -1,0 +1,216 @@
+"""Maps made of gradients, against gradients taken by hand."""
+
+import sys
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from vit.explain import METHODS, explain
+from vit.explain.methods import signed_map
+from vit.explain.subject import Subject
+
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+IMAGES = torch.randn(3, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+TARGET, VERSUS = torch.tensor([1, 4, 2]), torch.tensor([6, 0, 5])
+ROWS = torch.arange(3)
+OF_PIXELS = ["input_gradient", "integrated_gradients", "smoothgrad"]
+
+
+def signed(method, model, images=IMAGES, target=TARGET, versus=None, **options):
+    return signed_map(method, Subject(model, images, target, versus), **options)
+
+
+def score(model, images, versus=None):
+    logits = model(images)
+    return logits[ROWS, TARGET] - (0 if versus is None else logits[ROWS, versus])
+
+
+def gradient(model, images, versus=None):
+    images = images.clone().requires_grad_()
+    return torch.autograd.grad(score(model, images, versus).sum(), images)[0]
+
+
+def summed_by_patch(pixels, rows=3, columns=5):
+    """(B, C, H, W) -> (B, rows, columns), pixel by pixel."""
+    height, width = pixels.shape[-2] // rows, pixels.shape[-1] // columns
+    found = torch.zeros(len(pixels), rows, columns, dtype=pixels.dtype)
+    for y in range(pixels.shape[-2]):
+        for x in range(pixels.shape[-1]):
+            found[:, y // height, x // width] += pixels[:, :, y, x].sum(dim=1)
+    return found
+
+
+# Grad-CAM.
+
+
+def gradcam_by_hooks(model, norm, prefix, score):
+    kept = []
+    handle = norm.register_forward_hook(lambda _, args, output: kept.append(output))
+    value = score(model)
+    handle.remove()
+    (slope,) = torch.autograd.grad(value.sum(), kept[0])
+    tokens, slope = kept[0][:, prefix : prefix + 15], slope[:, prefix : prefix + 15]
+    weights = slope.sum(dim=1) / 15
+    return (tokens * weights[:, None]).sum(dim=-1).clamp(min=0).reshape(-1, 3, 5)
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"num_registers": 2}, {"pool": "mean"}, {"pool": "cls+mean"}], ids=str)
+@pytest.mark.parametrize("layer", [0, 1, 2, -1, -3])
+def test_gradcam_is_that_of_hooks_on_the_norm_of_a_layer(kwargs, layer, random_vit):
+    model = random_vit(**kwargs)
+    norm, prefix = model.blocks[layer].norm1, model.num_prefix_tokens
+    expected = gradcam_by_hooks(model, norm, prefix, lambda model: score(model, IMAGES, VERSUS))
+    assert expected.any()
+    assert_close(explain(model, IMAGES, "gradcam", TARGET, versus=VERSUS, layer=layer), expected, **EXACT)
+
+
+def test_gradcam_of_timm_reads_the_last_layer_by_default(architectures, model_of):
+    model, images = model_of("timm, registers"), architectures["timm, registers"].images()
+    expected = gradcam_by_hooks(model, model.blocks[-1].norm1, 3, lambda model: model(images)[:, 4])
+    assert_close(explain(model, images, "gradcam", 4), expected, **EXACT)
+
+
+def test_gradcam_of_a_frozen_model_is_the_same(random_vit):
+    expected = explain(random_vit(), IMAGES, "gradcam", TARGET, layer=0)
+    assert_close(explain(random_vit().requires_grad_(False), IMAGES, "gradcam", TARGET, layer=0), expected, **EXACT)
+
+
+@pytest.mark.parametrize("layer", [3, -4])
+def test_gradcam_of_a_layer_that_does_not_exist_is_refused(layer, random_vit):
+    with pytest.raises(ValueError, match=rf"layer \({layer}\) must be one of the 3 layers that have a module"):
+        explain(random_vit(), IMAGES, "gradcam", layer=layer)
+
+
+# Gradients of pixels.
+
+
+@pytest.mark.parametrize("versus", [None, VERSUS], ids=["", "versus"])
+def test_input_gradient_is_the_pixels_times_their_gradient(versus, random_vit):
+    model = random_vit()
+    expected = summed_by_patch(IMAGES * gradient(model, IMAGES, versus))
+    assert_close(signed("input_gradient", model, versus=versus), expected, **EXACT)
+    assert (expected < 0).any()
+    assert_close(explain(model, IMAGES, "input_gradient", TARGET, versus=versus), expected.clamp(min=0), **EXACT)
+
+
+def test_a_model_that_normalises_each_patch_owes_nothing_to_its_scale(architectures, model_of):
+    found = explain(model_of("vit-pytorch, ViT"), architectures["vit-pytorch, ViT"].images(), "input_gradient")
+    assert_close(found, torch.zeros_like(found), rtol=0, atol=1e-3)
+
+
+def test_integrated_gradients_add_up_to_what_the_image_adds_to_grey(random_vit):
+    model = random_vit()
+    with torch.no_grad():
+        owed = score(model, IMAGES, VERSUS) - score(model, torch.zeros_like(IMAGES), VERSUS)
+    errors = [
+        (signed("integrated_gradients", model, versus=VERSUS, steps=steps).sum(dim=(1, 2)) - owed).abs().max().item()
+        for steps in (1, 2, 4, 8)
+    ]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 1e-3 * owed.abs().max() < 0.1 * errors[0]
+
+
+def test_integrated_gradients_are_the_mean_gradient_on_the_way_from_grey(random_vit):
+    model, steps = random_vit(), 200
+    way = [(i + 0.5) / steps for i in range(steps)]  # another rule of integration than Captum's
+    mean = sum(gradient(model, share * IMAGES) for share in way) / steps
+    expected = summed_by_patch(IMAGES * mean)
+    assert_close(signed("integrated_gradients", model, steps=50), expected, rtol=1e-3, atol=1e-3)
+    default = signed("integrated_gradients", model, steps=32)
+    assert_close(signed("integrated_gradients", model), default, **EXACT)
+
+
+def test_integrated_gradients_of_many_images_are_those_of_each(random_vit, monkeypatch):
+    monkeypatch.setattr("vit.explain.gradient_maps.SAMPLES_AT_ONCE", 2)  # fewer than there are images
+    model = random_vit()
+    alone = [signed("integrated_gradients", model, IMAGES[i : i + 1], int(TARGET[i]), steps=5) for i in range(3)]
+    assert_close(signed("integrated_gradients", model, steps=5), torch.cat(alone), **EXACT)
+
+
+def test_smoothgrad_without_noise_is_the_magnitude_of_the_gradient(random_vit):
+    model = random_vit()
+    expected = summed_by_patch(gradient(model, IMAGES).abs())
+    assert_close(signed("smoothgrad", model, noise=0.0, samples=3), expected, **EXACT)
+
+
+def test_smoothgrad_is_the_magnitude_of_the_mean_gradient_of_noisy_copies(random_vit):
+    model, generator, total = random_vit(), torch.Generator().manual_seed(7), 0
+    widths = torch.tensor([2.0, 0.5, 11.0], dtype=torch.float64)[:, None, None, None]
+    images = widths * (IMAGES - IMAGES.amin(dim=(1, 2, 3), keepdim=True))
+    images = images / (images.amax(dim=(1, 2, 3), keepdim=True) / widths) - 1  # from -1 to widths - 1
+    for _ in range(5):
+        noise = torch.randn(IMAGES.shape, generator=generator).double()
+        total = total + gradient(model, images + 0.3 * widths * noise)
+    expected = summed_by_patch((total / 5).abs())
+    assert_close(signed("smoothgrad", model, images, samples=5, noise=0.3, seed=7), expected, **EXACT)
+
+
+def test_smoothgrad_is_reproducible_and_its_noise_has_a_seed(random_vit):
+    model = random_vit()
+    torch.manual_seed(0)
+    first = explain(model, IMAGES, "smoothgrad")
+    state = torch.get_rng_state()
+    assert_close(explain(model, IMAGES, "smoothgrad"), first, rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert_close(explain(model, IMAGES, "smoothgrad", samples=16, noise=0.15, seed=0), first, rtol=0, atol=0)
+    assert not explain(model, IMAGES, "smoothgrad", seed=1).allclose(first)
+
+
+def test_smoothgrad_of_no_samples_is_refused(random_vit):
+    with pytest.raises(ValueError, match=r"samples \(0\) must be at least 1"):
+        explain(random_vit(), IMAGES, "smoothgrad", samples=0)
+
+
+@pytest.mark.parametrize("steps", [0, -1])
+def test_integrated_gradients_of_no_steps_are_refused(steps, random_vit):
+    with pytest.raises(ValueError, match=rf"steps \({steps}\) must be at least 1"):
+        explain(random_vit(), IMAGES, "integrated_gradients", steps=steps)
+
+
+@pytest.mark.parametrize("method", ["input_gradient", "integrated_gradients"])
+def test_the_map_of_a_difference_is_the_difference_of_the_maps(method, random_vit):
+    model = random_vit()
+    one, other = signed(method, model), signed(method, model, target=VERSUS)
+    assert_close(signed(method, model, versus=VERSUS), one - other, **EXACT)
+    assert_close(signed(method, model, target=VERSUS, versus=TARGET), other - one, **EXACT)
+
+
+@pytest.mark.parametrize("method", ["gradcam", *OF_PIXELS[:2]])
+def test_images_of_a_batch_do_not_mix(method, random_vit):
+    model = random_vit()
+    alone = [
+        signed(method, model, IMAGES[i : i + 1], int(TARGET[i]), int(VERSUS[i]))  #
+        for i in range(3)
+    ]
+    assert_close(signed(method, model, versus=VERSUS), torch.cat(alone), **EXACT)
+
+
+@pytest.mark.parametrize("method", ["gradcam", *OF_PIXELS])
+def test_maps_have_no_graph_and_leave_no_gradient(method, random_vit):
+    model, images = random_vit(), IMAGES.clone().requires_grad_()
+    assert not explain(model, images, method).requires_grad
+    assert images.grad is None
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("method", OF_PIXELS)
+def test_gradients_of_pixels_need_a_patch_size_and_no_attention(method):
+    class Pixels(torch.nn.Module):
+        patch_size = (2, 5)
+
+        def forward(self, images):
+            return images.square().flatten(1)[:, :7]
+
+    assert METHODS[method](Subject(Pixels().eval(), torch.randn(2, 3, 6, 10))).shape == (2, 3, 2)
+
+
+@pytest.mark.parametrize("method", [*OF_PIXELS, "occlusion"])
+def test_without_captum_the_extra_is_named(method, random_vit, monkeypatch):
+    monkeypatch.setitem(sys.modules, "captum", None)
+    monkeypatch.setitem(sys.modules, "captum.attr", None)
+    with pytest.raises(
+        ValueError, match=r"^this method is Captum's, which is not installed: pip install '.*\[explain\]'$"
+    ):
+        explain(random_vit(), IMAGES, method)
+    assert explain(random_vit(), IMAGES, "gradcam").shape == (3, 3, 5)

@@ -1,0 +1,158 @@
+"""Maps made by taking patches away, against taking them away one by one; and the controls."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from vit.explain import explain
+from vit.explain.methods import signed_map
+from vit.explain.subject import Subject
+
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+ROUNDED = {"rtol": 1e-6, "atol": 1e-6, "check_dtype": False}  # Captum counts in float32
+IMAGES = torch.randn(3, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+TARGET, VERSUS = torch.tensor([1, 4, 2]), torch.tensor([6, 0, 5])
+ROWS = torch.arange(3)
+PLACES = [(row, column) for row in range(3) for column in range(5)]
+
+
+def signed(method, model, images=IMAGES, target=TARGET, versus=VERSUS, **options):
+    return signed_map(method, Subject(model, images, target, versus), **options)
+
+
+def score(logits):
+    return logits[ROWS, TARGET] - logits[ROWS, VERSUS]
+
+
+@pytest.fixture
+def at_once(request, monkeypatch):
+    """How many images may pass together."""
+    monkeypatch.setattr("vit.explain.perturbation_maps.SAMPLES_AT_ONCE", request.param)
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 256], indirect=True)
+def test_occlusion_is_what_the_score_loses_when_a_patch_is_grey(at_once, random_vit):
+    model, expected = random_vit(), torch.zeros(3, 3, 5, dtype=torch.float64)
+    for row, column in PLACES:
+        grey = IMAGES.clone()
+        grey[:, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2] = 0
+        expected[:, row, column] = (score(model(IMAGES)) - score(model(grey))).detach()
+    assert_close(signed("occlusion", model), expected, **ROUNDED)
+    assert (expected < 0).any()
+    assert_close(explain(model, IMAGES, "occlusion", TARGET, versus=VERSUS), expected.clamp(min=0), **ROUNDED)
+
+
+def test_occluded_patches_may_be_oblong(random_vit):
+    model = random_vit(patch_size=(2, 5))
+    grey = IMAGES.clone()
+    grey[:, :, 2:4, 5:] = 0
+    expected = (score(model(IMAGES)) - score(model(grey))).detach()
+    assert_close(signed("occlusion", model)[:, 1, 1], expected, **ROUNDED)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "prefix"),
+    [
+        ({}, 1),
+        ({"num_registers": 2}, 3),
+        ({"pool": "mean"}, 1),
+        ({"pool": "mean", "class_token": False}, 0),
+        ({"pool": "mean", "num_registers": 2}, 3),
+        ({"pool": "cls+mean"}, 1),
+        ({"attention": "talking"}, 1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("at_once", [1, 7, 256], indirect=True)
+def test_token_drop_is_what_the_score_loses_without_the_token(at_once, kwargs, prefix, random_vit):
+    model, expected = random_vit(**kwargs), torch.zeros(3, 3, 5, dtype=torch.float64)
+    tokens = model.embed(IMAGES)
+    for place, (row, column) in enumerate(PLACES):
+        without = torch.cat([tokens[:, : prefix + place], tokens[:, prefix + place + 1 :]], dim=1)
+        for block in model.blocks:
+            without = block(without)
+        expected[:, row, column] = (score(model(IMAGES)) - score(model.forward_head(model.norm(without)))).detach()
+    assert_close(signed("token_drop", model), expected, **EXACT)
+    assert (expected < 0).any()
+    assert_close(explain(model, IMAGES, "token_drop", TARGET, versus=VERSUS), expected.clamp(min=0), **EXACT)
+
+
+def test_token_drop_of_timm_is_that_of_the_same_weights_in_ours(architectures, model_of, random_vit):
+    model, images = random_vit(num_registers=2), architectures["timm, registers"].images()
+    model.load_state_dict(model_of("timm, registers").state_dict())
+    expected = explain(model, images, "token_drop", 3)
+    assert_close(explain(model_of("timm, registers"), images, "token_drop", 3), expected, **EXACT)
+
+
+@pytest.mark.parametrize("method", ["occlusion", "token_drop"])
+def test_images_of_a_batch_do_not_mix(method, random_vit):
+    model = random_vit(pool="cls+mean")
+    alone = [signed(method, model, IMAGES[i : i + 1], int(TARGET[i]), int(VERSUS[i])) for i in range(3)]
+    assert_close(signed(method, model), torch.cat(alone), **EXACT)
+
+
+@pytest.mark.parametrize("method", ["occlusion", "token_drop"])
+def test_maps_have_no_graph_and_leave_no_gradient(method, random_vit):
+    model, images = random_vit(), IMAGES.clone().requires_grad_()
+    assert not explain(model, images, method).requires_grad
+    assert images.grad is None
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("attention", ["window", "neighborhood", "sparse"])
+def test_tokens_of_attention_on_the_grid_cannot_be_dropped(attention, random_vit):
+    with pytest.raises(
+        ValueError, match=r"tokens of VisionTransformer cannot be left out, .* grid: choose 'occlusion'"
+    ):
+        explain(random_vit(attention=attention), IMAGES, "token_drop")
+
+
+def test_tokens_that_the_model_counts_cannot_be_dropped(architectures, model_of):
+    name = "vit-pytorch, SimpleViT, registers"
+    with pytest.raises(ValueError, match=r"tokens of SimpleViT cannot be left out, .*: choose 'occlusion'"):
+        explain(model_of(name), architectures[name].images(), "token_drop")
+
+
+# Controls.
+
+
+def test_center_is_a_bell_of_a_quarter_of_the_side(random_vit):
+    model, images = random_vit(image_size=(6, 2)), torch.randn(2, 3, 6, 2).double()
+    expected = torch.tensor([math.exp(-0.5), 1.0, math.exp(-0.5)], dtype=torch.float64)
+    assert_close(explain(model, images, "center"), expected.reshape(1, 3, 1).expand(2, 3, 1), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 8])
+@pytest.mark.parametrize("columns", [1, 5, 6])
+def test_center_is_symmetric_and_falls_from_the_middle(rows, columns, random_vit):
+    bell = signed("center", random_vit(), images=torch.randn(1, 3, 2 * rows, 2 * columns).double(), target=1)[0]
+    assert bell.shape == (rows, columns)
+    assert_close(bell, bell.flip(0))
+    assert_close(bell, bell.flip(1))
+    assert bell.max() == bell[rows // 2, columns // 2]
+    assert (bell[: (rows + 1) // 2].diff(dim=0) > 0).all()
+    assert (bell[:, : (columns + 1) // 2].diff(dim=1) > 0).all()
+    assert ((bell > 0) & (bell <= 1)).all()
+
+
+def test_uniform_is_one_everywhere(random_vit):
+    assert_close(explain(random_vit(), IMAGES, "uniform"), torch.ones(3, 3, 5, dtype=torch.float64), rtol=0, atol=0)
+
+
+def test_random_is_reproducible_and_its_own_for_each_image_and_seed(random_vit):
+    model = random_vit()
+    torch.manual_seed(0)
+    first = explain(model, IMAGES, "random")
+    state = torch.get_rng_state()
+    torch.manual_seed(1)
+    assert_close(explain(model, IMAGES, "random"), first, rtol=0, atol=0)
+    assert_close(explain(model, IMAGES, "random", seed=0), first, rtol=0, atol=0)
+    torch.manual_seed(0)
+    explain(model, IMAGES, "random")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not explain(model, IMAGES, "random", seed=1).isclose(first).any()
+    assert not first[0].isclose(first[1]).any()
+    assert ((first >= 0) & (first < 1)).all()
+    assert first.std() > 0.2

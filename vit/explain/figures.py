@@ -1,0 +1,192 @@
+"""The pictures of maps: sheets of overlays, heads of an image, curves of removal, scores of methods.
+
+Letters in the einops patterns: b batch, c channels, h w rows and columns of pixels, n m tokens, k heads, r s rows and
+columns of patches, t steps.
+"""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+
+from einops import einsum, rearrange, reduce, repeat
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from vit.explain.anatomy import Anatomy
+from vit.explain.faithfulness import Curves
+from vit.explain.methods import CLASS_AGNOSTIC, CONTROLS
+from vit.explain.overlay import overlay
+from vit.explain.scoring import Scores
+from vit.explain.sheet import Sheet
+from vit.explain.table import Interval
+
+# Okabe and Ito's palette: told apart by colour-blind readers.
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8a8a8a"
+METHOD_COLORS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+TEXT_WIDTH = 22  # letters that fit under an image
+PERCENTS_GONE = range(0, 100, 10)  # patches removed at each step of a curve
+
+
+def draw_maps(
+    images: Tensor,
+    maps: Mapping[str, Tensor],
+    path: str | Path,
+    *,
+    logits: Tensor | None = None,
+    class_names: Sequence[str] | None = None,
+    labels: Tensor | None = None,
+    title: str = "",
+    smooth: bool = False,
+    across: int = 1,
+) -> None:
+    """A sheet: each image, and beside it one overlay for each of its maps.
+
+    Args:
+        images: Images that can be shown (see ``displayable``), (B, C, H, W).
+        maps: Maps (B, rows, columns), none negative, by the name of their method or any other.
+        path: The PNG file.
+        logits: What the model says of the images, (B, classes), to write the predicted class and its probability.
+        class_names: Names of the classes, in the order of the logits; numbers without.
+        labels: The true classes, (B,); wrong predictions then stand in orange.
+        title: Of the sheet.
+        smooth: Whether maps are interpolated, which the titles then say.
+        across: Images side by side.
+    """
+    size, width = images.shape[-2:], 1 + len(maps)
+    names = _names_of_predictions(len(images), logits, class_names, labels)
+    titles = [_column_title(name, smooth) for name in maps]
+    sheet = Sheet(
+        size,
+        rows=-(-len(images) // across),
+        groups=[width] * across,
+        title=title,
+        lines_above=max(text.count("\n") + 1 for text in titles) if maps else 0,
+        lines_below=max(text.count("\n") + 1 for text, _ in names) if logits is not None else 0,
+    )
+    for group, (column, text) in product(range(across), enumerate(titles, start=1)):
+        sheet.write_above(group * width + column, text)
+    for index, (text, color) in enumerate(names):
+        row, group = divmod(index, across)
+        sheet.show(images[index], row, group * width)
+        sheet.write_below(row, group * width, text, color)
+    for column, values in enumerate(maps.values(), start=1):
+        grid = (1, 1) if smooth else values.shape[-2:]
+        for index, picture in enumerate(overlay(images, values, smooth=smooth)):
+            row, group = divmod(index, across)
+            sheet.show(picture, row, group * width + column, grid)
+    sheet.save(path)
+
+
+def draw_heads(image: Tensor, attentions: Sequence[Tensor], anatomy: Anatomy, path: str | Path) -> None:
+    """Where the read-out token looks in one image, for each layer and head.
+
+    Weights below zero, which differential and talking-heads attention have, are shown as zero.
+
+    Args:
+        image: One image that can be shown (see ``displayable``), (C, H, W).
+        attentions: Attention of each layer over that image alone, (1, H, N, N), as of ``capture_attention``.
+        anatomy: The parts of the model, as of ``examine``.
+        path: The PNG file.
+    """
+    layers = [attn.detach() for attn in attentions if attn.shape[-2] > 1]
+    heads = max(attn.shape[1] for attn in layers)
+    title = "Where the read-out looks, each head by itself"
+    sheet = Sheet(image.shape[-2:], len(layers), [heads], title=title, left=0.6)
+    for head in range(heads):
+        sheet.write_above(head, f"head {head}")
+    for layer, attn in enumerate(layers):
+        sheet.write_left(layer, f"layer {layer}")
+        rows = einsum(anatomy.readout.to(attn), attn[0], "n, k n m -> k m")[:, anatomy.patches]
+        maps = rearrange(rows, "k (r s) -> k r s", r=anatomy.grid[0]).clamp(min=0)
+        for head, picture in enumerate(overlay(repeat(image, "c h w -> k c h w", k=len(maps)), maps)):
+            sheet.show(picture, layer, head, anatomy.grid)
+    sheet.save(path)
+
+
+def draw_curves(curves: Mapping[str, Curves], path: str | Path) -> None:
+    """What becomes of the predicted class as patches are removed, the mean over images; controls in grey.
+
+    Args:
+        curves: By the name of the method, what ``removal_curves`` returned.
+        path: The PNG file.
+    """
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    most, least = figure.subplots(1, 2, sharey=True)
+    styles = _styles(curves)
+    for name, found in curves.items():
+        for axes, probability in ((most, found.most_first), (least, found.least_first)):
+            axes.plot(PERCENTS_GONE, reduce(probability, "b t -> t", "mean").cpu(), label=name, **styles[name])
+    most.set(title="Most relevant removed first: a good map falls fast", ylabel="probability of the class")
+    least.set(title="Least relevant removed first: a good map stays up")
+    most.set_ylim(bottom=0)
+    for axes in (most, least):
+        axes.set_xlabel("patches removed, %")
+        _plain(axes)
+    count = len(next(iter(curves.values())).most_first)
+    handles, names = most.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right center", frameon=False, title=f"{count} images")
+    figure.savefig(path, dpi=120)
+
+
+def draw_scores(scores: Scores, measure: str, path: str | Path) -> None:
+    """A measure of all methods, as dots with 95 % intervals, the highest on top; controls in grey.
+
+    Raises:
+        ValueError: If the table has no such measure.
+    """
+    measures = [name for name, value in scores.rows[0].items() if isinstance(value, Interval)]
+    if measure not in measures:
+        raise ValueError(f"unknown measure {measure!r}: choose one of {', '.join(measures)}")
+    rows = sorted(scores.rows, key=lambda row: row[measure].mean)
+    figure = Figure(figsize=(6.4, 0.9 + 0.28 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    for place, row in enumerate(rows):
+        mean, low, high = row[measure]
+        color = GREY if row["method"] in CONTROLS else BLUE
+        axes.plot([low, high], [place, place], color=color, lw=1.5)
+        axes.plot(mean, place, "o", color=color, ms=5)
+    axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
+    for label, row in zip(axes.get_yticklabels(), rows, strict=True):
+        label.set_color(GREY if row["method"] in CONTROLS else "black")
+    axes.set_xlabel(f"{measure}; {scores.note}")
+    _plain(axes)
+    figure.savefig(path, dpi=120)
+
+
+def _names_of_predictions(
+    count: int, logits: Tensor | None, class_names: Sequence[str] | None, labels: Tensor | None
+) -> list[tuple[str, str]]:
+    """What is written under each image, and its colour."""
+    if logits is None:
+        return [("", "black")] * count
+    names = class_names or [str(number) for number in range(logits.shape[1])]
+    probabilities, predicted = (found.tolist() for found in logits.detach().float().softmax(dim=-1).max(dim=-1))
+    said = [f"{names[k]} ({100 * p:.0f} %)" for k, p in zip(predicted, probabilities, strict=True)]
+    if labels is None:
+        return [(textwrap.fill(text, TEXT_WIDTH), "black") for text in said]
+    written = []
+    for text, guess, label in zip(said, predicted, labels.tolist(), strict=True):
+        lines = [textwrap.fill(line, TEXT_WIDTH) for line in (f"said {text}", f"is {names[label]}")]
+        written.append(("\n".join(lines), "black" if guess == label else ORANGE))
+    return written
+
+
+def _column_title(name: str, smooth: bool) -> str:
+    return name + ("\n(any class)" if name in CLASS_AGNOSTIC else "") + ("\nsmoothed" if smooth else "")
+
+
+def _styles(names: Mapping[str, Curves]) -> dict[str, dict[str, object]]:
+    """Colours and dashes of lines: grey for controls, and dashes where colours begin again."""
+    styles: dict[str, dict[str, object]] = {}
+    looks = [{"color": color, "ls": dashes} for dashes in ("-", "--", ":") for color in METHOD_COLORS]
+    plain = [{"color": GREY, "ls": dashes} for dashes in ("-", "--", ":")]
+    for name in names:
+        styles[name] = plain[CONTROLS.index(name)] if name in CONTROLS else looks[len(styles) % len(looks)]
+    return styles
+
+
+def _plain(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)

@@ -1,0 +1,210 @@
+"""Does a map point at what decided the label? Scored on images of which we know it, without any annotation.
+
+Either the images were made so (``vit.data.planted`` hides a digit in clutter), or they are made of others: a
+mosaic of four images asks for the class of one (GridPG: Boehle, Fritz and Schiele 2021, "Convolutional Dynamic
+Alignment Networks for Interpretable Classifications"). A map that knows nothing gets the share of the image that is
+inside, from each of the scores but the intersection over union, which is stricter.
+
+Letters in the einops patterns: b images, k tiles of a mosaic, i j their rows and columns, c channels, h w rows and
+columns of pixels, r s rows and columns of cells, n cells.
+"""
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange
+from torch import Tensor
+
+INSIDE = (
+    0.25  # share of a cell that must be covered to count as inside; a box wider than a cell keeps its corners' half
+)
+
+
+def mosaics(images: Tensor, labels: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Tile each image with three of other classes, all four classes different, each halved in size.
+
+    >>> images, labels = torch.rand(5, 3, 32, 32), torch.tensor([4, 0, 7, 2, 7])
+    >>> tiled, cells, classes = mosaics(images, labels, torch.Generator().manual_seed(0))
+    >>> tiled.shape, classes.shape
+    (torch.Size([5, 3, 32, 32]), torch.Size([5, 4]))
+    >>> classes[torch.arange(5), cells]
+    tensor([4, 0, 7, 2, 7])
+
+    Args:
+        images: Images (B, C, H, W), uint8 or float, of even height and width.
+        labels: Their classes (B,).
+        generator: Of the CPU, draws the places and the other images; None takes torch's own.
+
+    Returns:
+        Mosaics (B, C, H, W); the cells (B,) that hold the image asked for, 0 to 3 in reading order; and the labels
+        (B, 4) of all cells. The b-th mosaic asks for the b-th image.
+
+    Raises:
+        ValueError: If there are fewer than four classes, or height or width is odd.
+    """
+    height, width = images.shape[-2:]
+    if height % 2 or width % 2:
+        raise ValueError(f"images of {height} x {width} pixels cannot be halved: resize them to even sides")
+    if len(labels) != len(images):
+        raise ValueError(f"{len(images)} images have {len(labels)} labels: give each its own")
+    members = _four_classes(labels.cpu(), generator)
+    cells = torch.randint(4, (len(images),), generator=generator)
+    order = torch.arange(4).repeat(len(images), 1)
+    order[torch.arange(len(images)), cells] = 0
+    order[:, 0] = cells
+    members = members.gather(1, order).to(images.device)
+    tiles = rearrange(halved(images)[members], "b (i j) c h w -> b c (i h) (j w)", i=2)
+    return tiles, cells.to(images.device), labels[members.to(labels.device)]
+
+
+def halved(images: Tensor) -> Tensor:
+    """Images of half the height and width, antialiased: (B, C, H, W) -> (B, C, H / 2, W / 2), of the same dtype."""
+    height, width = images.shape[-2:]
+    small = F.interpolate(images.float(), (height // 2, width // 2), mode="bilinear", antialias=True)
+    return small.to(images.dtype) if images.is_floating_point() else small.round().to(images.dtype)
+
+
+def _four_classes(labels: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Each image, and three random ones of other classes that all differ: (B,) -> indices (B, 4)."""
+    classes, own, counts = labels.unique(return_inverse=True, return_counts=True)
+    if len(classes) < 4:
+        raise ValueError(
+            f"the images are of {len(classes)} classes ({', '.join(map(str, classes.tolist()))}), and a mosaic needs "
+            "four: give more images, or shuffle them before taking some"
+        )
+    scores = torch.rand(len(labels), len(classes), generator=generator)
+    scores[torch.arange(len(labels)), own] = -1
+    others = scores.topk(3).indices
+    nth = (torch.rand(others.shape, generator=generator) * counts[others]).long()
+    of_class = own.argsort(stable=True)  # the images class by class
+    first = counts.cumsum(0) - counts
+    return torch.cat([torch.arange(len(labels))[:, None], of_class[first[others] + nth]], dim=1)
+
+
+def cells_of_boxes(boxes: Tensor, image_size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
+    """Share of each patch cell that a box covers: (B, 4) -> (B, rows, columns), in [0, 1].
+
+    >>> cells_of_boxes(torch.tensor([[0, 2, 4, 4]]), image_size=(8, 12), grid=(2, 3))
+    tensor([[[0.5000, 0.5000, 0.0000],
+             [0.0000, 0.0000, 0.0000]]])
+
+    Args:
+        boxes: First row, first column, height and width in pixels; what lies outside the image is cut off.
+        image_size: Height and width of the images.
+        grid: Rows and columns of patches.
+    """
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        raise ValueError(f"boxes have shape {tuple(boxes.shape)}: give (batch, 4), as row, column, height, width")
+    rows, columns = (_overlap(boxes[:, axis], boxes[:, axis + 2], image_size[axis], grid[axis]) for axis in (0, 1))
+    area = image_size[0] * image_size[1] / (grid[0] * grid[1])
+    return einsum(rows, columns, "b r, b s -> b r s") / area
+
+
+def _overlap(start: Tensor, length: Tensor, side: int, count: int) -> Tensor:
+    """Pixels that ``count`` equal pieces of a side have in common with intervals: (B,), (B,) -> (B, count)."""
+    edges = torch.arange(count + 1, device=start.device) * (side / count)
+    last = (start + length)[:, None].minimum(edges[1:])
+    return (last - start[:, None].maximum(edges[:-1])).clamp(min=0)
+
+
+def cells_of_quadrants(cells: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Which patch cells lie in a tile of a 2x2 mosaic: 0 to 3 in reading order, (B,) -> (B, rows, columns), boolean.
+
+    A cell of the middle row or column of an odd grid belongs half to two tiles, and counts for none.
+
+    >>> cells_of_quadrants(torch.tensor([1]), grid=(2, 5)).int()
+    tensor([[[0, 0, 0, 1, 1],
+             [0, 0, 0, 0, 0]]], dtype=torch.int32)
+    """
+    rows, columns = grid
+    if rows < 2 or columns < 2:
+        raise ValueError(f"a grid of {rows} x {columns} has no cell that lies in one tile only: take smaller patches")
+    # Twice the middle of a cell, so that an odd grid needs no fractions.
+    middles = [2 * torch.arange(count, device=cells.device) + 1 for count in grid]
+    below, right = (cells // 2)[:, None], (cells % 2)[:, None]
+    in_rows = torch.where(below == 1, middles[0] > rows, middles[0] < rows)
+    in_columns = torch.where(right == 1, middles[1] > columns, middles[1] < columns)
+    return in_rows[:, :, None] & in_columns[:, None, :]
+
+
+def pointing_game(maps: Tensor, masks: Tensor) -> Tensor:
+    """Whether the maximum lies inside: (B, rows, columns), masks of the same shape -> (B,), in [0, 1].
+
+    Of several equal maxima it is the share that lies inside, so that a constant map gets that of the mask.
+
+    >>> mask = torch.tensor([[[True, False, False, False]]])
+    >>> [pointing_game(torch.tensor([[row]]), mask).item() for row in ([9, 1, 2, 3], [0, 1, 0, 0], [5, 5, 5, 5])]
+    [1.0, 0.0, 0.25]
+
+    Args:
+        maps: How much each patch counts for the asked class.
+        masks: The patches inside, boolean, or the share of each that is, of which ``INSIDE`` is enough.
+    """
+    flat, inside = _flat(maps, masks)
+    highest = flat == flat.amax(dim=1, keepdim=True)
+    return (highest & inside).sum(dim=1) / highest.sum(dim=1)
+
+
+def energy_inside(maps: Tensor, masks: Tensor) -> Tensor:
+    """Share of the positive mass that lies inside: (B, rows, columns), masks alike -> (B,), in [0, 1].
+
+    A map that is nowhere positive points nowhere, and gets what a constant one gets, the share of the mask.
+
+    >>> mask = torch.tensor([[[True, False, False, False]]])
+    >>> [energy_inside(torch.tensor([[row]]), mask).item() for row in ([3, 1, 0, -8], [5, 5, 5, 5], [0, 0, 0, -1])]
+    [0.75, 0.25, 0.25]
+
+    Args:
+        maps: How much each patch counts for the asked class.
+        masks: The patches inside, boolean, or the share of each that is, of which ``INSIDE`` is enough.
+    """
+    flat, inside = _flat(maps, masks)
+    # Of the largest, as the sum of huge values would overflow, and that of tiny ones vanish.
+    flat = flat.clamp(min=0)
+    largest = flat.amax(dim=1, keepdim=True)
+    mass = torch.where(largest > 0, flat / largest, 1.0)
+    return (mass * inside).sum(dim=1) / mass.sum(dim=1)
+
+
+def intersection_over_union(maps: Tensor, masks: Tensor) -> Tensor:
+    """Overlap of the mask with the highest cells of the map, as many as the mask has: -> (B,), in [0, 1].
+
+    Cells that tie for the last places share them evenly. A constant map spreads its k cells over all n, of which
+    k / n meet the mask, and gets k / (2 n - k): less than the share of the mask.
+
+    >>> mask = torch.tensor([[[True, True, False, False]]])
+    >>> maps = ([9, 8, 2, 3], [9, 1, 2, 0], [7, 7, 7, 7])
+    >>> [round(intersection_over_union(torch.tensor([[row]]), mask).item(), 4) for row in maps]
+    [1.0, 0.3333, 0.3333]
+
+    Args:
+        maps: How much each patch counts for the asked class.
+        masks: The patches inside, boolean, or the share of each that is, of which ``INSIDE`` is enough.
+    """
+    flat, inside = _flat(maps, masks)
+    count = inside.sum(dim=1, keepdim=True)
+    last = flat.sort(dim=1, descending=True).values.gather(1, count - 1)
+    above, tied = flat > last, flat == last
+    share = (count - above.sum(dim=1, keepdim=True)) / tied.sum(dim=1, keepdim=True)
+    common = ((above + tied * share) * inside).sum(dim=1)
+    return common / (2 * count.squeeze(1) - common)
+
+
+def _flat(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+    """Maps and masks with their cells in one row, checked: -> float (B, N), boolean (B, N)."""
+    if maps.ndim != 3 or maps.shape != masks.shape:
+        raise ValueError(
+            f"maps have shape {tuple(maps.shape)} and masks {tuple(masks.shape)}: give both as (batch, rows, columns) "
+            "of patches"
+        )
+    if not maps.isfinite().all():
+        raise ValueError("the maps hold NaN or infinity, which no score can rank: look for a division by zero")
+    inside = rearrange(masks if masks.dtype == torch.bool else masks >= INSIDE, "b r s -> b (r s)")
+    if not inside.any(dim=1).all():
+        empty = (~inside.any(dim=1)).nonzero()[0].item()
+        covered = masks[empty].float().max().item()
+        raise ValueError(
+            f"mask {empty} has no cell inside (at most {covered:.2g} of one is covered, and {INSIDE} is needed): "
+            "take smaller patches, or give boolean masks"
+        )
+    flat = rearrange(maps, "b r s -> b (r s)")
+    return flat if flat.dtype == torch.float64 else flat.float(), inside

@@ -1,0 +1,144 @@
+"""Maps laid over images, patch by patch, as the model sees them.
+
+Letters in the einops patterns: b batch, c channels, h w rows and columns of pixels, r s rows and columns of patches,
+p q pixel rows and columns of a patch, k anchors of the colour map.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange, reduce, repeat
+from torch import Tensor
+
+# Inferno (van der Walt and Smith 2015) at even steps: equal differences look equal, to colour-blind readers too, and
+# what got nothing is dark.
+ANCHORS = bytes.fromhex("000004 160b39 420a68 6a176e 932667 bc3754 dd513a f37819 fca50a f6d746 fcffa4")
+LUMA = (0.299, 0.587, 0.114)  # how bright red, green and blue are to the eye (ITU-R BT.601)
+
+
+def overlay(
+    images: Tensor,
+    maps: Tensor,
+    *,
+    opacity: float = 0.7,
+    smooth: bool = False,
+    scale: Literal["image", "batch"] = "image",
+) -> Tensor:
+    """Maps in colour over images in grey: (B, C, H, W), (B, rows, columns) -> (B, 3, H, W), in [0, 1].
+
+    Each patch gets one flat colour, from black for 0 through red to pale yellow for the largest value, over exactly
+    the pixels that the model saw of it; the size stays that of the images.
+
+    >>> overlay(torch.rand(5, 3, 32, 32), torch.rand(5, 8, 8)).shape
+    torch.Size([5, 3, 32, 32])
+
+    Args:
+        images: Float in [0, 1], or uint8; of any number of channels, 3 being red, green and blue.
+        maps: How much each patch matters, none negative.
+        opacity: Share of the colour in each pixel, from 0 to 1; the rest is the image.
+        smooth: Whether values are interpolated between the patches. It looks better, and claims a resolution that the
+            map does not have.
+        scale: Whether pale yellow is the largest value of each image, or of all, which then can be compared.
+
+    Raises:
+        ValueError: If shapes do not fit, or values are out of range.
+    """
+    grey = _grey(images)
+    shares = _shares(maps, scale)
+    if not 0 <= opacity <= 1:
+        raise ValueError(f"opacity ({opacity}) must be from 0 (image only) to 1 (colour only)")
+    if len(maps) != len(images):
+        raise ValueError(f"{len(images)} images have {len(maps)} maps: give each image its own")
+    (height, width), (rows, columns) = images.shape[-2:], maps.shape[-2:]
+    if smooth:
+        shares = F.interpolate(rearrange(shares, "b r s -> b 1 r s"), (height, width), mode="bilinear")[:, 0]
+    elif height % rows or width % columns:
+        raise ValueError(
+            f"images of {height} x {width} pixels are no whole number of the {rows} x {columns} patches of a map: give "
+            "them in the size that the model saw"
+        )
+    else:
+        shares = repeat(shares, "b r s -> b (r p) (s q)", p=height // rows, q=width // columns)
+    return (1 - opacity) * grey + opacity * color_of(shares.to(grey.device))
+
+
+def displayable(images: Tensor, mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> Tensor:
+    """Images as a model takes them, made fit to be shown: (B, C, H, W) -> (B, C, H, W), in [0, 1].
+
+    >>> shown = displayable(torch.randn(5, 3, 32, 32))
+    >>> shown.min().item(), shown.max().item()
+    (0.0, 1.0)
+
+    Args:
+        images: Normalised images.
+        mean: Mean of each channel that was subtracted.
+        std: Deviation of each channel that they were divided by. Without mean and std each image goes from its smallest
+            number, black, to its largest, white.
+
+    Raises:
+        ValueError: If these are not (B, C, H, W), or mean and std do not fit the channels.
+    """
+    _check_images(images)
+    images = images.detach().float()
+    if mean is None and std is None:
+        low = reduce(images, "b c h w -> b 1 1 1", "min")
+        high = reduce(images, "b c h w -> b 1 1 1", "max")
+        return (images - low) / (high - low).clamp(min=torch.finfo(images.dtype).tiny)
+    if mean is None or std is None or not len(mean) == len(std) == images.shape[1]:
+        raise ValueError(
+            f"mean {mean} and std {std} do not fit images of {images.shape[1]} channels: give both, a number for each "
+            "channel, or neither"
+        )
+    means, stds = (rearrange(torch.tensor(values).to(images), "c -> c 1 1") for values in (mean, std))
+    return (images * stds + means).clamp(0, 1)
+
+
+def color_of(shares: Tensor) -> Tensor:
+    """Numbers in [0, 1] as colours: (B, H, W) -> (B, 3, H, W), straight between the anchors."""
+    anchors = rearrange(torch.tensor(list(ANCHORS)).to(shares) / 255, "(k c) -> k c", c=3)
+    places = shares * (len(anchors) - 1)
+    below = places.floor().long().clamp(max=len(anchors) - 2)
+    colours = torch.lerp(anchors[below], anchors[below + 1], (places - below)[..., None])
+    return rearrange(colours, "b h w c -> b c h w")
+
+
+def _grey(images: Tensor) -> Tensor:
+    """One channel of brightness: (B, C, H, W) -> float (B, 1, H, W)."""
+    _check_images(images)
+    images = images.detach() / 255 if images.dtype == torch.uint8 else images.detach().float()
+    low, high = (images.min().item(), images.max().item()) if images.numel() else (0.0, 0.0)
+    if not (low >= 0 and high <= 1):
+        raise ValueError(
+            f"the images go from {low:.3g} to {high:.3g}, and must be in [0, 1] or uint8: give "
+            "displayable(images, mean, std), or displayable(images) where mean and std are not known"
+        )
+    channels = images.shape[1]
+    weights = torch.tensor(LUMA if channels == 3 else [1 / channels] * channels).to(images)
+    return rearrange(einsum(images, weights, "b c h w, c -> b h w"), "b h w -> b 1 h w")
+
+
+def _shares(maps: Tensor, scale: str) -> Tensor:
+    """Maps divided by their largest value: (B, rows, columns) -> float (B, rows, columns), in [0, 1]."""
+    if maps.ndim != 3:
+        raise ValueError(f"maps have shape {tuple(maps.shape)}: give (batch, rows, columns) of patches")
+    if scale not in ("image", "batch"):
+        raise ValueError(f"unknown scale {scale!r}: choose 'image' or 'batch'")
+    maps = maps.detach().float()
+    if not maps.isfinite().all():
+        raise ValueError("the maps hold NaN or infinity, which have no colour: look for a division by zero")
+    if (maps < 0).any():
+        raise ValueError(
+            f"the maps go down to {maps.min().item():.3g}, and this colour map starts at 0: give maps.clamp(min=0), or "
+            "(-maps).clamp(min=0) to see what speaks against the class"
+        )
+    largest = reduce(maps, "b r s -> b 1 1" if scale == "image" else "b r s -> 1 1 1", "max")
+    return torch.where(largest > 0, maps / largest.clamp(min=torch.finfo(maps.dtype).tiny), 0.0)
+
+
+def _check_images(images: Tensor) -> None:
+    if images.ndim != 4:
+        raise ValueError(
+            f"images have shape {tuple(images.shape)}: give (batch, channels, rows, columns), one image as images[None]"
+        )

@@ -1,0 +1,105 @@
+"""A page of pictures in rows and columns.
+
+Letters in the einops patterns: c channels, h w rows and columns of pixels.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from einops import rearrange
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from vit.explain.overlay import overlay
+
+CELL, GAP, LINE = 1.6, 0.1, 0.15  # inches: width of a picture, room between two, height of a line of text
+TITLE, BAR = 0.35, 0.75  # inches: height of the title, width of the colour bar
+DOTS, MOST_DOTS = 120, 240  # per inch
+MOST_RULED = 20  # patches in a row of a map, beyond which lines between them would hide them
+
+
+class Sheet:
+    """Pictures of one size on one page, placed by hand: an ``Axes`` for each would take seconds to lay out.
+
+    Args:
+        size: Rows and columns of pixels of each picture.
+        rows: Rows of pictures.
+        groups: Columns of pictures; between two groups there is a wider gap.
+        title: Above all.
+        lines_above: Lines of text above the columns.
+        lines_below: Lines of text below each row.
+        left: Room for text on the left, in inches.
+    """
+
+    def __init__(
+        self,
+        size: Sequence[int],
+        rows: int,
+        groups: Sequence[int],
+        *,
+        title: str = "",
+        lines_above: int = 1,
+        lines_below: int = 0,
+        left: float = GAP,
+    ) -> None:
+        self.size = size
+        self.lefts = [
+            left + (CELL + GAP) * column + 3 * GAP * group
+            for group, count in enumerate(groups)
+            for column in range(sum(groups[:group]), sum(groups[:group]) + count)
+        ]
+        self.tall = CELL * size[0] / size[1]
+        self.pitch = self.tall + GAP + LINE * lines_below
+        self.top = GAP + TITLE * bool(title) + LINE * lines_above
+        right = self.lefts[-1] + CELL + GAP
+        height = self.top + rows * self.pitch + GAP
+        self.figure = Figure(figsize=(right + BAR, height))
+        self.axes = self.figure.add_axes((0, 0, 1, 1))
+        self.axes.axis("off")
+        self._add_bar(right + GAP, self.top, min(self.top + rows * self.pitch - GAP, self.top + 2.5))
+        self.axes.text((left + right - GAP) / 2, 1.5 * GAP, title, ha="center", va="top", fontsize=10)
+        self.extent = {"xlim": (0, right + BAR), "ylim": (height, 0), "aspect": "auto"}
+
+    def show(self, image: Tensor, row: int, column: int, grid: Sequence[int] = (1, 1)) -> None:
+        """Put a picture (C, H, W), float in [0, 1] or uint8, in its place, with thin lines between patches."""
+        left, top = self.lefts[column], self.top + row * self.pitch
+        white = 1 if image.is_floating_point() else 255
+        pixels = rearrange(image.detach().cpu(), "c h w -> h w c").numpy()
+        self.axes.imshow(pixels, cmap="gray", vmin=0, vmax=white, extent=(left, left + CELL, top + self.tall, top))
+        if max(grid) <= MOST_RULED:
+            look = {"color": "white", "alpha": 0.25, "lw": 0.4}
+            across = [top + edge * self.tall / grid[0] for edge in range(1, grid[0])]
+            down = [left + edge * CELL / grid[1] for edge in range(1, grid[1])]
+            self.axes.hlines(across, left, left + CELL, **look)
+            self.axes.vlines(down, top, top + self.tall, **look)
+
+    def write_above(self, column: int, text: str) -> None:
+        """Name a column."""
+        self.axes.text(self.lefts[column] + CELL / 2, self.top - 0.04, text, ha="center", va="bottom", fontsize=8)
+
+    def write_below(self, row: int, column: int, text: str, color: str = "black") -> None:
+        """Name a picture."""
+        bottom = self.top + row * self.pitch + self.tall + 0.04
+        self.axes.text(self.lefts[column] + CELL / 2, bottom, text, ha="center", va="top", fontsize=8, color=color)
+
+    def write_left(self, row: int, text: str) -> None:
+        """Name a row."""
+        middle = self.top + row * self.pitch + self.tall / 2
+        self.axes.text(self.lefts[0] - 0.05, middle, text, ha="right", va="center", fontsize=8)
+
+    def save(self, path: str | Path) -> None:
+        """Write the PNG file, with a dot for each pixel of pictures that are larger than usual."""
+        self.axes.set(**self.extent)
+        self.figure.savefig(path, dpi=min(max(DOTS, self.size[1] / CELL), MOST_DOTS))
+
+    def _add_bar(self, left: float, top: float, bottom: float) -> None:
+        """The colours as they look over mid-grey."""
+        shares = rearrange(torch.linspace(1, 0, 256), "h -> 1 h 1")
+        colors = rearrange(overlay(torch.full((1, 1, 256, 1), 0.5), shares)[0], "c h w -> h w c").numpy()
+        self.axes.imshow(colors, extent=(left, left + GAP, bottom, top))
+        for share in (0.0, 0.5, 1.0):
+            height = bottom + share * (top - bottom)
+            self.axes.text(left + 1.5 * GAP, height, f"{share:g}", va="center", fontsize=8)
+        label = "share of the largest patch"
+        self.axes.text(left + 4.5 * GAP, (top + bottom) / 2, label, rotation=90, ha="center", va="center", fontsize=8)

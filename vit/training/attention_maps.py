@@ -1,0 +1,125 @@
+"""Pictures of attention while it is being learned.
+
+Letters in the einops patterns: b batch, h heads.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from einops import reduce
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.trainer.states import TrainerFn
+from PIL import Image
+from torch import Tensor
+
+from vit.analysis.measures import attention_distance, attention_entropy
+from vit.explain import capture_attention, explain
+from vit.explain.anatomy import examine
+from vit.explain.figures import draw_maps
+from vit.model import VisionTransformer
+from vit.training.examples import ACROSS, first_of_each_class, looking
+from vit.training.record import RunRecord
+
+MOST_EPOCHS = 8  # side by side
+
+
+class AttentionMaps(Callback):
+    """Show after each validation what the model attends to, in the same few validation images.
+
+    ``attention/epoch_0003.png`` in the folder of the run, and TensorBoard, get the rollout; ``metrics.csv`` gets, for
+    each layer, how far its heads look (``attention_distance``, in pixels) and how evenly (``attention_entropy``, from 0
+    to 1), unless weights are negative, as in differential attention. ``attention_over_time.png`` sums it up at the end.
+    Training ends with the same weights as without. Where attention cannot be seen, a line says why, and that is all.
+
+    Args:
+        num_images: Images shown: the first of each class, as far as they go.
+        every_n_epochs: Epochs from one look to the next.
+    """
+
+    def __init__(self, num_images: int = 4, every_n_epochs: int = 1) -> None:
+        for name, value in (("num_images", num_images), ("every_n_epochs", every_n_epochs)):
+            if value < 1:
+                raise ValueError(f"{name} ({value}) of AttentionMaps must be at least 1")
+        self.num_images = num_images
+        self.every_n_epochs = every_n_epochs
+        self.maps: dict[int, Tensor] = {}
+        self.active = False
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Find the folder and the images."""
+        record = next((callback for callback in trainer.callbacks if isinstance(callback, RunRecord)), None)
+        # All processes ask, as Lightning lets them agree on it.
+        log_dir = trainer.log_dir or trainer.default_root_dir
+        self.folder = Path(log_dir) if record is None else record.folder
+        self.active = trainer.is_global_zero and not trainer.fast_dev_run
+        sets = getattr(trainer.datamodule, "sets", {})
+        if self.active and "val" not in sets:
+            self._give_up("there are no validation images")
+        if self.active:
+            self.pixels, self.labels = first_of_each_class(sets["val"], self.num_images)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look, while the weights are those that are validated: the moving average, if there is one."""
+        epoch = trainer.current_epoch + 1
+        training = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        if not (self.active and training) or epoch % self.every_n_epochs:
+            return
+        try:
+            self._look(trainer, pl_module, epoch)
+        except Exception as error:  # whatever it is, a picture is not worth a training
+            self._give_up(str(error))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw some of the epochs side by side."""
+        if not self.active or not self.maps:
+            return
+        epochs = sorted(self.maps)
+        places = torch.linspace(0, len(epochs) - 1, min(len(epochs), MOST_EPOCHS)).round().int().tolist()
+        maps = {f"epoch {epochs[place]}": self.maps[epochs[place]] for place in places}
+        try:
+            draw_maps(self.pixels, maps, self.folder / "attention_over_time.png", title="Rollout (any class) over time")
+        except Exception as error:
+            self._give_up(str(error))
+
+    def _look(self, trainer: Trainer, pl_module: LightningModule, epoch: int) -> None:
+        path = self.folder / "attention" / f"epoch_{epoch:04d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with looking(pl_module, self.pixels) as (model, images):
+            self.maps[epoch] = explain(model, images).cpu()
+            with torch.no_grad():
+                logits, measures = _measure(model, images)
+        draw_maps(
+            self.pixels,
+            {"rollout": self.maps[epoch]},
+            path,
+            logits=logits,
+            class_names=pl_module.hparams.class_names,
+            labels=self.labels,
+            title=f"After epoch {epoch}, on validation images",
+            across=min(ACROSS, self.num_images),
+        )
+        for logger in trainer.loggers:
+            # Not by self.log, which the other processes would have to call, too.
+            logger.log_metrics(measures | {"epoch": trainer.current_epoch}, trainer.global_step)
+            if isinstance(logger, TensorBoardLogger):
+                picture = np.asarray(Image.open(path).convert("RGB"))
+                logger.experiment.add_image("attention", picture, trainer.global_step, dataformats="HWC")
+
+    def _give_up(self, reason: str) -> None:
+        self.active = False
+        print(f"AttentionMaps is switched off: {' '.join(reason.split())}", flush=True)
+
+
+def _measure(model: VisionTransformer, images: Tensor) -> tuple[Tensor, dict[str, float]]:
+    """Logits, and the mean over the heads of each layer of what is measured."""
+    anatomy, attentions = examine(model, images), capture_attention(model, images)
+    measures = {}
+    for layer, attn in enumerate(attentions):
+        if attn.shape[-2] == 1 or attn.min() < 0:
+            continue
+        distance = attention_distance(attn, anatomy.grid, model.patch_embed.patch_size, anatomy.num_prefix_tokens)
+        for name, values in (("distance", distance), ("entropy", attention_entropy(attn))):
+            measures[f"attention_{name}/layer_{layer}"] = reduce(values, "b h -> ", "mean").item()
+    return attentions.logits, measures

@@ -1,0 +1,67 @@
+"""A few images of a run, and a look at what its model makes of them."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from vit.data.files import collate_readable
+from vit.data.module import ImageSet
+from vit.explain import explain
+from vit.explain.figures import draw_maps
+from vit.model import VisionTransformer
+
+SHOWN, ACROSS = 8, 4
+
+
+def first_of_each_class(image_set: ImageSet, count: int) -> tuple[Tensor, Tensor]:
+    """The first image of each class, then the second of each, until there are ``count``: (n, C, H, W), (n,)."""
+    labels = image_set.labels.cpu()
+    by_class = labels.argsort(stable=True)
+    counts = torch.bincount(labels)
+    place_in_class = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels[by_class]]
+    chosen = by_class[place_in_class.argsort(stable=True)][:count]
+    few = image_set.subset(chosen)
+    if isinstance(few.images, Tensor):
+        return few.images, few.labels
+    decoded = collate_readable([few.images[index] for index in range(len(chosen))])
+    decoded.raise_unreadable()
+    return decoded.images, decoded.labels
+
+
+@contextmanager
+def looking(classifier: LightningModule, pixels: Tensor) -> Iterator[tuple[VisionTransformer, Tensor]]:
+    """Within it there are a model to look into, and images (n, C, H, W) as it takes them.
+
+    The model is a copy, in eval mode, in float32 and not compiled, so that whatever is done to it, training goes on as
+    if nobody had looked.
+
+    Raises:
+        ValueError: If the model is sharded over processes.
+    """
+    if classifier.device_mesh is not None:
+        raise ValueError("the model is sharded, so that no process could run it alone: use vit.load on its checkpoint")
+    with torch.inference_mode(False), torch.autocast(classifier.device.type, enabled=False):
+        model = copy.deepcopy(classifier.vit).float().eval()
+        mean, std = classifier.mean.float(), classifier.std.float()
+        yield model, (pixels.to(mean.device) / 255 - mean) / std
+
+
+def draw_rollout(
+    classifier: LightningModule, image_set: ImageSet, class_names: list[str] | None, title: str, path: Path
+) -> None:
+    """Attention rollout over a few images, with their predicted and true classes.
+
+    Raises:
+        ValueError: If the model has no attention that can be seen.
+    """
+    pixels, labels = first_of_each_class(image_set, SHOWN)
+    with looking(classifier, pixels) as (model, images):
+        maps = {"rollout": explain(model, images)}
+        with torch.no_grad():
+            logits = model(images)
+    draw_maps(pixels, maps, path, logits=logits, class_names=class_names, labels=labels, title=title, across=ACROSS)
