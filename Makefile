@@ -3,6 +3,7 @@
 # make cifar10    the 10-minute CIFAR-10 run (DATA=folder for images of your own)
 # make bench      time Lightning against a bare loop
 # make bench-attention   compare all attention mechanisms, half an hour (DATA=folder to train on images)
+# make bench-explain     train, then score all maps of attention, half an hour (DATA=folder)
 # make notebook   open the notebooks in Jupyter
 # make lint       ruff, and fix what it can
 # Each makes .venv first if it is missing, and repairs it if an install was interrupted or pyproject.toml changed.
@@ -13,7 +14,7 @@ SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
 	$$p -c '$(SUITABLE)' 2>/dev/null && command -v $$p && break; done)
 
-.PHONY: demo test test-fast cifar10 bench bench-attention notebook lint
+.PHONY: demo test test-fast cifar10 bench bench-attention bench-explain notebook lint
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed-train
@@ -35,6 +36,15 @@ bench: $(VENV)/installed-train
 
 bench-attention: $(VENV)/installed-train
 	$(BIN)/python benchmarks/attention.py $(if $(DATA),--data $(DATA))
+
+# Trains what it needs: ten minutes on the images, three on the planted digits, then ten for the scores.
+bench-explain: $(VENV)/installed-test
+	$(if $(DATA),,$(error name a folder of images: make bench-explain DATA=data/cifar10-jpeg))
+	$(BIN)/python train.py fit --config configs/cifar10_quick.yaml --data ImageFolder --data.root $(DATA)
+	$(BIN)/python train.py fit --config configs/planted_digits.yaml
+	$(BIN)/python benchmarks/explanations.py --photos $(DATA)/test \
+		--checkpoint "$$(ls -t runs/cifar10_quick/*/checkpoints/last.ckpt | head -1)" \
+		--planted "$$(ls -t runs/planted_digits/*/checkpoints/last.ckpt | head -1)"
 
 notebook: $(VENV)/installed-notebook
 	$(BIN)/jupyter lab notebooks

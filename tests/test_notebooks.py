@@ -45,7 +45,7 @@ def test_it_runs_from_top_to_bottom_and_draws_as_many_pictures_as_stored(path, t
     for cell in code_cells(fresh):
         cell.outputs = []
     place = {"metadata": {"path": str(path.parent)}}
-    NotebookClient(fresh, timeout=120, kernel_name="python3", resources=place).execute()
+    NotebookClient(fresh, timeout=300, kernel_name="python3", resources=place).execute()
     assert [pictures(cell) for cell in fresh.cells] == [pictures(cell) for cell in stored.cells]
     outputs = [output for cell in code_cells(fresh) for output in cell.outputs]
     assert not [output.text for output in outputs if output.get("name") == "stderr"]  # a reader would see the warnings

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from vit.explain import explain
 from vit.explain.anatomy import Boundary, examine, patch_grid
-from vit.explain.subject import Subject
+from vit.explain.maps.subject import Subject
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 

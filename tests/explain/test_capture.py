@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vit.explain import METHODS, InterceptAttention, attention_rollout, capture_attention, explain
-from vit.explain.subject import Subject
+from vit.explain.maps.subject import Subject
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 ONE_OF_EACH_LIBRARY = pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from vit import VisionTransformer
 from vit.explain.faithfulness import STEPS, gini, random_if_equal, removal_curves, saco
-from vit.explain.subject import Subject
+from vit.explain.maps.subject import Subject
 
 
 class Adder(nn.Module):

@@ -6,9 +6,9 @@ from torch.testing import assert_close
 
 from vit import VisionTransformer
 from vit.explain.faithfulness import removal_curves
-from vit.explain.methods import CONTROLS, METHODS, signed_map
+from vit.explain.maps.methods import CONTROLS, METHODS, signed_map
+from vit.explain.maps.subject import Subject
 from vit.explain.scoring import localise, score
-from vit.explain.subject import Subject
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,9 @@ class ImageDataModule(LightningDataModule):
 
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Load the splits there are; without "val", it is held out of "train"."""
-        raise ValueError(f"{type(self).__name__} is not a data set: choose CIFAR10, CIFAR100, ImageFolder or Digits")
+        raise ValueError(
+            f"{type(self).__name__} is not a data set: choose CIFAR10, CIFAR100, ImageFolder, Digits or PlantedDigits"
+        )
 
     def setup(self, stage: str) -> None:
         """Load the splits, and hold the validation images out of the training images."""

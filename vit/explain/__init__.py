@@ -1,11 +1,12 @@
 """What a ViT looks at, and whether that can be believed: attention of any model, maps, their scoring, pictures."""
 
-from vit.explain.capture import Attentions, InterceptAttention, capture_attention
+from vit.explain.capture import Attentions, capture_attention
 from vit.explain.explorer import explorer
-from vit.explain.methods import CLASS_AGNOSTIC, CONTROLS, METHODS, explain
+from vit.explain.intercept import InterceptAttention
+from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS, METHODS, explain
+from vit.explain.maps.rollout import attention_rollout
 from vit.explain.overlay import displayable, overlay
-from vit.explain.rollout import attention_rollout
-from vit.explain.scoring import localise, score
+from vit.explain.scoring import Scores, localise, score
 from vit.explain.trust import trust_report
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "METHODS",
     "Attentions",
     "InterceptAttention",
+    "Scores",
     "attention_rollout",
     "capture_attention",
     "displayable",

@@ -75,11 +75,8 @@ def run(given: argparse.Namespace) -> None:
         ValueError: If the user made a mistake.
     """
     methods = _check_methods(given.method or ["rollout"])
-    from vit.explain.image_files import (
-        distinct_names,
-        find_images,
-        read_images,
-    )  # brings Lightning, which takes seconds
+    # Here, as it brings Lightning, which takes seconds.
+    from vit.explain.image_files import distinct_names, find_images, read_images
 
     files = find_images(given.image)
     names_of_files = distinct_names(files)
@@ -184,9 +181,8 @@ def _draw_sheet(
     shown = pixels[:MOST_ON_A_SHEET]
     first = {method: torch.cat(found[:MOST_ON_A_SHEET]) for method, found in maps.items()}
     draw_maps(shown, first, path, logits=logits[:MOST_ON_A_SHEET], class_names=names)
-    print(
-        f"{path}: " + ("all on one sheet" if len(shown) == len(pixels) else f"the first {len(shown)} of {len(pixels)}")
-    )
+    count = "all on one sheet" if len(shown) == len(pixels) else f"the first {len(shown)} of {len(pixels)}"
+    print(f"{path}: {count}")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from einops import rearrange, reduce, repeat
 from torch import Tensor
 
 from vit.explain.capture import logits_of
-from vit.explain.perturbation_maps import logits_with_tokens
-from vit.explain.subject import Subject
+from vit.explain.maps import Subject
+from vit.explain.maps.perturbation import logits_with_tokens
 
 STEPS = 10  # of a curve: 0, 10, ..., 90 % of the patches are gone
 GROUPS = 10  # of patches that SaCo compares

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vit.explain.anatomy import Anatomy
 from vit.explain.faithfulness import Curves
-from vit.explain.methods import CLASS_AGNOSTIC, CONTROLS
+from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
 from vit.explain.overlay import overlay
 from vit.explain.scoring import Scores
 from vit.explain.sheet import Sheet

@@ -15,8 +15,7 @@ from einops import rearrange, reduce
 from torch import Tensor, nn
 
 from vit.explain.capture import run_intercepted
-from vit.explain.methods import signed_map
-from vit.explain.subject import Subject
+from vit.explain.maps import Subject, signed_map
 from vit.explain.table import Interval, Table, bootstrap
 
 

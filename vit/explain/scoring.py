@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from vit.explain.faithfulness import Curves, gini, removal_curves, saco
 from vit.explain.ground_truth import energy_inside, intersection_over_union, pointing_game
+from vit.explain.maps import CONTROLS, METHODS, Subject, signed_map
+from vit.explain.maps.perturbation import can_drop
 from vit.explain.memory import PeakMemory
-from vit.explain.methods import CONTROLS, METHODS, signed_map
-from vit.explain.perturbation_maps import can_drop
-from vit.explain.subject import Subject
 from vit.explain.table import Interval, Table, bootstrap
 
 

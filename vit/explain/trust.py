@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from vit.explain.capture import run_intercepted
 from vit.explain.faithfulness import removal_curves
-from vit.explain.methods import CLASS_AGNOSTIC, METHODS, signed_map
-from vit.explain.perturbation_maps import can_drop
+from vit.explain.maps import CLASS_AGNOSTIC, METHODS, Subject, signed_map
+from vit.explain.maps.perturbation import can_drop
 from vit.explain.sanity import other_class, randomised_layers, rank_correlation, uniform_attention
-from vit.explain.subject import Subject
 from vit.explain.table import bootstrap
 
 Level = Literal["green", "amber", "red"]

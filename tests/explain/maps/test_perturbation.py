@@ -7,8 +7,8 @@ import torch
 from torch.testing import assert_close
 
 from vit.explain import explain
-from vit.explain.methods import signed_map
-from vit.explain.subject import Subject
+from vit.explain.maps.methods import signed_map
+from vit.explain.maps.subject import Subject
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 ROUNDED = {"rtol": 1e-6, "atol": 1e-6, "check_dtype": False}  # Captum counts in float32
@@ -29,7 +29,7 @@ def score(logits):
 @pytest.fixture
 def at_once(request, monkeypatch):
     """How many images may pass together."""
-    monkeypatch.setattr("vit.explain.perturbation_maps.SAMPLES_AT_ONCE", request.param)
+    monkeypatch.setattr("vit.explain.maps.perturbation.SAMPLES_AT_ONCE", request.param)
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 256], indirect=True)

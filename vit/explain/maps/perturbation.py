@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from vit.attention.mechanisms import Mechanism
 from vit.explain.anatomy import Anatomy
 from vit.explain.capture import logits_of
-from vit.explain.gradient_maps import SAMPLES_AT_ONCE, captum
-from vit.explain.subject import Subject
+from vit.explain.maps.gradients import SAMPLES_AT_ONCE, captum
+from vit.explain.maps.subject import Subject
 
 
 def occlusion(subject: Subject) -> Tensor:

@@ -10,8 +10,8 @@ from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor
 
 from vit.explain.capture import logits_of, run_intercepted
-from vit.explain.rollout import HeadFusion, check_rollout, check_start_layer, pad_prefix, roll
-from vit.explain.subject import Subject
+from vit.explain.maps.rollout import HeadFusion, check_rollout, check_start_layer, pad_prefix, roll
+from vit.explain.maps.subject import Subject
 
 
 def attention(subject: Subject, *, layer: int = -1, head: int | None = None) -> Tensor:

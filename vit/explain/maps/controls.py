@@ -7,7 +7,7 @@ import torch
 from einops import repeat
 from torch import Tensor
 
-from vit.explain.subject import Subject
+from vit.explain.maps.subject import Subject
 
 
 def random(subject: Subject, *, seed: int = 0) -> Tensor:

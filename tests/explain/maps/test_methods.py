@@ -10,8 +10,8 @@ from torch.testing import assert_close
 
 import vit.explain
 from vit.explain import CLASS_AGNOSTIC, CONTROLS, METHODS, explain
-from vit.explain.methods import signed_map
-from vit.explain.subject import Subject
+from vit.explain.maps.methods import signed_map
+from vit.explain.maps.subject import Subject
 
 IMAGES = torch.randn(3, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 EACH_METHOD = pytest.mark.parametrize("method", METHODS)

@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from vit.explain import METHODS, capture_attention, explain
-from vit.explain.subject import Subject
+from vit.explain.maps.subject import Subject
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 EACH_POOL = pytest.mark.parametrize(

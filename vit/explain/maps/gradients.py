@@ -10,7 +10,7 @@ from einops import einsum, reduce
 from torch import Tensor
 
 from vit.explain.capture import logits_of
-from vit.explain.subject import Subject
+from vit.explain.maps.subject import Subject
 
 SAMPLES_AT_ONCE = 256  # images that Captum passes together
 

@@ -7,8 +7,8 @@ import torch
 from torch.testing import assert_close
 
 from vit.explain import METHODS, explain
-from vit.explain.methods import signed_map
-from vit.explain.subject import Subject
+from vit.explain.maps.methods import signed_map
+from vit.explain.maps.subject import Subject
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 IMAGES = torch.randn(3, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -122,7 +122,7 @@ def test_integrated_gradients_are_the_mean_gradient_on_the_way_from_grey(random_
 
 
 def test_integrated_gradients_of_many_images_are_those_of_each(random_vit, monkeypatch):
-    monkeypatch.setattr("vit.explain.gradient_maps.SAMPLES_AT_ONCE", 2)  # fewer than there are images
+    monkeypatch.setattr("vit.explain.maps.gradients.SAMPLES_AT_ONCE", 2)  # fewer than there are images
     model = random_vit()
     alone = [signed("integrated_gradients", model, IMAGES[i : i + 1], int(TARGET[i]), steps=5) for i in range(3)]
     assert_close(signed("integrated_gradients", model, steps=5), torch.cat(alone), **EXACT)

@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vit.explain.attention_maps import attention, gradient_rollout, legrad, relevance, rollout
-from vit.explain.controls import center, random, uniform
-from vit.explain.gradient_maps import gradcam, input_gradient, integrated_gradients, smoothgrad
-from vit.explain.perturbation_maps import occlusion, token_drop
-from vit.explain.subject import Subject, Target
+from vit.explain.maps.attention import attention, gradient_rollout, legrad, relevance, rollout
+from vit.explain.maps.controls import center, random, uniform
+from vit.explain.maps.gradients import gradcam, input_gradient, integrated_gradients, smoothgrad
+from vit.explain.maps.perturbation import occlusion, token_drop
+from vit.explain.maps.subject import Subject, Target
 
 METHODS: dict[str, Callable[..., Tensor]] = {
     "attention": attention,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from vit.explain import attention_rollout, capture_attention, explain
-from vit.explain.rollout import roll
+from vit.explain.maps.rollout import roll
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
