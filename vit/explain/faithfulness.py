@@ -54,7 +54,7 @@ def removal_curves(subject: Subject, maps: Tensor, removal: Removal = "token_dro
 
     "token_drop" leaves out tokens, after their positions are added; "mean_fill" paints patches in the mean colour (0
     after normalisation). Which of the two is taken can change the order of methods, so look at both. Patches of equal
-    value are removed in a random order, the same for every map.
+    value are removed in a random order.
 
     Raises:
         ValueError: If the model cannot do with fewer tokens.
@@ -114,9 +114,10 @@ def gini(maps: Tensor) -> Tensor:
 
 def random_if_equal(values: Tensor) -> Tensor:
     """Ranks, from 0, of the values of each row, equal ones in a random order: (B, N) -> (B, N)."""
-    shuffled = torch.randperm(values.shape[-1], generator=torch.Generator().manual_seed(0)).to(values.device)
-    ranks_of_shuffled = values[:, shuffled].argsort(dim=-1, stable=True).argsort(dim=-1)
-    return torch.empty_like(ranks_of_shuffled).scatter(1, shuffled.expand_as(ranks_of_shuffled), ranks_of_shuffled)
+    # Another order for each image: one for all would be a map itself, and no longer know nothing.
+    shuffled = torch.rand(values.shape, generator=torch.Generator().manual_seed(0)).argsort(dim=-1).to(values.device)
+    ranks = values.gather(1, shuffled).argsort(dim=-1, stable=True).argsort(dim=-1)
+    return torch.empty_like(ranks).scatter(1, shuffled, ranks)
 
 
 @torch.no_grad()

@@ -39,7 +39,7 @@ class Finding:
     text: str
 
 
-@dataclass
+@dataclass(repr=False)
 class TrustReport:
     """Findings, which print themselves as lines and as HTML in a notebook."""
 
@@ -50,6 +50,9 @@ class TrustReport:
         width = max(len(finding.about) for finding in self.findings)
         lines = [f"{finding.level:<5}  {finding.about:<{width}}  {finding.text}" for finding in self.findings]
         return "\n".join([*lines, "", self._summary()])
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         # Shapes besides colours, for readers who see these colours alike.
