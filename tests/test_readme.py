@@ -27,7 +27,7 @@ def test_its_python_runs_from_top_to_bottom():
     assert [step.shape for step in names["steps"]] == [(8, 1, 192)] * 7
     assert [attn.shape for attn in names["attentions"]] == [(8, 12, 65, 65)] * 9
     assert names["rollout"].shape == names["relevance"].shape == (8, 8, 8)
-    assert names["page"].startswith("<!DOCTYPE html>")
+    assert names["page"].lower().startswith("<!doctype html>")
 
 
 def test_the_mechanism_of_the_contributing_guide_works_in_a_model_and_refuses_what_it_does_not_take(monkeypatch):

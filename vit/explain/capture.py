@@ -35,6 +35,14 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
         ValueError: If attention cannot be seen (a compiled or scripted model, a kernel that bypasses torch, a mechanism
             that has no weights), is not over whole images (a hierarchy of windows), or the logits moved.
     """
+    attentions = run_and_keep(model, images)
+    with torch.no_grad():
+        check_unmoved(attentions.logits, logits_of(model(images)))
+    return attentions
+
+
+def run_and_keep(model: nn.Module, images: Tensor) -> Attentions:
+    """As ``capture_attention``, for those who have made sure that the logits stay: one pass instead of two."""
     attentions = Attentions()
 
     def keep(_: int, attn: Tensor) -> Tensor:
@@ -42,8 +50,6 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
         return attn
 
     attentions.logits = run_intercepted(model, images, keep)
-    with torch.no_grad():
-        check_unmoved(attentions.logits, logits_of(model(images)))
     return attentions
 
 

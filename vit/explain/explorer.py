@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from vit.explain.anatomy import Anatomy, examine
 from vit.explain.capture import capture_attention, run_intercepted
+from vit.explain.overlay import displayable
 
 TOP_CLASSES = 5
 CLASS_TOKENS = {"cls_token", "class_token"}
@@ -151,18 +152,9 @@ def quantise(attn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def displayed_pixels(image: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None) -> Tensor:
     """The image as it is shown: (C, H, W) -> (H, W, 3), bytes."""
-    image = image.detach().float().cpu()
-    if mean is None and std is None:
-        image = (image - image.min()) / (image.max() - image.min()).clamp(min=torch.finfo(image.dtype).tiny)
-    elif mean is None or std is None or not len(mean) == len(std) == len(image):
-        raise ValueError(
-            f"mean {mean} and std {std} do not fit an image of {len(image)} channels: give both, a number for each "
-            "channel, or neither"
-        )
-    else:
-        image = image * torch.tensor(std)[:, None, None] + torch.tensor(mean)[:, None, None]
+    image = displayable(image[None].cpu(), mean, std)[0]
     colours = image if len(image) == 3 else repeat(image.mean(dim=0), "h w -> c h w", c=3)
-    return rearrange(colours.clamp(0, 1) * 255, "c h w -> h w c").round().to(torch.uint8)
+    return rearrange(colours * 255, "c h w -> h w c").round().to(torch.uint8)
 
 
 def name_other_tokens(model: nn.Module, anatomy: Anatomy) -> list[tuple[int, str]]:

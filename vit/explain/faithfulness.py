@@ -114,8 +114,8 @@ def gini(maps: Tensor) -> Tensor:
 
 def random_if_equal(values: Tensor) -> Tensor:
     """Ranks, from 0, of the values of each row, equal ones in a random order: (B, N) -> (B, N)."""
-    # Another order for each image: one for all would be a map itself, and no longer know nothing.
-    shuffled = torch.rand(values.shape, generator=torch.Generator().manual_seed(0)).argsort(dim=-1).to(values.device)
+    # Another order for each image, as one for all would be a map itself, and by another seed than random maps have.
+    shuffled = torch.rand(values.shape, generator=torch.Generator().manual_seed(1)).argsort(dim=-1).to(values.device)
     ranks = values.gather(1, shuffled).argsort(dim=-1, stable=True).argsort(dim=-1)
     return torch.empty_like(ranks).scatter(1, shuffled, ranks)
 

@@ -9,7 +9,7 @@ import torch
 from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor
 
-from vit.explain.capture import logits_of, run_intercepted
+from vit.explain.capture import logits_of, run_and_keep, run_intercepted
 from vit.explain.maps.rollout import HeadFusion, check_rollout, check_start_layer, pad_prefix, roll
 from vit.explain.maps.subject import Subject
 
@@ -131,11 +131,7 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
     check_start_layer(start_layer, anatomy.depth)
     if anatomy.last is None or not anatomy.layers:
         raise ValueError("legrad needs a model with one module for each layer and a final norm: choose 'relevance'")
-    attentions, outputs = [], []
-
-    def keep(_: int, attn: Tensor) -> Tensor:
-        attentions.append(attn)
-        return attn
+    outputs = []
 
     def keep_tokens(tokens: Tensor) -> Tensor:
         outputs.append(tokens)
@@ -144,7 +140,7 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
     with torch.enable_grad(), ExitStack() as stack:
         for boundary in [*anatomy.layers[1:], anatomy.last]:
             stack.enter_context(boundary.changed(keep_tokens))
-        run_intercepted(subject.model, subject.images, keep)
+        attentions = run_and_keep(subject.model, subject.images)
     with torch.enable_grad():
         scores = reduce(_scores_of_layers(subject, outputs), "l b -> l", "sum").unbind()
     maps = []
@@ -166,15 +162,9 @@ def _scores_of_layers(subject: Subject, outputs: list[Tensor]) -> Tensor:
 
 
 def _attention_and_gradient(subject: Subject) -> tuple[list[Tensor], list[Tensor]]:
-    attentions = []
-
-    def keep(_: int, attn: Tensor) -> Tensor:
-        attentions.append(attn)
-        return attn
-
     with torch.enable_grad():
-        logits = run_intercepted(subject.model, subject.images, keep)
-        gradients = torch.autograd.grad(subject.score(logits).sum(), attentions)
+        attentions = run_and_keep(subject.model, subject.images)
+        gradients = torch.autograd.grad(subject.score(attentions.logits).sum(), attentions)
     return [attn.detach() for attn in attentions], list(gradients)
 
 
