@@ -142,7 +142,7 @@ def test_testing_without_test_images_is_an_error():
 
 
 def test_the_shared_base_is_no_data_set():
-    with pytest.raises(ValueError, match=r"^ImageDataModule is not a data set: choose CIFAR10, .* or Digits$"):
+    with pytest.raises(ValueError, match=r"^ImageDataModule is not a data set: choose CIFAR10, .* or PlantedDigits$"):
         ready(ImageDataModule)
 
 

@@ -163,3 +163,16 @@ def test_a_model_in_training_and_images_without_a_batch_are_refused(method, rand
         explain(random_vit().train(), IMAGES, method)
     with pytest.raises(ValueError, match=r"images have shape \(3, 6, 10\): give"):
         explain(random_vit(), IMAGES[0], method)
+
+
+@pytest.mark.parametrize("method", ["occlusion", "integrated_gradients", "smoothgrad"])
+def test_a_hierarchy_is_explained_by_what_needs_no_attention(method):
+    timm = pytest.importorskip("timm")
+    swin = timm.models.SwinTransformer(
+        img_size=32, patch_size=2, window_size=4, embed_dim=12, depths=(1, 1), num_heads=(2, 2), num_classes=7
+    ).eval()
+    maps = explain(swin, torch.randn(2, 3, 32, 32), method, grid=(4, 4))
+    assert maps.shape == (2, 4, 4)
+    assert maps.std() > 0
+    with pytest.raises(ValueError, match="attends within windows"):
+        explain(swin, torch.randn(2, 3, 32, 32), "rollout", grid=(4, 4))
