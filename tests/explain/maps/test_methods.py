@@ -168,11 +168,12 @@ def test_a_model_in_training_and_images_without_a_batch_are_refused(method, rand
 @pytest.mark.parametrize("method", ["occlusion", "integrated_gradients", "smoothgrad"])
 def test_a_hierarchy_is_explained_by_what_needs_no_attention(method):
     timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
     swin = timm.models.SwinTransformer(
         img_size=32, patch_size=2, window_size=4, embed_dim=12, depths=(1, 1), num_heads=(2, 2), num_classes=7
     ).eval()
-    maps = explain(swin, torch.randn(2, 3, 32, 32), method, grid=(4, 4))
-    assert maps.shape == (2, 4, 4)
-    assert maps.std() > 0
+    images = torch.randn(2, 3, 32, 32)
+    assert explain(swin, images, method, grid=(4, 4)).shape == (2, 4, 4)
+    assert signed_map(method, Subject(swin, images, given_grid=(4, 4))).std() > 0
     with pytest.raises(ValueError, match="attends within windows"):
-        explain(swin, torch.randn(2, 3, 32, 32), "rollout", grid=(4, 4))
+        explain(swin, images, "rollout", grid=(4, 4))
