@@ -262,3 +262,19 @@ def model_of() -> Callable[[str], nn.Module]:
 def random_vit() -> Callable[..., nn.Module]:
     """``random_vit(pool="mean")``: a model of ours of one's own, in float64, with random parameters."""
     return lambda **kwargs: randomised(ours(**kwargs)())
+
+
+@pytest.fixture(scope="module")
+def sure_vit() -> nn.Module:
+    """An untrained model of ours that is sure of itself, so that patches matter."""
+    torch.manual_seed(0)
+    model = vit.VisionTransformer((6, 10), 2, embed_dim=12, depth=2, num_heads=3, num_classes=7).eval()
+    with torch.no_grad():
+        model.head.weight.mul_(30)
+    return model
+
+
+@pytest.fixture(scope="module")
+def noise() -> Tensor:
+    """Twelve images for it."""
+    return torch.randn(12, 3, 6, 10, generator=torch.Generator().manual_seed(1))

@@ -11,17 +11,13 @@ from vit.explain.trust import trust_report
 
 
 @pytest.fixture(scope="module")
-def model():
-    torch.manual_seed(0)
-    model = VisionTransformer((6, 10), 2, embed_dim=12, depth=2, num_heads=3, num_classes=7).eval()
-    with torch.no_grad():
-        model.head.weight.mul_(30)
-    return model
+def model(sure_vit):
+    return sure_vit
 
 
 @pytest.fixture(scope="module")
-def images():
-    return torch.randn(12, 3, 6, 10, generator=torch.Generator().manual_seed(1))
+def images(noise):
+    return noise
 
 
 def findings(report, about):

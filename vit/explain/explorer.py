@@ -173,7 +173,7 @@ def name_other_tokens(model: nn.Module, anatomy: Anatomy) -> list[tuple[int, str
 def pack_bytes(tensor: Tensor) -> str:
     """The numbers of a tensor, little-endian, deflated and in base64."""
     # By a list, as .numpy() needs a package that torch does not require.
-    raw = bytes(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).tolist())
+    raw = tensor.detach().cpu().numpy().tobytes()
     return base64.b64encode(zlib.compress(raw)).decode("ascii")
 
 

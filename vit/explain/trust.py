@@ -4,9 +4,6 @@ Letters in the einops patterns: b batch, h heads, n queries, m keys.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
-from typing import Literal
 
 import torch
 from einops import einsum, reduce
@@ -16,10 +13,9 @@ from vit.explain.capture import run_intercepted
 from vit.explain.faithfulness import removal_curves
 from vit.explain.maps import CLASS_AGNOSTIC, METHODS, Subject, signed_map
 from vit.explain.maps.perturbation import can_drop
+from vit.explain.report import Finding, Level, TrustReport
 from vit.explain.sanity import other_class, randomised_layers, rank_correlation, uniform_attention
 from vit.explain.table import bootstrap
-
-Level = Literal["green", "amber", "red"]
 
 # Rank correlations from which on two maps look the same to a reader, and up to which they look unrelated.
 SAME, UNRELATED = 0.9, 0.5
@@ -28,50 +24,6 @@ UNUSED, USED = 0.02, 0.10
 NOISE = 0.05  # standard deviation of the noise that should not matter, in units of the image's own deviation
 OUTLIER = 6.0  # median absolute deviations above the median from which a token's norm is an outlier
 CONCENTRATION = 3.0  # times its even share that outlier tokens may get of the read-out's attention
-
-
-@dataclass
-class Finding:
-    """One sentence of a report: how good the news is, about what, and what was seen."""
-
-    level: Level
-    about: str
-    text: str
-
-
-@dataclass(repr=False)
-class TrustReport:
-    """Findings, which print themselves as lines and as HTML in a notebook."""
-
-    findings: list[Finding]
-    images: int
-
-    def __str__(self) -> str:
-        width = max(len(finding.about) for finding in self.findings)
-        lines = [f"{finding.level:<5}  {finding.about:<{width}}  {finding.text}" for finding in self.findings]
-        return "\n".join([*lines, "", self._summary()])
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        # Shapes besides colours, for readers who see these colours alike.
-        marks = {"green": ("#009E73", "&#10003;"), "amber": ("#B8860B", "!"), "red": ("#D55E00", "&#10007;")}
-        rows = []
-        for finding in self.findings:
-            color, mark = marks[finding.level]
-            rows.append(
-                f'<tr><td style="color:{color};white-space:nowrap"><b>{mark} {finding.level}</b></td>'
-                f'<td style="white-space:nowrap;text-align:left"><b>{escape(finding.about)}</b></td>'
-                f'<td style="text-align:left">{escape(finding.text)}</td></tr>'
-            )
-        return f"<table>{''.join(rows)}</table><p>{escape(self._summary())}</p>"
-
-    def _summary(self) -> str:
-        counts = ", ".join(
-            f"{sum(f.level == level for f in self.findings)} {level}" for level in ("green", "amber", "red")
-        )
-        return f"{counts}; measured on {self.images} images: fewer than 100 show tendencies only"
 
 
 def trust_report(
