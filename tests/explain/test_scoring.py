@@ -8,7 +8,7 @@ from vit import VisionTransformer
 from vit.explain.faithfulness import removal_curves
 from vit.explain.maps.methods import CONTROLS, METHODS, signed_map
 from vit.explain.maps.subject import Subject
-from vit.explain.scoring import localise, score
+from vit.explain.scoring import Scores, localise, score
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +90,13 @@ def test_maps_are_compared_with_a_known_place(model, images):
     assert found.row(method="uniform")["energy"].mean == pytest.approx(1 / 15)
     maps = signed_map("relevance", Subject(model, images, torch.arange(12) % 7)).clamp(min=0)
     assert_close(found.values["relevance"]["energy"], maps[:, 1, 2] / maps.sum(dim=(1, 2)))
+
+
+def test_a_lead_over_a_control_that_may_be_chance_is_no_recommendation():
+    ahead_on_two_of_three = torch.tensor([0.3, 0.3, -0.2]).repeat(4)
+    values = {"rollout": {"drop": ahead_on_two_of_three}, "random": {"drop": torch.zeros(12)}}
+    difference = Scores([], values=values).difference("rollout", "random", "drop")
+    assert difference.low < 0 < difference.mean < difference.high
+    assert Scores([], values=values).recommended("drop") is None
+    values["rollout"]["drop"] = torch.linspace(0.1, 0.3, 12)
+    assert Scores([], values=values).recommended("drop") == "rollout"
