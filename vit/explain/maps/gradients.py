@@ -103,9 +103,7 @@ def captum() -> Any:
     try:
         import captum.attr
     except ImportError as error:
-        raise ValueError(
-            "this method is Captum's, which is not installed: pip install 'vit-attention[explain]'"
-        ) from error
+        raise ValueError("this method is Captum's, which is not installed: pip install captum") from error
     return captum.attr
 
 
