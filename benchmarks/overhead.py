@@ -26,7 +26,7 @@ from vit.data.module import ImageDataModule, ImageSet
 from vit.training import ViTClassifier
 from vit.training.callbacks import SeededSteps, StopAtNaN
 from vit.training.cli import fastest_precision
-from vit.training.optimizer import adamw
+from vit.training.optimizer import make_optimizer
 from vit.training.record import RunRecord
 
 BATCH = 128
@@ -82,7 +82,7 @@ def bare_loop(batches: int, precision: str) -> float:
     model = ViTClassifier(mean=[0.5] * 3, std=[0.25] * 3, **MODEL)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device)
-    optimizer = adamw(model.vit, 1e-3, 0.05, (0.9, 0.99))
+    optimizer = make_optimizer("adamw", model.vit, 1e-3, 0.05, (0.9, 0.99))
     images, labels = _fixed_batch(device)
     for batch in range(batches + Clock.WARM_UP):
         if batch == Clock.WARM_UP:

@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
 
 from vit import VisionTransformer
-from vit.attention import sinusoidal_positions_2d
+from vit.attention import MECHANISMS, sinusoidal_positions_2d
 from vit.embedding import resize_positions
 
 SMALL = {"image_size": (6, 10), "patch_size": 2, "embed_dim": 12, "depth": 3, "num_heads": 3, "num_classes": 11}
@@ -108,6 +109,51 @@ def test_each_step_of_the_forward_pass_is_that_of_timm(kwargs):
     assert_close(ours.forward_head(tokens, pre_logits=True), theirs.forward_head(tokens, pre_logits=True), **EXACT)
     for attribute in ("embed_dim", "num_features", "num_prefix_tokens", "num_classes"):
         assert getattr(ours, attribute) == getattr(theirs, attribute)
+
+
+@pytest.mark.parametrize("attention", [name for name, kind in MECHANISMS.items() if kind.independent_queries])
+def test_the_last_block_may_leave_out_tokens_that_nobody_reads(attention):
+    model = VisionTransformer(**SMALL, attention=attention, num_registers=1).double()
+    images = torch.randn(7, 3, 6, 10, dtype=torch.double)
+    names = [name for name, _ in model.named_parameters()]
+    results = []
+    for logits in (model(images), model.forward_head(model.forward_features(images))):
+        gradients = torch.autograd.grad(logits.square().sum(), list(model.parameters()), allow_unused=True)
+        results.append([logits, *(torch.zeros(()) if g is None else g for g in gradients)])
+    assert len(names) == len(results[0]) - 1
+    assert_close(results[0], results[1], **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "computed"),
+    [
+        ({}, 1),
+        ({"num_registers": 2}, 1),
+        ({"pool": "mean"}, 16),
+        ({"pool": "cls+mean"}, 16),
+        ({"attention": "window", "attention_kwargs": {"window": 2}}, 16),
+        ({"attention": "lowrank"}, 16),
+    ],
+    ids=str,
+)
+def test_the_last_mlp_computes_the_tokens_that_the_head_reads(kwargs, computed):
+    model = VisionTransformer(**SMALL, **kwargs)
+    with FlopCounterMode(display=False) as counter:
+        model(torch.randn(1, 3, 6, 10))
+    counts = counter.get_flop_counts()[f"{type(model).__name__}.blocks.2.mlp"]
+    assert sum(counts.values()) == computed * 2 * 2 * 12 * 48
+
+
+@pytest.mark.parametrize("hook", ["register_forward_hook", "register_forward_pre_hook"])
+@pytest.mark.parametrize("path", ["blocks.2", "blocks.2.mlp", "blocks.2.norm2"])
+def test_who_hooks_the_last_block_sees_all_tokens(hook, path):
+    model, seen = VisionTransformer(**SMALL), []
+    handle = getattr(model.get_submodule(path), hook)(lambda module, inputs, output=None: seen.append(inputs[0].shape))
+    images = torch.randn(2, 3, 6, 10)
+    watched = model(images)
+    handle.remove()
+    assert seen == [(2, 16, 12)]
+    assert_close(watched, model(images))
 
 
 @pytest.mark.parametrize("image_size", [(2, 4), (4, 10), (10, 6), (14, 22)])
@@ -240,7 +286,7 @@ def test_without_classes_the_model_gives_the_pooled_feature(pool):
     images = images_for(model)
     feature = model(images)
     assert feature.shape == (2, model.num_features)
-    assert_close(feature, model.forward_head(model.forward_features(images), pre_logits=True), rtol=0, atol=0)
+    assert_close(feature, model.forward_head(model.forward_features(images), pre_logits=True))
 
 
 @EACH_POOL

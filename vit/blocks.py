@@ -131,10 +131,31 @@ class EncoderBlock(nn.Module):
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(embed_dim, layer_scale)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, tokens: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
-        """Mix the tokens, then transform each: (B, N, D) -> (B, N, D).
+    def forward(self, tokens: Tensor, grid: tuple[int, int] | None = None, wanted: int | None = None) -> Tensor:
+        """Mix the tokens, then transform each: (B, N, D) -> (B, N, D), or the first ``wanted`` of them alone.
 
-        ``grid`` is the rows and columns of the patches that end the sequence, which some mechanisms need.
+        Args:
+            tokens: What all attend to.
+            grid: Rows and columns of the patches that end the sequence, which some mechanisms need.
+            wanted: How many of the first tokens will be read; None means all.
         """
-        tokens = tokens + self.drop_path(self.ls1(self.drop(self.attn(self.norm1(tokens), grid=grid))))
+        normed = self.norm1(tokens)
+        if wanted is None:
+            mixed = self.attn(normed, grid=grid)
+        else:
+            tokens, mixed = tokens[:, :wanted], self.attn(normed[:, :wanted], context=normed)
+        tokens = tokens + self.drop_path(self.ls1(self.drop(mixed)))
         return tokens + self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))
+
+    def can_leave_out_tokens(self) -> bool:
+        """Whether ``wanted`` may be used: queries do not depend on each other, and nobody looks at the other tokens.
+
+        Who has put a hook or a forward of their own on any module inside would else see fewer tokens than there are.
+        """
+        ours = isinstance(self.attn, MultiHeadAttention)  # not what pruning may have put there
+        return ours and self.attn.mechanism.independent_queries and not any(map(_is_watched, self.modules()))
+
+
+def _is_watched(module: nn.Module) -> bool:
+    hooks = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
+    return any(hooks) or "forward" in module.__dict__

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from vit import VisionTransformer
-from vit.training.optimizer import adamw, parameter_groups
+from vit.training.optimizer import make_optimizer, parameter_groups
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_layer_decay_gives_each_layer_a_real_learning_rate(model):
 
 
 def test_layer_decay_holds_under_a_scheduler(model):
-    optimizer = adamw(model, 0.8, 0.05, (0.9, 0.99), layer_decay=0.5)
+    optimizer = make_optimizer("adamw", model, 0.8, 0.05, (0.9, 0.99), layer_decay=0.5)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.25)
     model(torch.randn(1, 3, 6, 6)).sum().backward()
     optimizer.step()
@@ -48,3 +48,8 @@ def test_layer_decay_holds_under_a_scheduler(model):
     rates = {name: rate for name, (rate, _) in settings(model, optimizer.param_groups).items()}
     assert rates["head.weight"] == 0.2
     assert rates["pos_embed"] == 0.0125
+
+
+def test_an_unknown_optimizer_is_refused(model):
+    with pytest.raises(ValueError, match="unknown optimizer 'sgd': choose 'adamw' or 'muon'"):
+        make_optimizer("sgd", model, 0.1, 0.0, (0.9, 0.99))

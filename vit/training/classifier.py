@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from vit.model import VisionTransformer
 from vit.training.ema import EMA
 from vit.training.evaluation import Evaluation
-from vit.training.optimizer import adamw
+from vit.training.optimizer import Optimizer, make_optimizer
 from vit.training.schedule import Decay, learning_rate_factor
 from vit.weights import check_same_tensors
 
@@ -27,6 +27,8 @@ class ViTClassifier(LightningModule):
         std: Deviation of each channel, in [0, 1], that images are divided by.
         lr: Peak learning rate.
         weight_decay: Decoupled weight decay of the weight matrices; biases, norms, tokens and positions have none.
+        optimizer: What turns gradients into steps: AdamW for all parameters, or Muon for the matrices of the blocks
+            and AdamW for the rest, which learns more per image at the same learning rate.
         betas: Decay of AdamW's averages of the gradient and of its square.
         layer_decay: Factor of the learning rate from one block to the one before, such as 0.75 for fine-tuning;
             None gives all the same.
@@ -47,6 +49,7 @@ class ViTClassifier(LightningModule):
         std: list[float] | None = None,
         lr: float = 1e-3,
         weight_decay: float = 0.05,
+        optimizer: Optimizer = "adamw",
         betas: tuple[float, float] = (0.9, 0.99),
         layer_decay: float | None = None,
         warmup: float = 0.05,
@@ -83,9 +86,13 @@ class ViTClassifier(LightningModule):
         return [] if self.hparams.ema_decay is None else [EMA(self.hparams.ema_decay)]
 
     def configure_optimizers(self) -> dict[str, Any]:
-        """AdamW, and a learning rate that is set at each step from the share of the training that is done."""
+        """The optimiser, and a learning rate that is set at each step from the share of the training that is done."""
         hp = self.hparams
-        optimizer = adamw(self.vit, hp.lr, hp.weight_decay, hp.betas, hp.layer_decay)
+        if hp.optimizer == "muon" and self.device_mesh is not None:
+            raise ValueError(
+                "optimizer muon needs whole matrices, and this model is sharded: choose adamw, or strategy ddp"
+            )
+        optimizer = make_optimizer(hp.optimizer, self.vit, hp.lr, hp.weight_decay, hp.betas, hp.layer_decay)
         scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: learning_rate_factor(self.progress(step), hp.warmup, hp.decay)
         )

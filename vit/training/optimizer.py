@@ -1,13 +1,17 @@
 """Which parameters decay, how fast each layer learns, and the optimiser over them."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from vit.training.muon import MuonAdamW
+
+Optimizer = Literal["adamw", "muon"]
+
 
 def parameter_groups(
-    model: nn.Module, lr: float, weight_decay: float, layer_decay: float | None = None
+    model: nn.Module, lr: float, weight_decay: float, layer_decay: float | None = None, muon: bool = False
 ) -> list[dict[str, Any]]:
     """Parameters in groups of one learning rate and weight decay each.
 
@@ -22,14 +26,19 @@ def parameter_groups(
         lr: Learning rate of the head, and of all where ``layer_decay`` is None.
         weight_decay: Weight decay of the matrices.
         layer_decay: Factor of the learning rate from one layer to the one before, such as 0.75.
+        muon: Whether the linear maps of the blocks form groups of their own, for ``MuonAdamW``.
     """
     undecayed = model.no_weight_decay()
     depth = len(model.blocks)
-    groups: dict[tuple[float, float], dict[str, Any]] = {}
+    stacked = _matrices_of_blocks(model) if muon else {}
+    groups: dict[tuple[float, float, int], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         decay = 0.0 if parameter.ndim < 2 or name in undecayed else weight_decay
         rate = lr if layer_decay is None else lr * layer_decay ** (depth - _layer(name, depth))
-        group = groups.setdefault((rate, decay), {"params": [], "lr": rate, "weight_decay": decay})
+        matrices = stacked.get(name, 0)
+        group = groups.setdefault((rate, decay, matrices), {"params": [], "lr": rate, "weight_decay": decay})
+        if muon:
+            group |= {"muon": matrices > 0, "stacked": matrices}
         group["params"].append(parameter)
     return list(groups.values())
 
@@ -40,12 +49,32 @@ def _layer(name: str, depth: int) -> int:
     return depth if name.startswith(("norm.", "fc_norm.", "head.")) else -1
 
 
-def adamw(
-    model: nn.Module, lr: float, weight_decay: float, betas: tuple[float, float], layer_decay: float | None = None
-) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019) over ``parameter_groups``, fused: 1.2 ms a step against 8.4 ms on a CPU."""
-    groups = parameter_groups(model, lr, weight_decay, layer_decay)
-    optimizer = torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)
+def _matrices_of_blocks(model: nn.Module) -> dict[str, int]:
+    """Names of the weights of linear maps inside the blocks, and how many matrices each holds: 3 in ``qkv``."""
+    return {
+        f"blocks.{name}.weight": 3 if name.endswith("attn.qkv") else 1
+        for name, module in model.blocks.named_modules()
+        if isinstance(module, nn.Linear)
+    }
+
+
+def make_optimizer(
+    name: Optimizer,
+    model: nn.Module,
+    lr: float,
+    weight_decay: float,
+    betas: tuple[float, float],
+    layer_decay: float | None = None,
+) -> torch.optim.Optimizer:
+    """AdamW (Loshchilov and Hutter 2019) over all parameters, or Muon for the matrices of the blocks.
+
+    AdamW is the fused one: 1.2 ms a step against 8.4 ms on a CPU.
+    """
+    if name == "muon":
+        return MuonAdamW(parameter_groups(model, lr, weight_decay, layer_decay, muon=True), lr=lr, betas=betas)
+    if name != "adamw":
+        raise ValueError(f"unknown optimizer {name!r}: choose 'adamw' or 'muon'")
+    optimizer = torch.optim.AdamW(parameter_groups(model, lr, weight_decay, layer_decay), betas=betas, fused=True)
     # Lightning does not clip gradients of optimisers that unscale them inside, as fused ones can for float16.
     # Nothing is scaled in float32 and bfloat16, and this leaves the unscaling to the scaler elsewhere.
     optimizer._step_supports_amp_scaling = False

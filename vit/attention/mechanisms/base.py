@@ -27,6 +27,7 @@ class Mechanism(nn.Module):
     """
 
     projected: ClassVar[bool] = True  # False: q, k and v are the heads of the tokens themselves
+    independent_queries: ClassVar[bool] = False  # True: what a query gets depends on no other query, nor on the grid
     takes: ClassVar[frozenset[str]]
     weights_take: ClassVar[frozenset[str]]
 

@@ -3,7 +3,7 @@
 Letters in the einops patterns: b batch, n queries, m keys of a chunk, h heads, d channels per head.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from einops import einsum
@@ -25,6 +25,8 @@ class ChunkedAttention(Mechanism):
     Args:
         chunk: Keys that are looked at together.
     """
+
+    independent_queries: ClassVar[bool] = True
 
     def __init__(self, chunk: int = 64) -> None:
         super().__init__()

@@ -4,7 +4,7 @@ Letters in the einops patterns: b batch, h heads, n tokens, d channels of a half
 """
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from einops import rearrange
@@ -24,6 +24,8 @@ class DifferentialAttention(Mechanism):
     learned, with ``lambda_init = 0.8 - 0.6 exp(-0.3 block_index)``. At lambda 0 it is softmax attention of the first
     halves.
     """
+
+    independent_queries: ClassVar[bool] = True
 
     def __init__(self, head_dim: int, value_head_dim: int, block_index: int = 0) -> None:
         super().__init__()

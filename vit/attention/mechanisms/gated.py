@@ -3,7 +3,7 @@
 Letters in the einops patterns: b batch, h heads, n tokens, d channels per head.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from einops import rearrange
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ class GatedAttention(Mechanism):
     One gate for each channel of each head. It lets a token take nothing where nothing fits, which otherwise the class
     token or some background patch has to serve as a sink for.
     """
+
+    independent_queries: ClassVar[bool] = True
 
     def __init__(self, embed_dim: int, num_heads: int, value_head_dim: int) -> None:
         super().__init__()

@@ -6,6 +6,8 @@
 Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels per head, f features.
 """
 
+from typing import ClassVar
+
 import torch
 from einops import einsum
 from torch import Tensor
@@ -21,6 +23,8 @@ class LinearAttention(Mechanism):
     in float32 at least. Below some 256 tokens it is slower than softmax attention, and it tells keys apart less
     sharply.
     """
+
+    independent_queries: ClassVar[bool] = True
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
@@ -40,6 +44,8 @@ class RandomFeatureAttention(Mechanism):
     Args:
         num_features: Random features f of each head.
     """
+
+    independent_queries: ClassVar[bool] = True
 
     def __init__(self, head_dim: int, num_features: int = 64) -> None:
         super().__init__()

@@ -21,6 +21,7 @@ class SimplifiedAttention(Mechanism):
     """
 
     projected: ClassVar[bool] = False
+    independent_queries: ClassVar[bool] = True
 
     def __init__(self, similarity: Literal["dot", "cosine"] = "dot") -> None:
         super().__init__()

@@ -1,5 +1,7 @@
 """Exact softmax attention, computed by whichever kernel was measured to be faster."""
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,6 +22,8 @@ class SoftmaxAttention(Mechanism):
     Under ``torch.func.vmap`` torch runs its fused CPU kernel once for each image, and warns that this is slow; so do
     the mechanisms built on this one.
     """
+
+    independent_queries: ClassVar[bool] = True
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""

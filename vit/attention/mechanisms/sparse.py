@@ -4,6 +4,8 @@ Letters in the einops patterns: b batch, h heads, d channels per head, g groups 
 of a group, n queries, m keys.
 """
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange
@@ -64,6 +66,8 @@ class TopKAttention(Mechanism):
     Args:
         k: Keys each query keeps.
     """
+
+    independent_queries: ClassVar[bool] = True
 
     def __init__(self, k: int = 8) -> None:
         super().__init__()

@@ -3,6 +3,8 @@
 Letters in the einops patterns: b batch, h g heads, n queries, m keys, d channels per head.
 """
 
+from typing import ClassVar
+
 import torch
 from einops import einsum
 from torch import Tensor, nn
@@ -17,6 +19,8 @@ class TalkingHeadsAttention(Mechanism):
     Both mixtures are learned matrices that start as the identity, which is softmax attention. They need the whole
     N x M matrix of every head, so no fused kernel can serve.
     """
+
+    independent_queries: ClassVar[bool] = True
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
