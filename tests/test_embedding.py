@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from timm.layers.pos_embed import resample_abs_pos_embed
 from torch.testing import assert_close
 
-from vit.embedding import PatchEmbed, resize_positions, to_pair
+from vit.embedding import PatchDrop, PatchEmbed, resize_positions, to_pair
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 BOTH_SIDES = pytest.mark.parametrize(
@@ -141,3 +141,41 @@ def test_resizing_keeps_the_dtype_and_rounds_once_at_the_end(dtype):
 def test_resized_positions_are_learned_through():
     positions = torch.randn(1, 2 + 6, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda p: resize_positions(p, (2, 3), (3, 2)), positions)
+
+
+def numbered(images: int, prefix: int, patches: int) -> torch.Tensor:
+    """Tokens that carry their own number, (B, prefix + N, 3)."""
+    return torch.arange(float(prefix + patches))[None, :, None].expand(images, -1, 3)
+
+
+@pytest.mark.parametrize(("rate", "kept"), [(0.5, 6), (0.25, 8), (0.9, 1), (0.99, 1)])
+def test_patch_drop_keeps_the_prefix_and_a_share_of_the_patches(rate, kept):
+    tokens = PatchDrop(rate)(numbered(2, 2, 11), 2)
+    assert tokens.shape == (2, 2 + kept, 3)
+    assert tokens[:, :2, 0].tolist() == [[0, 1]] * 2
+    for image in tokens[:, 2:]:
+        numbers = image[:, 0].tolist()
+        assert len(set(numbers)) == kept
+        assert numbers == sorted(numbers)
+        assert set(numbers) <= set(range(2, 13))
+        assert (image == image[:, :1]).all()
+
+
+def test_patch_drop_chooses_for_each_image_anew_and_evenly():
+    drop, tokens = PatchDrop(0.5), numbered(4000, 1, 8)
+    kept = drop(tokens, 1)[:, 1:, 0].long()
+    frequencies = torch.bincount(kept.flatten(), minlength=9)[1:] / 4000
+    assert (frequencies - 0.5).abs().max() < 0.05
+    assert len({tuple(sorted(row)) for row in kept.tolist()}) == 70  # all ways to choose 4 of 8
+
+
+@pytest.mark.parametrize(("rate", "training"), [(0.5, False), (0.0, True)])
+def test_patch_drop_does_nothing_in_evaluation_or_at_rate_zero(rate, training):
+    tokens = numbered(2, 1, 5)
+    assert PatchDrop(rate).train(training)(tokens, 1) is tokens
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0])
+def test_a_rate_that_is_no_share_is_refused(rate):
+    with pytest.raises(ValueError, match=rf"patch_drop \({rate}\) must be in \[0, 1\)"):
+        PatchDrop(rate)

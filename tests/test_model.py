@@ -502,6 +502,21 @@ def test_drop_path_grows_linearly_from_zero_at_the_first_block():
     assert [block.drop_path.probability for block in model.blocks] == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2])
 
 
+def test_blocks_get_the_patches_that_patch_drop_keeps_and_only_while_training():
+    model, seen = VisionTransformer(**SMALL, patch_drop=0.6), []
+    model.blocks[0].register_forward_pre_hook(lambda block, inputs: seen.append(inputs[0].shape[1]))
+    images = torch.randn(2, 3, 6, 10)
+    for training in (True, False):
+        assert model.train(training)(images).shape == (2, 11)
+    assert seen == [1 + 6, 1 + 15]
+
+
+@pytest.mark.parametrize("attention", ["window", "neighborhood", "sparse", "linformer"])
+def test_patch_drop_is_refused_by_attention_that_needs_the_grid(attention):
+    with pytest.raises(ValueError, match=rf"attention '{attention}' needs the whole grid of patches"):
+        VisionTransformer(**SMALL, attention=attention, patch_drop=0.5)
+
+
 def test_dropout_acts_on_the_embedding_and_in_every_block_while_training():
     torch.manual_seed(0)
     model = small(dropout=0.5)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from einops import pack, rearrange
+from einops import pack, rearrange, repeat
 from torch import Tensor, nn
 
 Size = int | tuple[int, int]
@@ -71,6 +71,34 @@ class PatchEmbed(nn.Module):
         # The matrix product is faster than the strided convolution that it equals: forward and backward
         # take 10.5 ms against 15.0 ms on a CPU core at 192 channels and patch 4.
         return F.linear(patches, rearrange(self.proj.weight, "d c p q -> d (c p q)"), self.proj.bias)
+
+
+class PatchDrop(nn.Module):
+    """Leave random patches out of each image while training (Liu et al. 2023): half the tokens, half the time.
+
+    Args:
+        rate: Share of the patches that are left out, in [0, 1).
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        if not 0 <= rate < 1:
+            raise ValueError(f"patch_drop ({rate}) must be in [0, 1): 0.5 leaves out every other patch")
+        self.rate = rate
+
+    def forward(self, tokens: Tensor, num_prefix_tokens: int) -> Tensor:
+        """Keep prefix tokens and some patches, in their order: (B, prefix + N, D) -> (B, prefix + kept, D)."""
+        if not self.training or self.rate == 0:
+            return tokens
+        prefix, patches = tokens[:, :num_prefix_tokens], tokens[:, num_prefix_tokens:]
+        b, n, d = patches.shape
+        shuffled = torch.rand(b, n, device=tokens.device).argsort(dim=1)
+        kept = shuffled[:, : max(1, round(n * (1 - self.rate)))].sort(dim=1).values
+        return pack([prefix, patches.gather(1, repeat(kept, "b n -> b n d", d=d))], "b * d")[0]
+
+    def extra_repr(self) -> str:
+        """Show the rate when the model is printed."""
+        return f"rate={self.rate:.3g}"
 
 
 def resize_positions(

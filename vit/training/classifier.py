@@ -13,6 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from vit.model import VisionTransformer
 from vit.training.ema import EMA
 from vit.training.evaluation import Evaluation
+from vit.training.initialization import Init, mimetic_attention
 from vit.training.optimizer import Optimizer, make_optimizer
 from vit.training.schedule import Decay, learning_rate_factor
 from vit.weights import check_same_tensors
@@ -38,6 +39,8 @@ class ViTClassifier(LightningModule):
         label_smoothing: Share of the target spread evenly over all classes, in [0, 1).
         ema_decay: Weight of the past in the moving average of the weights, such as 0.999, which is then what gets
             evaluated and saved; None evaluates the weights themselves.
+        init: Start of the attention weights: uniform after Glorot, or "mimetic", near what trained attention looks
+            like, which learns more per image.
         compile: Whether the blocks are compiled by torch.compile: slower to start, faster per step on GPUs.
         vit_kwargs: Arguments of the VisionTransformer.
     """
@@ -56,12 +59,17 @@ class ViTClassifier(LightningModule):
         decay: Decay = "cosine",
         label_smoothing: float = 0.0,
         ema_decay: float | None = None,
+        init: Init = "glorot",
         compile: bool = False,
         **vit_kwargs: Any,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
+        if init not in ("glorot", "mimetic"):
+            raise ValueError(f"unknown init {init!r}: choose 'glorot' or 'mimetic'")
         self.vit = VisionTransformer(**vit_kwargs)
+        if init == "mimetic":
+            mimetic_attention(self.vit)
         channels = self.vit.patch_embed.in_channels
         # Of the model, so that whoever loads it need not know; not in the state, whose names stay timm's.
         self.register_buffer("mean", torch.tensor(mean or [0.5] * channels)[:, None, None], persistent=False)

