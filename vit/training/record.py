@@ -11,8 +11,10 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
 from vit.data.module import Stage
+from vit.model import VisionTransformer
 from vit.training.examples import draw_rollout
 from vit.training.figures import draw_confusion, draw_curves, draw_mistakes
+from vit.training.flop import training_flop
 
 
 class RunRecord(Callback):
@@ -30,8 +32,9 @@ class RunRecord(Callback):
         self.facts = facts
         self.config = config
         self.data = data
-        self.measured: dict[str, Any] = {"seconds": 0.0, "training_seconds": 0.0, "images": 0}
+        self.measured: dict[str, Any] = {"seconds": 0.0, "training_seconds": 0.0, "images": 0, "flop": 0}
         self.history: dict[str, list[dict[str, float]]] = {"train": [], "val": []}
+        self.flop_per_image: dict[float, int] = {}  # by the share of patches left out
         self.clock = self.last_batch_end = 0.0
 
     def state_dict(self) -> dict[str, Any]:
@@ -66,7 +69,9 @@ class RunRecord(Callback):
         now = time.monotonic()
         self.measured["training_seconds"] += now - self.last_batch_end
         self.last_batch_end = now
-        self.measured["images"] += len(batch[0]) * trainer.world_size
+        images = len(batch[0]) * trainer.world_size
+        self.measured["images"] += images
+        self.measured["flop"] += images * self._flop_per_image(pl_module.vit)
         self._show_speed(trainer)
         if trainer.global_step % trainer.log_every_n_steps == 0 or trainer.is_last_batch:
             loss, rate = (float(trainer.callback_metrics[name]) for name in ("train_loss", "lr"))
@@ -137,6 +142,7 @@ class RunRecord(Callback):
                 "epochs": round(self._epoch(trainer), 2),
                 "steps": trainer.global_step,
                 "seconds": round(self.measured["seconds"], 1),
+                "petaflop": round(self.measured["flop"] / 1e15, 4),
                 "images_per_second": round(self.measured["images"] / max(self.measured["training_seconds"], 1e-9), 1),
             }
         results |= {
@@ -228,6 +234,12 @@ class RunRecord(Callback):
     def _epoch(self, trainer: Trainer) -> float:
         train_set = trainer.datamodule.sets["train"].labels
         return self.measured["images"] / len(train_set)
+
+    def _flop_per_image(self, model: VisionTransformer) -> int:
+        rate = model.patch_drop.rate
+        if rate not in self.flop_per_image:
+            self.flop_per_image[rate] = training_flop(model)
+        return self.flop_per_image[rate]
 
     def _show_speed(self, trainer: Trainer) -> None:
         bar = trainer.progress_bar_callback
