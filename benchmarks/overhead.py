@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from lightning import Callback, Trainer
+from side_by_side import DEVICE, machine, synchronise
 from torch import Tensor
 
 from vit.data.loader import MemoryLoader
@@ -80,35 +81,29 @@ def lightning_epoch(batches: int, precision: str, folder: Path) -> float:
 def bare_loop(batches: int, precision: str) -> float:
     """Images per second of forward, backward and step on one batch."""
     model = ViTClassifier(mean=[0.5] * 3, std=[0.25] * 3, **MODEL)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model.to(device)
+    model.to(DEVICE)
     optimizer = make_optimizer("adamw", model.vit, 1e-3, 0.05, (0.9, 0.99))
-    images, labels = _fixed_batch(device)
+    images, labels = _fixed_batch()
     for batch in range(batches + Clock.WARM_UP):
         if batch == Clock.WARM_UP:
-            _wait(device)
+            synchronise(DEVICE)
             start = time.perf_counter()
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed"):
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=precision == "bf16-mixed"):
             loss = F.cross_entropy(model(images).float(), labels)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    _wait(device)
+    synchronise(DEVICE)
     return batches * BATCH / (time.perf_counter() - start)
 
 
-def _fixed_batch(device: torch.device) -> tuple[Tensor, Tensor]:
+def _fixed_batch() -> tuple[Tensor, Tensor]:
     data = RandomImages(batch_size=BATCH, val_fraction=0.0)
     data.setup("fit")
     loader: MemoryLoader = data.train_dataloader()
     images, labels = next(iter(loader))
-    return images.to(device), labels.to(device)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    return images.to(DEVICE), labels.to(DEVICE)
 
 
 def main() -> None:
@@ -130,8 +125,7 @@ def main() -> None:
         "ratio": round(statistics.median(ratios), 3),
         "ratios": [round(ratio, 3) for ratio in ratios],
         "precision": precision,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
+        "machine": machine(),
     }
     print(json.dumps(result, indent=2))
 

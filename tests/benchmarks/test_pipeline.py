@@ -1,0 +1,90 @@
+"""The comparison of data paths, on a few images."""
+
+import json
+
+import pipeline
+import pytest
+import torch
+from pipeline import ImagesInMemory, main, our_batches, pil_transform, tensor_transform, torchvision_batches
+from torch.testing import assert_close
+from torchvision import datasets, transforms
+
+CPU = torch.device("cpu")
+
+
+def noise(count, *shape):
+    return torch.randint(256, (count, *shape), dtype=torch.uint8)
+
+
+def test_images_are_read_as_torchvision_reads_those_of_cifar10():
+    rows, labels = noise(5, 32, 32, 3).numpy(), [3, 1, 4, 1, 5]
+    transform = pil_transform("randaugment")
+    theirs = datasets.CIFAR10.__new__(datasets.CIFAR10)  # without its files
+    theirs.data, theirs.targets, theirs.target_transform = rows, labels, None
+    theirs.transform = transforms.Compose(transform.transforms[1:])  # makes the PIL image itself
+    for index in range(5):
+        torch.manual_seed(index)
+        expected = theirs[index]
+        torch.manual_seed(index)
+        image, label = ImagesInMemory(rows, labels, transform)[index]
+        assert_close(image, expected[0])
+        assert label == expected[1]
+
+
+def test_all_paths_end_in_the_same_numbers():
+    # Images of one colour each, which no crop and no flip changes.
+    images = noise(128, 3, 1, 1).expand(-1, -1, 32, 32).contiguous()
+    labels = torch.zeros(128, dtype=torch.long)
+    rows = images.permute(0, 2, 3, 1).contiguous().numpy()
+    paths = [
+        our_batches(images, labels, "none", CPU),
+        torchvision_batches(ImagesInMemory(rows, labels.tolist(), pil_transform("none")), 0, CPU),
+        torchvision_batches(ImagesInMemory(images, labels.tolist(), tensor_transform("none")), 0, CPU),
+    ]
+    sums = []
+    for path in paths:
+        batches = [next(path) for _ in range(3)]  # an epoch has one
+        assert all(batch.shape == (128, 3, 32, 32) and batch.dtype == torch.float32 for batch in batches)
+        sums.append([batch.double().flatten(1).sort(0).values for batch in batches])
+    assert_close(sums[1], sums[0], atol=1e-5, rtol=0)
+    assert_close(sums[2], sums[0], atol=1e-5, rtol=0)
+
+
+def test_it_measures_every_path_with_and_without_workers(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(pipeline, "BATCHES", 2)
+    monkeypatch.setattr(pipeline, "PAUSE", 0)
+    monkeypatch.setattr(pipeline.os, "cpu_count", lambda: 1)
+    main(["--images", "200", "--rounds", "1", "--output", str(tmp_path)])
+    cells = json.loads((tmp_path / "pipeline.json").read_text())
+    kind = pipeline.DEVICE.type
+    assert list(cells) == [f"crop and flip {kind}", f"crop, flip and RandAugment {kind}"]
+    paths = [f"torchvision, {p}, {w} workers" for p in ("PIL images", "v2 on tensors") for w in (0, 1)]
+    for cell in cells.values():
+        assert list(cell["rows"]) == ["ours", *paths]
+        assert all(row["images_per_second"][0] > 0 for row in cell["rows"].values())
+        assert [1, 1, 1] in [cell["rows"][path]["against_best_peer"] for path in paths]
+        assert cell["images"] == 200
+    report = (tmp_path / "pipeline.md").read_text()
+    assert capsys.readouterr().out.strip() == report.strip()
+    assert report.count("\n| ours | ") == 2
+
+
+def test_what_workers_prepared_before_their_turn_is_taken_off_the_clock(monkeypatch):
+    drawn = {0: 0, 3: 0}
+
+    def batches(dataset, workers, device):
+        while True:
+            drawn[workers] += 1
+            yield torch.zeros(())
+
+    monkeypatch.setattr(pipeline, "PAUSE", 0)
+    monkeypatch.setattr(pipeline, "torchvision_batches", batches)
+    pipeline.measure(noise(128, 3, 32, 32), "none", rounds=2, batches=5, worker_counts=(0, 3), device=CPU)
+    # Two paths each, one call to warm up and two on the clock; three workers are two batches each ahead.
+    assert drawn == {0: 2 * 3 * 5, 3: 2 * 3 * (5 + 6)}
+
+
+def test_less_than_a_batch_of_images_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["--images", "127", "--output", str(tmp_path)])
+    assert "--images (127) must be at least one batch (128)" in capsys.readouterr().err

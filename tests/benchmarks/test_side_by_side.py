@@ -1,0 +1,101 @@
+"""What the benchmarks share."""
+
+import doctest
+import json
+import time
+
+import pytest
+import side_by_side
+import torch
+from side_by_side import compared, interleaved, machine, matmul_ceiling, write_cell
+
+CPU = torch.device("cpu")
+
+
+class Clock:
+    """A clock that only goes on when told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_the_examples_in_the_docstrings():
+    failures, examples = doctest.testmod(side_by_side)
+    assert examples >= 3
+    assert failures == 0
+
+
+def test_every_other_round_goes_backwards_after_the_warm_up():
+    calls = []
+    candidates = {name: lambda name=name: calls.append(name) for name in "abc"}
+    times = interleaved(candidates, rounds=3, warm_up=2, device=CPU)
+    assert "".join(calls) == "abc" + "cba" + "abc" + "cba" + "abc"
+    assert {name: len(seconds) for name, seconds in times.items()} == {"a": 3, "b": 3, "c": 3}
+
+
+def test_the_seconds_are_those_of_the_call_alone(monkeypatch):
+    clock = Clock(monkeypatch)
+    candidates = {"slow": lambda: clock.pass_by(3), "fast": lambda: clock.pass_by(1)}
+    prepared = []
+
+    def prepare(name):
+        prepared.append(name)
+        clock.pass_by(100)
+
+    times = interleaved(candidates, rounds=2, warm_up=1, device=CPU, prepare=prepare)
+    assert times == {"slow": [3, 3], "fast": [1, 1]}
+    assert prepared == ["fast", "slow", "slow", "fast", "fast", "slow"]
+
+
+def test_speeds_are_compared_within_a_round():
+    # The machine grows slower; the medians of the seconds alone would make ours 4 / 3 as fast as the peer.
+    times = {"ours": [1.0, 3.0, 8.0], "peer": [2.0, 4.0, 16.0], "slow peer": [4.0, 8.0, 32.0]}
+    rows = compared(times, 12, ["peer", "slow peer"])
+    assert [rows[name]["against_best_peer"][1] for name in rows] == [2, 1, 0.5]
+    assert rows["ours"]["images_per_second"] == [(4 + 1.5) / 2, 4, 8]
+
+
+def test_without_a_peer_there_is_nothing_to_compare_with():
+    assert compared({"ours": [2.0]}, 1, ["peer"]) == {"ours": {"images_per_second": [0.5, 0.5, 0.5]}}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_matrices_are_multiplied_at_some_speed(dtype):
+    assert 1e3 < matmul_ceiling([(8, 16, 24)], dtype, CPU) < 1e16
+
+
+def test_the_ceiling_is_the_fastest_of_the_products(monkeypatch):
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(side_by_side.F, "linear", lambda x, weight: clock.pass_by(len(x)))
+    products = [(1, 7, 2), (3, 4, 4), (2, 3, 5)]  # at one second for each row, the channels make the difference
+    assert matmul_ceiling(products, torch.float32, CPU) == 2 * 4 * 4
+
+
+def test_a_cell_takes_the_place_of_its_older_self_alone(tmp_path):
+    path = tmp_path / "new" / "results.json"
+    for name, value in (("b", 1), ("a", 2), ("b", 3)):
+        write_cell(path, name, {"value": value}, lambda cells: ",".join(cells))
+    assert json.loads(path.read_text()) == {"a": {"value": 2}, "b": {"value": 3}}
+    assert path.with_suffix(".md").read_text() == "a,b"
+    assert sorted(file.name for file in path.parent.iterdir()) == ["results.json", "results.md"]
+
+
+def test_a_report_that_fails_leaves_the_numbers_that_were_there(tmp_path):
+    path = tmp_path / "results.json"
+    write_cell(path, "a", {"value": 1}, str)
+    with pytest.raises(ZeroDivisionError):
+        write_cell(path, "b", {"value": 2}, lambda cells: 1 / 0)
+    assert json.loads(path.read_text()) == {"a": {"value": 1}}
+
+
+def test_the_machine_is_described_in_what_json_can_hold():
+    facts = machine()
+    assert json.loads(json.dumps(facts)) == facts
+    assert facts["processor"]
+    assert facts["threads"] == torch.get_num_threads()
+    assert facts["versions"]["torch"] in torch.__version__
+    assert {"torchvision", "timm", "vit-pytorch", "transformers"} <= facts["versions"].keys()

@@ -1,0 +1,124 @@
+"""The comparison of libraries, at a size that takes milliseconds."""
+
+import json
+
+import pytest
+import throughput
+import torch
+from throughput import main
+from throughput_models import LIBRARIES, SIZES, Size, check_same, counted_flops, ours, timm
+
+TINY = Size(16, 4, 24, 2, 3, {"cpu": 2, "cuda": 2})
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Run the benchmark on the tiny size, and return the cells it leaves."""
+    monkeypatch.setitem(SIZES, "tiny", TINY)
+
+    def run(*arguments):
+        main(["--sizes", "tiny", "--rounds", "1", "--output", str(tmp_path), *arguments])
+        return json.loads((tmp_path / "throughput.json").read_text())
+
+    return run
+
+
+def test_the_operations_are_those_counted_by_hand():
+    # 4 patches of 48 numbers, 5 tokens of 2 channels, a hidden layer of 8, 10 classes.
+    projections = 2 * 5 * (2 * 6 + 2 * 2 + 2 * 8 + 8 * 2)
+    attention = 2 * (5 * 5 * 2 + 5 * 5 * 2)
+    assert Size(8, 4, 2, 1, 1, {}).forward_flops() == projections + attention + 2 * 4 * 48 * 2 + 2 * 2 * 10
+
+
+@pytest.mark.parametrize("name", [name for name in LIBRARIES if name != "ours"])
+def test_the_operations_are_those_that_torch_counts_in_other_libraries(name):
+    assert counted_flops(LIBRARIES[name](TINY), TINY) == TINY.forward_flops()
+
+
+def test_ours_computes_no_more_than_the_others():
+    assert 0.5 * TINY.forward_flops() < counted_flops(ours(TINY), TINY) <= TINY.forward_flops()
+
+
+def test_all_models_are_the_same_but_for_that_of_vit_pytorch():
+    models = {name: build(TINY) for name, build in LIBRARIES.items()}
+    check_same(models, TINY)
+    del models["vit-pytorch"].pos_embedding
+    check_same(models, TINY)
+    models["torchvision"] = ours(Size(16, 4, 24, 1, 3, {}))
+    with pytest.raises(ValueError, match=r"same number of parameters: .*'torchvision'"):
+        check_same(models, TINY)
+
+
+def test_models_of_the_same_parameters_and_other_logits_are_not_the_same():
+    with pytest.raises(ValueError, match="logits of ours and timm differ by"):
+        check_same({"ours": ours(TINY), "timm": timm(Size(16, 4, 24, 2, 4, {}))}, TINY)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_training_step_moves_every_weight_and_an_inference_step_none(dtype):
+    images, labels = torch.randn(2, 3, 16, 16), torch.tensor([3, 7])
+    model = ours(TINY)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    throughput.inference_step(model, images, labels, dtype)()
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    throughput.training_step(model, images, labels, dtype)()
+    assert not any(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_it_measures_every_library_in_every_cell(run, tmp_path, capsys):
+    cells = run()
+    kind = throughput.DEVICE.type
+    modes = [(mode, dtype) for mode in ("inference", "train") for dtype in ("bf16", "fp32")]
+    assert list(cells) == [f"tiny {mode} {dtype} eager {kind}" for mode, dtype in modes]
+    for (mode, _), cell in zip(modes, cells.values(), strict=True):
+        assert cell["command"].startswith("python benchmarks/")
+        assert cell["machine"]["date"]
+        assert list(cell["rows"]) == list(LIBRARIES)
+        operations = TINY.forward_flops() * (3 if mode == "train" else 1)
+        for row in cell["rows"].values():
+            low, median, high = row["images_per_second"]
+            assert 0 < low <= median <= high
+            assert row["flops_per_second"] == pytest.approx(median * operations)
+            assert row["of_ceiling"] == pytest.approx(median * operations / cell["ceiling_flops_per_second"])
+            assert row["first_call_seconds"] > 0
+        peers = {name: row["images_per_second"][1] for name, row in cell["rows"].items() if name != "ours"}
+        assert cell["rows"][max(peers, key=peers.get)]["against_best_peer"] == [1, 1, 1]
+    report = (tmp_path / "throughput.md").read_text()
+    assert capsys.readouterr().out.strip() == report.strip()
+    assert [line[3:] for line in report.splitlines() if line.startswith("## ")] == list(cells)
+    assert report.count("\n| transformers | ") == 4
+
+
+def test_a_cell_that_is_measured_again_replaces_itself_alone(run, tmp_path):
+    cells = run("--modes", "inference")
+    old = {name: cell | {"batch": "old"} for name, cell in cells.items()}
+    (tmp_path / "throughput.json").write_text(json.dumps(old))
+    again = run("--modes", "inference", "--dtypes", "bf16", "--batch", "3")
+    assert [cell["batch"] for cell in again.values()] == [3, "old"]
+    assert list(again) == list(cells)
+
+
+def test_a_library_that_is_missing_or_fails_is_a_row_with_the_reason(run, tmp_path, monkeypatch):
+    def missing(size):
+        raise ImportError("No module named 'timm'\nand more")
+
+    def failing(size):
+        model = ours(size)
+        model.forward = lambda images: 1 / 0
+        return model
+
+    monkeypatch.setitem(LIBRARIES, "timm", missing)
+    monkeypatch.setitem(LIBRARIES, "torchvision", failing)
+    (cell,) = run("--modes", "train", "--dtypes", "fp32").values()
+    assert cell["rows"]["timm"] == {"failed": "ImportError: No module named 'timm'"}
+    assert cell["rows"]["torchvision"] == {"failed": "ZeroDivisionError: division by zero"}
+    assert all(cell["rows"][name]["images_per_second"][0] > 0 for name in ("ours", "vit-pytorch", "transformers"))
+    assert "| timm | ImportError: No module named 'timm' |" in (tmp_path / "throughput.md").read_text()
+
+
+def test_sizes_for_a_gpu_are_refused_without_one(run, monkeypatch, capsys):
+    monkeypatch.setattr(throughput, "DEVICE", torch.device("cpu"))
+    with pytest.raises(SystemExit):
+        run("--sizes", "384x12-p2-32")
+    assert "384x12-p2-32 is made for a GPU" in capsys.readouterr().err
