@@ -1,7 +1,8 @@
 # make demo       train on handwritten digits, 2 minutes, no download
 # make test       lint and all tests
 # make cifar10    the 10-minute CIFAR-10 run (DATA=folder for images of your own)
-# make bench      time Lightning against a bare loop
+# make bench      speed: five libraries, the data path, Lightning against a bare loop
+# make bench-accuracy    train the 10-minute recipe and its baseline, 3 seeds each, an hour (DATA=folder)
 # make bench-attention   compare all attention mechanisms, half an hour (DATA=folder to train on images)
 # make bench-explain     train, then score all maps of attention, half an hour (DATA=folder)
 # make notebook   open the notebooks in Jupyter
@@ -14,7 +15,7 @@ SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
 	$$p -c '$(SUITABLE)' 2>/dev/null && command -v $$p && break; done)
 
-.PHONY: demo test test-fast cifar10 bench bench-attention bench-explain notebook lint
+.PHONY: demo test test-fast cifar10 bench bench-accuracy bench-attention bench-explain notebook lint
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed-train
@@ -31,8 +32,18 @@ test-fast: $(VENV)/installed-test
 cifar10: $(VENV)/installed-train
 	$(BIN)/python train.py fit --config configs/cifar10_quick.yaml $(if $(DATA),--data ImageFolder --data.root $(DATA))
 
-bench: $(VENV)/installed-train
+bench: $(VENV)/installed-test
+	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/results_page.py
+
+# Ten minutes a seed: three of ours, then three of timm's model with torchvision's loader.
+bench-accuracy: $(VENV)/installed-test
+	$(if $(DATA),,$(error name a folder of images: make bench-accuracy DATA=data/cifar10-jpeg))
+	$(BIN)/python benchmarks/accuracy.py configs/cifar10_quick.yaml --data $(DATA)
+	$(BIN)/python benchmarks/baseline.py --data $(DATA)
+	$(BIN)/python benchmarks/results_page.py
 
 bench-attention: $(VENV)/installed-train
 	$(BIN)/python benchmarks/attention.py $(if $(DATA),--data $(DATA))

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from labels import label_points
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox
 
 MEASURED = "forward and backward"
 # Okabe and Ito's palette: told apart by colour-blind readers.
@@ -31,7 +31,7 @@ def draw_accuracy(result: dict[str, Any], path: Path) -> None:
     slowest, fastest = (choose(seconds for seconds, _ in points.values()) for choose in (max, min))
     axes.set_xlim(fastest - 0.1 * slowest, 1.1 * slowest)
     axes.set(xlabel="seconds of training (the same number of steps)", ylabel="test accuracy, %")
-    _label(axes, points)
+    label_points(axes, points)
     axes.legend(frameon=False)
     _plain(axes)
     figure.savefig(path, dpi=120)
@@ -68,25 +68,6 @@ def _line(axes: Axes, result: dict[str, Any], name: str, what: str, scale: float
     points = [(tokens, scale * cost[what][MEASURED]) for tokens, cost in costs.items()]
     points = [(tokens, value) for tokens, value in points if what == "seconds" or value >= 1]
     axes.plot(*zip(*points, strict=True), label=name, **style)
-
-
-def _label(axes: Axes, points: dict[str, tuple[float, float]]) -> None:
-    """Write each name beside its point, where it lies on no other point or name."""
-    axes.figure.draw_without_rendering()
-    centres = axes.transData.transform(list(points.values()))
-    taken = [Bbox.from_bounds(x - 7, y - 7, 14, 14) for x, y in centres]
-    near = [("left", 7, 0), ("right", -7, 0), ("center", 0, 9), ("center", 0, -9)]
-    places = near + [(side, right, 2 * up) for side, right, up in near[2:]] + [("left", 5, 9), ("left", 5, -9)]
-    for name, point in points.items():
-        for side, right, up in places:
-            style = {"ha": side, "va": "center", "fontsize": 9}
-            text = axes.annotate(name, point, xytext=(right, up), textcoords="offset points", **style)
-            box = text.get_window_extent()
-            if not any(box.overlaps(other) for other in taken):
-                break
-            text.set_visible(False)
-        text.set_visible(True)
-        taken.append(box)
 
 
 def _plain(axes: Axes) -> None:

@@ -1,25 +1,35 @@
 """How much of a training epoch is not forward, backward and step.
 
 Trains the same model at the same batch size twice, in alternating rounds in one process: through Lightning with
-the data path, augmentation, logging and callbacks of a real run, and in a bare loop on one fixed batch. Prints the
-images per second of both and the median of their ratios.
+the data path, augmentation, logging and callbacks of a real run, and in a bare loop on one fixed batch. A cell is a
+precision and a device; it is written to overhead.json and overhead.md, in the place of an older one.
 
-    python benchmarks/overhead.py [--rounds 5] [--batches 40]
+    python benchmarks/overhead.py [--rounds 5] [--batches 40] [--output benchmarks/results]
 """
 
 import argparse
-import json
-import statistics
 import sys
 import tempfile
 import time
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from lightning import Callback, Trainer
-from side_by_side import DEVICE, machine, synchronise
+from side_by_side import (
+    DEVICE,
+    RESULTS,
+    command,
+    compared,
+    machine,
+    made,
+    markdown_table,
+    spread,
+    synchronise,
+    write_cell,
+)
 from torch import Tensor
 
 from vit.data.loader import MemoryLoader
@@ -33,6 +43,13 @@ from vit.training.record import RunRecord
 BATCH = 128
 MODEL = {"embed_dim": 96, "depth": 6, "num_heads": 3, "mlp_ratio": 2.0, "pool": "cls+mean"}
 AUGMENTATION = {"crop_padding": 4, "flip": True}
+
+REPORT = """# A real epoch against a bare loop
+
+The model of configs/cifar10_quick.yaml, batches of 128: through Lightning with data path, augmentation, logging and
+callbacks, and in a loop of forward, backward and step on one fixed batch. They take turns in one process; numbers are
+medians over the rounds, with quartiles.
+"""
 
 
 class RandomImages(ImageDataModule):
@@ -65,6 +82,7 @@ def lightning_epoch(batches: int, precision: str, folder: Path) -> float:
     clock = Clock()
     trainer = Trainer(
         max_steps=batches + Clock.WARM_UP,
+        limit_val_batches=0,
         precision=precision,
         callbacks=[SeededSteps(0), StopAtNaN(), record, clock],
         gradient_clip_val=1.0,
@@ -106,28 +124,43 @@ def _fixed_batch() -> tuple[Tensor, Tensor]:
     return images.to(DEVICE), labels.to(DEVICE)
 
 
-def main() -> None:
-    """Alternate the two, and print what came out."""
+def report(cells: dict[str, Any]) -> str:
+    """All cells as Markdown."""
+    parts = [REPORT]
+    for name, cell in cells.items():
+        parts.append(f"## {name}\n\n{cell['rounds']} rounds of {cell['batches']} batches. {made(cell)}\n")
+        readable = [
+            {
+                "training": who,
+                "images per second": spread(row["images_per_second"], ",.0f"),
+                "against the bare loop": spread(row["against_best_peer"], ".3f"),
+            }
+            for who, row in cell["rows"].items()
+        ]
+        parts.append(markdown_table(readable) + "\n")
+    return "\n".join(parts)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Alternate the two, write and print what came out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="pairs of measurements")
     parser.add_argument("--batches", type=int, default=40, help="batches of 128 images per measurement")
-    options = parser.parse_args()
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    options = parser.parse_args(arguments)
     precision = fastest_precision("auto")
-    with_lightning, bare = [], []
+    cell: dict[str, Any] = {"command": command(), "machine": machine()}
+    speeds: dict[str, list[float]] = {"Lightning": [], "bare loop": []}
     for _ in range(options.rounds):
         with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
-            with_lightning.append(lightning_epoch(options.batches, precision, Path(folder)))
-        bare.append(bare_loop(options.batches, precision))
-    ratios = [one / other for one, other in zip(with_lightning, bare, strict=True)]
-    result = {
-        "lightning_images_per_second": round(statistics.median(with_lightning), 1),
-        "bare_images_per_second": round(statistics.median(bare), 1),
-        "ratio": round(statistics.median(ratios), 3),
-        "ratios": [round(ratio, 3) for ratio in ratios],
-        "precision": precision,
-        "machine": machine(),
-    }
-    print(json.dumps(result, indent=2))
+            speeds["Lightning"].append(lightning_epoch(options.batches, precision, Path(folder)))
+        speeds["bare loop"].append(bare_loop(options.batches, precision))
+    seconds_per_image = {name: [1 / speed for speed in each] for name, each in speeds.items()}
+    cell |= {"rounds": options.rounds, "batches": options.batches}
+    cell |= {"rows": compared(seconds_per_image, 1, ["bare loop"])}
+    path = options.output / "overhead.json"
+    write_cell(path, f"{precision} {DEVICE.type}", cell, report)
+    print(path.with_suffix(".md").read_text())
 
 
 if __name__ == "__main__":

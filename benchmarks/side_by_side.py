@@ -50,12 +50,18 @@ def command() -> str:
 def made(cell: dict[str, Any]) -> str:
     """The command and the machine of a cell of results, as a sentence."""
     facts = cell["machine"]
-    versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
-    place = f"{facts['gpu']} with " if facts["gpu"] else ""
+    others = ", ".join(f"{name} {number}" for name, number in facts["versions"].items() if name != "torch")
     return (
-        f"Made by `{cell['command']}` on {place}{facts['threads']} threads of {facts['processor']}, load "
-        f"{facts['load']} before, Python {facts['python']}, {versions}, {facts['date']}."
+        f"Made by `{cell['command']}` on {place(facts)}, load {facts['load']} before, Python {facts['python']}, "
+        f"{others}, {facts['date']}."
     )
+
+
+def place(facts: dict[str, Any]) -> str:
+    """A machine and its PyTorch in a few words."""
+    gpu = f"{facts['gpu']} with " if facts["gpu"] else ""
+    threads = "1 thread" if facts["threads"] == 1 else f"{facts['threads']} threads"
+    return f"{gpu}{threads} of {facts['processor']}, torch {facts['versions']['torch']}"
 
 
 def interleaved(
@@ -143,6 +149,26 @@ def spread(three: list[float] | None, form: str) -> str:
     '3.0 (2.0 to 4.0)'
     """
     return "{1:{0}} ({2:{0}} to {3:{0}})".format(form, three[1], three[0], three[2]) if three else ""
+
+
+def speed(three: list[float] | None) -> str:
+    """Quartiles of images per second as text, nothing for None.
+
+    >>> speed([1234.5, 130000.0, 131234.5]), speed([2.84, 3.21, 4.0])
+    ('130,000 (1,234 to 131,234)', '3.2 (2.8 to 4.0)')
+    """
+    return spread(three, ",.0f" if three and three[1] >= 100 else ",.1f")
+
+
+def plus_minus(values: list[float], form: str) -> str:
+    """Mean and sample standard deviation as text, the value alone if there is one, nothing if there is none.
+
+    >>> plus_minus([1.0, 2.0, 3.0], "+.1f"), plus_minus([2.0], ".1f"), plus_minus([], ".1f")
+    ('+2.0 ± 1.0', '2.0', '')
+    """
+    if len(values) < 2:
+        return f"{values[0]:{form}}" if values else ""
+    return f"{statistics.mean(values):{form}} ± {statistics.stdev(values):{form.removeprefix('+')}}"
 
 
 def matmul_ceiling(products: Iterable[tuple[int, int, int]], dtype: torch.dtype, device: torch.device) -> float:

@@ -29,6 +29,7 @@ from side_by_side import (
     markdown_table,
     matmul_ceiling,
     repeated,
+    speed,
     spread,
     timed,
     write_cell,
@@ -154,7 +155,7 @@ def _readable(library: str, row: dict[str, Any]) -> dict[str, str]:
         return {"library": library, "images per second": row["failed"]}
     return {
         "library": library,
-        "images per second": spread(row["images_per_second"], ",.4g"),
+        "images per second": speed(row["images_per_second"]),
         "against the best peer": spread(row.get("against_best_peer"), ".2f"),
         "TFLOP/s": f"{row['flops_per_second'] / 1e12:.3g}",
         "of the ceiling": f"{row['of_ceiling']:.0%}",

@@ -160,6 +160,27 @@ def test_with_mixup_and_cutmix_each_batch_gets_one_of_them():
     assert 5 < sum(cut) < 24
 
 
+def test_whether_a_batch_is_mixed_is_asked_before_each():
+    answers = iter([True, False, True])
+    chain = Augment(13, crop_padding=2, mixup=0.8, mixing=lambda: next(answers))
+    shapes = []
+    for _ in range(3):
+        with seeded(7):
+            images, targets = chain(noise(), LABELS)
+        shapes.append((images.dtype, tuple(targets.shape)))
+    assert shapes == [(torch.float32, (13, 13)), (torch.uint8, (13,)), (torch.float32, (13, 13))]
+
+
+def test_a_batch_that_is_no_longer_mixed_is_augmented_as_it_would_have_been_without_mixing():
+    options = {"crop_padding": 2, "flip": True, "policy": "randaugment", "erasing": 0.5}
+    with seeded(7):
+        images, labels = Augment(13, **options, mixup=0.8, cutmix=1.0, mixing=lambda: False)(noise(), LABELS)
+    with seeded(7):
+        expected, _ = Augment(13, **options)(noise(), LABELS)
+    assert torch.equal(images, expected)
+    assert torch.equal(labels, LABELS)
+
+
 def test_nothing_asked_for_changes_nothing():
     images, labels = Augment(13)(noise(), LABELS)
     assert torch.equal(images, noise())

@@ -128,6 +128,29 @@ def test_each_augmentation_reaches_the_training_batches(option):
     assert not torch.equal(epoch(**option), epoch())
 
 
+@pytest.mark.parametrize("mix", [{"mixup": 0.8}, {"cutmix": 1.0}])
+def test_batches_are_mixed_until_a_share_of_the_training_is_done(mix):
+    data = ready(batch_size=5, mix_until=0.6, **mix)
+    batches, mixed = iter(data.train_dataloader()), []
+    for data.progress in (0.0, 0.3, 0.59, 0.6, 0.9, 1.0):
+        _, targets = next(batches)
+        mixed.append(targets.shape == (5, 3))
+    assert mixed == [True, True, True, False, False, False]
+
+
+def test_batches_are_mixed_to_the_end_and_beyond_if_nothing_else_is_asked_for():
+    data = ready(batch_size=5, mixup=0.8)
+    data.progress = 1.0
+    _, targets = next(iter(data.train_dataloader()))
+    assert targets.shape == (5, 3)
+
+
+@pytest.mark.parametrize("share", [-0.1, 0.0, 1.1])
+def test_mixing_until_a_share_outside_zero_to_one_is_an_error(share):
+    with pytest.raises(ValueError, match=rf"^mix_until \({share}\) must be in \(0, 1\]: .* set mixup and cutmix to 0$"):
+        Toy(mix_until=share)
+
+
 @pytest.mark.parametrize("stage", ["val", "test"])
 def test_evaluation_sees_each_image_once_in_order_and_as_it_is(stage):
     data = ready(batch_size=3, crop_padding=2, flip=True, policy="randaugment", erasing=1.0, mixup=0.8, cutmix=1.0)

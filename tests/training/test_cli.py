@@ -15,6 +15,7 @@ TINY = [
     *("--model.depth", "2", "--model.num_heads", "2", "--trainer.accelerator", "cpu"),
     *("--trainer.precision", "32-true", "--trainer.log_every_n_steps", "5", "--trainer.max_epochs", "2"),
 ]
+PLAIN = ["--trainer.accelerator", "cpu", "--trainer.precision", "32-true"]
 RESULTS = {
     *("test_accuracy", "val_accuracy", "epochs", "seconds", "images_per_second", "parameters", "seed"),
     *("command", "device", "torch"),
@@ -125,6 +126,57 @@ def test_a_checkpoint_is_evaluated_without_a_config_and_gives_the_same_number(ru
     after = results(finished)
     assert after[name] == pytest.approx(before[name])
     assert (after["epochs"], after["steps"], after["command"]) == (before["epochs"], 24, before["command"])
+
+
+def test_a_test_over_views_of_the_images_tells_the_accuracy_with_and_without_them(run, finished, capsys):
+    before = results(finished)
+    assert (before["test_accuracy_views"], before["test_views"]) == (None, "none")
+    path = finished / "checkpoints/last.ckpt"
+    capsys.readouterr()
+    cli = run("test", "--ckpt_path", path, *PLAIN, "--model.test_views", "flip")
+    after = results(finished)
+    assert after["test_accuracy"] == before["test_accuracy"]
+    assert after["test_views"] == "flip"
+
+    model, digits = vit.load(path), cli.datamodule.sets["test"]
+    images = (digits.images / 255 - model.pretrained_cfg["mean"][0]) / model.pretrained_cfg["std"][0]
+    with torch.no_grad():
+        logits = (model(images) + model(images.flip(-1))) / 2
+    with_views = (logits.argmax(dim=1) == digits.labels).double().mean().item()
+    assert with_views != before["test_accuracy"], "else this shows nothing"
+    assert after["test_accuracy_views"] == pytest.approx(with_views)
+    assert cli.trainer.callback_metrics["test_accuracy_views"].item() == pytest.approx(with_views)
+    printed = capsys.readouterr().out
+    assert f"test_accuracy: {100 * before['test_accuracy']:.2f} %\n" in printed
+    assert f"test_accuracy_views: {100 * with_views:.2f} % (test_views flip)\n" in printed
+
+
+def test_the_test_at_the_end_of_a_run_takes_views_if_asked_for_and_its_checkpoint_remembers(run, finished, folder):
+    run("fit", *TINY, "--experiment", "views", "--seed_everything", "3", "--model.test_views", "six")
+    plain, views = results(finished), results(folder / "runs/views/version_0")
+    assert (views["test_accuracy"], views["val_accuracy"]) == (plain["test_accuracy"], plain["val_accuracy"])
+    assert views["test_views"] == "six"
+    assert 0 < views["test_accuracy_views"] <= 1
+    test = ["test", "--ckpt_path", "last", "--experiment", "views", *PLAIN]
+    assert run(*test).model.hparams.test_views == "six"
+    cli = run(*test, "--model.test_views", "none")
+    assert "test_accuracy_views" not in cli.trainer.callback_metrics
+    again = results(folder / "runs/views/version_0")
+    assert again == views | {"test_accuracy_views": None, "test_views": "none"}
+
+
+def test_a_run_from_before_there_were_views_is_tested_as_it_was(run, finished):
+    path = finished / "checkpoints/last.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    del checkpoint["hyper_parameters"]["test_views"], checkpoint["data"]["init_args"]["mix_until"]
+    torch.save(checkpoint, path)
+    before = results(finished)
+    old = {name: value for name, value in before.items() if name not in ("test_views", "test_accuracy_views")}
+    (finished / "results.json").write_text(json.dumps(old))
+    run("test", "--ckpt_path", path, *PLAIN, "--trainer.fast_dev_run", "true")
+    assert results(finished) == old
+    run("test", "--ckpt_path", path, *PLAIN)
+    assert results(finished) == before
 
 
 def test_last_and_best_name_the_newest_run(run, finished):

@@ -15,6 +15,7 @@ REPOSITORY = Path(__file__).parents[2]
 COMMON = [
     *("--data", "ImageFolder", "--data.root", "digits"),
     *("--model.patch_size", "4", "--model.embed_dim", "8", "--model.depth", "2", "--model.num_heads", "2"),
+    *("--model.test_views", "flip"),
     # The true gradient of a key's bias is zero, and AdamW makes whole steps of its rounding errors.
     *("--model.qkv_bias", "false"),
     *("--trainer.accelerator", "cpu", "--trainer.precision", "32-true", "--trainer.max_epochs", "2"),
@@ -92,6 +93,7 @@ def test_validation_and_test_count_every_image_once(one_process, two_processes):
     one, two = (json.loads((run / "results.json").read_text()) for run in (one_process, two_processes))
     assert two["val_accuracy"] == one["val_accuracy"]
     assert two["test_accuracy"] == one["test_accuracy"]
+    assert two["test_accuracy_views"] == one["test_accuracy_views"] is not None
     assert two["devices"] == 2
     assert (two["steps"], two["epochs"]) == (one["steps"], one["epochs"]) == (10, 2.0)
 

@@ -53,6 +53,9 @@ def make_folders(root: Path, splits: dict[str, list[str]]) -> None:
             "differential attention splits each head in halves: its queries' channels (3) must be even",
         ),
         (["--model.ema_decay", "1.5"], "ema_decay (1.5) must be between 0 and 1"),
+        (["--model.optimizer", "sgd"], "optimizer"),
+        (["--model.patch_drop", "1.0"], "patch_drop (1.0) must be in [0, 1)"),
+        (["--model.patch_drop_until", "0"], "patch_drop_until (0.0) must be in (0, 1]"),
         (["--data.crop_padding", "9"], "crop_padding (9) must be smaller than the image (8, 8)"),
         (["--data", "Digitz"], "no data module Digitz: choose one of CIFAR10, CIFAR100, Digits, ImageFolder"),
         (["--data", "Digitz"], "(did you mean Digits?)"),
@@ -60,7 +63,11 @@ def make_folders(root: Path, splits: dict[str, list[str]]) -> None:
         (["--data", "ImageFolder", "--data.root", "nowhere"], "no folder nowhere: name the data by --data.root"),
         (
             ["--trainer.max_epochs", "-1"],
-            "training has no end to decay to: set trainer.max_epochs, max_steps or max_time",
+            "training has no end that warmup, decay cosine could be a share of: set trainer.max_epochs, max_steps",
+        ),
+        (
+            ["--trainer.max_epochs", "-1", "--model.decay", "constant", "--model.warmup", "0", "--data.mix_until", "0.6"],
+            "training has no end that mix_until could be a share of",
         ),
     ],
 )
@@ -196,6 +203,6 @@ def test_predict_without_images(mistake, folder, checkpoint):
 
 
 def test_a_bug_of_ours_keeps_its_traceback(run, monkeypatch):
-    monkeypatch.setattr("vit.training.classifier.adamw", lambda *_: torch.zeros(2) @ torch.zeros(3))
+    monkeypatch.setattr("vit.training.classifier.make_optimizer", lambda *_: torch.zeros(2) @ torch.zeros(3))
     with pytest.raises(RuntimeError):
         run("fit", *TINY)

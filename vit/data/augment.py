@@ -10,6 +10,7 @@ seed it per batch. Letters in the einops patterns: b batch, c channels, h w rows
 """
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -31,6 +32,7 @@ class Augment:
         erasing: Probability that a rectangle of an image is erased.
         mixup: Parameter of the Beta distribution of mixup; 0 leaves it out.
         cutmix: Parameter of the Beta distribution of cutmix; 0 leaves it out. With both, a batch gets one of them.
+        mixing: Asked before each batch whether it is to be mixed, as mixing may end before the training does.
     """
 
     def __init__(
@@ -43,11 +45,13 @@ class Augment:
         erasing: float = 0.0,
         mixup: float = 0.0,
         cutmix: float = 0.0,
+        mixing: Callable[[], bool] = lambda: True,
     ) -> None:
         self.crop_padding = crop_padding
         self.flip = flip
         self.policy = {"none": None, "randaugment": RandAugment(), "trivialaugment": TrivialAugment()}[policy]
         self.erasing = erasing
+        self.mixing = mixing
         self.mixes: list[v2.Transform] = []
         if mixup > 0:
             self.mixes.append(v2.MixUp(alpha=float(mixup), num_classes=num_classes))
@@ -62,7 +66,7 @@ class Augment:
             images = self.policy(images)
         if self.erasing > 0:
             images = erase(images, self.erasing)
-        if self.mixes:
+        if self.mixes and self.mixing():
             mix = self.mixes[int(torch.randint(len(self.mixes), ()))]
             images, labels = mix(images.float() / 255, labels)
         return images, labels

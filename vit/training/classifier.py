@@ -10,12 +10,14 @@ from lightning.pytorch.callbacks import Timer
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 
+from vit.data.module import ImageDataModule
 from vit.model import VisionTransformer
 from vit.training.ema import EMA
 from vit.training.evaluation import Evaluation
 from vit.training.initialization import Init, mimetic_attention
 from vit.training.optimizer import Optimizer, make_optimizer
 from vit.training.schedule import Decay, learning_rate_factor
+from vit.training.views import WEIGHTS, Views, classify_views
 from vit.weights import check_same_tensors
 
 
@@ -39,8 +41,13 @@ class ViTClassifier(LightningModule):
         label_smoothing: Share of the target spread evenly over all classes, in [0, 1).
         ema_decay: Weight of the past in the moving average of the weights, such as 0.999, which is then what gets
             evaluated and saved; None evaluates the weights themselves.
+        patch_drop_until: Share of the training after which patch_drop leaves out no more patches, in (0, 1]: the end
+            on whole images makes good for what was missed (Li et al. 2023 tune FLIP so).
         init: Start of the attention weights: uniform after Glorot, or "mimetic", near what trained attention looks
             like, which learns more per image.
+        test_views: Views of a test image over which logits are averaged for a second accuracy, test_accuracy_views: the
+            image and its mirror image ("flip"), or both also shifted by a pixel to two sides ("six"); "none" measures
+            only test_accuracy, which is always that of the images as they are.
         compile: Whether the blocks are compiled by torch.compile: slower to start, faster per step on GPUs.
         vit_kwargs: Arguments of the VisionTransformer.
     """
@@ -59,14 +66,22 @@ class ViTClassifier(LightningModule):
         decay: Decay = "cosine",
         label_smoothing: float = 0.0,
         ema_decay: float | None = None,
+        patch_drop_until: float = 1.0,
         init: Init = "glorot",
+        test_views: Views = "none",
         compile: bool = False,
         **vit_kwargs: Any,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
+        if not 0 < patch_drop_until <= 1:
+            raise ValueError(
+                f"patch_drop_until ({patch_drop_until}) must be in (0, 1]: to leave out none, set patch_drop to 0"
+            )
         if init not in ("glorot", "mimetic"):
             raise ValueError(f"unknown init {init!r}: choose 'glorot' or 'mimetic'")
+        if test_views not in WEIGHTS:
+            raise ValueError(f"unknown test_views {test_views!r}: choose 'none', 'flip' or 'six'")
         self.vit = VisionTransformer(**vit_kwargs)
         if init == "mimetic":
             mimetic_attention(self.vit)
@@ -77,6 +92,7 @@ class ViTClassifier(LightningModule):
         self.evaluation: Evaluation | None = None
         self.total_steps = math.inf
         self.timer: Timer | None = None
+        self.data: ImageDataModule | None = None
 
     def configure_model(self) -> None:
         """Shard the blocks where the strategy says so, then compile them; called again, it does nothing."""
@@ -102,7 +118,7 @@ class ViTClassifier(LightningModule):
             )
         optimizer = make_optimizer(hp.optimizer, self.vit, hp.lr, hp.weight_decay, hp.betas, hp.layer_decay)
         scheduler = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: learning_rate_factor(self.progress(step), hp.warmup, hp.decay)
+            optimizer, lambda step: learning_rate_factor(self._note_progress(step), hp.warmup, hp.decay)
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
@@ -114,6 +130,15 @@ class ViTClassifier(LightningModule):
             # Processes must agree to the last bit, or their weights drift apart.
             by_time = self.trainer.strategy.broadcast(elapsed) / self.timer._duration
         return min(1.0, max(step / self.total_steps, by_time))
+
+    def _note_progress(self, step: int) -> float:
+        """The progress, of which model and data hear, too: what is hard for them may end before the training does."""
+        progress = self.progress(step)
+        if progress >= self.hparams.patch_drop_until < 1:
+            self.vit.patch_drop.rate = 0.0
+        if self.data is not None:
+            self.data.progress = progress
+        return progress
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify images, uint8 or float in [0, 1]: (B, C, H, W) -> (B, num_classes)."""
@@ -140,9 +165,27 @@ class ViTClassifier(LightningModule):
         # checkpoint how far into the epoch that one was.
         self.total_steps = self.trainer.estimated_stepping_batches
         self.timer = next((callback for callback in self.trainer.callbacks if isinstance(callback, Timer)), None)
-        if self.hparams.decay != "constant" and math.isinf(self.total_steps) and self.timer is None:
-            raise ValueError("training has no end to decay to: set trainer.max_epochs, max_steps or max_time")
+        self.data = self.trainer.datamodule if isinstance(self.trainer.datamodule, ImageDataModule) else None
+        self._check_end()
+        # From here on the schedule does it, after each step and before the next batch is made.
+        self._note_progress(self.trainer.global_step)
         self._reset_loss()
+
+    def _check_end(self) -> None:
+        """Raise a ValueError if something is a share of a training without an end."""
+        hp = self.hparams
+        shares = {
+            "warmup": hp.warmup > 0,
+            f"decay {hp.decay}": hp.decay != "constant",
+            "patch_drop_until": hp.patch_drop_until < 1,
+            "mix_until": self.data is not None and self.data.mix_until < 1,
+        }
+        wanted = [name for name, is_wanted in shares.items() if is_wanted]
+        if wanted and math.isinf(self.total_steps) and self.timer is None:
+            raise ValueError(
+                f"training has no end that {', '.join(wanted)} could be a share of: set trainer.max_epochs, max_steps "
+                "or max_time"
+            )
 
     def _reset_loss(self) -> None:
         self.loss_sum = torch.zeros((), device=self.device)
@@ -167,11 +210,15 @@ class ViTClassifier(LightningModule):
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add a batch to the evaluation."""
-        self.validation_step(batch, batch_idx)
+        images, labels = batch
+        logits, of_views = classify_views(self, images, self.hparams.test_views)
+        self.evaluation.update(logits, labels, images, of_views)
 
     def on_test_epoch_end(self) -> None:
         """Log accuracy and loss over all processes."""
         self._log_evaluation("test")
+        if self.hparams.test_views != "none":
+            self.log("test_accuracy_views", self.evaluation.accuracy_views, prog_bar=True, sync_dist=True)
 
     def _log_evaluation(self, split: str) -> None:
         for tensor in self.evaluation.sums():

@@ -194,6 +194,9 @@ class ViTCLI(LightningCLI):
         for name in ("val_accuracy", "test_accuracy"):
             if results[name] is not None:
                 print(f"{name}: {100 * results[name]:.2f} %")
+        of_views = results.get("test_accuracy_views")  # which an older record does not have
+        if of_views is not None:
+            print(f"test_accuracy_views: {100 * of_views:.2f} % (test_views {results['test_views']})")
         print(f"run folder: {self.run_folder}")
         for name in ("results.json", "curves.png", "confusion_matrix.png", "mistakes.png", "attention.png"):
             if (self.run_folder / name).exists():

@@ -20,10 +20,17 @@ class Evaluation:
     def __init__(self, num_classes: int, device: torch.device) -> None:
         self.confusion = torch.zeros(num_classes, num_classes, dtype=torch.long, device=device)
         self.loss_sum = torch.zeros((), dtype=torch.double if device.type != "mps" else torch.float, device=device)
+        self.correct_views = torch.zeros((), dtype=torch.long, device=device)
         self.mistakes: list[tuple[float, Tensor, int, int]] = []
 
-    def update(self, logits: Tensor, labels: Tensor, images: Tensor) -> None:
-        """Add a batch: logits (B, classes), labels (B,), images (B, C, H, W)."""
+    def update(self, logits: Tensor, labels: Tensor, images: Tensor, of_views: Tensor | None = None) -> None:
+        """Add a batch: logits (B, classes), labels (B,), images (B, C, H, W).
+
+        ``of_views`` are the mean logits over several views of each image, (B, classes), where these are measured, too;
+        ``accuracy_views`` alone is theirs.
+        """
+        if of_views is not None:
+            self.correct_views += (of_views.argmax(dim=-1) == labels).sum()
         real = labels >= 0
         logits, labels, images = logits[real].float(), labels[real], images[real]
         self.loss_sum += F.cross_entropy(logits, labels, reduction="sum")
@@ -40,7 +47,7 @@ class Evaluation:
 
     def sums(self) -> list[Tensor]:
         """The tensors that have to be summed over processes."""
-        return [self.confusion, self.loss_sum]
+        return [self.confusion, self.loss_sum, self.correct_views]
 
     @property
     def count(self) -> int:
@@ -51,6 +58,11 @@ class Evaluation:
     def accuracy(self) -> float:
         """Share of the images that were classified correctly."""
         return self.confusion.diagonal().sum().item() / max(self.count, 1)
+
+    @property
+    def accuracy_views(self) -> float:
+        """Share of the images whose views were, on average, classified correctly."""
+        return self.correct_views.item() / max(self.count, 1)
 
     @property
     def loss(self) -> float:

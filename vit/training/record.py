@@ -16,6 +16,9 @@ from vit.training.examples import draw_rollout
 from vit.training.figures import draw_confusion, draw_curves, draw_mistakes
 from vit.training.flop import training_flop
 
+# What results.json begins with, as long as nothing is measured.
+ACCURACIES = {"test_accuracy": None, "test_accuracy_views": None, "test_views": "none", "val_accuracy": None}
+
 
 class RunRecord(Callback):
     """Keep what a run measured, in its checkpoints and as ``results.json`` with pictures in its folder.
@@ -112,9 +115,12 @@ class RunRecord(Callback):
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the test accuracy into the record, and draw its pictures."""
-        self.measured["test_accuracy"] = pl_module.evaluation.accuracy
+        evaluation, views = pl_module.evaluation, pl_module.hparams.test_views
+        self.measured["test_accuracy"] = evaluation.accuracy
+        self.measured["test_accuracy_views"] = None if views == "none" else evaluation.accuracy_views
+        self.measured["test_views"] = views
         self._write(trainer, pl_module)
-        self._draw_evaluation(pl_module.evaluation, trainer, "test")
+        self._draw_evaluation(evaluation, trainer, "test")
         self._draw_attention(trainer, pl_module, "test")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -136,7 +142,7 @@ class RunRecord(Callback):
         path = self.folder / "results.json"
         results = json.loads(path.read_text()) if path.exists() else {}
         results |= self.facts if not results or trainer.state.fn == TrainerFn.FITTING else {}
-        results |= {name: self.measured[name] for name in ("val_accuracy", "test_accuracy") if name in self.measured}
+        results |= {name: self.measured[name] for name in ACCURACIES if name in self.measured}
         if self.measured["images"]:
             results |= {
                 "epochs": round(self._epoch(trainer), 2),
@@ -155,7 +161,7 @@ class RunRecord(Callback):
         results.pop("stopped", None)
         if stopped:
             results["stopped"] = stopped
-        ordered = {"test_accuracy": None, "val_accuracy": None} | results
+        ordered = ACCURACIES | results
         self.folder.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".unfinished")
         unfinished.write_text(json.dumps(ordered, indent=2) + "\n")

@@ -1,0 +1,140 @@
+"""How accurate a recipe is: the same training under several seeds, mean and spread.
+
+Each seed is one `python train.py fit --config RECIPE --seed_everything SEED` in a process of its own, and what counts
+is what its results.json says: the weights of the last step, on test images that are read once. A cell is a recipe, a
+device and a seed; it is written to accuracy.json and accuracy.md as soon as the run ends, in the place of an older one.
+A seed that fails is one line on stderr, and the next one goes on.
+
+    python benchmarks/accuracy.py configs/cifar10_quick.yaml --data data/cifar10-jpeg [--seeds 0 1 2] [--name NAME]
+        [--output benchmarks/results] [-- further arguments for train.py]
+"""
+
+import argparse
+import re
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from side_by_side import RESULTS, machine, markdown_table, place, plus_minus, write_cell
+from training_runs import TrainingError, train
+
+KEPT = (
+    *("test_accuracy", "test_accuracy_views", "test_views", "val_accuracy", "epochs", "steps", "seconds", "petaflop"),
+    *("images_per_second", "parameters", "device", "precision", "seed", "data", "command"),
+)
+# Column of the tables: key in a cell, what it is multiplied by, format.
+COLUMNS = {
+    "test accuracy, %": ("test_accuracy", 100, ".2f"),
+    "with views, %": ("test_accuracy_views", 100, ".2f"),
+    "validation accuracy, %": ("val_accuracy", 100, ".2f"),
+    "seconds": ("seconds", 1, ",.0f"),
+    "petaFLOP": ("petaflop", 1, ".3g"),
+    "epochs": ("epochs", 1, ".3g"),
+    "images/s": ("images_per_second", 1, ",.0f"),
+}
+
+REPORT = """# Accuracy of whole trainings
+
+Each seed is a training of its own, judged by the weights of its last step on test images that are read once. "With
+views": logits averaged over views of a test image, such as its mirror image. petaFLOP: three forward passes of matrix
+products for each image seen. ± is the sample standard deviation over the seeds.
+"""
+
+
+def arguments_of(config: str, data: Path | None, seed: int, further: list[str]) -> list[str]:
+    """What follows `python train.py fit` in the training of one seed."""
+    images = ["--data", "ImageFolder", "--data.root", str(data)] if data else []
+    return ["--config", config, "--seed_everything", str(seed), *images, *further]
+
+
+def cell_name(cell: dict[str, Any]) -> str:
+    """The name of a cell: recipe, device and seed."""
+    return f"{recipe_name(cell)}, seed {cell['seed']}"
+
+
+def recipe_name(cell: dict[str, Any]) -> str:
+    """A recipe and where it ran: "cifar10_quick, cpu"; seconds are not the same elsewhere, and so nothing else is."""
+    return f"{cell['recipe']}, {cell['device'].split(',')[0]}"
+
+
+def recipes(cells: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The cells of each recipe, by its name."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for cell in sorted(cells.values(), key=lambda cell: cell["seed"]):
+        groups.setdefault(recipe_name(cell), []).append(cell)
+    return dict(sorted(groups.items()))
+
+
+def values(group: list[dict[str, Any]], key: str, scale: float = 1.0) -> list[float]:
+    """A number of each cell that has it."""
+    return [scale * cell[key] for cell in group if cell.get(key) is not None]
+
+
+def mean(group: list[dict[str, Any]], key: str) -> float:
+    """The mean of a number over seeds; minus infinity where there is none, which sorts last."""
+    return statistics.mean(values(group, key) or [float("-inf")])
+
+
+def summary(group: list[dict[str, Any]]) -> dict[str, str]:
+    """Mean and spread of all columns over the seeds of a recipe."""
+    return {title: plus_minus(values(group, key, scale), form) for title, (key, scale, form) in COLUMNS.items()}
+
+
+def origins(group: list[dict[str, Any]]) -> str:
+    """The commands behind a recipe, which differ in the seed, the machines and the dates, as sentences."""
+    made = {}
+    for cell in group:
+        typed = re.sub(r"(--seed_everything[= ])\S+", r"\g<1>SEED", cell["command"])
+        made.setdefault((typed, place(cell["machine"])), set()).add(cell["machine"]["date"])
+    return " ".join(f"`{typed}` on {where}, {', '.join(sorted(dates))}." for (typed, where), dates in made.items())
+
+
+def report(cells: dict[str, Any]) -> str:
+    """All cells as Markdown."""
+    parts = [REPORT]
+    for name, group in recipes(cells).items():
+        rows = [{"seed": str(cell["seed"]), **summary([cell]), "date": cell["machine"]["date"]} for cell in group]
+        if len(group) > 1:
+            rows.append({"seed": "**mean**", **summary(group)})
+        views = {cell["test_views"] for cell in group if cell.get("test_accuracy_views") is not None}
+        parts.append(f"## {name}\n\n{markdown_table(rows)}\n")
+        parts.append("{parameters:,} parameters, {precision}, {data}.".format(**group[-1]))
+        parts += [f"Views: {', '.join(sorted(views))}."] if views else []
+        parts.append(f"{origins(group)}\n")
+    return "\n".join(parts)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train and write seed by seed, and print all cells there are."""
+    typed = sys.argv[1:] if arguments is None else arguments
+    ours = typed.index("--") if "--" in typed else len(typed)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", help="the recipe, a file such as configs/cifar10_quick.yaml")
+    parser.add_argument("--data", type=Path, help="class folders of images, instead of the data that the recipe names")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="(default: 0 1 2)")
+    parser.add_argument("--name", help="what to call the recipe (default: the name of its file)")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    options = parser.parse_args(typed[:ours])
+    recipe = options.name or Path(options.config).stem
+    path, failed = options.output / "accuracy.json", 0
+    for seed in options.seeds:
+        before = machine()
+        try:
+            results = train(
+                f"{recipe} seed {seed}", arguments_of(options.config, options.data, seed, typed[ours + 1 :])
+            )
+        except TrainingError as error:
+            print(f"error: {error}", file=sys.stderr)
+            failed += 1
+            continue
+        cell = {"recipe": recipe} | {key: results[key] for key in KEPT if key in results} | {"machine": before}
+        write_cell(path, cell_name(cell), cell, report)
+    if path.exists():
+        print(path.with_suffix(".md").read_text())
+    if failed:
+        raise SystemExit(f"error: {failed} of {len(options.seeds)} seeds failed")
+
+
+if __name__ == "__main__":
+    main()

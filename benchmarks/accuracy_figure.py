@@ -1,0 +1,99 @@
+"""The plot of results_page.py: test accuracy against the floating-point operations of the training."""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from accuracy import mean, values
+from labels import label_points
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# Okabe and Ito's palette: told apart by colour-blind readers. Kind of a point: colour, marker, name in the legend.
+KINDS = {
+    "measured": ("#0072B2", "o", "ours, mean and deviation over seeds"),
+    "peer": ("#009E73", "s", "other libraries, measured beside ours"),
+    "pure": ("#D55E00", "D", "published, plain ViT"),
+    "other": ("#8a8a8a", "^", "published, hybrids and convolutional"),
+}
+ACCURACIES = [20, 40, 50, 60, 70, 75, 80, 85, 90, 92, 94, 95, 96, 97, 98, 99]
+
+
+def measured_points(groups: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """A point for each recipe that was trained and tested: name, kind, accuracy with its spread, petaFLOP."""
+    known = {
+        name: group for name, group in groups.items() if values(group, "test_accuracy") and mean(group, "petaflop") > 0
+    }
+    short = [group[0]["recipe"].split(",")[0] for group in known.values()]
+    points = []
+    for (name, group), label in zip(known.items(), short, strict=True):
+        accuracies = values(group, "test_accuracy", 100)
+        points.append(
+            {
+                "name": label if short.count(label) == 1 else name,
+                "kind": "peer" if group[0].get("peer") else "measured",
+                "accuracy": statistics.mean(accuracies),
+                "deviation": statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0,
+                "petaflop": [mean(group, "petaflop")] * 2,
+            }
+        )
+    return points
+
+
+def draw_accuracy(points: list[dict[str, Any]], path: Path) -> Figure:
+    """Test accuracy, on a scale on which halving the mistakes is always the same step, against petaFLOP."""
+    figure = Figure(figsize=(10, 6.6), layout="constrained")
+    axes = figure.subplots()
+    _scales(axes, points)
+    places, styles, ends = {}, {}, []
+    for kind, (color, marker, label) in KINDS.items():
+        chosen = [point for point in points if point["kind"] == kind]
+        here = kind in ("measured", "peer")
+        for point in chosen:
+            x, y, deviation = _middle(point), point["accuracy"], point.get("deviation", 0.0)
+            axes.plot(point["petaflop"], [y, y], color=color, lw=1.2, zorder=2)
+            axes.plot([x, x], [y - deviation, y + deviation], color=color, lw=1.2, zorder=2)
+            text = f"{point['name']}, {y:.1f} %" if here else point["name"]
+            places[text] = x, y
+            styles[text] = {"color": color} | ({"weight": "bold"} if here else {})
+            ends += [(bound, y) for bound in point["petaflop"]] + [(x, y - deviation), (x, y + deviation)]
+        if chosen:
+            middles, accuracies = [_middle(point) for point in chosen], [point["accuracy"] for point in chosen]
+            size = 30 if kind == "other" else 55
+            axes.scatter(middles, accuracies, color=color, marker=marker, s=size, lw=0, label=label, zorder=3)
+    axes.legend(frameon=False, loc="lower right")
+    label_points(axes, places, styles, ends)
+    figure.savefig(path, dpi=160)
+    return figure
+
+
+def _middle(point: dict[str, Any]) -> float:
+    """Where a point lies between the bounds of its petaFLOP."""
+    low, high = point["petaflop"]
+    return (low * high) ** 0.5
+
+
+def _scales(axes: Axes, points: list[dict[str, Any]]) -> None:
+    """Logarithmic axes around all points, in petaFLOP and in mistakes, with readable ticks and a quiet grid."""
+    low, high = (choose(point["accuracy"] for point in points) for choose in (min, max))
+    axes.set_yscale("function", functions=(_from_accuracy, _to_accuracy))
+    axes.set_ylim(_to_accuracy(_from_accuracy(low) - 0.12), _to_accuracy(_from_accuracy(high) + 0.12))
+    shown = [tick for tick in ACCURACIES if axes.get_ylim()[0] <= tick <= axes.get_ylim()[1]]
+    axes.set_yticks(shown, [str(tick) for tick in shown])
+    least, most = (choose(bound for point in points for bound in point["petaflop"]) for choose in (min, max))
+    axes.set(xscale="log", xlim=(least / 3, 6 * most), xlabel="petaFLOP of training", ylabel="test accuracy, %")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axes.minorticks_off()
+    axes.set_title("CIFAR-10 from scratch: accuracy and what it costs", loc="left")
+    axes.grid(color="#e5e5e5", lw=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _from_accuracy(accuracy: np.ndarray | float) -> np.ndarray | float:
+    return -np.log10(np.maximum(100 - np.asarray(accuracy), 1e-3))
+
+
+def _to_accuracy(height: np.ndarray | float) -> np.ndarray | float:
+    return 100 - 10.0 ** -np.asarray(height)

@@ -1,0 +1,182 @@
+"""What the same minutes give to timm's Vision Transformer, torchvision's loader and AdamW: the row beside our recipes.
+
+What a careful user of these libraries writes: the model of configs/cifar10_quick.yaml (96 channels, 6 blocks) from
+timm, JPEG files read by torchvision's ImageFolder and DataLoader with two workers, crop and flip on PIL images, AdamW
+with warm-up and a cosine that the clock drives to zero, label smoothing, gradients clipped, bfloat16 where the hardware
+gains by it. As in our recipe, 4 % of each class of DATA/train are held out and the model trains on the rest; it does
+not validate on the way, which leaves it a little more time. The clock starts when the workers are asked for the first
+batch. The images of DATA/test are read once, at the end. Cells go to accuracy.json, beside those of accuracy.py, as
+soon as a seed is done.
+
+    python benchmarks/baseline.py --data data/cifar10-jpeg [--minutes 10] [--seeds 0 1 2] [--output benchmarks/results]
+"""
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from accuracy import cell_name, report
+from side_by_side import DEVICE, RESULTS, command, machine, write_cell
+from timm.models.vision_transformer import VisionTransformer
+from timm.optim import param_groups_weight_decay
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.flop_counter import FlopCounterMode
+from torchvision import datasets, transforms
+
+from vit.data.cifar import CIFAR10
+from vit.data.split import SPLIT_SEED, stratified_split
+from vit.training.cli import fastest_precision
+from vit.training.schedule import learning_rate_factor
+
+NAME = "timm ViT 96x6, torchvision loader, AdamW"
+BATCH = 128
+WORKERS = 2
+VAL_FRACTION = 0.04
+RATE, WEIGHT_DECAY, WARMUP, LABEL_SMOOTHING, CLIP = 1e-3, 0.05, 0.05, 0.1, 1.0
+
+
+def make_model() -> nn.Module:
+    """A Vision Transformer of timm of the size of configs/cifar10_quick.yaml."""
+    return VisionTransformer(
+        img_size=32, patch_size=4, embed_dim=96, depth=6, num_heads=3, mlp_ratio=2.0, num_classes=CIFAR10.num_classes
+    )
+
+
+def image_sets(root: Path) -> dict[str, Dataset]:
+    """The images of the folder: "train" with augmentation, "val" held out of it, "test"."""
+    numbers = [transforms.ToTensor(), transforms.Normalize(CIFAR10.mean, CIFAR10.std)]
+    plain = transforms.Compose(numbers)
+    augmented = transforms.Compose([transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(), *numbers])
+    train = datasets.ImageFolder(root / "train", augmented)
+    kept, held_out = stratified_split(torch.tensor(train.targets), VAL_FRACTION, SPLIT_SEED)
+    return {
+        "train": Subset(train, kept.tolist()),
+        "val": Subset(datasets.ImageFolder(root / "train", plain), held_out.tolist()),
+        "test": datasets.ImageFolder(root / "test", plain),
+    }
+
+
+def epochs(train: Dataset) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches on the device, epoch after epoch."""
+    loader = DataLoader(
+        train,
+        batch_size=BATCH,
+        shuffle=True,
+        drop_last=True,
+        num_workers=WORKERS,
+        persistent_workers=True,
+        pin_memory=DEVICE.type == "cuda",
+    )
+    for _ in itertools.count():
+        for images, labels in loader:
+            yield images.to(DEVICE, non_blocking=True), labels.to(DEVICE, non_blocking=True)
+
+
+def train(model: nn.Module, images: Dataset, seconds: float, dtype: torch.dtype) -> dict[str, Any]:
+    """Train until the time is over."""
+    groups = param_groups_weight_decay(model, WEIGHT_DECAY, model.no_weight_decay())
+    optimizer = torch.optim.AdamW(groups, lr=RATE)
+    model.train()
+    start, seen = time.monotonic(), 0
+    for steps, (batch, labels) in enumerate(epochs(images), start=1):
+        progress = min(1.0, (time.monotonic() - start) / seconds)
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * learning_rate_factor(progress, WARMUP, "cosine")
+        with autocast(dtype):
+            loss = F.cross_entropy(model(batch).float(), labels, label_smoothing=LABEL_SMOOTHING)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        seen += len(batch)
+        if steps % 100 == 0:
+            print(f"step {steps:,}, loss {loss.item():.3f}, {progress:.0%} of the time", file=sys.stderr)
+        if time.monotonic() - start >= seconds:
+            break
+    passed = time.monotonic() - start
+    return {
+        "epochs": round(seen / len(images), 2),
+        "steps": steps,
+        "seconds": round(passed, 1),
+        "petaflop": round(seen * training_flop(model) / 1e15, 4),
+        "images_per_second": round(seen / passed, 1),
+    }
+
+
+def training_flop(model: nn.Module) -> int:
+    """Floating-point operations of training per image, counted as vit.training.flop does."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(torch.zeros(1, 3, 32, 32, device=DEVICE))
+    return 3 * counter.get_total_flops()
+
+
+@torch.no_grad()
+def accuracies(model: nn.Module, images: Dataset, dtype: torch.dtype) -> tuple[float, float]:
+    """Accuracy on images as they are, and with logits averaged over them and their mirror images."""
+    model.eval()
+    correct = torch.zeros(2, dtype=torch.long, device=DEVICE)
+    for batch, labels in DataLoader(images, batch_size=512, num_workers=WORKERS):
+        with autocast(dtype):
+            logits, mirrored = (model(view.to(DEVICE)).float() for view in (batch, batch.flip(-1)))
+        guesses = torch.stack([logits, logits + mirrored]).argmax(dim=-1)
+        correct += (guesses == labels.to(DEVICE)).sum(dim=-1)
+    alone, both = (correct / len(images)).tolist()
+    return alone, both
+
+
+def autocast(dtype: torch.dtype) -> torch.autocast:
+    """Automatic mixed precision for bfloat16, nothing for float32."""
+    return torch.autocast(DEVICE.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
+
+
+def measure(data: Path, minutes: float, seed: int) -> dict[str, Any]:
+    """One cell: train from a seed, then test."""
+    facts = machine()
+    torch.manual_seed(seed)
+    precision = fastest_precision("auto")
+    dtype = torch.bfloat16 if precision == "bf16-mixed" else torch.float32
+    sets, model = image_sets(data), make_model().to(DEVICE)
+    trained = train(model, sets["train"], 60 * minutes, dtype)
+    test, views = accuracies(model, sets["test"], dtype)
+    return {
+        "recipe": f"{NAME}, {minutes:g} min",
+        "peer": True,
+        "test_accuracy": test,
+        "test_accuracy_views": views,
+        "test_views": "flip",
+        "val_accuracy": accuracies(model, sets["val"], dtype)[0],
+        **trained,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "device": facts["gpu"] or f"{DEVICE.type}, {facts['threads']} threads",
+        "precision": precision,
+        "seed": seed,
+        "data": f"ImageFolder {data}",
+        "command": command(),
+        "machine": facts,
+    }
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train and write seed by seed, and print all cells there are."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with train/CLASS/*.jpg and test/CLASS/*.jpg")
+    parser.add_argument("--minutes", type=float, default=10.0, help="minutes of training (default: 10)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="(default: 0 1 2)")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    options = parser.parse_args(arguments)
+    path = options.output / "accuracy.json"
+    for seed in options.seeds:
+        cell = measure(options.data, options.minutes, seed)
+        write_cell(path, cell_name(cell), cell, report)
+    print(path.with_suffix(".md").read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Names written beside the points of a plot, none over another."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.transforms import Bbox
+
+Point = tuple[float, float]
+
+
+def label_points(
+    axes: Axes,
+    points: Mapping[str, Point],
+    styles: Mapping[str, dict[str, Any]] | None = None,
+    avoid: Iterable[Point] = (),
+) -> None:
+    """Write each name beside its point, where it lies on no other point or name; far from it, with a line to it.
+
+    Args:
+        axes: What the points are drawn in; limits and scales must be set.
+        points: Place of each name.
+        styles: How to write a name, such as its colour; black and 9 points where nothing else is said.
+        avoid: Further places that no name may cover.
+    """
+    axes.figure.draw_without_rendering()
+    centres = axes.transData.transform([*points.values(), *avoid])
+    taken = [Bbox.from_bounds(x - 7, y - 7, 14, 14) for x, y in centres]
+    near = [("left", 7, 0), ("right", -7, 0), ("center", 0, 11), ("center", 0, -11)]
+    near += [(side, right, 1.6 * up) for side, right, up in near[2:]] + [("left", 5, 9), ("left", 5, -9)]
+    for name, point in points.items():
+        style = {"va": "center", "fontsize": 9, "color": "black"} | (styles or {}).get(name, {})
+        for side, right, up in near + _far():
+            line = {"arrowprops": {"arrowstyle": "-", "color": style["color"], "lw": 0.5, "alpha": 0.6, "shrinkB": 4}}
+            style |= line if math.hypot(right, up) > 20 else {}
+            text = axes.annotate(name, point, xytext=(right, up), textcoords="offset points", ha=side, **style)
+            box = text.get_window_extent()
+            inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
+            if inside and not any(box.overlaps(other) for other in taken):
+                break
+            text.set_visible(False)
+        text.set_visible(True)
+        taken.append(box)
+
+
+def _far() -> list[tuple[str, int, int]]:
+    """Places around a point, nearer ones first."""
+    return [
+        ("left" if right > 0 else "right", right, up)
+        for radius in range(12, 100, 8)
+        for up in (radius, -radius, radius // 2, -radius // 2)
+        for right in (6, -6, radius, -radius)
+    ]

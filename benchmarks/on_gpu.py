@@ -1,0 +1,164 @@
+"""Everything worth measuring on a machine with one GPU, in the order of what is wanted most, written as it goes.
+
+The machine may be there for minutes only: each part is a process of its own that writes its results when it has them,
+a part that fails is one line and the next begins, and none begins that the remaining minutes are too short for. Results
+and a log go to the folder OUT of the environment where there is one, as on borrowed machines, else to
+benchmarks/results.
+
+    python benchmarks/on_gpu.py --data data/cifar10-jpeg --minutes 30 [--parts environment "1 minute" ...]
+    python benchmarks/on_gpu.py --data data/cifar10-jpeg --minutes 10 --smoke --output smoke    # a trial, without a GPU
+
+`python benchmarks/results_page.py --add FOLDER` takes over what came back.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from side_by_side import RESULTS, machine
+
+FOLDER = Path(__file__).parent
+RECIPE = "configs/cifar10.yaml"
+START = 60  # seconds that a process takes beside its training: imports, decoding, compiling, test
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the measurements.
+
+    Attributes:
+        command: A script of this folder and its arguments.
+        seconds: What must be left of the time for it to begin.
+    """
+
+    command: list[str]
+    seconds: float
+
+
+# The recipe sized down for fewer minutes: light augmentation, since so short a training rather underfits.
+LIGHT = ["--data.mixup", "0", "--data.cutmix", "0", "--model.drop_path", "0"]
+LADDER: dict[str, list[str]] = {
+    "1 minute": ["--model.patch_size", "4", "--model.depth", "6", "--model.ema_decay", "0.999", *LIGHT],
+    "2 minutes": ["--model.patch_size", "4", "--model.depth", "9", "--model.ema_decay", "0.999", *LIGHT],
+    "5 minutes": [
+        *("--model.ema_decay", "0.9995", "--data.mixup", "0"),
+        *("--model.patch_drop", "0.5", "--model.patch_drop_until", "0.7"),
+    ],
+}
+# As small as a training can be, to try the script without a GPU.
+SMOKE_TRAINING = [
+    *("--model.embed_dim", "12", "--model.num_heads", "1", "--model.depth", "1", "--model.compile", "false"),
+    *("--data.batch_size", "8", "--data.policy", "none", "--trainer.max_steps", "2", "--trainer.max_time", "null"),
+    *("--trainer.limit_val_batches", "1", "--trainer.limit_test_batches", "1", "--trainer.accelerator", "cpu"),
+]
+
+
+def parts(data: Path, output: Path, smoke: bool) -> dict[str, Part]:
+    """All parts by name, in their order."""
+    result: dict[str, Part] = {"environment": Part([], 0)}
+    for name, changed in LADDER.items():
+        minutes = int(name.split()[0])
+        limit = ["--trainer.max_time", f"00:00:{minutes:02}:00"]
+        result[name] = _training(f"cifar10 {name}", [*changed, *limit], minutes, data, output, smoke)
+    result["10 minutes"] = _training("cifar10", [], 10, data, output, smoke)
+    out, quick = ["--output", str(output)], ["--rounds", "1"] if smoke else []
+    utilisation = ["--sizes", "384x12-p2-32", "--dtypes", "bf16", "--compiled"]
+    others = ["--sizes", "192x6-p4-32", "384x12-p4-32", "S16-224", "B16-224"]
+    if smoke:
+        utilisation = others = ["--sizes", "192x6-p4-32", "--dtypes", "fp32", "--modes", "inference", "--batch", "2"]
+    result["utilisation"] = Part(["throughput.py", *utilisation, *quick, *out], 120)
+    result["throughput, eager"] = Part(["throughput.py", *others, *quick, *out], 120)
+    # Compiling five libraries takes most of the time, so only what training gains by.
+    compiled = [] if smoke else ["--modes", "train", "--dtypes", "bf16", "--compiled"]
+    result["throughput, compiled"] = Part(["throughput.py", *others, *compiled, *quick, *out], 180)
+    result["pipeline"] = Part(["pipeline.py", *quick, *(["--images", "200"] if smoke else []), *out], 120)
+    if smoke:
+        return {name: Part(part.command, 0) for name, part in result.items()}
+    return result
+
+
+def _training(name: str, further: list[str], minutes: float, data: Path, output: Path, smoke: bool) -> Part:
+    """A training through accuracy.py."""
+    command = ["accuracy.py", RECIPE, "--data", str(data), "--seeds", "0", "--name", name, "--output", str(output)]
+    return Part([*command, "--", *further, *(SMOKE_TRAINING if smoke else [])], 60 * minutes + START)
+
+
+def run(command: list[str], seconds: float, log: Path) -> str:
+    """Run a script of this folder for at most some seconds, and return what went wrong, nothing if nothing did."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")])}
+    script = [sys.executable, str(FOLDER / command[0]), *command[1:]]
+    with log.open("a") as file:
+        # A session of its own, so that what it started ends with it.
+        process = subprocess.Popen(
+            script, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+        try:
+            status = process.wait(timeout=seconds)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                return "stopped: no time left"
+            raise
+    return f"failed with exit status {status}: {_last_line(log)}" if status else ""
+
+
+def environment() -> str:
+    """What the machine is and what PyTorch makes of it, as text."""
+    smi = subprocess.run("nvidia-smi || echo no GPU", shell=True, capture_output=True, text=True, check=False).stdout
+    kernels = {
+        name: getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in ("flash", "mem_efficient", "cudnn")
+    }
+    return f"{json.dumps(machine(), indent=1)}\nattention kernels: {kernels}\n{torch.__config__.show()}\n{smi}"
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").split("\n")
+    return next((line for line in reversed(lines) if line.strip()), "")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run part by part while there is time."""
+    start = time.monotonic()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="class folders of images, train/ and test/")
+    parser.add_argument("--minutes", type=float, required=True, help="minutes that all parts may take together")
+    parser.add_argument("--parts", nargs="+", metavar="NAME", help="which parts (default: all)")
+    parser.add_argument(
+        "--output", type=Path, default=Path(os.environ.get("OUT", RESULTS)), help="folder of the results"
+    )
+    parser.add_argument("--smoke", action="store_true", help="all as small as can be, as a trial")
+    options = parser.parse_args(arguments)
+    if options.smoke and options.output == RESULTS:
+        parser.error(f"a trial measures nothing: name another --output than {RESULTS}")
+    todo = parts(options.data, options.output, options.smoke)
+    if unknown := [name for name in options.parts or [] if name not in todo]:
+        parser.error(f"no part {unknown[0]!r}: choose from {', '.join(repr(name) for name in todo)}")
+    options.output.mkdir(parents=True, exist_ok=True)
+    log, failed = options.output / "on_gpu.log", 0
+    for name in options.parts or todo:
+        part, left = todo[name], start + 60 * options.minutes - time.monotonic()
+        if left < part.seconds:
+            print(f"{name}: passed over, it needs {part.seconds:.0f} s and {left:.0f} s are left", flush=True)
+            continue
+        if name == "environment":
+            (options.output / "environment.txt").write_text(environment())
+            print("environment: done", flush=True)
+            continue
+        began = time.monotonic()
+        wrong = run(part.command, left, log)
+        failed += bool(wrong)
+        print(f"{name}: {wrong or 'done'} ({time.monotonic() - began:.0f} s)", flush=True)
+    if failed:
+        raise SystemExit(f"error: {failed} parts did not end well: see {log}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Runs of train.py, each a process of its own, and what they leave behind."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+TRAIN = Path(__file__).parents[1] / "train.py"
+
+
+class TrainingError(Exception):
+    """A run that did not come to its end; the message is one line."""
+
+
+def train(name: str, arguments: list[str], threads: int | None = None) -> dict[str, Any]:
+    """Train, show on stderr what the run says, and return its results.json with the last "val_loss" it logged.
+
+    Args:
+        name: What to call the run on stderr.
+        arguments: What follows ``python train.py fit``.
+        threads: Threads of the run; None leaves that to it.
+
+    Raises:
+        TrainingError: If the run fails.
+    """
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"} | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+    started = [sys.executable, str(TRAIN), "fit", *arguments]
+    last, folder = "it said nothing", None
+    with subprocess.Popen(
+        started, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment
+    ) as process:
+        for line in process.stdout:
+            print(f"{name}: {line}", end="", file=sys.stderr, flush=True)
+            last = line.strip() or last
+            if line.startswith("run folder: "):
+                folder = Path(line.removeprefix("run folder: ").strip())
+    if process.returncode:
+        raise TrainingError(f"{name} failed with exit status {process.returncode}: {last}")
+    if folder is None:
+        raise TrainingError(f"{name} did not say where its run folder is: {last}")
+    results = json.loads((folder / "results.json").read_text())
+    return results | {"val_loss": _last_logged(folder / "metrics.csv", "val_loss")}
+
+
+def described(arguments: list[str]) -> str:
+    """All arguments of a run with their values, as ``--print_config`` gives them; nothing if they are wrong."""
+    asked = [sys.executable, str(TRAIN), "fit", *arguments, "--print_config"]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+
+
+def _last_logged(path: Path, column: str) -> float | None:
+    """The last number of a column of metrics.csv, where most lines leave most columns empty."""
+    with path.open() as file:
+        values = [row[column] for row in csv.DictReader(file) if row.get(column)]
+    return float(values[-1]) if values else None

@@ -1,0 +1,81 @@
+"""Mean and spread of a recipe over seeds, with a training that takes no time."""
+
+import json
+
+import accuracy
+import pytest
+from accuracy import cell_name, main, mean, origins, recipes
+from training_runs import TrainingError
+
+ACCURACIES = {0: 0.71, 1: 0.72, 2: 0.75}
+
+
+@pytest.fixture
+def run(results_of, monkeypatch, tmp_path):
+    """Run the benchmark with trainings of known accuracy, and return the cells it leaves and the arguments it gave."""
+    given = []
+
+    def run(*arguments, accuracies=ACCURACIES):
+        def train(name, typed):
+            given.append(typed)
+            seed = int(typed[typed.index("--seed_everything") + 1])
+            if seed not in accuracies:
+                raise TrainingError(f"{name} failed with exit status 1: out of memory")
+            return results_of(seed, accuracies[seed])
+
+        monkeypatch.setattr(accuracy, "train", train)
+        main(["configs/quick.yaml", "--output", str(tmp_path), *arguments])
+        return json.loads((tmp_path / "accuracy.json").read_text()), given
+
+    return run
+
+
+def test_mean_and_spread_are_those_by_hand(run, tmp_path, capsys):
+    cells, _ = run()
+    assert list(cells) == [f"quick, cpu, seed {seed}" for seed in range(3)]
+    (group,) = recipes(cells).values()
+    assert mean(group, "test_accuracy") == pytest.approx((0.71 + 0.72 + 0.75) / 3)
+    report = (tmp_path / "accuracy.md").read_text()
+    # The deviations from 72.67 are -1.67, -0.67 and 2.33; their squares sum to 8.67, over 2.
+    assert "| **mean** | 72.67 ± 2.08 |  | 70.00 ± 0.00 | 601 ± 0 | 0.0951 ± 0 | 9.7 ± 0 | 786 ± 0 |" in report
+    assert "461,866 parameters, bf16-mixed, ImageFolder data/photos." in report
+    assert "Views" not in report
+    assert capsys.readouterr().out.strip() == report.strip()
+    assert all(cell["machine"]["date"] and "val_loss" not in cell for cell in cells.values())
+
+
+def test_seeds_and_what_follows_the_dashes_go_to_the_training(run):
+    _, given = run("--data", "photos", "--seeds", "1", "--", "--model.depth", "2")
+    images = ["--data", "ImageFolder", "--data.root", "photos"]
+    assert given == [["--config", "configs/quick.yaml", "--seed_everything", "1", *images, "--model.depth", "2"]]
+
+
+def test_a_seed_that_runs_again_replaces_itself_alone(run):
+    run()
+    cells, _ = run("--seeds", "1", accuracies={1: 0.5})
+    assert [cell["test_accuracy"] for cell in cells.values()] == [0.71, 0.5, 0.75]
+    cells, _ = run("--seeds", "1", "--name", "another")
+    assert next(iter(cells)) == "another, cpu, seed 1"
+    assert len(cells) == 4
+
+
+def test_a_failure_is_one_line_and_stops_no_other_seed(run, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="1 of 3 seeds failed"):
+        run(accuracies={0: 0.71, 2: 0.75})
+    assert "error: quick seed 1 failed with exit status 1: out of memory\n" in capsys.readouterr().err
+    assert list(json.loads((tmp_path / "accuracy.json").read_text())) == ["quick, cpu, seed 0", "quick, cpu, seed 2"]
+
+
+def test_views_are_named_where_there_are_any(run):
+    cells, _ = run("--seeds", "0")
+    (cell,) = cells.values()
+    report = accuracy.report({cell_name(cell): cell | {"test_accuracy_views": 0.735, "test_views": "flip"}})
+    assert "| 0 | 71.00 | 73.50 | 70.00 |" in report
+    assert "Views: flip." in report
+
+
+def test_commands_that_differ_in_the_seed_alone_are_one(run):
+    cells, _ = run()
+    (group,) = recipes(cells).values()
+    assert origins(group).count("--seed_everything SEED`") == 1
+    assert origins([*group, group[0] | {"command": "python other.py"}]).count("` on ") == 2

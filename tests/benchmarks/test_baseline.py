@@ -1,0 +1,66 @@
+"""The baseline, for a second on a few images."""
+
+import json
+from pathlib import Path
+
+import baseline
+import pytest
+import torch
+from baseline import NAME, accuracies, image_sets, main, make_model, training_flop
+from PIL import Image
+from torch import nn
+
+import vit
+from vit.training.flop import training_flop as our_flop
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two classes of 50 training and 3 test images."""
+    for split, count in (("train", 50), ("test", 3)):
+        for name in ("a", "b"):
+            place = tmp_path / "images" / split / name
+            place.mkdir(parents=True)
+            for index in range(count):
+                noise = torch.randint(256, (32, 32, 3), dtype=torch.uint8)
+                Image.fromarray(noise.numpy()).save(place / f"{index}.jpg")
+    return tmp_path / "images"
+
+
+def test_the_same_share_of_each_class_is_held_out(folder):
+    sets = image_sets(folder)
+    assert {name: len(images) for name, images in sets.items()} == {"train": 96, "val": 4, "test": 6}
+    assert sorted(label for _, label in sets["val"]) == [0, 0, 1, 1]
+    assert not set(sets["train"].indices) & set(sets["val"].indices)
+
+
+def test_its_operations_are_counted_as_ours():
+    size = {"image_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 6, "num_heads": 3, "mlp_ratio": 2.0}
+    ours = our_flop(vit.VisionTransformer(**size, pool="cls"))
+    # Ours leaves out what nobody reads of the last block.
+    assert 0.8 * training_flop(make_model()) < ours <= training_flop(make_model())
+
+
+def test_mirror_images_are_averaged(monkeypatch):
+    class Lopsided(nn.Module):
+        def forward(self, images):
+            left, right = images[..., :1].flatten(1).mean(1), images[..., 1:].flatten(1).mean(1)
+            return torch.stack([left, 4 * right - 2 * left], dim=1)
+
+    monkeypatch.setattr(baseline, "WORKERS", 0)
+    # The first gives logits (2, 0) and mirrored (1, 6), together (3, 6): class 1, which it alone is not.
+    images = [(torch.tensor(pixels).expand(3, 1, 2), 1) for pixels in ([2.0, 1.0], [1.0, 2.0])]
+    assert accuracies(Lopsided(), images, torch.float32) == (0.5, 1.0)
+
+
+@pytest.mark.slow
+def test_it_trains_for_its_time_and_leaves_a_cell(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(baseline, "BATCH", 16)
+    main(["--data", str(folder), "--minutes", "0.02", "--seeds", "3", "--output", str(tmp_path)])
+    ((title, cell),) = json.loads((tmp_path / "accuracy.json").read_text()).items()
+    assert title == f"{NAME}, 0.02 min, {baseline.machine()['gpu'] or 'cpu'}, seed 3"
+    assert cell["seconds"] >= 1.2
+    assert cell["steps"] * 16 / 96 == pytest.approx(cell["epochs"], abs=0.01)
+    assert 0 <= cell["test_accuracy"] <= 1
+    assert cell["command"].startswith("python benchmarks/")
+    assert capsys.readouterr().out.strip() == Path(tmp_path / "accuracy.md").read_text().strip()

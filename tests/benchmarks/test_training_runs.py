@@ -1,0 +1,45 @@
+"""Runs of train.py in processes of their own, with something quicker in its place."""
+
+import json
+
+import pytest
+import training_runs
+from training_runs import TrainingError, described, train
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Put a few lines of Python into the place of train.py."""
+
+    def put(text):
+        monkeypatch.setattr(training_runs, "TRAIN", tmp_path / "train.py")
+        (tmp_path / "train.py").write_text(text)
+
+    return put
+
+
+def test_results_come_from_the_folder_that_the_run_names(tmp_path, script, capsys):
+    folder = tmp_path / "runs" / "a" / "version_7"
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps({"test_accuracy": 0.5}))
+    (folder / "metrics.csv").write_text("epoch,val_loss,train_loss\n0,2.5,\n0,,1\n1,1.25,\n1,,1\n")
+    script(f"import os, sys\nprint(sys.argv[1:], os.environ['OMP_NUM_THREADS'])\nprint('run folder: {folder}')\n")
+    assert train("seed 3", ["--model.depth", "2"], threads=1) == {"test_accuracy": 0.5, "val_loss": 1.25}
+    assert capsys.readouterr().err.startswith("seed 3: ['fit', '--model.depth', '2'] 1\n")
+
+
+def test_a_failure_is_the_last_line_that_the_run_said(script):
+    script("import sys\nprint('run folder: x')\nprint('error: no such data', file=sys.stderr)\nsys.exit(2)\n")
+    with pytest.raises(TrainingError, match=r"^seed 0 failed with exit status 2: error: no such data$"):
+        train("seed 0", [])
+
+
+def test_a_run_without_a_folder_is_a_failure(script):
+    script("")
+    with pytest.raises(TrainingError, match="did not say where its run folder is: it said nothing"):
+        train("seed 0", [])
+
+
+def test_what_a_run_is_described_by_is_asked_of_it(script):
+    script("import sys\nprint(' '.join(sys.argv[1:]))")
+    assert described(["--model.depth", "2"]) == "fit --model.depth 2 --print_config\n"
