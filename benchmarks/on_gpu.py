@@ -2,8 +2,7 @@
 
 The machine may be there for minutes only: each part is a process of its own that writes its results when it has them,
 a part that fails is one line and the next begins, and none begins that the remaining minutes are too short for. Results
-and a log go to the folder OUT of the environment where there is one, as on borrowed machines, else to
-benchmarks/results.
+and a log go to the folder that the variable OUT names, else to benchmarks/results.
 
     python benchmarks/on_gpu.py --data data/cifar10-jpeg --minutes 30 [--parts environment "1 minute" ...]
     python benchmarks/on_gpu.py --data data/cifar10-jpeg --minutes 10 --smoke --output smoke    # a trial, without a GPU
