@@ -66,7 +66,7 @@ def make_folders(root: Path, splits: dict[str, list[str]]) -> None:
             "training has no end that warmup, decay cosine could be a share of: set trainer.max_epochs, max_steps",
         ),
         (
-            ["--trainer.max_epochs", "-1", "--model.decay", "constant", "--model.warmup", "0", "--data.mix_until", "0.6"],
+            ["--trainer.max_epochs=-1", "--model.decay=constant", "--model.warmup=0", "--data.mix_until=0.6"],
             "training has no end that mix_until could be a share of",
         ),
     ],
