@@ -83,6 +83,7 @@ def test_mixing_ends_after_its_share_of_the_time(run, folder, mixed, monkeypatch
     assert mixed == [True] * 6 + [False] * 4
 
 
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_patches_are_left_out_for_a_share_of_the_steps_and_so_in_a_resumed_run(run, folder, monkeypatch):
     rates, training_step = [], ViTClassifier.training_step
 

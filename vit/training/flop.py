@@ -19,7 +19,8 @@ def training_flop(model: VisionTransformer) -> int:
     True
     """
     embedding = model.patch_embed
-    image = model.pos_embed.new_zeros(1, embedding.in_channels, *embedding.image_size)
+    place = {"device": model.pos_embed.device, "dtype": model.pos_embed.dtype}
+    image = torch.zeros(1, embedding.in_channels, *embedding.image_size, **place)
     devices = [image.device] if image.is_cuda else []
     # Compiled blocks hide their products, and a random choice must not be missing from the run's.
     with torch.random.fork_rng(devices=devices), torch.compiler.set_stance("force_eager"), torch.no_grad():
