@@ -37,7 +37,7 @@ def test_importing_vit_takes_hardly_longer_than_importing_what_it_needs():
     def seconds(statement):
         return float(run(f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"))
 
-    pairs = [(seconds("import torch, einops"), seconds("import vit")) for _ in range(7)]
-    # The least of seven: other programs on the machine can only add to it.
+    pairs = [(seconds("import torch, einops"), seconds("import vit")) for _ in range(5)]
+    # The least of five: other programs on the machine can only add to it.
     needed, taken = (min(times) for times in zip(*pairs, strict=True))
     assert taken <= 1.15 * needed
