@@ -49,7 +49,8 @@ def test_the_mechanism_of_the_contributing_guide_works_in_a_model_and_refuses_wh
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(re.findall(r"(?:configs|docs/images|benchmarks(?:/results)?|notebooks)/\w+\.\w+|\w+\.md", README)))
+    "name",
+    sorted(set(re.findall(r"(?:configs|docs/images|benchmarks(?:/results)?|notebooks)/\w+\.\w+|\w+\.md", README))),
 )
 def test_the_files_it_names_exist(name):
     assert (ROOT / name).exists()
