@@ -50,32 +50,28 @@ SIZES = {
 }
 
 
+def _arguments(size: Size) -> dict[str, int]:
+    """Arguments of a model of this size, which ours and timm's call alike, except for the image's."""
+    return {
+        "patch_size": size.patch_size,
+        "num_classes": NUM_CLASSES,
+        "embed_dim": size.embed_dim,
+        "depth": size.depth,
+        "num_heads": size.num_heads,
+        "mlp_ratio": size.mlp_ratio,
+    }
+
+
 def ours(size: Size) -> nn.Module:
     """This package."""
-    return vit.VisionTransformer(
-        size.image_size,
-        size.patch_size,
-        num_classes=NUM_CLASSES,
-        embed_dim=size.embed_dim,
-        depth=size.depth,
-        num_heads=size.num_heads,
-        mlp_ratio=size.mlp_ratio,
-    )
+    return vit.VisionTransformer(size.image_size, **_arguments(size))
 
 
 def timm(size: Size) -> nn.Module:
     """PyTorch Image Models (timm)."""
     from timm.models.vision_transformer import VisionTransformer
 
-    return VisionTransformer(
-        size.image_size,
-        size.patch_size,
-        num_classes=NUM_CLASSES,
-        embed_dim=size.embed_dim,
-        depth=size.depth,
-        num_heads=size.num_heads,
-        mlp_ratio=size.mlp_ratio,
-    )
+    return VisionTransformer(size.image_size, **_arguments(size))
 
 
 def torchvision(size: Size) -> nn.Module:

@@ -8,24 +8,25 @@ from vit.training import ViTClassifier
 
 SIZES = {"image_size": 6, "patch_size": 3, "embed_dim": 8, "depth": 2, "num_heads": 2, "num_classes": 5}
 
-MIXED = [
+HARD = [
     *("--data", "Digits", "--data.batch_size", "300", "--data.mixup", "0.8", "--data.mix_until", "0.6"),
+    *("--model.patch_drop", "0.5", "--model.patch_drop_until", "0.7"),
     *("--model.patch_size", "4", "--model.embed_dim", "8", "--model.depth", "1", "--model.num_heads", "2"),
     *("--trainer.accelerator", "cpu", "--trainer.precision", "32-true", "--trainer.limit_test_batches", "0"),
 ]
 
 
 @pytest.fixture
-def mixed(monkeypatch) -> list[bool]:
-    """Whether the images were mixed, for each training step of the runs of a test."""
-    steps, training_step = [], ViTClassifier.training_step
+def steps(monkeypatch) -> list[tuple[bool, float]]:
+    """Whether the images were mixed, and the share of patches left out, for each training step of a test."""
+    seen, training_step = [], ViTClassifier.training_step
 
     def noting_step(self, batch, batch_idx):
-        steps.append(batch[1].ndim == 2)
+        seen.append((batch[1].ndim == 2, self.vit.patch_drop.rate))
         return training_step(self, batch, batch_idx)
 
     monkeypatch.setattr(ViTClassifier, "training_step", noting_step)
-    return steps
+    return seen
 
 
 def test_images_are_normalised_here_whether_bytes_or_floats():
@@ -62,47 +63,28 @@ def test_it_is_rebuilt_from_its_checkpoint_alone(tmp_path):
     assert again.hparams.lr == 0.5
 
 
+# Both end after six and seven of ten steps.
+EXPECTED = [(True, 0.5)] * 6 + [(False, 0.5)] + [(False, 0.0)] * 3
+
+
 # Lightning's own callback, which finds itself in another folder.
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-def test_mixing_ends_after_its_share_of_the_steps_and_stays_so_in_a_resumed_run(run, folder, mixed):
-    expected = [True] * 6 + [False] * 4
-    command = ["fit", *MIXED, "--trainer.max_steps", "10", "--trainer.callbacks+", "ModelCheckpoint"]
+def test_mixing_and_patch_drop_end_after_their_share_of_the_steps_and_stay_so_in_a_resumed_run(run, folder, steps):
+    command = ["fit", *HARD, "--trainer.max_steps", "10", "--trainer.callbacks+", "ModelCheckpoint"]
     command += ["--trainer.callbacks.every_n_train_steps", "1", "--trainer.callbacks.save_top_k", "-1"]
     run(*command, "--trainer.callbacks.dirpath", "steps")
-    assert mixed == expected
-    for step in (3, 7):
-        mixed.clear()
+    assert steps == EXPECTED
+    for step in (3, 8):
+        steps.clear()
         checkpoint = next((folder / "steps").glob(f"*step={step}.ckpt"))
         run(*command, "--trainer.callbacks.dirpath", f"resumed_at_{step}", "--ckpt_path", checkpoint)
-        assert mixed == expected[step:]
+        assert steps == EXPECTED[step:]
 
 
-def test_mixing_ends_after_its_share_of_the_time(run, folder, mixed, monkeypatch):
-    monkeypatch.setattr(Timer, "time_elapsed", lambda self, stage="train": 10.0 * len(mixed))  # a step takes 10 s
-    run("fit", *MIXED, "--trainer.max_epochs", "-1", "--trainer.max_time", "00:00:01:40")
-    assert mixed == [True] * 6 + [False] * 4
-
-
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")
-def test_patches_are_left_out_for_a_share_of_the_steps_and_so_in_a_resumed_run(run, folder, monkeypatch):
-    rates, training_step = [], ViTClassifier.training_step
-
-    def noting_step(self, batch, batch_idx):
-        rates.append(self.vit.patch_drop.rate)
-        return training_step(self, batch, batch_idx)
-
-    monkeypatch.setattr(ViTClassifier, "training_step", noting_step)
-    command = ["fit", *MIXED, "--model.patch_drop", "0.5", "--model.patch_drop_until", "0.7"]
-    command += ["--trainer.max_steps", "10", "--trainer.callbacks+", "ModelCheckpoint"]
-    command += ["--trainer.callbacks.every_n_train_steps", "1", "--trainer.callbacks.save_top_k", "-1"]
-    run(*command, "--trainer.callbacks.dirpath", "steps")
-    expected = [0.5] * 7 + [0.0] * 3
-    assert rates == expected
-    for step in (4, 8):
-        rates.clear()
-        checkpoint = next((folder / "steps").glob(f"*step={step}.ckpt"))
-        run(*command, "--trainer.callbacks.dirpath", f"resumed_at_{step}", "--ckpt_path", checkpoint)
-        assert rates == expected[step:]
+def test_mixing_and_patch_drop_end_after_their_share_of_the_time(run, folder, steps, monkeypatch):
+    monkeypatch.setattr(Timer, "time_elapsed", lambda self, stage="train": 10.0 * len(steps))  # a step takes 10 s
+    run("fit", *HARD, "--trainer.max_epochs", "-1", "--trainer.max_time", "00:00:01:40")
+    assert steps == EXPECTED
 
 
 def test_unknown_views_are_an_error_before_training():
