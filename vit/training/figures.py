@@ -29,13 +29,12 @@ def draw_curves(history: dict[str, list[dict[str, float]]], path: Path) -> None:
     loss.plot(_column(train, "epoch"), _column(train, "loss"), color=BLUE, label="training (augmented)")
     if val:
         loss.plot(_column(val, "epoch"), _column(val, "loss"), "o-", ms=3, color=ORANGE, label="validation")
-        values = 100 * _column(val, "accuracy")
-        accuracy.plot(_column(val, "epoch"), values, "o-", ms=3, color=ORANGE)
-        place = {"xytext": (0, -16), "textcoords": "offset points", "ha": "right"}
-        accuracy.annotate(f"{values[-1]:.1f} %", (val[-1]["epoch"], values[-1]), **place)
+        accuracy.plot(_column(val, "epoch"), 100 * _column(val, "accuracy"), "o-", ms=3, color=ORANGE)
     loss.legend(frameon=False)
     rate.plot(_column(train, "epoch"), _column(train, "lr"), color=GREY)
-    for axes, title in ((loss, "Loss"), (accuracy, "Validation accuracy, %"), (rate, "Learning rate")):
+    # The last accuracy stands where no curve can cross it.
+    last = f": {100 * val[-1]['accuracy']:.2f} at the end" if val else ""
+    for axes, title in ((loss, "Loss"), (accuracy, f"Validation accuracy, %{last}"), (rate, "Learning rate")):
         axes.set(title=title, xlabel="epoch")
         axes.set_ylim(bottom=0 if axes is rate else None)
         _plain(axes)
