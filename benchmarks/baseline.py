@@ -171,6 +171,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="(default: 0 1 2)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     options = parser.parse_args(arguments)
+    if missing := [part for part in ("train", "test") if not (options.data / part).is_dir()]:
+        parser.error(f"no folder {options.data / missing[0]}: --data names a folder with train/ and test/ in it")
     path = options.output / "accuracy.json"
     for seed in options.seeds:
         cell = measure(options.data, options.minutes, seed)

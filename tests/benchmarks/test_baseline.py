@@ -64,3 +64,9 @@ def test_it_trains_for_its_time_and_leaves_a_cell(folder, tmp_path, monkeypatch,
     assert 0 <= cell["test_accuracy"] <= 1
     assert cell["command"].startswith("python benchmarks/")
     assert capsys.readouterr().out.strip() == Path(tmp_path / "accuracy.md").read_text().strip()
+
+
+def test_a_folder_without_images_is_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        baseline.main(["--data", str(tmp_path)])
+    assert f"no folder {tmp_path / 'train'}: --data names a folder" in capsys.readouterr().err.splitlines()[-1]
