@@ -1,24 +1,24 @@
 """The Vision Transformer (Dosovitskiy et al. 2021), under timm's names for weights and methods.
 
-Letters in the einops patterns: b batch, h w grid rows and columns, d channels of a token.
+Letters in the einops patterns: b batch, n patches, r tokens of a kind before them, d channels of a token.
 """
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from einops import pack, rearrange, reduce, repeat
+from einops import pack, reduce, repeat
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vit.attention import sinusoidal_positions_2d
 from vit.blocks import EncoderBlock
 from vit.embedding import Interpolation, PatchDrop, PatchEmbed, Size, resize_positions
+from vit.features import IntermediateFeatures
 
 Pool = Literal["cls", "mean", "cls+mean"]
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(IntermediateFeatures, nn.Module):
     """Images to class logits: patches, positions, a stack of encoder blocks, one pooled token, a linear head.
 
     >>> model = VisionTransformer(image_size=32, patch_size=4, embed_dim=48, depth=2, num_heads=3, num_classes=10)
@@ -215,84 +215,6 @@ class VisionTransformer(nn.Module):
         if self.grad_checkpointing and self.training:
             return checkpoint(block, tokens, *around, use_reentrant=False)
         return block(tokens, *around)
-
-    def forward_intermediates(
-        self,
-        images: Tensor,
-        indices: int | Sequence[int] | None = None,
-        return_prefix_tokens: bool = False,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: Literal["NCHW", "NLC"] = "NCHW",
-        intermediates_only: bool = False,
-    ) -> Any:
-        """Features after chosen blocks, with timm's signature.
-
-        Args:
-            images: Images, (B, C, H, W).
-            indices: Which blocks: the last n for an int, these for a sequence (negative counts from the end),
-                all for None.
-            return_prefix_tokens: Whether each feature is paired with its prefix tokens (class token, registers).
-            norm: Whether the final norm is applied to each feature.
-            stop_early: Whether blocks after the last chosen one are skipped.
-            output_fmt: Shape of a feature: "NCHW" for (B, D, rows, columns), "NLC" for (B, N, D).
-            intermediates_only: Whether to leave out the final feature.
-
-        Returns:
-            ``(tokens after the final norm, features)``, or only ``features``; with ``return_prefix_tokens``
-            each feature is a pair (feature, prefix tokens).
-
-        Raises:
-            ValueError: If an index or format does not exist.
-        """
-        if output_fmt not in ("NCHW", "NLC"):
-            raise ValueError(f"unknown output_fmt {output_fmt!r}: choose 'NCHW' or 'NLC'")
-        chosen = self._block_indices(indices)
-        blocks = self.blocks[: max(chosen) + 1] if stop_early else self.blocks
-        tokens, grid = self.embed(images), self.patch_embed.grid_of(*images.shape[-2:])
-        features = []
-        for i, block in enumerate(blocks):
-            tokens = self._run(block, tokens, grid)
-            if i not in chosen:
-                continue
-            feature = self.norm(tokens) if norm else tokens
-            prefix, patches = feature[:, : self.num_prefix_tokens], feature[:, self.num_prefix_tokens :]
-            if output_fmt == "NCHW":
-                patches = rearrange(patches, "b (h w) d -> b d h w", h=grid[0]).contiguous()
-            features.append((patches, prefix) if return_prefix_tokens else patches)
-        return features if intermediates_only else (self.norm(tokens), features)
-
-    def get_intermediate_layers(
-        self,
-        images: Tensor,
-        n: int | Sequence[int] = 1,
-        reshape: bool = False,
-        return_prefix_tokens: bool = False,
-        norm: bool = False,
-    ) -> list[Any]:
-        """Features after the last ``n`` blocks, or after the blocks numbered in ``n``, with timm's signature.
-
-        Each is (B, N, D), or (B, D, rows, columns) with ``reshape``; with ``return_prefix_tokens`` it is a
-        pair (feature, prefix tokens).
-        """
-        return self.forward_intermediates(
-            images,
-            indices=n,
-            return_prefix_tokens=return_prefix_tokens,
-            norm=norm,
-            output_fmt="NCHW" if reshape else "NLC",
-            intermediates_only=True,
-        )
-
-    def _block_indices(self, indices: int | Sequence[int] | None) -> set[int]:
-        depth = len(self.blocks)
-        if indices is None:
-            return set(range(depth))
-        wanted = range(depth - indices, depth) if isinstance(indices, int) else indices
-        absolute = {i + depth if i < 0 else i for i in wanted}
-        if not absolute or not all(0 <= i < depth for i in absolute) or (isinstance(indices, int) and indices > depth):
-            raise ValueError(f"indices ({indices}) must name blocks of a model of depth ({depth})")
-        return absolute
 
     def reset_classifier(self, num_classes: int) -> None:
         """Replace the head by a new one for ``num_classes`` classes; 0 leaves the pooled feature."""

@@ -6,12 +6,12 @@ values, r heads of such a group.
 
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
 from vit.attention.cache import KeyValueCache
+from vit.attention.checks import check_tied, check_tokens, check_unprojected, check_widths, that_take
 from vit.attention.mechanisms import MECHANISMS, build
 
 
@@ -82,8 +82,8 @@ class MultiHeadAttention(nn.Module):
         out_dim = embed_dim if out_dim is None else out_dim
         self.causal = causal
         self.tie_qkv = tie_qkv
-        self._check_widths("embed_dim" if key_dim is None else "key_dim", self.key_dim)
-        self._check_widths("embed_dim" if value_dim is None else "value_dim", self.value_dim)
+        check_widths(self, "embed_dim" if key_dim is None else "key_dim", self.key_dim)
+        check_widths(self, "embed_dim" if value_dim is None else "value_dim", self.value_dim)
         head_dim, value_head_dim = self.key_dim // num_heads, self.value_dim // num_heads
         inside = build(
             mechanism,
@@ -97,11 +97,11 @@ class MultiHeadAttention(nn.Module):
             grid_size=grid_size,
         )
         if causal and "causal" not in inside.takes:
-            raise ValueError(f"attention {mechanism!r} cannot be causal: choose one of {_that_take('causal')}")
+            raise ValueError(f"attention {mechanism!r} cannot be causal: choose one of {that_take('causal')}")
         if inside.projected:
             self._make_projections(qkv_bias)
         else:
-            self._check_unprojected(type(inside).__name__, out_dim, qk_norm)
+            check_unprojected(self, type(inside).__name__, out_dim, qk_norm)
         self.q_norm = nn.LayerNorm(head_dim, eps=1e-6) if qk_norm else nn.Identity()
         self.k_norm = nn.LayerNorm(head_dim, eps=1e-6) if qk_norm else nn.Identity()
         self.mechanism = inside
@@ -160,9 +160,9 @@ class MultiHeadAttention(nn.Module):
 
         G is ``num_kv_heads``, and M the number of context tokens, or N.
         """
-        self._check_tokens("x", x, self.embed_dim, "embed_dim")
+        check_tokens(self, "x", x, self.embed_dim, "embed_dim")
         if context is not None:
-            self._check_tokens("context", context, self.context_dim, "context_dim")
+            check_tokens(self, "context", context, self.context_dim, "context_dim")
         elif self.context_dim != self.embed_dim:
             raise ValueError(
                 f"this attention is built for a context of width {self.context_dim} (context_dim) beside tokens of "
@@ -179,7 +179,7 @@ class MultiHeadAttention(nn.Module):
         kv_dims = [dim * self.num_kv_heads // self.num_heads for dim in (self.key_dim, self.value_dim)]
         self.split_dims = [self.key_dim, *kv_dims]
         if self.tie_qkv:
-            self._check_tied()
+            check_tied(self)
             self.qkv = nn.Linear(self.embed_dim, self.key_dim, bias=qkv_bias)
         elif self.context_dim == self.embed_dim:
             self.qkv = nn.Linear(self.embed_dim, sum(self.split_dims), bias=qkv_bias)
@@ -215,56 +215,6 @@ class MultiHeadAttention(nn.Module):
         """What a mechanism may take besides queries, keys and values."""
         if mask is not None and "mask" not in self.mechanism.takes:
             raise ValueError(
-                f"{type(self.mechanism).__name__} takes no mask: leave it out, or choose one of {_that_take('mask')}"
+                f"{type(self.mechanism).__name__} takes no mask: leave it out, or choose one of {that_take('mask')}"
             )
         return {"mask": mask, "causal": self.causal, "grid": grid, "tokens": x}
-
-    def _check_widths(self, name: str, width: int) -> None:
-        if self.num_heads < 1 or self.num_kv_heads < 1:
-            raise ValueError(f"num_heads ({self.num_heads}) and num_kv_heads ({self.num_kv_heads}) must be at least 1")
-        if width < 1 or width % self.num_heads:
-            raise ValueError(
-                f"{name} ({width}) must be divisible by num_heads ({self.num_heads}): "
-                f"take {name} {max(width - width % self.num_heads, self.num_heads)}, or another number of heads"
-            )
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_heads ({self.num_heads}) must be divisible by num_kv_heads ({self.num_kv_heads}), so that each "
-                "serves as many queries"
-            )
-
-    def _check_tied(self) -> None:
-        widths = {"embed_dim": self.embed_dim, "context_dim": self.context_dim}
-        if self.context_dim != self.embed_dim or self.key_dim != self.value_dim or self.num_kv_heads != self.num_heads:
-            widths |= {"key_dim": self.key_dim, "value_dim": self.value_dim}
-            widths |= {"num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads}
-            given = ", ".join(f"{name} {width}" for name, width in widths.items())
-            raise ValueError(f"tie_qkv needs one width for all three ({given}): make them equal, or leave it out")
-
-    def _check_unprojected(self, name: str, out_dim: int, qk_norm: bool) -> None:
-        widths = {self.embed_dim, self.context_dim, self.key_dim, self.value_dim, out_dim}
-        if len(widths) > 1 or self.num_kv_heads != self.num_heads or self.tie_qkv or qk_norm:
-            raise ValueError(
-                f"{name} has no projections: all widths must be embed_dim ({self.embed_dim}), not "
-                f"{sorted(widths)}, and num_kv_heads, tie_qkv and qk_norm are left out"
-            )
-
-    def _check_tokens(self, name: str, tokens: Tensor, width: int, width_name: str) -> None:
-        if tokens.ndim != 3 or tokens.shape[-1] != width:
-            raise ValueError(
-                f"{name} has shape {tuple(tokens.shape)}, but this attention takes (batch, tokens, {width}): "
-                f"check {width_name} ({width})"
-            )
-        if not self.mechanism.projected:
-            return
-        weight = self.proj.weight
-        if tokens.device != weight.device:
-            raise ValueError(
-                f"{name} is on {tokens.device} and the weights on {weight.device}: move one with .to(device)"
-            )
-        if tokens.dtype != weight.dtype and not torch.is_autocast_enabled(tokens.device.type):
-            raise ValueError(f"{name} is {tokens.dtype} and the weights {weight.dtype}: bring one over with .to(dtype)")
-
-
-def _that_take(what: str) -> str:
-    return ", ".join(name for name, mechanism in MECHANISMS.items() if what in mechanism.takes)

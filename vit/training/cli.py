@@ -15,6 +15,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 import vit.data
 from vit.training.callbacks import ImagesPerSecondBar, SeededSteps, StopAtNaN
+from vit.training.pictures import RunPictures
 from vit.training.predictions import PredictionWriter
 from vit.training.record import RunRecord
 from vit.training.runs import experiment_of, new_run_folder, newest_checkpoint, run_folder_of
@@ -138,7 +139,7 @@ class ViTCLI(LightningCLI):
         self._dump_config()
         text = self._parser("fit").dump(self.config["fit"], skip_none=False) if self.subcommand == "fit" else ""
         self.record = RunRecord(self.run_folder, facts, text, self.config_dump["data"])
-        callbacks: list[Callback] = [SeededSteps(seed), StopAtNaN(), self.record]
+        callbacks: list[Callback] = [SeededSteps(seed), StopAtNaN(), self.record, RunPictures(self.record)]
         if self.subcommand == "fit" and config["enable_checkpointing"] is not False:
             checkpoints = self.run_folder / "checkpoints"
             if self.datamodule.has_validation:

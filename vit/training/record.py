@@ -1,4 +1,4 @@
-"""The record of a run: results.json, and the pictures beside it."""
+"""The record of a run: what it measured, as results.json and as lines on the screen."""
 
 import json
 import time
@@ -10,10 +10,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
-from vit.data.module import Stage
 from vit.model import VisionTransformer
-from vit.training.examples import draw_rollout
-from vit.training.figures import draw_confusion, draw_curves, draw_mistakes
 from vit.training.flop import training_flop
 
 # What results.json begins with, as long as nothing is measured.
@@ -21,7 +18,7 @@ ACCURACIES = {"test_accuracy": None, "test_accuracy_views": None, "test_views": 
 
 
 class RunRecord(Callback):
-    """Keep what a run measured, in its checkpoints and as ``results.json`` with pictures in its folder.
+    """Keep what a run measured, in its checkpoints and as ``results.json`` in its folder.
 
     Args:
         folder: The folder of the run.
@@ -87,8 +84,6 @@ class RunRecord(Callback):
         self.measured["val_accuracy"] = evaluation.accuracy
         if trainer.state.fn != TrainerFn.FITTING:
             self._write(trainer, pl_module)
-            self._draw_evaluation(evaluation, trainer, "validation")
-            self._draw_attention(trainer, pl_module, "val")
             return
         self.last_batch_end = time.monotonic()
         point = {"epoch": self._epoch(trainer), "step": trainer.global_step}
@@ -100,28 +95,17 @@ class RunRecord(Callback):
         return bool(self.history["val"]) and self.history["val"][-1]["step"] == trainer.global_step
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the record, with the pictures of the last validation."""
+        """Write the record."""
         self._tick()
         self._write(trainer, pl_module)
-        self._draw_curves(trainer)
-        if pl_module.evaluation is not None:
-            self._draw_evaluation(pl_module.evaluation, trainer, "validation")
-
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show what is attended to, unless a test will; only now the module holds the moving average for good."""
-        sets = trainer.datamodule.sets
-        if "val" in sets and not ("test" in sets and trainer.limit_test_batches):
-            self._draw_attention(trainer, pl_module, "val")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the test accuracy into the record, and draw its pictures."""
+        """Write the test accuracy into the record."""
         evaluation, views = pl_module.evaluation, pl_module.hparams.test_views
         self.measured["test_accuracy"] = evaluation.accuracy
         self.measured["test_accuracy_views"] = None if views == "none" else evaluation.accuracy_views
         self.measured["test_views"] = views
         self._write(trainer, pl_module)
-        self._draw_evaluation(evaluation, trainer, "test")
-        self._draw_attention(trainer, pl_module, "test")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Keep the results so far, and say how to go on."""
@@ -130,7 +114,6 @@ class RunRecord(Callback):
         self._tick()
         try:
             self._write(trainer, pl_module, stopped=type(exception).__name__)
-            self._draw_curves(trainer)
         except OSError as error:  # such as the full disk that stopped the run
             print(f"could not write the results so far: {error}")
         self._print_resume(trainer)
@@ -182,34 +165,6 @@ class RunRecord(Callback):
             f"{_device_name(pl_module.device)}; {self.folder}",
             flush=True,
         )
-
-    @rank_zero_only
-    def _draw_curves(self, trainer: Trainer) -> None:
-        if self.history["train"] and not trainer.fast_dev_run:
-            draw_curves(self.history, self.folder / "curves.png")
-
-    @rank_zero_only
-    def _draw_evaluation(self, evaluation: Any, trainer: Trainer, split: str) -> None:
-        if trainer.fast_dev_run:
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        names = trainer.lightning_module.hparams.class_names
-        names = names or [str(number) for number in range(len(evaluation.confusion))]
-        summary = f"{split}: {100 * evaluation.accuracy:.2f} % of {evaluation.count:,} images correct"
-        draw_confusion(evaluation, names, summary, self.folder / "confusion_matrix.png")
-        title = f"The most confident mistakes on the {split} images"
-        draw_mistakes(evaluation, names, title, self.folder / "mistakes.png")
-
-    @rank_zero_only
-    def _draw_attention(self, trainer: Trainer, pl_module: LightningModule, stage: Stage) -> None:
-        if trainer.fast_dev_run:
-            return
-        names, path = pl_module.hparams.class_names, self.folder / "attention.png"
-        split = "validation" if stage == "val" else stage
-        try:
-            draw_rollout(pl_module, trainer.datamodule.sets[stage], names, f"Attention rollout on {split} images", path)
-        except Exception as error:  # whatever it is, a picture is not worth a training
-            print(f"no attention.png: {' '.join(str(error).split())}", flush=True)
 
     @rank_zero_only
     def _print_line(self, trainer: Trainer) -> None:

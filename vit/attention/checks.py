@@ -1,0 +1,70 @@
+"""What ``MultiHeadAttention`` does not take, each in one line that quotes both values and the remedy.
+
+Each function takes the attention, after the fields it reads are set, and raises a ValueError or returns nothing.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from vit.attention.mechanisms import MECHANISMS
+
+
+def check_widths(attention: nn.Module, name: str, width: int) -> None:
+    """Refuse a width that the heads do not divide; ``name`` is the argument that gave it."""
+    num_heads, num_kv_heads = attention.num_heads, attention.num_kv_heads
+    if num_heads < 1 or num_kv_heads < 1:
+        raise ValueError(f"num_heads ({num_heads}) and num_kv_heads ({num_kv_heads}) must be at least 1")
+    if width < 1 or width % num_heads:
+        raise ValueError(
+            f"{name} ({width}) must be divisible by num_heads ({num_heads}): "
+            f"take {name} {max(width - width % num_heads, num_heads)}, or another number of heads"
+        )
+    if num_heads % num_kv_heads:
+        raise ValueError(
+            f"num_heads ({num_heads}) must be divisible by num_kv_heads ({num_kv_heads}), so that each serves as many "
+            "queries"
+        )
+
+
+def check_tied(attention: nn.Module) -> None:
+    """Refuse one projection for queries, keys and values that are not of one width."""
+    if (
+        attention.context_dim == attention.embed_dim
+        and attention.key_dim == attention.value_dim
+        and attention.num_kv_heads == attention.num_heads
+    ):
+        return
+    names = ("embed_dim", "context_dim", "key_dim", "value_dim", "num_heads", "num_kv_heads")
+    given = ", ".join(f"{name} {getattr(attention, name)}" for name in names)
+    raise ValueError(f"tie_qkv needs one width for all three ({given}): make them equal, or leave it out")
+
+
+def check_unprojected(attention: nn.Module, mechanism: str, out_dim: int, qk_norm: bool) -> None:
+    """Refuse what needs projections, around a mechanism that has none."""
+    widths = {attention.embed_dim, attention.context_dim, attention.key_dim, attention.value_dim, out_dim}
+    if len(widths) > 1 or attention.num_kv_heads != attention.num_heads or attention.tie_qkv or qk_norm:
+        raise ValueError(
+            f"{mechanism} has no projections: all widths must be embed_dim ({attention.embed_dim}), not "
+            f"{sorted(widths)}, and num_kv_heads, tie_qkv and qk_norm are left out"
+        )
+
+
+def check_tokens(attention: nn.Module, name: str, tokens: Tensor, width: int, width_name: str) -> None:
+    """Refuse tokens of another shape, device or dtype than the projections are made for."""
+    if tokens.ndim != 3 or tokens.shape[-1] != width:
+        raise ValueError(
+            f"{name} has shape {tuple(tokens.shape)}, but this attention takes (batch, tokens, {width}): "
+            f"check {width_name} ({width})"
+        )
+    if not attention.mechanism.projected:
+        return
+    weight = attention.proj.weight
+    if tokens.device != weight.device:
+        raise ValueError(f"{name} is on {tokens.device} and the weights on {weight.device}: move one with .to(device)")
+    if tokens.dtype != weight.dtype and not torch.is_autocast_enabled(tokens.device.type):
+        raise ValueError(f"{name} is {tokens.dtype} and the weights {weight.dtype}: bring one over with .to(dtype)")
+
+
+def that_take(what: str) -> str:
+    """Names of the mechanisms that take ``what``, for an error's remedy."""
+    return ", ".join(name for name, mechanism in MECHANISMS.items() if what in mechanism.takes)
