@@ -21,7 +21,7 @@ def run(*arguments):
 
 @pytest.mark.slow
 def test_it_writes_a_table_the_numbers_and_two_plots(tmp_path):
-    names = ["softmax", "window"]
+    names = ["simplified", "window"]
     printed = run("--mechanisms", *names, "--tokens", "64", "256", "--rounds", "1", "--steps", "3", "--out", tmp_path)
     result = json.loads((tmp_path / "attention.json").read_text())
     assert list(result["training"]) == names
@@ -33,7 +33,7 @@ def test_it_writes_a_table_the_numbers_and_two_plots(tmp_path):
         assert all(cost["seconds"]["forward"] > 0 for cost in costs.values())
     table = (tmp_path / "attention.md").read_text()
     assert printed.strip() == table.strip()
-    assert [line.split(" | ")[0] for line in table.splitlines()[-2:]] == ["| softmax", "| window"]
+    assert [line.split(" | ")[0] for line in table.splitlines()[-2:]] == ["| simplified", "| window"]
     for picture in ("attention_accuracy.png", "attention_cost.png"):
         assert (tmp_path / picture).stat().st_size > 10_000
 
