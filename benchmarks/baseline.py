@@ -27,12 +27,12 @@ from timm.models.vision_transformer import VisionTransformer
 from timm.optim import param_groups_weight_decay
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
-from torch.utils.flop_counter import FlopCounterMode
 from torchvision import datasets, transforms
 
 from vit.data.cifar import CIFAR10
 from vit.data.split import SPLIT_SEED, stratified_split
 from vit.training.cli import fastest_precision
+from vit.training.flop import forward_flop
 from vit.training.schedule import learning_rate_factor
 
 NAME = "timm ViT 96x6, torchvision loader, AdamW"
@@ -101,20 +101,14 @@ def train(model: nn.Module, images: Dataset, seconds: float, dtype: torch.dtype)
         if time.monotonic() - start >= seconds:
             break
     passed = time.monotonic() - start
+    training_flop = 3 * forward_flop(model, torch.zeros(1, 3, 32, 32, device=DEVICE))
     return {
         "epochs": round(seen / len(images), 2),
         "steps": steps,
         "seconds": round(passed, 1),
-        "petaflop": round(seen * training_flop(model) / 1e15, 4),
+        "petaflop": round(seen * training_flop / 1e15, 4),
         "images_per_second": round(seen / passed, 1),
     }
-
-
-def training_flop(model: nn.Module) -> int:
-    """Floating-point operations of training per image, counted as vit.training.flop does."""
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(torch.zeros(1, 3, 32, 32, device=DEVICE))
-    return 3 * counter.get_total_flops()
 
 
 @torch.no_grad()

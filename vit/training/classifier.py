@@ -1,5 +1,6 @@
 """The LightningModule that trains and evaluates a VisionTransformer as a classifier."""
 
+import copy
 import math
 from typing import Any
 
@@ -14,9 +15,11 @@ from vit.data.module import ImageDataModule
 from vit.model import VisionTransformer
 from vit.training.ema import EMA
 from vit.training.evaluation import Evaluation
+from vit.training.flop import forward_flop, image_of_zeros, training_flop
 from vit.training.initialization import Init, mimetic_attention
 from vit.training.optimizer import Optimizer, make_optimizer
 from vit.training.schedule import Decay, learning_rate_factor
+from vit.training.teacher import LEARNING_RATE, Teacher, taught
 from vit.training.views import WEIGHTS, Views, classify_views
 from vit.weights import check_same_tensors
 
@@ -45,6 +48,8 @@ class ViTClassifier(LightningModule):
             on whole images makes good for what was missed (Li et al. 2023 tune FLIP so).
         init: Start of the attention weights: uniform after Glorot, or "mimetic", near what trained attention looks
             like, which learns more per image.
+        teacher: Share of the training, in [0, 1), in which a small convolutional network is trained first, from whose
+            judgement of each image the model learns in the rest, beside the labels; 0 does without.
         test_views: Views of a test image over which logits are averaged for a second accuracy, test_accuracy_views: the
             image and its mirror image ("flip"), or both also shifted by a pixel to two sides ("six"); "none" measures
             only test_accuracy, which is always that of the images as they are.
@@ -68,6 +73,7 @@ class ViTClassifier(LightningModule):
         ema_decay: float | None = None,
         patch_drop_until: float = 1.0,
         init: Init = "glorot",
+        teacher: float = 0.0,
         test_views: Views = "none",
         compile: bool = False,
         **vit_kwargs: Any,
@@ -80,12 +86,16 @@ class ViTClassifier(LightningModule):
             )
         if init not in ("glorot", "mimetic"):
             raise ValueError(f"unknown init {init!r}: choose 'glorot' or 'mimetic'")
+        if not 0 <= teacher < 1:
+            raise ValueError(f"teacher ({teacher}) must be in [0, 1): 0.35 gives it the first third of the training")
         if test_views not in WEIGHTS:
             raise ValueError(f"unknown test_views {test_views!r}: choose 'none', 'flip' or 'six'")
         self.vit = VisionTransformer(**vit_kwargs)
         if init == "mimetic":
             mimetic_attention(self.vit)
         channels = self.vit.patch_embed.in_channels
+        self.teacher = Teacher(channels, self.vit.num_classes, self.vit.patch_embed.image_size) if teacher else None
+        self.teacher_learns = False
         # Of the model, so that whoever loads it need not know; not in the state, whose names stay timm's.
         self.register_buffer("mean", torch.tensor(mean or [0.5] * channels)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(std or [0.5] * channels)[:, None, None], persistent=False)
@@ -116,11 +126,27 @@ class ViTClassifier(LightningModule):
             raise ValueError(
                 "optimizer muon needs whole matrices, and this model is sharded: choose adamw, or strategy ddp"
             )
-        optimizer = make_optimizer(hp.optimizer, self.vit, hp.lr, hp.weight_decay, hp.betas, hp.layer_decay)
-        scheduler = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: learning_rate_factor(self._note_progress(step), hp.warmup, hp.decay)
-        )
+        if self.teacher is not None and self.trainer.world_size > 1:
+            raise ValueError(
+                f"teacher ({hp.teacher}) works on one device, not on {self.trainer.world_size}: set teacher to 0"
+            )
+        groups = []
+        if self.teacher is not None:
+            groups = [{"params": list(self.teacher.parameters()), "lr": LEARNING_RATE, "weight_decay": hp.weight_decay}]
+        optimizer = make_optimizer(hp.optimizer, self.vit, hp.lr, hp.weight_decay, hp.betas, hp.layer_decay, groups)
+        factors = [self._factor] * (len(optimizer.param_groups) - len(groups)) + [self._teacher_factor] * len(groups)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factors)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def _factor(self, step: int) -> float:
+        """Share of the peak learning rate; the schedule begins where the teacher ends."""
+        share = self.hparams.teacher
+        progress = max(0.0, (self._note_progress(step) - share) / (1 - share))
+        return learning_rate_factor(progress, self.hparams.warmup, self.hparams.decay)
+
+    def _teacher_factor(self, step: int) -> float:
+        progress = min(1.0, self._note_progress(step) / self.hparams.teacher)
+        return learning_rate_factor(progress, warmup=0.1, decay="linear")
 
     def progress(self, step: int) -> float:
         """Share of the training that is done after ``step`` steps, by steps or by time, whichever is further."""
@@ -134,6 +160,7 @@ class ViTClassifier(LightningModule):
     def _note_progress(self, step: int) -> float:
         """The progress, of which model and data hear, too: what is hard for them may end before the training does."""
         progress = self.progress(step)
+        self.teacher_learns = progress < self.hparams.teacher
         if progress >= self.hparams.patch_drop_until < 1:
             self.vit.patch_drop.rate = 0.0
         if self.data is not None:
@@ -142,13 +169,19 @@ class ViTClassifier(LightningModule):
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify images, uint8 or float in [0, 1]: (B, C, H, W) -> (B, num_classes)."""
+        return self.vit(self._normalized(images))
+
+    def _normalized(self, images: Tensor) -> Tensor:
         scale = 255.0 if images.dtype == torch.uint8 else 1.0
-        return self.vit((images - self.mean * scale) / (self.std * scale))
+        return (images - self.mean * scale) / (self.std * scale)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Cross-entropy with the labels, or with the soft targets of mixing."""
-        images, targets = batch
-        loss = F.cross_entropy(self(images).float(), targets, label_smoothing=self.hparams.label_smoothing)
+        """Cross-entropy with the labels, or with the soft targets of mixing; with a teacher, also with what it says."""
+        images, targets = self._normalized(batch[0]), batch[1]
+        logits = (self.teacher if self.teacher_learns else self.vit)(images).float()
+        loss = F.cross_entropy(logits, targets, label_smoothing=self.hparams.label_smoothing)
+        if self.teacher is not None and not self.teacher_learns:
+            loss = taught(loss, logits, self.teacher.judge(images))
         # Summed on the device and logged every so many steps: each call of self.log costs 0.3 ms.
         self.loss_sum += loss.detach()
         self.loss_count += 1
@@ -158,6 +191,14 @@ class ViTClassifier(LightningModule):
             self.log("lr", rate)
             self._reset_loss()
         return loss
+
+    def flop_per_image(self) -> int:
+        """Floating-point operations of a training step as it is now: of the model, and of a teacher that is asked."""
+        if self.teacher is None:
+            return training_flop(self.vit)
+        # A copy, since counting must not touch the statistics of its norms.
+        of_teacher = forward_flop(copy.deepcopy(self.teacher).eval(), image_of_zeros(self.vit))
+        return 3 * of_teacher if self.teacher_learns else training_flop(self.vit) + of_teacher
 
     def on_train_start(self) -> None:
         """Find where the schedule ends, and begin the mean of the training loss."""
@@ -177,6 +218,7 @@ class ViTClassifier(LightningModule):
         shares = {
             "warmup": hp.warmup > 0,
             f"decay {hp.decay}": hp.decay != "constant",
+            "teacher": hp.teacher > 0,
             "patch_drop_until": hp.patch_drop_until < 1,
             "mix_until": self.data is not None and self.data.mix_until < 1,
         }

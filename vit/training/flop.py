@@ -1,6 +1,7 @@
 """How many floating-point operations training takes."""
 
 import torch
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vit.model import VisionTransformer
@@ -18,12 +19,20 @@ def training_flop(model: VisionTransformer) -> int:
     >>> training_flop(model) == 3 * 2 * (embedding + block + head)
     True
     """
-    embedding = model.patch_embed
-    place = {"device": model.pos_embed.device, "dtype": model.pos_embed.dtype}
-    image = torch.zeros(1, embedding.in_channels, *embedding.image_size, **place)
-    devices = [image.device] if image.is_cuda else []
+    return 3 * forward_flop(model, image_of_zeros(model))
+
+
+def image_of_zeros(model: VisionTransformer) -> Tensor:
+    """One image (1, C, H, W) of the size that a model is built for, on its device."""
+    embedding, positions = model.patch_embed, model.pos_embed
+    return torch.zeros(1, embedding.in_channels, *embedding.image_size, device=positions.device, dtype=positions.dtype)
+
+
+def forward_flop(network: nn.Module, images: Tensor) -> int:
+    """Floating-point operations of a network's forward pass, in its matrix products and convolutions."""
+    devices = [images.device] if images.is_cuda else []
     # Compiled blocks hide their products, and a random choice must not be missing from the run's.
     with torch.random.fork_rng(devices=devices), torch.compiler.set_stance("force_eager"), torch.no_grad():
         with FlopCounterMode(display=False) as counter:
-            model(image)
-        return 3 * counter.get_total_flops()
+            network(images)
+        return counter.get_total_flops()

@@ -10,9 +10,6 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
-from vit.model import VisionTransformer
-from vit.training.flop import training_flop
-
 # What results.json begins with, as long as nothing is measured.
 ACCURACIES = {"test_accuracy": None, "test_accuracy_views": None, "test_views": "none", "val_accuracy": None}
 
@@ -34,7 +31,7 @@ class RunRecord(Callback):
         self.data = data
         self.measured: dict[str, Any] = {"seconds": 0.0, "training_seconds": 0.0, "images": 0, "flop": 0}
         self.history: dict[str, list[dict[str, float]]] = {"train": [], "val": []}
-        self.flop_per_image: dict[float, int] = {}  # by the share of patches left out
+        self.flop_per_image: dict[tuple[float, bool], int] = {}  # by patches left out, and whether the teacher learns
         self.clock = self.last_batch_end = 0.0
 
     def state_dict(self) -> dict[str, Any]:
@@ -71,7 +68,7 @@ class RunRecord(Callback):
         self.last_batch_end = now
         images = len(batch[0]) * trainer.world_size
         self.measured["images"] += images
-        self.measured["flop"] += images * self._flop_per_image(pl_module.vit)
+        self.measured["flop"] += images * self._flop_per_image(pl_module)
         self._show_speed(trainer)
         if trainer.global_step % trainer.log_every_n_steps == 0 or trainer.is_last_batch:
             loss, rate = (float(trainer.callback_metrics[name]) for name in ("train_loss", "lr"))
@@ -135,7 +132,7 @@ class RunRecord(Callback):
                 "images_per_second": round(self.measured["images"] / max(self.measured["training_seconds"], 1e-9), 1),
             }
         results |= {
-            "parameters": sum(parameter.numel() for parameter in pl_module.parameters()),
+            "parameters": sum(parameter.numel() for parameter in pl_module.vit.parameters()),
             "device": _device_name(pl_module.device),
             "devices": trainer.world_size,
             "precision": str(trainer.precision),
@@ -157,7 +154,7 @@ class RunRecord(Callback):
 
     @rank_zero_only
     def _print_header(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        parameters = sum(parameter.numel() for parameter in pl_module.parameters())
+        parameters = sum(parameter.numel() for parameter in pl_module.vit.parameters())
         sets = trainer.datamodule.sets
         sizes = ", ".join(f"{len(sets[name].labels):,} {name}" for name in ("train", "val", "test") if name in sets)
         print(
@@ -170,10 +167,11 @@ class RunRecord(Callback):
     def _print_line(self, trainer: Trainer) -> None:
         speed = self.measured["images"] / max(self.measured["training_seconds"], 1e-9)
         val = self.history["val"][-1]
+        teacher = "  (its teacher learns)" if trainer.lightning_module.teacher_learns else ""
         loss = f"train_loss {self.history['train'][-1]['loss']:.3f}  " if self.history["train"] else ""
         print(
             f"epoch {val['epoch']:.2f}  step {trainer.global_step:,}  {loss}val_loss {val['loss']:.3f}  "
-            f"val_accuracy {100 * val['accuracy']:.2f} %  {speed:,.0f} images/s",
+            f"val_accuracy {100 * val['accuracy']:.2f} %  {speed:,.0f} images/s{teacher}",
             flush=True,
         )
 
@@ -196,11 +194,11 @@ class RunRecord(Callback):
         train_set = trainer.datamodule.sets["train"].labels
         return self.measured["images"] / len(train_set)
 
-    def _flop_per_image(self, model: VisionTransformer) -> int:
-        rate = model.patch_drop.rate
-        if rate not in self.flop_per_image:
-            self.flop_per_image[rate] = training_flop(model)
-        return self.flop_per_image[rate]
+    def _flop_per_image(self, pl_module: LightningModule) -> int:
+        state = (pl_module.vit.patch_drop.rate, pl_module.teacher_learns)
+        if state not in self.flop_per_image:
+            self.flop_per_image[state] = pl_module.flop_per_image()
+        return self.flop_per_image[state]
 
     def _show_speed(self, trainer: Trainer) -> None:
         bar = trainer.progress_bar_callback

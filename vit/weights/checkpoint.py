@@ -28,7 +28,12 @@ def load(path: str | Path) -> VisionTransformer:
     arguments = checkpoint["hyper_parameters"]
     names = inspect.signature(VisionTransformer).parameters
     model = VisionTransformer(**{name: value for name, value in arguments.items() if name in names})
-    state = {name.removeprefix("vit."): tensor for name, tensor in checkpoint["state_dict"].items()}
+    # A run may have other tensors beside those of the model, such as its teacher's.
+    state = {
+        name.removeprefix("vit."): tensor
+        for name, tensor in checkpoint["state_dict"].items()
+        if not name.startswith("teacher.")
+    }
     check_same_tensors(model, state, path)
     model.load_state_dict(state)
     model.pretrained_cfg = {name: arguments.get(name) for name in ("mean", "std", "class_names")}
