@@ -28,7 +28,13 @@ def run(monkeypatch, tmp_path):
             raise TrainingError(f"{name} failed with exit status 1: no")
         gain = sum(gain for option, gain in GAINS.items() if option in typed) * (1 + seed)
         facts = {"parameters": 7, "precision": "32-true", "data": "Digits", "command": "python train.py fit"}
-        return {"val_accuracy": 0.6 + 0.05 * seed + gain, "val_loss": 1.25, "steps": 70, "seed": seed, **facts}
+        return {
+            "val_accuracy": 0.6 + 0.05 * seed + gain,
+            "val_loss": 1.25,
+            "steps": int(typed[typed.index("--trainer.max_steps") + 1]),
+            "seed": seed,
+            **facts,
+        }
 
     def run(*arguments):
         monkeypatch.setattr(ablate, "train", train)
@@ -51,8 +57,10 @@ def test_differences_are_taken_under_the_same_seed(run, tmp_path, capsys):
     rows = [line.split(" | ")[0][2:] for line in text.splitlines() if line.startswith("| ")]
     assert rows == ["part", "the recipe", "no flip", "class token alone"]
     # Against the recipe 2 points less under seed 0 and 4 under seed 1, and 1 and 2 points more.
-    assert "| no flip | `--data.flip false` | 59.50 ± 2.12 | -3.00 ± 1.41 | 1.250 ± 0.000 | 0, 1 |" in text
-    assert "| class token alone | `--model.pool cls` | 64.00 ± 4.24 | +1.50 ± 0.71 | 1.250 ± 0.000 | 0, 1 |" in text
+    assert "| no flip | `--data.flip false` | 70 | 59.50 ± 2.12 | -3.00 ± 1.41 | 1.250 ± 0.000 | 0, 1 |" in text
+    assert (
+        "| class token alone | `--model.pool cls` | 70 | 64.00 ± 4.24 | +1.50 ± 0.71 | 1.250 ± 0.000 | 0, 1 |" in text
+    )
     assert "## quick, 70 steps" in text
 
 
@@ -64,6 +72,12 @@ def test_the_test_set_is_not_touched_and_trainings_do_not_share_a_folder(run):
         assert typed[typed.index("--trainer.max_steps") + 1] == "70"
         assert threads == 1
     assert len({typed[typed.index("--experiment") + 1] for typed, _ in given}) == 3
+
+
+def test_a_part_whose_steps_take_longer_gets_fewer_of_them(run, tmp_path):
+    cells, _ = run("--only", "the recipe", "all patches")
+    assert [cell["steps"] for cell in cells.values()] == [70, 46]
+    assert "| all patches | `--model.patch_drop 0` | 46 |" in (tmp_path / "ablation.md").read_text()
 
 
 def test_a_failure_stops_no_other_part(run, tmp_path, capsys):

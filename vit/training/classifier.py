@@ -1,30 +1,27 @@
 """The LightningModule that trains and evaluates a VisionTransformer as a classifier."""
 
-import copy
-import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from lightning import Callback, LightningModule
-from lightning.pytorch.callbacks import Timer
+from lightning import Callback
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 
 from vit.data.module import ImageDataModule
 from vit.model import VisionTransformer
 from vit.training.ema import EMA
-from vit.training.evaluation import Evaluation
-from vit.training.flop import forward_flop, image_of_zeros, training_flop
+from vit.training.evaluated import EvaluatedClassifier
 from vit.training.initialization import Init, mimetic_attention
 from vit.training.optimizer import Optimizer, make_optimizer
+from vit.training.progress import Progress
 from vit.training.schedule import Decay, learning_rate_factor
 from vit.training.teacher import LEARNING_RATE, Teacher, taught
-from vit.training.views import WEIGHTS, Views, classify_views
+from vit.training.views import WEIGHTS, Views
 from vit.weights import check_same_tensors
 
 
-class ViTClassifier(LightningModule):
+class ViTClassifier(EvaluatedClassifier):
     """A Vision Transformer with its loss, optimiser and schedule; images come in as they are, and are normalised here.
 
     Args:
@@ -99,9 +96,7 @@ class ViTClassifier(LightningModule):
         # Of the model, so that whoever loads it need not know; not in the state, whose names stay timm's.
         self.register_buffer("mean", torch.tensor(mean or [0.5] * channels)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(std or [0.5] * channels)[:, None, None], persistent=False)
-        self.evaluation: Evaluation | None = None
-        self.total_steps = math.inf
-        self.timer: Timer | None = None
+        self.progress = Progress()
         self.data: ImageDataModule | None = None
 
     def configure_model(self) -> None:
@@ -134,7 +129,7 @@ class ViTClassifier(LightningModule):
         if self.teacher is not None:
             groups = [{"params": list(self.teacher.parameters()), "lr": LEARNING_RATE, "weight_decay": hp.weight_decay}]
         optimizer = make_optimizer(hp.optimizer, self.vit, hp.lr, hp.weight_decay, hp.betas, hp.layer_decay, groups)
-        factors = [self._factor] * (len(optimizer.param_groups) - len(groups)) + [self._teacher_factor] * len(groups)
+        factors = [self._teacher_factor] * len(groups) + [self._factor] * (len(optimizer.param_groups) - len(groups))
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factors)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
@@ -148,18 +143,9 @@ class ViTClassifier(LightningModule):
         progress = min(1.0, self._note_progress(step) / self.hparams.teacher)
         return learning_rate_factor(progress, warmup=0.1, decay="linear")
 
-    def progress(self, step: int) -> float:
-        """Share of the training that is done after ``step`` steps, by steps or by time, whichever is further."""
-        by_time = 0.0
-        if self.timer is not None:
-            elapsed = self.timer.time_elapsed()
-            # Processes must agree to the last bit, or their weights drift apart.
-            by_time = self.trainer.strategy.broadcast(elapsed) / self.timer._duration
-        return min(1.0, max(step / self.total_steps, by_time))
-
     def _note_progress(self, step: int) -> float:
         """The progress, of which model and data hear, too: what is hard for them may end before the training does."""
-        progress = self.progress(step)
+        progress = self.progress.after(step, self.trainer.strategy)
         self.teacher_learns = progress < self.hparams.teacher
         if progress >= self.hparams.patch_drop_until < 1:
             self.vit.patch_drop.rate = 0.0
@@ -192,20 +178,11 @@ class ViTClassifier(LightningModule):
             self._reset_loss()
         return loss
 
-    def flop_per_image(self) -> int:
-        """Floating-point operations of a training step as it is now: of the model, and of a teacher that is asked."""
-        if self.teacher is None:
-            return training_flop(self.vit)
-        # A copy, since counting must not touch the statistics of its norms.
-        of_teacher = forward_flop(copy.deepcopy(self.teacher).eval(), image_of_zeros(self.vit))
-        return 3 * of_teacher if self.teacher_learns else training_flop(self.vit) + of_teacher
-
     def on_train_start(self) -> None:
         """Find where the schedule ends, and begin the mean of the training loss."""
         # Not in configure_optimizers: asking there makes Lightning build the loader before it has read from a
         # checkpoint how far into the epoch that one was.
-        self.total_steps = self.trainer.estimated_stepping_batches
-        self.timer = next((callback for callback in self.trainer.callbacks if isinstance(callback, Timer)), None)
+        self.progress = Progress(self.trainer)
         self.data = self.trainer.datamodule if isinstance(self.trainer.datamodule, ImageDataModule) else None
         self._check_end()
         # From here on the schedule does it, after each step and before the next batch is made.
@@ -223,7 +200,7 @@ class ViTClassifier(LightningModule):
             "mix_until": self.data is not None and self.data.mix_until < 1,
         }
         wanted = [name for name, is_wanted in shares.items() if is_wanted]
-        if wanted and math.isinf(self.total_steps) and self.timer is None:
+        if wanted and not self.progress.has_end:
             raise ValueError(
                 f"training has no end that {', '.join(wanted)} could be a share of: set trainer.max_epochs, max_steps "
                 "or max_time"
@@ -232,47 +209,6 @@ class ViTClassifier(LightningModule):
     def _reset_loss(self) -> None:
         self.loss_sum = torch.zeros((), device=self.device)
         self.loss_count = 0
-
-    def on_validation_epoch_start(self) -> None:
-        """Begin an evaluation."""
-        self.evaluation = Evaluation(self.vit.num_classes, self.device)
-
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Add a batch to the evaluation."""
-        images, labels = batch
-        self.evaluation.update(self(images), labels, images)
-
-    def on_validation_epoch_end(self) -> None:
-        """Log accuracy and loss over all processes."""
-        self._log_evaluation("val")
-
-    def on_test_epoch_start(self) -> None:
-        """Begin an evaluation."""
-        self.on_validation_epoch_start()
-
-    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Add a batch to the evaluation."""
-        images, labels = batch
-        logits, of_views = classify_views(self, images, self.hparams.test_views)
-        self.evaluation.update(logits, labels, images, of_views)
-
-    def on_test_epoch_end(self) -> None:
-        """Log accuracy and loss over all processes."""
-        self._log_evaluation("test")
-        if self.hparams.test_views != "none":
-            self.log("test_accuracy_views", self.evaluation.accuracy_views, prog_bar=True, sync_dist=True)
-
-    def _log_evaluation(self, split: str) -> None:
-        for tensor in self.evaluation.sums():
-            tensor.copy_(self.trainer.strategy.reduce(tensor, reduce_op="sum"))
-        accuracy, loss = self.evaluation.accuracy, self.evaluation.loss
-        # The same on all processes by now; sync_dist only tells Lightning that someone saw to it.
-        self.log_dict({f"{split}_accuracy": accuracy, f"{split}_loss": loss}, prog_bar=True, sync_dist=True)
-
-    def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Tensor:
-        """Probabilities of the classes, (B, num_classes), for the images of a batch that could be read."""
-        images, _, _ = batch
-        return self(images).float().softmax(dim=-1)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Say what differs, classes or tensors, before torch lists all it cannot match.

@@ -1,10 +1,13 @@
 """How many floating-point operations training takes."""
 
+import copy
+
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vit.model import VisionTransformer
+from vit.training.classifier import ViTClassifier
 
 
 def training_flop(model: VisionTransformer) -> int:
@@ -19,13 +22,7 @@ def training_flop(model: VisionTransformer) -> int:
     >>> training_flop(model) == 3 * 2 * (embedding + block + head)
     True
     """
-    return 3 * forward_flop(model, image_of_zeros(model))
-
-
-def image_of_zeros(model: VisionTransformer) -> Tensor:
-    """One image (1, C, H, W) of the size that a model is built for, on its device."""
-    embedding, positions = model.patch_embed, model.pos_embed
-    return torch.zeros(1, embedding.in_channels, *embedding.image_size, device=positions.device, dtype=positions.dtype)
+    return 3 * forward_flop(model, _image(model))
 
 
 def forward_flop(network: nn.Module, images: Tensor) -> int:
@@ -36,3 +33,18 @@ def forward_flop(network: nn.Module, images: Tensor) -> int:
         with FlopCounterMode(display=False) as counter:
             network(images)
         return counter.get_total_flops()
+
+
+def step_flop(classifier: ViTClassifier) -> int:
+    """Floating-point operations per image of a training step as it is now: of the model, and of a teacher it asks."""
+    model, teacher = classifier.vit, classifier.teacher
+    if teacher is None:
+        return training_flop(model)
+    # A copy, since counting must not touch the statistics of its norms.
+    of_teacher = forward_flop(copy.deepcopy(teacher).eval(), _image(model))
+    return 3 * of_teacher if classifier.teacher_learns else training_flop(model) + of_teacher
+
+
+def _image(model: VisionTransformer) -> Tensor:
+    embedding, positions = model.patch_embed, model.pos_embed
+    return torch.zeros(1, embedding.in_channels, *embedding.image_size, device=positions.device, dtype=positions.dtype)

@@ -10,6 +10,8 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
+from vit.training.flop import step_flop
+
 # What results.json begins with, as long as nothing is measured.
 ACCURACIES = {"test_accuracy": None, "test_accuracy_views": None, "test_views": "none", "val_accuracy": None}
 
@@ -197,7 +199,7 @@ class RunRecord(Callback):
     def _flop_per_image(self, pl_module: LightningModule) -> int:
         state = (pl_module.vit.patch_drop.rate, pl_module.teacher_learns)
         if state not in self.flop_per_image:
-            self.flop_per_image[state] = pl_module.flop_per_image()
+            self.flop_per_image[state] = step_flop(pl_module)
         return self.flop_per_image[state]
 
     def _show_speed(self, trainer: Trainer) -> None:
