@@ -10,7 +10,9 @@ A seed that fails is one line on stderr, and the next one goes on.
 """
 
 import argparse
+import json
 import re
+import shlex
 import statistics
 import sys
 from pathlib import Path
@@ -72,7 +74,7 @@ def values(group: list[dict[str, Any]], key: str, scale: float = 1.0) -> list[fl
 
 
 def mean(group: list[dict[str, Any]], key: str) -> float:
-    """The mean of a number over seeds; minus infinity where there is none, which sorts last."""
+    """The mean of a number over seeds; minus infinity where there is none."""
     return statistics.mean(values(group, key) or [float("-inf")])
 
 
@@ -85,9 +87,20 @@ def origins(group: list[dict[str, Any]]) -> str:
     """The commands behind a recipe, which differ in the seed, the machines and the dates, as sentences."""
     made = {}
     for cell in group:
-        typed = re.sub(r"(--seed_everything[= ])\S+", r"\g<1>SEED", cell["command"])
-        made.setdefault((typed, place(cell["machine"])), set()).add(cell["machine"]["date"])
+        made.setdefault((unseeded(cell["command"]), place(cell["machine"])), set()).add(cell["machine"]["date"])
     return " ".join(f"`{typed}` on {where}, {', '.join(sorted(dates))}." for (typed, where), dates in made.items())
+
+
+def unseeded(command: str) -> str:
+    """A command without the number of its seed."""
+    return re.sub(r"(--seed_everything[= ])\S+", r"\g<1>SEED", command)
+
+
+def other_command(path: Path, recipe: str, command: str) -> str | None:
+    """What another training was started by whose results have the recipe's name; None if there is none."""
+    cells = json.loads(path.read_text()).values() if path.exists() else ()
+    older = {unseeded(cell["command"]) for cell in cells if cell["recipe"] == recipe}
+    return next(iter(sorted(older - {unseeded(command)})), None)
 
 
 def report(cells: dict[str, Any]) -> str:
@@ -118,12 +131,14 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(typed[:ours])
     recipe = options.name or Path(options.config).stem
     path, failed = options.output / "accuracy.json", 0
+    runs = {seed: arguments_of(options.config, options.data, seed, typed[ours + 1 :]) for seed in options.seeds}
+    started = shlex.join(["python", "train.py", "fit", *runs[options.seeds[0]]])
+    if other := other_command(path, recipe, started):
+        parser.error(f"{path} has results of {recipe!r} by another command ({other}): choose another --name")
     for seed in options.seeds:
         before = machine()
         try:
-            results = train(
-                f"{recipe} seed {seed}", arguments_of(options.config, options.data, seed, typed[ours + 1 :])
-            )
+            results = train(f"{recipe} seed {seed}", runs[seed])
         except TrainingError as error:
             print(f"error: {error}", file=sys.stderr)
             failed += 1

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from accuracy import cell_name, report
-from side_by_side import DEVICE, RESULTS, command, machine, write_cell
+from side_by_side import DEVICE, RESULTS, autocast, command, machine, write_cell
 from timm.models.vision_transformer import VisionTransformer
 from timm.optim import param_groups_weight_decay
 from torch import Tensor, nn
@@ -82,14 +82,14 @@ def epochs(train: Dataset) -> Iterator[tuple[Tensor, Tensor]]:
 def train(model: nn.Module, images: Dataset, seconds: float, dtype: torch.dtype) -> dict[str, Any]:
     """Train until the time is over."""
     groups = param_groups_weight_decay(model, WEIGHT_DECAY, model.no_weight_decay())
-    optimizer = torch.optim.AdamW(groups, lr=RATE)
+    optimizer = torch.optim.AdamW(groups, lr=RATE, fused=True)
     model.train()
     start, seen = time.monotonic(), 0
     for steps, (batch, labels) in enumerate(epochs(images), start=1):
         progress = min(1.0, (time.monotonic() - start) / seconds)
         for group in optimizer.param_groups:
             group["lr"] = RATE * learning_rate_factor(progress, WARMUP, "cosine")
-        with autocast(dtype):
+        with autocast(DEVICE, dtype):
             loss = F.cross_entropy(model(batch).float(), labels, label_smoothing=LABEL_SMOOTHING)
         optimizer.zero_grad()
         loss.backward()
@@ -117,17 +117,12 @@ def accuracies(model: nn.Module, images: Dataset, dtype: torch.dtype) -> tuple[f
     model.eval()
     correct = torch.zeros(2, dtype=torch.long, device=DEVICE)
     for batch, labels in DataLoader(images, batch_size=512, num_workers=WORKERS):
-        with autocast(dtype):
+        with autocast(DEVICE, dtype):
             logits, mirrored = (model(view.to(DEVICE)).float() for view in (batch, batch.flip(-1)))
         guesses = torch.stack([logits, logits + mirrored]).argmax(dim=-1)
         correct += (guesses == labels.to(DEVICE)).sum(dim=-1)
     alone, both = (correct / len(images)).tolist()
     return alone, both
-
-
-def autocast(dtype: torch.dtype) -> torch.autocast:
-    """Automatic mixed precision for bfloat16, nothing for float32."""
-    return torch.autocast(DEVICE.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
 
 
 def measure(data: Path, minutes: float, seed: int) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Part:
 
 
 # The recipe sized down for fewer minutes: light augmentation, since so short a training rather underfits.
-LIGHT = ["--data.mixup", "0", "--data.cutmix", "0", "--model.drop_path", "0"]
+LIGHT = ["--data.policy", "none", "--data.mixup", "0", "--data.cutmix", "0", "--model.drop_path", "0"]
 LADDER: dict[str, list[str]] = {
     "1 minute": ["--model.patch_size", "4", "--model.depth", "6", *LIGHT],
     "2 minutes": ["--model.patch_size", "4", "--model.depth", "9", *LIGHT],

@@ -69,7 +69,9 @@ class Clock(Callback):
     WARM_UP = 3
 
     def on_train_batch_end(self, trainer: Trainer, module: ViTClassifier, *args: object) -> None:
-        """Start and stop."""
+        """Start and stop, each when the device has done what it was given."""
+        if trainer.global_step in (self.WARM_UP, trainer.max_steps):
+            synchronise(DEVICE)
         if trainer.global_step == self.WARM_UP:
             self.start = time.perf_counter()
         self.seconds = time.perf_counter() - getattr(self, "start", 0.0)

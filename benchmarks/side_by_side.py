@@ -42,6 +42,11 @@ def machine() -> dict[str, Any]:
     }
 
 
+def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
+    """Automatic mixed precision for bfloat16, nothing for float32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
+
+
 def command() -> str:
     """What was typed to start this program."""
     return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])

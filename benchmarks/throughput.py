@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from side_by_side import (
     DEVICE,
     RESULTS,
+    autocast,
     command,
     compared,
     interleaved,
@@ -56,11 +57,6 @@ take turns in one process, and numbers are medians over the rounds, with quartil
   block that nobody reads.
 - Parameters: vit-pytorch has no bias in queries, keys and values and two norms more; all others have the same.
 """
-
-
-def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
-    """Automatic mixed precision for bfloat16, nothing for float32."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
 
 
 def training_step(model: nn.Module, images: Tensor, labels: Tensor, dtype: torch.dtype) -> Callable[[], None]:

@@ -52,7 +52,9 @@ def described(arguments: list[str]) -> str:
 
 
 def _last_logged(path: Path, column: str) -> float | None:
-    """The last number of a column of metrics.csv, where most lines leave most columns empty."""
+    """The last number of a column of metrics.csv, where most lines leave most columns empty; None without the file."""
+    if not path.exists():
+        return None
     with path.open() as file:
         values = [row[column] for row in csv.DictReader(file) if row.get(column)]
     return float(values[-1]) if values else None

@@ -260,6 +260,15 @@ def test_an_unknown_output_format_is_refused():
 # What the head reads.
 
 
+def test_patches_left_out_while_training_make_no_grid():
+    model = small(patch_drop=0.5).train()
+    with pytest.raises(ValueError, match=r"patch_drop \(0.5\) leaves out patches while training"):
+        model.forward_intermediates(images_for(model))
+    tokens, features = model.forward_intermediates(images_for(model), output_fmt="NLC")
+    assert features[-1].shape[1] == tokens.shape[1] - model.num_prefix_tokens
+    model.eval().forward_intermediates(images_for(model))
+
+
 @pytest.mark.parametrize("fc_norm", [None, False])
 def test_cls_mean_puts_the_class_token_and_the_mean_of_the_patches_side_by_side(fc_norm):
     model = randomised(small(pool="cls+mean", num_registers=5, fc_norm=fc_norm))

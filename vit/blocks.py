@@ -41,6 +41,8 @@ class DropPath(nn.Module):
 
     def __init__(self, probability: float) -> None:
         super().__init__()
+        if not 0 <= probability < 1:
+            raise ValueError(f"drop_path ({probability}) must be in [0, 1): 0.1 is usual")
         self.probability = probability
         self.active = probability > 0.0
         # A tensor and not a number, which torch.compile would compile each block anew for.

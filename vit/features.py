@@ -40,10 +40,15 @@ class IntermediateFeatures:
             each feature is a pair (feature, prefix tokens).
 
         Raises:
-            ValueError: If an index or format does not exist.
+            ValueError: If an index or format does not exist, or patches are left out of a grid.
         """
         if output_fmt not in ("NCHW", "NLC"):
             raise ValueError(f"unknown output_fmt {output_fmt!r}: choose 'NCHW' or 'NLC'")
+        if output_fmt == "NCHW" and self.training and self.patch_drop.rate:
+            raise ValueError(
+                f"patch_drop ({self.patch_drop.rate}) leaves out patches while training, and the rest is no grid: call "
+                "model.eval() first, or take output_fmt 'NLC'"
+            )
         chosen = self._block_indices(indices)
         blocks = self.blocks[: max(chosen) + 1] if stop_early else self.blocks
         tokens, grid = self.embed(images), self.patch_embed.grid_of(*images.shape[-2:])

@@ -76,8 +76,8 @@ def test_the_test_set_is_not_touched_and_trainings_do_not_share_a_folder(run):
 
 def test_a_part_whose_steps_take_longer_gets_fewer_of_them(run, tmp_path):
     cells, _ = run("--only", "the recipe", "all patches")
-    assert [cell["steps"] for cell in cells.values()] == [70, 46]
-    assert "| all patches | `--model.patch_drop 0` | 46 |" in (tmp_path / "ablation.md").read_text()
+    assert [cell["steps"] for cell in cells.values()] == [70, 48]
+    assert "| all patches | `--model.patch_drop 0` | 48 |" in (tmp_path / "ablation.md").read_text()
 
 
 def test_a_failure_stops_no_other_part(run, tmp_path, capsys):
@@ -92,6 +92,12 @@ def test_a_part_that_the_recipe_has_already_is_passed_over(run, capsys):
     assert [cell["part"] for cell in cells.values()] == ["no flip", "the recipe"]
     assert len(given) == 2
     assert "cosine decay: so it is in configs/quick.yaml, passed over\n" in capsys.readouterr().err
+
+
+def test_a_recipe_that_train_py_does_not_take_is_told(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["configs/no_such.yaml", "--steps", "3", "--output", str(tmp_path)])
+    assert capsys.readouterr().err.strip().endswith("python train.py fit --config configs/no_such.yaml")
 
 
 def test_what_was_removed_has_a_table_of_its_own(run, tmp_path):

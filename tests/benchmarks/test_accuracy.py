@@ -79,3 +79,12 @@ def test_commands_that_differ_in_the_seed_alone_are_one(run):
     (group,) = recipes(cells).values()
     assert origins(group).count("--seed_everything SEED`") == 1
     assert origins([*group, group[0] | {"command": "python other.py"}]).count("` on ") == 2
+
+
+def test_another_training_does_not_take_the_place_of_a_cell(run, capsys):
+    run()
+    with pytest.raises(SystemExit):
+        run("--", "--model.depth", "2")
+    assert "choose another --name" in capsys.readouterr().err
+    cells, _ = run("--name", "shallow", "--", "--model.depth", "2")
+    assert len(cells) == 6

@@ -43,3 +43,9 @@ def test_a_run_without_a_folder_is_a_failure(script):
 def test_what_a_run_is_described_by_is_asked_of_it(script):
     script("import sys\nprint(' '.join(sys.argv[1:]))")
     assert described(["--model.depth", "2"]) == "fit --model.depth 2 --print_config\n"
+
+
+def test_a_run_that_logged_nothing_has_no_loss(tmp_path, script):
+    (tmp_path / "results.json").write_text(json.dumps({"test_accuracy": 0.5}))
+    script(f"print('run folder: {tmp_path}')")
+    assert train("seed 0", []) == {"test_accuracy": 0.5, "val_loss": None}

@@ -2,6 +2,7 @@
 
 import json
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch.testing import assert_close
 import vit
 from vit.training import ViTClassifier
 from vit.training.flop import step_flop
-from vit.training.teacher import Teacher, taught
+from vit.training.teacher import Teacher, distillation_loss
 
 SIZES = {"image_size": 8, "patch_size": 4, "in_channels": 1, "embed_dim": 8, "depth": 1, "num_heads": 2}
 
@@ -50,7 +51,7 @@ def test_the_loss_is_three_tenths_that_of_the_labels_and_seven_that_of_the_softe
     logits, of_teacher = torch.randn(5, 7), torch.randn(5, 7)
     wanted = torch.exp(of_teacher / 2) / torch.exp(of_teacher / 2).sum(1, keepdim=True)
     divergence = -(wanted * torch.log_softmax(logits / 2, 1)).sum(1).mean()
-    assert_close(taught(torch.tensor(2.0), logits, of_teacher), 0.3 * 2.0 + 0.7 * divergence)
+    assert_close(distillation_loss(torch.tensor(2.0), logits, of_teacher), 0.3 * 2.0 + 0.7 * 4 * divergence)
 
 
 def test_a_teacher_that_judges_has_no_gradient_and_learns_nothing_from_it():
@@ -72,10 +73,21 @@ def test_its_operations_count_as_long_as_it_is_asked():
     assert same(before, copied(model.teacher))
 
 
+def test_the_operations_of_a_run_are_those_of_its_steps(run):
+    cli = run(*TAUGHT, "--trainer.limit_test_batches", "0")
+    alone, model = ViTClassifier(**SIZES), ViTClassifier(teacher=0.5, **SIZES)
+    forward = step_flop(model) - step_flop(alone)
+    # Four full batches learn in the first epoch and the teacher in none of the second, whose first is the sixth.
+    images = [300, 300, 300, 300, 95]
+    expected = 3 * forward * sum(images[:4]) + step_flop(model) * (images[4] + sum(images))
+    assert cli.record.measured["flop"] == expected
+
+
 def test_what_is_left_is_the_model(run, folder, capsys):
     cli = run(*TAUGHT, "--model.teacher", "0.6")
     assert "(its teacher learns)" in capsys.readouterr().out
     checkpoint = cli.run_folder / "checkpoints" / "last.ckpt"
+    assert not any(name.startswith("teacher") for name in torch.load(checkpoint)["training_weights"])
     model = vit.load(checkpoint)
     images = torch.rand(3, 1, 8, 8)
     assert torch.equal(model(images), cli.model.vit.eval()(images))
@@ -88,7 +100,8 @@ def test_what_is_left_is_the_model(run, folder, capsys):
 # Lightning's own callback, which finds itself in another folder.
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_a_run_resumed_while_the_teacher_learns_or_later_ends_with_the_same_weights(run, folder):
-    command = [*TAUGHT, "--trainer.limit_test_batches", "0", "--trainer.callbacks+", "ModelCheckpoint"]
+    command = [*TAUGHT, "--model.optimizer", "muon", "--trainer.limit_test_batches", "0"]
+    command += ["--trainer.callbacks+", "ModelCheckpoint"]
     command += ["--trainer.callbacks.every_n_train_steps", "1", "--trainer.callbacks.save_top_k", "-1"]
     whole = copied(run(*command, "--trainer.callbacks.dirpath", "steps").model)
     for step in (2, 7):
@@ -97,7 +110,10 @@ def test_a_run_resumed_while_the_teacher_learns_or_later_ends_with_the_same_weig
         assert same(whole, copied(resumed.model))
 
 
-def test_mistakes_are_told(mistake):
-    assert "teacher (1.0) must be in [0, 1)" in mistake(*TAUGHT, "--model.teacher", "1")
+def test_images_too_small_and_several_devices_are_refused():
     with pytest.raises(ValueError, match="images of 6 x 9 pixels are too small for a teacher"):
         ViTClassifier(teacher=0.5, image_size=(6, 9), patch_size=3)
+    model = ViTClassifier(teacher=0.5, **SIZES)
+    model._trainer = SimpleNamespace(world_size=2, strategy=None)
+    with pytest.raises(ValueError, match=r"teacher \(0.5\) works on one device, not on 2"):
+        model.configure_optimizers()

@@ -1,6 +1,6 @@
 """What ``MultiHeadAttention`` does not take, each in one line that quotes both values and the remedy.
 
-Each function takes the attention, after the fields it reads are set, and raises a ValueError or returns nothing.
+Each check takes the attention, once the fields it reads are set, and raises a ValueError or returns nothing.
 """
 
 import torch

@@ -2,8 +2,9 @@
 
 torchvision's transforms draw one choice per call: a batch would be shifted as one, and image by image they are
 slower. Images per second on 2 CPU cores (AMD EPYC, 2026-11-21, benchmarks/pipeline.py): crop and flip 142,000 here,
-7,600 on tensors and 4,100 on PIL images there; with RandAugment 16,500, 2,500 and 2,100. So what changes pixels is
-written by hand, and mixing two images, where one choice per batch is the published recipe, is torchvision's.
+12,900 on tensors and 7,000 on PIL images by two workers there; with RandAugment 16,500, 5,000 and 3,900. So what
+changes pixels is written by hand, and mixing two images, where one choice per batch is the published recipe, is
+torchvision's.
 
 Random choices are drawn from torch's global CPU generator, whatever the device of the images; the loaders
 seed it per batch. Letters in the einops patterns: b batch, c channels, h w rows and columns.

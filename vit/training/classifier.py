@@ -16,7 +16,7 @@ from vit.training.initialization import Init, mimetic_attention
 from vit.training.optimizer import Optimizer, make_optimizer
 from vit.training.progress import Progress
 from vit.training.schedule import Decay, learning_rate_factor
-from vit.training.teacher import LEARNING_RATE, Teacher, taught
+from vit.training.teacher import Teacher, distillation_loss
 from vit.training.views import WEIGHTS, Views
 from vit.weights import check_same_tensors
 
@@ -46,7 +46,8 @@ class ViTClassifier(EvaluatedClassifier):
         init: Start of the attention weights: uniform after Glorot, or "mimetic", near what trained attention looks
             like, which learns more per image.
         teacher: Share of the training, in [0, 1), in which a small convolutional network is trained first, from whose
-            judgement of each image the model learns in the rest, beside the labels; 0 does without.
+            judgement of each image the model learns in the rest, beside the labels; 0 does without. It takes
+            one device; its own recipe is fixed.
         test_views: Views of a test image over which logits are averaged for a second accuracy, test_accuracy_views: the
             image and its mirror image ("flip"), or both also shifted by a pixel to two sides ("six"); "none" measures
             only test_accuracy, which is always that of the images as they are.
@@ -81,6 +82,12 @@ class ViTClassifier(EvaluatedClassifier):
             raise ValueError(
                 f"patch_drop_until ({patch_drop_until}) must be in (0, 1]: to leave out none, set patch_drop to 0"
             )
+        if not 0 <= warmup < 1:
+            raise ValueError(f"warmup ({warmup}) must be in [0, 1): it is a share of the training, such as 0.05")
+        if decay not in ("cosine", "linear", "constant"):
+            raise ValueError(f"unknown decay {decay!r}: choose 'cosine', 'linear' or 'constant'")
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing ({label_smoothing}) must be in [0, 1), such as 0.1")
         if init not in ("glorot", "mimetic"):
             raise ValueError(f"unknown init {init!r}: choose 'glorot' or 'mimetic'")
         if not 0 <= teacher < 1:
@@ -97,6 +104,7 @@ class ViTClassifier(EvaluatedClassifier):
         self.register_buffer("mean", torch.tensor(mean or [0.5] * channels)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(std or [0.5] * channels)[:, None, None], persistent=False)
         self.progress = Progress()
+        self.done = 0.0  # share of the training
         self.data: ImageDataModule | None = None
 
     def configure_model(self) -> None:
@@ -125,33 +133,35 @@ class ViTClassifier(EvaluatedClassifier):
             raise ValueError(
                 f"teacher ({hp.teacher}) works on one device, not on {self.trainer.world_size}: set teacher to 0"
             )
-        groups = []
-        if self.teacher is not None:
-            groups = [{"params": list(self.teacher.parameters()), "lr": LEARNING_RATE, "weight_decay": hp.weight_decay}]
+        groups = [] if self.teacher is None else self.teacher.parameter_groups()
         optimizer = make_optimizer(hp.optimizer, self.vit, hp.lr, hp.weight_decay, hp.betas, hp.layer_decay, groups)
         factors = [self._teacher_factor] * len(groups) + [self._factor] * (len(optimizer.param_groups) - len(groups))
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factors)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
+    def lr_scheduler_step(self, scheduler: torch.optim.lr_scheduler.LambdaLR, metric: Any) -> None:
+        """After each step of the optimiser, find how much of the training is done, and set the learning rate by it."""
+        self._note_progress()
+        scheduler.step()
+
+    def _note_progress(self) -> None:
+        """Model and data hear of it, too: what is hard for them may end before the training does."""
+        hp = self.hparams
+        self.done = self.progress.after(self.trainer.global_step, self.trainer.strategy)
+        self.teacher_learns = self.done < hp.teacher
+        self.vit.patch_drop.rate = hp.get("patch_drop", 0.0) if self.done < hp.patch_drop_until else 0.0
+        if self.data is not None:
+            self.data.progress = self.done
+
     def _factor(self, step: int) -> float:
         """Share of the peak learning rate; the schedule begins where the teacher ends."""
-        share = self.hparams.teacher
-        progress = max(0.0, (self._note_progress(step) - share) / (1 - share))
+        of_teacher = self.hparams.teacher
+        progress = max(0.0, (self.done - of_teacher) / (1 - of_teacher))
         return learning_rate_factor(progress, self.hparams.warmup, self.hparams.decay)
 
     def _teacher_factor(self, step: int) -> float:
-        progress = min(1.0, self._note_progress(step) / self.hparams.teacher)
+        progress = min(1.0, self.done / self.hparams.teacher)
         return learning_rate_factor(progress, warmup=0.1, decay="linear")
-
-    def _note_progress(self, step: int) -> float:
-        """The progress, of which model and data hear, too: what is hard for them may end before the training does."""
-        progress = self.progress.after(step, self.trainer.strategy)
-        self.teacher_learns = progress < self.hparams.teacher
-        if progress >= self.hparams.patch_drop_until < 1:
-            self.vit.patch_drop.rate = 0.0
-        if self.data is not None:
-            self.data.progress = progress
-        return progress
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify images, uint8 or float in [0, 1]: (B, C, H, W) -> (B, num_classes)."""
@@ -167,12 +177,14 @@ class ViTClassifier(EvaluatedClassifier):
         logits = (self.teacher if self.teacher_learns else self.vit)(images).float()
         loss = F.cross_entropy(logits, targets, label_smoothing=self.hparams.label_smoothing)
         if self.teacher is not None and not self.teacher_learns:
-            loss = taught(loss, logits, self.teacher.judge(images))
+            loss = distillation_loss(loss, logits, self.teacher.judge(images))
         # Summed on the device and logged every so many steps: each call of self.log costs 0.3 ms.
         self.loss_sum += loss.detach()
         self.loss_count += 1
-        if (self.trainer.global_step + 1) % self.trainer.log_every_n_steps == 0 or self.trainer.is_last_batch:
-            rate = self.trainer.optimizers[0].param_groups[-1]["lr"]
+        trainer = self.trainer
+        steps_now = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        if (steps_now and (trainer.global_step + 1) % trainer.log_every_n_steps == 0) or trainer.is_last_batch:
+            rate = trainer.optimizers[0].param_groups[-1]["lr"]
             self.log("train_loss", self.loss_sum / self.loss_count, prog_bar=True)
             self.log("lr", rate)
             self._reset_loss()
@@ -186,7 +198,7 @@ class ViTClassifier(EvaluatedClassifier):
         self.data = self.trainer.datamodule if isinstance(self.trainer.datamodule, ImageDataModule) else None
         self._check_end()
         # From here on the schedule does it, after each step and before the next batch is made.
-        self._note_progress(self.trainer.global_step)
+        self._note_progress()
         self._reset_loss()
 
     def _check_end(self) -> None:

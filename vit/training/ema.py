@@ -14,7 +14,7 @@ class EMA(Callback):
 
     ``average = d * average + (1 - d) * weights`` after each step, where d grows as ``(1 + step) / (10 + step)``
     up to ``decay``, so that the average of a short run does not remember its start. Lightning's callback of the
-    same purpose copies the whole module and updates tensor by tensor; this one updates all in one call.
+    same purpose copies the whole module, a teacher too, and updates tensor by tensor; this one updates all in one call.
 
     Args:
         decay: Weight of the past, such as 0.999: an average over about the last 1 / (1 - decay) steps.
@@ -36,7 +36,9 @@ class EMA(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start from the weights of the module; a resumed run gets both average and weights back."""
-        self.average = {name: parameter.detach().clone() for name, parameter in pl_module.named_parameters()}
+        self.average = {
+            name: parameter.detach().clone() for name, parameter in pl_module.vit.named_parameters(prefix="vit")
+        }
         self.in_use = False
         self.last_step = trainer.global_step
         if self.resumed_weights is not None:
@@ -50,7 +52,7 @@ class EMA(Callback):
             return
         self.last_step = trainer.global_step
         decay = min(self.decay, (1 + self.last_step) / (10 + self.last_step))
-        torch._foreach_lerp_(list(self.average.values()), list(pl_module.parameters()), 1 - decay)
+        torch._foreach_lerp_(list(self.average.values()), list(pl_module.vit.parameters()), 1 - decay)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the average into the module."""
@@ -70,7 +72,7 @@ class EMA(Callback):
         """Save the average as the model's weights, and the training weights beside it to resume from."""
         if not self.average:
             return
-        module = {name: parameter.detach() for name, parameter in pl_module.named_parameters()}
+        module = {name: parameter.detach() for name, parameter in pl_module.vit.named_parameters(prefix="vit")}
         average, weights = (module, self.average) if self.in_use else (self.average, module)
         checkpoint["state_dict"] = {**checkpoint["state_dict"], **average}
         checkpoint["training_weights"] = weights
@@ -81,7 +83,7 @@ class EMA(Callback):
 
     @torch.no_grad()
     def _swap(self, pl_module: LightningModule) -> None:
-        for name, parameter in pl_module.named_parameters():
+        for name, parameter in pl_module.vit.named_parameters(prefix="vit"):
             weights = parameter.clone()
             parameter.copy_(self.average[name])
             self.average[name].copy_(weights)

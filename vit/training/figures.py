@@ -33,7 +33,7 @@ def draw_curves(history: dict[str, list[dict[str, float]]], path: Path) -> None:
     loss.legend(frameon=False)
     rate.plot(_column(train, "epoch"), _column(train, "lr"), color=GREY)
     # The last accuracy stands where no curve can cross it.
-    last = f": {100 * val[-1]['accuracy']:.2f} at the end" if val else ""
+    last = f" (last: {100 * val[-1]['accuracy']:.2f})" if val else ""
     for axes, title in ((loss, "Loss"), (accuracy, f"Validation accuracy, %{last}"), (rate, "Learning rate")):
         axes.set(title=title, xlabel="epoch")
         axes.set_ylim(bottom=0 if axes is rate else None)

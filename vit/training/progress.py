@@ -15,9 +15,12 @@ class Progress:
     """
 
     def __init__(self, trainer: Trainer | None = None) -> None:
-        self.total_steps = math.inf if trainer is None else trainer.estimated_stepping_batches
+        total_steps = math.inf if trainer is None else trainer.estimated_stepping_batches
+        # Lightning says -1 where neither steps nor the batches of an epoch are limited.
+        self.total_steps = total_steps if total_steps > 0 else math.inf
         callbacks = [] if trainer is None else trainer.callbacks
-        self.timer = next((callback for callback in callbacks if isinstance(callback, Timer)), None)
+        timers = [callback for callback in callbacks if isinstance(callback, Timer)]
+        self.timer = next((timer for timer in timers if timer._duration), None)
 
     @property
     def has_end(self) -> bool:

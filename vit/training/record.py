@@ -34,6 +34,7 @@ class RunRecord(Callback):
         self.measured: dict[str, Any] = {"seconds": 0.0, "training_seconds": 0.0, "images": 0, "flop": 0}
         self.history: dict[str, list[dict[str, float]]] = {"train": [], "val": []}
         self.flop_per_image: dict[tuple[float, bool], int] = {}  # by patches left out, and whether the teacher learns
+        self.flop_now = 0
         self.clock = self.last_batch_end = 0.0
 
     def state_dict(self) -> dict[str, Any]:
@@ -61,6 +62,13 @@ class RunRecord(Callback):
         """Leave the time between epochs out of the training speed."""
         self.last_batch_end = time.monotonic()
 
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Count the operations of this step, before it may be the last of its kind."""
+        state = (pl_module.vit.patch_drop.rate, pl_module.teacher_learns)
+        if state not in self.flop_per_image:
+            self.flop_per_image[state] = step_flop(pl_module)
+        self.flop_now = self.flop_per_image[state]
+
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -70,9 +78,11 @@ class RunRecord(Callback):
         self.last_batch_end = now
         images = len(batch[0]) * trainer.world_size
         self.measured["images"] += images
-        self.measured["flop"] += images * self._flop_per_image(pl_module)
+        self.measured["flop"] += images * self.flop_now
         self._show_speed(trainer)
-        if trainer.global_step % trainer.log_every_n_steps == 0 or trainer.is_last_batch:
+        noted = self.history["train"][-1]["step"] if self.history["train"] else 0
+        is_due = trainer.global_step % trainer.log_every_n_steps == 0 or trainer.is_last_batch
+        if is_due and trainer.global_step > noted:
             loss, rate = (float(trainer.callback_metrics[name]) for name in ("train_loss", "lr"))
             point = {"epoch": self._epoch(trainer), "step": trainer.global_step}
             self.history["train"].append({**point, "loss": loss, "lr": rate})
@@ -195,12 +205,6 @@ class RunRecord(Callback):
     def _epoch(self, trainer: Trainer) -> float:
         train_set = trainer.datamodule.sets["train"].labels
         return self.measured["images"] / len(train_set)
-
-    def _flop_per_image(self, pl_module: LightningModule) -> int:
-        state = (pl_module.vit.patch_drop.rate, pl_module.teacher_learns)
-        if state not in self.flop_per_image:
-            self.flop_per_image[state] = step_flop(pl_module)
-        return self.flop_per_image[state]
 
     def _show_speed(self, trainer: Trainer) -> None:
         bar = trainer.progress_bar_callback
