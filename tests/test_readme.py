@@ -1,6 +1,8 @@
 """What the README and the contributing guide say to type runs."""
 
+import json
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,37 @@ def test_the_mechanism_of_the_contributing_guide_works_in_a_model_and_refuses_wh
 )
 def test_the_files_it_names_exist(name):
     assert (ROOT / name).exists()
+
+
+def row_with(text):
+    (row,) = [line for line in README.splitlines() if line.startswith("|") and text in line]
+    return row
+
+
+def results(name):
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("recipe", sorted({cell["recipe"] for cell in results("accuracy").values()}))
+def test_its_accuracies_are_those_of_the_results(recipe):
+    cells = [cell for cell in results("accuracy").values() if cell["recipe"] == recipe]
+    script = re.search(r"(benchmarks/\w+\.py|configs/\w+\.yaml)", cells[0]["command"])[1]
+    row = row_with(f"{script} --data")
+    for key in ("test_accuracy", "test_accuracy_views"):
+        percent = [100 * cell[key] for cell in cells]
+        spread = f" ± {statistics.stdev(percent):.1f}" if len(percent) > 1 else ""
+        assert f"{statistics.mean(percent):.1f}{spread} %" in row
+
+
+@pytest.mark.parametrize(("mode", "what"), [("train", "training step"), ("inference", "inference")])
+def test_its_speeds_are_those_of_the_results(mode, what):
+    cells = results("throughput")
+    ours = [cells[f"192x6-p4-32 {mode} {dtype} eager cpu"]["rows"]["ours"] for dtype in ("fp32", "bf16")]
+    fp32, bf16 = (f"{row['against_best_peer'][1]:.2f}" for row in ours)
+    assert f"{fp32} in fp32, {bf16} in bf16" in row_with(f"| {what}")
+
+
+def test_its_speed_of_the_data_path_is_that_of_the_results():
+    rows = results("pipeline")["crop and flip cpu"]["rows"]
+    pil = rows["ours"]["images_per_second"][1] / rows["torchvision, PIL images, 2 workers"]["images_per_second"][1]
+    assert f"| {rows['ours']['against_best_peer'][1]:.0f} (PIL images: {pil:.0f}) |" in row_with("images cropped")

@@ -139,7 +139,7 @@ class ViTCLI(LightningCLI):
         self._dump_config()
         text = self._parser("fit").dump(self.config["fit"], skip_none=False) if self.subcommand == "fit" else ""
         self.record = RunRecord(self.run_folder, facts, text, self.config_dump["data"])
-        callbacks: list[Callback] = [SeededSteps(seed), StopAtNaN(), self.record, RunPictures(self.record)]
+        callbacks: list[Callback] = [SeededSteps(seed), StopAtNaN(), RunPictures(self.record), self.record]
         if self.subcommand == "fit" and config["enable_checkpointing"] is not False:
             checkpoints = self.run_folder / "checkpoints"
             if self.datamodule.has_validation:

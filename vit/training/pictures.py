@@ -17,7 +17,7 @@ class RunPictures(Callback):
     """Draw the curves of a training, what was confused, the worst mistakes, and what is attended to.
 
     Args:
-        record: The record of the run, which comes before this among the callbacks.
+        record: The record of the run. It comes after this among the callbacks, so that how to go on is said last.
     """
 
     def __init__(self, record: RunRecord) -> None:
