@@ -90,3 +90,8 @@ def test_its_speed_of_the_data_path_is_that_of_the_results():
     rows = results("pipeline")["crop and flip cpu"]["rows"]
     pil = rows["ours"]["images_per_second"][1] / rows["torchvision, PIL images, 2 workers"]["images_per_second"][1]
     assert f"| {rows['ours']['against_best_peer'][1]:.0f} (PIL images: {pil:.0f}) |" in row_with("images cropped")
+
+
+def test_its_overhead_is_that_of_the_results():
+    rows = results("overhead")["bf16-mixed cpu"]["rows"]
+    assert f"| {rows['Lightning']['against_best_peer'][1]:.2f} |" in row_with("Lightning epoch")
