@@ -85,7 +85,7 @@ def test_without_test_images_attention_is_shown_on_validation_images_with_the_av
 ):
     drawn = []
     monkeypatch.setattr(
-        "vit.training.record.draw_rollout",
+        "vit.training.pictures.draw_rollout",
         lambda classifier, images, names, title, path: drawn.append((title, classifier.vit.head.weight.clone())),
     )
     run("fit", *TINY, "--trainer.limit_test_batches", "0", "--experiment", "untested")
@@ -100,7 +100,7 @@ def test_a_picture_that_fails_breaks_no_run(run, folder, monkeypatch, capsys):
     def fail(*args, **kwargs):
         raise RuntimeError("the disk\nis full")
 
-    monkeypatch.setattr("vit.training.record.draw_rollout", fail)
+    monkeypatch.setattr("vit.training.pictures.draw_rollout", fail)
     monkeypatch.setattr("vit.training.attention_maps.explain", fail)
     run("fit", *TINY, "--trainer.max_epochs", "2", CALLBACK)
     printed = capsys.readouterr().out

@@ -23,6 +23,7 @@ class MultiHeadAttention(nn.Module):
     matrix ``qkv``, in the order and under the names of timm and of ``nn.MultiheadAttention.in_proj``; only where the
     context is of another width are they two, ``q`` and ``kv``.
 
+    >>> import torch
     >>> attention = MultiHeadAttention(48, num_heads=3)
     >>> attention(torch.randn(2, 5, 48)).shape  # self-attention
     torch.Size([2, 5, 48])
