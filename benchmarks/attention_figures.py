@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from attention_cost import MEASURED
 from labels import label_points
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-MEASURED = "forward and backward"
 # Okabe and Ito's palette: told apart by colour-blind readers.
 FAMILIES = {
     "exact": ("#0072B2", ["softmax", "chunked"]),

@@ -6,19 +6,18 @@ replaces attention by uniform attention, compares methods on planted digits with
 Writes explanations.md, explanations.json and two plots.
 
     python benchmarks/explanations.py --photos data/cifar10-jpeg/test --checkpoint RUN/checkpoints/last.ckpt
-        --planted RUN/checkpoints/last.ckpt [--images 500] [--out benchmarks/results]
+        --planted RUN/checkpoints/last.ckpt [--images 500] [--output benchmarks/results]
 """
 
 import argparse
 import json
-import re
 import statistics
 import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
+from side_by_side import RESULTS, markdown_table, origin
 from torch import Tensor
 
 import vit
@@ -65,11 +64,11 @@ def rollout_cost(model: vit.VisionTransformer, images: Tensor) -> float:
 
 def table_of(scores: Scores, columns: list[str]) -> str:
     """Chosen columns, the best first, as Markdown."""
-    lines = [f"| method | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    rows = []
     for row in sorted(scores.rows, key=lambda row: -row[columns[0]].mean):
-        cells = [f"{value:.2g}" if isinstance(value, float) else str(value) for value in (row[c] for c in columns)]
-        lines.append(f"| {row['method']} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        cells = {name: f"{row[name]:.2g}" if isinstance(row[name], float) else str(row[name]) for name in columns}
+        rows.append({"method": row["method"]} | cells)
+    return markdown_table(rows)
 
 
 def main() -> None:
@@ -79,9 +78,10 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, required=True, help="of a model trained on such images")
     parser.add_argument("--planted", type=Path, required=True, help="checkpoint of configs/planted_digits.yaml")
     parser.add_argument("--images", type=int, default=500, help="photographs, and planted digits (default: 500)")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder for the results")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    made = origin()
 
     model = vit.load(arguments.checkpoint)
     images, labels = photographs(arguments.photos, arguments.images, model)
@@ -102,12 +102,10 @@ def main() -> None:
         accuracies = [(m(x).argmax(dim=1) == y).double().mean().item() for m, x, y in
                       ((model, images, labels), (reader, planted, digits))]  # fmt: skip
 
-    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())[1]
-    machine = f"{torch.get_num_threads()} threads of {cpu}, torch {torch.__version__}"
     text = "\n\n".join(
         [
             "# What maps are worth",
-            f"`python benchmarks/explanations.py`, {machine}, {date.today()}.",
+            "Made by `{command}` on {machine}, {date}.".format(**made),
             f"## {len(images)} photographs",
             f"{100 * accuracies[0]:.1f} % classified rightly. Scored in {seconds:.0f} s; rollout takes {cost:.2f} "
             f"times a plain forward pass of {BATCH} images. Means with 95 % intervals.",
@@ -125,13 +123,13 @@ def main() -> None:
         ]
     )
     print(text)
-    (arguments.out / "explanations.md").write_text(text + "\n")
-    result: dict[str, Any] = {"machine": machine, "date": str(date.today()), "seconds": seconds, "rollout_cost": cost}
+    (arguments.output / "explanations.md").write_text(text + "\n")
+    result: dict[str, Any] = {"made": made, "seconds": seconds, "rollout_cost": cost}
     result |= {"accuracies": accuracies, "photographs": scores.rows, "uniform": uniform.rows, "planted": found.rows}
     result["mosaics"] = tiles.rows
-    (arguments.out / "explanations.json").write_text(json.dumps(result, indent=1) + "\n")
-    draw_scores(scores, "drop", arguments.out / "explanations_drop.png")
-    draw_scores(found, "hits", arguments.out / "explanations_hits.png")
+    (arguments.output / "explanations.json").write_text(json.dumps(result, indent=1) + "\n")
+    draw_scores(scores, "drop", arguments.output / "explanations_drop.png")
+    draw_scores(found, "hits", arguments.output / "explanations_hits.png")
 
 
 if __name__ == "__main__":

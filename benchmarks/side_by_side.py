@@ -52,6 +52,12 @@ def command() -> str:
     return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 
+def origin() -> dict[str, str]:
+    """What was typed, where, and when."""
+    facts = machine()
+    return {"command": command(), "machine": place(facts), "date": facts["date"]}
+
+
 def made(cell: dict[str, Any]) -> str:
     """The command and the machine of a cell of results, as a sentence."""
     facts = cell["machine"]

@@ -5,25 +5,31 @@ import subprocess
 import sys
 from pathlib import Path
 
+import attention
 import pytest
+from training_runs import TrainingError
 
 from vit.attention import MECHANISMS
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "attention.py"
+SMALL = ["--tokens", "64", "256", "--rounds", "1", "--steps", "3"]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory of a process from /proc")
 
 
-def run(*arguments):
-    return subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=True).stdout
+def run(*arguments, folder):
+    command = [sys.executable, SCRIPT, *arguments, "--output", "results"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
 
 
 @pytest.mark.slow
 def test_it_writes_a_table_the_numbers_and_two_plots(tmp_path):
     names = ["simplified", "window"]
-    printed = run("--mechanisms", *names, "--tokens", "64", "256", "--rounds", "1", "--steps", "3", "--out", tmp_path)
-    result = json.loads((tmp_path / "attention.json").read_text())
+    finished = run("--mechanisms", *names, *SMALL, folder=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    results = tmp_path / "results"
+    result = json.loads((results / "attention.json").read_text())
     assert list(result["training"]) == names
     assert result["training"]["window"]["options"] == {"window": 2}
     assert result["training"]["window"]["steps"] == 3
@@ -31,11 +37,27 @@ def test_it_writes_a_table_the_numbers_and_two_plots(tmp_path):
     for costs in result["cost"].values():
         assert list(costs) == names
         assert all(cost["seconds"]["forward"] > 0 for cost in costs.values())
-    table = (tmp_path / "attention.md").read_text()
-    assert printed.strip() == table.strip()
+    table = (results / "attention.md").read_text()
+    assert finished.stdout.strip() == table.strip()
     assert [line.split(" | ")[0] for line in table.splitlines()[-2:]] == ["| simplified", "| window"]
     for picture in ("attention_accuracy.png", "attention_cost.png"):
-        assert (tmp_path / picture).stat().st_size > 10_000
+        assert (results / picture).stat().st_size > 10_000
+
+
+def test_a_mechanism_whose_training_fails_is_one_line_and_the_others_go_on(monkeypatch, tmp_path, capsys):
+    def train(name, typed):
+        if name == "linear":
+            raise TrainingError("linear failed with exit status 1: no")
+        return {"test_accuracy": 0.5, "seconds": 3.0} | dict.fromkeys(attention.KEPT[2:], 0)
+
+    monkeypatch.setattr(attention, "train", train)
+    typed = ["--mechanisms", "linear", "window", "--tokens", "--steps", "3", "--output", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["attention.py", *typed])
+    with pytest.raises(SystemExit, match="error: 1 of 2 trainings failed"):
+        attention.main()
+    printed = capsys.readouterr()
+    assert printed.err == "error: linear failed with exit status 1: no\n"
+    assert "| window | window 2 | 50.0 % | 3 s |" in printed.out
 
 
 def test_the_results_of_the_repository_are_of_every_mechanism_and_as_good_as_claimed():

@@ -34,7 +34,7 @@ def test_it_writes_tables_numbers_and_plots(tmp_path):
     grey = {"in_channels": 1, "num_classes": 10, "mean": [0.1], "std": [0.2]}
     models = ["--checkpoint", checkpoint(tmp_path / "colour.ckpt", **colour)]
     models += ["--planted", checkpoint(tmp_path / "grey.ckpt", **grey)]
-    command = [sys.executable, SCRIPT, "--photos", tmp_path / "photos", *models, "--images", "12", "--out", tmp_path]
+    command = [sys.executable, SCRIPT, "--photos", tmp_path / "photos", *models, "--images", "12", "--output", tmp_path]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     result = json.loads((tmp_path / "explanations.json").read_text())
     assert [len(result[part]) for part in ("photographs", "planted", "mosaics")] == [14] * 3
