@@ -9,19 +9,21 @@ fails is one line on stderr, and the others go on.
     python benchmarks/ablate.py configs/cifar10_quick.yaml --data data/cifar10-jpeg --steps 1400 [--seeds 0 1]
         [--only "class token alone" ...] [--parallel 2] [--output benchmarks/results]
 
-A result that no command repeats, since the part is no longer in the code, is written down once by `note_removed`.
+What a part was worth that is taken out of the code again stands in a table of its own, with the last commit that has
+it, where the command above repeats it; `note_removed` moves it there.
 """
 
 import argparse
 import itertools
+import json
+import statistics
 import sys
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 from accuracy import arguments_of, mean, origins, values
-from side_by_side import RESULTS, machine, markdown_table, plus_minus, write_cell
+from side_by_side import RESULTS, commit, machine, markdown_table, plus_minus, write_cell, write_cells
 from training_runs import TrainingError, described, train
 
 RECIPE = "the recipe"
@@ -90,13 +92,15 @@ def removed(notes: list[dict[str, Any]]) -> str:
     """What was tried and is no longer in the code, as Markdown."""
     rows = [
         {
-            "part": note["name"],
-            "difference": f"{note['difference']:+.2f}",
-            "what was run": note["ran"],
-            "commit": note["commit"],
+            "part": note["part"],
+            "tried on": f"{note['recipe']}, {note['budget']:,} steps",
+            "difference": plus_minus(note["points"], "+.2f"),
+            "seeds": ", ".join(str(seed) for seed in note["seeds"]),
+            "last commit that has it": note["commit"],
+            "by": f"`{' '.join(note['changed'])}`",
             "date": note["date"],
         }
-        for note in notes
+        for note in sorted(notes, key=lambda note: statistics.mean(note["points"]))
     ]
     return f"## Tried and removed\n\n{markdown_table(rows)}\n"
 
@@ -116,18 +120,33 @@ def report(cells: dict[str, Any]) -> str:
     return "\n".join([REPORT, *sections(cells)])
 
 
-def note_removed(name: str, difference: float, ran: str, commit: str, path: Path = RESULTS / "ablation.json") -> None:
-    """Write down what a part was worth that is taken out of the code again.
+def note_removed(part: str, path: Path = RESULTS / "ablation.json") -> None:
+    """Make one note of all cells of a part that is taken out of the code again.
 
     Args:
-        name: The part.
-        difference: Points of validation accuracy that it gained or cost.
-        ran: What was run: recipe, steps, seeds.
-        commit: The last commit that has the part.
+        part: The part.
         path: The results of the ablation.
+
+    Raises:
+        ValueError: If no cell of the part has one of the recipe beside it, under the same seed.
     """
-    note = {"name": name, "difference": difference, "ran": ran, "commit": commit, "date": str(date.today())}
-    write_cell(path, f"removed: {name}", {"note": note}, report)
+    cells = json.loads(path.read_text())
+    of_part = {name: cell for name, cell in cells.items() if cell.get("part") == part and "note" not in cell}
+    pairs = [
+        (cell, whole)
+        for cell in of_part.values()
+        for whole in cells.values()
+        if whole.get("part") == RECIPE and all(whole[key] == cell[key] for key in ("recipe", "budget", "seed"))
+    ]
+    if not pairs:
+        raise ValueError(f"{path} has no result of {part!r} with one of {RECIPE} under the same seed: run ablate.py")
+    last = pairs[-1][0]
+    note = {key: last[key] for key in ("part", "recipe", "budget", "changed", "commit", "command")}
+    note["points"] = [100 * (cell["val_accuracy"] - whole["val_accuracy"]) for cell, whole in pairs]
+    note["seeds"] = [cell["seed"] for cell, _ in pairs]
+    note["date"] = last["machine"]["date"]
+    kept = {name: cell for name, cell in cells.items() if name not in of_part}
+    write_cells(path, kept | {f"removed: {part}": {"note": note}}, report)
 
 
 def chosen_parts(config: str, data: Path | None, only: list[str] | None) -> dict[str, list[str]]:
@@ -181,7 +200,7 @@ def run_all(pool: Executor, options: argparse.Namespace, parts: dict[str, list[s
     """Train every part under every seed, write each cell, and return how many trainings failed."""
     recipe, failed = Path(options.config).stem, 0
     threads = 1 if options.parallel > 1 else None
-    facts = machine() | ({"threads": threads} if threads else {})
+    facts, at = machine() | ({"threads": threads} if threads else {}), commit()
     runs = {}
     for seed, (number, name) in itertools.product(options.seeds, enumerate(parts)):
         # An experiment of its own: two runs that start at once would choose the same folder.
@@ -198,7 +217,7 @@ def run_all(pool: Executor, options: argparse.Namespace, parts: dict[str, list[s
             failed += 1
             continue
         cell = {"recipe": recipe, "budget": options.steps, "part": name, "changed": parts[name]}
-        cell |= {key: results[key] for key in KEPT} | {"machine": facts}
+        cell |= {key: results[key] for key in KEPT} | {"machine": facts, "commit": at}
         write_cell(path, f"{recipe}, {options.steps} steps: {name}, seed {results['seed']}", cell, report)
     return failed
 

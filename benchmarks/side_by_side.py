@@ -10,6 +10,7 @@ import platform
 import re
 import shlex
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -56,6 +57,15 @@ def origin() -> dict[str, str]:
     """What was typed, where, and when."""
     facts = machine()
     return {"command": command(), "machine": place(facts), "date": facts["date"]}
+
+
+def commit() -> str:
+    """The commit that is checked out, with "-dirty" if files differ from it; nothing where git knows none."""
+    asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""
 
 
 def made(cell: dict[str, Any]) -> str:
@@ -217,13 +227,18 @@ def markdown_table(rows: list[dict[str, str]]) -> str:
 
 
 def write_cell(path: Path, name: str, cell: dict[str, Any], report: Callable[[dict[str, Any]], str]) -> None:
-    """Put one cell into a JSON file of results, in the place of an older one, and the report on all beside it.
+    """Put one cell into a JSON file of results, in the place of an older one, and the report on all beside it."""
+    cells = json.loads(path.read_text()) if path.exists() else {}
+    write_cells(path, cells | {name: cell}, report)
+
+
+def write_cells(path: Path, cells: dict[str, Any], report: Callable[[dict[str, Any]], str]) -> None:
+    """Write all cells of a file of results in the order of their names, and the report on them beside it.
 
     Whoever is stopped while writing leaves the results as they were.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    cells = json.loads(path.read_text()) if path.exists() else {}
-    cells = dict(sorted((cells | {name: cell}).items()))
+    cells = dict(sorted(cells.items()))
     unfinished = path.with_suffix(".part")
     for place, text in ((path, json.dumps(cells, indent=1) + "\n"), (path.with_suffix(".md"), report(cells))):
         unfinished.write_text(text)

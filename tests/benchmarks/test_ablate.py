@@ -2,11 +2,13 @@
 
 import json
 import sys
+from datetime import date
 from pathlib import Path
 
 import ablate
 import pytest
 from ablate import PARTS, main, note_removed, report
+from side_by_side import commit
 from training_runs import TrainingError
 
 import train as command_line
@@ -101,13 +103,28 @@ def test_a_recipe_that_train_py_does_not_take_is_told(tmp_path, capsys):
 
 
 def test_what_was_removed_has_a_table_of_its_own(run, tmp_path):
-    run("--only", "the recipe")
-    note_removed("whitened patches", -0.4, "1,400 steps, seed 0", "abc1234", tmp_path / "ablation.json")
-    text = (tmp_path / "ablation.md").read_text()
+    run("--only", "the recipe", "no flip", "class token alone", "--seeds", "0", "1")
+    path = tmp_path / "ablation.json"
+    note_removed("no flip", path)
+    text = path.with_suffix(".md").read_text()
     assert text.index("## quick, 70 steps") < text.index("## Tried and removed")
-    assert "| whitened patches | -0.40 | 1,400 steps, seed 0 | abc1234 | 20" in text
-    alone = {"removed: x": json.loads((tmp_path / "ablation.json").read_text())["removed: whitened patches"]}
-    assert "steps\n" not in report(alone)
+    current, gone = text.split("## Tried and removed")
+    assert "| class token alone |" in current
+    assert "no flip" not in current
+    today, last = date.today(), commit()
+    assert f"| no flip | quick, 70 steps | -3.00 ± 1.41 | 0, 1 | {last} | `--data.flip false` | {today} |" in gone
+    # It stays as it is when the recipe is run again.
+    cells = json.loads(path.read_text())
+    cells["quick, 70 steps: the recipe, seed 0"]["val_accuracy"] = 0.9
+    assert report(cells).split("## Tried and removed")[1] == gone
+    # And stands alone where nothing else does.
+    assert "70 steps\n" not in report({"removed: no flip": cells["removed: no flip"]})
+
+
+def test_a_part_without_the_recipe_beside_it_cannot_be_noted(run, tmp_path):
+    run("--only", "no flip")
+    with pytest.raises(ValueError, match="has no result of 'no flip' with one of the recipe under the same seed"):
+        note_removed("no flip", tmp_path / "ablation.json")
 
 
 @pytest.mark.parametrize("name", PARTS)
