@@ -46,10 +46,20 @@ PARTS: dict[str, list[str]] = {
     "qk_norm": ["--model.qk_norm", "true"],
     "no qkv bias": ["--model.qkv_bias", "false"],
     "cosine decay": ["--model.decay", "cosine"],
+    "patches overlap by one pixel": ["--model.trial", "overlapping"],
+    "whitened patch embedding": ["--model.trial", "whitened"],
+    "impulse start of attention": ["--model.trial", "impulse"],
+    "RMSNorm, no qkv bias": ["--model.trial", "rms", "--model.qkv_bias", "false"],
+    "the harder half of twice the images": ["--model.trial", "hard", "--data.batch_size", "256"],
+    "alternating flip": ["--data.alternate_flip", "true"],
 }
 # Steps in the time of one step of cifar10_quick.yaml, where that is not about one. A step on half of the patches takes
 # 0.56 times as long as one on all (one thread, bfloat16), and the recipe takes them for 0.7 of its steps.
-PACE = {"all patches": 0.7 * 0.56 + 0.3, "half of the patches to the end": (0.7 * 0.56 + 0.3) / 0.56}
+PACE = {
+    "the harder half of twice the images": 0.75,
+    "all patches": 0.7 * 0.56 + 0.3,
+    "half of the patches to the end": (0.7 * 0.56 + 0.3) / 0.56,
+}
 ENDLESS = ["--trainer.max_time", "null", "--trainer.max_epochs=-1"]
 JUDGED = ["--data.val_fraction", "0.1", "--trainer.limit_test_batches", "0"]
 KEPT = ("val_accuracy", "val_loss", "steps", "seed", "parameters", "precision", "data", "command")
