@@ -35,9 +35,10 @@ def test_import_vit_alone_gives_a_model_and_the_attention_behind_it():
 @pytest.mark.slow
 def test_importing_vit_takes_hardly_longer_than_importing_what_it_needs():
     def seconds(statement):
-        return float(run(f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"))
+        # Of the processor: the clock on the wall also counts the tests beside this one.
+        return float(run(f"import time; t = time.process_time(); {statement}; print(time.process_time() - t)"))
 
     pairs = [(seconds("import torch, einops"), seconds("import vit")) for _ in range(5)]
-    # The least of five: other programs on the machine can only add to it.
+    # The least of five: other programs can only slow it down.
     needed, taken = (min(times) for times in zip(*pairs, strict=True))
     assert taken <= 1.15 * needed
