@@ -1,10 +1,10 @@
 """What each part of a recipe is worth: the recipe, and the recipe with one part changed, for as long.
 
-The budget is steps and not seconds, so that two trainings can share the cores; a part whose steps take longer than the
-recipe's gets fewer (PACE). The judge is one image in ten held out of the training images, never the test set. A cell is
-a recipe, a number of steps, a part and a seed; it is written to ablation.json and ablation.md as soon as the run ends,
-in the place of an older one. A part that changes nothing, because the recipe has it already, is passed over; a run that
-fails is one line on stderr, and the others go on.
+The budget is steps and not seconds, so that two trainings can share the cores; a part that leaves out more patches than
+the recipe gets more of them, one that leaves out fewer gets less. The judge is one image in ten held out of the
+training images, never the test set. A cell is a recipe, a number of steps, a part and a seed; it is written to
+ablation.json and ablation.md as soon as the run ends, in the place of an older one. A part that changes nothing,
+because the recipe has it already, is passed over; a run that fails is one line on stderr, and the others go on.
 
     python benchmarks/ablate.py configs/cifar10_quick.yaml --data data/cifar10-jpeg --steps 1400 [--seeds 0 1]
         [--only "class token alone" ...] [--parallel 2] [--output benchmarks/results]
@@ -22,8 +22,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+import yaml
 from accuracy import arguments_of, mean, origins, values
-from side_by_side import RESULTS, commit, machine, markdown_table, plus_minus, write_cell, write_cells
+from records import RESULTS, commit, machine, markdown_table, plus_minus, write_cell, write_cells
 from training_runs import TrainingError, described, train
 
 RECIPE = "the recipe"
@@ -50,37 +51,40 @@ PARTS: dict[str, list[str]] = {
     "whitened patch embedding": ["--model.trial", "whitened"],
     "impulse start of attention": ["--model.trial", "impulse"],
     "RMSNorm, no qkv bias": ["--model.trial", "rms", "--model.qkv_bias", "false"],
-    "the harder half of twice the images": ["--model.trial", "hard", "--data.batch_size", "256"],
+    "the harder half of twice the images": [
+        "--model.trial",
+        "hard",
+        "--data.batch_size",
+        "256",
+        "--trainer.max_steps",
+        "1050",
+    ],
     "alternating flip": ["--data.alternate_flip", "true"],
 }
-# Steps in the time of one step of cifar10_quick.yaml, where that is not about one. A step on half of the patches takes
-# 0.56 times as long as one on all (one thread, bfloat16), and the recipe takes them for 0.7 of its steps.
-PACE = {
-    "the harder half of twice the images": 0.75,
-    "all patches": 0.7 * 0.56 + 0.3,
-    "half of the patches to the end": (0.7 * 0.56 + 0.3) / 0.56,
-}
+# Time of a step on half of the patches, where one on all of them takes 1 (one thread, bfloat16, 65 tokens).
+ON_HALF = 0.56
 ENDLESS = ["--trainer.max_time", "null", "--trainer.max_epochs=-1"]
 JUDGED = ["--data.val_fraction", "0.1", "--trainer.limit_test_batches", "0"]
-KEPT = ("val_accuracy", "val_loss", "steps", "seed", "parameters", "precision", "data", "command")
+KEPT = ("val_accuracy", "val_loss", "steps", "seconds", "seed", "parameters", "precision", "data", "command")
 
 REPORT = """# Recipes with one part changed
 
-As many steps each, or as many as take as long, judged by the validation accuracy of the last one; the validation
-images, one in ten, are held out of the training images, and the test set is not touched. "Difference": points of
-accuracy against the recipe under the same seed. ± is the sample standard deviation over seeds. An accuracy of 60 % on
-5,000 images has a standard error of 0.7 points, so that a smaller difference may be chance.
+As many steps each, more where a part leaves out patches and fewer where it takes them in; judged by the validation
+accuracy after the last one. The validation images, one in ten, are held out of the training images, and the test set is
+not touched. "Difference": points of accuracy against the recipe under the same seed; "time": seconds against it, on
+cores that other trainings share. ± is the sample standard deviation over seeds. One seed differs from the next by about
+a point, so that under one seed a difference of less than 2 points may be chance.
 """
 
 
 def section(recipe: str, steps: int, group: list[dict[str, Any]]) -> str:
     """A recipe and its parts as Markdown, from what costs most to what gains most."""
-    whole = {cell["seed"]: cell["val_accuracy"] for cell in group if cell["part"] == RECIPE}
+    whole = {cell["seed"]: cell for cell in group if cell["part"] == RECIPE}
     parts: dict[str, list[dict[str, Any]]] = {}
     for cell in group:
-        paired = cell["seed"] in whole and cell["part"] != RECIPE
-        points = 100 * (cell["val_accuracy"] - whole[cell["seed"]]) if paired else None
-        parts.setdefault(cell["part"], []).append(cell | {"points": points})
+        beside = whole.get(cell["seed"]) if cell["part"] != RECIPE else None
+        compared = {"points": _points(cell, beside), "time": cell["seconds"] / beside["seconds"]} if beside else {}
+        parts.setdefault(cell["part"], []).append(cell | compared)
     order = sorted(parts.items(), key=lambda part: (part[0] != RECIPE, mean(part[1], "points")))
     rows = [
         {
@@ -89,6 +93,7 @@ def section(recipe: str, steps: int, group: list[dict[str, Any]]) -> str:
             "steps": f"{cells[0]['steps']:,}",
             "validation accuracy, %": plus_minus(values(cells, "val_accuracy", 100), ".2f"),
             "difference": plus_minus(values(cells, "points"), "+.2f"),
+            "time": plus_minus(values(cells, "time"), ".2f"),
             "validation loss": plus_minus(values(cells, "val_loss"), ".3f"),
             "seeds": ", ".join(str(cell["seed"]) for cell in sorted(cells, key=lambda cell: cell["seed"])),
         }
@@ -96,6 +101,10 @@ def section(recipe: str, steps: int, group: list[dict[str, Any]]) -> str:
     ]
     made = origins(parts.get(RECIPE, group[:1]))
     return f"## {recipe}, {steps:,} steps\n\n{markdown_table(rows)}\n\n{made}\n"
+
+
+def _points(cell: dict[str, Any], beside: dict[str, Any]) -> float:
+    return 100 * (cell["val_accuracy"] - beside["val_accuracy"])
 
 
 def removed(notes: list[dict[str, Any]]) -> str:
@@ -131,36 +140,41 @@ def report(cells: dict[str, Any]) -> str:
 
 
 def note_removed(part: str, path: Path = RESULTS / "ablation.json") -> None:
-    """Make one note of all cells of a part that is taken out of the code again.
+    """Make one note of the cells of a part that is taken out of the code again, for each recipe and number of steps.
 
     Args:
         part: The part.
         path: The results of the ablation.
 
     Raises:
-        ValueError: If no cell of the part has one of the recipe beside it, under the same seed.
+        ValueError: If a cell of the part has none of the recipe beside it, or is of no commit that one could check out.
     """
     cells = json.loads(path.read_text())
-    of_part = {name: cell for name, cell in cells.items() if cell.get("part") == part and "note" not in cell}
-    pairs = [
-        (cell, whole)
-        for cell in of_part.values()
-        for whole in cells.values()
-        if whole.get("part") == RECIPE and all(whole[key] == cell[key] for key in ("recipe", "budget", "seed"))
-    ]
-    if not pairs:
-        raise ValueError(f"{path} has no result of {part!r} with one of {RECIPE} under the same seed: run ablate.py")
-    last = pairs[-1][0]
-    note = {key: last[key] for key in ("part", "recipe", "budget", "changed", "commit", "command")}
-    note["points"] = [100 * (cell["val_accuracy"] - whole["val_accuracy"]) for cell, whole in pairs]
-    note["seeds"] = [cell["seed"] for cell, _ in pairs]
-    note["date"] = last["machine"]["date"]
-    kept = {name: cell for name, cell in cells.items() if name not in of_part}
-    write_cells(path, kept | {f"removed: {part}": {"note": note}}, report)
+    notes: dict[str, Any] = {}
+    for name, cell in [*cells.items()]:
+        if cell.get("part") != part:
+            continue
+        beside = cells.get(cell_name(cell | {"part": RECIPE}))
+        if beside is None:
+            raise ValueError(f"{path} has {name!r} and no result of {RECIPE} under that seed: run ablate.py for it")
+        if not cell["commit"] or cell["commit"].endswith("-dirty"):
+            raise ValueError(f"{name!r} is of commit {cell['commit']!r}: commit the part, and run it again")
+        first = {key: cell[key] for key in ("part", "recipe", "budget", "changed", "commit", "command")}
+        first |= {"date": cell["machine"]["date"], "points": [], "seeds": []}
+        note = notes.setdefault(f"removed: {cell['recipe']}, {cell['budget']} steps: {part}", {"note": first})["note"]
+        note["points"].append(_points(cell, beside))
+        note["seeds"].append(cell["seed"])
+        del cells[name]
+    write_cells(path, cells | notes, report)
 
 
-def chosen_parts(config: str, data: Path | None, only: list[str] | None) -> dict[str, list[str]]:
-    """The parts to run by name, without those that the recipe has already.
+def cell_name(cell: dict[str, Any]) -> str:
+    """The name of a cell."""
+    return f"{cell['recipe']}, {cell['budget']} steps: {cell['part']}, seed {cell['seed']}"
+
+
+def chosen_parts(config: str, data: Path | None, only: list[str] | None) -> dict[str, tuple[list[str], float]]:
+    """The parts to run by name, without those that the recipe has already: what they change, and their share of steps.
 
     Raises:
         ValueError: If train.py does not take the recipe.
@@ -172,11 +186,18 @@ def chosen_parts(config: str, data: Path | None, only: list[str] | None) -> dict
     for name, changed in ({RECIPE: []} | PARTS).items():
         if only and name not in only:
             continue
-        if changed and described(arguments_of(config, data, 0, changed)) == unchanged:
+        settings = described(arguments_of(config, data, 0, changed))
+        if changed and settings == unchanged:
             print(f"{name}: so it is in {config}, passed over", file=sys.stderr)
         else:
-            parts[name] = changed
+            parts[name] = changed, _time_of_step(unchanged) / _time_of_step(settings)
     return parts
+
+
+def _time_of_step(settings: str) -> float:
+    """Mean time of a step by the patches that are left out, where a step on all of them takes 1."""
+    model = yaml.safe_load(settings)["model"]
+    return 1 - model["patch_drop_until"] * (1 - ON_HALF) * model.get("patch_drop", 0.0) / 0.5
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -206,17 +227,17 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(f"error: {failed} of {len(parts) * len(options.seeds)} trainings failed")
 
 
-def run_all(pool: Executor, options: argparse.Namespace, parts: dict[str, list[str]], path: Path) -> int:
+def run_all(pool: Executor, options: argparse.Namespace, parts: dict[str, tuple[list[str], float]], path: Path) -> int:
     """Train every part under every seed, write each cell, and return how many trainings failed."""
     recipe, failed = Path(options.config).stem, 0
     threads = 1 if options.parallel > 1 else None
     facts, at = machine() | ({"threads": threads} if threads else {}), commit()
     runs = {}
-    for seed, (number, name) in itertools.product(options.seeds, enumerate(parts)):
+    for seed, (number, (name, (changed, share))) in itertools.product(options.seeds, enumerate(parts.items())):
         # An experiment of its own: two runs that start at once would choose the same folder.
         apart = ["--experiment", f"ablation_{recipe}_{number}_{seed}"]
-        steps = ["--trainer.max_steps", str(round(options.steps * PACE.get(name, 1)))]
-        run = arguments_of(options.config, options.data, seed, [*ENDLESS, *steps, *JUDGED, *parts[name], *apart])
+        steps = ["--trainer.max_steps", str(round(options.steps * share))]
+        run = arguments_of(options.config, options.data, seed, [*ENDLESS, *steps, *JUDGED, *changed, *apart])
         runs[pool.submit(train, f"{name}, seed {seed}", run, threads)] = name
     for done in as_completed(runs):
         name = runs[done]
@@ -226,9 +247,9 @@ def run_all(pool: Executor, options: argparse.Namespace, parts: dict[str, list[s
             print(f"error: {error}", file=sys.stderr)
             failed += 1
             continue
-        cell = {"recipe": recipe, "budget": options.steps, "part": name, "changed": parts[name]}
+        cell = {"recipe": recipe, "budget": options.steps, "part": name, "changed": parts[name][0]}
         cell |= {key: results[key] for key in KEPT} | {"machine": facts, "commit": at}
-        write_cell(path, f"{recipe}, {options.steps} steps: {name}, seed {results['seed']}", cell, report)
+        write_cell(path, cell_name(cell), cell, report)
     return failed
 
 

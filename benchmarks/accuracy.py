@@ -12,13 +12,13 @@ A seed that fails is one line on stderr, and the next one goes on.
 import argparse
 import json
 import re
-import shlex
 import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
-from side_by_side import RESULTS, machine, markdown_table, place, plus_minus, write_cell
+import yaml
+from records import RESULTS, commit, machine, markdown_table, place, plus_minus, write_cell
 from training_runs import TrainingError, train
 
 KEPT = (
@@ -96,11 +96,31 @@ def unseeded(command: str) -> str:
     return re.sub(r"(--seed_everything[= ])\S+", r"\g<1>SEED", command)
 
 
-def other_command(path: Path, recipe: str, command: str) -> str | None:
-    """What another training was started by whose results have the recipe's name; None if there is none."""
-    cells = json.loads(path.read_text()).values() if path.exists() else ()
-    older = {unseeded(cell["command"]) for cell in cells if cell["recipe"] == recipe}
-    return next(iter(sorted(older - {unseeded(command)})), None)
+def check_comparable(path: Path, recipe: str, settings: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Check that a mean over what is there under a recipe's name and what will be measured is one of equals.
+
+    Args:
+        path: The results.
+        recipe: The name.
+        settings: What defines the training, but for its seed.
+        facts: The machine.
+
+    Raises:
+        ValueError: If a result of that name is from another training, or from another machine without a GPU or with
+            the same one.
+    """
+    for cell in json.loads(path.read_text()).values() if path.exists() else ():
+        if cell["recipe"] != recipe:
+            continue
+        pairs = [(cell["settings"][key], settings[key]) for key in settings]
+        if cell["machine"]["gpu"] == facts["gpu"]:
+            pairs.append((place(cell["machine"]), place(facts)))
+        for older, newer in pairs:
+            if older != newer:
+                raise ValueError(
+                    f"{path} has results of {recipe!r} from {older!r}, and these would be from {newer!r}: choose "
+                    "another --output, or another name"
+                )
 
 
 def report(cells: dict[str, Any]) -> str:
@@ -129,22 +149,27 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--name", help="what to call the recipe (default: the name of its file)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     options = parser.parse_args(typed[:ours])
-    recipe = options.name or Path(options.config).stem
+    recipe, further = options.name or Path(options.config).stem, typed[ours + 1 :]
     path, failed = options.output / "accuracy.json", 0
-    runs = {seed: arguments_of(options.config, options.data, seed, typed[ours + 1 :]) for seed in options.seeds}
-    started = shlex.join(["python", "train.py", "fit", *runs[options.seeds[0]]])
-    if other := other_command(path, recipe, started):
-        parser.error(f"{path} has results of {recipe!r} by another command ({other}): choose another --name")
+    try:
+        settings = {
+            "config": yaml.safe_load(Path(options.config).read_text()),
+            "data": options.data and options.data.name,
+            "further": further,
+        }
+        check_comparable(path, recipe, settings, machine())
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     for seed in options.seeds:
         before = machine()
         try:
-            results = train(f"{recipe} seed {seed}", runs[seed])
+            results = train(f"{recipe} seed {seed}", arguments_of(options.config, options.data, seed, further))
         except TrainingError as error:
             print(f"error: {error}", file=sys.stderr)
             failed += 1
             continue
-        cell = {"recipe": recipe} | {key: results[key] for key in KEPT if key in results} | {"machine": before}
-        write_cell(path, cell_name(cell), cell, report)
+        cell = {"recipe": recipe, "settings": settings} | {key: results[key] for key in KEPT if key in results}
+        write_cell(path, cell_name(cell), cell | {"machine": before, "commit": commit()}, report)
     if path.exists():
         print(path.with_suffix(".md").read_text())
     if failed:

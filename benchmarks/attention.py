@@ -19,7 +19,7 @@ from typing import Any
 
 from attention_cost import MEASURED, costs
 from attention_figures import draw_accuracy, draw_cost
-from side_by_side import RESULTS, markdown_table, origin
+from records import RESULTS, markdown_table, origin
 from training_runs import TrainingError, train
 
 from vit.attention import MECHANISMS

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from side_by_side import RESULTS, markdown_table, origin
+from records import RESULTS, markdown_table, origin
 from torch import Tensor
 
 import vit

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from side_by_side import RESULTS, machine
+from records import RESULTS, machine
 
 FOLDER = Path(__file__).parent
 RECIPE = "configs/cifar10.yaml"

@@ -18,18 +18,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from lightning import Callback, Trainer
-from side_by_side import (
-    DEVICE,
-    RESULTS,
-    command,
-    compared,
-    machine,
-    made,
-    markdown_table,
-    spread,
-    synchronise,
-    write_cell,
-)
+from records import RESULTS, command, machine, made, markdown_table, write_cell
+from side_by_side import DEVICE, compared, spread, synchronise
 from torch import Tensor
 
 from vit.data.loader import MemoryLoader

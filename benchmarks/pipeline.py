@@ -22,19 +22,8 @@ from typing import Any
 import torch
 from einops import rearrange
 from PIL import Image
-from side_by_side import (
-    DEVICE,
-    RESULTS,
-    command,
-    compared,
-    interleaved,
-    machine,
-    made,
-    markdown_table,
-    repeated,
-    spread,
-    write_cell,
-)
+from records import RESULTS, command, machine, made, markdown_table, write_cell
+from side_by_side import DEVICE, compared, interleaved, repeated, spread
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms

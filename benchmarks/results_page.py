@@ -18,7 +18,8 @@ import pipeline
 import throughput
 from accuracy import COLUMNS, mean, origins, recipes, summary
 from accuracy_figure import draw_accuracy, measured_points
-from side_by_side import RESULTS, markdown_table, place, speed, spread, write_cell
+from records import RESULTS, markdown_table, place, write_cell
+from side_by_side import speed, spread
 
 PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text())
 PLOT = "accuracy_petaflop.png"

@@ -18,23 +18,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from side_by_side import (
-    DEVICE,
-    RESULTS,
-    autocast,
-    command,
-    compared,
-    interleaved,
-    machine,
-    made,
-    markdown_table,
-    matmul_ceiling,
-    repeated,
-    speed,
-    spread,
-    timed,
-    write_cell,
-)
+from records import RESULTS, command, machine, made, markdown_table, write_cell
+from side_by_side import DEVICE, autocast, compared, interleaved, matmul_ceiling, repeated, speed, spread, timed
 from throughput_models import LIBRARIES, NUM_CLASSES, SIZES, Size, check_same, counted_flops, parameters
 from torch import Tensor, nn
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import ablate
 import pytest
 from ablate import PARTS, main, note_removed, report
-from side_by_side import commit
 from training_runs import TrainingError
 
 import train as command_line
@@ -16,6 +15,15 @@ import train as command_line
 ROOT = Path(__file__).parents[2]
 COSINE = PARTS["cosine decay"]
 GAINS = {"--data.flip": -0.02, "--model.pool": 0.01}
+
+
+def described(typed):
+    """A recipe that leaves out half of the patches for 0.7 of its steps, and has the cosine decay already."""
+    model = {"patch_drop": 0.5, "patch_drop_until": 0.7}
+    for name in model:
+        if f"--model.{name}" in typed:
+            model[name] = float(typed[typed.index(f"--model.{name}") + 1])
+    return json.dumps({"model": model, "others": [word for word in typed if word not in COSINE]})
 
 
 @pytest.fixture
@@ -34,14 +42,14 @@ def run(monkeypatch, tmp_path):
             "val_accuracy": 0.6 + 0.05 * seed + gain,
             "val_loss": 1.25,
             "steps": int(typed[typed.index("--trainer.max_steps") + 1]),
+            "seconds": 90.0 if "--model.pool" in typed else 100.0,
             "seed": seed,
             **facts,
         }
 
     def run(*arguments):
         monkeypatch.setattr(ablate, "train", train)
-        # As if the recipe had the cosine decay already.
-        monkeypatch.setattr(ablate, "described", lambda typed: str([word for word in typed if word not in COSINE]))
+        monkeypatch.setattr(ablate, "described", described)
         main(["configs/quick.yaml", "--steps", "70", "--output", str(tmp_path), *arguments])
         return json.loads((tmp_path / "ablation.json").read_text()), given
 
@@ -59,10 +67,14 @@ def test_differences_are_taken_under_the_same_seed(run, tmp_path, capsys):
     rows = [line.split(" | ")[0][2:] for line in text.splitlines() if line.startswith("| ")]
     assert rows == ["part", "the recipe", "no flip", "class token alone"]
     # Against the recipe 2 points less under seed 0 and 4 under seed 1, and 1 and 2 points more.
-    assert "| no flip | `--data.flip false` | 70 | 59.50 ± 2.12 | -3.00 ± 1.41 | 1.250 ± 0.000 | 0, 1 |" in text
     assert (
-        "| class token alone | `--model.pool cls` | 70 | 64.00 ± 4.24 | +1.50 ± 0.71 | 1.250 ± 0.000 | 0, 1 |" in text
+        "| no flip | `--data.flip false` | 70 | 59.50 ± 2.12 | -3.00 ± 1.41 | 1.00 ± 0.00 | 1.250 ± 0.000 | 0, 1 |"
+        in text
     )
+    better = (
+        "| class token alone | `--model.pool cls` | 70 | 64.00 ± 4.24 | +1.50 ± 0.71 | 0.90 ± 0.00 | 1.250 ± 0.000 |"
+    )
+    assert better in text
     assert "## quick, 70 steps" in text
 
 
@@ -76,9 +88,12 @@ def test_the_test_set_is_not_touched_and_trainings_do_not_share_a_folder(run):
     assert len({typed[typed.index("--experiment") + 1] for typed, _ in given}) == 3
 
 
-def test_a_part_whose_steps_take_longer_gets_fewer_of_them(run, tmp_path):
-    cells, _ = run("--only", "the recipe", "all patches")
-    assert {cell["part"]: cell["steps"] for cell in cells.values()} == {"the recipe": 70, "all patches": 48}
+def test_parts_get_as_many_steps_as_take_as_long(run, tmp_path):
+    cells, _ = run("--only", "the recipe", "all patches", "half of the patches to the end")
+    # 0.7 of the steps take 0.56, the others 1.
+    recipe = 0.7 * 0.56 + 0.3
+    steps = {"the recipe": 70, "all patches": round(70 * recipe), "half of the patches to the end": 70 * recipe / 0.56}
+    assert {cell["part"]: cell["steps"] for cell in cells.values()} == pytest.approx(steps, abs=0.5)
     assert "| all patches | `--model.patch_drop 0` | 48 |" in (tmp_path / "ablation.md").read_text()
 
 
@@ -102,8 +117,14 @@ def test_a_recipe_that_train_py_does_not_take_is_told(tmp_path, capsys):
     assert capsys.readouterr().err.strip().endswith("python train.py fit --config configs/no_such.yaml")
 
 
-def test_what_was_removed_has_a_table_of_its_own(run, tmp_path):
-    run("--only", "the recipe", "no flip", "class token alone", "--seeds", "0", "1")
+@pytest.fixture
+def at_commit(monkeypatch):
+    monkeypatch.setattr(ablate, "commit", lambda: "abc1234")
+
+
+def test_what_was_removed_has_a_table_of_its_own(run, at_commit, tmp_path):
+    run(*ONLY, "--seeds", "0", "1")
+    run("--only", "the recipe", "no flip", "--steps", "99")
     path = tmp_path / "ablation.json"
     note_removed("no flip", path)
     text = path.with_suffix(".md").read_text()
@@ -111,19 +132,29 @@ def test_what_was_removed_has_a_table_of_its_own(run, tmp_path):
     current, gone = text.split("## Tried and removed")
     assert "| class token alone |" in current
     assert "no flip" not in current
-    today, last = date.today(), commit()
-    assert f"| no flip | quick, 70 steps | -3.00 ± 1.41 | 0, 1 | {last} | `--data.flip false` | {today} |" in gone
+    today = date.today()
+    assert f"| no flip | quick, 70 steps | -3.00 ± 1.41 | 0, 1 | abc1234 | `--data.flip false` | {today} |" in gone
+    assert f"| no flip | quick, 99 steps | -2.00 | 0 | abc1234 | `--data.flip false` | {today} |" in gone
     # It stays as it is when the recipe is run again.
     cells = json.loads(path.read_text())
     cells["quick, 70 steps: the recipe, seed 0"]["val_accuracy"] = 0.9
     assert report(cells).split("## Tried and removed")[1] == gone
     # And stands alone where nothing else does.
-    assert "70 steps\n" not in report({"removed: no flip": cells["removed: no flip"]})
+    alone = {name: cell for name, cell in cells.items() if "note" in cell}
+    assert "## quick" not in report(alone)
 
 
-def test_a_part_without_the_recipe_beside_it_cannot_be_noted(run, tmp_path):
+def test_a_part_without_the_recipe_beside_it_cannot_be_noted(run, at_commit, tmp_path):
     run("--only", "no flip")
-    with pytest.raises(ValueError, match="has no result of 'no flip' with one of the recipe under the same seed"):
+    with pytest.raises(ValueError, match=r"has 'quick, 70 steps: no flip, seed 0' and no result of the recipe"):
+        note_removed("no flip", tmp_path / "ablation.json")
+
+
+@pytest.mark.parametrize("commit", ["", "abc1234-dirty"])
+def test_a_part_that_no_commit_has_cannot_be_noted(run, tmp_path, monkeypatch, commit):
+    monkeypatch.setattr(ablate, "commit", lambda: commit)
+    run(*ONLY)
+    with pytest.raises(ValueError, match=f"is of commit '{commit}': commit the part, and run it again"):
         note_removed("no flip", tmp_path / "ablation.json")
 
 

@@ -1,6 +1,7 @@
 """Mean and spread of a recipe over seeds, with a training that takes no time."""
 
 import json
+from pathlib import Path
 
 import accuracy
 import pytest
@@ -15,7 +16,7 @@ def run(results_of, monkeypatch, tmp_path):
     """Run the benchmark with trainings of known accuracy, and return the cells it leaves and the arguments it gave."""
     given = []
 
-    def run(*arguments, accuracies=ACCURACIES):
+    def run(*arguments, accuracies=ACCURACIES, depth=6):
         def train(name, typed):
             given.append(typed)
             seed = int(typed[typed.index("--seed_everything") + 1])
@@ -24,6 +25,9 @@ def run(results_of, monkeypatch, tmp_path):
             return results_of(seed, accuracies[seed])
 
         monkeypatch.setattr(accuracy, "train", train)
+        monkeypatch.chdir(tmp_path)
+        Path("configs").mkdir(exist_ok=True)
+        Path("configs/quick.yaml").write_text(f"model: {{depth: {depth}}}")
         main(["configs/quick.yaml", "--output", str(tmp_path), *arguments])
         return json.loads((tmp_path / "accuracy.json").read_text()), given
 
@@ -81,10 +85,36 @@ def test_commands_that_differ_in_the_seed_alone_are_one(run):
     assert origins([*group, group[0] | {"command": "python other.py"}]).count("` on ") == 2
 
 
-def test_another_training_does_not_take_the_place_of_a_cell(run, capsys):
+@pytest.mark.parametrize(
+    ("arguments", "depth", "told"),
+    [
+        (["--", "--model.depth", "2"], 6, "from [], and these would be from ['--model.depth', '2']"),
+        (["--data", "photos"], 6, "from None, and these would be from 'photos'"),
+        ([], 7, "from {'model': {'depth': 6}}, and these would be from {'model': {'depth': 7}}"),
+    ],
+)
+def test_another_training_does_not_take_the_place_of_a_cell(run, capsys, arguments, depth, told):
     run()
     with pytest.raises(SystemExit):
-        run("--", "--model.depth", "2")
-    assert "choose another --name" in capsys.readouterr().err
-    cells, _ = run("--name", "shallow", "--", "--model.depth", "2")
+        run("--seeds", "1", *arguments, depth=depth)
+    assert f"{told}: choose another --output, or another name" in capsys.readouterr().err
+    cells, _ = run("--name", "shallow", *arguments, depth=depth)
     assert len(cells) == 6
+
+
+def test_seconds_of_another_machine_are_not_averaged_with_these(run, monkeypatch, capsys):
+    run()
+    facts = accuracy.machine()
+    monkeypatch.setattr(accuracy, "machine", lambda: facts | {"threads": 96})
+    with pytest.raises(SystemExit):
+        run("--seeds", "1")
+    assert "96 threads of" in capsys.readouterr().err
+    # Those of a GPU stand in a row of their own.
+    monkeypatch.setattr(accuracy, "machine", lambda: facts | {"threads": 96, "gpu": "NVIDIA H200"})
+    run("--seeds", "1")
+
+
+def test_a_recipe_that_is_not_there_is_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["no_such.yaml", "--output", str(tmp_path)])
+    assert "No such file or directory: 'no_such.yaml'" in capsys.readouterr().err

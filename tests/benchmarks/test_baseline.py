@@ -37,7 +37,7 @@ def test_the_same_share_of_each_class_is_held_out(folder):
 def test_its_operations_are_counted_as_ours():
     size = {"image_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 6, "num_heads": 3, "mlp_ratio": 2.0}
     ours = training_flop(vit.VisionTransformer(**size, pool="cls"))
-    theirs = 3 * forward_flop(make_model(), torch.zeros(1, 3, 32, 32))
+    theirs = 3 * forward_flop(make_model(torch.float32).cpu(), torch.zeros(1, 3, 32, 32))
     # Ours leaves out what nobody reads of the last block.
     assert 0.8 * theirs < ours <= theirs
 
@@ -54,6 +54,12 @@ def test_mirror_images_are_averaged(monkeypatch):
     assert accuracies(Lopsided(), images, torch.float32) == (0.5, 1.0)
 
 
+def test_its_attention_is_the_one_that_trains_fastest():
+    for dtype in (torch.float32, torch.bfloat16):
+        slow = baseline.DEVICE.type == "cpu" and dtype == torch.bfloat16
+        assert {block.attn.fused_attn for block in make_model(dtype).blocks} == {not slow}
+
+
 @pytest.mark.slow
 def test_it_trains_for_its_time_and_leaves_a_cell(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(baseline, "BATCH", 16)
@@ -65,6 +71,9 @@ def test_it_trains_for_its_time_and_leaves_a_cell(folder, tmp_path, monkeypatch,
     assert 0 <= cell["test_accuracy"] <= 1
     assert cell["command"].startswith("python benchmarks/")
     assert capsys.readouterr().out.strip() == Path(tmp_path / "accuracy.md").read_text().strip()
+    with pytest.raises(SystemExit):
+        main(["--data", str(folder), "--minutes", "0.02", "--lr", "0.1", "--output", str(tmp_path)])
+    assert "from 0.002, and these would be from 0.1: choose another --output" in capsys.readouterr().err
 
 
 def test_a_folder_without_images_is_one_line(tmp_path, capsys):

@@ -1,13 +1,12 @@
-"""What the benchmarks share."""
+"""Candidates in turn, by a clock that the test drives."""
 
 import doctest
-import json
 import time
 
 import pytest
 import side_by_side
 import torch
-from side_by_side import compared, interleaved, machine, matmul_ceiling, write_cell
+from side_by_side import compared, interleaved, matmul_ceiling
 
 CPU = torch.device("cpu")
 
@@ -73,29 +72,3 @@ def test_the_ceiling_is_the_fastest_of_the_products(monkeypatch):
     monkeypatch.setattr(side_by_side.F, "linear", lambda x, weight: clock.pass_by(len(x)))
     products = [(1, 7, 2), (3, 4, 4), (2, 3, 5)]  # at one second for each row, the channels make the difference
     assert matmul_ceiling(products, torch.float32, CPU) == 2 * 4 * 4
-
-
-def test_a_cell_takes_the_place_of_its_older_self_alone(tmp_path):
-    path = tmp_path / "new" / "results.json"
-    for name, value in (("b", 1), ("a", 2), ("b", 3)):
-        write_cell(path, name, {"value": value}, lambda cells: ",".join(cells))
-    assert json.loads(path.read_text()) == {"a": {"value": 2}, "b": {"value": 3}}
-    assert path.with_suffix(".md").read_text() == "a,b"
-    assert sorted(file.name for file in path.parent.iterdir()) == ["results.json", "results.md"]
-
-
-def test_a_report_that_fails_leaves_the_numbers_that_were_there(tmp_path):
-    path = tmp_path / "results.json"
-    write_cell(path, "a", {"value": 1}, str)
-    with pytest.raises(ZeroDivisionError):
-        write_cell(path, "b", {"value": 2}, lambda cells: 1 / 0)
-    assert json.loads(path.read_text()) == {"a": {"value": 1}}
-
-
-def test_the_machine_is_described_in_what_json_can_hold():
-    facts = machine()
-    assert json.loads(json.dumps(facts)) == facts
-    assert facts["processor"]
-    assert facts["threads"] == torch.get_num_threads()
-    assert facts["versions"]["torch"] in torch.__version__
-    assert {"torchvision", "timm", "vit-pytorch", "transformers"} <= facts["versions"].keys()
