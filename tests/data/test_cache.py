@@ -1,6 +1,7 @@
 """The decoded set on disk."""
 
 import os
+import time
 
 import pytest
 import torch
@@ -172,3 +173,26 @@ def test_sets_are_kept_under_home_where_there_is_no_xdg_cache_home(tmp_path, mon
     else:
         monkeypatch.setenv("XDG_CACHE_HOME", unset)
     assert cache_folder() == tmp_path / ".cache/vit"
+
+
+def test_arrays_that_nobody_reads_any_more_are_deleted_when_another_is_written(files, cache_home, write_image):
+    load_decoded(files, num_workers=0)
+    (used,) = cache_folder().iterdir()
+    old, unfinished, new = (cache_folder() / name for name in ("old.safetensors", "old.12.tmp", "new.safetensors"))
+    for path in (old, unfinished, new):
+        path.touch()
+    long_ago = time.time() - 31 * 24 * 3600
+    for path in (used, old, unfinished):
+        os.utime(path, (long_ago, long_ago))
+    load_decoded(files, num_workers=0)  # reading it is using it
+    other = ImageFiles([write_image("other.png", (3, 5))], [0], (3, 5), in_channels=3)
+    load_decoded(other, num_workers=0)
+    kept = set(cache_folder().iterdir())
+    assert {used, new} < kept
+    assert not {old, unfinished} & kept
+
+
+def test_pixels_of_another_decoder_are_not_taken(files, monkeypatch):
+    before = cache.fingerprint(files)
+    monkeypatch.setattr(cache, "DECODER", cache.DECODER + 1)
+    assert cache.fingerprint(files) != before

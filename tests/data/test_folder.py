@@ -1,5 +1,7 @@
 """Trees of image files."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -192,6 +194,35 @@ def test_classes_that_differ_between_splits_are_named(plant, stage):
     )
     with pytest.raises(ValueError, match=message):
         ImageFolder(str(root))
+
+
+@pytest.mark.parametrize(("name", "stage"), [("Train", "train"), ("training", "train"), ("valid", "val")])
+def test_a_folder_that_looks_like_a_split_is_no_class(plant, name, stage):
+    plant("train")
+    root = plant(name)
+    with pytest.raises(ValueError, match=f"{name} looks like a split and would be taken for a class: rename it to {stage}"):
+        ImageFolder(str(root))
+
+
+def test_one_class_alone_is_named(plant):
+    root = plant("images")
+    with pytest.raises(ValueError, match=r"are of one class \(images\): name the folder that holds the class folders"):
+        ImageFolder(str(root))
+
+
+def test_a_test_fraction_that_holds_out_no_image_at_all_is_an_error_that_names_it(plant):
+    root = plant(counts={"ant": 2, "bee": 2})
+    with pytest.raises(ValueError, match=r"test_fraction \(0.2\) of 4 images holds out none: make it larger, or 0"):
+        ready(root)
+
+
+@pytest.mark.parametrize(("world_size", "arrays"), [(1, 0), (2, 2)])
+def test_where_several_processes_train_one_of_them_decodes_before(plant, cache_home, world_size, arrays):
+    plant("train")
+    data = ImageFolder(str(plant("test")), num_workers=0)
+    data.trainer = SimpleNamespace(world_size=world_size)
+    data.prepare_data()
+    assert len(list(cache_home.rglob("*.safetensors"))) == arrays
 
 
 def test_a_missing_folder_is_named(tmp_path):

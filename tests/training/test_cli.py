@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from PIL import Image
 
 import vit
+from vit.training.runs import newest_checkpoint
 
 TINY = [
     *("--data", "Digits", "--data.batch_size", "100", "--model.patch_size", "4", "--model.embed_dim", "8"),
@@ -179,17 +181,81 @@ def test_a_run_from_before_there_were_views_is_tested_as_it_was(run, finished):
     assert results(finished) == before
 
 
-def test_last_and_best_name_the_newest_run(run, finished):
+@pytest.mark.parametrize(("experiment", "newest"), [("*", "a/version_1"), ("b", "b/version_3")])
+def test_last_and_best_name_the_newest_run(monkeypatch, tmp_path, experiment, newest):
+    monkeypatch.chdir(tmp_path)
+    for age, place in enumerate(["a/version_1", "b/version_3", "a/version_2"]):
+        path = Path("runs") / place / "checkpoints/best.ckpt"
+        path.parent.mkdir(parents=True)
+        path.touch()
+        os.utime(path, (1e9 - age, 1e9 - age))
+    assert newest_checkpoint(experiment, "best") == Path("runs") / newest / "checkpoints/best.ckpt"
+
+
+def test_a_test_of_the_best_weights_makes_no_new_run(run, finished):
     run("test", "--experiment", "tiny", "--ckpt_path", "best", "--trainer.accelerator", "cpu")
     assert {path.name for path in finished.parent.iterdir()} == {"version_0"}
 
 
-def test_what_is_typed_overrules_the_checkpoint(run, finished):
-    cli = run(
-        "fit", "--ckpt_path", finished / "checkpoints/last.ckpt", "--model.lr", "0.123", "--trainer.max_epochs", "3"
-    )
-    assert cli.model.hparams.lr == 0.123
+def test_what_is_typed_overrules_the_checkpoint_and_its_optimizer(run, finished, monkeypatch):
+    rates, step = [], torch.optim.AdamW.step
+
+    def noting(optimizer, *args, **kwargs):
+        rates.append([group["lr"] for group in optimizer.param_groups])
+        return step(optimizer, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", noting)
+    typed = ["--model.lr", "0.123", "--model.weight_decay", "0.4", "--model.betas", "[0.5,0.6]"]
+    typed += ["--model.decay", "linear", "--model.warmup", "0", "--trainer.max_epochs", "4"]
+    cli = run("fit", "--ckpt_path", finished / "checkpoints/last.ckpt", *typed, *PLAIN)
     assert cli.model.vit.embed_dim == 8
+    groups = cli.trainer.optimizers[0].param_groups
+    assert {group["weight_decay"] for group in groups} == {0.4, 0.0}
+    assert {tuple(group["betas"]) for group in groups} == {(0.5, 0.6)}
+    # Half of the 48 steps are done, and the rate falls to zero over the other half.
+    assert [set(each) for each in rates] == [{pytest.approx(0.123 * (1 - step / 48))} for step in range(24, 48)]
+
+
+def test_fit_goes_on_with_all_that_was_typed_for_the_run(run, finished):
+    cli = run("fit", "--ckpt_path", "last", "--trainer.max_epochs", "3")
+    record = results(cli.run_folder)
+    assert cli.run_folder == Path("runs/tiny/version_1")
+    assert (record["seed"], record["epochs"]) == (3, 2.77)
+    assert cli.trainer.log_every_n_steps == 5
+
+
+def test_options_that_this_version_does_not_have_are_left_out(run, finished, capsys):
+    path = finished / "checkpoints/last.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    checkpoint["hyper_parameters"]["sharpness"] = 0.05
+    checkpoint["data"]["init_args"]["scent"] = "lavender"
+    torch.save(checkpoint, path)
+    before = results(finished)
+    run("test", "--ckpt_path", path, *PLAIN)
+    assert results(finished) == before
+    said = capsys.readouterr().err
+    for name in ("sharpness", "scent"):
+        assert f"the checkpoint was trained with {name}, which this version does not have: left out\n" in said
+
+
+def test_only_training_compiles(run, finished):
+    path = finished / "checkpoints/last.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    checkpoint["hyper_parameters"]["compile"] = True
+    torch.save(checkpoint, path)
+    assert run("test", "--ckpt_path", path, *PLAIN).model.hparams.compile is False
+    assert run("test", "--ckpt_path", path, *PLAIN, "--model.compile", "true").model.hparams.compile is True
+
+
+def test_nothing_need_be_logged_between_epochs(run, folder):
+    cli = run("fit", *TINY, "--trainer.log_every_n_steps", "0", "--experiment", "quiet")
+    assert [point["step"] for point in cli.record.history["train"]] == [12, 24]
+
+
+def test_a_precision_of_ones_own_takes_the_place_of_ours(run, folder):
+    plugin = ["--trainer.plugins+", "lightning.pytorch.plugins.DoublePrecision"]
+    cli = run("fit", *TINY[:-6], *plugin, "--trainer.max_epochs", "1", "--trainer.accelerator", "cpu")
+    assert cli.trainer.precision == "64-true"
 
 
 def test_predict_writes_a_row_per_image_and_names_what_is_none(run, finished, folder, capsys):

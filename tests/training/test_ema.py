@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -64,3 +66,19 @@ def test_without_ema_the_checkpoint_holds_the_weights(run, folder):
 def test_a_decay_outside_of_zero_and_one_is_refused(decay):
     with pytest.raises(ValueError, match=rf"ema_decay \({decay}\) must be between 0 and 1"):
         EMA(decay)
+
+
+def test_the_average_of_a_model_in_bfloat16_moves_by_less_than_bfloat16_can_tell():
+    module = torch.nn.Module()
+    module.vit = torch.nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
+    trainer, ema = SimpleNamespace(global_step=10_000), EMA(0.999)
+    torch.nn.init.ones_(module.vit.weight)
+    ema.on_fit_start(trainer, module)
+    torch.nn.init.constant_(module.vit.weight, 2)
+    for trainer.global_step in range(10_001, 10_101):
+        ema.on_train_batch_end(trainer, module)
+    # 100 steps of a thousandth of the way from 1 to 2; after 1 comes 1 + 1 / 128 in bfloat16.
+    assert ema.average["vit.weight"].item() == pytest.approx(2 - 0.999**100)
+    checkpoint = {"state_dict": {}}
+    ema.on_save_checkpoint(trainer, module, checkpoint)
+    assert checkpoint["state_dict"]["vit.weight"].dtype == torch.bfloat16

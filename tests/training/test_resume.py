@@ -1,6 +1,8 @@
 """A run that was stopped, however rudely, continues as if it had not been."""
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +99,60 @@ def test_a_run_resumed_from_the_middle_of_an_epoch_ends_with_the_same_bits(run, 
 
     runs = folder / "runs/resume"
     assert_same_weights(runs / "version_0/checkpoints/last.ckpt", runs / "version_1/checkpoints/last.ckpt")
+
+
+# Lightning's own callback again; and its count of epochs, which after such a resume begins with an empty one.
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+@pytest.mark.parametrize("validation", [[], ["--data.val_fraction", "0"]])
+@pytest.mark.parametrize("batches", [[], ["--trainer.limit_train_batches", "10"]])
+def test_a_run_of_steps_resumed_from_the_end_of_an_epoch_ends_with_the_same_bits(run, folder, validation, batches):
+    def every_epoch(name: str) -> list[str]:
+        return [
+            *("--trainer.callbacks+", "ModelCheckpoint", "--trainer.callbacks.dirpath", name),
+            *("--trainer.callbacks.save_top_k", "-1", "--trainer.callbacks.save_on_train_epoch_end", "true"),
+        ]
+
+    steps = ["--trainer.max_epochs", "-1", "--trainer.max_steps", "70", *validation, *batches]
+    run("fit", *RANDOM, *steps, *every_epoch("whole"))
+    first = next((folder / "whole").glob("epoch=0*.ckpt"))
+
+    run("fit", *RANDOM, *steps, *every_epoch("resumed"), "--ckpt_path", first)
+
+    runs = folder / "runs/resume"
+    results = [json.loads((runs / name / "results.json").read_text()) for name in ("version_0", "version_1")]
+    assert [result["steps"] for result in results] == [70, 70]
+    assert_same_weights(runs / "version_0/checkpoints/last.ckpt", runs / "version_1/checkpoints/last.ckpt")
+
+
+def test_a_finished_run_is_resumed_to_test_the_same_weights(run, folder):
+    run("fit", *RANDOM)
+    run("fit", "--ckpt_path", "last", "--experiment", "resume")
+    runs = folder / "runs/resume"
+    before, after = (json.loads((runs / f"version_{n}/results.json").read_text()) for n in (0, 1))
+    assert after["test_accuracy"] == before["test_accuracy"]
+    assert (after["steps"], after["seed"]) == (before["steps"], before["seed"])
+
+
+def test_the_best_weights_come_along_from_a_folder_that_was_moved(run, folder):
+    cli = run("fit", *RANDOM)
+    best = torch.load(cli.run_folder / "checkpoints/best.ckpt", weights_only=True)
+    moved = folder / "elsewhere"
+    shutil.move(folder / "runs", moved)
+    never = ["--model.lr", "0", "--model.warmup", "0", "--trainer.max_epochs", "4"]
+    cli = run("fit", *RANDOM, *never, "--ckpt_path", moved / "resume/version_0/checkpoints/last.ckpt")
+    taken = torch.load(cli.run_folder / "checkpoints/best.ckpt", weights_only=True)
+    assert taken["global_step"] == best["global_step"]
+
+    (moved / "resume/version_0/checkpoints/best.ckpt").unlink()
+    cli = run("fit", *RANDOM, *never, "--ckpt_path", moved / "resume/version_0/checkpoints/last.ckpt")
+    assert (cli.run_folder / "checkpoints/best.ckpt").exists()
+
+
+@pytest.mark.parametrize("other", [["--model.optimizer", "muon"], ["--model.layer_decay", "0.5"]])
+def test_the_state_of_another_optimizer_is_refused(run, mistake, folder, other):
+    run("fit", *RANDOM, "--trainer.max_epochs", "1")
+    told = mistake("fit", *RANDOM, *other, "--ckpt_path", "last")
+    assert f"leave {other[0]} as it was" in told
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from vit.data.policies import RandAugment, TrivialAugment
+from vit.data.transfer import without_waiting
 
 
 class Augment:
@@ -96,7 +97,7 @@ def crop_and_flip(images: Tensor, padding: int, flip: bool, mirrored: Tensor | N
     if flip:
         chosen = torch.rand(b, 1) < 0.5 if mirrored is None else mirrored[:, None]
         columns = torch.where(chosen, columns.flip(1), columns)
-    rows, columns = _reflect(rows, h).to(images.device), _reflect(columns, w).to(images.device)
+    rows, columns = (without_waiting(_reflect(*each), images.device) for each in ((rows, h), (columns, w)))
     places = rearrange(rows * w, "b h -> b h 1") + rearrange(columns, "b w -> b 1 w")
     # gather takes one index for all channels without copying it: six times as fast as indexing by a tensor for each.
     places = repeat(places, "b h w -> b c (h w)", c=c)
@@ -130,4 +131,4 @@ def erase(images: Tensor, probability: float, area: tuple[float, float] = (0.02,
         place = torch.arange(length)
         inside.append((place >= start[:, None]) & (place < (start + extent)[:, None]))
     rectangle = rearrange(inside[0], "b h -> b 1 h 1") & rearrange(inside[1], "b w -> b 1 1 w")
-    return images.masked_fill(rectangle.to(images.device), 0)
+    return images.masked_fill(without_waiting(rectangle, images.device), 0)

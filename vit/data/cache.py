@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,9 @@ from torch.utils.data import DataLoader
 from vit.data.files import ImageFiles, collate_readable
 
 DECODE_BATCH = 256
+# Part of each name: raise it when images are decoded to other pixels than before.
+DECODER = 1
+UNUSED_DAYS = 30
 
 
 def cache_folder() -> Path:
@@ -27,7 +31,8 @@ def load_decoded(files: ImageFiles, num_workers: int) -> Tensor:
     """All images of a set, uint8 (N, C, H, W), in the order of the files; decoded on the first call only.
 
     The cached array is found by the name, size and time of change of every file and by the image size, so that
-    a changed set is decoded anew; it carries a checksum, so that a damaged one is too.
+    a changed set is decoded anew; it carries a checksum, so that a damaged one is too. An array that no run has read
+    for 30 days is deleted when another is written.
 
     Raises:
         ValueError: If an image cannot be read; the message names its file.
@@ -42,7 +47,7 @@ def load_decoded(files: ImageFiles, num_workers: int) -> Tensor:
 
 def fingerprint(files: ImageFiles) -> str:
     """A name for the decoded set that changes with any of its files."""
-    digest = hashlib.sha256(repr((files.image_size, files.in_channels)).encode())
+    digest = hashlib.sha256(repr((DECODER, files.image_size, files.in_channels)).encode())
     for path in files.paths:
         status = path.stat()
         digest.update(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
@@ -74,7 +79,19 @@ def _read(path: Path) -> Tensor | None:
             images, checksum = file.get_tensor("images"), (file.metadata() or {}).get("crc32")
     except (FileNotFoundError, SafetensorError, OSError):
         return None
-    return images if _checksum(images) == checksum else None
+    if _checksum(images) != checksum:
+        return None
+    with suppress(OSError):
+        path.touch()  # it was used today
+    return images
+
+
+def _delete_unused(folder: Path) -> None:
+    """Arrays that nobody has read for long, and halves of arrays that were never finished."""
+    for path in [*folder.glob("*.safetensors"), *folder.glob("*.tmp")]:
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > UNUSED_DAYS * 24 * 3600:
+                path.unlink()
 
 
 def _write(path: Path, images: Tensor) -> None:
@@ -83,6 +100,7 @@ def _write(path: Path, images: Tensor) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file({"images": images}, unfinished, metadata={"crc32": _checksum(images)})
         unfinished.replace(path)
+        _delete_unused(path.parent)
     except (OSError, SafetensorError) as error:
         # The run can go on without the cache; only the next one will have to decode again.
         print(f"could not keep the decoded images in {path.parent}: {error}")

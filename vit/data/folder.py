@@ -12,6 +12,12 @@ from vit.data.files import IMAGE_SUFFIXES, UNREADABLE, ImageFiles, collate_reada
 from vit.data.module import ImageDataModule, ImageSet, Stage
 from vit.data.split import SPLIT_SEED, stratified_split
 
+# What splits are also called, and what they are called here.
+SPLIT_NAMES = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
 GREY_MODES = {"1", "L", "I", "I;16", "F", "LA"}
 
 
@@ -56,12 +62,21 @@ class ImageFolder(ImageDataModule):
         """Whether there is a folder of validation images, or they will be held out."""
         return "val" in self.files or super().has_validation
 
+    def prepare_data(self) -> None:
+        """Where several processes train, decode in one of them; the others find what it keeps."""
+        if self.trainer is not None and self.trainer.world_size > 1:
+            self.load_sets()
+
     def load_sets(self) -> dict[Stage, ImageSet]:
         """The splits that have a folder; one tree is split into training and test images."""
         total = sum(len(paths) for split in self.files.values() for paths in split.values())
         sets = {stage: self._image_set(split, total) for stage, split in self.files.items()}
         if set(sets) == {"train"} and self.test_fraction != 0:
             train, test = stratified_split(sets["train"].labels, self.test_fraction, SPLIT_SEED)
+            if len(test) == 0:
+                raise ValueError(
+                    f"test_fraction ({self.test_fraction}) of {len(train)} images holds out none: make it larger, or 0"
+                )
             sets = {"train": sets["train"].subset(train), "test": sets["train"].subset(test)}
         return sets
 
@@ -76,6 +91,10 @@ def _class_folders(root: Path) -> dict[Stage, dict[str, list[Path]]]:
     if not root.is_dir():
         raise ValueError(f"no folder {root}: name the data by --data.root, or try --data Digits, which needs none")
     stages: tuple[Stage, ...] = ("train", "val", "test")
+    for path in root.iterdir():
+        stage = SPLIT_NAMES.get(path.name.lower(), path.name)
+        if path.is_dir() and stage != path.name:
+            raise ValueError(f"{path} looks like a split and would be taken for a class: rename it to {stage}")
     if (root / "train").is_dir():
         splits = {stage: _classes(root / stage) for stage in stages if (root / stage).is_dir()}
     else:
@@ -83,6 +102,10 @@ def _class_folders(root: Path) -> dict[Stage, dict[str, list[Path]]]:
     names = set(splits["train"])
     if not names:
         raise ValueError(f"no class folders with images in {root}: it needs CLASS/image.jpg or train/CLASS/image.jpg")
+    if len(names) == 1:
+        raise ValueError(
+            f"the images in {root} are of one class ({names.pop()}): name the folder that holds the class folders"
+        )
     for stage, classes in splits.items():
         if differing := sorted(names ^ set(classes)):
             raise ValueError(

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from vit.data.files import ImageFiles, collate_readable
 from vit.data.sampler import BatchSampler
+from vit.data.transfer import without_waiting
 
 Augmentation = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -54,6 +55,11 @@ class BatchLoader(ABC):
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of one epoch before augmentation, on the device."""
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Begin with the first batch of an epoch."""
+        self.sampler.set_epoch(epoch)
+        self.sampler.first_batch = 0
+
     def state_dict(self) -> dict[str, int]:
         """Position in the epoch, for Lightning's checkpoints."""
         return {"served": self.served}
@@ -89,7 +95,7 @@ class MemoryLoader(BatchLoader):
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of one epoch before augmentation, on the device."""
         for indices in self.sampler:
-            indices = indices.to(self.device, non_blocking=True)
+            indices = without_waiting(indices, self.device)
             rows = indices.clamp(min=0)
             yield self.images[rows], self.labels[rows].where(indices >= 0, -1)
 

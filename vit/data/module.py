@@ -161,6 +161,11 @@ class ImageDataModule(LightningDataModule):
     def _loader(self, stage: Stage, augment: Augment | None = None) -> BatchLoader:
         images, labels = self.sets[stage].images, self.sets[stage].labels
         trainer = self.trainer
+        if trainer and trainer.overfit_batches:
+            raise ValueError(
+                f"overfit_batches ({trainer.overfit_batches}) would train on other images each epoch, whose order is "
+                "drawn anew: take a folder of few images, or --trainer.limit_train_batches"
+            )
         sampler = BatchSampler(
             len(labels),
             self.batch_size,

@@ -13,6 +13,8 @@ from einops import einsum, rearrange
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
+from vit.data.transfer import without_waiting
+
 BINS = 31
 Operation = Callable[[Tensor, Tensor], Tensor]
 
@@ -50,8 +52,8 @@ class BatchPolicy:
             strength = level[chosen] / (BINS - 1) * most
             if name in SIGNED:
                 strength = strength * sign[chosen]
-            chosen = chosen.to(images.device)
-            result[chosen] = OPERATIONS[name](images[chosen], strength.to(images.device))
+            chosen, strength = (without_waiting(tensor, images.device) for tensor in (chosen, strength))
+            result[chosen] = OPERATIONS[name](images[chosen], strength)
         return result
 
 
@@ -111,7 +113,7 @@ def _affine(images: Tensor, rows: list[list[Tensor]]) -> Tensor:
     places = torch.stack([*torch.meshgrid(x, y, indexing="xy"), torch.ones(h, w, device=images.device)], dim=-1)
     source = einsum(theta, places, "b i j, h w j -> b h w i")
     # grid_sample counts from -1 to 1 between the outer borders of the outermost pixels.
-    grid = source / torch.tensor([w / 2, h / 2], device=images.device)
+    grid = torch.stack([source[..., 0] / (w / 2), source[..., 1] / (h / 2)], dim=-1)
     return F.grid_sample(images.float(), grid, mode="nearest", align_corners=False).to(images.dtype)
 
 

@@ -8,9 +8,11 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.trainer.states import TrainerFn
 
+from vit.data.loader import BatchLoader
+
 
 class SeededSteps(Callback):
-    """Make the random draws of each step (dropout, stochastic depth) a function of the seed and the step alone.
+    """Make all that is random about a step (order of images, dropout, ...) a function of the seed and the step alone.
 
     So a run that was killed and resumed at any step repeats what it would have drawn.
 
@@ -20,6 +22,12 @@ class SeededSteps(Callback):
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Tell the loader the epoch, which Lightning counts one too far after a resume at the end of one."""
+        loader = trainer.train_dataloader
+        if isinstance(loader, BatchLoader):
+            loader.begin_epoch(trainer.current_epoch)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Seed torch for this step and process."""

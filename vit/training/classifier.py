@@ -21,6 +21,9 @@ from vit.training.trials import Trial, begin, hard_half, whiten
 from vit.training.views import WEIGHTS, Views
 from vit.weights import check_same_tensors
 
+# What the command line says of a group of parameters; the rest of it is the optimiser's own.
+TYPED = ("initial_lr", "weight_decay", "betas")
+
 
 class ViTClassifier(EvaluatedClassifier):
     """A Vision Transformer with its loss, optimiser and schedule; images come in as they are, and are normalised here.
@@ -141,6 +144,7 @@ class ViTClassifier(EvaluatedClassifier):
         optimizer = make_optimizer(hp.optimizer, self.vit, hp.lr, hp.weight_decay, hp.betas, hp.layer_decay, groups)
         factors = [self._teacher_factor] * len(groups) + [self._factor] * (len(optimizer.param_groups) - len(groups))
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factors)
+        self.typed = [{name: group[name] for name in TYPED if name in group} for group in optimizer.param_groups]
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def lr_scheduler_step(self, scheduler: torch.optim.lr_scheduler.LambdaLR, metric: Any) -> None:
@@ -191,7 +195,8 @@ class ViTClassifier(EvaluatedClassifier):
         self.loss_count += 1
         trainer = self.trainer
         steps_now = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        if (steps_now and (trainer.global_step + 1) % trainer.log_every_n_steps == 0) or trainer.is_last_batch:
+        every = trainer.log_every_n_steps
+        if (steps_now and every and (trainer.global_step + 1) % every == 0) or trainer.is_last_batch:
             rate = trainer.optimizers[0].param_groups[-1]["lr"]
             self.log("train_loss", self.loss_sum / self.loss_count, prog_bar=True)
             self.log("lr", rate)
@@ -207,7 +212,16 @@ class ViTClassifier(EvaluatedClassifier):
         self._check_end()
         # From here on the schedule does it, after each step and before the next batch is made.
         self._note_progress()
+        self._take_what_was_typed()
         self._reset_loss()
+
+    def _take_what_was_typed(self) -> None:
+        """Learning rates, decay and betas as they are asked for now, where a checkpoint brought back those it had."""
+        scheduler = self.trainer.lr_scheduler_configs[0].scheduler
+        scheduler.base_lrs = [typed["initial_lr"] for typed in self.typed]
+        groups = zip(scheduler.optimizer.param_groups, self.typed, scheduler.lr_lambdas, strict=True)
+        for group, typed, factor in groups:
+            group.update(typed, lr=typed["initial_lr"] * factor(scheduler.last_epoch))
 
     def _check_end(self) -> None:
         """Raise a ValueError if something is a share of a training without an end."""
@@ -231,10 +245,26 @@ class ViTClassifier(EvaluatedClassifier):
         self.loss_count = 0
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Say what differs, classes or tensors, before torch lists all it cannot match.
+        """Say what differs before torch lists all it cannot match.
 
         Raises:
-            ValueError: If the checkpoint was trained on other classes, or comes from another architecture.
+            ValueError: If the checkpoint was trained on other classes, comes from another architecture, or has the
+                state of another optimiser.
+        """
+        self.check_fits(checkpoint)
+        before = checkpoint["hyper_parameters"]
+        for name in ("optimizer", "layer_decay"):
+            if name in before and before[name] != self.hparams[name]:
+                raise ValueError(
+                    f"the checkpoint was trained with {name} {before[name]!r}, whose state does not fit {name} "
+                    f"{self.hparams[name]!r}: leave --model.{name} as it was"
+                )
+
+    def check_fits(self, checkpoint: dict[str, Any]) -> None:
+        """Check that a checkpoint is of this model and of its classes.
+
+        Raises:
+            ValueError: If it was trained on other classes, or comes from another architecture.
         """
         theirs, ours = checkpoint["hyper_parameters"].get("class_names"), self.hparams.class_names
         if theirs and ours and list(theirs) != list(ours):

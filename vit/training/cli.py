@@ -1,6 +1,7 @@
 """The command line around Lightning's: folders of runs, defaults from checkpoints, errors in one line."""
 
 import argparse
+import inspect
 import json
 import shlex
 import sys
@@ -11,10 +12,13 @@ import torch
 from lightning import Callback, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.plugins import Precision
 from lightning.pytorch.utilities import rank_zero_only
 
 import vit.data
+from vit.model import VisionTransformer
 from vit.training.callbacks import ImagesPerSecondBar, SeededSteps, StopAtNaN
+from vit.training.classifier import ViTClassifier
 from vit.training.pictures import RunPictures
 from vit.training.predictions import PredictionWriter
 from vit.training.record import RunRecord
@@ -75,6 +79,10 @@ class ViTCLI(LightningCLI):
             experiment = found.experiment or (experiment_of(Path(found.config[-1])) if found.config else "*")
             found.ckpt_path = str(newest_checkpoint(experiment, found.ckpt_path))
         self.checkpoint_path = Path(found.ckpt_path)
+        run_folder = run_folder_of(self.checkpoint_path)
+        if args[0] == "fit" and not found.config and run_folder is not None and (run_folder / "config.yaml").exists():
+            # What a checkpoint does not hold: how long to train, the seed, the trainer's options.
+            found.config = [str(run_folder / "config.yaml")]
         defaults = self._defaults_from(self.checkpoint_path, args[0])
         self._subcommand_parsers[args[0]].set_defaults(defaults)
         configs = [word for config in found.config for word in ("--config", config)]
@@ -87,6 +95,9 @@ class ViTCLI(LightningCLI):
         checkpoint = read_checkpoint(path)
         arguments = dict(checkpoint["hyper_parameters"])
         of_data = {name: arguments.pop(name, None) for name in FROM_DATA}
+        arguments = _known(arguments, ViTClassifier, VisionTransformer)
+        if subcommand != "fit":
+            arguments["compile"] = False  # which takes longer than most tests and predictions
         defaults = {f"model.{name}": value for name, value in arguments.items()}
         if subcommand == "predict":
             names = ("image_size", "in_channels", "class_names", "mean", "std")
@@ -95,9 +106,11 @@ class ViTCLI(LightningCLI):
             self.arguments_of_data = ["--data", json.dumps({"class_path": "UnsortedImages", "init_args": described})]
         else:
             data = checkpoint.get("data", {})
+            name = data.get("class_path", "").removeprefix("vit.data.")
             # Only our own classes: a class path in a stranger's file must not make us import anything.
-            if data.get("class_path", "").removeprefix("vit.data.") in vit.data.__all__:
-                defaults["data"] = data
+            if name in vit.data.__all__:
+                known = _known(data.get("init_args", {}), getattr(vit.data, name), vit.data.ImageDataModule)
+                defaults["data"] = {**data, "init_args": known}
         return defaults
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -105,8 +118,10 @@ class ViTCLI(LightningCLI):
         config = {**self._get(self.config_init, "trainer"), **kwargs}
         fit = self.subcommand in ("fit", None)
         self.run_folder = self._choose_run_folder()
-        config["precision"] = config["precision"] or fastest_precision(config["accelerator"])
-        config["plugins"] = [*_as_list(config["plugins"]), AtomicCheckpointIO()]
+        plugins = _as_list(config["plugins"])
+        if not any(isinstance(plugin, Precision) for plugin in plugins):
+            config["precision"] = config["precision"] or fastest_precision(config["accelerator"])
+        config["plugins"] = [*plugins, AtomicCheckpointIO()]
         if not fit:
             config["enable_checkpointing"] = False
         elif not self.datamodule.has_validation:
@@ -164,7 +179,7 @@ class ViTCLI(LightningCLI):
         arguments = self.config_init[self.subcommand]
         if self.checkpoint_path is not None and self.checkpoint_path.is_file():
             checkpoint = read_checkpoint(self.checkpoint_path)
-            self.model.on_load_checkpoint(checkpoint)
+            self.model.check_fits(checkpoint)
             self.model.load_state_dict(checkpoint["state_dict"])
             arguments["ckpt_path"] = None
         if "verbose" in arguments:
@@ -211,6 +226,14 @@ def fastest_precision(accelerator: Any) -> str:
     if accelerator != "cpu" and torch.backends.mps.is_available():
         return "32-true"
     return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"
+
+
+def _known(arguments: dict[str, Any], *classes: type) -> dict[str, Any]:
+    """The arguments that one of some classes takes; the checkpoint of another version may have others."""
+    names = {name for cls in classes for name in inspect.signature(cls).parameters}
+    for name in sorted(arguments.keys() - names):
+        print(f"the checkpoint was trained with {name}, which this version does not have: left out", file=sys.stderr)
+    return {name: value for name, value in arguments.items() if name in names}
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -36,8 +36,10 @@ class EMA(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start from the weights of the module; a resumed run gets both average and weights back."""
+        # In float32 at least: a small step towards the weights is lost between two numbers of bfloat16.
         self.average = {
-            name: parameter.detach().clone() for name, parameter in pl_module.vit.named_parameters(prefix="vit")
+            name: parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32), copy=True)
+            for name, parameter in pl_module.vit.named_parameters(prefix="vit")
         }
         self.in_use = False
         self.last_step = trainer.global_step
@@ -52,7 +54,9 @@ class EMA(Callback):
             return
         self.last_step = trainer.global_step
         decay = min(self.decay, (1 + self.last_step) / (10 + self.last_step))
-        torch._foreach_lerp_(list(self.average.values()), list(pl_module.vit.parameters()), 1 - decay)
+        averages = list(self.average.values())
+        weights = [weight.to(mean.dtype) for mean, weight in zip(averages, pl_module.vit.parameters(), strict=True)]
+        torch._foreach_lerp_(averages, weights, 1 - decay)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the average into the module."""
@@ -68,12 +72,18 @@ class EMA(Callback):
         """Leave the average in the module."""
         self._swap(pl_module)
 
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave it there, too, where a resumed run had nothing left to train."""
+        if not self.in_use:
+            self._swap(pl_module)
+
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Save the average as the model's weights, and the training weights beside it to resume from."""
         if not self.average:
             return
         module = {name: parameter.detach() for name, parameter in pl_module.vit.named_parameters(prefix="vit")}
-        average, weights = (module, self.average) if self.in_use else (self.average, module)
+        kept = {name: self.average[name].to(parameter.dtype) for name, parameter in module.items()}
+        average, weights = (module, kept) if self.in_use else (kept, module)
         checkpoint["state_dict"] = {**checkpoint["state_dict"], **average}
         checkpoint["training_weights"] = weights
 

@@ -81,7 +81,8 @@ class RunRecord(Callback):
         self.measured["flop"] += images * self.flop_now
         self._show_speed(trainer)
         noted = self.history["train"][-1]["step"] if self.history["train"] else 0
-        is_due = trainer.global_step % trainer.log_every_n_steps == 0 or trainer.is_last_batch
+        every = trainer.log_every_n_steps
+        is_due = trainer.is_last_batch or (every and trainer.global_step % every == 0)
         if is_due and trainer.global_step > noted:
             loss, rate = (float(trainer.callback_metrics[name]) for name in ("train_loss", "lr"))
             point = {"epoch": self._epoch(trainer), "step": trainer.global_step}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning import LightningModule, Trainer
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
@@ -60,11 +61,17 @@ class RunCheckpoint(ModelCheckpoint):
             save_on_train_epoch_end=monitor is None,
         )
 
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Remember where the run lies that is resumed, which may have been moved since it was written."""
+        self.origin = Path(trainer.ckpt_path).parent
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue with the best value so far, and its file."""
-        old = Path(state_dict["dirpath"]) / f"{self.filename}{self.FILE_EXTENSION}"
+        """Continue with the best value so far, and its file; without the file, with the values to come."""
+        old = self.origin / f"{self.filename}{self.FILE_EXTENSION}"
         new = Path(self.dirpath) / old.name
-        if old.exists() and old != new:
+        if not old.exists():
+            return
+        if old != new:
             self._copy(old, new)
         moved = {"dirpath": self.dirpath, "best_model_path": str(new), "kth_best_model_path": str(new)}
         scores = {str(new): score for score in state_dict["best_k_models"].values()}
