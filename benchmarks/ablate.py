@@ -47,19 +47,6 @@ PARTS: dict[str, list[str]] = {
     "qk_norm": ["--model.qk_norm", "true"],
     "no qkv bias": ["--model.qkv_bias", "false"],
     "cosine decay": ["--model.decay", "cosine"],
-    "patches overlap by one pixel": ["--model.trial", "overlapping"],
-    "whitened patch embedding": ["--model.trial", "whitened"],
-    "impulse start of attention": ["--model.trial", "impulse"],
-    "RMSNorm, no qkv bias": ["--model.trial", "rms", "--model.qkv_bias", "false"],
-    "the harder half of twice the images": [
-        "--model.trial",
-        "hard",
-        "--data.batch_size",
-        "256",
-        "--trainer.max_steps",
-        "1050",
-    ],
-    "alternating flip": ["--data.alternate_flip", "true"],
 }
 # Time of a step on half of the patches, where one on all of them takes 1 (one thread, bfloat16, 65 tokens).
 ON_HALF = 0.56

@@ -200,7 +200,9 @@ def test_classes_that_differ_between_splits_are_named(plant, stage):
 def test_a_folder_that_looks_like_a_split_is_no_class(plant, name, stage):
     plant("train")
     root = plant(name)
-    with pytest.raises(ValueError, match=f"{name} looks like a split and would be taken for a class: rename it to {stage}"):
+    with pytest.raises(
+        ValueError, match=f"{name} looks like a split and would be taken for a class: rename it to {stage}"
+    ):
         ImageFolder(str(root))
 
 

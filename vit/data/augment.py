@@ -34,7 +34,6 @@ class Augment:
         erasing: Probability that a rectangle of an image is erased.
         mixup: Parameter of the Beta distribution of mixup; 0 leaves it out.
         cutmix: Parameter of the Beta distribution of cutmix; 0 leaves it out. With both, a batch gets one of them.
-        epoch: On trial: asked for the epoch, by which flips alternate for each image (airbench).
         mixing: Asked before each batch whether it is to be mixed, as mixing may end before the training does.
     """
 
@@ -49,9 +48,7 @@ class Augment:
         mixup: float = 0.0,
         cutmix: float = 0.0,
         mixing: Callable[[], bool] = lambda: True,
-        epoch: Callable[[], int] | None = None,
     ) -> None:
-        self.epoch = epoch
         self.crop_padding = crop_padding
         self.flip = flip
         self.policy = {"none": None, "randaugment": RandAugment(), "trivialaugment": TrivialAugment()}[policy]
@@ -66,11 +63,7 @@ class Augment:
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Augment uint8 images (B, C, H, W) and labels (B,); mixing makes both float, labels (B, classes)."""
         if self.crop_padding or self.flip:
-            mirrored = None
-            if self.epoch is not None:
-                # A bit of each image that looks like chance, and that the epoch turns over.
-                mirrored = (images.sum(dim=(1, 2, 3)) + self.epoch()) % 2 == 1
-            images = crop_and_flip(images, self.crop_padding, self.flip, mirrored)
+            images = crop_and_flip(images, self.crop_padding, self.flip)
         if self.policy is not None:
             images = self.policy(images)
         if self.erasing > 0:
@@ -81,7 +74,7 @@ class Augment:
         return images, labels
 
 
-def crop_and_flip(images: Tensor, padding: int, flip: bool, mirrored: Tensor | None = None) -> Tensor:
+def crop_and_flip(images: Tensor, padding: int, flip: bool) -> Tensor:
     """Shift each image by up to ``padding`` pixels over its reflected border, and mirror half of them.
 
     One gather for both: (B, C, H, W) -> (B, C, H, W).
@@ -95,8 +88,7 @@ def crop_and_flip(images: Tensor, padding: int, flip: bool, mirrored: Tensor | N
     rows = torch.arange(h) + torch.randint(-padding, padding + 1, (b, 1))
     columns = torch.arange(w) + torch.randint(-padding, padding + 1, (b, 1))
     if flip:
-        chosen = torch.rand(b, 1) < 0.5 if mirrored is None else mirrored[:, None]
-        columns = torch.where(chosen, columns.flip(1), columns)
+        columns = torch.where(torch.rand(b, 1) < 0.5, columns.flip(1), columns)
     rows, columns = (without_waiting(_reflect(*each), images.device) for each in ((rows, h), (columns, w)))
     places = rearrange(rows * w, "b h -> b h 1") + rearrange(columns, "b w -> b 1 w")
     # gather takes one index for all channels without copying it: six times as fast as indexing by a tensor for each.

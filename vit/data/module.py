@@ -74,7 +74,6 @@ class ImageDataModule(LightningDataModule):
         mixup: float = 0.0,
         cutmix: float = 0.0,
         mix_until: float = 1.0,
-        alternate_flip: bool = False,
         num_workers: int | None = None,
         memory_limit: float = 4.0,
         seed: int = 0,
@@ -97,7 +96,6 @@ class ImageDataModule(LightningDataModule):
             "cutmix": cutmix,
         }
         self.mix_until = mix_until
-        self.alternate_flip = alternate_flip
         self.progress = 0.0  # share of the training that is done, as whoever trains tells after each step
         self.num_workers = min(8, os.cpu_count() or 1) if num_workers is None else num_workers
         self.memory_limit = memory_limit
@@ -141,8 +139,7 @@ class ImageDataModule(LightningDataModule):
 
     def train_dataloader(self) -> BatchLoader:
         """Augmented training batches, in a new order each epoch."""
-        epoch = (lambda: self.trainer.current_epoch) if self.alternate_flip else None
-        return self._loader("train", Augment(self.num_classes, **self.augmentation, mixing=self._mixing, epoch=epoch))
+        return self._loader("train", Augment(self.num_classes, **self.augmentation, mixing=self._mixing))
 
     def _mixing(self) -> bool:
         # Steps after the end, such as those that min_epochs asks for, are mixed as those before it.

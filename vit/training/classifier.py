@@ -17,7 +17,6 @@ from vit.training.optimizer import Optimizer, make_optimizer
 from vit.training.progress import Progress
 from vit.training.schedule import Decay, learning_rate_factor
 from vit.training.teacher import Teacher, distillation_loss
-from vit.training.trials import Trial, begin, hard_half, whiten
 from vit.training.views import WEIGHTS, Views
 from vit.weights import check_same_tensors
 
@@ -55,7 +54,6 @@ class ViTClassifier(EvaluatedClassifier):
         test_views: Views of a test image over which logits are averaged for a second accuracy, test_accuracy_views: the
             image and its mirror image ("flip"), or both also shifted by a pixel to two sides ("six"); "none" measures
             only test_accuracy, which is always that of the images as they are.
-        trial: A part on trial.
         compile: Whether the blocks are compiled by torch.compile: slower to start, faster per step on GPUs.
         vit_kwargs: Arguments of the VisionTransformer.
     """
@@ -78,7 +76,6 @@ class ViTClassifier(EvaluatedClassifier):
         init: Init = "glorot",
         teacher: float = 0.0,
         test_views: Views = "none",
-        trial: Trial = "none",
         compile: bool = False,
         **vit_kwargs: Any,
     ) -> None:
@@ -103,7 +100,6 @@ class ViTClassifier(EvaluatedClassifier):
         self.vit = VisionTransformer(**vit_kwargs)
         if init == "mimetic":
             mimetic_attention(self.vit)
-        begin(trial, self.vit)
         channels = self.vit.patch_embed.in_channels
         self.teacher = Teacher(channels, self.vit.num_classes, self.vit.patch_embed.image_size) if teacher else None
         self.teacher_learns = False
@@ -182,10 +178,6 @@ class ViTClassifier(EvaluatedClassifier):
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Cross-entropy with the labels, or with the soft targets of mixing; with a teacher, also with what it says."""
         images, targets = self._normalized(batch[0]), batch[1]
-        if self.hparams.trial == "whitened" and self.trainer.global_step == 0:
-            whiten(self.vit.patch_embed, images)
-        if self.hparams.trial == "hard":
-            images, targets = hard_half(self.vit, images, targets)
         logits = (self.teacher if self.teacher_learns else self.vit)(images).float()
         loss = F.cross_entropy(logits, targets, label_smoothing=self.hparams.label_smoothing)
         if self.teacher is not None and not self.teacher_learns:
