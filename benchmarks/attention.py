@@ -57,6 +57,11 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     options = parser.parse_args()
+    if options.output == RESULTS and options.mechanisms != list(MECHANISMS):
+        parser.error(f"results of some mechanisms would take the place of those of all in {RESULTS}: name --output")
+    if odd := [length for length in options.tokens or [] if math.isqrt(length) ** 2 != length]:
+        nearest = round(odd[0] ** 0.5) ** 2
+        parser.error(f"--tokens ({odd[0]}) must be squares, of grids as wide as high: the nearest is {nearest}")
     options.output.mkdir(parents=True, exist_ok=True)
     steps = options.steps or (800 if options.data else 1600)
     path = options.output / ("attention_images.json" if options.data else "attention.json")

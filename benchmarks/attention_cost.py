@@ -26,7 +26,7 @@ LONGEST_SECONDS = 60.0
 
 
 def costs(names: list[str], tokens: int, rounds: int, before: dict[str, Any]) -> dict[str, Any]:
-    """Time and memory of mechanisms at one length, by name; None where it would take too much of either.
+    """Time and memory of mechanisms at one length, by name; None where it takes too much of either.
 
     Args:
         names: The mechanisms.
@@ -47,10 +47,14 @@ def costs(names: list[str], tokens: int, rounds: int, before: dict[str, Any]) ->
     for name in affordable:
         forward, both = zip(*times[name][1:], strict=True)  # the first round warms up
         asked = [sys.executable, __file__, name, str(tokens)]
-        peak = json.loads(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
+        finished = subprocess.run(asked, capture_output=True, text=True, check=False)
+        if finished.returncode:
+            print(f"error: {name} at {tokens} tokens: exit status {finished.returncode}", file=sys.stderr)
+            continue
         result[name] = {
             "seconds": {"forward": statistics.median(forward), MEASURED: statistics.median(both)},
-            "bytes": peak,
+            "rounds": len(both),
+            "bytes": json.loads(finished.stdout),
         }
         print(f"{tokens} tokens, {name}: {result[name]}", file=sys.stderr)
     return result

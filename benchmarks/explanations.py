@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from records import RESULTS, markdown_table, origin
+from side_by_side import interleaved
 from torch import Tensor
 
 import vit
@@ -29,6 +30,7 @@ from vit.explain.ground_truth import cells_of_boxes, cells_of_quadrants, mosaics
 from vit.explain.sanity import uniform_attention
 
 BATCH = 100
+TABLES = ("photographs", "uniform", "planted", "mosaics")
 ROUNDS = 9
 
 
@@ -50,16 +52,14 @@ def photographs(folder: Path, count: int, model: vit.VisionTransformer) -> tuple
 
 def rollout_cost(model: vit.VisionTransformer, images: Tensor) -> float:
     """Time of the rollout of a batch over that of its plain forward pass, the median of interleaved rounds."""
-    ratios = []
-    for _ in range(ROUNDS):
-        with torch.no_grad():
-            start = time.perf_counter()
-            model(images)
-            plain = time.perf_counter() - start
-        start = time.perf_counter()
-        explain(model, images, "rollout")
-        ratios.append((time.perf_counter() - start) / plain)
-    return statistics.median(ratios)
+
+    @torch.no_grad()
+    def plain() -> None:
+        model(images)
+
+    calls = {"plain": plain, "rollout": lambda: explain(model, images, "rollout")}
+    times = interleaved(calls, ROUNDS, 1, images.device)
+    return statistics.median(rollout / plain for rollout, plain in zip(times["rollout"], times["plain"], strict=True))
 
 
 def table_of(scores: Scores, columns: list[str]) -> str:
@@ -81,55 +81,73 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    made = origin()
+    made, result = origin(), measure(arguments.photos, arguments.checkpoint, arguments.planted, arguments.images)
+    text = report(made, result)
+    print(text)
+    (arguments.output / "explanations.md").write_text(text + "\n")
+    rows = {name: part.rows if name in TABLES else part for name, part in result.items()}
+    (arguments.output / "explanations.json").write_text(json.dumps({"made": made} | rows, indent=1) + "\n")
+    draw_scores(result["photographs"], "drop", arguments.output / "explanations_drop.png")
+    draw_scores(result["planted"], "hits", arguments.output / "explanations_hits.png")
 
-    model = vit.load(arguments.checkpoint)
-    images, labels = photographs(arguments.photos, arguments.images, model)
+
+def measure(photos: Path, checkpoint: Path, of_planted: Path, count: int) -> dict[str, Any]:
+    """Scores of all methods on photographs, planted digits and mosaics, and what belongs to them."""
+    model = vit.load(checkpoint)
+    images, labels = photographs(photos, count, model)
     start = time.perf_counter()
     scores = score(model, images.split(BATCH))
     seconds = time.perf_counter() - start
-    uniform = uniform_attention(model, images, labels)
-    cost = rollout_cost(model, images[:BATCH])
     tiled, cells, _ = mosaics(images, labels, torch.Generator().manual_seed(0))
-    tiles = localise(model, tiled, labels, cells_of_quadrants(cells, model.patch_embed.grid_size))
 
-    reader = vit.load(arguments.planted)
-    pixels, digits, boxes = (part[: arguments.images] for part in planted_digits("test"))
+    reader = vit.load(of_planted)
+    pixels, digits, boxes = (part[:count] for part in planted_digits("test"))
     planted = normalised(pixels, reader)
     masks = cells_of_boxes(boxes, pixels.shape[-2:], reader.patch_embed.grid_size)
-    found = localise(reader, planted, digits, masks)
-    with torch.no_grad():
-        accuracies = [(m(x).argmax(dim=1) == y).double().mean().item() for m, x, y in
-                      ((model, images, labels), (reader, planted, digits))]  # fmt: skip
+    return {
+        "seconds": seconds,
+        "rollout_cost": rollout_cost(model, images[:BATCH]),
+        "accuracies": [accuracy(model, images, labels), accuracy(reader, planted, digits)],
+        "images": [len(images), len(planted), len(tiled)],
+        "photographs": scores,
+        "uniform": uniform_attention(model, images, labels),
+        "planted": localise(reader, planted, digits, masks),
+        "mosaics": localise(model, tiled, labels, cells_of_quadrants(cells, model.patch_embed.grid_size)),
+    }
 
-    text = "\n\n".join(
+
+@torch.no_grad()
+def accuracy(model: vit.VisionTransformer, images: Tensor, labels: Tensor) -> float:
+    """Share of the images that are classified rightly."""
+    return (model(images).argmax(dim=1) == labels).double().mean().item()
+
+
+def report(made: dict[str, str], result: dict[str, Any]) -> str:
+    """What came out, as Markdown."""
+    of_photographs, of_planted = (f"{100 * share:.1f} % classified rightly" for share in result["accuracies"])
+    photographs, planted, tiled = result["images"]
+    return "\n\n".join(
         [
             "# What maps are worth",
             "Made by `{command}` on {machine}, {date}.".format(**made),
-            f"## {len(images)} photographs",
-            f"{100 * accuracies[0]:.1f} % classified rightly. Scored in {seconds:.0f} s; rollout takes {cost:.2f} "
-            f"times a plain forward pass of {BATCH} images. Means with 95 % intervals.",
-            table_of(scores, ["drop", "fill", "SaCo", "positive", "negative", "Gini", "against random", "ms", "MB"]),
-            f"Recommended: {scores.recommended('drop')}.",
-            f"## Uniform attention in its place\n\n{uniform}",
-            f"## {len(planted)} planted digits",
-            f"{100 * accuracies[1]:.1f} % classified rightly; the class asked about is the true one. Means with 95 % "
-            "intervals.",
-            table_of(found, ["hits", "energy", "IoU"]),
-            f"Recommended: {found.recommended('hits')}.",
-            f"## {len(tiled)} mosaics of four photographs",
+            f"## {photographs} photographs",
+            f"{of_photographs}. Scored in {result['seconds']:.0f} s; rollout takes {result['rollout_cost']:.2f} times "
+            f"a plain forward pass of {BATCH} images. Means with 95 % intervals.",
+            table_of(
+                result["photographs"],
+                ["drop", "fill", "SaCo", "positive", "negative", "Gini", "against random", "ms", "MB"],
+            ),
+            f"Recommended: {result['photographs'].recommended('drop')}.",
+            f"## Uniform attention in its place\n\n{result['uniform']}",
+            f"## {planted} planted digits",
+            f"{of_planted}; the class asked about is the true one. Means with 95 % intervals.",
+            table_of(result["planted"], ["hits", "energy", "IoU"]),
+            f"Recommended: {result['planted'].recommended('hits')}.",
+            f"## {tiled} mosaics of four photographs",
             "Each is halved in size, and the class asked about is that of one: a quarter of the mosaic is inside.",
-            table_of(tiles, ["hits", "energy", "IoU"]),
+            table_of(result["mosaics"], ["hits", "energy", "IoU"]),
         ]
     )
-    print(text)
-    (arguments.output / "explanations.md").write_text(text + "\n")
-    result: dict[str, Any] = {"made": made, "seconds": seconds, "rollout_cost": cost}
-    result |= {"accuracies": accuracies, "photographs": scores.rows, "uniform": uniform.rows, "planted": found.rows}
-    result["mosaics"] = tiles.rows
-    (arguments.output / "explanations.json").write_text(json.dumps(result, indent=1) + "\n")
-    draw_scores(scores, "drop", arguments.output / "explanations_drop.png")
-    draw_scores(found, "hits", arguments.output / "explanations_hits.png")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from records import RESULTS, command, machine, made, markdown_table, write_cell
 from side_by_side import DEVICE, autocast, compared, interleaved, matmul_ceiling, repeated, speed, spread, timed
-from throughput_models import LIBRARIES, NUM_CLASSES, SIZES, Size, check_same, counted_flops, parameters
+from throughput_models import EXPLICIT, LIBRARIES, NUM_CLASSES, SIZES, Size, check_same, counted_flops, parameters
 from torch import Tensor, nn
 
 WARM_UP = 3
@@ -40,6 +40,9 @@ take turns in one process, and numbers are medians over the rounds, with quartil
 - Of the ceiling: that over what the fastest of these products reaches alone.
 - Computed: how many of these operations a library performs in its forward pass; ours leaves out the tokens of the last
   block that nobody reads.
+- Explicit attention: two products and a softmax instead of PyTorch's fused kernel, whose backward pass in bfloat16 on
+  CPUs is the slower one. Ours chooses by itself, vit-pytorch is always explicit, and timm and transformers have a
+  switch; the best peer is the fastest of all rows.
 - Parameters: vit-pytorch has no bias in queries, keys and values and two norms more; all others have the same.
 """
 
@@ -82,7 +85,8 @@ def measure(
     torch.compiler.reset()  # or the models of the cells before use up the recompilations that are allowed
     images = torch.randn(batch, 3, size.image_size, size.image_size, device=device)
     labels = torch.randint(NUM_CLASSES, (batch,), device=device)
-    models, failed = built(size)
+    libraries = LIBRARIES | (EXPLICIT if device.type == "cpu" else {})
+    models, failed = built(size, libraries)
     check_same(models, size)
     steps, rows = {}, {}
     for name, model in models.items():
@@ -96,17 +100,17 @@ def measure(
             failed[name] = reason(error)
     ceiling = matmul_ceiling(size.products(batch), dtype, device)
     times = interleaved(steps, rounds, WARM_UP, device)
-    for name, row in compared(times, batch * STEPS[device.type], LIBRARIES.keys() - {"ours"}).items():
+    for name, row in compared(times, batch * STEPS[device.type], libraries.keys() - {"ours"}).items():
         flops = row["images_per_second"][1] * FORWARDS[mode] * size.forward_flops()
         rows[name] |= row | {"flops_per_second": flops, "of_ceiling": flops / ceiling}
-    rows = {name: {"failed": failed[name]} if name in failed else rows[name] for name in LIBRARIES}
+    rows = {name: {"failed": failed[name]} if name in failed else rows[name] for name in libraries}
     return {"batch": batch, "rounds": rounds, "ceiling_flops_per_second": ceiling, "rows": rows}
 
 
-def built(size: Size) -> tuple[dict[str, nn.Module], dict[str, str]]:
+def built(size: Size, libraries: dict[str, Callable[[Size], nn.Module]]) -> tuple[dict[str, nn.Module], dict[str, str]]:
     """The models of the libraries that are there, and why the others are not."""
     models, failed = {}, {}
-    for name, build in LIBRARIES.items():
+    for name, build in libraries.items():
         try:
             models[name] = build(size)
         except Exception as error:  # a library that is missing, or has changed

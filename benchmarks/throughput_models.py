@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +75,14 @@ def timm(size: Size) -> nn.Module:
     return VisionTransformer(size.image_size, **_arguments(size))
 
 
+def timm_explicit(size: Size) -> nn.Module:
+    """Timm without fused attention."""
+    model = timm(size)
+    for block in model.blocks:
+        block.attn.fused_attn = False
+    return model
+
+
 def torchvision(size: Size) -> nn.Module:
     """The model of torchvision."""
     from torchvision.models import VisionTransformer
@@ -123,8 +132,8 @@ class Logits(nn.Module):
         return self.model(images).logits
 
 
-def transformers(size: Size) -> nn.Module:
-    """The model of Hugging Face's transformers, with PyTorch's fused attention."""
+def transformers(size: Size, attention: str = "sdpa") -> nn.Module:
+    """The model of Hugging Face's transformers, with PyTorch's fused attention or with "eager" products."""
     from transformers import AutoModelForImageClassification, ViTConfig
 
     config = ViTConfig(
@@ -139,7 +148,7 @@ def transformers(size: Size) -> nn.Module:
         attention_probs_dropout_prob=0.0,
         layer_norm_eps=1e-6,
     )
-    return Logits(AutoModelForImageClassification.from_config(config, attn_implementation="sdpa"))
+    return Logits(AutoModelForImageClassification.from_config(config, attn_implementation=attention))
 
 
 LIBRARIES: dict[str, Callable[[Size], nn.Module]] = {
@@ -148,6 +157,11 @@ LIBRARIES: dict[str, Callable[[Size], nn.Module]] = {
     "torchvision": torchvision,
     "vit-pytorch": vit_pytorch,
     "transformers": transformers,
+}
+# Fused attention is the slower one in bfloat16 on CPUs, where ours and vit-pytorch do without: others can, too.
+EXPLICIT: dict[str, Callable[[Size], nn.Module]] = {
+    "timm, explicit attention": timm_explicit,
+    "transformers, explicit attention": partial(transformers, attention="eager"),
 }
 
 

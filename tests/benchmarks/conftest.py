@@ -28,7 +28,7 @@ def results_of():
             "device": "cpu, 2 threads",
             "precision": "bf16-mixed",
             "seed": seed,
-            "data": "ImageFolder data/photos",
+            "data": "ImageFolder data/cifar10-jpeg",
             "command": f"python train.py fit --config configs/quick.yaml --seed_everything {seed}",
         }
 

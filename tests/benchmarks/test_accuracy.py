@@ -42,7 +42,7 @@ def test_mean_and_spread_are_those_by_hand(run, tmp_path, capsys):
     report = (tmp_path / "accuracy.md").read_text()
     # The deviations from 72.67 are -1.67, -0.67 and 2.33; their squares sum to 8.67, over 2.
     assert "| **mean** | 72.67 ± 2.08 |  | 70.00 ± 0.00 | 601 ± 0 | 0.0951 ± 0 | 9.7 ± 0 | 786 ± 0 |" in report
-    assert "461,866 parameters, bf16-mixed, ImageFolder data/photos." in report
+    assert "461,866 parameters, bf16-mixed, ImageFolder data/cifar10-jpeg." in report
     assert "Views" not in report
     assert capsys.readouterr().out.strip() == report.strip()
     assert all(cell["machine"]["date"] and "val_loss" not in cell for cell in cells.values())

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import attention
 import pytest
+from attention_cost import MEASURED, costs
+from PIL import Image
 from training_runs import TrainingError
 
+import train as command_line
 from vit.attention import MECHANISMS
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +61,47 @@ def test_a_mechanism_whose_training_fails_is_one_line_and_the_others_go_on(monke
     printed = capsys.readouterr()
     assert printed.err == "error: linear failed with exit status 1: no\n"
     assert "| window | window 2 | 50.0 % | 3 s |" in printed.out
+
+
+def test_results_of_some_do_not_take_the_place_of_those_of_all(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["attention.py", "--mechanisms", "window"])
+    with pytest.raises(SystemExit):
+        attention.main()
+    assert "name --output" in capsys.readouterr().err
+
+
+def test_a_length_without_a_grid_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["attention.py", "--tokens", "64", "50"])
+    with pytest.raises(SystemExit):
+        attention.main()
+    assert "--tokens (50) must be squares, of grids as wide as high: the nearest is 49" in capsys.readouterr().err
+
+
+def test_what_would_take_too_long_or_fails_is_left_out(monkeypatch, capsys):
+    assert costs(["softmax"], 64, 1, {})["softmax"]["rounds"] == 1
+    before = {"64": {"softmax": {"seconds": {MEASURED: 31.0}, "bytes": {MEASURED: 1}}}}
+    assert costs(["softmax"], 128, 1, before) == {"softmax": None}
+    monkeypatch.setattr(sys, "executable", "false")
+    assert costs(["softmax"], 64, 1, {}) == {"softmax": None}
+    assert "error: softmax at 64 tokens: exit status 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["softmax", "neighborhood"])
+@pytest.mark.parametrize("on_images", [False, True])
+def test_the_command_line_takes_the_plain_recipe(monkeypatch, tmp_path, name, on_images):
+    def train(name, typed):
+        cli = command_line.main([*typed, "--trainer.accelerator", "cpu", "--trainer.precision", "32-true"], run=False)
+        hp = cli.model.hparams
+        assert (hp.optimizer, hp.init, hp.patch_drop, hp.attention) == ("adamw", "glorot", 0, name.split("_")[-1])
+        return dict.fromkeys(attention.KEPT, 0)
+
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        Image.new("RGB", (32, 32)).save(tmp_path / place / "1.png")
+    monkeypatch.setattr(attention, "train", train)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    kept = attention.trained(name, tmp_path if on_images else None, 3)
+    assert kept["options"] == ({} if name == "softmax" else {"kernel": 5 if on_images else 3})
 
 
 def test_the_results_of_the_repository_are_of_every_mechanism_and_as_good_as_claimed():

@@ -46,9 +46,11 @@ def test_nothing_measured_is_nothing_written(tmp_path):
 
 def test_recipes_come_best_first_with_command_machine_and_date(results, put):
     put(results, "slow", 0, 0.84)
+    put(results, "digits", 0, 0.98, data="Digits")
     text = text_of(results)
     headings = [line for line in text.splitlines() if line.startswith("## ")]
     assert headings == ["## Accuracy on CIFAR-10", "## All numbers"]
+    assert "digits" not in text  # 98 % of something else
     assert text.index("| slow, cpu | 84.00 |") < text.index("| quick, cpu | 72.67 ± 2.08 |")
     date = machine()["date"]
     (made,) = [line for line in text.splitlines() if line.startswith("- quick, cpu: ")]

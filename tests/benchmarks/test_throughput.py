@@ -6,9 +6,10 @@ import pytest
 import throughput
 import torch
 from throughput import main
-from throughput_models import LIBRARIES, SIZES, Size, check_same, counted_flops, ours, timm
+from throughput_models import EXPLICIT, LIBRARIES, SIZES, Size, check_same, counted_flops, ours, timm
 
 TINY = Size(16, 4, 24, 2, 3, {"cpu": 2, "cuda": 2})
+ALL = LIBRARIES | EXPLICIT
 
 
 @pytest.fixture
@@ -30,13 +31,32 @@ def test_the_operations_are_those_counted_by_hand():
     assert Size(8, 4, 2, 1, 1, {}).forward_flops() == projections + attention + 2 * 4 * 48 * 2 + 2 * 2 * 10
 
 
-@pytest.mark.parametrize("name", [name for name in LIBRARIES if name != "ours"])
+@pytest.mark.parametrize("name", [name for name in ALL if name != "ours"])
 def test_the_operations_are_those_that_torch_counts_in_other_libraries(name):
-    assert counted_flops(LIBRARIES[name](TINY), TINY) == TINY.forward_flops()
+    assert counted_flops(ALL[name](TINY), TINY) == TINY.forward_flops()
 
 
-def test_ours_computes_no_more_than_the_others():
-    assert 0.5 * TINY.forward_flops() < counted_flops(ours(TINY), TINY) <= TINY.forward_flops()
+def test_ours_leaves_out_what_the_last_block_computes_for_the_patches():
+    d, n = TINY.embed_dim, TINY.tokens()
+    # Queries, output and MLP (2 + 8 of the 12 d^2), and a row of attention, of each token but one.
+    left_out = (n - 1) * (2 * 10 * d**2 + 4 * n * d)
+    assert counted_flops(ours(TINY), TINY) == TINY.forward_flops() - left_out
+
+
+def test_explicit_attention_is_what_it_says():
+    x = torch.randn(1, 3, 16, 16)
+    for name in ("timm", "transformers"):
+        fused, explicit = LIBRARIES[name](TINY).eval(), EXPLICIT[f"{name}, explicit attention"](TINY).eval()
+        explicit.load_state_dict(fused.state_dict())
+        torch.testing.assert_close(explicit(x), fused(x))
+        with pytest.raises(AssertionError, match="fused"), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.nn.functional, "scaled_dot_product_attention", refused)
+            explicit(x)
+            fused(x)
+
+
+def refused(*args, **kwargs):
+    raise AssertionError("fused")
 
 
 def test_all_models_are_the_same_but_for_that_of_vit_pytorch():
@@ -74,7 +94,7 @@ def test_it_measures_every_library_in_every_cell(run, tmp_path, capsys):
     for (mode, _), cell in zip(modes, cells.values(), strict=True):
         assert cell["command"].startswith("python benchmarks/")
         assert cell["machine"]["date"]
-        assert list(cell["rows"]) == list(LIBRARIES)
+        assert list(cell["rows"]) == list(ALL if kind == "cpu" else LIBRARIES)
         operations = TINY.forward_flops() * (3 if mode == "train" else 1)
         for row in cell["rows"].values():
             low, median, high = row["images_per_second"]
