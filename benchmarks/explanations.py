@@ -30,6 +30,7 @@ from vit.explain.ground_truth import cells_of_boxes, cells_of_quadrants, mosaics
 from vit.explain.sanity import uniform_attention
 
 BATCH = 100
+COLUMNS = ["drop", "fill", "SaCo", "positive", "negative", "Gini", "against random", "ms", "MB"]
 TABLES = ("photographs", "uniform", "planted", "mosaics")
 ROUNDS = 9
 
@@ -133,10 +134,7 @@ def report(made: dict[str, str], result: dict[str, Any]) -> str:
             f"## {photographs} photographs",
             f"{of_photographs}. Scored in {result['seconds']:.0f} s; rollout takes {result['rollout_cost']:.2f} times "
             f"a plain forward pass of {BATCH} images. Means with 95 % intervals.",
-            table_of(
-                result["photographs"],
-                ["drop", "fill", "SaCo", "positive", "negative", "Gini", "against random", "ms", "MB"],
-            ),
+            table_of(result["photographs"], COLUMNS),
             f"Recommended: {result['photographs'].recommended('drop')}.",
             f"## Uniform attention in its place\n\n{result['uniform']}",
             f"## {planted} planted digits",

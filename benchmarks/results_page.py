@@ -129,9 +129,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any], Path], str]] = {
     "ablation": ablation_section,
     "throughput": speed_section("The same Vision Transformer in five libraries", "images per second, ours", "ours"),
     "pipeline": speed_section("From images in memory to augmented batches", "images per second, ours", "ours"),
-    "overhead": speed_section(
-        "Training through Lightning against a bare loop", "images per second, Lightning", "Lightning"
-    ),
+    "overhead": speed_section("Lightning against a bare loop", "images per second, Lightning", "Lightning"),
 }
 
 REPORTS = {

@@ -37,9 +37,9 @@ def test_it_writes_a_table_the_numbers_and_two_plots(tmp_path):
     assert result["training"]["window"]["options"] == {"window": 2}
     assert result["training"]["window"]["steps"] == 3
     assert all(0 <= run["test_accuracy"] <= 1 for run in result["training"].values())
-    for costs in result["cost"].values():
-        assert list(costs) == names
-        assert all(cost["seconds"]["forward"] > 0 for cost in costs.values())
+    for measured in result["cost"].values():
+        assert list(measured) == names
+        assert all(cost["seconds"]["forward"] > 0 for cost in measured.values())
     table = (results / "attention.md").read_text()
     assert finished.stdout.strip() == table.strip()
     assert [line.split(" | ")[0] for line in table.splitlines()[-2:]] == ["| simplified", "| window"]
