@@ -165,7 +165,6 @@ def test_ctrl_c_keeps_the_last_checkpoint_and_the_results_and_says_how_to_resume
     output = (folder / "output.txt").read_text()
     assert (run_folder / "results.json").exists()
     assert (run_folder / "curves.png").exists()
-    assert (
-        f"resume with: python train.py fit --config {Path('runs/resume/version_0/config.yaml')} --ckpt_path " in output
-    )
+    last = Path("runs/resume/version_0/checkpoints/last.ckpt")
+    assert f"resume with: python train.py fit --ckpt_path {last}\n" in output
     assert "Traceback" not in output

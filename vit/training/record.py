@@ -192,9 +192,8 @@ class RunRecord(Callback):
     def _print_resume(self, trainer: Trainer) -> None:
         last = self.folder / "checkpoints" / "last.ckpt"
         if last.exists():
-            config = self.folder / "config.yaml"
             print(f"results so far: {self.folder / 'results.json'}")
-            print(f"resume with: python train.py fit --config {config} --ckpt_path {last}", flush=True)
+            print(f"resume with: python train.py fit --ckpt_path {last}", flush=True)
         else:
             print("stopped before the first checkpoint: start again", flush=True)
 
