@@ -210,6 +210,6 @@ def test_predict_without_images(mistake, folder, checkpoint):
 
 
 def test_a_bug_of_ours_keeps_its_traceback(run, monkeypatch):
-    monkeypatch.setattr("vit.training.classifier.make_optimizer", lambda *_: torch.zeros(2) @ torch.zeros(3))
+    monkeypatch.setattr("vit.training.scheduled.make_optimizer", lambda *_: torch.zeros(2) @ torch.zeros(3))
     with pytest.raises(RuntimeError):
         run("fit", *TINY)

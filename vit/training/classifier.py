@@ -8,23 +8,18 @@ from lightning import Callback
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 
-from vit.data.module import ImageDataModule
 from vit.model import VisionTransformer
 from vit.training.ema import EMA
-from vit.training.evaluated import EvaluatedClassifier
 from vit.training.initialization import Init, mimetic_attention
-from vit.training.optimizer import Optimizer, make_optimizer
-from vit.training.progress import Progress
-from vit.training.schedule import Decay, learning_rate_factor
+from vit.training.optimizer import Optimizer
+from vit.training.schedule import Decay
+from vit.training.scheduled import ScheduledClassifier
 from vit.training.teacher import Teacher, distillation_loss
 from vit.training.views import WEIGHTS, Views
 from vit.weights import check_same_tensors
 
-# What the command line says of a group of parameters; the rest of it is the optimiser's own.
-TYPED = ("initial_lr", "weight_decay", "betas")
 
-
-class ViTClassifier(EvaluatedClassifier):
+class ViTClassifier(ScheduledClassifier):
     """A Vision Transformer with its loss, optimiser and schedule; images come in as they are, and are normalised here.
 
     Args:
@@ -102,13 +97,9 @@ class ViTClassifier(EvaluatedClassifier):
             mimetic_attention(self.vit)
         channels = self.vit.patch_embed.in_channels
         self.teacher = Teacher(channels, self.vit.num_classes, self.vit.patch_embed.image_size) if teacher else None
-        self.teacher_learns = False
         # Of the model, so that whoever loads it need not know; not in the state, whose names stay timm's.
         self.register_buffer("mean", torch.tensor(mean or [0.5] * channels)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(std or [0.5] * channels)[:, None, None], persistent=False)
-        self.progress = Progress()
-        self.done = 0.0  # share of the training
-        self.data: ImageDataModule | None = None
 
     def configure_model(self) -> None:
         """Shard the blocks where the strategy says so, then compile them; called again, it does nothing."""
@@ -125,48 +116,6 @@ class ViTClassifier(EvaluatedClassifier):
         """The moving average of the weights, if it is wanted."""
         return [] if self.hparams.ema_decay is None else [EMA(self.hparams.ema_decay)]
 
-    def configure_optimizers(self) -> dict[str, Any]:
-        """The optimiser, and a learning rate that is set at each step from the share of the training that is done."""
-        hp = self.hparams
-        if hp.optimizer == "muon" and self.device_mesh is not None:
-            raise ValueError(
-                "optimizer muon needs whole matrices, and this model is sharded: choose adamw, or strategy ddp"
-            )
-        if self.teacher is not None and self.trainer.world_size > 1:
-            raise ValueError(
-                f"teacher ({hp.teacher}) works on one device, not on {self.trainer.world_size}: set teacher to 0"
-            )
-        groups = [] if self.teacher is None else self.teacher.parameter_groups()
-        optimizer = make_optimizer(hp.optimizer, self.vit, hp.lr, hp.weight_decay, hp.betas, hp.layer_decay, groups)
-        factors = [self._teacher_factor] * len(groups) + [self._factor] * (len(optimizer.param_groups) - len(groups))
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factors)
-        self.typed = [{name: group[name] for name in TYPED if name in group} for group in optimizer.param_groups]
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
-
-    def lr_scheduler_step(self, scheduler: torch.optim.lr_scheduler.LambdaLR, metric: Any) -> None:
-        """After each step of the optimiser, find how much of the training is done, and set the learning rate by it."""
-        self._note_progress()
-        scheduler.step()
-
-    def _note_progress(self) -> None:
-        """Model and data hear of it, too: what is hard for them may end before the training does."""
-        hp = self.hparams
-        self.done = self.progress.after(self.trainer.global_step, self.trainer.strategy)
-        self.teacher_learns = self.done < hp.teacher
-        self.vit.patch_drop.rate = hp.get("patch_drop", 0.0) if self.done < hp.patch_drop_until else 0.0
-        if self.data is not None:
-            self.data.progress = self.done
-
-    def _factor(self, step: int) -> float:
-        """Share of the peak learning rate; the schedule begins where the teacher ends."""
-        of_teacher = self.hparams.teacher
-        progress = max(0.0, (self.done - of_teacher) / (1 - of_teacher))
-        return learning_rate_factor(progress, self.hparams.warmup, self.hparams.decay)
-
-    def _teacher_factor(self, step: int) -> float:
-        progress = min(1.0, self.done / self.hparams.teacher)
-        return learning_rate_factor(progress, warmup=0.1, decay="linear")
-
     def forward(self, images: Tensor) -> Tensor:
         """Classify images, uint8 or float in [0, 1]: (B, C, H, W) -> (B, num_classes)."""
         return self.vit(self._normalized(images))
@@ -174,6 +123,10 @@ class ViTClassifier(EvaluatedClassifier):
     def _normalized(self, images: Tensor) -> Tensor:
         scale = 255.0 if images.dtype == torch.uint8 else 1.0
         return (images - self.mean * scale) / (self.std * scale)
+
+    def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> int | None:
+        """End an epoch that has no more batches: Lightning begins another after a resume at the end of one."""
+        return -1 if batch_idx >= self.trainer.num_training_batches else None
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Cross-entropy with the labels, or with the soft targets of mixing; with a teacher, also with what it says."""
@@ -196,41 +149,9 @@ class ViTClassifier(EvaluatedClassifier):
         return loss
 
     def on_train_start(self) -> None:
-        """Find where the schedule ends, and begin the mean of the training loss."""
-        # Not in configure_optimizers: asking there makes Lightning build the loader before it has read from a
-        # checkpoint how far into the epoch that one was.
-        self.progress = Progress(self.trainer)
-        self.data = self.trainer.datamodule if isinstance(self.trainer.datamodule, ImageDataModule) else None
-        self._check_end()
-        # From here on the schedule does it, after each step and before the next batch is made.
-        self._note_progress()
-        self._take_what_was_typed()
+        """Begin the schedule, and the mean of the training loss."""
+        super().on_train_start()
         self._reset_loss()
-
-    def _take_what_was_typed(self) -> None:
-        """Learning rates, decay and betas as they are asked for now, where a checkpoint brought back those it had."""
-        scheduler = self.trainer.lr_scheduler_configs[0].scheduler
-        scheduler.base_lrs = [typed["initial_lr"] for typed in self.typed]
-        groups = zip(scheduler.optimizer.param_groups, self.typed, scheduler.lr_lambdas, strict=True)
-        for group, typed, factor in groups:
-            group.update(typed, lr=typed["initial_lr"] * factor(scheduler.last_epoch))
-
-    def _check_end(self) -> None:
-        """Raise a ValueError if something is a share of a training without an end."""
-        hp = self.hparams
-        shares = {
-            "warmup": hp.warmup > 0,
-            f"decay {hp.decay}": hp.decay != "constant",
-            "teacher": hp.teacher > 0,
-            "patch_drop_until": hp.patch_drop_until < 1,
-            "mix_until": self.data is not None and self.data.mix_until < 1,
-        }
-        wanted = [name for name, is_wanted in shares.items() if is_wanted]
-        if wanted and not self.progress.has_end:
-            raise ValueError(
-                f"training has no end that {', '.join(wanted)} could be a share of: set trainer.max_epochs, max_steps "
-                "or max_time"
-            )
 
     def _reset_loss(self) -> None:
         self.loss_sum = torch.zeros((), device=self.device)
