@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vit import VisionTransformer
 from vit.attention import MECHANISMS, sinusoidal_positions_2d
+from vit.blocks import EncoderBlock
 from vit.embedding import resize_positions
 
 SMALL = {"image_size": (6, 10), "patch_size": 2, "embed_dim": 12, "depth": 3, "num_heads": 3, "num_classes": 11}
@@ -25,6 +26,8 @@ ARCHITECTURES = {
     "class token, norm after": {"fc_norm": True},
     "class token, norm before": {"fc_norm": False},
     "registers": {"num_registers": 5},
+    "registers, positions of the patches alone": {"num_registers": 5, "no_embed_class": True},
+    "class token, positions of the patches alone": {"no_embed_class": True},
     "registers without class token": {"num_registers": 5, "pool": "mean", "class_token": False},
     "LayerScale": {"layer_scale": 0.1},
     "qk_norm": {"qk_norm": True},
@@ -156,11 +159,127 @@ def test_who_hooks_the_last_block_sees_all_tokens(hook, path):
     assert_close(watched, model(images))
 
 
+@pytest.mark.parametrize("hook", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_who_looks_at_the_gradients_of_the_last_block_sees_those_of_all_tokens(hook):
+    model, seen = VisionTransformer(**SMALL), []
+    getattr(model.blocks[2].mlp, hook)(lambda module, gradients, others=None: seen.append(gradients[0].shape))
+    model(torch.randn(2, 3, 6, 10)).sum().backward()
+    assert seen == [(2, 16, 12)]
+
+
+class Brighter(VisionTransformer):
+    """Adds one to all features."""
+
+    def forward_features(self, images):
+        return super().forward_features(images) + 1
+
+
+class Doubled(EncoderBlock):
+    """A block that takes no more arguments than it needs."""
+
+    def forward(self, tokens, grid=None):
+        return 2 * super().forward(tokens, grid)
+
+
+def test_what_others_put_in_the_place_of_our_methods_is_called():
+    images = torch.randn(2, 3, 6, 10)
+    model = Brighter(**SMALL)
+    assert_close(model(images), model.forward_head(model.forward_features(images)))
+    model = VisionTransformer(**SMALL)
+    model.forward_features = lambda images: torch.ones(2, 16, 12)
+    assert_close(model(images), model.forward_head(torch.ones(2, 16, 12)))
+    model = VisionTransformer(**SMALL)
+    model.blocks[2] = Doubled(12, 3)
+    assert_close(model(images), model.forward_head(model.forward_features(images)))
+    seen = []
+    model = VisionTransformer(**SMALL)
+    model.norm.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
+    model(images)
+    assert seen == [(2, 16, 12)]
+
+
+class Adapter(nn.Module):
+    """Something added to a layer, whose weight it shows, as adapters of low rank do."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.extra = layer, nn.Parameter(torch.randn(()))
+
+    @property
+    def weight(self):
+        return self.layer.weight
+
+    @property
+    def bias(self):
+        return self.layer.bias
+
+    def forward(self, x):
+        return self.layer(x) + self.extra * x.mean()
+
+
+@pytest.mark.parametrize("path", ["patch_embed.proj", "blocks.2.attn.qkv", "blocks.2.attn.proj", "blocks.2.mlp.fc1"])
+def test_an_adapter_around_a_layer_is_called_and_learns(path):
+    model, images = VisionTransformer(**SMALL), torch.randn(2, 3, 6, 10)
+    plain = model(images)
+    adapter = Adapter(model.get_submodule(path))
+    model.set_submodule(path, adapter)
+    adapted = model(images)
+    assert (adapted - plain).abs().max() > 1e-4
+    assert_close(adapted, model.forward_head(model.forward_features(images)))
+    adapted.square().sum().backward()
+    assert adapter.extra.grad.abs() > 0
+
+
+def test_a_layer_that_stores_its_weights_otherwise_is_called():
+    class Packed(nn.Module):
+        """As a quantised layer, whose weight is a method."""
+
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+
+        def weight(self):
+            return self.layer.weight
+
+        def forward(self, x):
+            return self.layer(x)
+
+    model, images = VisionTransformer(**SMALL), torch.randn(2, 3, 6, 10)
+    expected = model(images)
+    for path in [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]:
+        model.set_submodule(path, Packed(model.get_submodule(path)))
+    assert_close(model(images), expected)
+
+
+def test_a_hook_on_the_patch_projection_is_called():
+    model, seen = VisionTransformer(**SMALL), []
+    images = torch.randn(2, 3, 6, 10)
+    expected = model(images)
+    model.patch_embed.proj.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
+    assert_close(model(images), expected)
+    assert seen == [(2, 12, 3, 5)]
+
+
+@pytest.mark.parametrize("attention", MECHANISMS)
+def test_a_model_can_be_built_without_memory_and_filled_later(attention):
+    kwargs = SMALL | {"attention": attention, "drop_path": 0.3}
+    with torch.device("meta"):
+        empty = VisionTransformer(**kwargs)
+    full = VisionTransformer(**kwargs)
+    empty.to_empty(device="cpu").init_weights()
+    empty.load_state_dict(full.state_dict())
+    images = torch.randn(2, 3, 6, 10)
+    assert_close(empty.eval()(images), full.eval()(images))
+    assert [block.drop_path.keep.item() for block in empty.blocks] == pytest.approx([1, 0.85, 0.7])
+
+
 @pytest.mark.parametrize("image_size", [(2, 4), (4, 10), (10, 6), (14, 22)])
 @pytest.mark.parametrize("num_registers", [0, 5])
-def test_images_of_another_size_are_taken_as_by_timm(image_size, num_registers):
-    theirs = randomised(small_of_timm(dynamic_img_size=True, num_registers=num_registers))
-    ours = randomised(small(num_registers=num_registers))
+@pytest.mark.parametrize("no_embed_class", [False, True])
+def test_images_of_another_size_are_taken_as_by_timm(image_size, num_registers, no_embed_class):
+    kwargs = {"num_registers": num_registers, "no_embed_class": no_embed_class}
+    theirs = randomised(small_of_timm(dynamic_img_size=True, **kwargs))
+    ours = randomised(small(**kwargs))
     ours.load_state_dict(theirs.state_dict())
     images = torch.randn(2, 3, *image_size, dtype=torch.float64)
     assert_close(ours(images), theirs(images), rtol=1e-5, atol=1e-5)  # timm rounds the positions to float32
@@ -404,6 +523,10 @@ def test_weight_decay_leaves_alone_the_tokens_and_positions_that_there_are(kwarg
             {"pool": "cls+mean", "class_token": False},
             r"pool 'cls\+mean' reads the class token, but .*: use pool 'mean'",
         ),
+        (
+            {"pos_embed_interpolation": "bicubc"},
+            "unknown pos_embed_interpolation 'bicubc': choose 'bicubic', 'bilinear'",
+        ),
         ({"pos_embed_init": "zeros"}, "unknown pos_embed_init 'zeros': choose 'sincos' or 'normal'"),
         ({"embed_dim": 190, "num_heads": 12}, r"embed_dim \(190\) must be divisible by num_heads \(12\)"),
         ({"embed_dim": 190, "num_heads": 19}, r"embed_dim \(190\) must be a multiple of 4 .*: use 'normal'"),
@@ -455,8 +578,9 @@ def test_tokens_and_the_head_start_small():
 
 def test_positions_start_as_sincos_codes_of_the_patches_and_zero_for_the_prefix():
     model = small(num_registers=5)
-    expected = torch.cat([torch.zeros(6, 12), sinusoidal_positions_2d((3, 5), 12)])[None]
-    assert_close(model.pos_embed.data, expected, rtol=0, atol=0)
+    codes = sinusoidal_positions_2d((3, 5), 12)
+    assert_close(model.pos_embed.data, torch.cat([torch.zeros(6, 12), codes])[None], rtol=0, atol=0)
+    assert_close(small(num_registers=5, no_embed_class=True).pos_embed.data, codes[None], rtol=0, atol=0)
 
 
 def test_positions_may_start_as_noise():
@@ -571,8 +695,9 @@ def test_bfloat16_autocast_gives_nearly_the_same_logits():
 
 
 @pytest.mark.slow
-def test_the_compiled_model_is_one_graph_and_gives_the_same_logits_and_gradients():
-    model = small(depth=2, pool="cls+mean", num_registers=5, qk_norm=True, layer_scale=0.1)
+@pytest.mark.parametrize("pool", ["cls", "cls+mean"])
+def test_the_compiled_model_is_one_graph_and_gives_the_same_logits_and_gradients(pool):
+    model = small(depth=2, pool=pool, num_registers=5, qk_norm=True, layer_scale=0.1)
     compiled = torch.compile(model, fullgraph=True)
     images = images_for(model)
     expected = logits_and_gradients(model, images)

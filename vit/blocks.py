@@ -7,6 +7,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from vit.attention import MultiHeadAttention
+from vit.hooks import is_watched
 
 
 class Mlp(nn.Module):
@@ -70,7 +71,7 @@ class LayerScale(nn.Module):
 
     def __init__(self, embed_dim: int, init: float) -> None:
         super().__init__()
-        self.gamma = nn.Parameter(torch.full((embed_dim,), init))
+        self.gamma = nn.Parameter(torch.full((embed_dim,), float(init)))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Scale the channels: (B, N, D) -> (B, N, D)."""
@@ -155,9 +156,4 @@ class EncoderBlock(nn.Module):
         Who has put a hook or a forward of their own on any module inside would else see fewer tokens than there are.
         """
         ours = isinstance(self.attn, MultiHeadAttention)  # not what pruning may have put there
-        return ours and self.attn.mechanism.independent_queries and not any(map(_is_watched, self.modules()))
-
-
-def _is_watched(module: nn.Module) -> bool:
-    hooks = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
-    return any(hooks) or "forward" in module.__dict__
+        return ours and self.attn.mechanism.independent_queries and not any(map(is_watched, self.modules()))

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from einops import pack, rearrange, repeat
 from torch import Tensor, nn
 
+from vit.hooks import is_plain
+
 Size = int | tuple[int, int]
 Interpolation = Literal["bicubic", "bilinear", "nearest"]
 
@@ -66,6 +68,8 @@ class PatchEmbed(nn.Module):
                 f"columns): check in_channels ({self.in_channels}), and add the batch axis with images[None]"
             )
         self.grid_of(*images.shape[-2:])
+        if not is_plain(self.proj, nn.Conv2d):
+            return rearrange(self.proj(images), "b d h w -> b (h w) d")
         p, q = self.patch_size
         patches = rearrange(images, "b c (h p) (w q) -> b (h w) (c p q)", p=p, q=q)
         # The matrix product is faster than the strided convolution that it equals: forward and backward

@@ -3,7 +3,7 @@
 Letters in the einops patterns: b batch, n patches, r tokens of a kind before them, d channels of a token.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from einops import pack, reduce, repeat
@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vit.attention import sinusoidal_positions_2d
-from vit.blocks import EncoderBlock
+from vit.blocks import DropPath, EncoderBlock
 from vit.embedding import Interpolation, PatchDrop, PatchEmbed, Size, resize_positions
 from vit.features import IntermediateFeatures
+from vit.hooks import is_watched
 
 Pool = Literal["cls", "mean", "cls+mean"]
 
@@ -38,6 +39,8 @@ class VisionTransformer(IntermediateFeatures, nn.Module):
         qkv_bias: Whether the projections to queries, keys and values add a bias.
         class_token: Whether a learned token is prepended that gathers what the classifier needs.
         num_registers: Learned tokens that only give attention a place to put things (Darcet et al. 2024).
+        no_embed_class: Whether positions are added to the patches alone, as in the models with registers of DINOv2,
+            and not to the class token and the registers.
         pool: What the head reads: the class token ("cls"), the mean of the patch tokens ("mean"), or both
             side by side ("cls+mean").
         fc_norm: Whether the final norm comes after pooling instead of before; None means yes for "mean", as timm.
@@ -76,6 +79,7 @@ class VisionTransformer(IntermediateFeatures, nn.Module):
         qkv_bias: bool = True,
         class_token: bool = True,
         num_registers: int = 0,
+        no_embed_class: bool = False,
         pool: Pool = "cls",
         fc_norm: bool | None = None,
         attention: str = "softmax",
@@ -98,10 +102,16 @@ class VisionTransformer(IntermediateFeatures, nn.Module):
             raise ValueError(f"depth ({depth}) must be at least 1")
         if pos_embed_init not in ("sincos", "normal"):
             raise ValueError(f"unknown pos_embed_init {pos_embed_init!r}: choose 'sincos' or 'normal'")
+        if pos_embed_interpolation not in get_args(Interpolation):
+            raise ValueError(
+                f"unknown pos_embed_interpolation {pos_embed_interpolation!r}: choose 'bicubic', 'bilinear' or "
+                "'nearest'"
+            )
         self.embed_dim = embed_dim
         self.pool = pool
         self.num_features = 2 * embed_dim if pool == "cls+mean" else embed_dim
         self.num_prefix_tokens = int(class_token) + num_registers
+        self.no_embed_class = no_embed_class
         self.pos_embed_init = pos_embed_init
         self.pos_embed_interpolation = pos_embed_interpolation
         self.grad_checkpointing = grad_checkpointing
@@ -109,8 +119,8 @@ class VisionTransformer(IntermediateFeatures, nn.Module):
         self.patch_embed = PatchEmbed(image_size, patch_size, in_channels, embed_dim)
         self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim)) if class_token else None
         self.reg_token = nn.Parameter(torch.empty(1, num_registers, embed_dim)) if num_registers else None
-        num_tokens = self.num_prefix_tokens + self.patch_embed.num_patches
-        self.pos_embed = nn.Parameter(torch.empty(1, num_tokens, embed_dim))
+        num_positions = self.patch_embed.num_patches + (0 if no_embed_class else self.num_prefix_tokens)
+        self.pos_embed = nn.Parameter(torch.empty(1, num_positions, embed_dim))
         self.pos_drop = nn.Dropout(dropout)
         self.patch_drop = PatchDrop(patch_drop)
         self.blocks = nn.ModuleList(
@@ -128,7 +138,7 @@ class VisionTransformer(IntermediateFeatures, nn.Module):
                 drop_path=probability,
                 layer_scale=layer_scale,
             )
-            for i, probability in enumerate(torch.linspace(0.0, drop_path, depth).tolist())
+            for i, probability in enumerate(drop_path * block / max(depth - 1, 1) for block in range(depth))
         )
         if patch_drop and "grid" in self.blocks[0].attn.mechanism.takes:
             raise ValueError(
@@ -142,12 +152,17 @@ class VisionTransformer(IntermediateFeatures, nn.Module):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Draw the initial weights as the original code does, with variances that suit any width.
+        """Draw the initial weights, much as the original code does, with variances that suit any width.
 
-        Linear maps are uniform after Glorot and Bengio (2010), the patch embedding keeps the variance of the
-        pixels (LeCun et al. 1998), and the head starts small, so that all classes are about equally likely.
+        Linear maps are uniform after Glorot and Bengio (2010), queries, keys and values as the one map they are here;
+        the patch embedding keeps the variance of the pixels (LeCun et al. 1998), and the head starts small, so that
+        all classes are about equally likely.
         """
         for module in self.modules():
+            if isinstance(module, DropPath):
+                module.keep.fill_(
+                    1.0 - module.probability
+                )  # which is no weight, and lost where the model is built empty
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
@@ -164,7 +179,7 @@ class VisionTransformer(IntermediateFeatures, nn.Module):
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
         else:
             self.pos_embed.zero_()
-            self.pos_embed[0, self.num_prefix_tokens :] = sinusoidal_positions_2d(
+            self.pos_embed[0, -self.patch_embed.num_patches :] = sinusoidal_positions_2d(
                 self.patch_embed.grid_size, self.embed_dim
             )
 
@@ -174,11 +189,21 @@ class VisionTransformer(IntermediateFeatures, nn.Module):
         Where only the class token is read, the last block computes no other: the same logits for about 1/7 less work at
         depth 6. Whoever hooks a module of that block, or calls ``forward_features``, gets all tokens.
         """
-        last = self.blocks[-1]
-        # Not of what someone may have put in the block's place.
-        if self.pool == "cls" and isinstance(last, EncoderBlock) and last.can_leave_out_tokens():
+        if self._may_leave_out_tokens():
             return self.forward_head(self._encode(images, 1))
         return self.forward_head(self.forward_features(images))
+
+    def _may_leave_out_tokens(self) -> bool:
+        """Whether nobody would notice: neither what someone put in the last block's place, nor who looks at it."""
+        last = self.blocks[-1]
+        return (
+            self.pool == "cls"
+            and type(last).forward is EncoderBlock.forward
+            and last.can_leave_out_tokens()
+            and not is_watched(self.norm)
+            and type(self).forward_features is VisionTransformer.forward_features
+            and "forward_features" not in self.__dict__
+        )
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Encode images, final norm included: (B, C, H, W) -> (B, prefix + N, D)."""
@@ -208,10 +233,13 @@ class VisionTransformer(IntermediateFeatures, nn.Module):
             for token in (self.cls_token, self.reg_token)
             if token is not None
         ]
-        tokens, _ = pack([*prefix, patches], "b * d")
         grid = self.patch_embed.grid_of(*images.shape[-2:])
         positions = resize_positions(self.pos_embed, self.patch_embed.grid_size, grid, self.pos_embed_interpolation)
-        return self.patch_drop(self.pos_drop(tokens + positions), self.num_prefix_tokens)
+        if self.no_embed_class:
+            tokens = pack([*prefix, patches + positions], "b * d")[0]
+        else:
+            tokens = pack([*prefix, patches], "b * d")[0] + positions
+        return self.patch_drop(self.pos_drop(tokens), self.num_prefix_tokens)
 
     def _run(self, block: EncoderBlock, tokens: Tensor, *around: Any) -> Tensor:
         if self.grad_checkpointing and self.training:

@@ -10,6 +10,8 @@ from torch import nn
 from torch.testing import assert_close
 
 import vit
+from vit.attention import MECHANISMS
+from vit.training import ViTClassifier
 from vit.weights import check_same_tensors, read_checkpoint
 
 SIZES = {
@@ -63,10 +65,62 @@ def test_a_loaded_model_knows_how_its_images_are_normalised_and_its_classes_are_
     }
 
 
-def test_what_the_checkpoint_does_not_say_is_none(checkpoint, path):
+def test_what_the_checkpoint_does_not_say_is_what_the_classifier_took(checkpoint, path):
     checkpoint["hyper_parameters"] = SIZES
     torch.save(checkpoint, path)
-    assert vit.load(path).pretrained_cfg == {"mean": None, "std": None, "class_names": None}
+    assert vit.load(path).pretrained_cfg == {"mean": [0.5] * 3, "std": [0.5] * 3, "class_names": None}
+    classifier = ViTClassifier(**SIZES)
+    assert classifier.mean.flatten().tolist() == classifier.std.flatten().tolist() == [0.5] * 3
+
+
+@pytest.mark.parametrize("attention", MECHANISMS)
+def test_models_with_every_attention_are_loaded(path, attention):
+    model = vit.VisionTransformer(**SIZES, attention=attention)
+    state = {f"vit.{name}": tensor for name, tensor in model.state_dict().items()}
+    torch.save({"state_dict": state, "hyper_parameters": SIZES | {"attention": attention}}, path)
+    images = torch.randn(2, 3, 6, 10)
+    assert_close(vit.load(path)(images), model.eval()(images), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"depth": 10**9}, "describes a model of depth 1000000000, and holds 2 blocks: it is damaged"),
+        ({"embed_dim": 12 * 10**6}, "comes from another architecture, .* tensors differ: .*: it is damaged"),
+        ({"embed_dim": "wide"}, "describes a model that cannot be built: "),
+        ({"patch_size": [1, 2, 3]}, "too many values to unpack"),
+        ({"num_heads": 5}, r"embed_dim \(12\) must be divisible by num_heads \(5\)"),
+    ],
+)
+def test_a_description_of_another_model_is_refused_before_it_takes_memory(checkpoint, path, settings, message):
+    checkpoint["hyper_parameters"] = CLASSIFIER | SIZES | settings
+    torch.save(checkpoint, path)
+    with pytest.raises(ValueError, match=message):
+        vit.load(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("hyper_parameters", [], "it lacks state_dict or hyper_parameters"),
+        ("state_dict", [], "it lacks state_dict or hyper_parameters"),
+        ("state_dict", {"vit.head.bias": 3}, "'vit.head.bias' of its weights is no tensor"),
+    ],
+)
+def test_parts_of_another_kind_are_refused(checkpoint, path, part, value, message):
+    torch.save(checkpoint | {part: value}, path)
+    with pytest.raises(ValueError, match=message):
+        vit.load(path)
+
+
+def test_a_file_that_may_not_be_read_is_told_as_such(checkpoint, path, monkeypatch):
+    def forbidden(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    torch.save(checkpoint, path)
+    monkeypatch.setattr(torch, "load", forbidden)
+    with pytest.raises(ValueError, match=r"last\.ckpt cannot be read: Permission denied"):
+        vit.load(path)
 
 
 def test_reading_gives_the_whole_checkpoint(checkpoint, path):
@@ -159,11 +213,11 @@ def test_what_is_no_dictionary_is_refused(path, contents):
 
 
 def test_another_architecture_is_refused_with_the_first_tensors_that_differ(checkpoint, path):
-    checkpoint["hyper_parameters"] = CLASSIFIER | SIZES | {"depth": 1}
+    checkpoint["hyper_parameters"] = CLASSIFIER | SIZES | {"mlp_ratio": 2.0}
     torch.save(checkpoint, path)
     message = (
-        r"last\.ckpt comes from another architecture, 12 tensors differ: blocks.1.attn.proj.bias is not wanted; "
-        r".*; .*; blocks.1.attn.qkv.weight is not wanted; and 8 more. Leave out the --model options"
+        r"last\.ckpt comes from another architecture, 6 tensors differ: blocks.0.mlp.fc1.bias is \(48,\) and not "
+        r"\(24,\); .*; .*; blocks.1.mlp.fc1.bias is .*; and 2 more: it is damaged"
     )
     with pytest.raises(ValueError, match=message):
         vit.load(path)
@@ -171,12 +225,12 @@ def test_another_architecture_is_refused_with_the_first_tensors_that_differ(chec
 
 def test_tensors_that_differ_are_missing_unwanted_or_of_another_shape():
     model = nn.Linear(2, 3)
-    check_same_tensors(model, model.state_dict(), "here")
-    check_same_tensors(model, {"bias": torch.zeros(3), "weight": torch.zeros(3, 2)}, "here")
+    check_same_tensors(model, model.state_dict(), "here", "go")
+    check_same_tensors(model, {"bias": torch.zeros(3), "weight": torch.zeros(3, 2)}, "here", "go")
     state = {"weight": torch.zeros(5, 2), "scale": torch.zeros(1)}
     message = (
         r"here comes from another architecture, 3 tensors differ: "
-        r"bias is missing; scale is not wanted; weight is \(5, 2\) and not \(3, 2\)\. Leave out the --model"
+        r"bias is missing; scale is not wanted; weight is \(5, 2\) and not \(3, 2\): go elsewhere$"
     )
     with pytest.raises(ValueError, match=message):
-        check_same_tensors(model, state, "here")
+        check_same_tensors(model, state, "here", "go elsewhere")

@@ -56,7 +56,7 @@ def check_tokens(attention: nn.Module, name: str, tokens: Tensor, width: int, wi
             f"{name} has shape {tuple(tokens.shape)}, but this attention takes (batch, tokens, {width}): "
             f"check {width_name} ({width})"
         )
-    if not attention.mechanism.projected:
+    if type(attention.proj) is not nn.Linear:  # none, or an adapter or a quantised layer with rules of its own
         return
     weight = attention.proj.weight
     if tokens.device != weight.device:

@@ -99,10 +99,11 @@ def masked_softmax(logits: Tensor, mask: Tensor | None = None, causal: bool = Fa
 
 def mask_logits(logits: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
     """Minus infinity where a query may not see a key, and an additive mask added: (B, H, N, M) -> (B, H, N, M)."""
+    if mask is not None:
+        check_mask(mask, logits.shape, logits.device)
     mask = join_masks(mask, causal, *logits.shape[-2:], logits.device)
     if mask is None:
         return logits
-    check_mask(mask, logits.shape, logits.device)
     return logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask.to(logits.dtype)
 
 

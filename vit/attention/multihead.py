@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from vit.attention.cache import KeyValueCache
 from vit.attention.checks import check_tied, check_tokens, check_unprojected, check_widths, that_take
+from vit.attention.functional import check_mask
 from vit.attention.mechanisms import MECHANISMS, build
+from vit.hooks import is_plain
 
 
 class MultiHeadAttention(nn.Module):
@@ -134,6 +136,8 @@ class MultiHeadAttention(nn.Module):
             raise ValueError("a cache is for causal self-attention: build with causal=True, and pass no context")
         q, k, v = self.heads(x, context)
         if cache is not None:
+            if mask is not None:  # before the cache grows
+                check_mask(mask, (*q.shape[:3], cache.length + q.shape[2]), q.device)
             k, v = cache.append(k, v)
         around = self._around(x, mask, grid)
         output = self.mechanism(q, *self._shared(k, v), **{name: around[name] for name in self.mechanism.takes})
@@ -200,6 +204,9 @@ class MultiHeadAttention(nn.Module):
             return self.q(x), *self.kv(source).split(self.split_dims[1:], dim=-1)
         if context is None:
             return self.qkv(x).split(self.split_dims, dim=-1)
+        if not is_plain(self.qkv, nn.Linear):
+            q, _, _ = self.qkv(x).split(self.split_dims, dim=-1)
+            return q, *self.qkv(context).split(self.split_dims, dim=-1)[1:]
         sizes = [self.split_dims[0], sum(self.split_dims[1:])]
         q_weight, kv_weight = self.qkv.weight.split(sizes)
         q_bias, kv_bias = (None, None) if self.qkv.bias is None else self.qkv.bias.split(sizes)

@@ -58,5 +58,5 @@ def read_images(files: Sequence[Path], model: vit.VisionTransformer) -> tuple[Te
     """
     embed, statistics = model.patch_embed, model.pretrained_cfg
     pixels = torch.stack([decode(file, embed.image_size, embed.in_channels) for file in files])
-    mean, std = (torch.tensor(statistics[name] or [0.5] * embed.in_channels) for name in ("mean", "std"))
+    mean, std = (torch.tensor(statistics[name]) for name in ("mean", "std"))
     return pixels, (pixels / 255 - rearrange(mean, "c -> c 1 1")) / rearrange(std, "c -> c 1 1")

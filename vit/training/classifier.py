@@ -187,4 +187,6 @@ class ViTClassifier(ScheduledClassifier):
                 f"{', '.join(differing[:5])}: use the data it was trained on"
             )
         if self.device_mesh is None:
-            check_same_tensors(self, checkpoint["state_dict"], "the checkpoint")
+            check_same_tensors(
+                self, checkpoint["state_dict"], "the checkpoint", "leave out the --model options, or take its own"
+            )

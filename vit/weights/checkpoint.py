@@ -26,18 +26,38 @@ def load(path: str | Path) -> VisionTransformer:
     """
     checkpoint = read_checkpoint(path)
     arguments = checkpoint["hyper_parameters"]
-    names = inspect.signature(VisionTransformer).parameters
-    model = VisionTransformer(**{name: value for name, value in arguments.items() if name in names})
     # A run may have other tensors beside those of the model, such as its teacher's.
     state = {
         name.removeprefix("vit."): tensor
         for name, tensor in checkpoint["state_dict"].items()
         if not name.startswith("teacher.")
     }
-    check_same_tensors(model, state, path)
+    model = _build(arguments, state, path)
     model.load_state_dict(state)
-    model.pretrained_cfg = {name: arguments.get(name) for name in ("mean", "std", "class_names")}
+    middle = [0.5] * model.patch_embed.in_channels  # what a classifier takes that is not told otherwise
+    statistics = {name: arguments.get(name) or middle for name in ("mean", "std")}
+    model.pretrained_cfg = {**statistics, "class_names": arguments.get("class_names")}
     return model.eval()
+
+
+def _build(arguments: dict[str, Any], state: dict[str, Tensor], path: str | Path) -> VisionTransformer:
+    """The model that a checkpoint describes, if it is the one whose tensors it holds."""
+    names = inspect.signature(VisionTransformer).parameters
+    settings = {name: value for name, value in arguments.items() if name in names}
+    depth, blocks = settings.get("depth", names["depth"].default), _count_blocks(state)
+    if depth != blocks:
+        raise ValueError(f"{path} describes a model of depth {depth}, and holds {blocks} blocks: it is damaged")
+    try:
+        # Without memory first: a stranger's file may describe a model of any size.
+        with torch.device("meta"):
+            check_same_tensors(VisionTransformer(**settings), state, path, "it is damaged")
+        return VisionTransformer(**settings)
+    except (TypeError, AttributeError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{path} describes a model that cannot be built: {error}") from error
+
+
+def _count_blocks(state: Mapping[str, Tensor]) -> int:
+    return len({name.split(".")[1] for name in state if name.startswith("blocks.")})
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -52,6 +72,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     try:
         with warnings.catch_warnings(action="ignore"):
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # an unpickler that is fed any bytes can raise anything
         if re.search("unsupported (global|class)", str(error), re.IGNORECASE):
             raise ValueError(
@@ -59,13 +81,23 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
                 "was executed. Ask its author for plain tensors (a state_dict)"
             ) from None
         raise ValueError(f"{path} is not a checkpoint, or is damaged: it cannot be read as one") from None
-    if not isinstance(checkpoint, dict) or not {"state_dict", "hyper_parameters"} <= checkpoint.keys():
+    parts = ("state_dict", "hyper_parameters")
+    if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(part), Mapping) for part in parts):
         raise ValueError(f"{path} is not a checkpoint of a training run: it lacks state_dict or hyper_parameters")
+    strange = [name for name, value in checkpoint["state_dict"].items() if not isinstance(value, Tensor)]
+    if strange:
+        raise ValueError(f"{path} is not a checkpoint of a training run: {strange[0]!r} of its weights is no tensor")
     return checkpoint
 
 
-def check_same_tensors(model: nn.Module, state: Mapping[str, Tensor], origin: str | Path) -> None:
+def check_same_tensors(model: nn.Module, state: Mapping[str, Tensor], origin: str | Path, remedy: str) -> None:
     """Compare the tensors of a checkpoint with those that a model wants.
+
+    Args:
+        model: The model.
+        state: The tensors by name.
+        origin: Where they are from.
+        remedy: What to do where they differ.
 
     Raises:
         ValueError: If names or shapes differ; the message lists the first few.
@@ -84,5 +116,5 @@ def check_same_tensors(model: nn.Module, state: Mapping[str, Tensor], origin: st
         rest = len(differences) - SHOWN_DIFFERENCES
         raise ValueError(
             f"{origin} comes from another architecture, {len(differences)} tensors differ: {shown}"
-            f"{f'; and {rest} more' if rest > 0 else ''}. Leave out the --model options, or take its own"
+            f"{f'; and {rest} more' if rest > 0 else ''}: {remedy}"
         )

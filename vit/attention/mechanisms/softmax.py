@@ -40,12 +40,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causa
         return scaled_dot_product_attention(q, k, v, mask=mask, causal=causal)[0]
     check_qkv(q, k, v)
     n, m = q.shape[-2], k.shape[-2]
+    if mask is not None:
+        check_mask(mask, (*q.shape[:2], n, m), q.device)
     # is_causal counts from the first key, which is wrong where the queries are the last positions.
     is_causal = causal and mask is None and n == m
     if not is_causal:
         mask = join_masks(mask, causal, n, m, q.device)
     if mask is not None:
-        check_mask(mask, (*q.shape[:2], n, m), q.device)
         mask = mask if mask.dtype == torch.bool else mask.to(q.dtype)
     return _fused(q, k, v, mask, is_causal)
 
