@@ -199,7 +199,7 @@ def test_what_others_put_in_the_place_of_our_methods_is_called():
 
 
 class Adapter(nn.Module):
-    """Something added to a layer, whose weight it shows, as adapters of low rank do."""
+    """More than a layer, whose weight it shows, as adapters of low rank do."""
 
     def __init__(self, layer):
         super().__init__()
@@ -214,7 +214,7 @@ class Adapter(nn.Module):
         return self.layer.bias
 
     def forward(self, x):
-        return self.layer(x) + self.extra * x.mean()
+        return self.layer(x) * self.extra
 
 
 @pytest.mark.parametrize("path", ["patch_embed.proj", "blocks.2.attn.qkv", "blocks.2.attn.proj", "blocks.2.mlp.fc1"])

@@ -244,6 +244,19 @@ def test_a_cached_step_costs_as_much_as_the_tokens_so_far_and_no_more():
     assert (costs[1] - projections) / (costs[0] - projections) == pytest.approx(2, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    "mask", [torch.ones(N, N, dtype=torch.long), torch.ones(N, N + 1, dtype=torch.bool)], ids=["numbers", "size"]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_mask_that_does_not_fit_is_refused_before_the_cache_grows(mask, dtype):
+    attention, cache = MultiHeadAttention(H * D, H, causal=True).to(dtype), KeyValueCache(max_length=2 * N)
+    x = torch.randn(B, N, H * D, dtype=dtype)
+    for kwargs in ({}, {"cache": cache}):
+        with pytest.raises(ValueError, match="mask"):
+            attention(x, mask=mask, **kwargs)
+    assert cache.length == 0
+
+
 def test_a_cache_is_for_causal_self_attention():
     x = torch.randn(1, 2, H * D)
     message = "a cache is for causal self-attention: build with causal=True, and pass no context"
