@@ -72,8 +72,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     try:
         with warnings.catch_warnings(action="ignore"):
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+    except PermissionError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except Exception as error:  # an unpickler that is fed any bytes can raise anything
         if re.search("unsupported (global|class)", str(error), re.IGNORECASE):
             raise ValueError(
