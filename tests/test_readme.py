@@ -94,4 +94,4 @@ def test_its_speed_of_the_data_path_is_that_of_the_results():
 
 def test_its_overhead_is_that_of_the_results():
     rows = results("overhead")["bf16-mixed cpu"]["rows"]
-    assert f"| {rows['Lightning']['against_best_peer'][1]:.2f} |" in row_with("Lightning epoch")
+    assert f"| {rows['Lightning']['against_best_peer'][1]:.2f} |" in row_with("training through Lightning")

@@ -178,7 +178,7 @@ def test_a_set_whose_first_image_is_in_colour_is_in_colour(plant):
 
 
 def test_the_statistics_are_those_of_imagenet_and_their_mean_for_grey(plant):
-    colour, grey = ImageFolder(str(plant("a"))), ImageFolder(str(plant("b", mode="L") / "b"))
+    colour, grey = ImageFolder(str(plant("a") / "a")), ImageFolder(str(plant("b", mode="L") / "b"))
     assert (colour.mean, colour.std) == ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     assert grey.mean == pytest.approx([np.mean(colour.mean)], abs=0.0005)
     assert grey.std == pytest.approx([np.mean(colour.std)], abs=0.0005)

@@ -215,7 +215,7 @@ def test_the_total_decides_whether_a_part_of_a_set_fits(image_files):
 def test_each_process_takes_its_share_of_a_batch_on_its_device():
     data = ready(batch_size=5, val_fraction=0.0)
     strategy = SimpleNamespace(root_device=torch.device("meta"))
-    data.trainer = SimpleNamespace(global_rank=1, world_size=3, strategy=strategy)
+    data.trainer = SimpleNamespace(global_rank=1, world_size=3, strategy=strategy, overfit_batches=0)
     loader = data.train_dataloader()
     assert loader.images.is_meta
     expected = BatchSampler(37, 5, shuffle=True, rank=1, world_size=3)
