@@ -24,10 +24,10 @@ demo: $(VENV)/installed-train
 test: $(VENV)/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 test-fast: $(VENV)/installed-test
-	$(BIN)/python -m pytest --numprocesses auto -m "not slow"
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow"
 
 cifar10: $(VENV)/installed-train
 	$(BIN)/python train.py fit --config configs/cifar10_quick.yaml $(if $(DATA),--data ImageFolder --data.root $(DATA))
