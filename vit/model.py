@@ -160,9 +160,8 @@ class VisionTransformer(IntermediateFeatures, nn.Module):
         """
         for module in self.modules():
             if isinstance(module, DropPath):
-                module.keep.fill_(
-                    1.0 - module.probability
-                )  # which is no weight, and lost where the model is built empty
+                # No weight, and so lost where the model was built without memory.
+                module.keep.fill_(1.0 - module.probability)
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
