@@ -52,15 +52,16 @@ PARTS: dict[str, list[str]] = {
 ON_HALF = 0.56
 ENDLESS = ["--trainer.max_time", "null", "--trainer.max_epochs=-1"]
 JUDGED = ["--data.val_fraction", "0.1", "--trainer.limit_test_batches", "0"]
-KEPT = ("val_accuracy", "val_loss", "steps", "seconds", "seed", "parameters", "precision", "data", "command")
+KEPT = ("val_accuracy", "val_loss", "steps", "seed", "parameters", "precision", "data", "command")
 
 REPORT = """# Recipes with one part changed
 
 As many steps each, more where a part leaves out patches and fewer where it takes them in; judged by the validation
 accuracy after the last one. The validation images, one in ten, are held out of the training images, and the test set is
-not touched. "Difference": points of accuracy against the recipe under the same seed; "time": seconds against it, on
-cores that other trainings share. ± is the sample standard deviation over seeds. One seed differs from the next by about
-a point, so that under one seed a difference of less than 2 points may be chance.
+not touched. That a step with a teacher takes longer, and one for the class token alone less long, is not made up for.
+"Difference": points of accuracy against the recipe under the same seed. ± is the sample standard deviation over seeds.
+One seed differs from the next by about a point, so that under one seed a difference of less than 2 points may be
+chance.
 """
 
 
@@ -70,8 +71,8 @@ def section(recipe: str, steps: int, group: list[dict[str, Any]]) -> str:
     parts: dict[str, list[dict[str, Any]]] = {}
     for cell in group:
         beside = whole.get(cell["seed"]) if cell["part"] != RECIPE else None
-        compared = {"points": _points(cell, beside), "time": cell["seconds"] / beside["seconds"]} if beside else {}
-        parts.setdefault(cell["part"], []).append(cell | compared)
+        points = _points(cell, beside) if beside else None
+        parts.setdefault(cell["part"], []).append(cell | {"points": points})
     order = sorted(parts.items(), key=lambda part: (part[0] != RECIPE, mean(part[1], "points")))
     rows = [
         {
@@ -80,7 +81,6 @@ def section(recipe: str, steps: int, group: list[dict[str, Any]]) -> str:
             "steps": f"{cells[0]['steps']:,}",
             "validation accuracy, %": plus_minus(values(cells, "val_accuracy", 100), ".2f"),
             "difference": plus_minus(values(cells, "points"), "+.2f"),
-            "time": plus_minus(values(cells, "time"), ".2f"),
             "validation loss": plus_minus(values(cells, "val_loss"), ".3f"),
             "seeds": ", ".join(str(cell["seed"]) for cell in sorted(cells, key=lambda cell: cell["seed"])),
         }
@@ -148,7 +148,9 @@ def note_removed(part: str, path: Path = RESULTS / "ablation.json") -> None:
             raise ValueError(f"{name!r} is of commit {cell['commit']!r}: commit the part, and run it again")
         first = {key: cell[key] for key in ("part", "recipe", "budget", "changed", "commit", "command")}
         first |= {"date": cell["machine"]["date"], "points": [], "seeds": []}
-        note = notes.setdefault(f"removed: {cell['recipe']}, {cell['budget']} steps: {part}", {"note": first})["note"]
+        title = f"removed: {cell['recipe']}, {cell['budget']} steps: {part}"
+        # Other seeds of it may have been noted before.
+        note = notes.setdefault(title, cells.get(title, {"note": first}))["note"]
         note["points"].append(_points(cell, beside))
         note["seeds"].append(cell["seed"])
         del cells[name]

@@ -63,7 +63,7 @@ def test_recipes_come_best_first_with_command_machine_and_date(results, put):
 
 def test_ablation_and_speeds_have_sections_of_their_own(results):
     facts = {"machine": machine(), "command": "python train.py fit", "seed": 0, "steps": 70, "val_loss": 1.0}
-    facts |= {"budget": 70, "seconds": 100.0}
+    facts["budget"] = 70
     for part, changed, value in ((ablate.RECIPE, [], 0.6), ("no flip", ["--data.flip", "false"], 0.58)):
         cell = {"recipe": "quick", "part": part, "changed": changed, "val_accuracy": value} | facts
         write_cell(results / "ablation.json", part, cell, ablate.report)
@@ -76,7 +76,7 @@ def test_ablation_and_speeds_have_sections_of_their_own(results):
     write_cell(results / "throughput.json", "192x6 train", cell, str)
     text = text_of(results)
     assert "### quick, 70 steps" in text
-    assert "| no flip | `--data.flip false` | 70 | 58.00 | -2.00 | 1.00 |" in text
+    assert "| no flip | `--data.flip false` | 70 | 58.00 | -2.00 |" in text
     assert "| 192x6 train | 1,200 (9 to 1,300) | 1.20 (1.10 to 1.30) | timm | 50% |" in text
     assert "bare loop" not in text
 

@@ -18,8 +18,8 @@ def mimetic_attention(model: nn.Module) -> None:
     starts from the best factors of rank d of ``0.7 Z + 0.7 I``, and values and output from those of ``0.4 Z - 0.4 I``,
     with Z normal of variance 1 / D. It needs positions that are sine-cosine codes at the start.
 
-    Measured at 4 epochs of CIFAR-10, 96 channels, 6 layers, Muon (validation accuracy, 2026-11-21): 70.2 % without,
-    72.6 % with it.
+    Measured in configs/cifar10_quick.yaml, 1,400 steps, one seed (validation accuracy, benchmarks/results/ablation.md):
+    71.3 % without, 71.6 % with it, a difference that may be chance; 70.3 % with positions that start as noise.
 
     Args:
         model: A VisionTransformer.
