@@ -239,6 +239,15 @@ def test_options_that_this_version_does_not_have_are_left_out(run, finished, cap
         assert f"the checkpoint was trained with {name}, which this version does not have: left out\n" in said
 
 
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_a_test_is_in_the_precision_of_the_run(run, folder, precision):
+    cli = run("fit", *TINY, "--trainer.precision", precision, "--experiment", "precise")
+    before = results(cli.run_folder)
+    cli = run("test", "--ckpt_path", "last", "--experiment", "precise", "--trainer.accelerator", "cpu")
+    assert cli.trainer.precision == precision
+    assert results(cli.run_folder) == before
+
+
 def test_only_training_compiles(run, finished):
     path = finished / "checkpoints/last.ckpt"
     checkpoint = torch.load(path, weights_only=True)

@@ -120,7 +120,7 @@ class ViTCLI(LightningCLI):
         self.run_folder = self._choose_run_folder()
         plugins = _as_list(config["plugins"])
         if not any(isinstance(plugin, Precision) for plugin in plugins):
-            config["precision"] = config["precision"] or fastest_precision(config["accelerator"])
+            config["precision"] = config["precision"] or self._precision(config["accelerator"])
         config["plugins"] = [*plugins, AtomicCheckpointIO()]
         if not fit:
             config["enable_checkpointing"] = False
@@ -139,6 +139,12 @@ class ViTCLI(LightningCLI):
         config["enable_model_summary"] = bool(config["enable_model_summary"])
         callbacks = self._callbacks(config)
         return self._instantiate_trainer(config, [*callbacks, *([ImagesPerSecondBar()] if interactive else [])])
+
+    def _precision(self, accelerator: Any) -> str:
+        """That which the run was trained in, so that a test repeats its number; else the fastest."""
+        record = self.run_folder / "results.json"
+        known = json.loads(record.read_text()) if self.subcommand in ("validate", "test") and record.exists() else {}
+        return known.get("precision") or fastest_precision(accelerator)
 
     def _callbacks(self, config: dict[str, Any]) -> list[Callback]:
         seed = int(self._get(self.config, "seed_everything"))
