@@ -144,13 +144,14 @@ class RunRecord(Callback):
                 "petaflop": round(self.measured["flop"] / 1e15, 4),
                 "images_per_second": round(self.measured["images"] / max(self.measured["training_seconds"], 1e-9), 1),
             }
-        results |= {
-            "parameters": sum(parameter.numel() for parameter in pl_module.vit.parameters()),
-            "device": _device_name(pl_module.device),
-            "devices": trainer.world_size,
-            "precision": str(trainer.precision),
-            "torch": torch.__version__,
-        }
+        if self.measured["images"] or "precision" not in results:  # of the training, not of a later test
+            results |= {
+                "parameters": sum(parameter.numel() for parameter in pl_module.vit.parameters()),
+                "device": _device_name(pl_module.device),
+                "devices": trainer.world_size,
+                "precision": str(trainer.precision),
+                "torch": torch.__version__,
+            }
         results.pop("stopped", None)
         if stopped:
             results["stopped"] = stopped
