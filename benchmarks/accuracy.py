@@ -87,8 +87,12 @@ def origins(group: list[dict[str, Any]]) -> str:
     """The commands behind a recipe, which differ in the seed, the machines and the dates, as sentences."""
     made = {}
     for cell in group:
-        made.setdefault((unseeded(cell["command"]), place(cell["machine"])), set()).add(cell["machine"]["date"])
-    return " ".join(f"`{typed}` on {where}, {', '.join(sorted(dates))}." for (typed, where), dates in made.items())
+        at = f", commit {cell['commit']}" if cell.get("commit") else ""
+        origin = unseeded(cell["command"]), place(cell["machine"]), at
+        made.setdefault(origin, set()).add(cell["machine"]["date"])
+    return " ".join(
+        f"`{typed}` on {where}, {', '.join(sorted(dates))}{at}." for (typed, where, at), dates in made.items()
+    )
 
 
 def unseeded(command: str) -> str:
