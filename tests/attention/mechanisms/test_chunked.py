@@ -1,11 +1,11 @@
 """Chunked attention, against the explicit form."""
 
+import json
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 from torch.testing import assert_close
 
 from vit.attention import scaled_dot_product_attention
@@ -107,52 +107,22 @@ def test_what_does_not_fit_is_refused():
         ChunkedAttention()(q, k, v, mask=torch.zeros(N, M, requires_grad=True))
 
 
-PEAK = """
-import ctypes
-import sys
-from pathlib import Path
-
-import torch
-
-from vit.attention import scaled_dot_product_attention
-from vit.attention.mechanisms import ChunkedAttention
-
-
-def tokens(count):
-    return [torch.randn(1, 2, count, 32, requires_grad=True) for _ in range(3)]
+def peak_bytes(attend, tokens, trace):
+    """Most memory that the allocator had handed out at once in a forward and a backward pass, the inputs not counted."""
+    q, k, v = (torch.randn(1, 2, tokens, 32, requires_grad=True) for _ in range(3))
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
+        attend(q, k, v).sum().backward()
+    profiler.export_chrome_trace(str(trace))
+    events = [event["args"] for event in json.loads(trace.read_text())["traceEvents"] if event["name"] == "[memory]"]
+    before = events[0]["Total Allocated"] - events[0]["Bytes"]
+    return max(event["Total Allocated"] for event in events) - before
 
 
-def step(q, k, v):
-    attend = ChunkedAttention() if sys.argv[1] == "chunked" else lambda *qkv: scaled_dot_product_attention(*qkv)[0]
-    attend(q, k, v).sum().backward()
-
-
-step(*tokens(512))  # libraries take the buffers they need
-qkv = tokens(int(sys.argv[2]))
-ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back, or it would serve the next step unseen
-Path("/proc/self/clear_refs").write_text("5")  # the peak becomes what is held now
-status = Path("/proc/self/status")
-before = int(status.read_text().split("VmHWM:")[1].split()[0])
-step(*qkv)
-print(int(status.read_text().split("VmHWM:")[1].split()[0]) - before)
-"""
-
-
-def peak_kilobytes(kind, tokens):
-    """Peak memory of a forward and a backward pass beyond what was held; the least of three processes.
-
-    What the allocator keeps from before, or has no fitting hole for, differs from process to process and only adds.
-    """
-    command = [sys.executable, "-c", PEAK, kind, str(tokens)]
-    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(3)]
-    return min(int(run.stdout) for run in runs)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory of a process from /proc")
-def test_its_memory_is_under_a_tenth_of_the_explicit_form_and_grows_with_the_number_of_tokens():
-    explicit, chunked = peak_kilobytes("explicit", 4096), peak_kilobytes("chunked", 4096)
-    assert explicit > 3 * 4096**2 * 2 * 4 / 1024 * 0.9  # at least three N x N matrices of two heads in float32
+def test_its_memory_is_under_a_tenth_of_the_explicit_form_and_grows_with_the_number_of_tokens(tmp_path):
+    trace = tmp_path / "trace.json"
+    explicit = peak_bytes(lambda *qkv: scaled_dot_product_attention(*qkv)[0], 4096, trace)
+    chunked = peak_bytes(ChunkedAttention(), 4096, trace)
+    assert explicit >= 3 * 4096**2 * 2 * 4  # three N x N matrices of two heads in float32
     assert chunked < 0.1 * explicit
-    slope = math.log(peak_kilobytes("chunked", 8192) / chunked, 2)
+    slope = math.log(chunked / peak_bytes(ChunkedAttention(), 2048, trace), 2)
     assert slope < 1.2
