@@ -108,7 +108,7 @@ def test_what_does_not_fit_is_refused():
 
 
 def peak_bytes(attend, tokens, trace):
-    """Most memory that the allocator had handed out at once in a forward and a backward pass, the inputs not counted."""
+    """Most memory handed out by the allocator at once in a forward and a backward pass, the inputs not counted."""
     q, k, v = (torch.randn(1, 2, tokens, 32, requires_grad=True) for _ in range(3))
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         attend(q, k, v).sum().backward()
