@@ -1,0 +1,114 @@
+"""Operations on whole batches, against torchvision's on one image."""
+
+import math
+
+import pytest
+import torch
+from torchvision.transforms.v2 import functional as tv
+
+from vit.data.operations import OPERATIONS, operate
+from vit.data.policies import SIGNED
+
+SHAPES = [(3, 11, 17), (1, 13, 7), (3, 19, 19)]
+
+
+def affine(image, translate=(0, 0), shear=(0.0, 0.0), center=None):
+    shear = [math.degrees(math.atan(tangent)) for tangent in shear]
+    return tv.affine(image, angle=0.0, translate=list(translate), scale=1.0, shear=shear, center=center)
+
+
+# What an operation of a strength is, in torchvision's words (v2.AutoAugment's), and strengths of it.
+GEOMETRIC = {
+    "shear_x": (lambda image, s: affine(image, shear=(s, 0.0), center=[0, 0]), (0.07, 0.23, 0.61)),
+    "shear_y": (lambda image, s: affine(image, shear=(0.0, s), center=[0, 0]), (0.07, 0.23, 0.61)),
+    "translate_x": (lambda image, s: affine(image, translate=(int(s * image.shape[2]), 0)), (0.11, 0.37, 0.83)),
+    "translate_y": (lambda image, s: affine(image, translate=(0, int(s * image.shape[1]))), (0.11, 0.37, 0.83)),
+    "rotate": (tv.rotate, (7.0, 41.0, 131.0)),
+}
+BLENDS = {
+    "brightness": (lambda image, s: tv.adjust_brightness(image, 1 + s), (0.13, 0.57, 0.97)),
+    "color": (lambda image, s: tv.adjust_saturation(image, 1 + s), (0.13, 0.57, 0.97)),
+    "contrast": (lambda image, s: tv.adjust_contrast(image, 1 + s), (0.13, 0.57, 0.97)),
+    "sharpness": (lambda image, s: tv.adjust_sharpness(image, 1 + s), (0.13, 0.57, 0.97)),
+}
+LEVELS = {
+    "posterize": (lambda image, s: tv.posterize(image, 8 - round(s)), (0.4, 1.7, 4.2, 6.0)),
+    "solarize": (lambda image, s: tv.solarize(image, 255 * (1 - s)), (0.13, 0.57, 1.0)),
+    "autocontrast": (lambda image, s: tv.autocontrast(image), (0.0, 0.5)),
+    "equalize": (lambda image, s: tv.equalize(image), (0.0, 0.5)),
+}
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def noise(b, c, h, w):
+    """Images of random brightness and contrast, so that no two have the same statistics."""
+    low, high = torch.rand(2, b, 1, 1, 1).sort(dim=0).values
+    return ((low + (high - low) * torch.rand(b, c, h, w)) * 256).floor().to(torch.uint8)
+
+
+def one_per_strength(name, reference, strengths, shape):
+    """A batch through an operation, one strength for each image, and each image through torchvision."""
+    signed = [sign * strength for strength in strengths for sign in ((1, -1) if name in SIGNED else (1,))]
+    images = noise(len(signed), *shape)
+    results = operate(images, [name] * len(images), torch.tensor(signed))
+    expected = [reference(image, strength) for image, strength in zip(images, signed, strict=True)]
+    assert results.dtype == torch.uint8
+    return results, torch.stack(expected)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", GEOMETRIC)
+def test_a_geometric_operation_is_exactly_torchvisions(name, shape):
+    results, expected = one_per_strength(name, *GEOMETRIC[name], shape)
+    assert torch.equal(results, expected)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", BLENDS)
+def test_a_blend_is_torchvisions_up_to_a_grey_level(name, shape):
+    results, expected = one_per_strength(name, *BLENDS[name], shape)
+    assert (results.int() - expected.int()).abs().max() <= 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", LEVELS)
+def test_an_operation_on_levels_is_exactly_torchvisions(name, shape):
+    results, expected = one_per_strength(name, *LEVELS[name], shape)
+    assert torch.equal(results, expected)
+
+
+def test_every_operation_is_compared():
+    assert GEOMETRIC.keys() | BLENDS.keys() | LEVELS.keys() | {"identity"} == OPERATIONS.keys()
+    assert GEOMETRIC.keys() | BLENDS.keys() == SIGNED
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", [*GEOMETRIC, *BLENDS, "posterize"])
+def test_an_operation_without_strength_changes_nothing(name, shape):
+    images = noise(5, *shape)
+    assert torch.equal(operate(images, [name] * 5, torch.zeros(5)), images)
+
+
+def test_operations_do_not_disturb_each_other():
+    names = [name for name in OPERATIONS for _ in range(2)]
+    order = torch.randperm(len(names)).tolist()
+    names = [names[image] for image in order]
+    images, strength = noise(len(names), 3, 11, 17), 0.9 * torch.rand(len(names))
+    alone = [operate(images[[image]], [name], strength[[image]]) for image, name in enumerate(names)]
+    assert torch.equal(operate(images, names, strength), torch.cat(alone))
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1), (1, 2, 5), (3, 5, 2)])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_image_of_few_pixels_is_no_exception(name, shape):
+    images = noise(3, *shape)
+    assert operate(images, [name] * 3, torch.full((3,), 0.3)).shape == images.shape
+
+
+def test_identity_leaves_an_image_as_it_is():
+    images = noise(5, 3, 11, 17)
+    assert torch.equal(operate(images, ["identity"] * 5, torch.ones(5)), images)
