@@ -68,6 +68,11 @@ def test_importance_is_white_at_zero(drawn, lowest, white):
     assert (vmin, vmax) == (white if white is not None else -1.0, 1.0)
 
 
+def test_harm_is_within_the_colours_however_large_it_is(drawn):
+    axes, _ = drawn(figures.draw_importance, [torch.tensor([-0.5, 0.01]), torch.empty(0)], "rise, nats").axes
+    assert axes.images[0].get_clim() == (-0.5, 0.5)
+
+
 def test_layers_of_many_heads_are_drawn_without_numbers(drawn):
     axes, _ = drawn(figures.draw_importance, [torch.rand(24)] * 2, "nats").axes
     assert texts(axes) == []

@@ -10,7 +10,7 @@ from einops import rearrange, reduce, repeat
 from torch import nn
 
 import vit
-from vit.analysis import describe_heads, measures
+from vit.analysis import describe_heads, measures, prune_heads
 from vit.analysis.table import Head
 from vit.explain import capture_attention
 
@@ -181,3 +181,8 @@ def test_attention_with_negative_weights_is_refused():
         model.blocks[0].attn.qkv.weight.normal_()
     with pytest.raises(ValueError, match="attention of layer 0 has negative weights"):
         describe_heads(model.eval(), torch.randn(2, 3, 24, 24))
+
+
+def test_layers_keep_their_numbers_where_one_has_lost_all_heads(ours, images):
+    table = describe_heads(prune_heads(ours, {1: range(5)}), images)
+    assert [head.layer for head in table.heads] == [0] * 5 + [2] * 5

@@ -4,6 +4,7 @@ import torch.nn.functional as F
 import torchvision
 from einops import rearrange
 
+import vit
 from vit.analysis import ablation_importance, head_importance, prune_heads, weight_importance
 from vit.analysis.importance import mean_attention
 from vit.explain.capture import capture_attention, run_intercepted
@@ -101,7 +102,6 @@ def test_weight_importance_is_the_mean_size_of_a_heads_weights(ours):
     rows = [part[16:24] for part in attention.qkv.weight.chunk(3)]
     sizes = [part.abs().mean() for part in (*rows, attention.proj.weight[:, 16:24])]
     assert weight_importance(ours)[1][2].item() == pytest.approx(sum(sizes).item() / 4)
-    assert len(weight_importance(prune_heads(ours, {0: range(5)}))) == 2
 
 
 def test_other_libraries_are_measured_alike():
@@ -119,3 +119,31 @@ def test_what_does_not_fit_is_refused(ours, images, labels):
         ablation_importance(ours, images, labels, replacement="noise")
     with pytest.raises(ValueError, match="there are no images"):
         head_importance(ours, images[:0])
+
+
+def test_layers_are_counted_as_by_prune_heads_where_one_has_lost_all_heads(ours, images, labels):
+    pruned = prune_heads(ours, {0: range(5), 2: [1]})
+    sizes = [len(layer) for layer in weight_importance(pruned)]
+    assert sizes == [0, 5, 4]
+    for importance in (head_importance, ablation_importance):
+        assert [len(layer) for layer in importance(pruned, images, labels)] == sizes
+    assert (
+        prune_heads(pruned, {1: head_importance(pruned, images, labels)[1].argsort()[:2]}).blocks[1].attn.num_heads == 3
+    )
+
+
+@pytest.mark.parametrize("importance", [head_importance, ablation_importance])
+def test_sums_are_not_rounded_to_the_type_of_the_model(ours, images, labels, importance):
+    expected = torch.stack(importance(ours, images, labels))
+    many = images.bfloat16().repeat(20, 1, 1, 1), labels.repeat(20)
+    found = torch.stack(importance(ours.bfloat16(), *many, batch_size=140))
+    assert found.dtype == torch.float32
+    assert (found - expected).norm() < 0.1 * expected.norm()
+
+
+def test_attention_with_a_norm_behind_its_heads_is_refused(images):
+    model = vit.VisionTransformer((12, 20), 4, embed_dim=40, depth=1, num_heads=5, attention="differential").eval()
+    with pytest.raises(
+        ValueError, match=r"the norm behind each head of DifferentialAttention .* use ablation_importance"
+    ):
+        head_importance(model, images)

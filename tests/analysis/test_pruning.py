@@ -141,3 +141,30 @@ def test_heads_that_do_not_exist_are_refused(ours):
         prune_heads(ours, {1: [4, 5]})
     with pytest.raises(ValueError, match="there is no layer 3: layers are 0 to 2"):
         prune_heads(ours, {3: [0]})
+
+
+@pytest.mark.parametrize("doomed", [torch.tensor([0, 3]), torch.tensor([0, 3]).numpy(), range(0, 4, 3)], ids=str)
+def test_heads_may_be_given_as_they_come_out_of_a_ranking(ours, images, doomed):
+    torch.testing.assert_close(prune_heads(ours, {1: doomed})(images), prune_heads(ours, {1: [0, 3]})(images))
+
+
+def test_what_is_left_of_a_frozen_layer_is_frozen(ours):
+    pruned = prune_heads(ours.requires_grad_(False), {0: range(5), 1: [2]})
+    assert not any(parameter.requires_grad for parameter in pruned.parameters())
+
+
+def test_a_layer_without_heads_and_without_a_bias_adds_nothing(ours, images):
+    ours.blocks[1].attn.proj.bias = None
+    pruned = prune_heads(ours, {1: range(5)})
+    assert not [name for name, _ in pruned.named_parameters() if name.startswith("blocks.1.attn")]
+    tokens = torch.randn(2, 16, 40)
+    assert not pruned.blocks[1].attn(tokens).any()
+    assert pruned(images).shape == (7, 10)
+
+
+def test_a_model_of_full_size_pruned_of_the_same_heads_takes_in_the_weights(ours, images):
+    heads = {0: range(5), 2: [0, 3]}
+    pruned = prune_heads(ours, heads)
+    fresh = prune_heads(vit.VisionTransformer((12, 20), 4, embed_dim=40, depth=3, num_heads=5).eval(), heads)
+    fresh.load_state_dict(pruned.state_dict())
+    assert torch.equal(fresh(images), pruned(images))

@@ -4,7 +4,7 @@ import torch
 import vit_pytorch
 from torch import nn
 
-from vit.analysis import TokenNorms, token_norms
+from vit.analysis import TokenNorms, prune_heads, token_norms
 from vit.explain import capture_attention
 
 PATCHES = slice(1, 16)
@@ -77,3 +77,8 @@ def test_layers_that_are_one_module_are_refused():
 
     with pytest.raises(ValueError, match="Twice has no layers that can be told apart"):
         token_norms(Twice().eval(), torch.randn(2, 3, 24, 24))
+
+
+def test_a_layer_without_heads_is_named(ours, images):
+    with pytest.raises(ValueError, match="layer 1 has no heads left"):
+        token_norms(prune_heads(ours, {1: range(5)}), images)

@@ -1,7 +1,8 @@
-"""Images in batches, on the device of a model."""
+"""Images in batches, on the device of a model, and what is summed over them."""
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor, nn
 
 
@@ -12,3 +13,8 @@ def in_batches(model: nn.Module, tensors: Tensor, batch_size: int) -> Iterator[T
     device = next(model.parameters()).device
     for batch in tensors.split(batch_size):
         yield batch.to(device)
+
+
+def in_float32(x: Tensor) -> Tensor:
+    """The same numbers, in float32 if their type is coarser: a sum of many in bfloat16 stops to grow."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

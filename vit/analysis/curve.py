@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit.analysis.batches import in_float32
 from vit.analysis.importance import ablation_importance, head_importance, weight_importance
 from vit.analysis.modules import attention_modules
 from vit.analysis.pruning import prune_heads
@@ -124,7 +125,7 @@ def _measure(
         for images, labels in batches:
             images, labels = images.to(device), labels.to(device)
             first = images if first is None else first
-            logits = logits_of(pruned(images))
+            logits = in_float32(logits_of(pruned(images)))
             right += (logits.argmax(dim=-1) == labels).sum().item()
             loss += F.cross_entropy(logits, labels, reduction="sum").item()
             count += len(images)

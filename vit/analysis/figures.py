@@ -69,7 +69,7 @@ def draw_importance(importance: Sequence[Tensor], quantity: str, path: Path) -> 
     """
     values = _cells([layer.tolist() for layer in importance])
     figure, axes = _head_map(values, "Importance of the heads")
-    lowest, highest = min(0.0, np.nanmin(values)), max(np.nanmax(values), 1e-12)
+    lowest, highest = np.nanmin(values), max(np.nanmax(np.abs(values)), 1e-12)
     # Where some heads do harm, zero is white.
     signed = {"cmap": "RdBu_r", "vmin": -highest, "vmax": highest}
     image = axes.imshow(values, **(signed if lowest < 0 else {"cmap": "Blues", "vmin": 0, "vmax": highest}))

@@ -10,7 +10,8 @@ from einops import reduce
 from torch import Tensor, nn
 
 from vit.analysis import measures
-from vit.analysis.batches import in_batches
+from vit.analysis.batches import in_batches, in_float32
+from vit.analysis.modules import emptied_layers
 from vit.analysis.table import Head, HeadTable
 from vit.explain.anatomy import examine
 from vit.explain.capture import run_intercepted
@@ -61,7 +62,9 @@ def describe_heads(
     with torch.no_grad():
         for batch in in_batches(model, images, batch_size):
             run_intercepted(model, batch, measure)
-    return _table(list(layers.values()), place)
+    emptied = emptied_layers(model)
+    numbers = [number for number in range(len(layers) + len(emptied)) if number not in emptied]
+    return _table(dict(zip(numbers, layers.values(), strict=True)), place)
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class _Layer:
         self.sums: dict[str, Tensor] = {}
 
     def add(self, attn: Tensor) -> None:
-        attn = attn.to(torch.promote_types(attn.dtype, torch.float32))
+        attn = in_float32(attn)
         self.num_images += len(attn)
         for name, values in _measured(attn, self.place).items():
             self.sums[name] = self.sums.get(name, 0) + values.sum(dim=0)
@@ -118,12 +121,12 @@ def _measured(attn: Tensor, place: _Place) -> dict[str, Tensor]:
     }
 
 
-def _table(layers: list[_Layer], place: _Place) -> HeadTable:
+def _table(layers: dict[int, _Layer], place: _Place) -> HeadTable:
     uniform = measures.uniform_distance(place.grid, place.patch_size)
-    layer_means = [layer.means() for layer in layers]
+    layer_means = [layer.means() for layer in layers.values()]
     redundancies = iter(measures.redundancy(torch.cat([means["attention"] for means in layer_means])).tolist())
     heads, offset_maps, spectra = [], [], []
-    for number, (layer, means) in enumerate(zip(layers, layer_means, strict=True)):
+    for (number, layer), means in zip(layers.items(), layer_means, strict=True):
         attention, mean_square = means.pop("attention"), means.pop("mean_square")
         scores, offsets = measures.offset_score(means.pop("offset_counts"), place.grid)
         offset_maps.append(measures.offset_map(attention, place.grid, place.prefix))

@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from vit.analysis.batches import in_batches
-from vit.analysis.modules import attention_modules
+from vit.analysis.batches import in_batches, in_float32
+from vit.analysis.modules import attention_modules, with_emptied_layers
 from vit.analysis.projections import head_projections
+from vit.attention import MultiHeadAttention
+from vit.attention.mechanisms import DifferentialAttention
 from vit.explain.capture import logits_of, run_intercepted
 
 Edit = Callable[[int, Tensor], Tensor]
@@ -22,7 +24,7 @@ Edit = Callable[[int, Tensor], Tensor]
 def head_importance(
     model: nn.Module, images: Tensor, labels: Tensor | None = None, *, normalised: bool = False, batch_size: int = 32
 ) -> list[Tensor]:
-    """How fast the loss of an image would change if a head were shut: one (H,) for each layer.
+    """How fast the loss of an image would change if a head were shut: one (H,) for each layer, as for ``prune_heads``.
 
     ``E |d loss / d gate|`` over the images, where the gate is a factor 1 of the head's attention (Michel et al. 2019,
     eq. 2). One backward pass measures all heads, but only as far as a slope tells: for two heads that do the same, it
@@ -43,14 +45,18 @@ def head_importance(
         batch_size: Images that pass at once.
 
     Raises:
-        ValueError: If attention cannot be seen (see ``capture_attention``), or images and labels are not as many.
+        ValueError: If attention cannot be seen (see ``capture_attention``), a norm follows the heads (differential
+            attention), or images and labels are not as many.
     """
+    _check_gates(model)
     totals: list[Tensor] = []
     for batch, targets in _labelled(model, images, labels, batch_size):
         slopes = _slopes(model, batch, targets)
         totals = [total + slope for total, slope in zip(totals, slopes, strict=True)] if totals else slopes
     importances = [(total / len(images)).cpu() for total in totals]
-    return [F.normalize(layer, dim=0) for layer in importances] if normalised else importances
+    if normalised:
+        importances = [F.normalize(layer, dim=0) for layer in importances]
+    return with_emptied_layers(model, importances)
 
 
 def ablation_importance(
@@ -86,20 +92,21 @@ def ablation_importance(
 
         return edit
 
-    return [
+    rises = [
         torch.tensor([_mean_loss(model, batches, shut(layer, head)) - plain for head in range(len(of_layer))])
         for layer, of_layer in enumerate(means)
     ]
+    return with_emptied_layers(model, rises)
 
 
 @torch.no_grad()
 def mean_attention(model: nn.Module, images: Tensor, *, batch_size: int = 32) -> list[Tensor]:
-    """Attention of the average image: (B, C, H, W) -> one (H, N, N) for each layer."""
+    """Attention of the average image: (B, C, H, W) -> one (H, N, N) for each layer that has heads."""
     sums: dict[int, Tensor] = {}
 
     def add(layer: int, attn: Tensor) -> Tensor:
         if attn.shape[-2] > 1:
-            sums[layer] = sums.get(layer, 0) + reduce(attn, "b h n m -> h n m", "sum")
+            sums[layer] = sums.get(layer, 0) + reduce(in_float32(attn), "b h n m -> h n m", "sum")
         return attn
 
     for batch in in_batches(model, images, batch_size):
@@ -111,14 +118,23 @@ def mean_attention(model: nn.Module, images: Tensor, *, batch_size: int = 32) ->
 def weight_importance(model: nn.Module) -> list[Tensor]:
     """Mean absolute weight of each head's four projections: one (H,) for each layer.
 
-    What pruning goes by that never looks at an image. Layers that were pruned of all heads are left out.
+    What pruning goes by that never looks at an image.
 
     Raises:
         ValueError: If an attention has no projections that can be told apart by head.
     """
     left = [head_projections(attention) for attention in attention_modules(model) if attention.num_heads]
     sizes = [[reduce(weights.abs(), "h d c -> h", "mean") for weights in vars(layer).values()] for layer in left]
-    return [torch.stack(layer).mean(dim=0).cpu() for layer in sizes]
+    return with_emptied_layers(model, [torch.stack(layer).mean(dim=0).cpu() for layer in sizes])
+
+
+def _check_gates(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention) and isinstance(module.mechanism, DifferentialAttention):
+            raise ValueError(
+                "the norm behind each head of DifferentialAttention takes back any factor of its attention, so that "
+                "its slope is zero whatever the head is worth: use ablation_importance"
+            )
 
 
 def _slopes(model: nn.Module, images: Tensor, labels: Tensor) -> list[Tensor]:
@@ -133,8 +149,8 @@ def _slopes(model: nn.Module, images: Tensor, labels: Tensor) -> list[Tensor]:
         return attn * rearrange(gates[-1], "b h -> b h 1 1")
 
     with torch.enable_grad():
-        loss = F.cross_entropy(run_intercepted(model, images, gate), labels, reduction="sum")
-        return [reduce(slope.abs(), "b h -> h", "sum") for slope in torch.autograd.grad(loss, gates)]
+        loss = F.cross_entropy(in_float32(run_intercepted(model, images, gate)), labels, reduction="sum")
+        return [reduce(in_float32(slope).abs(), "b h -> h", "sum") for slope in torch.autograd.grad(loss, gates)]
 
 
 def _labelled(
@@ -154,5 +170,6 @@ def _labelled(
 
 @torch.no_grad()
 def _mean_loss(model: nn.Module, batches: list[tuple[Tensor, Tensor]], edit: Edit) -> float:
-    losses = [F.cross_entropy(run_intercepted(model, x, edit), y, reduction="sum").item() for x, y in batches]
-    return sum(losses) / sum(len(x) for x, _ in batches)
+    logits = ((in_float32(run_intercepted(model, images, edit)), labels) for images, labels in batches)
+    losses = [F.cross_entropy(*each, reduction="sum").item() for each in logits]
+    return sum(losses) / sum(len(images) for images, _ in batches)

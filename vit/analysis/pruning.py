@@ -3,7 +3,7 @@
 Letters in the einops patterns: h heads, d channels of a head, c channels of a token.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 
 import torch
@@ -32,13 +32,14 @@ SEPARATE = (
 )
 
 
-def prune_heads(model: nn.Module, heads: Mapping[int, Sequence[int]]) -> nn.Module:
+def prune_heads(model: nn.Module, heads: Mapping[int, Iterable[int]]) -> nn.Module:
     """A copy of a model without these heads; it computes what the model does with their attention set to zero.
 
     Their rows of ``qkv`` and columns of ``proj`` are cut out, which makes the model smaller and faster. Heads may be as
     many as one likes: a layer that loses all keeps the bias of its output projection (``NoHeads``), and is no
     attention for ``capture_attention`` any more. A pruned model may be pruned again, where the heads left are counted
-    anew from 0, and the layers as before.
+    anew from 0, and the layers as before. To save one, keep ``heads`` beside its ``state_dict()``: a model of the full
+    size, pruned of the same heads, takes it in.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -48,7 +49,7 @@ def prune_heads(model: nn.Module, heads: Mapping[int, Sequence[int]]) -> nn.Modu
 
     Args:
         model: A ``vit.VisionTransformer`` or a ViT of timm with its plain ``Attention``.
-        heads: For each layer, counted from 0, the numbers of the heads to take out.
+        heads: For each layer, counted from 0, the numbers of the heads to take out: a list, array or tensor.
 
     Raises:
         ValueError: If a head does not exist, or heads of this attention cannot be told apart.
@@ -56,10 +57,11 @@ def prune_heads(model: nn.Module, heads: Mapping[int, Sequence[int]]) -> nn.Modu
     pruned = deepcopy(model)
     modules = attention_modules(pruned)
     for layer, doomed in heads.items():
+        doomed = {int(head) for head in doomed}
         if not 0 <= layer < len(modules):
             raise ValueError(f"there is no layer {layer}: layers are 0 to {len(modules) - 1}")
         attention = modules[layer]
-        unknown = sorted(set(doomed) - set(range(attention.num_heads)))
+        unknown = sorted(doomed - set(range(attention.num_heads)))
         if unknown:
             raise ValueError(
                 f"layer {layer} has {attention.num_heads} heads, counted from 0: there is no head {unknown[0]}"
@@ -71,7 +73,7 @@ def prune_heads(model: nn.Module, heads: Mapping[int, Sequence[int]]) -> nn.Modu
         if left:
             _keep(attention, left)
         else:
-            _replace(pruned, attention, NoHeads(_bias(attention.proj)))
+            _replace(pruned, attention, NoHeads(attention.proj.bias))
     return pruned
 
 
@@ -127,10 +129,6 @@ def _keep(attention: nn.Module, left: list[int]) -> None:
 
 def _parameter(values: Tensor, before: Tensor) -> nn.Parameter:
     return nn.Parameter(values, requires_grad=before.requires_grad)
-
-
-def _bias(proj: nn.Linear) -> Tensor:
-    return proj.weight.new_zeros(proj.out_features) if proj.bias is None else proj.bias.detach().clone()
 
 
 def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:

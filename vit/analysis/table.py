@@ -90,8 +90,8 @@ class HeadTable:
         heads: The heads, layer by layer.
         grid: Rows and columns of patches.
         uniform_distance: Attention distance of a head that looks at all patches alike, in pixels.
-        offset_maps: For each layer, mean attention at each offset as a multiple of uniform, (H, 2r-1, 2c-1).
-        spectra: For each layer, singular values of attention as shares of their sum, mean over images, (H, N).
+        offset_maps: For each layer with heads, mean attention at each offset as a multiple of uniform, (H, 2r-1, 2c-1).
+        spectra: For each layer with heads, singular values as shares of their sum, mean over images, (H, N).
     """
 
     heads: list[Head]

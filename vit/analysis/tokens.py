@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vit.analysis.batches import in_batches
 from vit.analysis.measures import column_mass
+from vit.analysis.modules import emptied_layers
 from vit.explain.anatomy import examine
 from vit.explain.capture import run_intercepted
 
@@ -76,8 +77,14 @@ def token_norms(
     torch.Size([2, 5, 17])
 
     Raises:
-        ValueError: If attention cannot be seen (see ``capture_attention``), or the layers are not told apart.
+        ValueError: If attention cannot be seen (see ``capture_attention``), or the layers are not told apart, or one
+            has lost all its heads.
     """
+    if emptied := emptied_layers(model):
+        raise ValueError(
+            f"layer {emptied[0]} has no heads left, so that nobody sees what leaves it: measure the model before it is "
+            "pruned, or leave each layer a head"
+        )
     anatomy = examine(model, next(in_batches(model, images, 1)), grid, num_prefix_tokens)
     if not anatomy.layers or anatomy.last is None:
         raise ValueError(
