@@ -345,3 +345,21 @@ def test_only_the_first_image_is_examined(random_vit):
     assert Subject(model, torch.randn(5, 3, 6, 10).double()).anatomy.depth == 3
     handle.remove()
     assert set(batches) == {1}
+
+
+@pytest.mark.parametrize(
+    "name", ["vit_dlittle_patch16_reg1_gap_256", "vit_small_patch16_18x2_224"], ids=["differential", "parallel"]
+)
+def test_attentions_side_by_side_are_not_taken_for_layers_in_a_row(name):
+    import timm
+
+    model = timm.create_model(name, img_size=32, depth=2, embed_dim=24, num_heads=2, num_classes=3).eval()
+    with pytest.raises(ValueError, match="VisionTransformer has attentions side by side in a layer"):
+        examine(model, torch.randn(1, 3, 32, 32))
+
+
+def test_parts_are_found_in_inference_mode_too(random_vit):
+    model, images = random_vit(), torch.randn(1, 3, 6, 10).double()
+    expected = examine(model, images)
+    with torch.inference_mode():
+        assert_close(examine(model, images).readout, expected.readout)

@@ -1,6 +1,7 @@
 """``python -m vit.explain`` as a user meets it."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,11 @@ def test_trust_is_reported_when_asked_for(here, capsys):
     assert "rollout does not depend on the class" in capsys.readouterr().out
 
 
+def test_trust_says_that_it_is_about_the_predicted_class(here, capsys):
+    main(["photo.png", "--checkpoint", "best.ckpt", "--trust", "--target", "dog"])
+    assert "note: the report is about maps of the predicted classes" in capsys.readouterr().out
+
+
 def test_the_help_names_methods_and_options(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["--help"])
@@ -142,10 +148,17 @@ def test_the_help_names_methods_and_options(capsys):
         ("more --checkpoint best.ckpt --html all.html", "all.html is one file for 2 images"),
         ("photo.png --checkpoint best.ckpt --html photo.png", "photo.png does not end in .html"),
         ("photo.png --checkpoint best.ckpt --out notes.txt", "notes.txt"),
+        ("photo_rollout.png photo.png --checkpoint best.ckpt --out .", "photo_rollout.png would be written over"),
+        (
+            "photo.png photo_gradient.png --checkpoint best.ckpt --method rollout gradient_rollout",
+            "written over another",
+        ),
         ("photo.png --checkpoint linear.ckpt", "never forms the matrix of attention weights"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(here, mistake, arguments, words):
+    for copy in re.findall(r"photo_\w+\.png", arguments):
+        shutil.copy(here / "photo.png", here / copy)
     if "linear" in arguments:
         checkpoint(here / "linear.ckpt", attention="linear")
     assert re.search(words, mistake(*arguments.split()))

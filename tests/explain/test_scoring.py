@@ -75,6 +75,20 @@ def test_attention_that_needs_its_whole_grid_is_scored_by_painting_only(images):
     assert "fill" in row
 
 
+def test_methods_that_do_not_fit_the_model_are_left_out_unless_they_are_named(images):
+    linear = VisionTransformer((6, 10), 2, embed_dim=12, depth=1, num_heads=3, attention="linear").eval()
+    assert score(linear, [images]).column("method") == [
+        *("input_gradient", "integrated_gradients", "smoothgrad", "occlusion"),
+        *CONTROLS,
+    ]
+    with pytest.raises(ValueError, match="never forms the matrix"):
+        score(linear, [images], ["rollout"])
+
+
+def test_one_image_is_no_proof(model, images):
+    assert set(score(model, [images[:1]], ["rollout"]).column("against random")) == {"no difference"}
+
+
 def test_no_images_are_an_error(model):
     with pytest.raises(ValueError, match="at least one batch"):
         score(model, [], ["rollout"])

@@ -1,5 +1,7 @@
 """Tables that print themselves, and the intervals in them."""
 
+import math
+
 import pytest
 import torch
 
@@ -18,6 +20,10 @@ def test_the_same_images_are_drawn_for_every_method_so_that_pairs_stay_pairs():
     shifted = bootstrap(values + 1)
     plain = bootstrap(values)
     assert shifted.low - plain.low == pytest.approx(1, abs=1e-6)
+
+
+def test_one_image_says_nothing_of_others():
+    assert bootstrap(torch.tensor([0.5])) == Interval(0.5, -math.inf, math.inf)
 
 
 def test_no_values_are_an_error():

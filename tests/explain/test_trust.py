@@ -104,3 +104,18 @@ def test_it_prints_as_lines_and_as_html_with_marks_besides_colours(model, images
 def test_an_unknown_method_is_named(model, images):
     with pytest.raises(ValueError, match="unknown method 'rolout': choose one of attention, rollout"):
         trust_report(model, images, ["rolout"])
+
+
+def test_few_images_are_no_ground_for_a_verdict(model, images):
+    report = trust_report(model, images[:1], ["token_drop"])
+    assert findings(report, "token_drop: faith")[0].level == "amber"
+    (attention,) = findings(report, "attention")
+    assert attention.level == "amber"
+    assert "too few images to tell" in attention.text
+    assert str(report).endswith("measured on 1 image: fewer than 100 show tendencies only")
+
+
+def test_a_model_of_one_logit_has_no_other_class(images):
+    model = VisionTransformer((6, 10), 2, embed_dim=12, depth=1, num_heads=3, num_classes=1).eval()
+    with pytest.raises(ValueError, match="one logit only"):
+        trust_report(model, images, ["rollout"])

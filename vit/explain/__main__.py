@@ -81,6 +81,8 @@ def run(given: argparse.Namespace) -> None:
     files = find_images(given.image)
     names_of_files = distinct_names(files)
     pages = _name_pages(given.html, names_of_files, given.out)
+    overlays = [given.out / f"{name}_{method}.png" for name in names_of_files for method in methods]
+    _check_overwrites_nothing([*overlays, *pages, given.out / "sheet.png"], files)
     model = vit.load(given.checkpoint)
     names = model.pretrained_cfg["class_names"] or [str(number) for number in range(model.num_classes)]
     target, versus = (_class_number(given.target, names), _class_number(given.versus, names))
@@ -105,6 +107,8 @@ def run(given: argparse.Namespace) -> None:
         same = ", ".join(method for method in methods if method in CLASS_AGNOSTIC)
         print(f"note: the class asked about changes nothing in maps of {same}; --method relevance is about a class")
     if given.trust:
+        if given.target or given.versus:
+            print("note: the report is about maps of the predicted classes, whichever were asked about")
         print(trust_report(model, images, methods))
 
 
@@ -127,6 +131,14 @@ def _name_pages(html: str | None, names: Sequence[str], folder: Path) -> list[Pa
     if len(names) > 1:
         raise ValueError(f"--html {html} is one file for {len(names)} images: give --html without a name, or one image")
     return [Path(html)]
+
+
+def _check_overwrites_nothing(written: Sequence[Path], files: Sequence[Path]) -> None:
+    taken = {file.resolve() for file in files}
+    for path in written:
+        if path.resolve() in taken:
+            raise ValueError(f"{path} would be written over another picture: rename an image, or give another --out")
+        taken.add(path.resolve())
 
 
 def _class_number(name: str | None, names: Sequence[str]) -> int | None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.explain.capture import check_images, check_unmoved, check_visible, logits_of, run_intercepted
-from vit.explain.watch import Boundary, find_parts, watch
+from vit.explain.watch import Boundary, check_in_a_row, find_parts, watch
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Anatomy:
         return slice(self.num_prefix_tokens, self.num_prefix_tokens + self.grid[0] * self.grid[1])
 
 
+@torch.inference_mode(False)  # the read-out is found by a gradient, whatever the caller does
 def examine(
     model: nn.Module,
     images: Tensor,
@@ -61,7 +62,8 @@ def examine(
         num_prefix_tokens: Tokens before the patches, where they are not all that are no patches.
 
     Raises:
-        ValueError: If attention cannot be seen (see ``capture_attention``), or grid and tokens do not fit.
+        ValueError: If attention cannot be seen (see ``capture_attention``), a layer has several of them side by side,
+            or grid and tokens do not fit.
     """
     check_images(images)
     check_visible(model)
@@ -69,6 +71,7 @@ def examine(
     with torch.no_grad():
         trace, shapes, logits = watch(model, image)
         check_unmoved(logits, logits_of(model(image)))
+    check_in_a_row(trace, type(model).__name__)
     square = [layer for layer, shape in enumerate(shapes) if shape[-2] > 1]
     pooling = len(shapes) - len(square)
     if not square or pooling > 1:

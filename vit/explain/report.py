@@ -48,4 +48,5 @@ class TrustReport:
         counts = ", ".join(
             f"{sum(f.level == level for f in self.findings)} {level}" for level in ("green", "amber", "red")
         )
-        return f"{counts}; measured on {self.images} images: fewer than 100 show tendencies only"
+        images = "1 image" if self.images == 1 else f"{self.images} images"
+        return f"{counts}; measured on {images}: fewer than 100 show tendencies only"

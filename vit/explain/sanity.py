@@ -77,8 +77,13 @@ def other_class(model: nn.Module, images: Tensor, methods: Sequence[str], **give
     """Rank correlation of the map for the predicted class with that for the runner-up, for each method.
 
     1 means that the map is the same whatever class is asked about, so that it cannot say why this one.
+
+    Raises:
+        ValueError: If the model has one class only.
     """
     subject = Subject(model, images, **given)
+    if subject.logits.shape[1] < 2:
+        raise ValueError(f"{type(model).__name__} has one logit only: there is no other class to compare its maps with")
     first, second = subject.logits.topk(2, dim=-1).indices.unbind(dim=-1)
     one, other = (replace(subject, target=target) for target in (first, second))
     return {m: bootstrap(rank_correlation(signed_map(m, one), signed_map(m, other))) for m in methods}

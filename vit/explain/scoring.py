@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.explain.faithfulness import Curves, gini, removal_curves, saco
+from vit.explain.faithfulness import Curves, Removal, gini, removal_curves, saco
 from vit.explain.ground_truth import energy_inside, intersection_over_union, pointing_game
 from vit.explain.maps import CONTROLS, METHODS, Subject, signed_map
 from vit.explain.maps.perturbation import can_drop
@@ -60,19 +60,23 @@ def score(model: nn.Module, loader: Iterable[Any], methods: Sequence[str] | None
         model: A ViT classifier in eval mode.
         loader: Batches of images (B, C, H, W), or pairs of images and labels; labels are not needed. 200 images or more
             give intervals that tell methods apart.
-        methods: Keys of ``METHODS``; None is all. The controls are added where they are missing.
+        methods: Keys of ``METHODS``; None is all that fit the model. The controls are added where they are missing.
         **given: ``given_grid`` and ``given_prefix``, where the model does not say them.
 
     Raises:
-        ValueError: If there is no such method, or no image.
+        ValueError: If there is no such method, one that is named does not fit the model, or there is no image.
     """
-    methods = _with_controls(methods)
+    fitting, methods = methods is None, _with_controls(methods)
     parts: dict[str, dict[str, list[Tensor]]] = {method: {} for method in methods}
     seconds, megabytes = dict.fromkeys(methods, 0.0), {}
     count = 0
     for batch in loader:
         images = batch if isinstance(batch, Tensor) else batch[0]
         subject = Subject(model, images, **given)
+        removals = (*(["token_drop"] if can_drop(subject) else []), "mean_fill")  # which examines the model, too
+        if fitting and not count:
+            methods = [method for method in methods if _fits(method, subject)]
+        _ = subject.contrast  # or the first method that asks for it would be timed with it
         count += len(images)
         for method in methods:
             if method not in megabytes:
@@ -81,8 +85,9 @@ def score(model: nn.Module, loader: Iterable[Any], methods: Sequence[str] | None
                 megabytes[method] = memory.peak / 1e6 / len(images)
             start = time.perf_counter()
             maps = signed_map(method, subject)
+            maps.sum().item()  # waits for a GPU
             seconds[method] += time.perf_counter() - start
-            for name, numbers in _measure(subject, maps).items():
+            for name, numbers in _measure(subject, maps, removals).items():
                 parts[method].setdefault(name, []).append(numbers.cpu())
     if not count:
         raise ValueError("the loader gave no images: score needs at least one batch")
@@ -126,11 +131,18 @@ def localise(
     return Scores(rows, f"{len(images)} images; mean (95 % interval)", values)
 
 
-def _measure(subject: Subject, maps: Tensor) -> dict[str, Tensor]:
+def _fits(method: str, subject: Subject) -> bool:
+    try:
+        signed_map(method, subject)
+    except ValueError:
+        return False
+    return True
+
+
+def _measure(subject: Subject, maps: Tensor, removals: Sequence[Removal]) -> dict[str, Tensor]:
     measured = {}
-    for name, removal in (("drop", "token_drop"), ("fill", "mean_fill")):
-        if removal == "token_drop" and not can_drop(subject.model, subject.anatomy):
-            continue
+    for removal in removals:
+        name = "drop" if removal == "token_drop" else "fill"
         curves: Curves = removal_curves(subject, maps, removal)
         measured |= {
             name: curves.insertion - curves.deletion,

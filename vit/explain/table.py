@@ -1,5 +1,6 @@
 """Tables of measurements that print themselves, and means that know how uncertain they are."""
 
+import math
 from dataclasses import dataclass
 from html import escape
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ def bootstrap(values: Tensor) -> Interval:
     """Mean of one number for each image, with the interval that resampling the images gives: (B,) -> Interval.
 
     The 2.5 and 97.5 % quantiles of the means of 1,000 resamples (Efron 1979). The same images are drawn whenever as
-    many are given, so that the interval of a difference is that of pairs.
+    many are given, so that the interval of a difference is that of pairs. One image has no interval: -inf to inf.
 
     >>> str(bootstrap(torch.ones(7)))
     '1.000 (1.000 to 1.000)'
@@ -33,6 +34,8 @@ def bootstrap(values: Tensor) -> Interval:
     if values.ndim != 1 or not len(values):
         raise ValueError(f"values have shape {tuple(values.shape)}: give one number for each of at least one image")
     values = values.detach().double().cpu()
+    if len(values) == 1:
+        return Interval(values.item(), -math.inf, math.inf)
     drawn = torch.randint(len(values), (RESAMPLES, len(values)), generator=torch.Generator().manual_seed(0))
     means = values[drawn].mean(dim=-1)
     low, high = means.quantile(torch.tensor([0.025, 0.975], dtype=means.dtype)).tolist()

@@ -23,6 +23,7 @@ SAME, UNRELATED = 0.9, 0.5
 UNUSED, USED = 0.02, 0.10
 NOISE = 0.05  # standard deviation of the noise that should not matter, in units of the image's own deviation
 OUTLIER = 6.0  # median absolute deviations above the median from which a token's norm is an outlier
+FEWEST = 10  # images from which on a share or a mean of them says anything about others
 CONCENTRATION = 3.0  # times its even share that outlier tokens may get of the read-out's attention
 
 
@@ -112,24 +113,22 @@ def _on_noise(method: str, subject: Subject, maps: Tensor) -> Finding:
 
 
 def _on_faith(method: str, subject: Subject, maps: Tensor) -> Finding:
-    removal = "token_drop" if can_drop(subject.model, subject.anatomy) else "mean_fill"
+    removal = "token_drop" if can_drop(subject) else "mean_fill"
     areas = []
     for candidate in (maps, signed_map("random", subject)):
         curves = removal_curves(subject, candidate, removal)
         areas.append(curves.insertion - curves.deletion)
     difference = bootstrap(areas[0] - areas[1])
+    about, seen = f"{method}: faith", f"removal area above random: {difference.mean:.3f}"
+    if len(maps) < FEWEST:
+        return Finding("amber", about, f"too few images to tell whether it names what the prediction rests on ({seen})")
     level: Level = "green" if difference.low > 0 else "red" if difference.high < 0 else "amber"
     verdict = {
         "green": "it names patches that the prediction rests on",
         "amber": "not distinguishable from a random map on these images",
         "red": "worse than a random map",
     }[level]
-    return Finding(
-        level,
-        f"{method}: faith",
-        f"{verdict} (removal area above random: {difference.mean:.3f}, 95 % interval {difference.low:.3f} to "
-        f"{difference.high:.3f})",
-    )
+    return Finding(level, about, f"{verdict} ({seen}, 95 % interval {difference.low:.3f} to {difference.high:.3f})")
 
 
 def _on_agreement(maps: dict[str, Tensor]) -> list[Finding]:
@@ -145,6 +144,8 @@ def _on_agreement(maps: dict[str, Tensor]) -> list[Finding]:
 
 
 def _on_uniform_attention(model: nn.Module, images: Tensor, labels: Tensor | None) -> list[Finding]:
+    if len(images) < FEWEST:
+        return [Finding("amber", "attention", "too few images to tell whether predictions change when it is uniform")]
     table = uniform_attention(model, images, labels)
     findings = []
     unused = [r for r in table.rows if r["heads"] == "all" and r["layers"].startswith("0") and r["flips"] < UNUSED]

@@ -7,6 +7,7 @@ tokens that enter the first layer, a layer around each attention, a last norm.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -65,6 +66,7 @@ class Trace:
 
     events: list[Event]
     attention_paths: list[str]  # the innermost module that each layer's attention ran in
+    events_before: list[int]  # how many events there were before each of these
 
     def note(self, path: str, boundary: Boundary, tokens: Any) -> None:
         """Remember that tokens passed a boundary."""
@@ -75,12 +77,13 @@ class Trace:
 
 def watch(model: nn.Module, image: Tensor) -> tuple[Trace, list[torch.Size], Tensor]:
     """Pass an image, and note what happens: the trace, the shape of each attention, and the logits."""
-    trace, shapes, active = Trace([], []), [], []
+    trace, shapes, active = Trace([], [], []), [], []
 
     def note(_: int, attn: Tensor) -> Tensor:
         shapes.append(attn.shape)
         if attn.shape[-2] > 1:
             trace.attention_paths.append(active[-1])
+            trace.events_before.append(len(trace.events))
         return attn
 
     def enter(path: str) -> Callable[..., None]:
@@ -130,6 +133,25 @@ def find_parts(
     last = next(after, None)
     boundaries = [event.boundary for event in layers], [event.boundary for event in norms]
     return entry and entry.boundary, layer_paths, *boundaries, last and last.boundary
+
+
+def check_in_a_row(trace: Trace, model: str) -> None:
+    """Raise a ValueError if attentions stand side by side, whose maps do not multiply as those of layers do."""
+    layer_paths = _layer_paths(trace.attention_paths)
+    parallel = len(set(layer_paths)) < len(layer_paths)
+    # As in differential attention, where no tokens pass from one to the other. (A model without modules shows none.)
+    within_one = any(
+        path and path == next_path and not any(len(event.shape) == 3 for event in trace.events[start:stop])
+        for (path, next_path), (start, stop) in zip(
+            pairwise(trace.attention_paths), pairwise(trace.events_before), strict=True
+        )
+    )
+    if parallel or within_one:
+        raise ValueError(
+            f"{model} has attentions side by side in a layer, which would be taken for layers in a row: choose methods "
+            "that need no attention (occlusion, input_gradient, integrated_gradients, smoothgrad), or look at the "
+            "matrices themselves by capture_attention"
+        )
 
 
 def _layer_paths(attention_paths: list[str]) -> list[str]:

@@ -177,3 +177,18 @@ def test_a_hierarchy_is_explained_by_what_needs_no_attention(method):
     assert signed_map(method, Subject(swin, images, given_grid=(4, 4))).std() > 0
     with pytest.raises(ValueError, match="attends within windows"):
         explain(swin, images, "rollout", grid=(4, 4))
+
+
+@pytest.mark.parametrize("method", ["rollout", "relevance", "input_gradient"])
+def test_a_map_is_the_same_in_inference_mode(method, random_vit):
+    model, images = random_vit(), torch.randn(2, 3, 6, 10).double()
+    expected = explain(model, images, method)
+    with torch.inference_mode():
+        assert_close(explain(model, images, method), expected)
+        explain(model, images + 0, method)  # images that were made in it
+
+
+def test_a_class_may_be_an_integer_of_any_type(random_vit):
+    model, images = random_vit(), torch.randn(2, 3, 6, 10).double()
+    classes = torch.tensor([1, 0], dtype=torch.int32)
+    assert_close(explain(model, images, "relevance", classes), explain(model, images, "relevance", classes.long()))

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from vit.explain import explain
 from vit.explain.maps.methods import signed_map
+from vit.explain.maps.perturbation import can_drop
 from vit.explain.maps.subject import Subject
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
@@ -156,3 +157,15 @@ def test_random_is_reproducible_and_its_own_for_each_image_and_seed(random_vit):
     assert not first[0].isclose(first[1]).any()
     assert ((first >= 0) & (first < 1)).all()
     assert first.std() > 0.2
+
+
+def test_tokens_of_rotated_positions_cannot_be_dropped():
+    import timm
+
+    model = timm.create_model(
+        "eva02_tiny_patch14_224", img_size=28, patch_size=7, depth=1, embed_dim=24, num_heads=2, num_classes=3
+    ).eval()
+    subject = Subject(model, torch.randn(2, 3, 28, 28))
+    assert not can_drop(subject)
+    with pytest.raises(ValueError, match="choose 'occlusion'"):
+        signed_map("token_drop", subject)

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from vit.explain.maps.attention import attention, gradient_rollout, legrad, relevance, rollout
@@ -71,6 +72,7 @@ def explain(
     return signed_map(method, Subject(model, images, target, versus, grid, num_prefix_tokens), **options).clamp(min=0)
 
 
+@torch.inference_mode(False)  # for gradients, whatever the caller does
 def signed_map(method: str, subject: Subject, **options: Any) -> Tensor:
     """The map of a method as it is, negative where a patch speaks against the class: -> (B, rows, columns).
 

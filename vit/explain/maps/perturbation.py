@@ -47,6 +47,8 @@ def token_drop(subject: Subject) -> Tensor:
 
     No colour has to stand for nothing: the model gets one token less, which it was never told the number of.
     """
+    if not can_drop(subject):
+        raise _not_without(subject.model)
     patches = torch.arange(subject.anatomy.num_tokens)[subject.anatomy.patches]
     batch, at_once = len(subject.images), max(1, SAMPLES_AT_ONCE // len(subject.images))
     tokens = torch.arange(subject.anatomy.num_tokens)
@@ -67,13 +69,11 @@ def logits_with_tokens(model: nn.Module, anatomy: Anatomy, images: Tensor, kept:
     Positions are added before, so that each token still knows where it stands.
 
     Raises:
-        ValueError: If the model has no place where tokens can be left out, or its attention needs the whole grid.
+        ValueError: If the model has no place where tokens can be left out, or needs the whole grid.
     """
-    if not can_drop(model, anatomy):
-        raise ValueError(
-            f"tokens of {type(model).__name__} cannot be left out, as no module hands them over or its attention "
-            "needs the whole grid: choose 'occlusion'"
-        )
+    needs_grid = any(isinstance(module, Mechanism) and "grid" in module.takes for module in model.modules())
+    if anatomy.entry is None or needs_grid:
+        raise _not_without(model)
     kept = kept.to(images.device)
 
     def choose(tokens: Tensor) -> Tensor:
@@ -85,12 +85,28 @@ def logits_with_tokens(model: nn.Module, anatomy: Anatomy, images: Tensor, kept:
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:  # of a shape that does not fit
-        raise ValueError(
-            f"tokens of {type(model).__name__} cannot be left out, as it counts on all of them: choose 'occlusion'"
-        ) from error
+        raise _not_without(model) from error
 
 
-def can_drop(model: nn.Module, anatomy: Anatomy) -> bool:
-    """Whether the model can do without some of its tokens."""
-    needs_grid = any(isinstance(module, Mechanism) and "grid" in module.takes for module in model.modules())
-    return anatomy.entry is not None and not needs_grid
+def can_drop(subject: Subject) -> bool:
+    """Whether the model can do without some of its tokens; one image is tried without half of its patches.
+
+    Half of them, as positions by rotation may go wrong silently where as few are left out as there are prefix tokens.
+    """
+    try:
+        anatomy = subject.anatomy
+        tokens = torch.arange(anatomy.num_tokens)
+        kept = torch.cat(
+            [tokens[: anatomy.patches.start], tokens[anatomy.patches][::2], tokens[anatomy.patches.stop :]]
+        )
+        logits_with_tokens(subject.model, anatomy, subject.images[:1], rearrange(kept, "n -> 1 n"))
+    except ValueError:  # of attention that cannot be seen, too
+        return False
+    return True
+
+
+def _not_without(model: nn.Module) -> ValueError:
+    return ValueError(
+        f"tokens of {type(model).__name__} cannot be left out, as no module hands them over or its attention needs the "
+        "whole grid: choose 'occlusion'"
+    )

@@ -86,4 +86,4 @@ class Subject:
             )
         if classes.is_floating_point() or not ((classes >= 0) & (classes < num_classes)).all():
             raise ValueError(f"{name} ({classes.tolist()}) must be classes from 0 to {num_classes - 1}")
-        return nn.functional.one_hot(classes.expand(batch), num_classes).to(self.logits)
+        return nn.functional.one_hot(classes.long().expand(batch), num_classes).to(self.logits)
