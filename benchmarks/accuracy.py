@@ -96,8 +96,8 @@ def origins(group: list[dict[str, Any]]) -> str:
 
 
 def unseeded(command: str) -> str:
-    """A command without the number of its seed."""
-    return re.sub(r"(--seed_everything[= ])\S+", r"\g<1>SEED", command)
+    """A command without the number of its seed, and without the name of its folder, where that may stand again."""
+    return re.sub(r"(--seed_everything[= ])\S+", r"\g<1>SEED", re.sub(r" --experiment[= ]\S+", "", command))
 
 
 def check_comparable(path: Path, recipe: str, settings: dict[str, Any], facts: dict[str, Any]) -> None:

@@ -73,7 +73,7 @@ def test_it_trains_for_its_time_and_leaves_a_cell(folder, tmp_path, monkeypatch,
     assert capsys.readouterr().out.strip() == Path(tmp_path / "accuracy.md").read_text().strip()
     with pytest.raises(SystemExit):
         main(["--data", str(folder), "--minutes", "0.02", "--lr", "0.1", "--output", str(tmp_path)])
-    assert "from 0.002, and these would be from 0.1: choose another --output" in capsys.readouterr().err
+    assert "from 0.001, and these would be from 0.1: choose another --output" in capsys.readouterr().err
 
 
 def test_a_folder_without_images_is_one_line(tmp_path, capsys):

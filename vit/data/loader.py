@@ -97,7 +97,8 @@ class MemoryLoader(BatchLoader):
         for indices in self.sampler:
             indices = without_waiting(indices, self.device)
             rows = indices.clamp(min=0)
-            yield self.images[rows], self.labels[rows].where(indices >= 0, -1)
+            # index_select copies an image at a time, indexing byte by byte.
+            yield self.images.index_select(0, rows), self.labels[rows].where(indices >= 0, -1)
 
 
 class StreamLoader(BatchLoader):

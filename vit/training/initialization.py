@@ -18,8 +18,9 @@ def mimetic_attention(model: nn.Module) -> None:
     starts from the best factors of rank d of ``0.7 Z + 0.7 I``, and values and output from those of ``0.4 Z - 0.4 I``,
     with Z normal of variance 1 / D. It needs positions that are sine-cosine codes at the start.
 
-    Measured in configs/cifar10_quick.yaml, 1,400 steps, one seed (validation accuracy, benchmarks/results/ablation.md):
-    71.3 % without, 71.6 % with it, a difference that may be chance; 70.3 % with positions that start as noise.
+    Measured in configs/cifar10_quick.yaml, 1,400 steps, two seeds (validation accuracy,
+    benchmarks/results/ablation.md): 71.2 % without, 71.7 % with it, a difference that may be chance; 69.7 % with
+    positions that start as noise besides.
 
     Args:
         model: A VisionTransformer.

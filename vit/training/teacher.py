@@ -21,7 +21,7 @@ class Teacher(nn.Sequential):
     convolutional teacher's judgement of each image tells it (Hinton et al. 2015; Touvron et al. 2021, sec. 3).
 
     In a short training it costs more than it gives: after 1,400 steps of configs/cifar10_quick.yaml the validation
-    accuracy is 71.6 % without a teacher and 69.3 % where it had the first fifth of them (one seed,
+    accuracy is 71.7 % without a teacher and 69.5 % where it had the first fifth of them (two seeds,
     benchmarks/results/ablation.md). For an hour and more it was not measured yet.
 
     >>> teacher = Teacher(in_channels=3, num_classes=10, image_size=(32, 32))
