@@ -67,7 +67,11 @@ def results(name):
     return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
 
 
-@pytest.mark.parametrize("recipe", sorted({cell["recipe"] for cell in results("accuracy").values()}))
+RECIPES = {cell["recipe"] for cell in results("accuracy").values()}
+VARIANTS = {"cifar10_quick, with a teacher"}  # stand in benchmarks/RESULTS.md only
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES - VARIANTS))
 def test_its_accuracies_are_those_of_the_results(recipe):
     cells = [cell for cell in results("accuracy").values() if cell["recipe"] == recipe]
     script = re.search(r"(benchmarks/\w+\.py|configs/\w+\.yaml)", cells[0]["command"])[1]
