@@ -2,7 +2,7 @@
 
 torchvision's transforms draw one choice per call: a batch would be shifted as one, and image by image they are
 slower. Images per second on 2 CPU cores (AMD EPYC, 2026-11-21, benchmarks/pipeline.py): crop and flip 207,000 here,
-13,400 on tensors and 7,100 on PIL images by two workers there; with RandAugment 14,800, 5,000 and 3,900. So what
+13,400 on tensors and 7,100 on PIL images by two workers there; with RandAugment 20,800, 5,100 and 3,900. So what
 changes pixels is written by hand, and mixing two images, where one choice per batch is the published recipe, is
 torchvision's.
 
