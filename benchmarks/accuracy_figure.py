@@ -25,13 +25,17 @@ def measured_points(groups: dict[str, list[dict[str, Any]]]) -> list[dict[str, A
     known = {
         name: group for name, group in groups.items() if values(group, "test_accuracy") and mean(group, "petaflop") > 0
     }
-    short = [group[0]["recipe"].split(",")[0] for group in known.values()]
+    recipes = [group[0]["recipe"] for group in known.values()]
+    short = [recipe.split(",")[0] for recipe in recipes]
     points = []
-    for (name, group), label in zip(known.items(), short, strict=True):
+    for (name, group), *labels in zip(known.items(), short, recipes, strict=True):
         accuracies = values(group, "test_accuracy", 100)
         points.append(
             {
-                "name": label if short.count(label) == 1 else name,
+                # The shortest that no other has.
+                "name": next(
+                    (own for own, of_all in zip(labels, (short, recipes), strict=True) if of_all.count(own) == 1), name
+                ),
                 "kind": "peer" if group[0].get("peer") else "measured",
                 "accuracy": statistics.mean(accuracies),
                 "deviation": statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0,

@@ -95,11 +95,13 @@ def test_cells_of_another_folder_are_taken_over(results, put, tmp_path):
 def test_no_label_lies_on_another_or_leaves_the_plot(results, put, tmp_path):
     put(results, "one minute", 0, 0.93, petaflop=15.0)
     put(results, "ten minutes", 0, 0.963, petaflop=160.0)
+    put(results, "quick, with a teacher", 0, 0.7, petaflop=0.1)
     put(results, "untested", 0, None)
     points = measured_points(accuracy.recipes(json.loads((results / "accuracy.json").read_text())))
     assert [(point["name"], point["deviation"] > 0) for point in points] == [
         ("one minute", False),
         ("quick", True),
+        ("quick, with a teacher", False),
         ("ten minutes", False),
     ]
     figure = draw_accuracy(points + PUBLISHED, tmp_path / "plot.png")

@@ -22,7 +22,7 @@ class Teacher(nn.Sequential):
 
     In a short training it costs more than it gives: after 1,400 steps of configs/cifar10_quick.yaml the validation
     accuracy is 71.7 % without a teacher and 69.5 % where it had the first fifth of them (two seeds,
-    benchmarks/results/ablation.md), and after ten minutes the test accuracy is 79.7 % without and 76.9 % where it had
+    benchmarks/results/ablation.md), and after ten minutes the test accuracy is 79.7 % without and 76.8 % where it had
     the first 0.15 of them (seed 0, benchmarks/RESULTS.md). For an hour and more it was not measured yet.
 
     >>> teacher = Teacher(in_channels=3, num_classes=10, image_size=(32, 32))
