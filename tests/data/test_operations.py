@@ -112,3 +112,18 @@ def test_an_image_of_few_pixels_is_no_exception(name, shape):
 def test_identity_leaves_an_image_as_it_is():
     images = noise(5, 3, 11, 17)
     assert torch.equal(operate(images, ["identity"] * 5, torch.ones(5)), images)
+
+
+@pytest.mark.parametrize("name", ["shear_x", "shear_y"])
+def test_where_two_pixels_are_equally_near_torchvisions_is_taken(name):
+    results, expected = one_per_strength(name, GEOMETRIC[name][0], (0.2, 0.12), (3, 32, 32))
+    assert torch.equal(results, expected)
+
+
+@pytest.mark.parametrize("name", ["autocontrast", "equalize"])
+def test_a_channel_of_one_level_stays_as_it_is(name):
+    images = noise(2, 3, 19, 19)
+    images[0, 1] = 77
+    results = operate(images, [name] * 2, torch.zeros(2))
+    assert (results[0, 1] == 77).all()
+    assert torch.equal(results, torch.stack([LEVELS[name][0](image, 0.0) for image in images]))
