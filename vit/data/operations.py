@@ -55,16 +55,11 @@ def move(images: Tensor, names: list[str], strength: Tensor) -> Tensor:
     from_x = cos * x + (shear_x - sin) * y + (shear_x * h / 2 - (translate_x * w).trunc())
     from_y = (shear_y + sin) * x + cos * y + (shear_y * w / 2 - (translate_y * h).trunc())
     # A border of one black pixel stands for all that lies outside.
-    columns = _nearest(from_x, w).clamp(-1, w).int() + 1
-    rows = _nearest(from_y, h).clamp(-1, h).int() + 1
+    columns = (from_x + (w - 1) / 2).round().clamp(-1, w).int() + 1
+    rows = (from_y + (h - 1) / 2).round().clamp(-1, h).int() + 1
     places = repeat((rows * (w + 2) + columns).long(), "b h w -> b c (h w)", c=c)
     moved = rearrange(F.pad(images, (1, 1, 1, 1)), "b c h w -> b c (h w)").gather(2, places)
     return rearrange(moved, "b c (h w) -> b c h w", h=h)
-
-
-def _nearest(places: Tensor, length: int) -> Tensor:
-    """Numbers of the nearest pixels, rounded where two are as near as torch.nn.functional.grid_sample does."""
-    return ((places / (length / 2) + 1) * (length / 2) - 0.5).round()
 
 
 def look_up(images: Tensor, names: list[str], strength: Tensor) -> Tensor:
