@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import Tensor
 
 from vit.data.files import ImageFiles
 
@@ -40,3 +42,20 @@ def image_files(write_image: WriteImage) -> ImageFiles:
     """Thirteen colour images of 7x11 in three classes."""
     paths = [write_image(f"set/{number:02}.png") for number in range(13)]
     return ImageFiles(paths, [number % 3 for number in range(13)], image_size=(7, 11), in_channels=3)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """Make what the tests draw the same in each run."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def noise() -> Callable[..., Tensor]:
+    """``noise(b, c, h, w)``: images of random brightness and contrast, so that no two have the same statistics."""
+
+    def make(b: int, c: int, h: int, w: int) -> Tensor:
+        low, high = torch.rand(2, b, 1, 1, 1).sort(dim=0).values
+        return ((low + (high - low) * torch.rand(b, c, h, w)) * 256).floor().to(torch.uint8)
+
+    return make

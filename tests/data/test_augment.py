@@ -12,11 +12,6 @@ from vit.data.policies import RandAugment, TrivialAugment
 LABELS = torch.arange(13)
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def noise(b=13, c=3, h=5, w=7):
     """Images whose pixels are all but surely distinct in every way that matters here."""
     return torch.randint(256, (b, c, h, w), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))

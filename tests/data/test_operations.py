@@ -39,18 +39,7 @@ LEVELS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
-def noise(b, c, h, w):
-    """Images of random brightness and contrast, so that no two have the same statistics."""
-    low, high = torch.rand(2, b, 1, 1, 1).sort(dim=0).values
-    return ((low + (high - low) * torch.rand(b, c, h, w)) * 256).floor().to(torch.uint8)
-
-
-def one_per_strength(name, reference, strengths, shape):
+def one_per_strength(name, reference, strengths, shape, noise):
     """A batch through an operation, one strength for each image, and each image through torchvision."""
     signed = [sign * strength for strength in strengths for sign in ((1, -1) if name in SIGNED else (1,))]
     images = noise(len(signed), *shape)
@@ -62,22 +51,22 @@ def one_per_strength(name, reference, strengths, shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", GEOMETRIC)
-def test_a_geometric_operation_is_exactly_torchvisions(name, shape):
-    results, expected = one_per_strength(name, *GEOMETRIC[name], shape)
+def test_a_geometric_operation_is_exactly_torchvisions(name, shape, noise):
+    results, expected = one_per_strength(name, *GEOMETRIC[name], shape, noise)
     assert torch.equal(results, expected)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", BLENDS)
-def test_a_blend_is_torchvisions_up_to_a_grey_level(name, shape):
-    results, expected = one_per_strength(name, *BLENDS[name], shape)
+def test_a_blend_is_torchvisions_up_to_a_grey_level(name, shape, noise):
+    results, expected = one_per_strength(name, *BLENDS[name], shape, noise)
     assert (results.int() - expected.int()).abs().max() <= 1
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", LEVELS)
-def test_an_operation_on_levels_is_exactly_torchvisions(name, shape):
-    results, expected = one_per_strength(name, *LEVELS[name], shape)
+def test_an_operation_on_levels_is_exactly_torchvisions(name, shape, noise):
+    results, expected = one_per_strength(name, *LEVELS[name], shape, noise)
     assert torch.equal(results, expected)
 
 
@@ -88,12 +77,12 @@ def test_every_operation_is_compared():
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", [*GEOMETRIC, *BLENDS, "posterize"])
-def test_an_operation_without_strength_changes_nothing(name, shape):
+def test_an_operation_without_strength_changes_nothing(name, shape, noise):
     images = noise(5, *shape)
     assert torch.equal(operate(images, [name] * 5, torch.zeros(5)), images)
 
 
-def test_operations_do_not_disturb_each_other():
+def test_operations_do_not_disturb_each_other(noise):
     names = [name for name in OPERATIONS for _ in range(2)]
     order = torch.randperm(len(names)).tolist()
     names = [names[image] for image in order]
@@ -104,24 +93,24 @@ def test_operations_do_not_disturb_each_other():
 
 @pytest.mark.parametrize("shape", [(3, 1, 1), (1, 2, 5), (3, 5, 2)])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_image_of_few_pixels_is_no_exception(name, shape):
+def test_an_image_of_few_pixels_is_no_exception(name, shape, noise):
     images = noise(3, *shape)
     assert operate(images, [name] * 3, torch.full((3,), 0.3)).shape == images.shape
 
 
-def test_identity_leaves_an_image_as_it_is():
+def test_identity_leaves_an_image_as_it_is(noise):
     images = noise(5, 3, 11, 17)
     assert torch.equal(operate(images, ["identity"] * 5, torch.ones(5)), images)
 
 
 @pytest.mark.parametrize("name", ["shear_x", "shear_y"])
-def test_where_two_pixels_are_equally_near_torchvisions_is_taken(name):
-    results, expected = one_per_strength(name, GEOMETRIC[name][0], (0.2, 0.12), (3, 32, 32))
+def test_where_two_pixels_are_equally_near_torchvisions_is_taken(name, noise):
+    results, expected = one_per_strength(name, GEOMETRIC[name][0], (0.2, 0.12), (3, 32, 32), noise)
     assert torch.equal(results, expected)
 
 
 @pytest.mark.parametrize("name", ["autocontrast", "equalize"])
-def test_a_channel_of_one_level_stays_as_it_is(name):
+def test_a_channel_of_one_level_stays_as_it_is(name, noise):
     images = noise(2, 3, 19, 19)
     images[0, 1] = 77
     results = operate(images, [name] * 2, torch.zeros(2))

@@ -13,17 +13,6 @@ from vit.data.policies import BatchPolicy, RandAugment, TrivialAugment
 SHAPES = [(3, 11, 17), (1, 13, 7), (3, 19, 19)]
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
-def noise(b, c, h, w):
-    """Images of random brightness and contrast, so that no two have the same statistics."""
-    low, high = torch.rand(2, b, 1, 1, 1).sort(dim=0).values
-    return ((low + (high - low) * torch.rand(b, c, h, w)) * 256).floor().to(torch.uint8)
-
-
 def outcomes(images):
     """The distinct images of a batch, one per row."""
     return images.flatten(1).unique(dim=0).float()
@@ -35,7 +24,7 @@ def is_among(images, others):
 
 
 @pytest.mark.parametrize("magnitude", [9, 23])
-def test_randaugment_does_all_that_torchvisions_does_and_nothing_else(magnitude):
+def test_randaugment_does_all_that_torchvisions_does_and_nothing_else(magnitude, noise):
     image = noise(1, 3, 11, 17)
     ours = outcomes(RandAugment(num_ops=1, magnitude=magnitude)(image.expand(997, -1, -1, -1)))
     torchvisions = v2.RandAugment(num_ops=1, magnitude=magnitude)
@@ -44,7 +33,7 @@ def test_randaugment_does_all_that_torchvisions_does_and_nothing_else(magnitude)
     assert is_among(theirs, ours).all()
 
 
-def test_trivialaugment_does_all_that_torchvisions_does_with_32_pixels():
+def test_trivialaugment_does_all_that_torchvisions_does_with_32_pixels(noise):
     image = noise(1, 1, 32, 32).clamp(1, 254)
     image += image % 17 == 0  # where the threshold of solarize may be a grey level, rounding decides
     ours = outcomes(TrivialAugment()(image.expand(9_973, -1, -1, -1)))
@@ -63,7 +52,7 @@ def test_trivialaugment_does_all_that_torchvisions_does_with_32_pixels():
 
 @pytest.mark.parametrize("policy", [RandAugment(), TrivialAugment()])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_policy_keeps_type_and_shape_and_the_images_it_was_given(policy, shape):
+def test_a_policy_keeps_type_and_shape_and_the_images_it_was_given(policy, shape, noise):
     images = noise(97, *shape)
     before = images.clone()
     results = policy(images)
@@ -74,13 +63,13 @@ def test_a_policy_keeps_type_and_shape_and_the_images_it_was_given(policy, shape
 
 
 @pytest.mark.parametrize("policy", [RandAugment(), TrivialAugment()])
-def test_each_image_draws_an_operation_of_its_own(policy):
+def test_each_image_draws_an_operation_of_its_own(policy, noise):
     copies = repeat(noise(1, 3, 11, 17), "1 c h w -> b c h w", b=97)
     assert len(outcomes(policy(copies))) > 20
 
 
 @pytest.mark.parametrize("policy", [RandAugment(), TrivialAugment()])
-def test_the_same_seed_repeats_a_policy(policy):
+def test_the_same_seed_repeats_a_policy(policy, noise):
     images = noise(97, 3, 11, 17)
     torch.manual_seed(1)
     first = policy(images)
