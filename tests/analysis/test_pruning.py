@@ -139,6 +139,8 @@ def test_other_attentions_are_refused():
 def test_heads_that_do_not_exist_are_refused(ours):
     with pytest.raises(ValueError, match="layer 1 has 5 heads, counted from 0: there is no head 5"):
         prune_heads(ours, {1: [4, 5]})
+    with pytest.raises(ValueError, match=r"the heads of layer 1 \(4\) must be a list: give \{1: \[4\]\}"):
+        prune_heads(ours, {1: 4})
     with pytest.raises(ValueError, match="there is no layer 3: layers are 0 to 2"):
         prune_heads(ours, {3: [0]})
 

@@ -57,6 +57,8 @@ def prune_heads(model: nn.Module, heads: Mapping[int, Iterable[int]]) -> nn.Modu
     pruned = deepcopy(model)
     modules = attention_modules(pruned)
     for layer, doomed in heads.items():
+        if isinstance(doomed, int):
+            raise ValueError(f"the heads of layer {layer} ({doomed}) must be a list: give {{{layer}: [{doomed}]}}")
         doomed = {int(head) for head in doomed}
         if not 0 <= layer < len(modules):
             raise ValueError(f"there is no layer {layer}: layers are 0 to {len(modules) - 1}")
