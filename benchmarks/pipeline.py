@@ -113,7 +113,7 @@ def our_batches(images: Tensor, labels: Tensor, policy: str, device: torch.devic
     for epoch in itertools.count():
         sampler.set_epoch(epoch)
         for batch, _ in loader:
-            yield (batch - mean * 255) / (std * 255)
+            yield (batch - mean * 255).div_(std * 255)
 
 
 def measure(

@@ -23,6 +23,14 @@ def two_workers(files, sampler, augment=None, device=None):
 LOADERS = [memory, StreamLoader, two_workers]
 
 
+@pytest.fixture(params=[1, 2, 4])
+def group_size(request, image_files, monkeypatch):
+    """How many batches of three images are augmented at once: each alone, two groups of two, or the whole epoch."""
+    rows, columns = image_files.image_size
+    monkeypatch.setattr("vit.data.loader.AT_ONCE", request.param * 3 * rows * columns)
+    return request.param
+
+
 def training(**kwargs) -> BatchSampler:
     """Four batches of three of the thirteen images."""
     return BatchSampler(13, 3, shuffle=True, seed=5, **kwargs)
@@ -58,7 +66,7 @@ def test_an_image_that_only_fills_a_batch_up_has_the_label_minus_one(make, image
     assert [labels.tolist() for _, labels in loader] == [[1, 2, 0, 1], [2, 0, -1]]
 
 
-def test_files_give_the_same_augmented_batches_as_memory(image_files):
+def test_files_give_the_same_augmented_batches_as_memory(image_files, group_size):
     loaders = [make(image_files, training(), AUGMENT) for make in LOADERS]
     first, second = ([epoch(loader, number) for loader in loaders] for number in (0, 1))
     assert first[0] == first[1] == first[2]
@@ -67,8 +75,8 @@ def test_files_give_the_same_augmented_batches_as_memory(image_files):
 
 
 @pytest.mark.parametrize("make", LOADERS)
-@pytest.mark.parametrize("served", [1, 3])
-def test_an_epoch_resumes_with_exactly_the_batches_that_were_left(make, served, image_files):
+@pytest.mark.parametrize("served", [1, 2, 3])
+def test_an_epoch_resumes_with_exactly_the_batches_that_were_left(make, served, image_files, group_size):
     whole = epoch(memory(image_files, training(), AUGMENT), 1)
     interrupted = make(image_files, training(), AUGMENT)
     interrupted.sampler.set_epoch(1)
@@ -141,22 +149,59 @@ def test_augmentation_does_not_depend_on_what_was_drawn_before(image_files):
     assert epoch(loader, 0) == first
 
 
-def test_each_seed_epoch_batch_and_process_augments_in_its_own_way(image_files):
-    def noted(images, labels):
-        drawn.append(torch.rand(()).item())
+class Noted(Augment):
+    """Draws a number for each group of images, and one for each batch."""
+
+    def __init__(self):
+        super().__init__(3)
+        self.groups, self.batches = [], []
+
+    def change(self, images):
+        self.groups.append((len(images), torch.rand(()).item()))
+        return images
+
+    def mix(self, images, labels):
+        self.batches.append((len(images), torch.rand(()).item()))
         return images, labels
 
-    drawn = []
+
+def test_each_seed_epoch_place_in_it_and_process_augments_in_its_own_way(image_files, group_size):
+    noted = Noted()
     for seed in (0, 1):
         for rank in (0, 1):
-            sampler = BatchSampler(13, 3, shuffle=True, seed=seed, rank=rank, world_size=2)
+            sampler = BatchSampler(13, 1, shuffle=True, seed=seed, rank=rank, world_size=2)
             for number in (0, 1):
                 epoch(memory(image_files, sampler, noted), number)
-    assert len(drawn) == len(set(drawn)) == 2 * 2 * 2 * 2
+    drawn = [number for _, number in noted.groups + noted.batches]
+    assert len(drawn) == len(set(drawn))
+    assert len(noted.batches) == 6 * 2 * 2 * 2
+
+
+@pytest.mark.parametrize("make", LOADERS)
+def test_images_are_changed_in_groups_and_mixed_in_batches(make, image_files, group_size):
+    noted = Noted()
+    epoch(make(image_files, training(), noted), 0)
+    assert [size for size, _ in noted.groups] == [3 * group_size] * (4 // group_size)
+    assert [size for size, _ in noted.batches] == [3] * 4
+
+
+def test_a_batch_of_many_pixels_is_a_group(image_files, monkeypatch):
+    monkeypatch.setattr("vit.data.loader.AT_ONCE", 1)
+    noted = Noted()
+    epoch(memory(image_files, training(), noted), 0)
+    assert [size for size, _ in noted.groups] == [3] * 4
+
+
+def test_a_batch_is_mixed_when_it_is_asked_for(image_files):
+    noted = Noted()
+    batches = iter(memory(image_files, training(), noted))
+    for count in range(1, 5):
+        next(batches)
+        assert len(noted.batches) == count
 
 
 @pytest.mark.parametrize("make", [memory, StreamLoader])
-@pytest.mark.parametrize("augment", [None, lambda images, labels: (images, labels)])
+@pytest.mark.parametrize("augment", [None, Augment(3)])
 def test_batches_are_on_the_device_when_they_are_augmented(make, augment, image_files):
     loader = make(image_files, BatchSampler(13, 5), augment, torch.device("meta"))
     images, labels = next(iter(loader))

@@ -62,12 +62,20 @@ class Augment:
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Augment uint8 images (B, C, H, W) and labels (B,); mixing makes both float, labels (B, classes)."""
+        return self.mix(self.change(images), labels)
+
+    def change(self, images: Tensor) -> Tensor:
+        """All that is done to an image by itself, (B, C, H, W) -> (B, C, H, W), both uint8."""
         if self.crop_padding or self.flip:
             images = crop_and_flip(images, self.crop_padding, self.flip)
         if self.policy is not None:
             images = self.policy(images)
         if self.erasing > 0:
             images = erase(images, self.erasing)
+        return images
+
+    def mix(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """What is done to the images of a batch with each other, if this batch is to be mixed."""
         if self.mixes and self.mixing():
             mix = self.mixes[int(torch.randint(len(self.mixes), ()))]
             images, labels = mix(images.float() / 255, labels)
@@ -82,7 +90,7 @@ def crop_and_flip(images: Tensor, padding: int, flip: bool) -> Tensor:
     Raises:
         ValueError: If the reflection would be wider than the image.
     """
-    b, c, h, w = images.shape
+    b, _, h, w = images.shape
     if padding >= min(h, w):
         raise ValueError(f"crop_padding ({padding}) must be smaller than the image ({h}, {w}): use a quarter of it")
     rows = torch.arange(h) + torch.randint(-padding, padding + 1, (b, 1))
@@ -90,6 +98,13 @@ def crop_and_flip(images: Tensor, padding: int, flip: bool) -> Tensor:
     if flip:
         columns = torch.where(torch.rand(b, 1) < 0.5, columns.flip(1), columns)
     rows, columns = (without_waiting(_reflect(*each), images.device) for each in ((rows, h), (columns, w)))
+    # In pieces, whose places, of eight bytes for each pixel, stay in the cache of a CPU.
+    pieces = zip(*(whole.split(128) for whole in (images, rows, columns)), strict=True)
+    return torch.cat([_fetch(*piece) for piece in pieces])
+
+
+def _fetch(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    _, c, h, w = images.shape
     places = rearrange(rows * w, "b h -> b h 1") + rearrange(columns, "b w -> b 1 w")
     # gather takes one index for all channels without copying it: six times as fast as indexing by a tensor for each.
     places = repeat(places, "b h w -> b c (h w)", c=c)

@@ -10,8 +10,7 @@ each is one pass over all images with an operation of its kind, however many ope
 Letters in the einops patterns: b batch, c channels, h w rows and columns.
 """
 
-from collections.abc import Iterator
-from itertools import groupby
+from itertools import islice
 
 import torch
 import torch.nn.functional as F
@@ -22,83 +21,78 @@ from torchvision.transforms.v2 import functional as tv
 from vit.data.transfer import without_waiting
 
 
-def operate(images: Tensor, names: list[str], strength: Tensor) -> Tensor:
-    """Apply to each image the operation of its name, (B, C, H, W) -> (B, C, H, W).
+def operate(images: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
+    """Apply to each image an operation of its own, (B, C, H, W) -> (B, C, H, W).
 
     Args:
         images: uint8, with one or three channels.
-        names: For each image one of ``OPERATIONS``.
+        numbers: For each image the place of its operation in ``OPERATIONS``, (B,), on the CPU.
         strength: For each image, (B,), on the CPU. Tangents for a shear, shares of the image for a translation,
             degrees for a rotation, the factor less one for brightness, color, contrast and sharpness, bits for
             posterize, and for solarize the share of the levels that is inverted; of no meaning for the others.
     """
-    numbers = {name: number for number, name in enumerate(OPERATIONS)}
-    order = sorted(range(len(names)), key=lambda image: numbers[names[image]])
-    changed = []
-    for kind, same in groupby(order, key=lambda image: OPERATIONS[names[image]]):
-        rows = [*same]
-        chosen = images.index_select(0, without_waiting(torch.tensor(rows), images.device))
-        changed.append(kind(chosen, [names[row] for row in rows], strength[rows]))
-    return torch.cat(changed).index_select(0, without_waiting(torch.tensor(order).argsort(), images.device))
+    numbers, order = numbers.sort()
+    images, strength = images.index_select(0, without_waiting(order, images.device)), strength[order]
+    counts = iter(numbers.bincount(minlength=len(OPERATIONS)).tolist())
+    changed, start = [], 0
+    for kind, names in KINDS.items():
+        of_each = [*islice(counts, len(names))]
+        stop = start + sum(of_each)
+        if stop > start:
+            changed.append(kind(images[start:stop], of_each, strength[start:stop]))
+        start = stop
+    return torch.cat(changed).index_select(0, without_waiting(order.argsort(), images.device))
 
 
-def move(images: Tensor, names: list[str], strength: Tensor) -> Tensor:
+def move(images: Tensor, of_each: list[int], strength: Tensor) -> Tensor:
     """Fetch each pixel from the nearest one to an affine map of its place; black comes in from outside."""
     _, c, h, w = images.shape
-    drawn = torch.eye(len(MOVES))[[MOVES.index(name) for name in names]]
-    amounts = rearrange(drawn * rearrange(strength, "b -> b 1"), "b move -> move b 1 1")
+    amounts = rearrange(torch.block_diag(*strength.split(of_each)), "move b -> move b 1 1")
     shear_x, shear_y, translate_x, translate_y, rotate = without_waiting(amounts, images.device)
     cos, sin = rotate.deg2rad().cos(), rotate.deg2rad().sin()
     # In pixels from the centre. Sheared about the left or upper border, and shifted by whole pixels, as in AutoAugment.
     x = torch.arange(w, device=images.device) - (w - 1) / 2
     y = rearrange(torch.arange(h, device=images.device) - (h - 1) / 2, "h -> h 1")
-    from_x = cos * x + (shear_x - sin) * y + (shear_x * h / 2 - (translate_x * w).trunc())
-    from_y = (shear_y + sin) * x + cos * y + (shear_y * w / 2 - (translate_y * h).trunc())
+    from_x = (cos * x + (shear_x - sin) * y).add_(shear_x * h / 2 - (translate_x * w).trunc())
+    from_y = ((shear_y + sin) * x + cos * y).add_(shear_y * w / 2 - (translate_y * h).trunc())
     # A border of one black pixel stands for all that lies outside.
-    columns = (from_x + (w - 1) / 2).round().clamp(-1, w).int() + 1
-    rows = (from_y + (h - 1) / 2).round().clamp(-1, h).int() + 1
-    places = repeat((rows * (w + 2) + columns).long(), "b h w -> b c (h w)", c=c)
+    columns = from_x.add_((w - 1) / 2).round_().clamp_(-1, w)
+    rows = from_y.add_((h - 1) / 2).round_().clamp_(-1, h)
+    places = columns.add_(rows, alpha=w + 2).long().add_(w + 3)
+    places = repeat(places, "b h w -> b c (h w)", c=c)
     moved = rearrange(F.pad(images, (1, 1, 1, 1)), "b c h w -> b c (h w)").gather(2, places)
     return rearrange(moved, "b c (h w) -> b c h w", h=h)
 
 
-def look_up(images: Tensor, names: list[str], strength: Tensor) -> Tensor:
+def look_up(images: Tensor, of_each: list[int], strength: Tensor) -> Tensor:
     """Replace each pixel by what the table of its image and channel has for its grey level."""
     _, c, h, _ = images.shape
     strength = rearrange(without_waiting(strength, images.device), "b -> b 1 1")
-    tables = [TABLES[name](images[same], strength[same]).expand(-1, c, -1) for name, same in _runs(names)]
-    changed = torch.cat(tables).to(images.dtype).gather(2, _pixels(images))
+    parts = zip(TABLES.values(), images.split(of_each), strength.split(of_each), strict=True)
+    tables = torch.cat([table(some, amount).to(images.dtype).expand(-1, c, -1) for table, some, amount in parts])
+    # In pieces, whose places, of eight bytes for each pixel, stay in the cache of a CPU.
+    pieces = zip(*(whole.split(128) for whole in (tables, images)), strict=True)
+    changed = torch.cat([table.gather(2, _pixels(some)) for table, some in pieces])
     return rearrange(changed, "b c (h w) -> b c h w", h=h)
 
 
-def blend(images: Tensor, names: list[str], strength: Tensor) -> Tensor:
+def blend(images: Tensor, of_each: list[int], strength: Tensor) -> Tensor:
     """Move each image away from another picture, or towards it where the strength is below zero."""
-    others = torch.cat([PICTURES[name](images[same]).expand_as(images[same]) for name, same in _runs(names)])
+    parts = zip(PICTURES.values(), images.split(of_each), strict=True)
+    others = torch.cat([picture(some).expand_as(some) for picture, some in parts])
     strength = rearrange(without_waiting(strength, images.device), "b -> b 1 1 1")
     return _away(images, others, strength).to(images.dtype)
 
 
-def keep(images: Tensor, names: list[str], strength: Tensor) -> Tensor:
+def keep(images: Tensor, of_each: list[int], strength: Tensor) -> Tensor:
     """Leave images as they are."""
     return images
-
-
-def _runs(names: list[str]) -> Iterator[tuple[str, slice]]:
-    """Each name, and from where to where it stands.
-
-    >>> [*_runs(["posterize", "posterize", "equalize"])]
-    [('posterize', slice(0, 2, None)), ('equalize', slice(2, 3, None))]
-    """
-    stop = 0
-    for name, same in groupby(names):
-        start, stop = stop, stop + len([*same])
-        yield name, slice(start, stop)
 
 
 def _away(levels: Tensor, others: Tensor | float, strength: Tensor) -> Tensor:
     factor = 1 + strength
     # By way of int, since uint8 from float takes three times as long.
-    return (levels * factor + others * (1 - factor)).clamp(0, 255).int()
+    return (levels * factor).add_(others * (1 - factor)).clamp_(0, 255).int()
 
 
 def _pixels(images: Tensor) -> Tensor:
@@ -140,10 +134,10 @@ def _autocontrast(images: Tensor, _: Tensor) -> Tensor:
 def _equalize(images: Tensor, _: Tensor) -> Tensor:
     """Spread the levels of each channel so that each has as many pixels below it as a level of noise, as PIL does."""
     pixels = _pixels(images)
-    counts = torch.zeros(*pixels.shape[:2], 256, dtype=torch.long, device=images.device)
-    counts.scatter_add_(2, pixels, torch.ones_like(pixels))
-    below = counts.cumsum(dim=2) - counts
-    brightest = counts.gather(2, pixels.amax(dim=2, keepdim=True))
+    counts = torch.zeros(*pixels.shape[:2], 256, dtype=torch.int32, device=images.device)
+    counts.scatter_add_(2, pixels, counts.new_ones(()).expand_as(pixels))
+    below = counts.cumsum(dim=2, dtype=torch.int32) - counts
+    brightest = counts.gather(2, rearrange(images.amax(dim=(2, 3)), "b c -> b c 1").long())
     step = (pixels.shape[2] - brightest) // 255
     spread = ((below + step // 2) // step.clamp(min=1)).clamp(max=255)
     return torch.where(step > 0, spread, _all_levels(images))
@@ -151,12 +145,12 @@ def _equalize(images: Tensor, _: Tensor) -> Tensor:
 
 def _smooth(images: Tensor) -> Tensor:
     """Each pixel averaged with its eight neighbours, itself counted five times; those of the border as they are."""
-    smooth = images.short()
-    rows = smooth[..., :-2, :] + smooth[..., 1:-1, :] + smooth[..., 2:, :]
-    neighbours = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
+    smooth = images.float()
+    rows = (smooth[..., :-2, :] + smooth[..., 1:-1, :]).add_(smooth[..., 2:, :])
+    neighbours = (rows[..., :-2] + rows[..., 1:-1]).add_(rows[..., 2:])
     inner = smooth[..., 1:-1, 1:-1]
-    inner.copy_(((neighbours + 4 * inner) / 13).round())
-    return smooth.to(images.dtype)
+    inner.copy_(neighbours.add_(inner, alpha=4).div_(13).round_())
+    return smooth
 
 
 MOVES = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
@@ -169,9 +163,5 @@ TABLES = {
     "equalize": _equalize,
 }
 PICTURES = {"color": tv.rgb_to_grayscale, "sharpness": _smooth}
-OPERATIONS = {
-    **dict.fromkeys(MOVES, move),
-    **dict.fromkeys(TABLES, look_up),
-    **dict.fromkeys(PICTURES, blend),
-    "identity": keep,
-}
+KINDS = {move: MOVES, look_up: tuple(TABLES), blend: tuple(PICTURES), keep: ("identity",)}
+OPERATIONS = [name for names in KINDS.values() for name in names]

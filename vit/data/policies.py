@@ -6,7 +6,7 @@ The ranges of the strengths are torchvision's.
 import torch
 from torch import Tensor
 
-from vit.data.operations import operate
+from vit.data.operations import OPERATIONS, operate
 
 BINS = 31
 SIGNED = {
@@ -25,7 +25,10 @@ class BatchPolicy:
     """
 
     def __init__(self, strongest: dict[str, float], num_ops: int, magnitude: int | None) -> None:
-        self.strongest = strongest
+        names = [*strongest, "identity"]
+        self.numbers = torch.tensor([OPERATIONS.index(name) for name in names])
+        self.signed = torch.tensor([name in SIGNED for name in names])
+        self.strongest = torch.tensor([*strongest.values(), 0.0])
         self.num_ops = num_ops
         self.magnitude = magnitude
 
@@ -37,15 +40,11 @@ class BatchPolicy:
 
     def _one_operation_each(self, images: Tensor) -> Tensor:
         b = images.shape[0]
-        choice = torch.randint(len(self.strongest) + 1, (b,))
+        choice = torch.randint(len(self.numbers), (b,))
         level = torch.randint(BINS, (b,)) if self.magnitude is None else torch.full((b,), self.magnitude)
         sign = 1 - 2 * torch.randint(2, (b,))
-        operations = [*self.strongest, "identity"]
-        names = [operations[number] for number in choice.tolist()]
-        most = torch.tensor([self.strongest.get(name, 0.0) for name in names])
-        signed = torch.tensor([name in SIGNED for name in names])
-        strength = level / (BINS - 1) * most
-        return operate(images, names, torch.where(signed, strength * sign, strength))
+        strength = level / (BINS - 1) * self.strongest[choice]
+        return operate(images, self.numbers[choice], torch.where(self.signed[choice], strength * sign, strength))
 
 
 class RandAugment(BatchPolicy):

@@ -122,7 +122,7 @@ class ViTClassifier(ScheduledClassifier):
 
     def _normalized(self, images: Tensor) -> Tensor:
         scale = 255.0 if images.dtype == torch.uint8 else 1.0
-        return (images - self.mean * scale) / (self.std * scale)
+        return (images - self.mean * scale).div_(self.std * scale)
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> int | None:
         """End an epoch that has no more batches: Lightning begins another after a resume at the end of one."""
