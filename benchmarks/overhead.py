@@ -145,7 +145,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Alternate the two, write and print what came out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="pairs of measurements")
-    parser.add_argument("--batches", type=int, default=40, help="batches of 128 images per measurement")
+    parser.add_argument("--batches", type=int, default=48, help="batches of 128 images per measurement")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     options = parser.parse_args(arguments)
     precision = fastest_precision("auto")

@@ -1,6 +1,6 @@
 """From images in memory to normalised, augmented batches: images per second of our data path and of torchvision's.
 
-Ours gathers, augments and normalises whole batches. torchvision's usual path takes image by image: a dataset that turns
+Ours gathers and augments sixteen batches at a time. torchvision's usual path takes image by image: a dataset that turns
 a row of an array into a PIL image, as torchvision.datasets.CIFAR10 does, transforms, and a DataLoader with and without
 worker processes; a second baseline is its v2 transforms on tensors. All take turns in one process, on noise in the
 shape of CIFAR-10. A cell is an augmentation and a device; it is written to pipeline.json and pipeline.md as soon as it
@@ -36,7 +36,7 @@ from vit.data.sampler import BatchSampler
 
 BATCH = 128
 BATCHES = 40  # of one timed call
-LONGER = 10  # times as many of ours, or they would be over in 40 ms
+LONGER = 10  # times as many of ours, or they would be over in 25 ms
 PAUSE = 0.5  # seconds in which the workers of one path fill their queues and come to rest before the next has its turn
 PREFETCH = 2  # batches that each worker prepares ahead, PyTorch's default
 POLICIES = {"crop and flip": "none", "crop, flip and RandAugment": "randaugment"}
@@ -44,8 +44,8 @@ POLICIES = {"crop and flip": "none", "crop, flip and RandAugment": "randaugment"
 REPORT = """# From images in memory to augmented, normalised batches
 
 32x32 images in batches of 128, shifted by up to 4 pixels over a reflected border and mirrored; RandAugment with two
-operations of magnitude 9. Our path augments whole batches on the device; torchvision's takes image by image, as PIL
-images or (v2) as tensors. All take turns in one process, and numbers are medians over the rounds, with quartiles.
+operations of magnitude 9. Our path augments sixteen batches at a time on the device, torchvision's image by image, as
+PIL images or (v2) as tensors. All take turns in one process, and numbers are medians over the rounds, with quartiles.
 Workers have started before, and what they prepared while others had their turn is not counted. "Against the best of
 torchvision": speed as a multiple of that of its fastest path in the same round.
 """

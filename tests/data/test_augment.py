@@ -12,6 +12,11 @@ from vit.data.policies import RandAugment, TrivialAugment
 LABELS = torch.arange(13)
 
 
+def augmented(chain, images):
+    """What a loader makes of a batch."""
+    return chain.mix(chain.change(images), LABELS)
+
+
 def noise(b=13, c=3, h=5, w=7):
     """Images whose pixels are all but surely distinct in every way that matters here."""
     return torch.randint(256, (b, c, h, w), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
@@ -36,12 +41,22 @@ def test_every_shifted_reflection_occurs_and_nothing_else(c, padding, flip):
 
 
 def test_each_image_is_shifted_and_mirrored_in_its_own_way():
-    images = noise(97)
+    images = noise(149)
     chosen = []
     for image, result in zip(images, crop_and_flip(images, 2, flip=True), strict=True):
         crops = shifted_reflections(image, 2, flip=True)
         chosen.append([torch.equal(crop, result) for crop in crops].index(True))
     assert len(set(chosen)) > 30
+
+
+def test_in_pieces_images_are_shifted_as_they_are_together(monkeypatch):
+    results = []
+    for pixels in (2**17, 3 * 35, 1):
+        monkeypatch.setattr("vit.data.operations.PIECE", pixels)
+        with seeded(7):
+            results.append(crop_and_flip(noise(), 2, flip=True))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
 
 
 def test_no_padding_and_no_mirror_leave_the_images_as_they_are():
@@ -111,7 +126,7 @@ def test_as_many_images_are_erased_as_asked_for(probability, fewest, most):
 
 def mixed(**options):
     """Images and targets of one mixed batch with a class per image, and for each its own share and its partner."""
-    images, targets = Augment(13, **options)(noise(), LABELS)
+    images, targets = augmented(Augment(13, **options), noise())
     share = targets.diagonal()
     partner = (targets - torch.diag(share)).argmax(dim=1)
     return images, targets, share, partner
@@ -161,7 +176,7 @@ def test_whether_a_batch_is_mixed_is_asked_before_each():
     shapes = []
     for _ in range(3):
         with seeded(7):
-            images, targets = chain(noise(), LABELS)
+            images, targets = augmented(chain, noise())
         shapes.append((images.dtype, tuple(targets.shape)))
     assert shapes == [(torch.float32, (13, 13)), (torch.uint8, (13,)), (torch.float32, (13, 13))]
 
@@ -169,15 +184,15 @@ def test_whether_a_batch_is_mixed_is_asked_before_each():
 def test_a_batch_that_is_no_longer_mixed_is_augmented_as_it_would_have_been_without_mixing():
     options = {"crop_padding": 2, "flip": True, "policy": "randaugment", "erasing": 0.5}
     with seeded(7):
-        images, labels = Augment(13, **options, mixup=0.8, cutmix=1.0, mixing=lambda: False)(noise(), LABELS)
+        images, labels = augmented(Augment(13, **options, mixup=0.8, cutmix=1.0, mixing=lambda: False), noise())
     with seeded(7):
-        expected, _ = Augment(13, **options)(noise(), LABELS)
+        expected, _ = augmented(Augment(13, **options), noise())
     assert torch.equal(images, expected)
     assert torch.equal(labels, LABELS)
 
 
 def test_nothing_asked_for_changes_nothing():
-    images, labels = Augment(13)(noise(), LABELS)
+    images, labels = augmented(Augment(13), noise())
     assert torch.equal(images, noise())
     assert torch.equal(labels, LABELS)
 
@@ -194,7 +209,7 @@ def test_nothing_asked_for_changes_nothing():
 )
 def test_each_option_is_one_link_of_the_chain(options, alone):
     with seeded(7):
-        images, labels = Augment(13, **options)(noise(), LABELS)
+        images, labels = augmented(Augment(13, **options), noise())
     with seeded(7):
         expected = alone(noise())
     assert torch.equal(images, expected)
@@ -205,7 +220,7 @@ def test_each_option_is_one_link_of_the_chain(options, alone):
 def test_the_chain_crops_then_applies_the_policy_then_erases():
     chain = Augment(13, crop_padding=2, flip=True, policy="trivialaugment", erasing=0.5)
     with seeded(7):
-        images, _ = chain(noise(), LABELS)
+        images, _ = augmented(chain, noise())
     with seeded(7):
         expected = erase(TrivialAugment()(crop_and_flip(noise(), 2, flip=True)), 0.5)
     assert torch.equal(images, expected)
@@ -214,9 +229,9 @@ def test_the_chain_crops_then_applies_the_policy_then_erases():
 def test_the_chain_mixes_last():
     options = {"crop_padding": 2, "flip": True, "policy": "randaugment", "erasing": 0.5}
     with seeded(7):
-        images, targets = Augment(13, **options, mixup=0.8)(noise(), LABELS)
+        images, targets = augmented(Augment(13, **options, mixup=0.8), noise())
     with seeded(7):
-        plain, _ = Augment(13, **options)(noise(), LABELS)
+        plain, _ = augmented(Augment(13, **options), noise())
     share = targets.diagonal()
     partner = (targets - torch.diag(share)).argmax(dim=1)
     share = share[:, None, None, None]
@@ -231,7 +246,7 @@ def test_the_same_seed_repeats_the_whole_chain(policy, mix, shape):
     results = []
     for _ in range(2):
         with seeded(7, 3):
-            results.append(chain(noise(13, *shape), LABELS))
+            results.append(augmented(chain, noise(13, *shape)))
     (images, labels), (images_again, labels_again) = results
     assert torch.equal(images, images_again)
     assert torch.equal(labels, labels_again)
@@ -241,5 +256,5 @@ def test_the_same_seed_repeats_the_whole_chain(policy, mix, shape):
 
 def test_the_images_given_are_not_changed():
     images = noise()
-    Augment(13, crop_padding=2, flip=True, policy="randaugment", erasing=1.0, mixup=0.8)(images, LABELS)
+    augmented(Augment(13, crop_padding=2, flip=True, policy="randaugment", erasing=1.0, mixup=0.8), images)
     assert torch.equal(images, noise())

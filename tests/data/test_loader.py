@@ -23,11 +23,10 @@ def two_workers(files, sampler, augment=None, device=None):
 LOADERS = [memory, StreamLoader, two_workers]
 
 
-@pytest.fixture(params=[1, 2, 4])
-def group_size(request, image_files, monkeypatch):
-    """How many batches of three images are augmented at once: each alone, two groups of two, or the whole epoch."""
-    rows, columns = image_files.image_size
-    monkeypatch.setattr("vit.data.loader.AT_ONCE", request.param * 3 * rows * columns)
+@pytest.fixture(params=[1, 2, 3, 4])
+def group_size(request, monkeypatch):
+    """How many of the four batches are augmented at once: alone, in halves, unevenly, or the whole epoch."""
+    monkeypatch.setattr("vit.data.loader.MOST_BATCHES", request.param)
     return request.param
 
 
@@ -150,18 +149,20 @@ def test_augmentation_does_not_depend_on_what_was_drawn_before(image_files):
 
 
 class Noted(Augment):
-    """Draws a number for each group of images, and one for each batch."""
+    """Draws a number for each group of images and for each batch, and notes it with their size and their device."""
 
     def __init__(self):
         super().__init__(3)
-        self.groups, self.batches = [], []
+        self.groups, self.batches, self.drawn = [], [], []
 
     def change(self, images):
-        self.groups.append((len(images), torch.rand(()).item()))
+        self.groups.append((len(images), images.device.type))
+        self.drawn.append(torch.rand(()).item())
         return images
 
     def mix(self, images, labels):
-        self.batches.append((len(images), torch.rand(()).item()))
+        self.batches.append((len(images), images.device.type))
+        self.drawn.append(torch.rand(()).item())
         return images, labels
 
 
@@ -172,8 +173,7 @@ def test_each_seed_epoch_place_in_it_and_process_augments_in_its_own_way(image_f
             sampler = BatchSampler(13, 1, shuffle=True, seed=seed, rank=rank, world_size=2)
             for number in (0, 1):
                 epoch(memory(image_files, sampler, noted), number)
-    drawn = [number for _, number in noted.groups + noted.batches]
-    assert len(drawn) == len(set(drawn))
+    assert len(noted.drawn) == len(set(noted.drawn)) > len(noted.batches)
     assert len(noted.batches) == 6 * 2 * 2 * 2
 
 
@@ -181,15 +181,30 @@ def test_each_seed_epoch_place_in_it_and_process_augments_in_its_own_way(image_f
 def test_images_are_changed_in_groups_and_mixed_in_batches(make, image_files, group_size):
     noted = Noted()
     epoch(make(image_files, training(), noted), 0)
-    assert [size for size, _ in noted.groups] == [3 * group_size] * (4 // group_size)
-    assert [size for size, _ in noted.batches] == [3] * 4
+    assert noted.groups == [(3 * min(group_size, 4 - first), "cpu") for first in range(0, 4, group_size)]
+    assert noted.batches == [(3, "cpu")] * 4
 
 
-def test_a_batch_of_many_pixels_is_a_group(image_files, monkeypatch):
-    monkeypatch.setattr("vit.data.loader.AT_ONCE", 1)
-    noted = Noted()
-    epoch(memory(image_files, training(), noted), 0)
-    assert [size for size, _ in noted.groups] == [3] * 4
+@pytest.mark.parametrize("make", LOADERS)
+def test_groups_alone_change_nothing(make, image_files, group_size):
+    plain = make(image_files, training())
+    grouped = make(image_files, training(), Augment(3))
+    assert plain.group_size == 1
+    assert grouped.group_size == group_size
+    assert epoch(plain, 0) == epoch(grouped, 0)
+
+
+def test_a_group_has_so_many_pixels_at_most_or_is_a_single_batch(image_files, monkeypatch):
+    for most, batches in ((2 * 3 * 7 * 11, 2), (2 * 3 * 7 * 11 - 1, 1), (1, 1)):
+        monkeypatch.setattr("vit.data.loader.MOST_PIXELS", most)
+        assert memory(image_files, training(), AUGMENT).group_size == batches
+
+
+def test_workers_decode_a_whole_group_ahead(image_files, group_size):
+    ahead = [two_workers(image_files, training(), augment).loader.prefetch_factor for augment in (None, AUGMENT)]
+    assert ahead == [2, 2]
+    many = StreamLoader(image_files, BatchSampler(13, 1, shuffle=True), AUGMENT, num_workers=1)
+    assert many.loader.prefetch_factor == max(2, group_size)
 
 
 def test_a_batch_is_mixed_when_it_is_asked_for(image_files):
@@ -201,12 +216,14 @@ def test_a_batch_is_mixed_when_it_is_asked_for(image_files):
 
 
 @pytest.mark.parametrize("make", [memory, StreamLoader])
-@pytest.mark.parametrize("augment", [None, Augment(3)])
+@pytest.mark.parametrize("augment", [None, Noted()])
 def test_batches_are_on_the_device_when_they_are_augmented(make, augment, image_files):
     loader = make(image_files, BatchSampler(13, 5), augment, torch.device("meta"))
     images, labels = next(iter(loader))
     assert images.is_meta
     assert labels.is_meta
+    if augment is not None:
+        assert augment.groups[-1][1] == augment.batches[-1][1] == "meta"
 
 
 def test_a_set_in_memory_lies_on_the_device(image_files):

@@ -97,6 +97,15 @@ def test_operations_do_not_disturb_each_other(noise):
     assert torch.equal(operate(images, names, strength), torch.cat(alone))
 
 
+@pytest.mark.parametrize("pixels", [1, 3 * 11 * 17])
+def test_operations_in_pieces_are_those_on_all_images_together(pixels, noise, monkeypatch):
+    names = [name for name in OPERATIONS for _ in range(2)]
+    images, strength = noise(len(names), 3, 11, 17), 0.9 * torch.rand(len(names))
+    together = operate(images, names, strength)
+    monkeypatch.setattr("vit.data.operations.PIECE", pixels)
+    assert torch.equal(operate(images, names, strength), together)
+
+
 @pytest.mark.parametrize("shape", [(3, 1, 1), (1, 2, 5), (3, 5, 2)])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_image_of_few_pixels_is_no_exception(name, shape, noise):

@@ -98,6 +98,26 @@ def test_a_question_about_classes_by_name_or_number(here, capsys):
     assert (here / "pages/one.html").read_text().startswith("<!")
 
 
+@pytest.mark.parametrize(
+    ("question", "title"),
+    [
+        ([], ""),
+        (["--target", "dog"], "why dog?"),
+        (["--target", "dog", "--versus", "2"], "why dog, and not bird?"),
+        (["--versus", "{other}"], "why the predicted class, and not {other}?"),
+    ],
+)
+def test_the_sheet_says_which_question_its_maps_answer(question, title, here, capsys, monkeypatch):
+    command = ["photo.png", "--checkpoint", "best.ckpt"]
+    main(command)
+    predicted = capsys.readouterr().out.removeprefix("photo.png: ").split(" (")[0]
+    other = NAMES[NAMES.index(predicted) - 1]
+    titles = []
+    monkeypatch.setattr("vit.explain.figures.draw_maps", lambda *args, title, **kwargs: titles.append(title))
+    main([*command, *(word.format(other=other) for word in question)])
+    assert titles == [title.format(other=other)]
+
+
 def test_maps_follow_the_question(here):
     for target in NAMES[:2]:
         main(["photo.png", "--checkpoint", "best.ckpt", "--method", "occlusion", "--target", target, "--out", target])

@@ -1,13 +1,13 @@
 """Augmentation of whole batches on the training device, with a choice of its own for each image.
 
 torchvision's transforms draw one choice per call: a batch would be shifted as one, and image by image they are
-slower. Images per second on 2 CPU cores (AMD EPYC, 2026-11-22, benchmarks/pipeline.py): crop and flip 171,000 here,
-13,100 on tensors and 7,100 on PIL images by two workers there; with RandAugment 24,400, 5,000 and 3,900. So what
+slower. Images per second on 2 CPU cores (AMD EPYC, 2026-11-22, benchmarks/pipeline.py): crop and flip 213,000 here,
+13,300 on tensors and 7,100 on PIL images by two workers there; with RandAugment 56,400, 5,000 and 3,900. So what
 changes pixels is written by hand, and mixing two images, where one choice per batch is the published recipe, is
 torchvision's.
 
 Random choices are drawn from torch's global CPU generator, whatever the device of the images; the loaders
-seed it per batch. Letters in the einops patterns: b batch, c channels, h w rows and columns.
+seed it. Letters in the einops patterns: b batch, c channels, h w rows and columns.
 """
 
 import math
@@ -19,6 +19,7 @@ from einops import rearrange, repeat
 from torch import Tensor
 from torchvision.transforms import v2
 
+from vit.data.operations import in_pieces
 from vit.data.policies import RandAugment, TrivialAugment
 from vit.data.transfer import without_waiting
 
@@ -60,12 +61,8 @@ class Augment:
         if cutmix > 0:
             self.mixes.append(v2.CutMix(alpha=float(cutmix), num_classes=num_classes))
 
-    def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Augment uint8 images (B, C, H, W) and labels (B,); mixing makes both float, labels (B, classes)."""
-        return self.mix(self.change(images), labels)
-
     def change(self, images: Tensor) -> Tensor:
-        """All that is done to an image by itself, (B, C, H, W) -> (B, C, H, W), both uint8."""
+        """Crop and flip, policy and erasing, of each image by itself: (B, C, H, W) -> (B, C, H, W), both uint8."""
         if self.crop_padding or self.flip:
             images = crop_and_flip(images, self.crop_padding, self.flip)
         if self.policy is not None:
@@ -75,7 +72,7 @@ class Augment:
         return images
 
     def mix(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """What is done to the images of a batch with each other, if this batch is to be mixed."""
+        """Mix the images of a batch, if it is to be mixed: then both are float, and labels (B,) -> (B, classes)."""
         if self.mixes and self.mixing():
             mix = self.mixes[int(torch.randint(len(self.mixes), ()))]
             images, labels = mix(images.float() / 255, labels)
@@ -85,7 +82,7 @@ class Augment:
 def crop_and_flip(images: Tensor, padding: int, flip: bool) -> Tensor:
     """Shift each image by up to ``padding`` pixels over its reflected border, and mirror half of them.
 
-    One gather for both: (B, C, H, W) -> (B, C, H, W).
+    A gather does both: (B, C, H, W) -> (B, C, H, W).
 
     Raises:
         ValueError: If the reflection would be wider than the image.
@@ -98,9 +95,7 @@ def crop_and_flip(images: Tensor, padding: int, flip: bool) -> Tensor:
     if flip:
         columns = torch.where(torch.rand(b, 1) < 0.5, columns.flip(1), columns)
     rows, columns = (without_waiting(_reflect(*each), images.device) for each in ((rows, h), (columns, w)))
-    # In pieces, whose places, of eight bytes for each pixel, stay in the cache of a CPU.
-    pieces = zip(*(whole.split(128) for whole in (images, rows, columns)), strict=True)
-    return torch.cat([_fetch(*piece) for piece in pieces])
+    return torch.cat([_fetch(*piece) for piece in in_pieces(images, rows, columns)])
 
 
 def _fetch(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

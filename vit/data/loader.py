@@ -24,16 +24,16 @@ from vit.data.transfer import without_waiting
 
 Item = TypeVar("Item")
 
-# Pixels that are augmented at once, where a batch has fewer. Most of the time of a few goes by launching kernels.
-AT_ONCE = 2**21
+# Batches of small images are augmented together, up to so many of so many pixels in all: the kernels for a single one
+# take less time than their launches. Another number changes what is drawn for each image.
+MOST_BATCHES, MOST_PIXELS = 16, 2**21
 
 
 class BatchLoader(ABC):
     """What the two loaders share: augmentation on the device, and a position to resume from.
 
-    Small images are augmented in groups of several batches, which for 16 batches of 128 images of 32x32 pixels takes
-    half as long as batch by batch (RandAugment on 2 CPU cores, AMD EPYC, 2026-11-22). The random choices are a function
-    of the seed, the epoch and the place in it.
+    What is done to images by themselves is done to a group of batches at a time, mixing to each batch when it is asked
+    for. The random choices are a function of the seed, the epoch, the process, and the place of the group and batch.
 
     Args:
         sampler: Which images form each batch.
@@ -49,8 +49,8 @@ class BatchLoader(ABC):
         self.sampler = self.batch_sampler = sampler
         self.augment = augment
         self.device = device
-        batch_pixels = sampler.batch_size * math.prod(image_size)
-        self.group_size = 1 if augment is None else max(1, AT_ONCE // batch_pixels)
+        together = MOST_PIXELS // (sampler.batch_size * math.prod(image_size))
+        self.group_size = 1 if augment is None else min(MOST_BATCHES, max(1, together))
         self.served = 0
 
     def __len__(self) -> int:
@@ -58,29 +58,27 @@ class BatchLoader(ABC):
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the batches of one epoch."""
+        """Yield the batches of one epoch; after a resume, those that are left."""
         first = self.served = self.sampler.first_batch
         # Where an epoch resumes inside a group, the whole group is augmented again.
         start = self.sampler.first_batch = first - first % self.group_size
-        for images, labels in self.groups():
-            for batch in self._augmented(images, labels, start):
-                start += 1
-                if start > first:
-                    self.served = start
-                    yield batch
+        for served, batch in enumerate(islice(self._batches(start), first - start, None), start=first + 1):
+            self.served = served
+            yield batch
 
-    def _augmented(self, images: Tensor, labels: Tensor, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        if self.augment is None:
-            yield images, labels
-            return
-        key = (self.sampler.seed, self.sampler.epoch, self.sampler.rank, start)
-        with seeded(*key):
-            changed = self.augment.change(images)
+    def _batches(self, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         size = self.sampler.batch_size
-        for number, batch in enumerate(zip(changed.split(size), labels.split(size), strict=True)):
-            with seeded(*key, number):
-                mixed = self.augment.mix(*batch)
-            yield mixed
+        for images, labels in self.groups():
+            key = (self.sampler.seed, self.sampler.epoch, self.sampler.rank, start)
+            if self.augment is not None:
+                with seeded(*key):
+                    images = self.augment.change(images)
+            for number, batch in enumerate(zip(images.split(size), labels.split(size), strict=True)):
+                if self.augment is not None:
+                    with seeded(*key, number):
+                        batch = self.augment.mix(*batch)
+                yield batch
+            start += self.group_size
 
     @abstractmethod
     def groups(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -172,10 +170,9 @@ class StreamLoader(BatchLoader):
         for group in grouped(self.loader, self.group_size):
             for decoded in group:
                 decoded.raise_unreadable()
-            yield (
-                torch.cat([decoded.images.to(self.device, non_blocking=True) for decoded in group]),
-                torch.cat([decoded.labels.to(self.device, non_blocking=True) for decoded in group]),
-            )
+            images = [decoded.images.to(self.device, non_blocking=True) for decoded in group]
+            labels = [decoded.labels.to(self.device, non_blocking=True) for decoded in group]
+            yield (images[0], labels[0]) if len(group) == 1 else (torch.cat(images), torch.cat(labels))
 
 
 def grouped(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -1,16 +1,17 @@
 """What RandAugment and TrivialAugment do to images, on whole batches: an operation and a strength for each image.
 
 The operations are torchvision's, whose transforms apply one of them to a whole batch. Here there are three kinds, and
-each is one pass over all images with an operation of its kind, however many operations and strengths those are:
+each takes all images with an operation of its kind at once, however many operations and strengths those are:
 
 - a move fetches every pixel from another place, which is an affine map of its own;
 - a table gives every grey level another one: 256 results for an image and channel, not one for each of its pixels;
 - a blend moves every pixel away from the same one of another picture.
 
+A kind gets its images in the order of its operations, with how many there are ``of_each``, and their strengths.
 Letters in the einops patterns: b batch, c channels, h w rows and columns.
 """
 
-from itertools import islice
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,8 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
 from vit.data.transfer import without_waiting
+
+PIECE = 2**17  # pixels
 
 
 def operate(images: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
@@ -33,20 +36,17 @@ def operate(images: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
     """
     numbers, order = numbers.sort()
     images, strength = images.index_select(0, without_waiting(order, images.device)), strength[order]
-    counts = iter(numbers.bincount(minlength=len(OPERATIONS)).tolist())
-    changed, start = [], 0
-    for kind, names in KINDS.items():
-        of_each = [*islice(counts, len(names))]
-        stop = start + sum(of_each)
-        if stop > start:
-            changed.append(kind(images[start:stop], of_each, strength[start:stop]))
-        start = stop
+    per_kind = numbers.bincount(minlength=len(OPERATIONS)).split([len(names) for names in KINDS.values()])
+    totals = [int(of_each.sum()) for of_each in per_kind]
+    parts = zip(KINDS, per_kind, images.split(totals), strength.split(totals), strict=True)
+    changed = [kind(some, of_each.tolist(), amounts) for kind, of_each, some, amounts in parts]
     return torch.cat(changed).index_select(0, without_waiting(order.argsort(), images.device))
 
 
 def move(images: Tensor, of_each: list[int], strength: Tensor) -> Tensor:
     """Fetch each pixel from the nearest one to an affine map of its place; black comes in from outside."""
     _, c, h, w = images.shape
+    # A row for each move, zero but for the images that it is drawn for.
     amounts = rearrange(torch.block_diag(*strength.split(of_each)), "move b -> move b 1 1")
     shear_x, shear_y, translate_x, translate_y, rotate = without_waiting(amounts, images.device)
     cos, sin = rotate.deg2rad().cos(), rotate.deg2rad().sin()
@@ -58,7 +58,7 @@ def move(images: Tensor, of_each: list[int], strength: Tensor) -> Tensor:
     # A border of one black pixel stands for all that lies outside.
     columns = from_x.add_((w - 1) / 2).round_().clamp_(-1, w)
     rows = from_y.add_((h - 1) / 2).round_().clamp_(-1, h)
-    places = columns.add_(rows, alpha=w + 2).long().add_(w + 3)
+    places = columns.long().add_(rows.long(), alpha=w + 2).add_(w + 3)
     places = repeat(places, "b h w -> b c (h w)", c=c)
     moved = rearrange(F.pad(images, (1, 1, 1, 1)), "b c h w -> b c (h w)").gather(2, places)
     return rearrange(moved, "b c (h w) -> b c h w", h=h)
@@ -70,9 +70,7 @@ def look_up(images: Tensor, of_each: list[int], strength: Tensor) -> Tensor:
     strength = rearrange(without_waiting(strength, images.device), "b -> b 1 1")
     parts = zip(TABLES.values(), images.split(of_each), strength.split(of_each), strict=True)
     tables = torch.cat([table(some, amount).to(images.dtype).expand(-1, c, -1) for table, some, amount in parts])
-    # In pieces, whose places, of eight bytes for each pixel, stay in the cache of a CPU.
-    pieces = zip(*(whole.split(128) for whole in (tables, images)), strict=True)
-    changed = torch.cat([table.gather(2, _pixels(some)) for table, some in pieces])
+    changed = torch.cat([table.gather(2, _pixels(some)) for some, table in in_pieces(images, tables)])
     return rearrange(changed, "b c (h w) -> b c h w", h=h)
 
 
@@ -87,6 +85,16 @@ def blend(images: Tensor, of_each: list[int], strength: Tensor) -> Tensor:
 def keep(images: Tensor, of_each: list[int], strength: Tensor) -> Tensor:
     """Leave images as they are."""
     return images
+
+
+def in_pieces(images: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Cut images, and what belongs to each of them, into pieces; on a GPU into a single one.
+
+    A gather needs eight bytes for each pixel to say where from, and those of a piece stay in the cache of a CPU.
+    """
+    _, _, h, w = images.shape
+    size = max(1, PIECE // (h * w)) if images.device.type == "cpu" else len(images)
+    return zip(*(whole.split(size) for whole in (images, *others)), strict=True)
 
 
 def _away(levels: Tensor, others: Tensor | float, strength: Tensor) -> Tensor:

@@ -96,13 +96,14 @@ def run(given: argparse.Namespace) -> None:
     for index, (file, name) in enumerate(zip(files, names_of_files, strict=True)):
         print(f"{file}: {_said(logits[index], names)}")
         if given.target or given.versus:
-            print(f"  why {names[asked[index]]}" + ("?" if versus is None else f", and not {names[versus]}?"))
+            print(f"  {_question(asked[index], versus, names)}")
         for method in methods:
             maps[method].append(explain(model, images[index][None], method, asked[index], versus=versus))
             _save(pixels[index], maps[method][-1], given.out / f"{name}_{method}.png")
         if pages:
             _save_page(model, images[index], pages[index])
-    _draw_sheet(pixels, maps, logits, names, given.out / "sheet.png")
+    title = _question(target, versus, names) if given.target or given.versus else ""
+    _draw_sheet(pixels, maps, logits, names, title, given.out / "sheet.png")
     if (given.target or given.versus) and set(methods) & set(CLASS_AGNOSTIC):
         same = ", ".join(method for method in methods if method in CLASS_AGNOSTIC)
         print(f"note: the class asked about changes nothing in maps of {same}; --method relevance is about a class")
@@ -162,6 +163,11 @@ def _check_not_equal(asked: Tensor, versus: int | None, files: Sequence[Path], n
             )
 
 
+def _question(target: Tensor | int | None, versus: int | None, names: Sequence[str]) -> str:
+    asked = "the predicted class" if target is None else names[target]
+    return f"why {asked}?" if versus is None else f"why {asked}, and not {names[versus]}?"
+
+
 def _said(logits: Tensor, names: Sequence[str]) -> str:
     probability, predicted = logits.softmax(dim=-1).max(dim=-1)
     return f"{names[predicted]} ({100 * probability:.1f} %)"
@@ -186,13 +192,13 @@ def _save_page(model: vit.VisionTransformer, image: Tensor, path: Path) -> None:
 
 
 def _draw_sheet(
-    pixels: Tensor, maps: dict[str, list[Tensor]], logits: Tensor, names: Sequence[str], path: Path
+    pixels: Tensor, maps: dict[str, list[Tensor]], logits: Tensor, names: Sequence[str], title: str, path: Path
 ) -> None:
     from vit.explain.figures import draw_maps  # matplotlib, which --help can do without
 
     shown = pixels[:MOST_ON_A_SHEET]
     first = {method: torch.cat(found[:MOST_ON_A_SHEET]) for method, found in maps.items()}
-    draw_maps(shown, first, path, logits=logits[:MOST_ON_A_SHEET], class_names=names)
+    draw_maps(shown, first, path, logits=logits[:MOST_ON_A_SHEET], class_names=names, title=title)
     count = "all on one sheet" if len(shown) == len(pixels) else f"the first {len(shown)} of {len(pixels)}"
     print(f"{path}: {count}")
 

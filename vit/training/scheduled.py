@@ -52,7 +52,7 @@ class ScheduledClassifier(EvaluatedClassifier):
         self.progress = Progress(self.trainer)
         self.data = self.trainer.datamodule if isinstance(self.trainer.datamodule, ImageDataModule) else None
         self._check_end()
-        # From here on the schedule does it, after each step and before the next batch is made.
+        # From here on the schedule does it, after each step and before the next batch is mixed.
         self._note_progress()
         self._take_what_was_typed()
 
