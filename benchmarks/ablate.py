@@ -36,7 +36,6 @@ PARTS: dict[str, list[str]] = {
     "class token alone": ["--model.pool", "cls"],
     "mean of the patches alone": ["--model.pool", "mean"],
     "normal positions, Glorot start": ["--model.pos_embed_init", "normal", "--model.init", "glorot"],
-    "a teacher for the first fifth": ["--model.teacher", "0.2"],
     "no label smoothing": ["--model.label_smoothing", "0"],
     "no flip": ["--data.flip", "false"],
     "no crop": ["--data.crop_padding", "0"],
@@ -58,7 +57,7 @@ REPORT = """# Recipes with one part changed
 
 As many steps each, more where a part leaves out patches and fewer where it takes them in; judged by the validation
 accuracy after the last one. The validation images, one in ten, are held out of the training images, and the test set is
-not touched. That a step with a teacher takes longer, and one for the class token alone less long, is not made up for.
+not touched. That a step for the class token alone takes less time is not made up for.
 "Difference": points of accuracy against the recipe under the same seed. ± is the sample standard deviation over seeds.
 One seed differs from the next by about a point, so that under one seed a difference of less than 2 points may be
 chance.

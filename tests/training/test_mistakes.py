@@ -56,7 +56,6 @@ def make_folders(root: Path, splits: dict[str, list[str]]) -> None:
         (["--model.drop_path", "1"], "drop_path (1.0) must be in [0, 1)"),
         (["--model.warmup", "5"], "warmup (5.0) must be in [0, 1): it is a share of the training"),
         (["--model.label_smoothing", "1.5"], "label_smoothing (1.5) must be in [0, 1)"),
-        (["--model.teacher", "1"], "teacher (1.0) must be in [0, 1)"),
         (["--model.ema_decay", "1.5"], "ema_decay (1.5) must be between 0 and 1"),
         (["--model.optimizer", "sgd"], "--model.optimizer: expected one of ['adamw', 'muon'], got sgd"),
         (["--trainer.overfit_batches", "1"], "overfit_batches (1) would train on other images each epoch"),

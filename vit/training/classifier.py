@@ -14,7 +14,6 @@ from vit.training.initialization import Init, mimetic_attention
 from vit.training.optimizer import Optimizer
 from vit.training.schedule import Decay
 from vit.training.scheduled import ScheduledClassifier
-from vit.training.teacher import Teacher, distillation_loss
 from vit.training.views import WEIGHTS, Views
 from vit.weights import check_same_tensors
 
@@ -43,9 +42,6 @@ class ViTClassifier(ScheduledClassifier):
             on whole images makes good for what was missed (Li et al. 2023 tune FLIP so).
         init: Start of the attention weights: uniform after Glorot, or "mimetic", near what trained attention looks
             like, which learns more per image.
-        teacher: Share of the training, in [0, 1), in which a small convolutional network is trained first, from whose
-            judgement of each image the model learns in the rest, beside the labels; 0 does without. It takes
-            one device; its own recipe is fixed.
         test_views: Views of a test image over which logits are averaged for a second accuracy, test_accuracy_views: the
             image and its mirror image ("flip"), or both also shifted by a pixel to two sides ("six"); "none" measures
             only test_accuracy, which is always that of the images as they are.
@@ -69,7 +65,6 @@ class ViTClassifier(ScheduledClassifier):
         ema_decay: float | None = None,
         patch_drop_until: float = 1.0,
         init: Init = "glorot",
-        teacher: float = 0.0,
         test_views: Views = "none",
         compile: bool = False,
         **vit_kwargs: Any,
@@ -88,15 +83,12 @@ class ViTClassifier(ScheduledClassifier):
             raise ValueError(f"label_smoothing ({label_smoothing}) must be in [0, 1), such as 0.1")
         if init not in ("glorot", "mimetic"):
             raise ValueError(f"unknown init {init!r}: choose 'glorot' or 'mimetic'")
-        if not 0 <= teacher < 1:
-            raise ValueError(f"teacher ({teacher}) must be in [0, 1): 0.35 gives it the first third of the training")
         if test_views not in WEIGHTS:
             raise ValueError(f"unknown test_views {test_views!r}: choose 'none', 'flip' or 'six'")
         self.vit = VisionTransformer(**vit_kwargs)
         if init == "mimetic":
             mimetic_attention(self.vit)
         channels = self.vit.patch_embed.in_channels
-        self.teacher = Teacher(channels, self.vit.num_classes, self.vit.patch_embed.image_size) if teacher else None
         # Of the model, so that whoever loads it need not know; not in the state, whose names stay timm's.
         self.register_buffer("mean", torch.tensor(mean or [0.5] * channels)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(std or [0.5] * channels)[:, None, None], persistent=False)
@@ -118,23 +110,17 @@ class ViTClassifier(ScheduledClassifier):
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify images, uint8 or float in [0, 1]: (B, C, H, W) -> (B, num_classes)."""
-        return self.vit(self._normalized(images))
-
-    def _normalized(self, images: Tensor) -> Tensor:
         scale = 255.0 if images.dtype == torch.uint8 else 1.0
-        return (images - self.mean * scale).div_(self.std * scale)
+        return self.vit((images - self.mean * scale).div_(self.std * scale))
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> int | None:
         """End an epoch that has no more batches: Lightning begins another after a resume at the end of one."""
         return -1 if batch_idx >= self.trainer.num_training_batches else None
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Cross-entropy with the labels, or with the soft targets of mixing; with a teacher, also with what it says."""
-        images, targets = self._normalized(batch[0]), batch[1]
-        logits = (self.teacher if self.teacher_learns else self.vit)(images).float()
-        loss = F.cross_entropy(logits, targets, label_smoothing=self.hparams.label_smoothing)
-        if self.teacher is not None and not self.teacher_learns:
-            loss = distillation_loss(loss, logits, self.teacher.judge(images))
+        """Cross-entropy with the labels, or with the soft targets of mixing."""
+        images, targets = batch
+        loss = F.cross_entropy(self(images).float(), targets, label_smoothing=self.hparams.label_smoothing)
         # Summed on the device and logged every so many steps: each call of self.log costs 0.3 ms.
         self.loss_sum += loss.detach()
         self.loss_count += 1

@@ -14,7 +14,7 @@ class EMA(Callback):
 
     ``average = d * average + (1 - d) * weights`` after each step, where d grows as ``(1 + step) / (10 + step)``
     up to ``decay``, so that the average of a short run does not remember its start. Lightning's callback of the
-    same purpose copies the whole module, a teacher too, and updates tensor by tensor; this one updates all in one call.
+    same purpose copies the whole module, and updates tensor by tensor; this one updates all in one call.
 
     Args:
         decay: Weight of the past, such as 0.999: an average over about the last 1 / (1 - decay) steps.

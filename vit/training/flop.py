@@ -1,13 +1,10 @@
 """How many floating-point operations training takes."""
 
-import copy
-
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vit.model import VisionTransformer
-from vit.training.classifier import ViTClassifier
 
 
 def training_flop(model: VisionTransformer) -> int:
@@ -33,16 +30,6 @@ def forward_flop(network: nn.Module, images: Tensor) -> int:
         with FlopCounterMode(display=False) as counter:
             network(images)
         return counter.get_total_flops()
-
-
-def step_flop(classifier: ViTClassifier) -> int:
-    """Floating-point operations per image of a training step as it is now: of the model, and of a teacher it asks."""
-    model, teacher = classifier.vit, classifier.teacher
-    if teacher is None:
-        return training_flop(model)
-    # A copy, since counting must not touch the statistics of its norms.
-    of_teacher = forward_flop(copy.deepcopy(teacher).eval(), _image(model))
-    return 3 * of_teacher if classifier.teacher_learns else training_flop(model) + of_teacher
 
 
 def _image(model: VisionTransformer) -> Tensor:

@@ -10,7 +10,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
-from vit.training.flop import step_flop
+from vit.training.flop import training_flop
 
 # What results.json begins with, as long as nothing is measured.
 ACCURACIES = {"test_accuracy": None, "test_accuracy_views": None, "test_views": "none", "val_accuracy": None}
@@ -33,7 +33,7 @@ class RunRecord(Callback):
         self.data = data
         self.measured: dict[str, Any] = {"seconds": 0.0, "training_seconds": 0.0, "images": 0, "flop": 0}
         self.history: dict[str, list[dict[str, float]]] = {"train": [], "val": []}
-        self.flop_per_image: dict[tuple[float, bool], int] = {}  # by patches left out, and whether the teacher learns
+        self.flop_per_image: dict[float, int] = {}  # by the share of patches left out
         self.flop_now = 0
         self.clock = self.last_batch_end = 0.0
 
@@ -64,10 +64,10 @@ class RunRecord(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Count the operations of this step, before it may be the last of its kind."""
-        state = (pl_module.vit.patch_drop.rate, pl_module.teacher_learns)
-        if state not in self.flop_per_image:
-            self.flop_per_image[state] = step_flop(pl_module)
-        self.flop_now = self.flop_per_image[state]
+        rate = pl_module.vit.patch_drop.rate
+        if rate not in self.flop_per_image:
+            self.flop_per_image[rate] = training_flop(pl_module.vit)
+        self.flop_now = self.flop_per_image[rate]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -181,11 +181,10 @@ class RunRecord(Callback):
     def _print_line(self, trainer: Trainer) -> None:
         speed = self.measured["images"] / max(self.measured["training_seconds"], 1e-9)
         val = self.history["val"][-1]
-        teacher = "  (its teacher learns)" if trainer.lightning_module.teacher_learns else ""
         loss = f"train_loss {self.history['train'][-1]['loss']:.3f}  " if self.history["train"] else ""
         print(
             f"epoch {val['epoch']:.2f}  step {trainer.global_step:,}  {loss}val_loss {val['loss']:.3f}  "
-            f"val_accuracy {100 * val['accuracy']:.2f} %  {speed:,.0f} images/s{teacher}",
+            f"val_accuracy {100 * val['accuracy']:.2f} %  {speed:,.0f} images/s",
             flush=True,
         )
 

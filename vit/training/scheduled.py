@@ -15,16 +15,15 @@ TYPED = ("initial_lr", "weight_decay", "betas")
 
 
 class ScheduledClassifier(EvaluatedClassifier):
-    """An image classifier whose learning rate, teacher, dropped patches and mixed images follow the training's course.
+    """An image classifier whose learning rate, dropped patches and mixed images follow the training's course.
 
-    Whoever derives from it gives the model as ``vit``, its ``teacher`` or None, and the hyper-parameters of both.
+    Whoever derives from it gives the model as ``vit``, and the hyper-parameters.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.progress = Progress()
         self.done = 0.0  # share of the training
-        self.teacher_learns = False
         self.data: ImageDataModule | None = None
 
     def configure_optimizers(self) -> dict[str, Any]:
@@ -34,14 +33,8 @@ class ScheduledClassifier(EvaluatedClassifier):
             raise ValueError(
                 "optimizer muon needs whole matrices, and this model is sharded: choose adamw, or strategy ddp"
             )
-        if self.teacher is not None and self.trainer.world_size > 1:
-            raise ValueError(
-                f"teacher ({hp.teacher}) works on one device, not on {self.trainer.world_size}: set teacher to 0"
-            )
-        groups = [] if self.teacher is None else self.teacher.parameter_groups()
-        optimizer = make_optimizer(hp.optimizer, self.vit, hp.lr, hp.weight_decay, hp.betas, hp.layer_decay, groups)
-        factors = [self._teacher_factor] * len(groups) + [self._factor] * (len(optimizer.param_groups) - len(groups))
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factors)
+        optimizer = make_optimizer(hp.optimizer, self.vit, hp.lr, hp.weight_decay, hp.betas, hp.layer_decay)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self._factor)
         self.typed = [{name: group[name] for name in TYPED if name in group} for group in optimizer.param_groups]
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
@@ -70,7 +63,6 @@ class ScheduledClassifier(EvaluatedClassifier):
         shares = {
             "warmup": hp.warmup > 0,
             f"decay {hp.decay}": hp.decay != "constant",
-            "teacher": hp.teacher > 0,
             "patch_drop_until": hp.patch_drop_until < 1,
             "mix_until": self.data is not None and self.data.mix_until < 1,
         }
@@ -90,17 +82,9 @@ class ScheduledClassifier(EvaluatedClassifier):
         """Model and data hear of it, too: what is hard for them may end before the training does."""
         hp = self.hparams
         self.done = self.progress.after(self.trainer.global_step, self.trainer.strategy)
-        self.teacher_learns = self.done < hp.teacher
         self.vit.patch_drop.rate = hp.get("patch_drop", 0.0) if self.done < hp.patch_drop_until else 0.0
         if self.data is not None:
             self.data.progress = self.done
 
     def _factor(self, step: int) -> float:
-        """Share of the peak learning rate; the schedule begins where the teacher ends."""
-        of_teacher = self.hparams.teacher
-        progress = max(0.0, (self.done - of_teacher) / (1 - of_teacher))
-        return learning_rate_factor(progress, self.hparams.warmup, self.hparams.decay)
-
-    def _teacher_factor(self, step: int) -> float:
-        progress = min(1.0, self.done / self.hparams.teacher)
-        return learning_rate_factor(progress, warmup=0.1, decay="linear")
+        return learning_rate_factor(self.done, self.hparams.warmup, self.hparams.decay)

@@ -26,12 +26,7 @@ def load(path: str | Path) -> VisionTransformer:
     """
     checkpoint = read_checkpoint(path)
     arguments = checkpoint["hyper_parameters"]
-    # A run may have other tensors beside those of the model, such as its teacher's.
-    state = {
-        name.removeprefix("vit."): tensor
-        for name, tensor in checkpoint["state_dict"].items()
-        if not name.startswith("teacher.")
-    }
+    state = {name.removeprefix("vit."): tensor for name, tensor in checkpoint["state_dict"].items()}
     model = _build(arguments, state, path)
     model.load_state_dict(state)
     middle = [0.5] * model.patch_embed.in_channels  # what a classifier takes that is not told otherwise
