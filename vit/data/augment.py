@@ -1,8 +1,8 @@
 """Augmentation of whole batches on the training device, with a choice of its own for each image.
 
 torchvision's transforms draw one choice per call: a batch would be shifted as one, and image by image they are
-slower. Images per second on 2 CPU cores (AMD EPYC, 2026-11-22, benchmarks/pipeline.py): crop and flip 213,000 here,
-13,300 on tensors and 7,100 on PIL images by two workers there; with RandAugment 56,400, 5,000 and 3,900. So what
+slower. Images per second on 2 CPU cores (AMD EPYC, 2026-11-22, benchmarks/pipeline.py): crop and flip 210,000 here,
+13,100 on tensors and 7,200 on PIL images by two workers there; with RandAugment 53,200, 5,000 and 3,900. So what
 changes pixels is written by hand, and mixing two images, where one choice per batch is the published recipe, is
 torchvision's.
 
