@@ -90,6 +90,14 @@ def test_its_speeds_are_those_of_the_results(mode, what):
     assert f"{fp32} in fp32, {bf16} in bf16" in row_with(f"| {what}")
 
 
+def test_its_speeds_of_larger_models_are_those_of_the_results():
+    larger = {name: cell for name, cell in results("throughput").items() if not name.startswith("192x6")}
+    for mode, what in (("train", "training"), ("inference", "inference")):
+        found = [cell["rows"]["ours"]["against_best_peer"][1] for name, cell in larger.items() if f" {mode} " in name]
+        assert len(found) == 3 * 2
+        assert f"{what} {min(found):.2f} to {max(found):.2f}" in row_with("ViT-S/16 and ViT-B/16")
+
+
 @pytest.mark.parametrize(
     ("cell", "what"),
     [("crop and flip cpu", "images cropped"), ("crop, flip and RandAugment cpu", "the same with Rand")],
