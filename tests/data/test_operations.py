@@ -67,6 +67,8 @@ def test_a_geometric_operation_is_exactly_torchvisions(name, shape, noise):
 def test_a_blend_is_torchvisions_up_to_a_grey_level(name, shape, noise):
     results, expected = one_per_strength(name, *BLENDS[name], shape, noise)
     assert (results.int() - expected.int()).abs().max() <= 1
+    # Where products round in another order. One picture in place of another is off by a level in far more places.
+    assert (results != expected).float().mean() < 0.1
 
 
 @pytest.mark.parametrize("shape", SHAPES)
