@@ -25,9 +25,9 @@ import vit
 from vit.data.files import decode, find_files
 from vit.data.planted import planted_digits
 from vit.explain import Scores, explain, localise, score
+from vit.explain.evaluation.ground_truth import cells_of_boxes, cells_of_quadrants, mosaics
+from vit.explain.evaluation.sanity import uniform_attention
 from vit.explain.figures import draw_scores
-from vit.explain.ground_truth import cells_of_boxes, cells_of_quadrants, mosaics
-from vit.explain.sanity import uniform_attention
 
 BATCH = 100
 COLUMNS = ["drop", "fill", "SaCo", "positive", "negative", "Gini", "against random", "ms", "MB"]

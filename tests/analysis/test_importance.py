@@ -7,7 +7,7 @@ from einops import rearrange
 import vit
 from vit.analysis import ablation_importance, head_importance, prune_heads, weight_importance
 from vit.analysis.importance import mean_attention
-from vit.explain.capture import capture_attention, run_intercepted
+from vit.capture.attention import capture_attention, run_intercepted
 
 
 def loss(model, images, labels, edit):

@@ -7,7 +7,7 @@ import vit
 from vit.analysis import prune_heads
 from vit.analysis.modules import NoHeads
 from vit.analysis.pruning import check_separate
-from vit.explain.capture import run_intercepted
+from vit.capture.attention import run_intercepted
 
 HEADS = {0: [0, 3], 1: [4], 2: [1, 2, 3]}
 

@@ -6,11 +6,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import vit
+from vit.capture.anatomy import examine
 from vit.explain import CONTROLS, capture_attention, score
-from vit.explain.anatomy import examine
-from vit.explain.faithfulness import Curves
+from vit.explain.evaluation.faithfulness import Curves
+from vit.explain.evaluation.table import Interval
 from vit.explain.figures import GREY, ORANGE, draw_curves, draw_heads, draw_maps, draw_scores
-from vit.explain.table import Interval
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from vit.analysis.batches import in_float32
 from vit.analysis.importance import ablation_importance, head_importance, weight_importance
 from vit.analysis.modules import attention_modules
 from vit.analysis.pruning import prune_heads
-from vit.explain.capture import check_visible, logits_of
+from vit.capture.attention import check_visible, logits_of
 
 Order = Literal["importance", "oracle", "weight", "random"]
 ROUNDS = 5  # of timing the full and the pruned model in turn

@@ -13,8 +13,8 @@ from vit.analysis import measures
 from vit.analysis.batches import in_batches, in_float32
 from vit.analysis.modules import emptied_layers
 from vit.analysis.table import Head, HeadTable
-from vit.explain.anatomy import examine
-from vit.explain.capture import run_intercepted
+from vit.capture.anatomy import examine
+from vit.capture.attention import run_intercepted
 
 
 def describe_heads(

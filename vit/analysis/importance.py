@@ -16,7 +16,7 @@ from vit.analysis.modules import attention_modules, with_emptied_layers
 from vit.analysis.projections import head_projections
 from vit.attention import MultiHeadAttention
 from vit.attention.mechanisms import DifferentialAttention
-from vit.explain.capture import logits_of, run_intercepted
+from vit.capture.attention import logits_of, run_intercepted
 
 Edit = Callable[[int, Tensor], Tensor]
 

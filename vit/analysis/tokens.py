@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from vit.analysis.batches import in_batches
 from vit.analysis.measures import column_mass
 from vit.analysis.modules import emptied_layers
-from vit.explain.anatomy import examine
-from vit.explain.capture import run_intercepted
+from vit.capture.anatomy import examine
+from vit.capture.attention import run_intercepted
 
 DEVIATIONS = 6  # of the median, as is usual for outliers; a fixed norm would suit one model only
 

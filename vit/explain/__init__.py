@@ -1,13 +1,11 @@
 """What a ViT looks at, and whether that can be believed: attention of any model, maps, their scoring, pictures."""
 
-from vit.explain.capture import Attentions, capture_attention
-from vit.explain.explorer import explorer
-from vit.explain.intercept import InterceptAttention
+from vit.capture import Attentions, InterceptAttention, capture_attention
+from vit.explain.evaluation import Scores, localise, score, trust_report
+from vit.explain.heatmap import displayable, overlay
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS, METHODS, explain
 from vit.explain.maps.rollout import attention_rollout
-from vit.explain.overlay import displayable, overlay
-from vit.explain.scoring import Scores, localise, score
-from vit.explain.trust import trust_report
+from vit.explain.page import explorer
 
 __all__ = [
     "CLASS_AGNOSTIC",

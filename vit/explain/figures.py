@@ -14,13 +14,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from vit.explain.anatomy import Anatomy
-from vit.explain.faithfulness import Curves
+from vit.capture.anatomy import Anatomy
+from vit.explain.evaluation.faithfulness import Curves
+from vit.explain.evaluation.scoring import Scores
+from vit.explain.evaluation.table import Interval
+from vit.explain.heatmap import overlay
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
-from vit.explain.overlay import overlay
-from vit.explain.scoring import Scores
 from vit.explain.sheet import Sheet
-from vit.explain.table import Interval
 
 # Okabe and Ito's palette: told apart by colour-blind readers.
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8a8a8a"

@@ -11,7 +11,7 @@ from einops import rearrange
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from vit.explain.overlay import overlay
+from vit.explain.heatmap import overlay
 
 CELL, GAP, LINE = 1.6, 0.1, 0.15  # inches: width of a picture, room between two, height of a line of text
 TITLE, BAR = 0.35, 0.75  # inches: height of the title, width of the colour bar

@@ -3,7 +3,7 @@
 from vit.training.attention_maps import AttentionMaps
 from vit.training.classifier import ViTClassifier
 from vit.training.cli import ViTCLI
+from vit.training.cli_errors import Parser, plain_output
 from vit.training.ema import EMA
-from vit.training.mistakes import Parser, plain_output
 
 __all__ = ["EMA", "AttentionMaps", "Parser", "ViTCLI", "ViTClassifier", "plain_output"]

@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor
 
 from vit.analysis.measures import attention_distance, attention_entropy
+from vit.capture.anatomy import examine
 from vit.explain import capture_attention, explain
-from vit.explain.anatomy import examine
 from vit.explain.figures import draw_maps
 from vit.model import VisionTransformer
 from vit.training.examples import ACROSS, first_of_each_class, looking

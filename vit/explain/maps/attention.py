@@ -9,7 +9,7 @@ import torch
 from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor
 
-from vit.explain.capture import logits_of, run_and_keep, run_intercepted
+from vit.capture.attention import logits_of, run_and_keep, run_intercepted
 from vit.explain.maps.rollout import HeadFusion, check_rollout, check_start_layer, pad_prefix, roll
 from vit.explain.maps.subject import Subject
 

@@ -9,7 +9,7 @@ import torch
 from einops import einsum, reduce
 from torch import Tensor
 
-from vit.explain.capture import logits_of
+from vit.capture.attention import logits_of
 from vit.explain.maps.subject import Subject
 
 SAMPLES_AT_ONCE = 256  # images that Captum passes together

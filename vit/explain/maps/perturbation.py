@@ -9,8 +9,8 @@ from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
 from vit.attention.mechanisms import Mechanism
-from vit.explain.anatomy import Anatomy
-from vit.explain.capture import logits_of
+from vit.capture.anatomy import Anatomy
+from vit.capture.attention import logits_of
 from vit.explain.maps.gradients import SAMPLES_AT_ONCE, captum
 from vit.explain.maps.subject import Subject
 

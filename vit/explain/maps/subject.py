@@ -12,8 +12,8 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from vit.explain.anatomy import Anatomy, examine, patch_grid
-from vit.explain.capture import check_images, check_visible, logits_of
+from vit.capture.anatomy import Anatomy, examine, patch_grid
+from vit.capture.attention import check_images, check_visible, logits_of
 
 Target = int | Tensor | None
 

@@ -5,10 +5,10 @@ import torch
 from torch.testing import assert_close
 
 from vit import VisionTransformer
-from vit.explain.faithfulness import removal_curves
+from vit.explain.evaluation.faithfulness import removal_curves
+from vit.explain.evaluation.scoring import Scores, localise, score
 from vit.explain.maps.methods import CONTROLS, METHODS, signed_map
 from vit.explain.maps.subject import Subject
-from vit.explain.scoring import Scores, localise, score
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from vit import VisionTransformer
-from vit.explain.faithfulness import STEPS, gini, random_if_equal, removal_curves, saco
+from vit.explain.evaluation.faithfulness import STEPS, gini, random_if_equal, removal_curves, saco
 from vit.explain.maps.subject import Subject
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vit import VisionTransformer
-from vit.explain.trust import trust_report
+from vit.explain.evaluation.trust import trust_report
 
 
 @pytest.fixture(scope="module")

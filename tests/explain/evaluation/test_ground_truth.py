@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vit.explain.ground_truth import (
+from vit.explain.evaluation.ground_truth import (
     cells_of_boxes,
     cells_of_quadrants,
     energy_inside,

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from vit.capture.anatomy import Boundary, examine, patch_grid
 from vit.explain import explain
-from vit.explain.anatomy import Boundary, examine, patch_grid
 from vit.explain.maps.subject import Subject
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.explain.intercept import Edit, InterceptAttention
+from vit.capture.intercept import Edit, InterceptAttention
 
 TOLERANCE = 1e-4  # of the largest logit, or of 1; what fused kernels differ from the formula is 1e-6
 

@@ -14,9 +14,9 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from vit.explain.capture import run_intercepted
+from vit.capture.attention import run_intercepted
+from vit.explain.evaluation.table import Interval, Table, bootstrap
 from vit.explain.maps import Subject, signed_map
-from vit.explain.table import Interval, Table, bootstrap
 
 
 def rank_correlation(maps: Tensor, others: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from vit.explain import displayable, overlay
-from vit.explain.overlay import LUMA, color_of
+from vit.explain.heatmap import LUMA, color_of
 
 
 def test_each_cell_covers_exactly_its_pixels_in_one_colour():

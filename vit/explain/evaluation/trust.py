@@ -9,13 +9,13 @@ import torch
 from einops import einsum, reduce
 from torch import Tensor, nn
 
-from vit.explain.capture import run_intercepted
-from vit.explain.faithfulness import removal_curves
+from vit.capture.attention import run_intercepted
+from vit.explain.evaluation.faithfulness import removal_curves
+from vit.explain.evaluation.report import Finding, Level, TrustReport
+from vit.explain.evaluation.sanity import other_class, randomised_layers, rank_correlation, uniform_attention
+from vit.explain.evaluation.table import bootstrap
 from vit.explain.maps import CLASS_AGNOSTIC, METHODS, Subject, signed_map
 from vit.explain.maps.perturbation import can_drop
-from vit.explain.report import Finding, Level, TrustReport
-from vit.explain.sanity import other_class, randomised_layers, rank_correlation, uniform_attention
-from vit.explain.table import bootstrap
 
 # Rank correlations from which on two maps look the same to a reader, and up to which they look unrelated.
 SAME, UNRELATED = 0.9, 0.5

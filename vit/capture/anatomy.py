@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vit.explain.capture import check_images, check_unmoved, check_visible, logits_of, run_intercepted
-from vit.explain.watch import Boundary, check_in_a_row, find_parts, watch
+from vit.capture.attention import check_images, check_unmoved, check_visible, logits_of, run_intercepted
+from vit.capture.trace import Boundary, check_in_a_row, find_parts, watch
 
 
 @dataclass(frozen=True)

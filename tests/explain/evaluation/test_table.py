@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from vit.explain.table import Interval, Table, bootstrap
+from vit.explain.evaluation.table import Interval, Table, bootstrap
 
 
 def test_the_interval_is_that_of_the_mean():

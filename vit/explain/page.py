@@ -18,9 +18,9 @@ import torch
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from vit.explain.anatomy import Anatomy, examine
-from vit.explain.capture import capture_attention, run_intercepted
-from vit.explain.overlay import displayable
+from vit.capture.anatomy import Anatomy, examine
+from vit.capture.attention import capture_attention, run_intercepted
+from vit.explain.heatmap import displayable
 
 TOP_CLASSES = 5
 CLASS_TOKENS = {"cls_token", "class_token"}

@@ -18,11 +18,11 @@ from timm.models.deit import VisionTransformerDistilled
 from torch.testing import assert_close
 
 from vit import VisionTransformer
-from vit.explain.anatomy import examine
-from vit.explain.capture import capture_attention
-from vit.explain.explorer import ablated_logits, displayed_pixels, explorer, name_other_tokens, quantise
+from vit.capture.anatomy import examine
+from vit.capture.attention import capture_attention
+from vit.explain.page import ablated_logits, displayed_pixels, explorer, name_other_tokens, quantise
 
-explorer_module = importlib.import_module("vit.explain.explorer")  # the package has a function of this name
+explorer_module = importlib.import_module("vit.explain.page")  # the package has a function of this name
 SMALL = {"image_size": (12, 16), "patch_size": 4, "embed_dim": 24, "depth": 3, "num_heads": 4, "num_classes": 7}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 MINUS = "\u2212"  # what the page writes before negative numbers

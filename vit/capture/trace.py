@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from vit.explain.capture import run_intercepted
+from vit.capture.attention import run_intercepted
 
 Change = Callable[[Tensor], Tensor]
 

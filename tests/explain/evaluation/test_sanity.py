@@ -8,7 +8,7 @@ from scipy.stats import spearmanr
 from torch.testing import assert_close
 
 from vit import VisionTransformer
-from vit.explain.sanity import other_class, randomised_layers, rank_correlation, uniform_attention
+from vit.explain.evaluation.sanity import other_class, randomised_layers, rank_correlation, uniform_attention
 
 
 @pytest.fixture

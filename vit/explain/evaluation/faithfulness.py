@@ -10,7 +10,7 @@ import torch
 from einops import rearrange, reduce, repeat
 from torch import Tensor
 
-from vit.explain.capture import logits_of
+from vit.capture.attention import logits_of
 from vit.explain.maps import Subject
 from vit.explain.maps.perturbation import logits_with_tokens
 

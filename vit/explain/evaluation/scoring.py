@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.explain.faithfulness import Curves, Removal, gini, removal_curves, saco
-from vit.explain.ground_truth import energy_inside, intersection_over_union, pointing_game
+from vit.explain.evaluation.faithfulness import Curves, Removal, gini, removal_curves, saco
+from vit.explain.evaluation.ground_truth import energy_inside, intersection_over_union, pointing_game
+from vit.explain.evaluation.table import Interval, Table, bootstrap
 from vit.explain.maps import CONTROLS, METHODS, Subject, signed_map
 from vit.explain.maps.perturbation import can_drop
 from vit.explain.memory import PeakMemory
-from vit.explain.table import Interval, Table, bootstrap
 
 
 @dataclass

@@ -1,0 +1,7 @@
+"""The attention of any running ViT: intercepted, captured layer by layer, and the parts of the model around it."""
+
+from vit.capture.anatomy import Anatomy, examine
+from vit.capture.attention import Attentions, capture_attention
+from vit.capture.intercept import InterceptAttention
+
+__all__ = ["Anatomy", "Attentions", "InterceptAttention", "capture_attention", "examine"]

@@ -1,0 +1,19 @@
+"""Names of classes, where they are given and where they are not."""
+
+from collections.abc import Sequence
+
+
+def name_classes(class_names: Sequence[str] | None, num_classes: int) -> list[str]:
+    """The names in the order of the logits; numbers where there are none.
+
+    >>> name_classes(None, 3), name_classes(["cat", "dog"], 2)
+    (['0', '1', '2'], ['cat', 'dog'])
+
+    Raises:
+        ValueError: If there are more or fewer names than classes.
+    """
+    if class_names is None:
+        return [str(number) for number in range(num_classes)]
+    if len(class_names) != num_classes:
+        raise ValueError(f"{len(class_names)} class_names for {num_classes} classes: give one for each, in their order")
+    return [str(name) for name in class_names]
