@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary path beside ``path``; the file written there takes the place of ``path`` at the end.
+    """Yield a temporary path beside ``path``; the file written there takes the place of ``path`` at the end.
 
     After an error, and after a kill, ``path`` is what it was before.
 

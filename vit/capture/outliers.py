@@ -6,7 +6,7 @@ DEVIATIONS = 6.0  # the usual bound of outliers; a fixed norm would suit one mod
 
 
 def outliers(values: Tensor) -> Tensor:
-    """Marks what lies more than 6 median absolute deviations above the median of its row: (..., N) -> (..., N).
+    """Mark what lies more than 6 median absolute deviations above the median of its row: (..., N) -> (..., N).
 
     >>> import torch
     >>> outliers(torch.tensor([1.0, 2.0, 3.0, 4.0, 50.0]))

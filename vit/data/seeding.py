@@ -14,7 +14,7 @@ def seed_of(*key: int) -> int:
 
 @contextmanager
 def seeded(*key: int) -> Iterator[None]:
-    """Makes the draws of torch's CPU generator inside a function of ``key`` alone, and leaves its state as it was.
+    """Make the draws of torch's CPU generator inside a function of ``key`` alone, and leave its state as it was.
 
     >>> with seeded(0, 3):
     ...     first = torch.rand(1)
