@@ -1,10 +1,10 @@
 # make demo       install, and train on handwritten digits for 20 seconds; no download
 # make test       lint and all tests
 # make cifar10    the 10-minute CIFAR-10 run (DATA=folder for images of your own)
-# make bench      speed: five libraries, the data path, Lightning against a bare loop
-# make bench-accuracy    train the 10-minute recipe and its baseline, 3 seeds each, an hour (DATA=folder)
+# make bench      measure speed: five libraries, the data path, Lightning against a bare loop
+# make bench-accuracy    train the 10-minute recipe and its baseline with 3 seeds each, an hour (DATA=folder)
 # make bench-attention   compare all attention mechanisms, half an hour (DATA=folder to train on images)
-# make bench-explain     train, then score all maps of attention, half an hour (DATA=folder)
+# make bench-explain     train, then score all methods of maps, half an hour (DATA=folder)
 # make notebook   open the notebooks in Jupyter
 # make lint       ruff, and fix what it can
 # Each makes .venv first if it is missing, and repairs it if an install was interrupted or pyproject.toml changed.
@@ -37,18 +37,21 @@ bench: $(VENV)/installed-test
 	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/results_page.py
+	$(BIN)/python benchmarks/pages.py
 
-# Ten minutes a seed: three of ours, then three of timm's model with torchvision's loader.
+# Ten minutes for each seed: three with our recipe, then three with timm's model and torchvision's loader.
 bench-accuracy: $(VENV)/installed-test
 	$(if $(DATA),,$(error name a folder of images: make bench-accuracy DATA=data/cifar10-jpeg))
 	$(BIN)/python benchmarks/accuracy.py configs/cifar10_quick.yaml --data $(DATA)
 	$(BIN)/python benchmarks/baseline.py --data $(DATA)
 	$(BIN)/python benchmarks/results_page.py
+	$(BIN)/python benchmarks/pages.py
 
 bench-attention: $(VENV)/installed-train
 	$(BIN)/python benchmarks/attention.py $(if $(DATA),--data $(DATA))
+	$(BIN)/python benchmarks/pages.py
 
-# Trains what it needs: ten minutes on the images, three on the planted digits, then ten for the scores.
+# Trains both models first, ten minutes on the images and a few on the planted digits; the scores take ten more.
 bench-explain: $(VENV)/installed-test
 	$(if $(DATA),,$(error name a folder of images: make bench-explain DATA=data/cifar10-jpeg))
 	$(BIN)/python train.py fit --config configs/cifar10_quick.yaml --data ImageFolder --data.root $(DATA)
@@ -56,6 +59,7 @@ bench-explain: $(VENV)/installed-test
 	$(BIN)/python benchmarks/explanations.py --photos $(DATA)/test \
 		--checkpoint "$$(ls -t runs/cifar10_quick/*/checkpoints/last.ckpt | head -1)" \
 		--planted "$$(ls -t runs/planted_digits/*/checkpoints/last.ckpt | head -1)"
+	$(BIN)/python benchmarks/pages.py
 
 notebook: $(VENV)/installed-notebook
 	$(BIN)/jupyter lab notebooks

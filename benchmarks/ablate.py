@@ -1,16 +1,16 @@
-"""What each part of a recipe is worth: the recipe, and the recipe with one part changed, for as long.
+"""Ablation of a recipe: the recipe, and the recipe with one part changed, trained for the same time.
 
-The budget is steps and not seconds, so that two trainings can share the cores; a part that leaves out more patches than
-the recipe gets more of them, one that leaves out fewer gets less. The judge is one image in ten held out of the
-training images, never the test set. A cell is a recipe, a number of steps, a part and a seed; it is written to
-ablation.json and ablation.md as soon as the run ends, in the place of an older one. A part that changes nothing,
-because the recipe has it already, is passed over; a run that fails is one line on stderr, and the others go on.
+The budget is in steps and not in seconds, so that two trainings can share the cores; a part that drops more patches
+than the recipe gets more steps, one that drops fewer gets fewer. The measure is the accuracy on one image in ten, held
+out of the training images; the test set is not read. A cell is a recipe, a number of steps, a part and a seed; it is
+written to ablation.json and ablation.md as soon as the run ends, in place of an older one. A part that the recipe has
+already is skipped; a run that fails is one line on stderr, and the others continue.
 
     python benchmarks/ablate.py configs/cifar10_quick.yaml --data data/cifar10-jpeg --steps 1400 [--seeds 0 1]
         [--only "class token alone" ...] [--parallel 2] [--output benchmarks/results]
 
-What a part was worth that is taken out of the code again stands in a table of its own, with the last commit that has
-it, where the command above repeats it; `note_removed` moves it there.
+Parts that were removed from the code have a table of their own, with the last commit that has them; the command above
+repeats them there. `note_removed` moves a part to that table.
 """
 
 import argparse
@@ -24,8 +24,10 @@ from typing import Any
 
 import yaml
 from accuracy import arguments_of, mean, origins, values
-from records import RESULTS, commit, machine, markdown_table, plus_minus, write_cell, write_cells
+from records import RESULTS, command_line, commit, machine, plus_minus, write_cell, write_cells
 from training_runs import TrainingError, described, train
+
+from vit.markdown import markdown_table
 
 RECIPE = "the recipe"
 PARTS: dict[str, list[str]] = {
@@ -47,7 +49,7 @@ PARTS: dict[str, list[str]] = {
     "no qkv bias": ["--model.qkv_bias", "false"],
     "cosine decay": ["--model.decay", "cosine"],
 }
-# Time of a step on half of the patches, where one on all of them takes 1 (one thread, bfloat16, 65 tokens).
+# Time of a step on half of the patches over that of a step on all of them (one thread, bfloat16, 65 tokens).
 ON_HALF = 0.56
 ENDLESS = ["--trainer.max_time", "null", "--trainer.max_epochs=-1"]
 JUDGED = ["--data.val_fraction", "0.1", "--trainer.limit_test_batches", "0"]
@@ -55,17 +57,16 @@ KEPT = ("val_accuracy", "val_loss", "steps", "seed", "parameters", "precision", 
 
 REPORT = """# Recipes with one part changed
 
-As many steps each, more where a part leaves out patches and fewer where it takes them in; judged by the validation
-accuracy after the last one. The validation images, one in ten, are held out of the training images, and the test set is
-not touched. That a step for the class token alone takes less time is not made up for.
+The same number of steps each, but more for a part that drops more patches and fewer for one that drops fewer. The
+measure is the validation accuracy after the last step. The validation images, one in ten, are held out of the training
+images, and the test set is not read. Steps with the class token alone are faster, and get no more steps for it.
 "Difference": points of accuracy against the recipe under the same seed. ± is the sample standard deviation over seeds.
-One seed differs from the next by about a point, so that under one seed a difference of less than 2 points may be
-chance.
+Seeds differ by about a point, so that under one seed a difference of less than 2 points may be chance.
 """
 
 
 def section(recipe: str, steps: int, group: list[dict[str, Any]]) -> str:
-    """A recipe and its parts as Markdown, from what costs most to what gains most."""
+    """Return a recipe and its parts as Markdown, from the greatest loss to the greatest gain."""
     whole = {cell["seed"]: cell for cell in group if cell["part"] == RECIPE}
     parts: dict[str, list[dict[str, Any]]] = {}
     for cell in group:
@@ -86,7 +87,7 @@ def section(recipe: str, steps: int, group: list[dict[str, Any]]) -> str:
         for name, cells in order
     ]
     made = origins(parts.get(RECIPE, group[:1]))
-    return f"## {recipe}, {steps:,} steps\n\n{markdown_table(rows)}\n\n{made}\n"
+    return f"## {recipe}, {steps:,} steps\n\n{markdown_table(rows, right=list(rows[0])[2:-1])}\n\n{made}\n"
 
 
 def _points(cell: dict[str, Any], beside: dict[str, Any]) -> float:
@@ -94,7 +95,7 @@ def _points(cell: dict[str, Any], beside: dict[str, Any]) -> float:
 
 
 def removed(notes: list[dict[str, Any]]) -> str:
-    """What was tried and is no longer in the code, as Markdown."""
+    """Return the parts that are no longer in the code, as Markdown."""
     rows = [
         {
             "part": note["part"],
@@ -107,11 +108,11 @@ def removed(notes: list[dict[str, Any]]) -> str:
         }
         for note in sorted(notes, key=lambda note: statistics.mean(note["points"]))
     ]
-    return f"## Tried and removed\n\n{markdown_table(rows)}\n"
+    return f"## Tried and removed\n\n{markdown_table(rows, right=['difference'])}\n"
 
 
 def sections(cells: dict[str, Any]) -> list[str]:
-    """A section for each recipe and number of steps, and one for what was removed."""
+    """Return a section for each recipe and number of steps, and one for what was removed."""
     groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for cell in cells.values():
         if "note" not in cell:
@@ -121,19 +122,19 @@ def sections(cells: dict[str, Any]) -> list[str]:
 
 
 def report(cells: dict[str, Any]) -> str:
-    """All cells as Markdown."""
+    """Return all cells as Markdown."""
     return "\n".join([REPORT, *sections(cells)])
 
 
 def note_removed(part: str, path: Path = RESULTS / "ablation.json") -> None:
-    """Make one note of the cells of a part that is taken out of the code again, for each recipe and number of steps.
+    """Replace the cells of a part that is removed from the code by one note for each recipe and number of steps.
 
     Args:
-        part: The part.
+        part: The part's name.
         path: The results of the ablation.
 
     Raises:
-        ValueError: If a cell of the part has none of the recipe beside it, or is of no commit that one could check out.
+        ValueError: If the recipe has no cell under the same seed, or the part's cell has no clean commit.
     """
     cells = json.loads(path.read_text())
     notes: dict[str, Any] = {}
@@ -142,13 +143,13 @@ def note_removed(part: str, path: Path = RESULTS / "ablation.json") -> None:
             continue
         beside = cells.get(cell_name(cell | {"part": RECIPE}))
         if beside is None:
-            raise ValueError(f"{path} has {name!r} and no result of {RECIPE} under that seed: run ablate.py for it")
+            raise ValueError(f"{path} has {name!r}, but not {RECIPE} under that seed: run ablate.py for it")
         if not cell["commit"] or cell["commit"].endswith("-dirty"):
-            raise ValueError(f"{name!r} is of commit {cell['commit']!r}: commit the part, and run it again")
+            raise ValueError(f"{name!r} is from commit {cell['commit']!r}: commit the part, and run it again")
         first = {key: cell[key] for key in ("part", "recipe", "budget", "changed", "commit", "command")}
         first |= {"date": cell["machine"]["date"], "points": [], "seeds": []}
         title = f"removed: {cell['recipe']}, {cell['budget']} steps: {part}"
-        # Other seeds of it may have been noted before.
+        # A note of other seeds may exist already.
         note = notes.setdefault(title, cells.get(title, {"note": first}))["note"]
         note["points"].append(_points(cell, beside))
         note["seeds"].append(cell["seed"])
@@ -157,47 +158,46 @@ def note_removed(part: str, path: Path = RESULTS / "ablation.json") -> None:
 
 
 def cell_name(cell: dict[str, Any]) -> str:
-    """The name of a cell."""
+    """Return the name of a cell."""
     return f"{cell['recipe']}, {cell['budget']} steps: {cell['part']}, seed {cell['seed']}"
 
 
 def chosen_parts(config: str, data: Path | None, only: list[str] | None) -> dict[str, tuple[list[str], float]]:
-    """The parts to run by name, without those that the recipe has already: what they change, and their share of steps.
+    """Return the parts to run, without those that the recipe has already: arguments and factor of steps, by name.
 
     Raises:
-        ValueError: If train.py does not take the recipe.
+        ValueError: If train.py refuses the recipe.
     """
     unchanged = described(arguments_of(config, data, 0, []))
     if not unchanged:
-        raise ValueError(f"train.py does not take {config}: look at python train.py fit --config {config}")
+        raise ValueError(f"train.py refuses {config}: see the output of python train.py fit --config {config}")
     parts = {}
     for name, changed in ({RECIPE: []} | PARTS).items():
         if only and name not in only:
             continue
         settings = described(arguments_of(config, data, 0, changed))
         if changed and settings == unchanged:
-            print(f"{name}: so it is in {config}, passed over", file=sys.stderr)
+            print(f"{name}: skipped, {config} has it already", file=sys.stderr)
         else:
             parts[name] = changed, _time_of_step(unchanged) / _time_of_step(settings)
     return parts
 
 
 def _time_of_step(settings: str) -> float:
-    """Mean time of a step by the patches that are left out, where a step on all of them takes 1."""
+    """Return the mean time of a step over that of a step on all patches."""
     model = yaml.safe_load(settings)["model"]
     return 1 - model["patch_drop_until"] * (1 - ON_HALF) * model.get("patch_drop", 0.0) / 0.5
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train and write part by part, and print all cells there are."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Train and write part by part, and print all cells."""
+    parser = command_line(__doc__)
     parser.add_argument("config", help="the recipe, a file such as configs/cifar10_quick.yaml")
-    parser.add_argument("--data", type=Path, help="class folders of images, instead of the data that the recipe names")
+    parser.add_argument("--data", type=Path, help="class folders of images, instead of the recipe's data")
     parser.add_argument("--steps", type=int, required=True, help="steps of each training")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="(default: 0)")
     parser.add_argument("--only", nargs="+", choices=[RECIPE, *PARTS], metavar="NAME", help="parts (default: all)")
-    parser.add_argument("--parallel", type=int, default=1, help="trainings at a time; of one thread each from 2 on")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--parallel", type=int, default=1, help="trainings at a time; 2 or more have one thread each")
     options = parser.parse_args(arguments)
     path = options.output / "ablation.json"
     try:
@@ -208,7 +208,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         failed = run_all(pool, options, parts, path)
     finally:
-        pool.shutdown(cancel_futures=True)  # those that wait, after an interrupt
+        pool.shutdown(cancel_futures=True)  # after an interrupt, waiting trainings never start
     if path.exists():
         print(path.with_suffix(".md").read_text())
     if failed:
@@ -216,13 +216,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run_all(pool: Executor, options: argparse.Namespace, parts: dict[str, tuple[list[str], float]], path: Path) -> int:
-    """Train every part under every seed, write each cell, and return how many trainings failed."""
+    """Train every part under every seed, write each cell, and return the number of failed trainings."""
     recipe, failed = Path(options.config).stem, 0
     threads = 1 if options.parallel > 1 else None
     facts, at = machine() | ({"threads": threads} if threads else {}), commit()
     runs = {}
     for seed, (number, (name, (changed, share))) in itertools.product(options.seeds, enumerate(parts.items())):
-        # An experiment of its own: two runs that start at once would choose the same folder.
+        # An experiment of its own, since two runs that start at once would choose the same folder.
         apart = ["--experiment", f"ablation_{recipe}_{number}_{seed}"]
         steps = ["--trainer.max_steps", str(round(options.steps * share))]
         run = arguments_of(options.config, options.data, seed, [*ENDLESS, *steps, *JUDGED, *changed, *apart])

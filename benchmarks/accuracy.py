@@ -1,15 +1,14 @@
-"""How accurate a recipe is: the same training under several seeds, mean and spread.
+"""Accuracy of a recipe: mean and spread over trainings that differ in the seed.
 
-Each seed is one `python train.py fit --config RECIPE --seed_everything SEED` in a process of its own, and what counts
-is what its results.json says: the weights of the last step, on test images that are read once. A cell is a recipe, a
-device and a seed; it is written to accuracy.json and accuracy.md as soon as the run ends, in the place of an older one.
-A seed that fails is one line on stderr, and the next one goes on.
+Each seed is one `python train.py fit --config RECIPE --seed_everything SEED` in a process of its own. Its results.json
+has the accuracy of the weights of the last step on test images that are read once. A cell is a recipe, a device and a
+seed; it is written to accuracy.json and accuracy.md as soon as the run ends, in place of an older one. A seed that
+fails is one line on stderr, and the next one starts.
 
     python benchmarks/accuracy.py configs/cifar10_quick.yaml --data data/cifar10-jpeg [--seeds 0 1 2] [--name NAME]
         [--output benchmarks/results] [-- further arguments for train.py]
 """
 
-import argparse
 import json
 import re
 import statistics
@@ -18,14 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from records import RESULTS, commit, machine, markdown_table, place, plus_minus, write_cell
+from records import command_line, commit, commit_of, machine, place, plus_minus, write_cell
 from training_runs import TrainingError, train
+
+from vit.markdown import markdown_table
 
 KEPT = (
     *("test_accuracy", "test_accuracy_views", "test_views", "val_accuracy", "epochs", "steps", "seconds", "petaflop"),
     *("images_per_second", "parameters", "device", "precision", "seed", "data", "command"),
 )
-# Column of the tables: key in a cell, what it is multiplied by, format.
+# Column of the tables: key in a cell, factor, format.
 COLUMNS = {
     "test accuracy, %": ("test_accuracy", 100, ".2f"),
     "with views, %": ("test_accuracy_views", 100, ".2f"),
@@ -36,32 +37,38 @@ COLUMNS = {
     "images/s": ("images_per_second", 1, ",.0f"),
 }
 
+# A recipe may leave out what train.py has as its default: the training is the same.
+TRAINER_DEFAULTS = {"gradient_clip_val": 1.0}
+
 REPORT = """# Accuracy of whole trainings
 
-Each seed is a training of its own, judged by the weights of its last step on test images that are read once. "With
-views": logits averaged over views of a test image, such as its mirror image. petaFLOP: three forward passes of matrix
-products for each image seen. ± is the sample standard deviation over the seeds.
+Each seed is a training of its own. Its accuracy is that of the weights of the last step, on test images that are read
+once. "With views": logits averaged over views of a test image, such as its mirror image. petaFLOP: three forward passes
+of matrix products for each image seen. ± is the sample standard deviation over the seeds.
+"""
+PEER = """The timm row is not timm's best: it has the defaults of timm's model with AdamW, and a learning rate chosen
+from three. timm has Muon and patch dropping, too; a row with both is still to be measured.
 """
 
 
 def arguments_of(config: str, data: Path | None, seed: int, further: list[str]) -> list[str]:
-    """What follows `python train.py fit` in the training of one seed."""
+    """Return the arguments of `python train.py fit` for one seed."""
     images = ["--data", "ImageFolder", "--data.root", str(data)] if data else []
     return ["--config", config, "--seed_everything", str(seed), *images, *further]
 
 
 def cell_name(cell: dict[str, Any]) -> str:
-    """The name of a cell: recipe, device and seed."""
+    """Return the name of a cell: recipe, device and seed."""
     return f"{recipe_name(cell)}, seed {cell['seed']}"
 
 
 def recipe_name(cell: dict[str, Any]) -> str:
-    """A recipe and where it ran: "cifar10_quick, cpu"; seconds are not the same elsewhere, and so nothing else is."""
+    """Return recipe and device, such as "cifar10_quick, cpu": runs on two devices are not averaged."""
     return f"{cell['recipe']}, {cell['device'].split(',')[0]}"
 
 
 def recipes(cells: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The cells of each recipe, by its name."""
+    """Return the cells of each recipe, sorted by seed, by the recipe's name."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for cell in sorted(cells.values(), key=lambda cell: cell["seed"]):
         groups.setdefault(recipe_name(cell), []).append(cell)
@@ -69,54 +76,54 @@ def recipes(cells: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def values(group: list[dict[str, Any]], key: str, scale: float = 1.0) -> list[float]:
-    """A number of each cell that has it."""
+    """Return a number of each cell that has it."""
     return [scale * cell[key] for cell in group if cell.get(key) is not None]
 
 
 def mean(group: list[dict[str, Any]], key: str) -> float:
-    """The mean of a number over seeds; minus infinity where there is none."""
+    """Return the mean of a number over cells; minus infinity where no cell has it."""
     return statistics.mean(values(group, key) or [float("-inf")])
 
 
 def summary(group: list[dict[str, Any]]) -> dict[str, str]:
-    """Mean and spread of all columns over the seeds of a recipe."""
+    """Return mean and spread of all columns over the seeds of a recipe."""
     return {title: plus_minus(values(group, key, scale), form) for title, (key, scale, form) in COLUMNS.items()}
 
 
 def origins(group: list[dict[str, Any]]) -> str:
-    """The commands behind a recipe, which differ in the seed, the machines and the dates, as sentences."""
-    made = {}
+    """Return command, machine, dates and commit of a recipe as sentences, one for all seeds of the same command."""
+    dates: dict[tuple[str, str, str], set[str]] = {}
     for cell in group:
-        at = f", commit {cell['commit']}" if cell.get("commit") else ""
-        origin = unseeded(cell["command"]), place(cell["machine"]), at
-        made.setdefault(origin, set()).add(cell["machine"]["date"])
+        origin = unseeded(cell["command"]), place(cell["machine"]), commit_of(cell)
+        dates.setdefault(origin, set()).add(cell["machine"]["date"])
     return " ".join(
-        f"`{typed}` on {where}, {', '.join(sorted(dates))}{at}." for (typed, where, at), dates in made.items()
+        f"`{command}` on {where}, {', '.join(sorted(days))}, {at}." for (command, where, at), days in dates.items()
     )
 
 
 def unseeded(command: str) -> str:
-    """A command without the number of its seed, and without the name of its folder, where that may stand again."""
+    """Return a command with SEED in place of its number, and without the experiment's name."""
     return re.sub(r"(--seed_everything[= ])\S+", r"\g<1>SEED", re.sub(r" --experiment[= ]\S+", "", command))
 
 
 def check_comparable(path: Path, recipe: str, settings: dict[str, Any], facts: dict[str, Any]) -> None:
-    """Check that a mean over what is there under a recipe's name and what will be measured is one of equals.
+    """Check that the results there are under a recipe's name may be averaged with new ones.
 
     Args:
-        path: The results.
-        recipe: The name.
-        settings: What defines the training, but for its seed.
-        facts: The machine.
+        path: The file of results.
+        recipe: The recipe's name.
+        settings: All that defines the new training, except for its seed.
+        facts: The machine of the new training.
 
     Raises:
-        ValueError: If a result of that name is from another training, or from another machine without a GPU or with
-            the same one.
+        ValueError: If a result of that name is from another training, or from another machine on the same device.
     """
+    settings = _with_defaults(settings)
     for cell in json.loads(path.read_text()).values() if path.exists() else ():
         if cell["recipe"] != recipe:
             continue
-        pairs = [(cell["settings"][key], settings[key]) for key in settings]
+        before = _with_defaults(cell["settings"])
+        pairs = [(before[key], settings[key]) for key in settings]
         if cell["machine"]["gpu"] == facts["gpu"]:
             pairs.append((place(cell["machine"]), place(facts)))
         for older, newer in pairs:
@@ -127,15 +134,24 @@ def check_comparable(path: Path, recipe: str, settings: dict[str, Any], facts: d
                 )
 
 
+def _with_defaults(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings with those of the trainer that a config may leave out."""
+    config = settings.get("config")
+    if config is None:
+        return settings
+    return settings | {"config": config | {"trainer": TRAINER_DEFAULTS | config.get("trainer", {})}}
+
+
 def report(cells: dict[str, Any]) -> str:
-    """All cells as Markdown."""
+    """Return all cells as Markdown."""
     parts = [REPORT]
     for name, group in recipes(cells).items():
         rows = [{"seed": str(cell["seed"]), **summary([cell]), "date": cell["machine"]["date"]} for cell in group]
         if len(group) > 1:
             rows.append({"seed": "**mean**", **summary(group)})
         views = {cell["test_views"] for cell in group if cell.get("test_accuracy_views") is not None}
-        parts.append(f"## {name}\n\n{markdown_table(rows)}\n")
+        parts.append(f"## {name}\n\n{markdown_table(rows, right=COLUMNS)}\n")
+        parts += [PEER] if group[0].get("peer") else []
         parts.append("{parameters:,} parameters, {precision}, {data}.".format(**group[-1]))
         parts += [f"Views: {', '.join(sorted(views))}."] if views else []
         parts.append(f"{origins(group)}\n")
@@ -143,15 +159,14 @@ def report(cells: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train and write seed by seed, and print all cells there are."""
+    """Train and write seed by seed, and print all cells."""
     typed = sys.argv[1:] if arguments is None else arguments
     ours = typed.index("--") if "--" in typed else len(typed)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("config", help="the recipe, a file such as configs/cifar10_quick.yaml")
-    parser.add_argument("--data", type=Path, help="class folders of images, instead of the data that the recipe names")
+    parser.add_argument("--data", type=Path, help="class folders of images, instead of the recipe's data")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="(default: 0 1 2)")
-    parser.add_argument("--name", help="what to call the recipe (default: the name of its file)")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--name", help="name of the recipe in the results (default: that of its file)")
     options = parser.parse_args(typed[:ours])
     recipe, further = options.name or Path(options.config).stem, typed[ours + 1 :]
     path, failed = options.output / "accuracy.json", 0
@@ -165,7 +180,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (OSError, ValueError) as error:
         parser.error(str(error))
     for seed in options.seeds:
-        before = machine()
+        before = {"machine": machine(), "commit": commit()}
         try:
             results = train(f"{recipe} seed {seed}", arguments_of(options.config, options.data, seed, further))
         except TrainingError as error:
@@ -173,7 +188,7 @@ def main(arguments: list[str] | None = None) -> None:
             failed += 1
             continue
         cell = {"recipe": recipe, "settings": settings} | {key: results[key] for key in KEPT if key in results}
-        write_cell(path, cell_name(cell), cell | {"machine": before, "commit": commit()}, report)
+        write_cell(path, cell_name(cell), cell | before, report)
     if path.exists():
         print(path.with_suffix(".md").read_text())
     if failed:

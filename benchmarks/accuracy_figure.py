@@ -1,4 +1,4 @@
-"""The plot of results_page.py: test accuracy against the floating-point operations of the training."""
+"""The plot of results_page.py: test accuracy against the petaFLOP of the training."""
 
 import statistics
 from pathlib import Path
@@ -6,36 +6,34 @@ from typing import Any
 
 import numpy as np
 from accuracy import mean, values
-from labels import label_points
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from point_labels import label_points
 
-# Okabe and Ito's palette: told apart by colour-blind readers. Kind of a point: colour, marker, name in the legend.
+from vit.plotting import BLUE, GREEN, GREY, ORANGE, plot_style
+
+# Kind of a point: colour, marker, name in the legend.
 KINDS = {
-    "measured": ("#0072B2", "o", "ours, mean and deviation over seeds"),
-    "peer": ("#009E73", "s", "other libraries, measured beside ours"),
-    "pure": ("#D55E00", "D", "published, plain ViT"),
-    "other": ("#8a8a8a", "^", "published, hybrids and convolutional"),
+    "measured": (BLUE, "o", "ours, mean and deviation over seeds"),
+    "peer": (GREEN, "s", "other libraries, measured beside ours"),
+    "pure": (ORANGE, "D", "published, plain ViT"),
+    "other": (GREY, "^", "published, hybrids and convolutional"),
 }
 ACCURACIES = [20, 40, 50, 60, 70, 75, 80, 85, 90, 92, 94, 95, 96, 97, 98, 99]
 
 
 def measured_points(groups: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """A point for each recipe that was trained and tested: name, kind, accuracy with its spread, petaFLOP."""
+    """Return a point for each recipe that was trained and tested: name, kind, accuracy with its spread, petaFLOP."""
     known = {
         name: group for name, group in groups.items() if values(group, "test_accuracy") and mean(group, "petaflop") > 0
     }
-    recipes = [group[0]["recipe"] for group in known.values()]
-    short = [recipe.split(",")[0] for recipe in recipes]
+    short = [group[0]["recipe"].split(",")[0] for group in known.values()]
     points = []
-    for (name, group), *labels in zip(known.items(), short, recipes, strict=True):
+    for (name, group), recipe in zip(known.items(), short, strict=True):
         accuracies = values(group, "test_accuracy", 100)
         points.append(
             {
-                # The shortest that no other has.
-                "name": next(
-                    (own for own, of_all in zip(labels, (short, recipes), strict=True) if of_all.count(own) == 1), name
-                ),
+                "name": recipe if short.count(recipe) == 1 else name,
                 "kind": "peer" if group[0].get("peer") else "measured",
                 "accuracy": statistics.mean(accuracies),
                 "deviation": statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0,
@@ -45,9 +43,10 @@ def measured_points(groups: dict[str, list[dict[str, Any]]]) -> list[dict[str, A
     return points
 
 
+@plot_style
 def draw_accuracy(points: list[dict[str, Any]], path: Path) -> Figure:
-    """Test accuracy, on a scale on which halving the mistakes is always the same step, against petaFLOP."""
-    figure = Figure(figsize=(10, 6.6), layout="constrained")
+    """Draw test accuracy against petaFLOP, on a scale on which each halving of the error is the same step."""
+    figure = Figure(figsize=(10, 6.6))
     axes = figure.subplots()
     _scales(axes, points)
     places, styles, ends = {}, {}, []
@@ -66,20 +65,20 @@ def draw_accuracy(points: list[dict[str, Any]], path: Path) -> Figure:
             middles, accuracies = [_middle(point) for point in chosen], [point["accuracy"] for point in chosen]
             size = 30 if kind == "other" else 55
             axes.scatter(middles, accuracies, color=color, marker=marker, s=size, lw=0, label=label, zorder=3)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(loc="lower right")
     label_points(axes, places, styles, ends)
-    figure.savefig(path, dpi=160)
+    figure.savefig(path)
     return figure
 
 
 def _middle(point: dict[str, Any]) -> float:
-    """Where a point lies between the bounds of its petaFLOP."""
+    """Return the geometric mean of the bounds of a point's petaFLOP."""
     low, high = point["petaflop"]
     return (low * high) ** 0.5
 
 
 def _scales(axes: Axes, points: list[dict[str, Any]]) -> None:
-    """Logarithmic axes around all points, in petaFLOP and in mistakes, with readable ticks and a quiet grid."""
+    """Set logarithmic axes around all points, in petaFLOP and in errors."""
     low, high = (choose(point["accuracy"] for point in points) for choose in (min, max))
     axes.set_yscale("function", functions=(_from_accuracy, _to_accuracy))
     axes.set_ylim(_to_accuracy(_from_accuracy(low) - 0.12), _to_accuracy(_from_accuracy(high) + 0.12))
@@ -89,10 +88,8 @@ def _scales(axes: Axes, points: list[dict[str, Any]]) -> None:
     axes.set(xscale="log", xlim=(least / 3, 6 * most), xlabel="petaFLOP of training", ylabel="test accuracy, %")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axes.minorticks_off()
-    axes.set_title("CIFAR-10 from scratch: accuracy and what it costs", loc="left")
-    axes.grid(color="#e5e5e5", lw=0.6)
+    axes.set_title("CIFAR-10 from scratch: test accuracy against compute", loc="left")
     axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _from_accuracy(accuracy: np.ndarray | float) -> np.ndarray | float:

@@ -1,7 +1,7 @@
 """Time and memory of one attention layer with each mechanism: 64 channels, 2 heads, batch 1, float32.
 
-Forward and backward, interleaved over the mechanisms; what would take too much time or memory is left out. The peak of
-memory is that of a process of its own:
+Forward and backward, interleaved over the mechanisms; a length that would take too much time or memory is left out.
+The peak of memory is measured in a process of its own:
 
     python benchmarks/attention_cost.py NAME TOKENS
 """
@@ -26,7 +26,7 @@ LONGEST_SECONDS = 60.0
 
 
 def costs(names: list[str], tokens: int, rounds: int, before: dict[str, Any]) -> dict[str, Any]:
-    """Time and memory of mechanisms at one length, by name; None where it takes too much of either.
+    """Return time and memory of mechanisms at one length, by name; None where either would be too much.
 
     Args:
         names: The mechanisms.
@@ -41,7 +41,7 @@ def costs(names: list[str], tokens: int, rounds: int, before: dict[str, Any]) ->
     for done in range(rounds + 1):
         if done > 3 and time.monotonic() - start > LONGEST_SECONDS:
             break
-        for name in affordable:  # in turn, so that all see the same weather on a shared machine
+        for name in affordable:  # in turn: the speed of a shared machine changes
             times[name].append(seconds(*layers[name]))
     result: dict[str, Any] = dict.fromkeys(names)
     for name in affordable:
@@ -61,14 +61,14 @@ def costs(names: list[str], tokens: int, rounds: int, before: dict[str, Any]) ->
 
 
 def layer(name: str, tokens: int) -> tuple[MultiHeadAttention, torch.Tensor, tuple[int, int]]:
-    """An attention layer with the mechanism's default options, a sequence for it, and its grid."""
+    """Return an attention layer with the mechanism's default options, a sequence for it, and its grid."""
     grid = (math.isqrt(tokens), math.isqrt(tokens))
     attention = MultiHeadAttention(EMBED_DIM, NUM_HEADS, mechanism=name, grid_size=grid).to(DEVICE)
     return attention, torch.randn(1, tokens, EMBED_DIM, requires_grad=True, device=DEVICE), grid
 
 
 def seconds(attention: MultiHeadAttention, x: torch.Tensor, grid: tuple[int, int]) -> tuple[float, float]:
-    """Seconds of a forward pass without gradients, and of a forward and backward pass."""
+    """Return the seconds of a forward pass without gradients, and of a forward and backward pass."""
     start = _now()
     with torch.no_grad():
         attention(x, grid=grid)
@@ -78,8 +78,8 @@ def seconds(attention: MultiHeadAttention, x: torch.Tensor, grid: tuple[int, int
 
 
 def peak_bytes(name: str, tokens: int) -> dict[str, int]:
-    """Peak memory of the two passes, beyond what the process held before; to be called once in a process."""
-    seconds(*layer(name, 64))  # libraries take what they need
+    """Return the peak memory of the two passes beyond what the process held before; call it once in a process."""
+    seconds(*layer(name, 64))  # libraries allocate their own memory first
     attention, x, grid = layer(name, tokens)
     before = _peak_since_start()
     with torch.no_grad():
@@ -90,7 +90,7 @@ def peak_bytes(name: str, tokens: int) -> dict[str, int]:
 
 
 def _affordable(name: str, tokens: int, before: dict[str, Any]) -> bool:
-    """Whether growth with the square of the length since the last measurement stays within time and memory."""
+    """Return whether time and memory suffice if both grow with the square of the length."""
     if not before:
         return True
     last_tokens, last = list(before.items())[-1]
@@ -112,7 +112,7 @@ def _peak_since_start() -> int:
     if DEVICE.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     else:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak becomes what is held now
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the current use
     return _peak()
 
 

@@ -1,21 +1,22 @@
-"""What the same minutes give to timm's Vision Transformer, torchvision's loader and AdamW: the row beside our recipes.
+"""Baseline of the ten-minute recipe: as many minutes for timm's Vision Transformer, torchvision's loader and AdamW.
 
-What a careful user of these libraries writes: the model of configs/cifar10_quick.yaml (96 channels, 6 blocks) from
-timm, JPEG files read by torchvision's ImageFolder and DataLoader with two workers, crop and flip on PIL images, AdamW
-with warm-up and a cosine that the clock drives to zero, label smoothing, gradients clipped, bfloat16 where the hardware
-gains by it. timm's fused attention is off where its backward pass is the slower one, in bfloat16 on CPUs. As in our
-recipe, 4 % of each class of DATA/train are held out and the model trains on the rest; it does not validate on the way,
-which leaves it a little more time. The clock starts when the workers are asked for the first batch. The images of
-DATA/test are read once, at the end. Cells go to accuracy.json, beside those of accuracy.py, as soon as a seed is done.
+The model has the size of configs/cifar10_quick.yaml (96 channels, 6 blocks) and timm's defaults. torchvision's
+ImageFolder and DataLoader read JPEG files with two workers, crop and flip are on PIL images, AdamW has a warm-up and a
+cosine that the clock drives to zero, with label smoothing, clipped gradients, and bfloat16 where the hardware is faster
+with it. timm's fused attention is off where its backward pass is slower, in bfloat16 on CPUs. This is not timm's best:
+timm has Muon and patch dropping, too.
+
+As in our recipe, 4 % of each class of DATA/train are held out. There is no validation between epochs, so that a little
+more time is left to train. The clock starts with the request for the first batch. The images of DATA/test are read
+once, at the end. Cells go to accuracy.json, beside those of accuracy.py, as soon as a seed is done.
 
     python benchmarks/baseline.py --data data/cifar10-jpeg [--minutes 10] [--lr 1e-3] [--seeds 0 1 2]
         [--output benchmarks/results]
 
-The learning rate is the best of 1e-3, 2e-3 and 4e-3 on the validation images after 3 minutes of training on 2 CPU cores
-(51.2, 51.1 and 40.0 %; --minutes 3 --seeds 0 --lr RATE, 2026-11-21).
+The learning rate is the best of 1e-3, 2e-3 and 4e-3 on the validation images after 3 minutes of training on 2 CPU
+cores (--minutes 3 --seeds 0 --lr RATE, 2026-11-21).
 """
 
-import argparse
 import itertools
 import sys
 import time
@@ -26,7 +27,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from accuracy import cell_name, check_comparable, report
-from records import RESULTS, command, commit, machine, write_cell
+from records import command_line, machine, provenance, write_cell
 from side_by_side import DEVICE, autocast
 from timm.models.vision_transformer import VisionTransformer
 from timm.optim import param_groups_weight_decay
@@ -35,7 +36,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision import datasets, transforms
 
 from vit.data.cifar import CIFAR10
-from vit.data.split import SPLIT_SEED, stratified_split
+from vit.data.split import stratified_split
 from vit.training.cli import fastest_precision
 from vit.training.flop import forward_flop
 from vit.training.schedule import learning_rate_factor
@@ -48,7 +49,7 @@ WEIGHT_DECAY, WARMUP, LABEL_SMOOTHING, CLIP = 0.05, 0.05, 0.1, 1.0
 
 
 def make_model(dtype: torch.dtype) -> nn.Module:
-    """A Vision Transformer of timm of the size of configs/cifar10_quick.yaml, with the attention that is fastest."""
+    """Return timm's Vision Transformer in the size of configs/cifar10_quick.yaml, with its fastest attention."""
     model = VisionTransformer(
         img_size=32, patch_size=4, embed_dim=96, depth=6, num_heads=3, mlp_ratio=2.0, num_classes=CIFAR10.num_classes
     )
@@ -59,12 +60,12 @@ def make_model(dtype: torch.dtype) -> nn.Module:
 
 
 def image_sets(root: Path) -> dict[str, Dataset]:
-    """The images of the folder: "train" with augmentation, "val" held out of it, "test"."""
+    """Return the images of a folder: "train" with augmentation, "val" held out of it, and "test"."""
     numbers = [transforms.ToTensor(), transforms.Normalize(CIFAR10.mean, CIFAR10.std)]
     plain = transforms.Compose(numbers)
     augmented = transforms.Compose([transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(), *numbers])
     train = datasets.ImageFolder(root / "train", augmented)
-    kept, held_out = stratified_split(torch.tensor(train.targets), VAL_FRACTION, SPLIT_SEED)
+    kept, held_out = stratified_split(torch.tensor(train.targets), VAL_FRACTION)
     return {
         "train": Subset(train, kept.tolist()),
         "val": Subset(datasets.ImageFolder(root / "train", plain), held_out.tolist()),
@@ -73,7 +74,7 @@ def image_sets(root: Path) -> dict[str, Dataset]:
 
 
 def epochs(train: Dataset) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches on the device, epoch after epoch."""
+    """Yield batches on the device, epoch after epoch."""
     loader = DataLoader(
         train,
         batch_size=BATCH,
@@ -89,7 +90,7 @@ def epochs(train: Dataset) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def train(model: nn.Module, images: Dataset, seconds: float, dtype: torch.dtype, rate: float) -> dict[str, Any]:
-    """Train until the time is over, with this peak learning rate."""
+    """Train for some seconds with a peak learning rate, and return epochs, steps and speed."""
     groups = param_groups_weight_decay(model, WEIGHT_DECAY, model.no_weight_decay())
     optimizer = torch.optim.AdamW(groups, lr=rate, fused=True)
     model.train()
@@ -122,7 +123,7 @@ def train(model: nn.Module, images: Dataset, seconds: float, dtype: torch.dtype,
 
 @torch.no_grad()
 def accuracies(model: nn.Module, images: Dataset, dtype: torch.dtype) -> tuple[float, float]:
-    """Accuracy on images as they are, and with logits averaged over them and their mirror images."""
+    """Return the accuracy on images, and that of logits averaged over images and their mirror images."""
     model.eval()
     correct = torch.zeros(2, dtype=torch.long, device=DEVICE)
     for batch, labels in DataLoader(images, batch_size=512, num_workers=WORKERS):
@@ -135,7 +136,7 @@ def accuracies(model: nn.Module, images: Dataset, dtype: torch.dtype) -> tuple[f
 
 
 def measure(data: Path, minutes: float, rate: float, seed: int) -> dict[str, Any]:
-    """What a training from a seed reaches, and how: train, then test."""
+    """Train from a seed, then test, and return the numbers."""
     torch.manual_seed(seed)
     precision = fastest_precision("auto")
     dtype = torch.bfloat16 if precision == "bf16-mixed" else torch.float32
@@ -155,13 +156,12 @@ def measure(data: Path, minutes: float, rate: float, seed: int) -> dict[str, Any
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train and write seed by seed, and print all cells there are."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Train and write seed by seed, and print all cells."""
+    parser = command_line(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with train/CLASS/*.jpg and test/CLASS/*.jpg")
     parser.add_argument("--minutes", type=float, default=10.0, help="minutes of training (default: 10)")
     parser.add_argument("--lr", type=float, default=1e-3, help="peak learning rate (default: 0.001)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="(default: 0 1 2)")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     options = parser.parse_args(arguments)
     if missing := [part for part in ("train", "test") if not (options.data / part).is_dir()]:
         parser.error(f"no folder {options.data / missing[0]}: --data names a folder with train/ and test/ in it")
@@ -172,12 +172,11 @@ def main(arguments: list[str] | None = None) -> None:
     except ValueError as error:
         parser.error(str(error))
     for seed in options.seeds:
-        facts = machine()
+        made = provenance()
         cell = {"recipe": recipe, "peer": True, "settings": settings, "data": f"ImageFolder {options.data}"}
         cell |= measure(options.data, options.minutes, options.lr, seed)
-        cell |= {"device": facts["gpu"] or f"{DEVICE.type}, {facts['threads']} threads"}
-        cell |= {"command": command(), "machine": facts, "commit": commit()}
-        write_cell(path, cell_name(cell), cell, report)
+        cell |= {"device": made["machine"]["gpu"] or f"{DEVICE.type}, {made['machine']['threads']} threads"}
+        write_cell(path, cell_name(cell), cell | made, report)
     print(path.with_suffix(".md").read_text())
 
 

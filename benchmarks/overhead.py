@@ -1,13 +1,13 @@
-"""How much of the training in an epoch is not forward, backward and step.
+"""Overhead of training through Lightning: the share of an epoch that is not forward, backward and step.
 
 Trains the same model at the same batch size twice, in alternating rounds in one process: through Lightning with
-the data path, augmentation, logging and callbacks of a real run, and in a bare loop on one fixed batch. A cell is a
-precision and a device; it is written to overhead.json and overhead.md, in the place of an older one.
+the data path, augmentation, logging and callbacks of a real run, and in a bare loop on one fixed batch. Validation and
+checkpoints are left out of both. A cell is a precision and a device; it is written to overhead.json and overhead.md, in
+place of an older one.
 
-    python benchmarks/overhead.py [--rounds 5] [--batches 40] [--output benchmarks/results]
+    python benchmarks/overhead.py [--rounds 5] [--batches 48] [--output benchmarks/results]
 """
 
-import argparse
 import sys
 import tempfile
 import time
@@ -18,17 +18,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from lightning import Callback, Trainer
-from records import RESULTS, command, machine, made, markdown_table, write_cell
+from records import command_line, comparison, provenance, write_cell
 from side_by_side import DEVICE, compared, spread, synchronise
 from torch import Tensor
 
 from vit.data.loader import MemoryLoader
 from vit.data.module import ImageDataModule, ImageSet
 from vit.training import ViTClassifier
-from vit.training.callbacks import SeededSteps, StopAtNaN
 from vit.training.cli import fastest_precision
 from vit.training.optimizer import make_optimizer
 from vit.training.record import RunRecord
+from vit.training.seeded_steps import SeededSteps
+from vit.training.stop_at_nan import StopAtNaN
 
 BATCH = 128
 MODEL = {"embed_dim": 96, "depth": 6, "num_heads": 3, "mlp_ratio": 2.0, "pool": "cls+mean"}
@@ -37,30 +38,30 @@ AUGMENTATION = {"crop_padding": 4, "flip": True}
 REPORT = """# Training through Lightning against a bare loop
 
 The model of configs/cifar10_quick.yaml on all patches, AdamW, batches of 128: through Lightning with data path,
-augmentation, logging and callbacks, but without the validation and the checkpoints between epochs; and in a loop of
-forward, backward and step on one fixed batch. They take turns in one process; numbers are medians over the rounds, with
-quartiles.
+augmentation, logging and callbacks, and in a loop of forward, backward and step on one fixed batch. Validation and
+checkpoints are left out of the measurement, and a real run has both between its epochs. The two take turns in one
+process; numbers are medians over the rounds, with quartiles.
 """
 
 
 class RandomImages(ImageDataModule):
-    """Noise in the shape of CIFAR-10, in memory; what is in the pixels does not change the speed."""
+    """Noise in the shape of CIFAR-10, in memory; the speed does not depend on the pixels."""
 
     num_classes, image_size, in_channels = 10, (32, 32), 3
 
     def load_sets(self) -> dict[str, ImageSet]:
-        """50,000 training images."""
+        """Return 50,000 training images."""
         images = torch.randint(0, 256, (50_000, 3, 32, 32), dtype=torch.uint8)
         return {"train": ImageSet(images, torch.randint(0, 10, (50_000,)))}
 
 
 class Clock(Callback):
-    """Seconds from the end of the third batch to the end of the last: what every batch of a long epoch costs."""
+    """Measures the seconds from the end of the third batch to the end of the last."""
 
     WARM_UP = 3
 
     def on_train_batch_end(self, trainer: Trainer, module: ViTClassifier, *args: object) -> None:
-        """Start and stop, each when the device has done what it was given."""
+        """Start after the warm-up and stop at the last batch, each when the device has done its work."""
         if trainer.global_step in (self.WARM_UP, trainer.max_steps):
             synchronise(DEVICE)
         if trainer.global_step == self.WARM_UP:
@@ -69,7 +70,7 @@ class Clock(Callback):
 
 
 def through_lightning(batches: int, precision: str) -> float:
-    """Images per second through Lightning."""
+    """Return the images per second through Lightning."""
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
         return _fit(batches, precision, Path(folder))
 
@@ -97,7 +98,7 @@ def _fit(batches: int, precision: str, folder: Path) -> float:
 
 
 def bare_loop(batches: int, precision: str) -> float:
-    """Images per second of forward, backward and step on one batch."""
+    """Return the images per second of forward, backward and step on one batch."""
     model = ViTClassifier(mean=[0.5] * 3, std=[0.25] * 3, **MODEL)
     model.to(DEVICE)
     optimizer = make_optimizer("adamw", model.vit, 1e-3, 0.05, (0.9, 0.99))
@@ -125,31 +126,30 @@ def _fixed_batch() -> tuple[Tensor, Tensor]:
 
 
 def report(cells: dict[str, Any]) -> str:
-    """All cells as Markdown."""
-    parts = [REPORT]
-    for name, cell in cells.items():
-        parts.append(f"## {name}\n\n{cell['rounds']} rounds of {cell['batches']} batches. {made(cell)}\n")
-        readable = [
-            {
-                "training": who,
-                "images per second": spread(row["images_per_second"], ",.0f"),
-                "against the bare loop": spread(row["against_best_peer"], ".3f"),
-            }
-            for who, row in cell["rows"].items()
-        ]
-        parts.append(markdown_table(readable) + "\n")
-    return "\n".join(parts)
+    """Return all cells as Markdown."""
+    return comparison(REPORT, cells, _settings, _readable)
+
+
+def _settings(cell: dict[str, Any]) -> str:
+    return f"{cell['rounds']} rounds of {cell['batches']} batches."
+
+
+def _readable(training: str, row: dict[str, Any]) -> dict[str, str]:
+    return {
+        "training": training,
+        "images per second": spread(row["images_per_second"], ",.0f"),
+        "against the bare loop": spread(row["against_best_peer"], ".3f"),
+    }
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Alternate the two, write and print what came out."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Measure both in turn, write the cell, and print all cells."""
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="pairs of measurements")
     parser.add_argument("--batches", type=int, default=48, help="batches of 128 images per measurement")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     options = parser.parse_args(arguments)
     precision = fastest_precision("auto")
-    cell: dict[str, Any] = {"command": command(), "machine": machine()}
+    cell = provenance()
     speeds: dict[str, list[float]] = {"Lightning": [], "bare loop": []}
     measures = {"Lightning": through_lightning, "bare loop": bare_loop}
     for turn in range(options.rounds):

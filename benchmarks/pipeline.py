@@ -1,28 +1,26 @@
 """From images in memory to normalised, augmented batches: images per second of our data path and of torchvision's.
 
-Ours gathers and augments sixteen batches at a time. torchvision's usual path takes image by image: a dataset that turns
-a row of an array into a PIL image, as torchvision.datasets.CIFAR10 does, transforms, and a DataLoader with and without
-worker processes; a second baseline is its v2 transforms on tensors. All take turns in one process, on noise in the
-shape of CIFAR-10. A cell is an augmentation and a device; it is written to pipeline.json and pipeline.md as soon as it
-is measured, in the place of an older one.
+Ours gathers and augments sixteen batches at a time. torchvision's usual path transforms image by image: a dataset that
+turns a row of an array into a PIL image, as torchvision.datasets.CIFAR10 does, and a DataLoader with and without worker
+processes; a second baseline has its v2 transforms on tensors. All take turns in one process, on noise in the shape of
+CIFAR-10. A cell is an augmentation and a device; it is written to pipeline.json and pipeline.md as soon as it is
+measured, in place of an older one.
 
     python benchmarks/pipeline.py [--images 50000] [--rounds 15] [--output benchmarks/results]
 """
 
-import argparse
 import itertools
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from einops import rearrange
 from PIL import Image
-from records import RESULTS, command, machine, made, markdown_table, write_cell
+from records import command_line, comparison, provenance, write_cell
 from side_by_side import DEVICE, compared, interleaved, repeated, spread
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -36,8 +34,8 @@ from vit.data.sampler import BatchSampler
 
 BATCH = 128
 BATCHES = 40  # of one timed call
-LONGER = 10  # times as many of ours, or they would be over in 25 ms
-PAUSE = 0.5  # seconds in which the workers of one path fill their queues and come to rest before the next has its turn
+LONGER = 10  # times as many batches of ours, which would otherwise take only 25 ms
+PAUSE = 0.5  # seconds before each turn, in which the workers of the path before fill their queues and stop
 PREFETCH = 2  # batches that each worker prepares ahead, PyTorch's default
 POLICIES = {"crop and flip": "none", "crop, flip and RandAugment": "randaugment"}
 
@@ -46,13 +44,13 @@ REPORT = """# From images in memory to augmented, normalised batches
 32x32 images in batches of 128, shifted by up to 4 pixels over a reflected border and mirrored; RandAugment with two
 operations of magnitude 9. Our path augments sixteen batches at a time on the device, torchvision's image by image, as
 PIL images or (v2) as tensors. All take turns in one process, and numbers are medians over the rounds, with quartiles.
-Workers have started before, and what they prepared while others had their turn is not counted. "Against the best of
-torchvision": speed as a multiple of that of its fastest path in the same round.
+Starting the workers is not timed, and batches that they prepared during the turns of others are not counted. "Against
+the best of torchvision": speed as a multiple of that of its fastest path in the same round.
 """
 
 
 class ImagesInMemory(Dataset):
-    """Images and their classes, one by one: what torchvision.datasets.CIFAR10 does, whose files are not needed here.
+    """A dataset of images in memory that does what torchvision.datasets.CIFAR10 does, without its files.
 
     Args:
         images: An array or tensor of images.
@@ -64,16 +62,16 @@ class ImagesInMemory(Dataset):
         self.images, self.labels, self.transform = images, labels, transform
 
     def __len__(self) -> int:
-        """Number of images."""
+        """Return the number of images."""
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        """A transformed image and its class."""
+        """Return a transformed image and its class."""
         return self.transform(self.images[index]), self.labels[index]
 
 
 def pil_transform(policy: str) -> Callable[[Any], Tensor]:
-    """The usual transforms of torchvision, from a row of the array on."""
+    """Return the usual transforms of torchvision, from a row of the array on."""
     steps = [Image.fromarray, transforms.RandomCrop(32, padding=4, padding_mode="reflect")]
     steps += [transforms.RandomHorizontalFlip()]
     steps += [transforms.RandAugment(num_ops=2, magnitude=9)] if policy == "randaugment" else []
@@ -81,14 +79,14 @@ def pil_transform(policy: str) -> Callable[[Any], Tensor]:
 
 
 def tensor_transform(policy: str) -> Callable[[Tensor], Tensor]:
-    """The same from torchvision's second version, on uint8 tensors."""
+    """Return the same transforms of torchvision's v2, on uint8 tensors."""
     steps = [v2.RandomCrop(32, padding=4, padding_mode="reflect"), v2.RandomHorizontalFlip()]
     steps += [v2.RandAugment(num_ops=2, magnitude=9)] if policy == "randaugment" else []
     return v2.Compose([*steps, v2.ToDtype(torch.float32, scale=True), v2.Normalize(CIFAR10.mean, CIFAR10.std)])
 
 
 def torchvision_batches(dataset: Dataset, workers: int, device: torch.device) -> Iterator[Tensor]:
-    """Batches on the device, epoch after epoch; as ours, without the incomplete batch at the end of each."""
+    """Yield batches on the device, epoch after epoch; like ours, without the incomplete last batch of each."""
     loader = DataLoader(
         dataset,
         batch_size=BATCH,
@@ -105,7 +103,7 @@ def torchvision_batches(dataset: Dataset, workers: int, device: torch.device) ->
 
 
 def our_batches(images: Tensor, labels: Tensor, policy: str, device: torch.device) -> Iterator[Tensor]:
-    """Batches as the model in a ``vit.training.ViTClassifier`` gets them, epoch after epoch."""
+    """Yield batches as the model in a ``vit.training.ViTClassifier`` gets them, epoch after epoch."""
     sampler = BatchSampler(len(images), BATCH, shuffle=True)
     augment = Augment(CIFAR10.num_classes, crop_padding=4, flip=True, policy=policy)
     loader = MemoryLoader(images, labels, sampler, augment, device)
@@ -119,7 +117,7 @@ def our_batches(images: Tensor, labels: Tensor, policy: str, device: torch.devic
 def measure(
     images: Tensor, policy: str, rounds: int, batches: int, worker_counts: Sequence[int], device: torch.device
 ) -> dict[str, Any]:
-    """One cell: images per second of every path, from uint8 images (N, 3, 32, 32) on."""
+    """Return one cell: images per second of every path, from uint8 images (N, 3, 32, 32) on."""
     labels = torch.randint(CIFAR10.num_classes, (len(images),))
     rows = rearrange(images, "n c h w -> n h w c").contiguous().numpy()
     datasets = {
@@ -150,40 +148,37 @@ def measure(
 
 
 def report(cells: dict[str, Any]) -> str:
-    """All cells as Markdown."""
-    parts = [REPORT]
-    for name, cell in cells.items():
-        parts.append(f"## {name}\n")
-        parts.append(f"{cell['images']:,} images, {cell['rounds']} rounds of {cell['batches']} batches.")
-        parts.append(made(cell) + "\n")
-        readable = [
-            {
-                "path": path,
-                "images per second": spread(row["images_per_second"], ",.0f"),
-                "against the best of torchvision": spread(row["against_best_peer"], ".2f"),
-            }
-            for path, row in cell["rows"].items()
-        ]
-        parts.append(markdown_table(readable) + "\n")
-    return "\n".join(parts)
+    """Return all cells as Markdown."""
+    return comparison(REPORT, cells, _settings, _readable)
+
+
+def _settings(cell: dict[str, Any]) -> str:
+    return f"{cell['images']:,} images, {cell['rounds']} rounds of {cell['batches']} batches."
+
+
+def _readable(path: str, row: dict[str, Any]) -> dict[str, str]:
+    return {
+        "path": path,
+        "images per second": spread(row["images_per_second"], ",.0f"),
+        "against the best of torchvision": spread(row["against_best_peer"], ".2f"),
+    }
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure and write cell by cell, and print all cells there are."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Measure and write cell by cell, and print all cells."""
+    parser = command_line(__doc__)
     parser.add_argument("--images", type=int, default=50_000, help="images in memory (default: 50,000)")
     parser.add_argument("--rounds", type=int, default=15, help="timed calls of each path (default: 15)")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     options = parser.parse_args(arguments)
     if options.images < BATCH:
         parser.error(f"--images ({options.images}) must be at least one batch ({BATCH})")
-    provenance = {"command": command(), "machine": machine()}
+    made = provenance()
     path = options.output / "pipeline.json"
     images = torch.randint(256, (options.images, 3, 32, 32), dtype=torch.uint8)
     for name, policy in POLICIES.items():
         cell = measure(images, policy, options.rounds, BATCHES, (0, os.cpu_count() or 1), DEVICE)
         print(f"{name}: done", file=sys.stderr)
-        write_cell(path, f"{name} {DEVICE.type}", provenance | cell, report)
+        write_cell(path, f"{name} {DEVICE.type}", made | cell, report)
     print(path.with_suffix(".md").read_text())
 
 

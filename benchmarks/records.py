@@ -1,5 +1,6 @@
-"""What the benchmarks write: cells of results in JSON, each with where it is from, and a report on them beside it."""
+"""Cells of results in JSON, each with its command, machine, date and commit, and the reports written beside them."""
 
+import argparse
 import json
 import os
 import platform
@@ -9,71 +10,111 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import date
-from importlib.metadata import distributions
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from vit.atomic import replacing
+from vit.markdown import markdown_table
+
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "torchvision", "timm", "vit-pytorch", "transformers")
+# Results that one benchmark has just written do not make the commit of the next one dirty.
+WRITTEN = ("benchmarks/results", "benchmarks/RESULTS.md", "README.md", "docs")
+CODE = (":/", *(f":(top,exclude){path}" for path in WRITTEN))
+
+Report = Callable[[dict[str, Any]], str]
+
+
+def command_line(description: str) -> argparse.ArgumentParser:
+    """Return a parser that shows a script's docstring as its help and has the option --output."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    return parser
 
 
 def machine() -> dict[str, Any]:
-    """What a result depends on besides the code, and when it was made."""
-    installed = {package.name: package.version for package in distributions()}
+    """Return what a result depends on besides the code, and today's date."""
+    versions = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
     return {
         "processor": _processor(),
         "threads": torch.get_num_threads(),
         "avx512_bf16": torch.cpu._is_avx512_bf16_supported(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
-        "versions": {name: installed[name] for name in PACKAGES if name in installed},
+        "versions": versions,
         "load": round(os.getloadavg()[0], 2),
         "date": str(date.today()),
     }
 
 
 def command() -> str:
-    """What was typed to start this program."""
+    """Return the command that started this program."""
     return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 
-def origin() -> dict[str, str]:
-    """What was typed, where, and when."""
-    facts = machine()
-    return {"command": command(), "machine": place(facts), "date": facts["date"]}
-
-
 def commit() -> str:
-    """The commit that is checked out, with "-dirty" if files differ from it; nothing where git knows none."""
-    asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"]
+    """Return the commit that is checked out, with "-dirty" if files other than results differ; "" without git."""
+    git = ["git", "-C", str(Path(__file__).parent)]
     try:
-        return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+        head = subprocess.run([*git, "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True, check=False)
+        changes = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *CODE], capture_output=True, check=False)
     except FileNotFoundError:
         return ""
+    return "" if head.returncode else head.stdout.strip() + ("-dirty" if changes.returncode else "")
+
+
+def provenance() -> dict[str, Any]:
+    """Return command, machine and commit, as every cell has them."""
+    return {"command": command(), "machine": machine(), "commit": commit()}
+
+
+def origin() -> dict[str, str]:
+    """Return command, machine in words, date and commit, as results that are measured in one go have them."""
+    facts = machine()
+    return {"command": command(), "machine": place(facts), "date": facts["date"], "commit": commit()}
+
+
+def made_at(origin: dict[str, str]) -> str:
+    """Return the origin of results that were measured in one go, as a sentence."""
+    return f"Made by `{origin['command']}` on {origin['machine']}, {origin['date']}, {commit_of(origin)}."
 
 
 def made(cell: dict[str, Any]) -> str:
-    """The command and the machine of a cell of results, as a sentence."""
+    """Return command, machine and commit of a cell, as a sentence."""
     facts = cell["machine"]
     others = ", ".join(f"{name} {number}" for name, number in facts["versions"].items() if name != "torch")
     return (
         f"Made by `{cell['command']}` on {place(facts)}, load {facts['load']} before, Python {facts['python']}, "
-        f"{others}, {facts['date']}."
+        f"{others}, {facts['date']}, {commit_of(cell)}."
     )
 
 
+def commit_of(record: dict[str, Any]) -> str:
+    """Return the commit of a result in words.
+
+    >>> commit_of({"commit": "abc1234"}), commit_of({})
+    ('commit abc1234', 'commit not recorded')
+    """
+    return f"commit {record['commit']}" if record.get("commit") else "commit not recorded"
+
+
 def place(facts: dict[str, Any]) -> str:
-    """A machine and its PyTorch in a few words."""
+    """Return a machine and its PyTorch in a few words."""
     gpu = f"{facts['gpu']} with " if facts["gpu"] else ""
     threads = "1 thread" if facts["threads"] == 1 else f"{facts['threads']} threads"
     return f"{gpu}{threads} of {facts['processor']}, torch {facts['versions']['torch']}"
 
 
 def plus_minus(values: list[float], form: str) -> str:
-    """Mean and sample standard deviation as text, the value alone if there is one, nothing if there is none.
+    """Return mean and sample standard deviation as text: one value alone, no value as "".
 
     >>> plus_minus([1.0, 2.0, 3.0], "+.1f"), plus_minus([2.0], ".1f"), plus_minus([], ".1f")
     ('+2.0 ± 1.0', '2.0', '')
@@ -83,38 +124,45 @@ def plus_minus(values: list[float], form: str) -> str:
     return f"{statistics.mean(values):{form}} ± {statistics.stdev(values):{form.removeprefix('+')}}"
 
 
-def markdown_table(rows: list[dict[str, str]]) -> str:
-    """Rows as Markdown, with every column that one of them has.
+def comparison(
+    head: str,
+    cells: dict[str, Any],
+    settings: Callable[[dict[str, Any]], str],
+    row: Callable[[str, dict[str, Any]], dict[str, str]],
+) -> str:
+    """Return a report on cells that compare candidates: a section for each cell, a row for each candidate.
 
-    >>> print(markdown_table([{"name": "a", "speed": "3"}, {"name": "b"}]))
-    | name | speed |
-    |---|---|
-    | a | 3 |
-    | b |  |
+    Args:
+        head: What stands above all sections.
+        cells: The cells by name, each with "rows" by the candidate's name.
+        settings: The settings of a cell, as a sentence.
+        row: The readable numbers of a candidate by column, of which the first holds its name.
     """
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    lines += [f"| {' | '.join(row.get(column, '') for column in columns)} |" for row in rows]
-    return "\n".join(lines)
+    parts = [head]
+    for name, cell in cells.items():
+        rows = [row(candidate, measured) for candidate, measured in cell["rows"].items()]
+        numbers = {column for row in rows for column in [*row][1:]}
+        table = markdown_table(rows, right=numbers)
+        parts.append(f"## {name}\n\n{settings(cell)}\n{made(cell)}\n\n{table}\n")
+    return "\n".join(parts)
 
 
-def write_cell(path: Path, name: str, cell: dict[str, Any], report: Callable[[dict[str, Any]], str]) -> None:
-    """Put one cell into a JSON file of results, in the place of an older one, and the report on all beside it."""
+def write_cell(path: Path, name: str, cell: dict[str, Any], report: Report) -> None:
+    """Write one cell into a JSON file of results, in place of an older one, and the report on all cells beside it."""
     cells = json.loads(path.read_text()) if path.exists() else {}
     write_cells(path, cells | {name: cell}, report)
 
 
-def write_cells(path: Path, cells: dict[str, Any], report: Callable[[dict[str, Any]], str]) -> None:
-    """Write all cells of a file of results in the order of their names, and the report on them beside it.
+def write_cells(path: Path, cells: dict[str, Any], report: Report) -> None:
+    """Write all cells of a file of results in the order of their names, and the report on them beside it."""
+    write_results(path, dict(sorted(cells.items())), report)
 
-    Whoever is stopped while writing leaves the results as they were.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    cells = dict(sorted(cells.items()))
-    unfinished = path.with_suffix(".part")
-    for place, text in ((path, json.dumps(cells, indent=1) + "\n"), (path.with_suffix(".md"), report(cells))):
-        unfinished.write_text(text)
-        unfinished.replace(place)
+
+def write_results(path: Path, results: dict[str, Any], report: Report) -> None:
+    """Write results as JSON and the report on them beside it, each file whole or not at all."""
+    for file, text in ((path, json.dumps(results, indent=1) + "\n"), (path.with_suffix(".md"), report(results))):
+        with replacing(file) as unfinished:
+            unfinished.write_text(text)
 
 
 def _processor() -> str:

@@ -1,7 +1,7 @@
-"""Candidates in turn on one machine.
+"""Timing of candidates side by side, in one process and in turn.
 
-A shared machine is fast one minute and slow the next. So all candidates run in one process, one call each per round,
-and are compared within a round: the ratio of two calls that saw the same minute says more than two times that did not.
+A shared machine is fast one minute and slow the next. So each round calls each candidate once, and speeds are compared
+within a round: the ratio of two calls in the same minute is more certain than that of two calls in different ones.
 """
 
 import statistics
@@ -17,7 +17,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
-    """Automatic mixed precision for bfloat16, nothing for float32."""
+    """Return automatic mixed precision for bfloat16, and no change for float32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
 
 
@@ -28,16 +28,16 @@ def interleaved(
     device: torch.device,
     prepare: Callable[[str], None] = lambda name: None,
 ) -> dict[str, list[float]]:
-    """Seconds of each call of each candidate, one call each per round.
+    """Return the seconds of each call of each candidate, one call each per round.
 
-    Every other round goes backwards, so that nobody always follows the same one or always comes last.
+    Every other round has the reverse order, so that no candidate always follows the same one or is always the last.
 
     Args:
-        candidates: What to time, by name.
-        rounds: Timed calls of each.
-        warm_up: Calls of each before that, not timed.
-        device: Where they compute.
-        prepare: Called with the candidate's name before each of its calls, off the clock.
+        candidates: The calls to time, by name.
+        rounds: Timed calls of each candidate.
+        warm_up: Calls of each candidate before those, not timed.
+        device: The device that the calls use.
+        prepare: Called with the candidate's name before each of its calls, not timed.
     """
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(-warm_up, rounds):
@@ -51,7 +51,7 @@ def interleaved(
 
 
 def timed(call: Callable[[], object], device: torch.device) -> float:
-    """Seconds until a call's work is done, on the GPU too; nothing may be under way there when it begins."""
+    """Return the seconds until a call's work is done; a GPU must be idle when it begins."""
     start = time.perf_counter()
     call()
     synchronise(device)
@@ -59,7 +59,7 @@ def timed(call: Callable[[], object], device: torch.device) -> float:
 
 
 def repeated(call: Callable[[], object], times: int) -> Callable[[], None]:
-    """A call that makes several."""
+    """Return a function that makes a call several times."""
 
     def calls() -> None:
         for _ in range(times):
@@ -69,15 +69,15 @@ def repeated(call: Callable[[], object], times: int) -> Callable[[], None]:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until the GPU has done what it was told."""
+    """Wait until a GPU has done all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
 def compared(times: dict[str, list[float]], images: int, peers: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Images per second of each candidate, and its speed as a multiple of that of the fastest among the peers.
+    """Return images per second of each candidate, and its speed as a multiple of that of the fastest peer.
 
-    Both are quartiles over the rounds, of which each has ``images`` per call; the multiple is taken within a round.
+    Both are quartiles over the rounds; the multiple is taken within a round. A call processes ``images`` images.
     """
     best = min((name for name in times if name in peers), key=lambda name: statistics.median(times[name]), default=None)
     rows = {}
@@ -90,7 +90,7 @@ def compared(times: dict[str, list[float]], images: int, peers: Collection[str])
 
 
 def quartiles(values: Iterable[float]) -> list[float]:
-    """The first quartile, the median and the third.
+    """Return the first quartile, the median and the third quartile.
 
     >>> quartiles([4.0, 1.0, 2.0, 3.0, 5.0])
     [2.0, 3.0, 4.0]
@@ -100,7 +100,7 @@ def quartiles(values: Iterable[float]) -> list[float]:
 
 
 def spread(three: list[float] | None, form: str) -> str:
-    """Quartiles as text, nothing for None.
+    """Return quartiles as text, "" for None.
 
     >>> spread([2.0, 3.0, 4.0], ".1f")
     '3.0 (2.0 to 4.0)'
@@ -109,7 +109,7 @@ def spread(three: list[float] | None, form: str) -> str:
 
 
 def speed(three: list[float] | None) -> str:
-    """Quartiles of images per second as text, nothing for None.
+    """Return quartiles of images per second as text, "" for None.
 
     >>> speed([1234.5, 130000.0, 131234.5]), speed([2.84, 3.21, 4.0])
     ('130,000 (1,234 to 131,234)', '3.2 (2.8 to 4.0)')
@@ -118,15 +118,15 @@ def speed(three: list[float] | None) -> str:
 
 
 def matmul_ceiling(products: Iterable[tuple[int, int, int]], dtype: torch.dtype, device: torch.device) -> float:
-    """FLOP/s of the fastest of some matrix products: what is left to a model when all else costs nothing.
+    """Return the FLOP/s of the fastest of some matrix products: the ceiling of a model made of them.
 
     Args:
         products: Rows, input and output channels of each product.
-        dtype: Type of the numbers, which are random: products of zeros are faster.
-        device: Where to multiply.
+        dtype: Type of the matrices, which are random, since products of zeros are faster.
+        device: The device that multiplies.
     """
     fastest = 0.0
-    repeats = 100 if device.type == "cuda" else 1  # on a GPU, so many that waiting for the last costs nothing
+    repeats = 100 if device.type == "cuda" else 1  # on a GPU, enough to hide the wait for the last one
     for rows, inputs, outputs in products:
         x = torch.randn(rows, inputs, dtype=dtype, device=device)
         weight = torch.randn(outputs, inputs, dtype=dtype, device=device)

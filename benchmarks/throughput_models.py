@@ -1,4 +1,4 @@
-"""The same Vision Transformer in five libraries, the sizes it comes in, and the proof that it is the same."""
+"""The same Vision Transformer in five libraries, its sizes, and a check that it is the same."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,18 +26,18 @@ class Size:
     mlp_ratio: int = 4
 
     def forward_flops(self) -> int:
-        """Floating-point operations of the matrix products for one image, two for each multiply and add."""
+        """Return the floating-point operations of the matrix products for one image, two for each multiply-add."""
         d, n = self.embed_dim, self.tokens()
         projections = 2 * (4 + 2 * self.mlp_ratio) * n * d**2  # queries, keys, values, output; into the MLP and out
         attention = 4 * n**2 * d
         return self.depth * (projections + attention) + 2 * (n - 1) * 3 * self.patch_size**2 * d + 2 * d * NUM_CLASSES
 
     def tokens(self) -> int:
-        """Patches of an image, and the class token."""
+        """Return the number of tokens: patches and the class token."""
         return (self.image_size // self.patch_size) ** 2 + 1
 
     def products(self, batch: int) -> list[tuple[int, int, int]]:
-        """Rows, input and output channels of a block's products: to queries, keys and values, output, MLP and back."""
+        """Return rows, input and output channels of a block's products: qkv, output projection, MLP's two."""
         d, rows = self.embed_dim, batch * self.tokens()
         return [(rows, d, 3 * d), (rows, d, d), (rows, d, self.mlp_ratio * d), (rows, self.mlp_ratio * d, d)]
 
@@ -52,7 +52,7 @@ SIZES = {
 
 
 def _arguments(size: Size) -> dict[str, int]:
-    """Arguments of a model of this size, which ours and timm's call alike, except for the image's."""
+    """Return the arguments of a model that have the same names in ours and in timm's, all but the image's size."""
     return {
         "patch_size": size.patch_size,
         "num_classes": NUM_CLASSES,
@@ -64,19 +64,40 @@ def _arguments(size: Size) -> dict[str, int]:
 
 
 def ours(size: Size) -> nn.Module:
-    """This package."""
+    """Build the model of this package."""
     return vit.VisionTransformer(size.image_size, **_arguments(size))
 
 
+class EveryToken(nn.Module):
+    """Our model without its shortcut: the last block computes every token, and not the class token alone.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: vit.VisionTransformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Classify images: (B, C, H, W) -> (B, num_classes)."""
+        return self.model.forward_head(self.model.forward_features(images))
+
+
+def ours_every_token(size: Size) -> nn.Module:
+    """Build the model of this package without its shortcut in the last block."""
+    return EveryToken(ours(size))
+
+
 def timm(size: Size) -> nn.Module:
-    """PyTorch Image Models (timm)."""
+    """Build the model of PyTorch Image Models (timm)."""
     from timm.models.vision_transformer import VisionTransformer
 
     return VisionTransformer(size.image_size, **_arguments(size))
 
 
 def timm_explicit(size: Size) -> nn.Module:
-    """Timm without fused attention."""
+    """Build timm's model without fused attention."""
     model = timm(size)
     for block in model.blocks:
         block.attn.fused_attn = False
@@ -84,7 +105,7 @@ def timm_explicit(size: Size) -> nn.Module:
 
 
 def torchvision(size: Size) -> nn.Module:
-    """The model of torchvision."""
+    """Build the model of torchvision."""
     from torchvision.models import VisionTransformer
 
     model = VisionTransformer(
@@ -96,12 +117,12 @@ def torchvision(size: Size) -> nn.Module:
         mlp_dim=size.mlp_ratio * size.embed_dim,
         num_classes=NUM_CLASSES,
     )
-    nn.init.trunc_normal_(model.heads.head.weight, std=0.02)  # are zero, and so would be the first gradients
+    nn.init.trunc_normal_(model.heads.head.weight, std=0.02)  # zeros would give zero gradients at first
     return model
 
 
 def vit_pytorch(size: Size) -> nn.Module:
-    """The model of vit-pytorch: no bias in queries, keys and values, and two norms around the patch embedding."""
+    """Build the model of vit-pytorch: no qkv bias, and two norms around the patch embedding."""
     from vit_pytorch import ViT
 
     return ViT(
@@ -120,7 +141,7 @@ class Logits(nn.Module):
     """A model of transformers that returns its logits alone.
 
     Args:
-        model: What returns an object with logits.
+        model: A model that returns an object with logits.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -133,7 +154,7 @@ class Logits(nn.Module):
 
 
 def transformers(size: Size, attention: str = "sdpa") -> nn.Module:
-    """The model of Hugging Face's transformers, with PyTorch's fused attention or with "eager" products."""
+    """Build the model of Hugging Face's transformers, with fused ("sdpa") or explicit ("eager") attention."""
     from transformers import AutoModelForImageClassification, ViTConfig
 
     config = ViTConfig(
@@ -151,14 +172,14 @@ def transformers(size: Size, attention: str = "sdpa") -> nn.Module:
     return Logits(AutoModelForImageClassification.from_config(config, attn_implementation=attention))
 
 
-LIBRARIES: dict[str, Callable[[Size], nn.Module]] = {
-    "ours": ours,
+OURS: dict[str, Callable[[Size], nn.Module]] = {"ours": ours, "ours, every token": ours_every_token}
+PEERS: dict[str, Callable[[Size], nn.Module]] = {
     "timm": timm,
     "torchvision": torchvision,
     "vit-pytorch": vit_pytorch,
     "transformers": transformers,
 }
-# Fused attention is the slower one in bfloat16 on CPUs, where ours and vit-pytorch do without: others can, too.
+# Fused attention is the slower kind in bfloat16 on CPUs. Ours and vit-pytorch are explicit there; these can be, too.
 EXPLICIT: dict[str, Callable[[Size], nn.Module]] = {
     "timm, explicit attention": timm_explicit,
     "transformers, explicit attention": partial(transformers, attention="eager"),
@@ -166,12 +187,12 @@ EXPLICIT: dict[str, Callable[[Size], nn.Module]] = {
 
 
 def parameters(model: nn.Module) -> int:
-    """Number of trained numbers."""
+    """Return the number of trained numbers."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def counted_flops(model: nn.Module, size: Size) -> int:
-    """Floating-point operations of the matrix products that a model performs for one image."""
+    """Return the floating-point operations of the matrix products that a model performs for one image."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model.train()(torch.randn(1, 3, size.image_size, size.image_size))
     return counter.get_total_flops()
@@ -179,7 +200,7 @@ def counted_flops(model: nn.Module, size: Size) -> int:
 
 @torch.no_grad()
 def check_same(models: dict[str, nn.Module], size: Size) -> None:
-    """Check that the models are the same, as far as they are there; timm's is left with our weights.
+    """Check that the models are the same; timm's is left with our weights. Models may be missing.
 
     Raises:
         ValueError: If numbers of parameters differ (except that of vit-pytorch), or the logits of ours and timm.

@@ -1,4 +1,4 @@
-"""Runs of train.py, each a process of its own, and what they leave behind."""
+"""Runs of train.py, each in a process of its own, and their results."""
 
 import csv
 import json
@@ -12,23 +12,23 @@ TRAIN = Path(__file__).parents[1] / "train.py"
 
 
 class TrainingError(Exception):
-    """A run that did not come to its end; the message is one line."""
+    """A run that failed; the message is one line."""
 
 
 def train(name: str, arguments: list[str], threads: int | None = None) -> dict[str, Any]:
-    """Train, show on stderr what the run says, and return its results.json with the last "val_loss" it logged.
+    """Train, pass the run's output on to stderr, and return its results.json with the last logged "val_loss".
 
     Args:
-        name: What to call the run on stderr.
+        name: Name of the run on stderr and in errors.
         arguments: What follows ``python train.py fit``.
-        threads: Threads of the run; None leaves that to it.
+        threads: Threads of the run; None is PyTorch's default.
 
     Raises:
         TrainingError: If the run fails.
     """
     environment = os.environ | {"PYTHONUNBUFFERED": "1"} | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
     started = [sys.executable, str(TRAIN), "fit", *arguments]
-    last, folder = "it said nothing", None
+    last, folder = "no output", None
     with subprocess.Popen(
         started, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment
     ) as process:
@@ -40,19 +40,19 @@ def train(name: str, arguments: list[str], threads: int | None = None) -> dict[s
     if process.returncode:
         raise TrainingError(f"{name} failed with exit status {process.returncode}: {last}")
     if folder is None:
-        raise TrainingError(f"{name} did not say where its run folder is: {last}")
+        raise TrainingError(f"{name} printed no run folder; its last line: {last}")
     results = json.loads((folder / "results.json").read_text())
     return results | {"val_loss": _last_logged(folder / "metrics.csv", "val_loss")}
 
 
 def described(arguments: list[str]) -> str:
-    """All arguments of a run with their values, as ``--print_config`` gives them; nothing if they are wrong."""
+    """Return all arguments of a run as ``--print_config`` prints them; "" if train.py refuses them."""
     asked = [sys.executable, str(TRAIN), "fit", *arguments, "--print_config"]
     return subprocess.run(asked, capture_output=True, text=True, check=False).stdout
 
 
 def _last_logged(path: Path, column: str) -> float | None:
-    """The last number of a column of metrics.csv, where most lines leave most columns empty; None without the file."""
+    """Return the last number of a column of metrics.csv, in which most cells are empty; None without the file."""
     if not path.exists():
         return None
     with path.open() as file:

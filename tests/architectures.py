@@ -1,4 +1,4 @@
-"""Small ViTs of five libraries, as their authors wrote them, and what is true of each."""
+"""Small ViTs of five libraries, unmodified, with the expected anatomy of each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import vit
+from vit.capture import Attentions, capture_attention
 
 OURS = {"image_size": (6, 10), "patch_size": 2, "embed_dim": 12, "depth": 3, "num_heads": 3, "num_classes": 7}
 MECHANISMS = {
@@ -27,15 +28,15 @@ MECHANISMS = {
 
 @dataclass
 class Architecture:
-    """A model to be made, and what its anatomy must be found to be.
+    """A model and its expected anatomy.
 
     Attributes:
         make: Makes the model.
-        image: Rows and columns of the images it gets.
+        image: Rows and columns of its images.
         grid: Rows and columns of its patches.
-        read: The tokens that the logits read, and how much each counts.
-        tokens: How many tokens it has.
-        prefix: How many of them stand before the patches.
+        read: Share of each read-out token.
+        tokens: Number of tokens.
+        prefix: Number of tokens before the patches.
         pooled: Whether an attention with one query reads them.
         depth: Number of layers.
         stochastic: Whether the rows of its attention sum to one.
@@ -53,21 +54,21 @@ class Architecture:
 
     @property
     def readout(self) -> Tensor:
-        """How much each token counts, (N,)."""
+        """Share of each token in the read-out, (N,)."""
         return torch.tensor([self.read.get(token, 0.0) for token in range(self.tokens)], dtype=torch.float64)
 
     def images(self, batch: int = 2, dtype: torch.dtype = torch.float64) -> Tensor:
-        """Images that the model takes, always the same."""
+        """Return images that the model takes, always the same."""
         generator = torch.Generator().manual_seed(1)
         return torch.randn(batch, 3, *self.image, generator=generator, dtype=torch.float64).to(dtype)
 
     def model(self) -> nn.Module:
-        """A model of its own, in float64, all its parameters drawn anew so that none is zero or one."""
+        """Return a new model in float64 with random parameters."""
         return randomised(self.make())
 
 
 def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
-    """The model in float64 and eval mode, its parameters drawn anew, so that none is zero or one."""
+    """Return the model in float64 and eval mode with random parameters, none of them zero or one."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.double().parameters():
         nn.init.normal_(parameter, std=0.5, generator=generator)
@@ -75,7 +76,7 @@ def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def even(tokens: Sequence[int], whole: float = 1.0) -> dict[int, float]:
-    """The same for each of these tokens."""
+    """Return equal shares of these tokens."""
     return {token: whole / len(tokens) for token in tokens}
 
 
@@ -141,7 +142,7 @@ def of_vit_pytorch(name: str, **kwargs: object) -> Callable[[], nn.Module]:
 
 
 class OfTorch(nn.Module):
-    """What one writes in an afternoon with ``nn.TransformerEncoder``; its inference runs in one fused kernel."""
+    """A small ViT around ``nn.TransformerEncoder``, whose inference runs in one fused kernel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,26 +218,37 @@ ARCHITECTURES = {
 }
 
 
+# One model for each library, and one for each way of intercepting attention.
+LIBRARIES = ["ours, softmax", "timm", "torchvision", "transformers, ViT", "vit-pytorch, ViT", "torch"]
+WAYS = [*(f"ours, {mechanism}" for mechanism in MECHANISMS), *LIBRARIES[1:]]
+WAYS += ["timm, not fused", "timm, map", "transformers, ViT, eager"]
+
+
 @cache
 def made(name: str) -> nn.Module:
     return ARCHITECTURES[name].model()
 
 
+@cache
+def captured(name: str) -> Attentions:
+    return capture_attention(made(name), ARCHITECTURES[name].images())
+
+
 @pytest.fixture(params=ARCHITECTURES)
 def name(request: pytest.FixtureRequest) -> str:
-    """The name of an architecture; the test runs for each."""
+    """The name of each architecture."""
     return request.param
 
 
 @pytest.fixture
 def architecture(name: str) -> Architecture:
-    """What is true of it."""
+    """The architecture of this name."""
     return ARCHITECTURES[name]
 
 
 @pytest.fixture
 def model(name: str) -> nn.Module:
-    """The model, made once for all tests: no test may change it."""
+    """Its model, made once for all tests: no test may change it."""
     return made(name)
 
 
@@ -244,6 +256,12 @@ def model(name: str) -> nn.Module:
 def images(architecture: Architecture) -> Tensor:
     """Two images for it, in float64."""
     return architecture.images()
+
+
+@pytest.fixture
+def attentions(name: str) -> Attentions:
+    """Its attention over these images, captured once for all tests."""
+    return captured(name)
 
 
 @pytest.fixture(scope="session")
@@ -260,13 +278,13 @@ def model_of() -> Callable[[str], nn.Module]:
 
 @pytest.fixture(scope="session")
 def random_vit() -> Callable[..., nn.Module]:
-    """``random_vit(pool="mean")``: a model of ours of one's own, in float64, with random parameters."""
+    """``random_vit(pool="mean")``: a new model of ours in float64 with random parameters."""
     return lambda **kwargs: randomised(ours(**kwargs)())
 
 
 @pytest.fixture(scope="module")
 def sure_vit() -> nn.Module:
-    """An untrained model of ours that is sure of itself, so that patches matter."""
+    """An untrained model of ours with large logits, so that patches matter."""
     torch.manual_seed(0)
     model = vit.VisionTransformer((6, 10), 2, embed_dim=12, depth=2, num_heads=3, num_classes=7).eval()
     with torch.no_grad():

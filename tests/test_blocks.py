@@ -1,4 +1,4 @@
-"""The parts of the encoder, against torch's and against values worked out by hand."""
+"""The parts of the encoder, against torch's and against values computed by hand."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def randomised(module):
 
 
 def with_constant_branches(attn=1.0, mlp=10.0, **kwargs):
-    """A block whose attention gives one constant and whose MLP another, whatever the tokens."""
+    """A block whose attention and MLP each output a constant."""
     block = EncoderBlock(H * D, H, **kwargs)
     for projection, constant in ((block.attn.proj, attn), (block.mlp.fc2, mlp)):
         nn.init.zeros_(projection.weight)
@@ -55,18 +55,45 @@ def test_a_block_equals_the_pre_norm_layer_of_torch_with_the_same_weights(mode):
         assert_close(parameter.grad, gradients[theirs_for(name)], **EXACT)
 
 
-def test_a_block_hands_its_arguments_to_its_parts():
+def test_a_block_passes_its_arguments_to_its_parts():
     block = EncoderBlock(H * D, H, mlp_ratio=2.5, qkv_bias=False, qk_norm=True, attention_kwargs={})
     assert block.mlp.fc1.out_features == 52  # 52.5, rounded down
     assert block.attn.qkv.bias is None
     assert block.attn.q_norm.normalized_shape == (D,)
+    shifts = [
+        EncoderBlock(H * D, H, attention="window", **index).attn.mechanism.shift for index in ({}, {"block_index": 1})
+    ]
+    assert shifts == [0, 2]
     with pytest.raises(ValueError, match="unknown attention 'quantum'"):
         EncoderBlock(H * D, H, attention="quantum")
     with pytest.raises(ValueError, match="'softmax' has no argument 'strangeness': it takes none"):
         EncoderBlock(H * D, H, attention_kwargs={"strangeness": 1})
 
 
-def test_an_mlp_is_two_linear_maps_with_an_exact_gelu_between():
+def test_the_first_output_token_can_be_computed_alone():
+    block = randomised(EncoderBlock(H * D, H, layer_scale=0.5))
+    tokens = torch.randn(B, N, H * D, dtype=torch.float64)
+    assert block.supports_class_token_only()
+    for alone in (block.forward_class_token(tokens), block(tokens, class_token_only=True)):
+        assert_close(alone, block(tokens)[:, :1], **EXACT)
+
+
+def test_a_block_computes_the_class_token_alone_unless_hooked_or_replaced_or_mixing_queries():
+    assert not EncoderBlock(H * D, H, attention="lowrank").supports_class_token_only()
+    block = EncoderBlock(H * D, H)
+    handle = block.mlp.act.register_forward_hook(lambda *_: None)
+    assert not block.supports_class_token_only()
+    handle.remove()
+    assert block.supports_class_token_only()
+    block.mlp.forward = lambda tokens: tokens
+    assert not block.supports_class_token_only()
+    block = EncoderBlock(H * D, H)
+    block.attn = nn.Identity()
+    assert not block.supports_class_token_only()
+    assert not type("Replaced", (EncoderBlock,), {"forward": lambda *_: None})(H * D, H).supports_class_token_only()
+
+
+def test_an_mlp_is_two_linear_layers_with_an_exact_gelu_between():
     mlp = randomised(Mlp(5, 11))
     tokens = torch.randn(2, 3, 5, dtype=torch.float64)
     hidden = tokens @ mlp.fc1.weight.T + mlp.fc1.bias
@@ -74,11 +101,11 @@ def test_an_mlp_is_two_linear_maps_with_an_exact_gelu_between():
     assert_close(mlp(tokens), hidden @ mlp.fc2.weight.T + mlp.fc2.bias, **EXACT)
 
 
-def test_an_mlp_drops_channels_after_each_map_while_training():
+def test_an_mlp_drops_channels_after_each_layer_while_training():
     torch.manual_seed(0)
     mlp = Mlp(7, 7, dropout=0.5)
     nn.init.zeros_(mlp.fc1.weight)
-    nn.init.constant_(mlp.fc1.bias, 20.0)  # which GELU leaves as it is
+    nn.init.constant_(mlp.fc1.bias, 20.0)  # GELU(20) = 20
     nn.init.eye_(mlp.fc2.weight)
     nn.init.ones_(mlp.fc2.bias)
     tokens = torch.randn(2, 11, 7)
@@ -122,19 +149,19 @@ def test_layer_scale_is_a_learned_factor_per_channel():
 
 
 @pytest.mark.parametrize(("probability", "training"), [(0.5, False), (0.0, True)])
-def test_drop_path_leaves_tokens_as_they_are_in_eval_mode_and_at_probability_zero(probability, training):
+def test_drop_path_is_the_identity_in_eval_mode_and_at_probability_zero(probability, training):
     tokens = torch.randn(2, 3, 5)
     assert DropPath(probability).train(training)(tokens) is tokens
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_drop_path_zeroes_an_image_or_scales_it_so_that_the_mean_is_kept(dtype):
+def test_drop_path_zeroes_or_scales_each_image_and_preserves_the_mean(dtype):
     torch.manual_seed(0)
     factors = DropPath(0.25)(torch.ones(10_007, 3, 5, dtype=dtype))
     assert factors.dtype == dtype
     assert_close(factors, factors[:, :1, :1].expand_as(factors), rtol=0, atol=0)
     assert factors.unique().tolist() == [0.0, torch.tensor(4 / 3, dtype=dtype).item()]
-    # The mean of 10,007 factors deviates by 0.0058.
+    # The standard error of the mean of 10,007 factors is 0.0058.
     assert factors[:, 0, 0].double().mean().item() == pytest.approx(1.0, abs=0.025)
 
 

@@ -1,6 +1,8 @@
-"""Every config is a lab record whose numbers are those of the model it builds."""
+"""The configs build, and their headers state command, parameters and measured accuracy."""
 
+import json
 import re
+import statistics
 import sys
 from pathlib import Path
 
@@ -9,21 +11,45 @@ import yaml
 
 import train
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+ROOT = Path(__file__).parents[1]
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+for_each = pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def header_of(config):
+    return "\n".join(line for line in config.read_text().splitlines() if line.startswith("#"))
+
+
+def results(name):
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+@for_each
+def test_it_builds_and_its_header_has_command_and_parameters(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["train.py"])
-
-
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_it_builds_and_its_header_tells_command_and_parameters(config):
-    header = "".join(line for line in config.read_text().splitlines(keepends=True) if line.startswith("#"))
+    header = header_of(config)
     assert f"python train.py fit --config configs/{config.name}" in header
     described = yaml.safe_load(config.read_text())
     described["trainer"] |= {"accelerator": "cpu", "precision": "32-true", "strategy": "auto", "devices": 1}
     cli = train.main(described, run=False)
     parameters = sum(parameter.numel() for parameter in cli.model.vit.parameters())
     assert re.search(rf"\b{parameters:,} parameters", header), f"the model has {parameters:,} parameters"
+    assert cli.trainer.gradient_clip_val == 1.0  # the default of train.py, which no config repeats
+
+
+@for_each
+def test_the_accuracies_in_its_header_are_those_of_the_results(config):
+    header = header_of(config)
+    cells = [cell for cell in results("accuracy").values() if cell["recipe"] == config.stem]
+    measured = {f"{100 * results('explanations')['accuracies'][1]:.1f}"} if config.stem == "planted_digits" else set()
+    for key in ("test_accuracy", "test_accuracy_views", "val_accuracy") if cells else ():
+        percents = [100 * cell[key] for cell in cells if cell.get(key) is not None] or [0.0]
+        deviation = statistics.stdev(percents) if len(percents) > 1 else 0.0
+        measured |= {f"{number:.2f}" for number in (*percents, statistics.mean(percents), deviation)}
+    stated = set(re.findall(r"\d+(?:\.\d+)?(?= %)|\b\d\d\.\d\d\b", header))
+    assert stated <= measured
+    if cells:
+        mean = 100 * statistics.mean(cell["test_accuracy"] for cell in cells)
+        assert f"{mean:.2f}" in stated, f"its mean test accuracy is {mean:.2f} %"
+        assert {cell["machine"]["date"] for cell in cells} <= {*re.findall(r"\d{4}-\d\d-\d\d", header)}

@@ -1,4 +1,7 @@
-"""The parts of the encoder: MLP, stochastic depth, LayerScale, and the block that joins them to attention."""
+"""Parts of the encoder: MLP, stochastic depth, LayerScale, and the block of attention and MLP.
+
+Letter in the einops patterns: b batch.
+"""
 
 from typing import Any
 
@@ -7,16 +10,16 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from vit.attention import MultiHeadAttention
-from vit.hooks import is_watched
+from vit.hooks import is_hooked
 
 
 class Mlp(nn.Module):
-    """Two linear maps with a GELU between, applied to each token by itself.
+    """Two linear layers with a GELU between, applied to each token.
 
     Args:
         embed_dim: Channels of a token.
-        hidden_dim: Channels between the two maps.
-        dropout: Probability that a channel is zeroed after each map, in [0, 1).
+        hidden_dim: Channels between the two layers.
+        dropout: Probability of zeroing a channel after each layer, in [0, 1).
     """
 
     def __init__(self, embed_dim: int, hidden_dim: int, dropout: float = 0.0) -> None:
@@ -32,9 +35,9 @@ class Mlp(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: while training, a residual branch is left out per image (Huang et al. 2016).
+    """Stochastic depth: each training image skips a residual branch at random (Huang et al. 2016).
 
-    Surviving branches are scaled by ``1 / (1 - probability)``, which keeps their expected value.
+    Kept branches are scaled by ``1 / (1 - probability)``, which preserves their expected value.
 
     Args:
         probability: Probability that an image skips the branch, in [0, 1).
@@ -46,15 +49,15 @@ class DropPath(nn.Module):
             raise ValueError(f"drop_path ({probability}) must be in [0, 1): 0.1 is usual")
         self.probability = probability
         self.active = probability > 0.0
-        # A tensor and not a number, which torch.compile would compile each block anew for.
+        # A tensor, as torch.compile would compile every block separately for different numbers.
         self.register_buffer("keep", torch.tensor(1.0 - probability), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Zero or scale the branch of each image: (B, N, D) -> (B, N, D)."""
         if not self.training or not self.active:
             return tokens
-        survives = torch.rand(tokens.shape[0], device=tokens.device) < self.keep
-        return tokens * rearrange(survives.to(tokens.dtype) / self.keep, "b -> b 1 1")
+        is_kept = torch.rand(tokens.shape[0], device=tokens.device) < self.keep
+        return tokens * rearrange(is_kept.to(tokens.dtype) / self.keep, "b -> b 1 1")
 
     def extra_repr(self) -> str:
         """Show the probability when the model is printed."""
@@ -66,7 +69,7 @@ class LayerScale(nn.Module):
 
     Args:
         embed_dim: Channels of a token.
-        init: Value of every factor at the start, such as 1e-4: small means each block begins as identity.
+        init: Initial value of every factor; a small one, such as 1e-4, makes each block start near the identity.
     """
 
     def __init__(self, embed_dim: int, init: float) -> None:
@@ -92,11 +95,11 @@ class EncoderBlock(nn.Module):
         qk_norm: Whether queries and keys are layer-normalised per head.
         attention: Name of the attention mechanism, a key of ``vit.attention.MECHANISMS``.
         attention_kwargs: Arguments of the mechanism.
-        block_index: Number of the block, from 0; some mechanisms alternate by it.
-        grid_size: Rows and columns of the patches the model is built for; some mechanisms learn maps of that size.
-        dropout: Probability that a channel of a branch's output is zeroed, in [0, 1).
+        block_index: Number of the block, from 0; some mechanisms differ between odd and even blocks.
+        grid_size: Rows and columns of patches for ``image_size``; some mechanisms learn weights of that shape.
+        dropout: Probability of zeroing a channel of a branch's output, in [0, 1).
         drop_path: Probability that an image skips a branch, in [0, 1).
-        layer_scale: Initial factor of LayerScale; None leaves it out.
+        layer_scale: Initial factor of LayerScale; None means no LayerScale.
     """
 
     def __init__(
@@ -134,26 +137,31 @@ class EncoderBlock(nn.Module):
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(embed_dim, layer_scale)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, tokens: Tensor, grid: tuple[int, int] | None = None, wanted: int | None = None) -> Tensor:
-        """Mix the tokens, then transform each: (B, N, D) -> (B, N, D), or the first ``wanted`` of them alone.
+    def forward(self, tokens: Tensor, grid: tuple[int, int] | None = None, class_token_only: bool = False) -> Tensor:
+        """Mix the tokens, then transform each: (B, N, D) -> (B, N, D).
 
         Args:
-            tokens: What all attend to.
-            grid: Rows and columns of the patches that end the sequence, which some mechanisms need.
-            wanted: How many of the first tokens will be read; None means all.
+            tokens: Prefix tokens, if any, and patches.
+            grid: Rows and columns of the patches that end the sequence; some mechanisms need it.
+            class_token_only: Whether to return ``forward_class_token(tokens)``.
         """
-        normed = self.norm1(tokens)
-        if wanted is None:
-            mixed = self.attn(normed, grid=grid)
-        else:
-            tokens, mixed = tokens[:, :wanted], self.attn(normed[:, :wanted], context=normed)
-        tokens = tokens + self.drop_path(self.ls1(self.drop(mixed)))
+        if class_token_only:  # called through ``forward``, which is what compile() compiles
+            return self.forward_class_token(tokens)
+        tokens = tokens + self.drop_path(self.ls1(self.drop(self.attn(self.norm1(tokens), grid=grid))))
         return tokens + self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))
 
-    def can_leave_out_tokens(self) -> bool:
-        """Whether ``wanted`` may be used: queries do not depend on each other, and nobody looks at the other tokens.
+    def forward_class_token(self, tokens: Tensor) -> Tensor:
+        """Compute only the first token, which is all that the head reads of the last block: (B, N, D) -> (B, 1, D)."""
+        normed = self.norm1(tokens)
+        mixed = self.attn(normed[:, :1], context=normed)
+        tokens = tokens[:, :1] + self.drop_path(self.ls1(self.drop(mixed)))
+        return tokens + self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))
 
-        Who has put a hook or a forward of their own on any module inside would else see fewer tokens than there are.
-        """
-        ours = isinstance(self.attn, MultiHeadAttention)  # not what pruning may have put there
-        return ours and self.attn.mechanism.independent_queries and not any(map(is_watched, self.modules()))
+    def supports_class_token_only(self) -> bool:
+        """Return whether ``forward_class_token`` equals ``forward``, and no hook or replaced forward is bypassed."""
+        return (
+            type(self).forward is EncoderBlock.forward
+            and isinstance(self.attn, MultiHeadAttention)  # pruning may have replaced it
+            and self.attn.mechanism.independent_queries
+            and not any(map(is_hooked, self.modules()))
+        )

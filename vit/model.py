@@ -1,69 +1,72 @@
-"""The Vision Transformer (Dosovitskiy et al. 2021), under timm's names for weights and methods.
+"""The Vision Transformer (Dosovitskiy et al. 2021), with timm's names of weights and methods.
 
-Letters in the einops patterns: b batch, n patches, r tokens of a kind before them, d channels of a token.
+Letters in the einops patterns: b batch, n patches, h w rows and columns of the patch grid, r class tokens or registers,
+d channels of a token.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from einops import pack, reduce, repeat
+from einops import pack, rearrange, reduce, repeat
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vit.attention import sinusoidal_positions_2d
 from vit.blocks import DropPath, EncoderBlock
 from vit.embedding import Interpolation, PatchDrop, PatchEmbed, Size, resize_positions
-from vit.features import IntermediateFeatures
-from vit.hooks import is_watched
+from vit.hooks import is_hooked
 
 Pool = Literal["cls", "mean", "cls+mean"]
+PositionInit = Literal["sincos", "normal"]
 
 
-class VisionTransformer(IntermediateFeatures, nn.Module):
-    """Images to class logits: patches, positions, a stack of encoder blocks, one pooled token, a linear head.
+class VisionTransformer(nn.Module):
+    """Images to class logits: patches, positions, a stack of encoder blocks, one pooled feature, a linear head.
 
     >>> model = VisionTransformer(image_size=32, patch_size=4, embed_dim=48, depth=2, num_heads=3, num_classes=10)
     >>> model(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 10])
 
     Args:
-        image_size: Rows and columns of the images in pixels, or one number for both; a multiple of the patch.
-        patch_size: Rows and columns of a patch in pixels, or one number for both. Half the patch is four times
-            the tokens: slower, and usually more accurate.
+        image_size: Rows and columns of the images in pixels, or one number for both; a multiple of ``patch_size``.
+        patch_size: Rows and columns of a patch in pixels, or one number for both. Half the size gives four times
+            as many tokens: slower, and usually more accurate.
         in_channels: Channels of an image: 3 for colour, 1 for grey.
-        num_classes: Classes to tell apart; 0 leaves out the head, and the model returns the pooled feature.
+        num_classes: Number of classes; with 0 there is no head, and the model returns the pooled feature.
         embed_dim: Channels of a token.
         depth: Number of encoder blocks.
         num_heads: Attention heads of a block; must divide ``embed_dim``.
         mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
         qkv_bias: Whether the projections to queries, keys and values add a bias.
-        class_token: Whether a learned token is prepended that gathers what the classifier needs.
-        num_registers: Learned tokens that only give attention a place to put things (Darcet et al. 2024).
-        no_embed_class: Whether positions are added to the patches alone, as in the models with registers of DINOv2,
-            and not to the class token and the registers.
-        pool: What the head reads: the class token ("cls"), the mean of the patch tokens ("mean"), or both
-            side by side ("cls+mean").
-        fc_norm: Whether the final norm comes after pooling instead of before; None means yes for "mean", as timm.
+        class_token: Whether to prepend a learned class token.
+        num_registers: Learned tokens between class token and patches, whose output the head ignores (Darcet et al.
+            2024).
+        no_embed_class: Whether the class token and the registers get no positions, as in DINOv2 with registers.
+        pool: Input of the head: the class token ("cls"), the mean of the patch tokens ("mean"), or both concatenated
+            ("cls+mean").
+        fc_norm: Whether the final norm comes after pooling instead of before; None means True for pool "mean", as in
+            timm.
         attention: Name of the attention mechanism: softmax, chunked, window, neighborhood, sparse, topk, linear,
             performer, lowrank, linformer, simplified, talking, differential or gated.
         attention_kwargs: Arguments of the mechanism by name: chunked (chunk), window (window), neighborhood (kernel),
             sparse (block, stride), topk (k), performer (num_features), lowrank (landmarks, iterations), linformer
             (landmarks), simplified (similarity).
-        dropout: Probability that a channel is zeroed after the embedding and after each projection, in [0, 1).
-        patch_drop: Share of the patches that are left out of each image while training, in [0, 1): with 0.5 a step
-            takes little more than half the time.
-        drop_path: Probability that an image skips the last block's branches, in [0, 1); it grows linearly
+        dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
+        patch_drop: Share of the patches dropped from each training image, in [0, 1): with 0.5 a step takes little more
+            than half the time.
+        drop_path: Probability that an image skips a residual branch of the last block, in [0, 1); it grows linearly
             from 0 at the first block.
-        layer_scale: Initial factor of LayerScale at the end of each branch, such as 1e-4; None leaves it out.
-        qk_norm: Whether queries and keys are layer-normalised per head, which keeps attention logits bounded.
-        pos_embed_init: Start of the learned positions: two-dimensional sine-cosine codes ("sincos"), or a
-            truncated normal of deviation 0.02 ("normal").
+        layer_scale: Initial factor of LayerScale at the end of each branch, such as 1e-4; None means no LayerScale.
+        qk_norm: Whether to layer-normalise queries and keys per head, which keeps attention logits bounded.
+        pos_embed_init: Initial values of the learned positions: two-dimensional sine-cosine codes ("sincos"), or a
+            truncated normal of standard deviation 0.02 ("normal").
         pos_embed_interpolation: How positions are resized for images of another size than ``image_size``.
         grad_checkpointing: Whether blocks recompute their activations in the backward pass: memory for one block
             instead of all, for a third more time.
 
     Raises:
-        ValueError: If sizes do not divide, or a choice does not exist.
+        ValueError: If sizes do not divide, or a choice is unknown.
     """
 
     def __init__(
@@ -89,24 +92,22 @@ class VisionTransformer(IntermediateFeatures, nn.Module):
         drop_path: float = 0.0,
         layer_scale: float | None = None,
         qk_norm: bool = False,
-        pos_embed_init: Literal["sincos", "normal"] = "sincos",
+        pos_embed_init: PositionInit = "sincos",
         pos_embed_interpolation: Interpolation = "bicubic",
         grad_checkpointing: bool = False,
     ) -> None:
         super().__init__()
-        if pool not in ("cls", "mean", "cls+mean"):
-            raise ValueError(f"unknown pool {pool!r}: choose 'cls', 'mean' or 'cls+mean'")
+        for name, value, choices in (
+            ("pool", pool, Pool),
+            ("pos_embed_init", pos_embed_init, PositionInit),
+            ("pos_embed_interpolation", pos_embed_interpolation, Interpolation),
+        ):
+            if value not in get_args(choices):
+                raise ValueError(f"unknown {name} {value!r}: choose one of {', '.join(map(repr, get_args(choices)))}")
         if "cls" in pool and not class_token:
             raise ValueError(f"pool {pool!r} reads the class token, but class_token is False: use pool 'mean'")
         if depth < 1:
             raise ValueError(f"depth ({depth}) must be at least 1")
-        if pos_embed_init not in ("sincos", "normal"):
-            raise ValueError(f"unknown pos_embed_init {pos_embed_init!r}: choose 'sincos' or 'normal'")
-        if pos_embed_interpolation not in get_args(Interpolation):
-            raise ValueError(
-                f"unknown pos_embed_interpolation {pos_embed_interpolation!r}: choose 'bicubic', 'bilinear' or "
-                "'nearest'"
-            )
         self.embed_dim = embed_dim
         self.pool = pool
         self.num_features = 2 * embed_dim if pool == "cls+mean" else embed_dim
@@ -152,15 +153,15 @@ class VisionTransformer(IntermediateFeatures, nn.Module):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Draw the initial weights, much as the original code does, with variances that suit any width.
+        """Draw the initial weights.
 
-        Linear maps are uniform after Glorot and Bengio (2010), queries, keys and values as the one map they are here;
-        the patch embedding keeps the variance of the pixels (LeCun et al. 1998), and the head starts small, so that
-        all classes are about equally likely.
+        Linear layers are uniform (Glorot and Bengio 2010), with ``qkv`` counted as one layer. The patch embedding keeps
+        the variance of the pixels (LeCun et al. 1998). The head starts small, so that all classes are about equally
+        likely.
         """
         for module in self.modules():
             if isinstance(module, DropPath):
-                # No weight, and so lost where the model was built without memory.
+                # A buffer outside the state dict, which a model built on the meta device has to compute again.
                 module.keep.fill_(1.0 - module.probability)
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -185,34 +186,33 @@ class VisionTransformer(IntermediateFeatures, nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Classify images: (B, C, H, W) -> (B, num_classes).
 
-        Where only the class token is read, the last block computes no other: the same logits for about 1/7 less work at
-        depth 6. Whoever hooks a module of that block, or calls ``forward_features``, gets all tokens.
+        If the head reads only the class token, the last block computes no other: the same logits for about 1/7 less
+        work at depth 6. Hooks and replaced methods that read the other tokens turn this off.
         """
-        if self._may_leave_out_tokens():
-            return self.forward_head(self._encode(images, 1))
-        return self.forward_head(self.forward_features(images))
+        if not self._class_token_suffices():
+            return self.forward_head(self.forward_features(images))
+        tokens, grid = self._embed(images)
+        for block in self.blocks[:-1]:
+            tokens = self._run(block, tokens, grid)
+        return self.forward_head(self.norm(self._run(self.blocks[-1], tokens, grid, class_token_only=True)))
 
-    def _may_leave_out_tokens(self) -> bool:
-        """Whether nobody would notice: neither what someone put in the last block's place, nor who looks at it."""
-        last = self.blocks[-1]
+    def _class_token_suffices(self) -> bool:
+        """Return whether neither the head nor a hook nor a replaced method reads another token of the last block."""
+        last_block = self.blocks[-1]
         return (
             self.pool == "cls"
-            and type(last).forward is EncoderBlock.forward
-            and last.can_leave_out_tokens()
-            and not is_watched(self.norm)
-            and type(self).forward_features is VisionTransformer.forward_features
-            and "forward_features" not in self.__dict__
+            and isinstance(last_block, EncoderBlock)
+            and last_block.supports_class_token_only()
+            and not is_hooked(self.norm)
+            and getattr(self.forward_features, "__func__", None) is VisionTransformer.forward_features
         )
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Encode images, final norm included: (B, C, H, W) -> (B, prefix + N, D)."""
-        return self._encode(images)
-
-    def _encode(self, images: Tensor, *wanted: int) -> Tensor:
-        tokens, grid = self.embed(images), self.patch_embed.grid_of(*images.shape[-2:])
-        for block in self.blocks[:-1]:
+        tokens, grid = self._embed(images)
+        for block in self.blocks:
             tokens = self._run(block, tokens, grid)
-        return self.norm(self._run(self.blocks[-1], tokens, grid, *wanted))
+        return self.norm(tokens)
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
         """Pool and classify: (B, prefix + N, D) -> (B, num_classes), or (B, num_features) if ``pre_logits``."""
@@ -225,7 +225,11 @@ class VisionTransformer(IntermediateFeatures, nn.Module):
         return feature if pre_logits else self.head(feature)
 
     def embed(self, images: Tensor) -> Tensor:
-        """Images to the tokens that enter the first block: (B, C, H, W) -> (B, prefix + N, D)."""
+        """Compute the tokens that enter the first block: (B, C, H, W) -> (B, prefix + N, D)."""
+        return self._embed(images)[0]
+
+    def _embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Compute the tokens that enter the first block, and the rows and columns of patches."""
         patches = self.patch_embed(images)
         prefix = [
             repeat(token, "1 r d -> b r d", b=patches.shape[0])
@@ -238,15 +242,96 @@ class VisionTransformer(IntermediateFeatures, nn.Module):
             tokens = pack([*prefix, patches + positions], "b * d")[0]
         else:
             tokens = pack([*prefix, patches], "b * d")[0] + positions
-        return self.patch_drop(self.pos_drop(tokens), self.num_prefix_tokens)
+        return self.patch_drop(self.pos_drop(tokens), self.num_prefix_tokens), grid
 
-    def _run(self, block: EncoderBlock, tokens: Tensor, *around: Any) -> Tensor:
+    def _run(self, block: nn.Module, tokens: Tensor, grid: tuple[int, int], **options: bool) -> Tensor:
         if self.grad_checkpointing and self.training:
-            return checkpoint(block, tokens, *around, use_reentrant=False)
-        return block(tokens, *around)
+            return checkpoint(block, tokens, grid, use_reentrant=False, **options)
+        return block(tokens, grid, **options)
+
+    def forward_intermediates(
+        self,
+        images: Tensor,
+        indices: int | Sequence[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: Literal["NCHW", "NLC"] = "NCHW",
+        intermediates_only: bool = False,
+    ) -> Any:
+        """Compute the features after chosen blocks, with timm's signature.
+
+        Args:
+            images: Images, (B, C, H, W).
+            indices: Blocks to choose: the last n for an int, by number for a sequence (negative numbers count from the
+                end), all for None.
+            return_prefix_tokens: Whether to pair each feature with its prefix tokens (class token, registers).
+            norm: Whether to apply the final norm to each feature.
+            stop_early: Whether to skip the blocks after the last chosen one.
+            output_fmt: Shape of a feature: "NCHW" for (B, D, rows, columns), "NLC" for (B, N, D).
+            intermediates_only: Whether to return the features alone.
+
+        Returns:
+            ``(tokens after the final norm, features)``, or ``features``; with ``return_prefix_tokens`` each feature is
+            a pair (feature, prefix tokens).
+
+        Raises:
+            ValueError: If an index or format is unknown, or "NCHW" is asked for while patches are dropped.
+        """
+        if output_fmt not in ("NCHW", "NLC"):
+            raise ValueError(f"unknown output_fmt {output_fmt!r}: choose 'NCHW' or 'NLC'")
+        if output_fmt == "NCHW" and self.training and self.patch_drop.rate:
+            raise ValueError(
+                f"patch_drop ({self.patch_drop.rate}) drops patches while training, and the others form no grid: call "
+                "model.eval() first, or take output_fmt 'NLC'"
+            )
+        chosen = self._block_indices(indices)
+        blocks = self.blocks[: max(chosen) + 1] if stop_early else self.blocks
+        tokens, grid = self._embed(images)
+        features = []
+        for i, block in enumerate(blocks):
+            tokens = self._run(block, tokens, grid)
+            if i not in chosen:
+                continue
+            feature = self.norm(tokens) if norm else tokens
+            prefix, patches = feature[:, : self.num_prefix_tokens], feature[:, self.num_prefix_tokens :]
+            if output_fmt == "NCHW":
+                patches = rearrange(patches, "b (h w) d -> b d h w", h=grid[0]).contiguous()
+            features.append((patches, prefix) if return_prefix_tokens else patches)
+        return features if intermediates_only else (self.norm(tokens), features)
+
+    def get_intermediate_layers(
+        self,
+        images: Tensor,
+        n: int | Sequence[int] = 1,
+        reshape: bool = False,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+    ) -> list[Any]:
+        """Compute the features after the last ``n`` blocks, or after the blocks numbered in ``n``, as in timm.
+
+        Each is (B, N, D), or (B, D, rows, columns) with ``reshape``; with ``return_prefix_tokens`` it is a pair
+        (feature, prefix tokens).
+        """
+        output_fmt = "NCHW" if reshape else "NLC"
+        return self.forward_intermediates(
+            images, n, return_prefix_tokens, norm, output_fmt=output_fmt, intermediates_only=True
+        )
+
+    def _block_indices(self, indices: int | Sequence[int] | None) -> set[int]:
+        depth = len(self.blocks)
+        if indices is None:
+            return set(range(depth))
+        if isinstance(indices, int):
+            chosen = set(range(depth - indices, depth))
+        else:
+            chosen = {i + depth if i < 0 else i for i in indices}
+        if not chosen or not chosen <= set(range(depth)):
+            raise ValueError(f"indices ({indices}) must name blocks of a model of depth ({depth})")
+        return chosen
 
     def reset_classifier(self, num_classes: int) -> None:
-        """Replace the head by a new one for ``num_classes`` classes; 0 leaves the pooled feature."""
+        """Replace the head by a new one for ``num_classes`` classes; with 0 the model returns the pooled feature."""
         self.num_classes = num_classes
         self.head = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
         if num_classes:
@@ -255,9 +340,9 @@ class VisionTransformer(IntermediateFeatures, nn.Module):
             nn.init.zeros_(self.head.bias)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute activations in the backward pass, or keep them."""
+        """Recompute activations in the backward pass if ``enable``, else keep them."""
         self.grad_checkpointing = enable
 
     def no_weight_decay(self) -> set[str]:
-        """Names of the parameters that are positions or tokens, which weight decay should leave alone."""
+        """Return the names of the parameters without weight decay: learned tokens and positions."""
         return {name for name in ("cls_token", "reg_token", "pos_embed") if getattr(self, name) is not None}

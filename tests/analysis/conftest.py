@@ -1,4 +1,4 @@
-"""Small models with attention of contrast: that of random weights is nearly uniform."""
+"""Small models with contrasted attention: that of untrained ones is nearly uniform."""
 
 import pytest
 import timm

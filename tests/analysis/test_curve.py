@@ -56,18 +56,19 @@ def test_without_ranking_anew_the_first_order_holds(ours, images, labels, batche
     assert points[3].removed == lowest(head_importance(ours, images, labels), 9)
 
 
-def test_small_weights_go_first_by_their_order(ours, images, labels, batches):
+def test_heads_of_small_weights_go_first_in_the_order_of_weights(ours, images, labels, batches):
     points = pruning_curve(ours, batches, (images, labels), "weight", step=4)
     assert points[2].removed == lowest(weight_importance(ours), 8)
 
 
-def test_the_random_order_is_that_of_its_seed(ours, images, labels, batches):
+def test_the_random_order_depends_on_the_seed_only(ours, images, labels, batches):
     def removed(seed, step):
         points = pruning_curve(ours, batches, (images, labels), "random", seed=seed, step=step)
         return {point.heads_left: point.removed for point in points}
 
-    assert removed(0, 5)[10] != removed(1, 5)[10]
-    assert removed(0, 1).items() >= removed(0, 5).items()
+    coarse = removed(0, 4)
+    assert coarse[11] != removed(1, 4)[11]
+    assert removed(0, 2).items() >= coarse.items()
 
 
 def test_speed_is_that_of_the_pruned_model_beside_the_full_one(ours, images, labels, batches, monkeypatch):
@@ -76,19 +77,19 @@ def test_speed_is_that_of_the_pruned_model_beside_the_full_one(ours, images, lab
     assert (last.images_per_second, last.speedup) == (4 / 0.2, 2.5)
 
 
-def test_a_tenth_of_the_heads_goes_at_once_unless_told_otherwise(timms, images, labels, batches):
+def test_a_tenth_of_the_heads_goes_at_once_by_default(timms, images, labels, batches):
     points = pruning_curve(timms, batches, (images, labels), "weight")
     assert [point.heads_left for point in points] == [15, 13, 11, 9, 7, 5, 3, 1, 0]
 
 
-def test_a_pruned_model_is_pruned_on(ours, images, labels, batches):
+def test_a_pruned_model_is_pruned_further(ours, images, labels, batches):
     pruned = prune_heads(ours, {1: range(5), 2: [0]})
     for order in ("importance", "weight"):
         points = pruning_curve(pruned, batches, (images, labels), order, step=6)
         assert [point.heads_left for point in points] == [9, 3, 0]
 
 
-def test_what_does_not_fit_is_refused(ours, images, labels, batches):
+def test_invalid_arguments_are_refused(ours, images, labels, batches):
     ranking = (images, labels)
     with pytest.raises(ValueError, match="unknown order 'best'"):
         pruning_curve(ours, batches, ranking, "best")
@@ -96,7 +97,7 @@ def test_what_does_not_fit_is_refused(ours, images, labels, batches):
         pruning_curve(ours, batches, ranking, step=0)
     with pytest.raises(ValueError, match="there are no batches"):
         pruning_curve(ours, [], ranking)
-    with pytest.raises(ValueError, match="gone through again"):
+    with pytest.raises(ValueError, match="iterated over again"):
         pruning_curve(ours, iter(batches), ranking)
     with pytest.raises(ValueError, match="training mode"):
         pruning_curve(ours.train(), batches, ranking, "weight")

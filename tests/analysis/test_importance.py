@@ -40,7 +40,7 @@ def test_importance_is_the_mean_slope_of_the_loss_of_an_image_at_the_gate(ours, 
         assert found[layer][head].item() == pytest.approx(sum(map(abs, slopes)) / 2e-5 / 7, rel=1e-6)
 
 
-def test_it_is_attention_times_its_gradient(timms, images, labels):
+def test_importance_is_attention_times_its_gradient(timms, images, labels):
     attentions = capture_attention(timms, images)
     total = F.cross_entropy(attentions.logits, labels, reduction="sum")
     gradients = torch.autograd.grad(total, attentions)
@@ -49,20 +49,20 @@ def test_it_is_attention_times_its_gradient(timms, images, labels):
         torch.testing.assert_close(layer, (attn * gradient).sum((-1, -2)).abs().mean(0).detach(), rtol=1e-4, atol=1e-6)
 
 
-def test_normalised_layers_have_length_one(ours, images, labels):
+def test_normalised_layers_have_norm_one(ours, images, labels):
     plain = head_importance(ours, images, labels)
     for layer, before in zip(head_importance(ours, images, labels, normalised=True), plain, strict=True):
         torch.testing.assert_close(layer, before / before.square().sum().sqrt())
 
 
-def test_without_labels_the_predicted_classes_are_meant(ours, images):
+def test_labels_default_to_the_predicted_classes(ours, images):
     predicted = ours(images).argmax(-1)
     for importance in (head_importance, ablation_importance):
         for given, taken in zip(importance(ours, images, predicted), importance(ours, images), strict=True):
             torch.testing.assert_close(given, taken)
 
 
-def test_a_frozen_model_is_measured_and_no_gradient_is_left(ours, images, labels):
+def test_frozen_models_are_measured_and_parameters_get_no_gradient(ours, images, labels):
     expected = head_importance(ours, images, labels)
     with torch.no_grad():
         for found, layer in zip(head_importance(ours.requires_grad_(False), images, labels), expected, strict=True):
@@ -78,7 +78,7 @@ def test_ablation_is_the_rise_of_the_loss_without_the_head(ours, images, labels)
         assert found[layer][head].item() == pytest.approx(without - plain, abs=1e-5)
 
 
-def test_mean_ablation_leaves_the_attention_of_the_average_image(ours, images, labels):
+def test_mean_ablation_replaces_attention_by_its_mean_over_images(ours, images, labels):
     means = mean_attention(ours, images, batch_size=3)
     expected = [attn.mean(0) for attn in capture_attention(ours, images)]
     torch.testing.assert_close(means, [mean.detach() for mean in expected])
@@ -92,7 +92,7 @@ def test_mean_ablation_leaves_the_attention_of_the_average_image(ours, images, l
     found = ablation_importance(ours, images, labels, replacement="mean", batch_size=3)
     plain = loss(ours, images, labels, lambda _, attn: attn)
     assert found[1][2].item() == pytest.approx(loss(ours, images, labels, edit) - plain, abs=1e-5)
-    # Of a single image the average is itself: nothing is taken away.
+    # The mean over a single image is its own attention.
     for layer in ablation_importance(ours, images[:1], labels[:1], replacement="mean"):
         torch.testing.assert_close(layer, torch.zeros(5), atol=1e-5, rtol=0)
 
@@ -104,7 +104,7 @@ def test_weight_importance_is_the_mean_size_of_a_heads_weights(ours):
     assert weight_importance(ours)[1][2].item() == pytest.approx(sum(sizes).item() / 4)
 
 
-def test_other_libraries_are_measured_alike():
+def test_models_of_torchvision_are_measured():
     model = torchvision.models.VisionTransformer(24, 8, 2, 3, 24, 48, num_classes=5).eval()
     torch.nn.init.normal_(model.heads.head.weight)
     for importance in (head_importance, ablation_importance):
@@ -112,7 +112,7 @@ def test_other_libraries_are_measured_alike():
     assert [layer.shape for layer in weight_importance(model)] == [(3,), (3,)]
 
 
-def test_what_does_not_fit_is_refused(ours, images, labels):
+def test_invalid_arguments_are_refused(ours, images, labels):
     with pytest.raises(ValueError, match="7 images have 6 labels"):
         head_importance(ours, images, labels[:6])
     with pytest.raises(ValueError, match="unknown replacement 'noise'"):
@@ -141,9 +141,9 @@ def test_sums_are_not_rounded_to_the_type_of_the_model(ours, images, labels, imp
     assert (found - expected).norm() < 0.1 * expected.norm()
 
 
-def test_attention_with_a_norm_behind_its_heads_is_refused(images):
+def test_attention_with_a_norm_after_its_heads_is_refused(images):
     model = vit.VisionTransformer((12, 20), 4, embed_dim=40, depth=1, num_heads=5, attention="differential").eval()
     with pytest.raises(
-        ValueError, match=r"the norm behind each head of DifferentialAttention .* use ablation_importance"
+        ValueError, match=r"the norm after each head of DifferentialAttention .* use ablation_importance"
     ):
         head_importance(model, images)

@@ -1,4 +1,4 @@
-"""Golden values of every measure, worked out by hand on grids that are no squares."""
+"""Values of every measure, computed by hand on a grid that is not square."""
 
 import math
 
@@ -20,7 +20,7 @@ def uniform(n):
 
 
 def looking(down, right, grid=GRID):
-    """Attention of each patch to the one so far down and right, or to itself at the border: (1, 1, N, N)."""
+    """Attention of each patch to the one at this offset, or to itself at the border: (1, 1, N, N)."""
     rows, columns = grid
     attn = torch.zeros(rows * columns, rows * columns)
     for i in range(rows * columns):
@@ -31,7 +31,7 @@ def looking(down, right, grid=GRID):
 
 
 def with_class_token(attn, to_class):
-    """Patches give the class token this share, and it looks at itself only: (B, H, N, N) -> (B, H, 1 + N, 1 + N)."""
+    """Add a class token that gets this share of each patch, and attends to itself: (B, H, N, N) -> (B, H, 1+N, 1+N)."""
     whole = torch.zeros(*attn.shape[:2], attn.shape[2] + 1, attn.shape[3] + 1)
     whole[..., 0, 0] = 1
     whole[..., 1:, 0] = to_class
@@ -39,7 +39,7 @@ def with_class_token(attn, to_class):
     return whole
 
 
-def test_attention_to_oneself_is_at_no_distance_sure_and_of_full_rank():
+def test_attention_of_tokens_to_themselves_has_distance_and_entropy_0_and_full_rank():
     attn = identity(PATCHES)
     assert measures.attention_distance(attn, GRID, PATCH).item() == 0
     assert measures.attention_entropy(attn).item() == 0
@@ -65,7 +65,7 @@ def test_uniform_attention_is_the_reference_of_distance_and_entropy_and_has_rank
 
 @pytest.mark.parametrize(("offset", "pixels"), [((0, 1), 4 * 12 / 15), ((1, 0), 8 * 10 / 15), ((2, 3), 20 * 2 / 15)])
 def test_distance_is_in_pixels_of_either_side(offset, pixels):
-    # At the border, where there is no such patch, it looks at itself: 12, 10 and 2 of the 15 patches do not.
+    # 12, 10 and 2 of the 15 patches have such a patch; the others attend to themselves.
     assert measures.attention_distance(looking(*offset), GRID, PATCH).item() == pytest.approx(pixels)
 
 
@@ -101,15 +101,15 @@ def score_of(attn):
     return measures.positional_score(attn.mean(0), attn.square().sum((-1, -2)).mean(0), len(attn))
 
 
-def test_positional_is_what_is_the_same_for_all_images():
+def test_the_positional_score_is_the_share_common_to_all_images():
     same = torch.rand(1, 2, 5, 5).repeat(3, 1, 1, 1)
     torch.testing.assert_close(score_of(same), torch.ones(2))
-    # Of two images, either looks elsewhere: nothing is shared.
+    # Two images without common attention.
     opposite = torch.stack([torch.eye(2), 1 - torch.eye(2)])[:, None]
     torch.testing.assert_close(score_of(opposite), torch.zeros(1))
 
 
-def test_positional_does_not_depend_on_how_many_images_were_measured():
+def test_the_positional_score_does_not_depend_on_the_number_of_images():
     torch.manual_seed(0)
     attn = (3 * torch.randn(4000, 1, 5, 5)).softmax(dim=-1)
     of_few = torch.stack([score_of(few) for few in attn.split(2)]).mean().item()
@@ -117,14 +117,14 @@ def test_positional_does_not_depend_on_how_many_images_were_measured():
 
 
 @pytest.mark.parametrize("offset", [(0, 0), (0, -1), (0, 1), (-1, 0), (1, 1)])
-def test_a_head_that_looks_one_way_has_an_offset_score_of_one(offset):
+def test_a_head_of_a_single_offset_has_an_offset_score_of_one(offset):
     attn = looking(*offset).repeat(2, 1, 1, 1)
     score, offsets = measures.offset_score(measures.offset_counts(attn, GRID), GRID)
     assert (score.item(), offsets) == (1, [offset])
 
 
-def test_offsets_that_few_patches_have_are_passed_over():
-    # All look at the first patch: each offset occurs once, and (0, 0) is one of 15; (-2, -4) is one of one.
+def test_offsets_that_few_patches_have_are_left_out():
+    # All attend to the first patch: each offset occurs once, and (0, 0) is one of 15; (-2, -4) is one of one.
     attn = torch.zeros(1, 1, PATCHES, PATCHES)
     attn[..., 0] = 1
     score, _ = measures.offset_score(measures.offset_counts(attn, GRID), GRID)
@@ -166,5 +166,5 @@ def test_redundancy_is_the_largest_cosine_with_another_head():
 
 
 def test_a_grid_larger_than_the_attention_is_refused():
-    with pytest.raises(ValueError, match=r"\(1, 1, 15, 15\) does not hold 1 prefix tokens and a grid of 3 x 5"):
+    with pytest.raises(ValueError, match=r"\(1, 1, 15, 15\) is too small for 1 prefix tokens and a grid of 3 x 5"):
         measures.attention_distance(uniform(PATCHES), GRID, PATCH, num_prefix_tokens=1)

@@ -40,7 +40,7 @@ def test_spectra_are_those_of_the_products_per_head_and_of_their_sum(ours):
         torch.testing.assert_close(found.float(), torch.linalg.svdvals(product.sum(0)), atol=1e-4, rtol=1e-4)
 
 
-def test_heads_that_do_the_same_share_their_dimensions():
+def test_equal_heads_share_their_dimensions():
     model = vit.VisionTransformer(24, 8, embed_dim=24, depth=1, num_heads=3)
     with torch.no_grad():
         model.blocks[0].attn.qkv.weight.copy_(torch.eye(8, 24).repeat(9, 1))
@@ -51,7 +51,7 @@ def test_heads_that_do_the_same_share_their_dimensions():
     assert found["value_output"].shape == (3,)
 
 
-def test_the_projections_of_torchvision_are_read_alike(tv):
+def test_spectra_of_torchvision_are_those_of_its_projections(tv):
     ranks = projection_ranks(tv)
     attention = attention_modules(tv)[1]
     q, k, v = (rearrange(weight, "(h d) c -> h d c", h=3) for weight in attention.in_proj_weight.chunk(3))
@@ -80,14 +80,14 @@ def test_effective_ranks_are_those_of_the_measures(ours):
     )
 
 
-def test_models_without_projections_that_are_known_are_refused():
+def test_models_of_unknown_projections_are_refused():
     with pytest.raises(ValueError, match="Sequential has no attention with qkv and proj"):
         projection_ranks(nn.Sequential(nn.Linear(3, 3)))
     with pytest.raises(ValueError, match="MultiHeadAttention has no joint projection"):
         projection_ranks(vit.VisionTransformer(24, 8, embed_dim=24, depth=1, num_heads=3, attention="simplified"))
 
 
-def test_attention_that_pools_the_tokens_at_the_end_is_no_layer():
+def test_pooling_attention_is_not_a_layer():
     model = timm.models.VisionTransformer(24, 8, embed_dim=24, depth=2, num_heads=3, global_pool="map")
     assert len(projection_ranks(model)) == 2
 

@@ -34,19 +34,19 @@ def assert_pruned_is_gated(model, images, heads):
     return pruned
 
 
-def test_a_pruned_model_computes_what_the_model_does_with_zeroed_heads(ours, images):
+def test_a_pruned_model_equals_the_model_with_zeroed_heads(ours, images):
     pruned = assert_pruned_is_gated(ours, images, HEADS)
     assert [block.attn.num_heads for block in pruned.blocks] == [3, 4, 2]
     assert [block.attn.num_heads for block in ours.blocks] == [5, 5, 5]
 
 
-def test_so_does_one_of_timm(timms, images):
+def test_a_pruned_model_of_timm_equals_it_with_zeroed_heads(timms, images):
     pruned = assert_pruned_is_gated(timms, images, HEADS)
     assert [block.attn.num_heads for block in pruned.blocks] == [3, 4, 2]
 
 
 @pytest.mark.parametrize("options", [{"qk_norm": True}, {"qkv_bias": False}], ids=str)
-def test_queries_may_be_normalised_and_projections_without_bias(images, options):
+def test_models_with_qk_norm_or_without_biases_are_pruned(images, options):
     widths = {"patch_size": 4, "embed_dim": 40, "depth": 3, "num_heads": 5}
     for model in (
         vit.VisionTransformer(image_size=(12, 20), **widths, **options),
@@ -62,7 +62,7 @@ MECHANISMS = {"chunked": {"chunk": 5}, "window": {"window": 2}, "neighborhood": 
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_mechanisms_of_separate_heads_are_pruned_alike(images, name):
+def test_mechanisms_of_separate_heads_are_pruned(images, name):
     model = vit.VisionTransformer(
         (12, 20), 4, embed_dim=40, depth=3, num_heads=5, attention=name, attention_kwargs=MECHANISMS[name]
     )
@@ -117,7 +117,7 @@ NOT_SEPARATE = ["talking", "differential", "gated", "simplified", "linear", "per
 @pytest.mark.parametrize("name", NOT_SEPARATE)
 def test_mechanisms_whose_heads_are_not_separate_are_refused(name):
     model = vit.VisionTransformer((12, 20), 4, embed_dim=40, depth=1, num_heads=5, attention=name)
-    with pytest.raises(ValueError, match=r"heads of \w+Attention cannot be pruned, as they share or hold weights"):
+    with pytest.raises(ValueError, match=r"heads of \w+Attention cannot be pruned, as they interact or have weights"):
         prune_heads(model, {0: [1]})
 
 
@@ -130,9 +130,9 @@ def test_shared_projections_are_refused(sharing):
 def test_other_attentions_are_refused():
     with pytest.raises(ValueError, match=r"swin_transformer.WindowAttention .* \(.*relative_position_bias_table\)"):
         check_separate(timm.models.swin_transformer.WindowAttention(24, 3, window_size=(2, 2)))
-    with pytest.raises(ValueError, match=r"AttentionRope cannot be pruned \(weights beyond qkv and proj: none\)"):
+    with pytest.raises(ValueError, match=r"AttentionRope cannot be pruned \(weights besides qkv and proj: none\)"):
         check_separate(timm.layers.AttentionRope(24, 3))
-    with pytest.raises(ValueError, match=r"Attention cannot be pruned \(weights beyond qkv and proj: gate, norm\)"):
+    with pytest.raises(ValueError, match=r"Attention cannot be pruned \(weights besides qkv and proj: gate, norm\)"):
         check_separate(timm.layers.Attention(24, 3, gated=True, scale_norm=True, norm_layer=torch.nn.LayerNorm))
 
 
@@ -146,11 +146,11 @@ def test_heads_that_do_not_exist_are_refused(ours):
 
 
 @pytest.mark.parametrize("doomed", [torch.tensor([0, 3]), torch.tensor([0, 3]).numpy(), range(0, 4, 3)], ids=str)
-def test_heads_may_be_given_as_they_come_out_of_a_ranking(ours, images, doomed):
+def test_heads_may_be_tensors_arrays_or_ranges(ours, images, doomed):
     torch.testing.assert_close(prune_heads(ours, {1: doomed})(images), prune_heads(ours, {1: [0, 3]})(images))
 
 
-def test_what_is_left_of_a_frozen_layer_is_frozen(ours):
+def test_parameters_of_a_frozen_model_stay_frozen(ours):
     pruned = prune_heads(ours.requires_grad_(False), {0: range(5), 1: [2]})
     assert not any(parameter.requires_grad for parameter in pruned.parameters())
 
@@ -164,7 +164,7 @@ def test_a_layer_without_heads_and_without_a_bias_adds_nothing(ours, images):
     assert pruned(images).shape == (7, 10)
 
 
-def test_a_model_of_full_size_pruned_of_the_same_heads_takes_in_the_weights(ours, images):
+def test_weights_of_a_pruned_model_load_into_one_pruned_alike(ours, images):
     heads = {0: range(5), 2: [0, 3]}
     pruned = prune_heads(ours, heads)
     fresh = prune_heads(vit.VisionTransformer((12, 20), 4, embed_dim=40, depth=3, num_heads=5).eval(), heads)

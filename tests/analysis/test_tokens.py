@@ -10,7 +10,7 @@ from vit.explain import capture_attention
 PATCHES = slice(1, 16)
 
 
-def test_norms_are_those_of_the_tokens_that_leave_each_layer(ours, images):
+def test_norms_are_those_of_the_tokens_after_each_layer(ours, images):
     with torch.no_grad():
         features = ours.get_intermediate_layers(images, 3, return_prefix_tokens=True)
         attentions = capture_attention(ours, images)
@@ -30,14 +30,14 @@ def test_norms_are_those_of_the_tokens_that_leave_each_layer(ours, images):
     ],
     ids=["timm", "vit-pytorch"],
 )
-def test_norms_are_found_in_other_libraries(model):
+def test_norms_of_other_libraries_are_measured(model):
     found = token_norms(model().eval(), torch.randn(2, 3, 24, 24))
     assert found.norms.shape == found.received.shape == (2, 2, 10)
     assert (found.norms > 0).all()
 
 
-def painted():
-    """Norms of two layers, two images, a class token, 15 patches of 9, 10 and 11, a register; those two are long."""
+def designed():
+    """Norms of two layers, two images, 15 patches of 9, 10 and 11 between a class token and a register of 500."""
     norms = 10 + torch.arange(-1.0, 2).repeat(5)
     norms = torch.cat([torch.tensor([500.0]), norms, torch.tensor([500.0])]).repeat(2, 2, 1)
     norms[0, 1, 4] = 16.1  # more than 10 + 6 * 1
@@ -50,18 +50,18 @@ def painted():
 
 
 def test_outliers_are_patches_six_deviations_beyond_the_median_of_their_layer():
-    outliers = painted().outliers
+    outliers = designed().outliers
     assert outliers.nonzero().tolist() == [[0, 1, 3], [1, 0, 14]]
-    torch.testing.assert_close(painted().outlier_share, torch.tensor([1 / 30, 1 / 30]))
+    torch.testing.assert_close(designed().outlier_share, torch.tensor([1 / 30, 1 / 30]))
 
 
-def test_the_attention_outliers_draw_is_that_of_the_layer_they_enter():
-    mass = painted().outlier_mass
+def test_the_attention_of_outliers_is_that_of_the_next_layer():
+    mass = designed().outlier_mass
     torch.testing.assert_close(mass[0], torch.tensor(8 / 17 / 2))
     assert mass[1].isnan()
 
 
-def test_layers_that_are_one_module_are_refused():
+def test_layers_that_share_one_module_are_refused():
     class Twice(nn.Module):
         patch_size = 8
 
@@ -75,10 +75,10 @@ def test_layers_that_are_one_module_are_refused():
             tokens = self.patches(images).flatten(2).mT
             return self.head(self.layer(self.layer(tokens)).mean(1))
 
-    with pytest.raises(ValueError, match="Twice has no layers that can be told apart"):
+    with pytest.raises(ValueError, match="Twice has no separate module for each layer"):
         token_norms(Twice().eval(), torch.randn(2, 3, 24, 24))
 
 
-def test_a_layer_without_heads_is_named(ours, images):
+def test_a_layer_without_heads_is_refused(ours, images):
     with pytest.raises(ValueError, match="layer 1 has no heads left"):
         token_norms(prune_heads(ours, {1: range(5)}), images)

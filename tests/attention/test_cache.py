@@ -19,19 +19,19 @@ def test_it_returns_all_so_far_in_order():
         assert_close(all_v, v[:, :, :end], rtol=0, atol=0)
 
 
-def test_nothing_so_far_is_copied_at_a_step():
+def test_a_step_copies_no_earlier_token():
     cache = KeyValueCache(max_length=3)
     first, _ = cache.append(torch.randn(B, H, 1, D), torch.randn(B, H, 1, E))
     second, _ = cache.append(torch.randn(B, H, 2, D), torch.randn(B, H, 2, E))
     assert first.data_ptr() == second.data_ptr()
 
 
-def test_what_is_cached_has_no_gradient():
+def test_cached_tensors_carry_no_gradient():
     k = torch.randn(B, H, 1, D, requires_grad=True)
     assert not any(x.requires_grad for x in KeyValueCache(1).append(k, k))
 
 
-def test_a_cache_that_is_too_short_says_how_many_are_needed():
+def test_a_cache_that_is_too_short_is_refused_with_the_number_of_tokens():
     cache = KeyValueCache(max_length=4)
     cache.append(torch.randn(B, H, 3, D), torch.randn(B, H, 3, E))
     with pytest.raises(
@@ -44,12 +44,12 @@ def test_a_cache_that_is_too_short_says_how_many_are_needed():
 
 
 @pytest.mark.parametrize("other", [(B + 1, H, 1, D), (B, H + 1, 1, D), (B, H, 1, D + 1)])
-def test_tokens_of_another_layer_or_batch_are_refused_and_leave_it_as_it_was(other):
+def test_tokens_of_another_layer_or_batch_are_refused_and_not_cached(other):
     cache = KeyValueCache(max_length=4)
     k, v = torch.randn(B, H, 3, D), torch.randn(B, H, 3, D)
     cache.append(k, v)
-    with pytest.raises(ValueError, match=r"the cache holds torch\.float32 of shape .* one cache serves one layer"):
+    with pytest.raises(ValueError, match=r"the cache holds torch\.float32 of shape .* make a cache for each layer"):
         cache.append(torch.randn(other), torch.randn(other))
-    with pytest.raises(ValueError, match=r"what comes is torch\.float64"):
+    with pytest.raises(ValueError, match=r"the new tokens are torch\.float64"):
         cache.append(k[:, :, :1].double(), v[:, :, :1].double())
     assert cache.length == 3

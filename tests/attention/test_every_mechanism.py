@@ -1,4 +1,4 @@
-"""What holds for every mechanism of the table, alone and in a model."""
+"""Properties of every mechanism of the table, alone and in a model."""
 
 from pathlib import Path
 
@@ -15,15 +15,15 @@ from vit.attention.mechanisms.base import options_of
 
 EVERY = pytest.mark.parametrize("name", MECHANISMS)
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
-# Small enough to differ from softmax on grids of a few patches.
+# Small enough that the output differs from softmax on a grid of 3 x 5 patches.
 OPTIONS = {
-    "chunked": {"chunk": 3},
+    "chunked": {"chunk": 7},
     "window": {"window": 2},
     "neighborhood": {"kernel": 3},
     "sparse": {"block": 3, "stride": 4},
     "topk": {"k": 3},
     "performer": {"num_features": 9},
-    "lowrank": {"landmarks": 3},
+    "lowrank": {"landmarks": 3, "iterations": 3},
     "linformer": {"landmarks": 3},
 }
 
@@ -101,7 +101,7 @@ def test_its_weights_times_the_values_are_its_output_or_it_refuses_to_show_them(
 
 
 @EVERY
-def test_masks_and_causality_are_obeyed_or_refused(name):
+def test_masks_and_causality_are_supported_or_refused(name):
     tokens, mask = torch.randn(2, 16, 12), torch.ones(16, 16, dtype=torch.bool).tril(-3)
     takes = MECHANISMS[name].takes
     if "mask" in takes:
@@ -131,36 +131,24 @@ def test_under_autocast_it_is_near_float32(name):
         output = module(tokens, grid=(3, 5))
         gradient = torch.autograd.grad(output.float().sum(), tokens)[0]
     assert gradient.isfinite().all()
-    if name == "topk":  # what rounding puts among the best may differ
+    if name == "topk":  # rounding may change which keys are kept
         return
     assert_close(output.float(), expected, rtol=0.05, atol=0.05)
 
 
-# The fused CPU kernel has no batching rule in torch 2.15, which therefore calls it image by image, and says so.
-SLOW_UNDER_VMAP = pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
-
-
 @EVERY
-@SLOW_UNDER_VMAP
-def test_it_works_under_vmap(name):
-    module = attention(name, (3, 5)).double()
-    batches = torch.randn(3, 2, 16, 12, dtype=torch.float64)
-    output = torch.func.vmap(lambda tokens: module(tokens, grid=(3, 5)))(batches)
-    assert_close(output, torch.stack([module(tokens, grid=(3, 5)) for tokens in batches]), **EXACT)
-
-
-@EVERY
-@SLOW_UNDER_VMAP
-def test_it_has_gradients_per_image_under_vmap(name):
+# The fused CPU kernel has no batching rule in torch 2.15, which therefore calls it image by image, and warns.
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_under_vmap_it_has_the_same_losses_and_gradients_per_image(name):
     module = attention(name, (2, 3)).double()
     batch = torch.randn(3, 7, 12, dtype=torch.float64)
 
     def loss(tokens):
         return module(tokens[None], grid=(2, 3)).square().sum()
 
-    per_image = torch.func.vmap(torch.func.grad(loss))(batch)
-    expected = torch.stack([torch.func.grad(loss)(tokens) for tokens in batch])
-    assert_close(per_image, expected, **EXACT)
+    gradients, losses = torch.func.vmap(torch.func.grad_and_value(loss))(batch)
+    for tokens, *per_image in zip(batch, gradients, losses, strict=True):
+        assert_close(per_image, list(torch.func.grad_and_value(loss)(tokens)), **EXACT)
 
 
 @EVERY
@@ -179,36 +167,28 @@ def test_compiled_it_is_one_graph_and_gives_the_same_output_and_gradients(name):
 
 
 @EVERY
-def test_the_exported_model_takes_batches_of_any_size(name):
-    model = small_model(name).eval()
-    images = torch.randn(2, 3, 12, 20)
-    batch = torch.export.Dim("batch")
-    exported = torch.export.export(model, (images,), dynamic_shapes={"images": {0: batch}}).module()
-    for size in (1, 5):
-        images = torch.randn(size, 3, 12, 20)
-        assert_close(exported(images), model(images), rtol=1e-4, atol=1e-5)
+def test_exported_it_takes_batches_of_any_size(name):
+    module = attention(name, (3, 5)).eval()
+    shapes = {"x": {0: torch.export.Dim("batch")}, "grid": (None, None)}
+    inputs = ((torch.randn(2, 16, 12),), {"grid": (3, 5)})
+    exported = torch.export.export(module, *inputs, dynamic_shapes=shapes).module()
+    for batch in (1, 5):
+        tokens = torch.randn(batch, 16, 12)
+        assert_close(exported(tokens, grid=(3, 5)), module(tokens, grid=(3, 5)), rtol=1e-4, atol=1e-5)
 
 
 @EVERY
-@pytest.mark.parametrize(
-    "kwargs", [{}, {"class_token": False, "pool": "mean"}, {"num_registers": 3}, {"qk_norm": True}]
-)
-def test_models_take_images_of_another_size_and_a_gradient_reaches_every_parameter(name, kwargs):
-    if name == "simplified" and "qk_norm" in kwargs:
-        with pytest.raises(ValueError, match="SimplifiedAttention has no projections"):
-            small_model(name, **kwargs)
-        return
+@pytest.mark.parametrize("kwargs", [{"num_registers": 3}, {"class_token": False, "pool": "mean"}])
+def test_models_take_images_of_another_size_and_every_parameter_gets_a_gradient(name, kwargs):
     model = small_model(name, **kwargs)
-    for size in ((12, 20), (20, 28)):
-        assert model(torch.randn(2, 3, *size)).shape == (2, 10)
+    assert model(torch.randn(2, 3, 20, 28)).shape == (2, 10)
     model(torch.randn(2, 3, 12, 20)).square().sum().backward()
     assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()] == []
 
 
 @EVERY
-@pytest.mark.parametrize("size", [(12, 20), (20, 28)])
-def test_intermediate_features_of_a_model_end_in_its_features(name, size):
-    model, images = small_model(name).eval(), torch.randn(2, 3, *size)
+def test_the_last_intermediate_features_of_a_model_are_its_features(name):
+    model, images = small_model(name).eval(), torch.randn(2, 3, 20, 28)
     final, features = model.forward_intermediates(images, output_fmt="NLC", return_prefix_tokens=True)
     assert_close(final, model.forward_features(images), rtol=0, atol=0)
     patches, prefix = features[-1]
@@ -216,21 +196,7 @@ def test_intermediate_features_of_a_model_end_in_its_features(name, size):
 
 
 @EVERY
-def test_a_model_learns_one_batch_by_heart(name):
-    torch.manual_seed(0)
-    model = small_model(name)
-    images, labels = torch.randn(8, 3, 12, 20), torch.arange(8)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for _ in range(60):
-        loss = torch.nn.functional.cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert loss < 0.2  # 2.3 is guessing
-
-
-@EVERY
-def test_a_checkpoint_carries_it(name, tmp_path):
+def test_a_checkpoint_restores_it(name, tmp_path):
     model, other = small_model(name).eval(), small_model(name).eval()
     torch.save(model.state_dict(), tmp_path / "weights.pt")
     other.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True))
@@ -253,7 +219,7 @@ def test_no_file_of_the_package_is_long():
     assert [file.name for file in folder.rglob("*.py") if len(file.read_text().splitlines()) > 350] == []
 
 
-def test_the_help_of_the_command_line_names_every_mechanism_and_its_arguments():
+def test_the_docstring_of_the_model_names_every_mechanism_and_its_arguments():
     text = " ".join(vit.VisionTransformer.__doc__.split())
     names = text.split("Name of the attention mechanism: ")[1].split(". attention_kwargs")[0]
     assert names.replace(" or ", ", ").split(", ") == list(MECHANISMS)
@@ -264,6 +230,6 @@ def test_the_help_of_the_command_line_names_every_mechanism_and_its_arguments():
 
 
 @EVERY
-def test_it_can_be_made_from_what_is_around_alone(name):
-    around = {"num_heads": 2, "embed_dim": 12, "head_dim": 6, "value_head_dim": 6, "block_index": 0}
-    assert isinstance(build(name, MECHANISMS, {}, **around, grid_size=(2, 3)), MECHANISMS[name])
+def test_it_needs_no_options(name):
+    offered = {"num_heads": 2, "embed_dim": 12, "head_dim": 6, "value_head_dim": 6, "block_index": 0}
+    assert isinstance(build(name, MECHANISMS, {}, **offered, grid_size=(2, 3)), MECHANISMS[name])

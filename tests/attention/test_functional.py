@@ -1,4 +1,4 @@
-"""The formulas of attention, against values worked out by hand and against torch."""
+"""The formulas of attention, against values computed by hand and against torch."""
 
 import math
 
@@ -27,7 +27,7 @@ def qkv():
     return q.double(), k.double(), v.double()
 
 
-def test_weights_and_output_are_those_worked_out_by_hand():
+def test_weights_and_output_are_those_computed_by_hand():
     # Products of the query (2 ln 3, 0, 0, 0) with the keys: 0 and 2 ln 3. Times 4 ** -0.5: 0 and ln 3.
     # Exponentials: 1 and 3. So the weights are 1/4 and 3/4, and the output is (4 + 3 * 8) / 4.
     q = torch.tensor([2 * math.log(3), 0, 0, 0]).reshape(1, 1, 1, 4)
@@ -38,7 +38,7 @@ def test_weights_and_output_are_those_worked_out_by_hand():
     assert_close(output, torch.tensor([[[[7.0]]]]))
 
 
-def test_a_given_scale_takes_the_place_of_the_default():
+def test_a_given_scale_replaces_the_default():
     q = torch.tensor([math.log(3), 0, 0, 0]).reshape(1, 1, 1, 4)
     k = torch.tensor([[0.0, 1, 1, 1], [1, 0, 0, 0]]).reshape(1, 1, 2, 4)
     v = torch.tensor([4.0, 8.0]).reshape(1, 1, 2, 1)
@@ -86,7 +86,7 @@ def test_permuting_keys_and_values_together_changes_nothing(qkv):
 # Simplified attention.
 
 
-def test_simplified_attention_is_that_worked_out_by_hand():
+def test_simplified_attention_is_that_computed_by_hand():
     # Products of the tokens (ln 3, 0) and (0, 0): ln(3)^2, 0 and 0; of unit tokens: 1, 0 and 1.
     x = torch.tensor([[[math.log(3), 0.0], [0.0, 0.0]]])
     output, weights = simplified_attention(x)
@@ -110,7 +110,7 @@ def test_simplified_attention_is_attention_without_projections_and_scale(similar
     assert_close(output, expected[:, 0], **EXACT)
 
 
-def test_cosine_does_not_see_the_length_of_tokens_and_dot_does():
+def test_cosine_is_invariant_to_the_norm_of_tokens_and_dot_is_not():
     x = torch.randn(B, N, D, dtype=torch.float64)
     longer = x * torch.rand(B, N, 1, dtype=torch.float64).add(1.5)
     assert_close(simplified_attention(longer, "cosine")[1], simplified_attention(x, "cosine")[1], **EXACT)
@@ -129,7 +129,7 @@ def test_tokens_without_a_batch_are_refused():
         simplified_attention(torch.randn(2, 3))
 
 
-# Why the scale is there.
+# The purpose of the scale.
 
 
 @pytest.mark.parametrize("d", [8, 64, 512])
@@ -157,7 +157,7 @@ def test_without_the_scale_the_gradient_of_the_softmax_vanishes_at_512_channels(
 # Masks.
 
 
-def test_a_boolean_mask_leaves_the_softmax_of_what_is_true(qkv):
+def test_a_boolean_mask_restricts_the_softmax_to_keys_that_are_true(qkv):
     q, k, v = qkv
     mask = torch.zeros(N, M, dtype=torch.bool)
     mask[:, [1, 4]] = True
@@ -177,7 +177,7 @@ def test_an_additive_mask_is_added_to_the_scaled_logits(qkv):
 
 @pytest.mark.parametrize("shape", [(N, M), (1, M), (B, H, N, M), (B, 1, 1, M), (1, H, N, 1)])
 @pytest.mark.parametrize("kind", ["boolean", "additive"])
-def test_masks_of_all_shapes_that_broadcast_equal_those_of_torch(qkv, shape, kind):
+def test_masks_of_every_shape_that_broadcasts_equal_those_of_torch(qkv, shape, kind):
     mask = torch.randn(shape, dtype=torch.float64)
     mask = mask > -0.5 if kind == "boolean" else mask
     expected = F.scaled_dot_product_attention(*qkv, attn_mask=mask.expand(*mask.shape[:-1], M))
@@ -193,7 +193,7 @@ def test_causal_attention_gives_future_positions_exactly_zero():
 
 
 @pytest.mark.parametrize("t", range(1, M + 1))
-def test_causal_queries_that_are_the_last_t_of_n_positions_see_as_much_as_in_the_whole(t):
+def test_the_last_t_causal_queries_alone_give_the_end_of_the_whole_output(t):
     q, k, v = torch.randn(3, B, H, M, D, dtype=torch.float64)
     whole, weights = scaled_dot_product_attention(q, k, v, causal=True)
     last, last_weights = scaled_dot_product_attention(q[:, :, -t:], k, v, causal=True)
@@ -201,7 +201,7 @@ def test_causal_queries_that_are_the_last_t_of_n_positions_see_as_much_as_in_the
     assert_close(last_weights, weights[:, :, -t:], **EXACT)
 
 
-def test_changing_a_future_token_leaves_the_past_as_it_was():
+def test_a_future_token_does_not_change_the_past():
     q, k, v = torch.randn(3, B, H, M, D, dtype=torch.float64)
     before, _ = scaled_dot_product_attention(q, k, v, causal=True)
     for x in (q, k, v):
@@ -212,7 +212,7 @@ def test_changing_a_future_token_leaves_the_past_as_it_was():
 
 
 @pytest.mark.parametrize("kind", ["boolean", "additive"])
-def test_a_mask_and_causal_together_let_through_what_both_do(kind):
+def test_a_mask_and_causal_combine_to_their_intersection(kind):
     q, k, v = torch.randn(3, B, H, M, D, dtype=torch.float64)
     mask = torch.rand(M, M) > 0.3
     both = mask & torch.ones(M, M, dtype=torch.bool).tril()
@@ -221,7 +221,7 @@ def test_a_mask_and_causal_together_let_through_what_both_do(kind):
     assert_close(scaled_dot_product_attention(q, k, v, mask=given, causal=True)[0], expected, **EXACT)
 
 
-def test_padding_is_not_seen():
+def test_padding_gets_no_attention():
     q, k, v = torch.randn(3, 2, H, M, D, dtype=torch.float64)
     mask = padding_mask(torch.tensor([3, M]), M)
     assert mask.shape == (2, 1, 1, M)
@@ -231,7 +231,7 @@ def test_padding_is_not_seen():
 
 
 @pytest.mark.parametrize("kind", ["boolean", "additive"])
-def test_a_query_that_may_see_nothing_gets_zeros_and_gives_no_nan_backwards(qkv, kind):
+def test_a_query_whose_keys_are_all_masked_gets_zeros_and_finite_gradients(qkv, kind):
     q, k, v = (x.requires_grad_() for x in qkv)
     mask = torch.ones(N, M, dtype=torch.bool)
     mask[2] = False
@@ -310,7 +310,7 @@ def test_masks_that_do_not_fit_are_refused(qkv, mask, message):
 # Positions.
 
 
-def test_1d_positions_are_those_worked_out_by_hand():
+def test_1d_positions_are_those_computed_by_hand():
     # Four channels are two pairs, of frequencies 1 and 1/100.
     angles = torch.tensor([3.0, 0.03])
     positions = sinusoidal_positions(5, 4)
@@ -320,7 +320,7 @@ def test_1d_positions_are_those_worked_out_by_hand():
 
 
 @pytest.mark.parametrize("shift", [1, 5, 13])
-def test_a_shift_of_positions_is_a_rotation_that_is_the_same_everywhere(shift):
+def test_a_shift_of_positions_is_the_same_rotation_everywhere(shift):
     n, pairs = 17, 6
     positions = sinusoidal_positions(n + shift, 2 * pairs).double()
     angles = shift * 10000.0 ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
@@ -343,7 +343,7 @@ def test_1d_positions_need_an_even_number_of_channels():
         sinusoidal_positions(3, 7)
 
 
-def test_2d_positions_are_those_worked_out_by_hand():
+def test_2d_positions_are_those_computed_by_hand():
     # 8 channels are 2 for each of: sine and cosine of the row, sine and cosine of the column.
     # Their frequencies are 10000 ** -(0 / 2) = 1 and 10000 ** -(1 / 2) = 1/100.
     positions = sinusoidal_positions_2d((2, 3), 8)
@@ -360,7 +360,7 @@ def test_2d_positions_count_along_the_rows_first():
     assert_close(columns, columns[[0, 1, 2, 0, 1, 2]], rtol=0, atol=0)
 
 
-def test_2d_positions_of_all_places_differ():
+def test_all_2d_positions_differ():
     positions = sinusoidal_positions_2d((13, 17), 8)
     distances = torch.cdist(positions, positions) + torch.eye(13 * 17)
     assert distances.min() > 0.005

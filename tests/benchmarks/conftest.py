@@ -1,5 +1,6 @@
-"""Lets the tests import the benchmarks, which import each other as scripts of one folder do; what they share."""
+"""Puts the benchmarks on the path, as scripts of one folder import each other; and what their tests share."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -8,9 +9,15 @@ import pytest
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def unpadded():
+    """Take the padding out of tables."""
+    return lambda text: re.sub(r" +", " ", text)
+
+
+@pytest.fixture(scope="session")
 def results_of():
-    """What a run writes to its results.json, by its seed and accuracy."""
+    """The results.json of a run, by its seed and accuracy."""
 
     def results_of(seed, test_accuracy):
         return {

@@ -1,17 +1,15 @@
 """The benchmark of explanations, on a few images."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import explanations
 import pytest
 import torch
 from PIL import Image
 
 from vit import VisionTransformer
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "explanations.py"
 SETTINGS = {"patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3}
 
 
@@ -24,20 +22,23 @@ def checkpoint(path: Path, **settings: object) -> Path:
 
 
 @pytest.mark.slow
-def test_it_writes_tables_numbers_and_plots(tmp_path):
+def test_it_writes_tables_numbers_and_plots(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(explanations, "ROUNDS", 1)
     names = ["a", "b", "c", "d"]
-    for index, name in enumerate(names * 3):
+    for index, name in enumerate(names * 2):
         (tmp_path / "photos" / name).mkdir(parents=True, exist_ok=True)
         noise = torch.randint(256, (32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(index))
         Image.fromarray(noise.numpy()).save(tmp_path / "photos" / name / f"{index}.png")
     colour = {"in_channels": 3, "num_classes": 4, "class_names": names, "mean": [0.5] * 3, "std": [0.2] * 3}
     grey = {"in_channels": 1, "num_classes": 10, "mean": [0.1], "std": [0.2]}
-    models = ["--checkpoint", checkpoint(tmp_path / "colour.ckpt", **colour)]
-    models += ["--planted", checkpoint(tmp_path / "grey.ckpt", **grey)]
-    command = [sys.executable, SCRIPT, "--photos", tmp_path / "photos", *models, "--images", "12", "--output", tmp_path]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    models = ["--checkpoint", str(checkpoint(tmp_path / "colour.ckpt", **colour))]
+    models += ["--planted", str(checkpoint(tmp_path / "grey.ckpt", **grey))]
+    photos = ["--photos", str(tmp_path / "photos"), "--images", "8"]
+    explanations.main([*photos, *models, "--output", str(tmp_path)])
     result = json.loads((tmp_path / "explanations.json").read_text())
     assert [len(result[part]) for part in ("photographs", "planted", "mosaics")] == [14] * 3
-    assert (tmp_path / "explanations.md").read_text() == printed
+    assert result["made"].keys() == {"command", "machine", "date", "commit"}
+    assert result["recommended"].keys() == {"photographs", "planted"}
+    assert capsys.readouterr().out.strip() == (tmp_path / "explanations.md").read_text().strip()
     assert (tmp_path / "explanations_drop.png").stat().st_size > 10_000
     assert (tmp_path / "explanations_hits.png").stat().st_size > 10_000

@@ -16,7 +16,7 @@ def noise(count, *shape):
     return torch.randint(256, (count, *shape), dtype=torch.uint8)
 
 
-def test_images_are_read_as_torchvision_reads_those_of_cifar10():
+def test_images_are_the_same_as_those_of_torchvisions_cifar10():
     rows, labels = noise(5, 32, 32, 3).numpy(), [3, 1, 4, 1, 5]
     transform = pil_transform("randaugment")
     theirs = datasets.CIFAR10.__new__(datasets.CIFAR10)  # without its files
@@ -50,26 +50,26 @@ def test_all_paths_end_in_the_same_numbers():
     assert_close(sums[2], sums[0], atol=1e-5, rtol=0)
 
 
-def test_it_measures_every_path_with_and_without_workers(tmp_path, monkeypatch, capsys):
+def test_it_measures_every_path_with_and_without_workers(tmp_path, monkeypatch, unpadded, capsys):
+    monkeypatch.setattr(pipeline, "POLICIES", {"crop, flip and RandAugment": "randaugment"})
     monkeypatch.setattr(pipeline, "BATCHES", 2)
     monkeypatch.setattr(pipeline, "PAUSE", 0)
     monkeypatch.setattr(pipeline.os, "cpu_count", lambda: 1)
     main(["--images", "200", "--rounds", "1", "--output", str(tmp_path)])
-    cells = json.loads((tmp_path / "pipeline.json").read_text())
-    kind = pipeline.DEVICE.type
-    assert list(cells) == [f"crop and flip {kind}", f"crop, flip and RandAugment {kind}"]
+    ((name, cell),) = json.loads((tmp_path / "pipeline.json").read_text()).items()
+    assert name == f"crop, flip and RandAugment {pipeline.DEVICE.type}"
     paths = [f"torchvision, {p}, {w} workers" for p in ("PIL images", "v2 on tensors") for w in (0, 1)]
-    for cell in cells.values():
-        assert list(cell["rows"]) == ["ours", *paths]
-        assert all(row["images_per_second"][0] > 0 for row in cell["rows"].values())
-        assert [1, 1, 1] in [cell["rows"][path]["against_best_peer"] for path in paths]
-        assert cell["images"] == 200
+    assert list(cell["rows"]) == ["ours", *paths]
+    assert all(row["images_per_second"][0] > 0 for row in cell["rows"].values())
+    assert [1, 1, 1] in [cell["rows"][path]["against_best_peer"] for path in paths]
+    assert cell["images"] == 200
+    assert cell.keys() >= {"command", "machine", "commit"}
     report = (tmp_path / "pipeline.md").read_text()
     assert capsys.readouterr().out.strip() == report.strip()
-    assert report.count("\n| ours | ") == 2
+    assert unpadded(report).count("\n| ours | ") == 1
 
 
-def test_what_workers_prepared_before_their_turn_is_taken_off_the_clock(monkeypatch):
+def test_batches_prepared_before_a_turn_are_not_counted(monkeypatch):
     drawn = {0: 0, 3: 0}
 
     def batches(dataset, workers, device):
@@ -84,7 +84,7 @@ def test_what_workers_prepared_before_their_turn_is_taken_off_the_clock(monkeypa
     assert drawn == {0: 2 * 3 * 5, 3: 2 * 3 * (5 + 6)}
 
 
-def test_less_than_a_batch_of_images_is_refused(tmp_path, capsys):
+def test_fewer_images_than_a_batch_are_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["--images", "127", "--output", str(tmp_path)])
     assert "--images (127) must be at least one batch (128)" in capsys.readouterr().err

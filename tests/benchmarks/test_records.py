@@ -16,7 +16,7 @@ def test_the_examples_in_the_docstrings():
     assert failures == 0
 
 
-def test_a_cell_takes_the_place_of_its_older_self_alone(tmp_path):
+def test_a_cell_replaces_its_older_self_alone(tmp_path):
     path = tmp_path / "new" / "results.json"
     for name, value in (("b", 1), ("a", 2), ("b", 3)):
         write_cell(path, name, {"value": value}, lambda cells: ",".join(cells))
@@ -25,7 +25,7 @@ def test_a_cell_takes_the_place_of_its_older_self_alone(tmp_path):
     assert sorted(file.name for file in path.parent.iterdir()) == ["results.json", "results.md"]
 
 
-def test_a_report_that_fails_leaves_the_numbers_that_were_there(tmp_path):
+def test_a_report_that_fails_leaves_the_older_numbers(tmp_path):
     path = tmp_path / "results.json"
     write_cell(path, "a", {"value": 1}, str)
     with pytest.raises(ZeroDivisionError):
@@ -33,7 +33,7 @@ def test_a_report_that_fails_leaves_the_numbers_that_were_there(tmp_path):
     assert json.loads(path.read_text()) == {"a": {"value": 1}}
 
 
-def test_the_machine_is_described_in_what_json_can_hold():
+def test_the_machine_is_described_in_values_that_json_can_hold():
     facts = machine()
     assert json.loads(json.dumps(facts)) == facts
     assert facts["processor"]
@@ -42,18 +42,34 @@ def test_the_machine_is_described_in_what_json_can_hold():
     assert {"torchvision", "timm", "vit-pytorch", "transformers"} <= facts["versions"].keys()
 
 
-def test_the_commit_says_whether_files_differ_from_it(tmp_path, monkeypatch):
+def test_the_commit_is_dirty_if_files_other_than_results_differ_from_it(tmp_path, monkeypatch):
     def git(*arguments):
         identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)
 
-    monkeypatch.setattr(records, "__file__", str(tmp_path / "records.py"))
+    folder = tmp_path / "benchmarks"
+    (folder / "results").mkdir(parents=True)
+    monkeypatch.setattr(records, "__file__", str(folder / "records.py"))
     assert commit() == ""
-    (tmp_path / "records.py").write_text("1")
+    files = [folder / "records.py", folder / "RESULTS.md", folder / "results" / "accuracy.json"]
+    for file in files:
+        file.write_text("1")
     git("init")
     git("add", ".")
     git("commit", "-m", "first")
     clean = commit()
     assert len(clean) == 7
-    (tmp_path / "records.py").write_text("2")
+    for file in files[1:]:
+        file.write_text("2")
+    assert commit() == clean
+    files[0].write_text("2")
     assert commit() == f"{clean}-dirty"
+
+
+def test_the_origin_of_a_result_has_command_machine_date_and_commit(monkeypatch):
+    monkeypatch.setattr(records, "commit", lambda: "abc1234")
+    for sentence in (records.made(records.provenance()), records.made_at(records.origin())):
+        assert sentence.startswith(f"Made by `{records.command()}` on ")
+        assert records.place(machine()) in sentence
+        assert sentence.endswith(f"{machine()['date']}, commit abc1234.")
+    assert records.made(records.provenance() | {"commit": ""}).endswith(", commit not recorded.")

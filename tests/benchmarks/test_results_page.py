@@ -1,19 +1,23 @@
-"""The page of all results, from numbers made up for the test."""
+"""The page of all results, from numbers made up for the test, and that of the repository."""
 
 import itertools
 import json
+import re
+from pathlib import Path
 
 import ablate
 import accuracy
 import pytest
 import results_page
-from accuracy_figure import draw_accuracy, measured_points
+from accuracy_figure import measured_points
 from matplotlib.text import Annotation
-from records import machine, write_cell
-from results_page import PUBLISHED, main
+from records import machine, provenance, write_cell
+from results_page import FILES, PUBLISHED, main
+
+ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def put(results_of):
     """Put a cell into accuracy.json in a folder."""
 
@@ -24,87 +28,119 @@ def put(results_of):
     return put
 
 
-@pytest.fixture
-def results(tmp_path, put):
-    """A folder with three seeds of a recipe."""
+@pytest.fixture(scope="module")
+def results(tmp_path_factory, put):
+    """A folder with recipes on two data sets, an ablation and a comparison of speeds."""
+    results = tmp_path_factory.mktemp("benchmarks") / "results"
     for seed, value in enumerate([0.71, 0.72, 0.75]):
-        put(tmp_path / "results", "quick", seed, value)
-    return tmp_path / "results"
-
-
-def text_of(folder):
-    main(["--results", str(folder)])
-    return (folder.parent / "RESULTS.md").read_text()
-
-
-def test_nothing_measured_is_nothing_written(tmp_path):
-    text = text_of(tmp_path / "results")
-    assert "##" not in text
-    assert "|" not in text
-    assert not (tmp_path / "results").exists()
-
-
-def test_recipes_come_best_first_with_command_machine_and_date(results, put):
-    put(results, "slow", 0, 0.84)
-    put(results, "digits", 0, 0.98, data="Digits")
-    text = text_of(results)
-    headings = [line for line in text.splitlines() if line.startswith("## ")]
-    assert headings == ["## Accuracy on CIFAR-10", "## All numbers"]
-    assert "digits" not in text  # 98 % of something else
-    assert text.index("| slow, cpu | 84.00 |") < text.index("| quick, cpu | 72.67 ± 2.08 |")
-    date = machine()["date"]
-    (made,) = [line for line in text.splitlines() if line.startswith("- quick, cpu: ")]
-    assert "`python train.py fit --config configs/quick.yaml --seed_everything SEED` on " in made
-    assert date in made
-    assert (results / "accuracy_petaflop.png").stat().st_size > 10_000
-    assert text.count("arXiv 2112.13492") == 1
-    assert "our arithmetic" in text
-
-
-def test_ablation_and_speeds_have_sections_of_their_own(results):
-    facts = {"machine": machine(), "command": "python train.py fit", "seed": 0, "steps": 70, "val_loss": 1.0}
-    facts["budget"] = 70
+        put(results, "quick", seed, value)
+    put(results, "quick", 0, 0.76, device="NVIDIA H200", petaflop=0.1)
+    put(results, "one minute", 0, 0.93, petaflop=15.0)
+    put(results, "ten minutes", 0, 0.963, petaflop=160.0, commit="abc1234")
+    put(results, "timm, AdamW", 0, 0.6, peer=True)
+    put(results, "untested", 0, None)
+    for seed, value in ((6, 0.97), (7, 0.98), (8, 0.99)):
+        put(results, "digits", seed, value, data="Digits", petaflop=0.001, commit="abc1234")
+    facts = provenance() | {"seed": 0, "steps": 70, "val_loss": 1.0, "budget": 70}
     for part, changed, value in ((ablate.RECIPE, [], 0.6), ("no flip", ["--data.flip", "false"], 0.58)):
         cell = {"recipe": "quick", "part": part, "changed": changed, "val_accuracy": value} | facts
         write_cell(results / "ablation.json", part, cell, ablate.report)
     rows = {
         "ours": {"images_per_second": [9.0, 1200.0, 1300.0], "against_best_peer": [1.1, 1.2, 1.3], "of_ceiling": 0.5},
+        "ours, every token": {"images_per_second": [9.0, 1010.0, 1300.0], "against_best_peer": [1.0, 1.01, 1.02]},
         "timm": {"images_per_second": [9.0, 1000.0, 1100.0], "against_best_peer": [1.0, 1.0, 1.0]},
         "torchvision": {"failed": "ImportError"},
     }
-    cell = {"machine": machine(), "command": "python benchmarks/throughput.py", "rows": rows}
-    write_cell(results / "throughput.json", "192x6 train", cell, str)
-    text = text_of(results)
+    for row in rows.values():
+        row |= {"flops_per_second": 1e12, "of_ceiling": 0.5, "computed": 1, "parameters": 7, "first_call_seconds": 1.0}
+    cell = {"batch": 2, "rounds": 1, "ceiling_flops_per_second": 2e12, "rows": rows}
+    made = provenance() | {"command": "python benchmarks/throughput.py", "commit": "abc1234"}
+    write_cell(results / "throughput.json", "192x6 train", cell | made, FILES["throughput"].report)
+    older = {name: row for name, row in rows.items() if name != "ours, every token"}
+    write_cell(
+        results / "throughput.json",
+        "older train",
+        cell | made | {"rows": older, "commit": ""},
+        FILES["throughput"].report,
+    )
+    return results
+
+
+@pytest.fixture(scope="module")
+def page(results, unpadded):
+    """The text of the page, and the figure of its plot."""
+    figures = []
+    with pytest.MonkeyPatch.context() as patch:
+        draw = results_page.draw_accuracy
+        patch.setattr(results_page, "draw_accuracy", lambda *given: figures.append(draw(*given)))
+        main(["--results", str(results)])
+    return unpadded((results.parent / "RESULTS.md").read_text()), figures[0]
+
+
+def test_without_results_the_page_has_no_section(tmp_path):
+    main(["--results", str(tmp_path / "results")])
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert "##" not in text
+    assert "|" not in text
+    assert not (tmp_path / "results").exists()
+
+
+def test_recipes_come_best_first_with_command_machine_date_and_commit(page, results):
+    text, _ = page
+    assert [line for line in text.splitlines() if line.startswith("## ")] == [
+        "## Accuracy on CIFAR-10",
+        "## Accuracy on other data",
+        "## What each part of a recipe is worth",
+        "## The same Vision Transformer in five libraries",
+        "## All numbers",
+    ]
+    assert text.index("| quick, NVIDIA H200 | 76.00 |") < text.index("| quick, cpu | 72.67 ± 2.08 |")
+    date = machine()["date"]
+    (made,) = [line for line in text.splitlines() if line.startswith("- quick, cpu: ")]
+    assert "`python train.py fit --config configs/quick.yaml --seed_everything SEED` on " in made
+    assert made.endswith(f"{date}, commit not recorded.")
+    (made,) = [line for line in text.splitlines() if line.startswith("- ten minutes, cpu: ")]
+    assert made.endswith(f"{date}, commit abc1234.")
+    assert "The timm row is not timm's best" in text
+    assert (results / "accuracy_petaflop.png").stat().st_size > 10_000
+    assert text.count("arXiv 2112.13492") == 1
+
+
+def test_other_data_have_a_table_of_their_own_and_no_point(page, results):
+    text, figure = page
+    before, after = text.split("## Accuracy on other data")
+    assert "digits" not in before
+    (row,) = [line for line in after.splitlines() if line.startswith("| digits, cpu |")]
+    assert row.startswith("| digits, cpu | 98.00 ± 1.00 |")
+    assert row.endswith("| 6, 7, 8 |")
+    assert not any("digits" in text.get_text() for text in figure.axes[0].texts)
+    assert "## digits, cpu" in (results / "accuracy.md").read_text()
+
+
+def test_ablation_and_speeds_have_sections_of_their_own(page):
+    text, _ = page
     assert "### quick, 70 steps" in text
     assert "| no flip | `--data.flip false` | 70 | 58.00 | -2.00 |" in text
-    assert "| 192x6 train | 1,200 (9 to 1,300) | 1.20 (1.10 to 1.30) | timm | 50% |" in text
+    speeds = "| 1,200 (9 to 1,300) | 1.20 (1.10 to 1.30) |"
+    assert f"| 192x6 train {speeds} 1.01 (1.00 to 1.02) | timm | 50% |" in text
+    assert f"| older train {speeds} | timm | 50% |" in text
+    made = "`python benchmarks/throughput.py` (commit abc1234), `python benchmarks/throughput.py` (commit not recorded)"
+    assert f"Made by {made}." in text
     assert "bare loop" not in text
 
 
-def test_cells_of_another_folder_are_taken_over(results, put, tmp_path):
-    put(tmp_path / "other", "quick", 1, 0.5)
-    put(tmp_path / "other", "quick", 0, 0.96, device="NVIDIA H200")
-    main(["--results", str(results), "--add", str(tmp_path / "other")])
+def test_no_label_lies_on_another_or_leaves_the_plot(page, results):
+    _, figure = page
     cells = json.loads((results / "accuracy.json").read_text())
-    assert {name: cell["test_accuracy"] for name, cell in cells.items()} == {
-        "quick, NVIDIA H200, seed 0": 0.96,
-        **{f"quick, cpu, seed {seed}": value for seed, value in enumerate([0.71, 0.5, 0.75])},
-    }
-
-
-def test_no_label_lies_on_another_or_leaves_the_plot(results, put, tmp_path):
-    put(results, "one minute", 0, 0.93, petaflop=15.0)
-    put(results, "ten minutes", 0, 0.963, petaflop=160.0)
-    put(results, "quick, with a teacher", 0, 0.7, petaflop=0.1)
-    put(results, "untested", 0, None)
-    points = measured_points(accuracy.recipes(json.loads((results / "accuracy.json").read_text())))
-    assert [(point["name"], point["deviation"] > 0) for point in points] == [
-        ("one minute", False),
-        ("quick", True),
-        ("quick, with a teacher", False),
-        ("ten minutes", False),
+    groups = accuracy.recipes({name: cell for name, cell in cells.items() if cell["recipe"] != "digits"})
+    points = measured_points(groups)
+    assert [(point["name"], point["kind"], point["deviation"] > 0) for point in points] == [
+        ("one minute", "measured", False),
+        ("quick, NVIDIA H200", "measured", False),
+        ("quick, cpu", "measured", True),
+        ("ten minutes", "measured", False),
+        ("timm", "peer", False),
     ]
-    figure = draw_accuracy(points + PUBLISHED, tmp_path / "plot.png")
     (axes,) = figure.axes
     figure.draw_without_rendering()
     labels = [text for text in axes.texts if isinstance(text, Annotation) and text.get_visible()]
@@ -114,14 +150,47 @@ def test_no_label_lies_on_another_or_leaves_the_plot(results, put, tmp_path):
     assert all(axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1 for box in boxes)
 
 
-def test_every_published_number_has_a_source_that_others_can_find():
+def test_cells_of_another_folder_are_added(put, tmp_path, monkeypatch):
+    monkeypatch.setattr(results_page, "draw_accuracy", lambda points, path: None)
+    put(tmp_path / "results", "quick", 0, 0.71)
+    put(tmp_path / "results", "quick", 1, 0.72)
+    put(tmp_path / "other", "quick", 1, 0.5)
+    put(tmp_path / "other", "quick", 0, 0.96, device="NVIDIA H200")
+    main(["--results", str(tmp_path / "results"), "--add", str(tmp_path / "other")])
+    cells = json.loads((tmp_path / "results" / "accuracy.json").read_text())
+    assert {name: cell["test_accuracy"] for name, cell in cells.items()} == {
+        "quick, NVIDIA H200, seed 0": 0.96,
+        "quick, cpu, seed 0": 0.71,
+        "quick, cpu, seed 1": 0.5,
+    }
+
+
+def test_the_pages_of_the_repository_are_those_of_its_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(results_page, "draw_accuracy", lambda points, path: None)
+    monkeypatch.setattr(results_page, "FILES", {name: file._replace(draw=None) for name, file in FILES.items()})
+    there = ROOT / "benchmarks" / "results"
+    (tmp_path / "results").mkdir()
+    for path in there.glob("*.json"):
+        (tmp_path / "results" / path.name).write_text(path.read_text())
+    main(["--results", str(tmp_path / "results")])
+    names = ["RESULTS.md", *(f"results/{name}.md" for name in FILES)]
+    differing = [name for name in names if (tmp_path / name).read_text() != (there.parent / name).read_text()]
+    assert not differing, "run python benchmarks/results_page.py"
+
+
+def test_every_result_of_the_repository_has_command_machine_and_date():
+    for name in FILES:
+        results = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+        for made in [results["made"]] if "made" in results else results.values():
+            made = made.get("note", made)
+            assert made["command"].startswith("python ")
+            assert re.fullmatch(r"\d{4}-\d\d-\d\d", made["date"] if "date" in made else made["machine"]["date"])
+
+
+def test_every_published_number_has_a_public_source():
     assert len({point["name"] for point in PUBLISHED}) == len(PUBLISHED)
     for point in PUBLISHED:
         assert point["kind"] in ("pure", "other")
         assert 50 < point["accuracy"] < 100
         assert 0 < point["petaflop"][0] <= point["petaflop"][1]
         assert point["source"].startswith(("arXiv ", "github.com/"))
-
-
-def test_every_file_of_results_can_be_taken_over():
-    assert results_page.REPORTS.keys() == results_page.SECTIONS.keys()

@@ -1,4 +1,4 @@
-"""Candidates in turn, by a clock that the test drives."""
+"""Timing of candidates in turn, with a clock that the test drives."""
 
 import doctest
 import time
@@ -12,13 +12,13 @@ CPU = torch.device("cpu")
 
 
 class Clock:
-    """A clock that only goes on when told to."""
+    """A clock that moves on command only."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         monkeypatch.setattr(time, "perf_counter", lambda: self.now)
 
-    def pass_by(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.now += seconds
 
 
@@ -28,7 +28,7 @@ def test_the_examples_in_the_docstrings():
     assert failures == 0
 
 
-def test_every_other_round_goes_backwards_after_the_warm_up():
+def test_every_other_round_has_the_reverse_order():
     calls = []
     candidates = {name: lambda name=name: calls.append(name) for name in "abc"}
     times = interleaved(candidates, rounds=3, warm_up=2, device=CPU)
@@ -36,14 +36,14 @@ def test_every_other_round_goes_backwards_after_the_warm_up():
     assert {name: len(seconds) for name, seconds in times.items()} == {"a": 3, "b": 3, "c": 3}
 
 
-def test_the_seconds_are_those_of_the_call_alone(monkeypatch):
+def test_the_preparation_of_a_call_is_not_timed(monkeypatch):
     clock = Clock(monkeypatch)
-    candidates = {"slow": lambda: clock.pass_by(3), "fast": lambda: clock.pass_by(1)}
+    candidates = {"slow": lambda: clock.advance(3), "fast": lambda: clock.advance(1)}
     prepared = []
 
     def prepare(name):
         prepared.append(name)
-        clock.pass_by(100)
+        clock.advance(100)
 
     times = interleaved(candidates, rounds=2, warm_up=1, device=CPU, prepare=prepare)
     assert times == {"slow": [3, 3], "fast": [1, 1]}
@@ -58,17 +58,12 @@ def test_speeds_are_compared_within_a_round():
     assert rows["ours"]["images_per_second"] == [(4 + 1.5) / 2, 4, 8]
 
 
-def test_without_a_peer_there_is_nothing_to_compare_with():
+def test_without_a_peer_there_are_speeds_only():
     assert compared({"ours": [2.0]}, 1, ["peer"]) == {"ours": {"images_per_second": [0.5, 0.5, 0.5]}}
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_matrices_are_multiplied_at_some_speed(dtype):
-    assert 1e3 < matmul_ceiling([(8, 16, 24)], dtype, CPU) < 1e16
 
 
 def test_the_ceiling_is_the_fastest_of_the_products(monkeypatch):
     clock = Clock(monkeypatch)
-    monkeypatch.setattr(side_by_side.F, "linear", lambda x, weight: clock.pass_by(len(x)))
+    monkeypatch.setattr(side_by_side.F, "linear", lambda x, weight: clock.advance(len(x)))
     products = [(1, 7, 2), (3, 4, 4), (2, 3, 5)]  # at one second for each row, the channels make the difference
-    assert matmul_ceiling(products, torch.float32, CPU) == 2 * 4 * 4
+    assert matmul_ceiling(products, torch.bfloat16, CPU) == 2 * 4 * 4

@@ -6,15 +6,15 @@ import pytest
 import throughput
 import torch
 from throughput import main
-from throughput_models import EXPLICIT, LIBRARIES, SIZES, Size, check_same, counted_flops, ours, timm
+from throughput_models import EXPLICIT, OURS, PEERS, SIZES, Size, check_same, counted_flops, ours, timm
 
 TINY = Size(16, 4, 24, 2, 3, {"cpu": 2, "cuda": 2})
-ALL = LIBRARIES | EXPLICIT
+ALL = OURS | PEERS | EXPLICIT
 
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    """Run the benchmark on the tiny size, and return the cells it leaves."""
+    """Run the benchmark on the tiny size, and return its cells."""
     monkeypatch.setitem(SIZES, "tiny", TINY)
 
     def run(*arguments):
@@ -24,7 +24,7 @@ def run(monkeypatch, tmp_path):
     return run
 
 
-def test_the_operations_are_those_counted_by_hand():
+def test_the_operations_are_those_computed_by_hand():
     # 4 patches of 48 numbers, 5 tokens of 2 channels, a hidden layer of 8, 10 classes.
     projections = 2 * 5 * (2 * 6 + 2 * 2 + 2 * 8 + 8 * 2)
     attention = 2 * (5 * 5 * 2 + 5 * 5 * 2)
@@ -32,21 +32,27 @@ def test_the_operations_are_those_counted_by_hand():
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "ours"])
-def test_the_operations_are_those_that_torch_counts_in_other_libraries(name):
+def test_the_operations_are_those_that_torch_counts_where_every_token_is_computed(name):
     assert counted_flops(ALL[name](TINY), TINY) == TINY.forward_flops()
 
 
-def test_ours_leaves_out_what_the_last_block_computes_for_the_patches():
+def test_ours_leaves_out_the_patches_in_the_last_block():
     d, n = TINY.embed_dim, TINY.tokens()
     # Queries, output and MLP (2 + 8 of the 12 d^2), and a row of attention, of each token but one.
     left_out = (n - 1) * (2 * 10 * d**2 + 4 * n * d)
     assert counted_flops(ours(TINY), TINY) == TINY.forward_flops() - left_out
 
 
-def test_explicit_attention_is_what_it_says(monkeypatch):
+def test_ours_has_the_same_logits_where_every_token_is_computed():
+    every_token = OURS["ours, every token"](TINY).eval()
+    x = torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(every_token(x), every_token.model(x))
+
+
+def test_explicit_attention_does_not_call_the_fused_kernel(monkeypatch):
     x = torch.randn(1, 3, 16, 16)
     for name in ("timm", "transformers"):
-        fused, explicit = LIBRARIES[name](TINY).eval(), EXPLICIT[f"{name}, explicit attention"](TINY).eval()
+        fused, explicit = PEERS[name](TINY).eval(), EXPLICIT[f"{name}, explicit attention"](TINY).eval()
         explicit.load_state_dict(fused.state_dict())
         torch.testing.assert_close(explicit(x), fused(x))
         monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", None)
@@ -56,8 +62,8 @@ def test_explicit_attention_is_what_it_says(monkeypatch):
         monkeypatch.undo()
 
 
-def test_all_models_are_the_same_but_for_that_of_vit_pytorch():
-    models = {name: build(TINY) for name, build in LIBRARIES.items()}
+def test_all_models_but_that_of_vit_pytorch_have_the_same_parameters():
+    models = {name: build(TINY) for name, build in (OURS | PEERS).items()}
     check_same(models, TINY)
     del models["vit-pytorch"].pos_embedding
     check_same(models, TINY)
@@ -66,7 +72,7 @@ def test_all_models_are_the_same_but_for_that_of_vit_pytorch():
         check_same(models, TINY)
 
 
-def test_models_of_the_same_parameters_and_other_logits_are_not_the_same():
+def test_models_with_other_logits_are_not_the_same():
     with pytest.raises(ValueError, match="logits of ours and timm differ by"):
         check_same({"ours": ours(TINY), "timm": timm(Size(16, 4, 24, 2, 4, {}))}, TINY)
 
@@ -83,15 +89,17 @@ def test_a_training_step_moves_every_weight_and_an_inference_step_none(dtype):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_it_measures_every_library_in_every_cell(run, tmp_path, capsys):
-    cells = run()
+def test_it_measures_every_library_in_every_cell(run, tmp_path, unpadded, monkeypatch, capsys):
+    monkeypatch.setattr(throughput, "WARM_UP", 1)
+    cells = run("--dtypes", "bf16")
     kind = throughput.DEVICE.type
-    modes = [(mode, dtype) for mode in ("inference", "train") for dtype in ("bf16", "fp32")]
-    assert list(cells) == [f"tiny {mode} {dtype} eager {kind}" for mode, dtype in modes]
-    for (mode, _), cell in zip(modes, cells.values(), strict=True):
+    modes = ["inference", "train"]
+    assert list(cells) == [f"tiny {mode} bf16 eager {kind}" for mode in modes]
+    for mode, cell in zip(modes, cells.values(), strict=True):
         assert cell["command"].startswith("python benchmarks/")
         assert cell["machine"]["date"]
-        assert list(cell["rows"]) == list(ALL if kind == "cpu" else LIBRARIES)
+        assert cell["commit"] == throughput.provenance()["commit"]
+        assert list(cell["rows"]) == list(ALL if kind == "cpu" else OURS | PEERS)
         operations = TINY.forward_flops() * (3 if mode == "train" else 1)
         for row in cell["rows"].values():
             low, median, high = row["images_per_second"]
@@ -99,24 +107,16 @@ def test_it_measures_every_library_in_every_cell(run, tmp_path, capsys):
             assert row["flops_per_second"] == pytest.approx(median * operations)
             assert row["of_ceiling"] == pytest.approx(median * operations / cell["ceiling_flops_per_second"])
             assert row["first_call_seconds"] > 0
-        peers = {name: row["images_per_second"][1] for name, row in cell["rows"].items() if name != "ours"}
+        peers = {name: row["images_per_second"][1] for name, row in cell["rows"].items() if name not in OURS}
         assert cell["rows"][max(peers, key=peers.get)]["against_best_peer"] == [1, 1, 1]
+        assert cell["rows"]["ours"]["computed"] < cell["rows"]["ours, every token"]["computed"] == 1
     report = (tmp_path / "throughput.md").read_text()
     assert capsys.readouterr().out.strip() == report.strip()
     assert [line[3:] for line in report.splitlines() if line.startswith("## ")] == list(cells)
-    assert report.count("\n| transformers | ") == 4
+    assert unpadded(report).count("\n| transformers | ") == 2
 
 
-def test_a_cell_that_is_measured_again_replaces_itself_alone(run, tmp_path):
-    cells = run("--modes", "inference")
-    old = {name: cell | {"batch": "old"} for name, cell in cells.items()}
-    (tmp_path / "throughput.json").write_text(json.dumps(old))
-    again = run("--modes", "inference", "--dtypes", "bf16", "--batch", "3")
-    assert [cell["batch"] for cell in again.values()] == [3, "old"]
-    assert list(again) == list(cells)
-
-
-def test_a_library_that_is_missing_or_fails_is_a_row_with_the_reason(run, tmp_path, monkeypatch):
+def test_a_library_that_is_missing_or_fails_is_a_row_with_the_reason(run, tmp_path, unpadded, monkeypatch):
     def missing(size):
         raise ImportError("No module named 'timm'\nand more")
 
@@ -125,17 +125,18 @@ def test_a_library_that_is_missing_or_fails_is_a_row_with_the_reason(run, tmp_pa
         model.forward = lambda images: 1 / 0
         return model
 
-    monkeypatch.setitem(LIBRARIES, "timm", missing)
-    monkeypatch.setitem(LIBRARIES, "torchvision", failing)
-    (cell,) = run("--modes", "train", "--dtypes", "fp32").values()
+    monkeypatch.setitem(PEERS, "timm", missing)
+    monkeypatch.setitem(PEERS, "torchvision", failing)
+    (cell,) = run("--modes", "train", "--dtypes", "fp32", "--batch", "3").values()
+    assert cell["batch"] == 3
     assert cell["rows"]["timm"] == {"failed": "ImportError: No module named 'timm'"}
     assert cell["rows"]["torchvision"] == {"failed": "ZeroDivisionError: division by zero"}
     assert all(cell["rows"][name]["images_per_second"][0] > 0 for name in ("ours", "vit-pytorch", "transformers"))
-    assert "| timm | ImportError: No module named 'timm' |" in (tmp_path / "throughput.md").read_text()
+    assert "| timm | ImportError: No module named 'timm' |" in unpadded((tmp_path / "throughput.md").read_text())
 
 
 def test_sizes_for_a_gpu_are_refused_without_one(run, monkeypatch, capsys):
     monkeypatch.setattr(throughput, "DEVICE", torch.device("cpu"))
     with pytest.raises(SystemExit):
         run("--sizes", "384x12-p2-32")
-    assert "384x12-p2-32 is made for a GPU" in capsys.readouterr().err
+    assert "384x12-p2-32 has a batch for GPUs only" in capsys.readouterr().err

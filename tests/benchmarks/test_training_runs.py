@@ -1,4 +1,4 @@
-"""Runs of train.py in processes of their own, with something quicker in its place."""
+"""Runs of train.py in processes of their own, with a faster script in its place."""
 
 import json
 
@@ -9,7 +9,7 @@ from training_runs import TrainingError, described, train
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """Put a few lines of Python into the place of train.py."""
+    """Replace train.py by a few lines of Python."""
 
     def put(text):
         monkeypatch.setattr(training_runs, "TRAIN", tmp_path / "train.py")
@@ -18,7 +18,7 @@ def script(tmp_path, monkeypatch):
     return put
 
 
-def test_results_come_from_the_folder_that_the_run_names(tmp_path, script, capsys):
+def test_results_are_read_from_the_folder_that_the_run_prints(tmp_path, script, capsys):
     folder = tmp_path / "runs" / "a" / "version_7"
     folder.mkdir(parents=True)
     (folder / "results.json").write_text(json.dumps({"test_accuracy": 0.5}))
@@ -28,24 +28,24 @@ def test_results_come_from_the_folder_that_the_run_names(tmp_path, script, capsy
     assert capsys.readouterr().err.startswith("seed 3: ['fit', '--model.depth', '2'] 1\n")
 
 
-def test_a_failure_is_the_last_line_that_the_run_said(script):
+def test_a_failure_has_the_last_line_of_the_output(script):
     script("import sys\nprint('run folder: x')\nprint('error: no such data', file=sys.stderr)\nsys.exit(2)\n")
     with pytest.raises(TrainingError, match=r"^seed 0 failed with exit status 2: error: no such data$"):
         train("seed 0", [])
 
 
-def test_a_run_without_a_folder_is_a_failure(script):
+def test_a_run_that_prints_no_folder_is_a_failure(script):
     script("")
-    with pytest.raises(TrainingError, match="did not say where its run folder is: it said nothing"):
+    with pytest.raises(TrainingError, match="seed 0 printed no run folder; its last line: no output"):
         train("seed 0", [])
 
 
-def test_what_a_run_is_described_by_is_asked_of_it(script):
+def test_a_description_comes_from_print_config(script):
     script("import sys\nprint(' '.join(sys.argv[1:]))")
     assert described(["--model.depth", "2"]) == "fit --model.depth 2 --print_config\n"
 
 
-def test_a_run_that_logged_nothing_has_no_loss(tmp_path, script):
+def test_a_run_without_metrics_has_no_loss(tmp_path, script):
     (tmp_path / "results.json").write_text(json.dumps({"test_accuracy": 0.5}))
     script(f"print('run folder: {tmp_path}')")
     assert train("seed 0", []) == {"test_accuracy": 0.5, "val_loss": None}

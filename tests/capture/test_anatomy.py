@@ -1,4 +1,4 @@
-"""Where a ViT has its parts, in models whose authors never agreed on a name."""
+"""The parts of ViTs of five libraries."""
 
 import copy
 from contextlib import ExitStack
@@ -8,14 +8,16 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from vit.capture.anatomy import Boundary, examine, patch_grid
+from tests.architectures import LIBRARIES
+from vit.capture.anatomy import examine, patch_grid
+from vit.capture.trace import Boundary, Parts
 from vit.explain import explain
 from vit.explain.maps.subject import Subject
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
 
-def test_grid_prefix_tokens_and_depth_are_found(architecture, model, images):
+def test_grid_prefix_tokens_depth_and_readout_are_found(architecture, model, images):
     anatomy = examine(model, images)
     assert anatomy.grid == architecture.grid
     assert anatomy.num_prefix_tokens == architecture.prefix
@@ -24,22 +26,14 @@ def test_grid_prefix_tokens_and_depth_are_found(architecture, model, images):
     assert anatomy.pooled == architecture.pooled
     rows, columns = architecture.grid
     assert anatomy.patches == slice(architecture.prefix, architecture.prefix + rows * columns)
-
-
-def test_the_readout_is_what_the_logits_read_and_sums_to_one(architecture, model, images):
-    readout = examine(model, images).readout
-    assert_close(readout, architecture.readout, check_dtype=False)
-    assert readout.sum().item() == pytest.approx(1.0)
-
-
-def test_everything_is_found_without_gradients_of_the_caller_too(architecture, model, images):
-    with torch.no_grad():
-        anatomy = examine(model, images)
     assert_close(anatomy.readout, architecture.readout, check_dtype=False)
+    assert anatomy.readout.sum().item() == pytest.approx(1.0)
 
 
-def test_everything_is_found_in_frozen_models_too(architecture, model, images):
-    anatomy = examine(copy.deepcopy(model).requires_grad_(False), images)
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_parts_of_frozen_models_are_found_without_gradients_of_the_caller(architecture, model, images):
+    with torch.no_grad():
+        anatomy = examine(copy.deepcopy(model).requires_grad_(False), images)
     assert_close(anatomy.readout, architecture.readout, check_dtype=False)
 
 
@@ -90,21 +84,22 @@ def test_tokens_are_read_where_they_enter_each_layer_leave_its_norm_and_enter_th
             Boundary(model.get_submodule(last_norm), "input"),
         ],
     )
-    anatomy = examine(model, images)
-    found = [anatomy.entry, *anatomy.layers, *anatomy.norms, anatomy.last]
+    parts = examine(model, images).parts
+    found = [parts.entry, *parts.layers, *parts.norms, parts.last]
     assert_close(tokens_at(model, images, found), expected, rtol=0, atol=0)
-    assert [model.get_submodule(layer) for layer in anatomy.layer_names] == layers
+    assert [model.get_submodule(layer) for layer in parts.layer_names] == layers
 
 
-def test_what_is_changed_at_the_entry_is_all_that_the_layers_get(model, images):
-    anatomy = examine(model, images)
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_the_layers_get_all_their_tokens_at_the_entry(model, images):
+    entry = examine(model, images).parts.entry
 
     def logits(tokens):
-        with torch.no_grad(), anatomy.entry.changed(lambda _: tokens):
+        with torch.no_grad(), entry.changed(lambda _: tokens):
             output = model(images)
         return getattr(output, "logits", output)
 
-    (tokens,) = tokens_at(model, images, [anatomy.entry])
+    (tokens,) = tokens_at(model, images, [entry])
     with torch.no_grad():
         plain = model(images)
     assert_close(logits(tokens), getattr(plain, "logits", plain), **EXACT)
@@ -170,14 +165,14 @@ def test_a_vit_inside_other_modules_is_found(random_vit):
     found, expected = examine(inside, images), examine(vit, images)
     assert (found.grid, found.num_prefix_tokens, found.depth) == ((3, 5), 3, 3)
     assert_close(found.readout, expected.readout)
-    assert found.layer_names == ["1.blocks.0", "1.blocks.1", "1.blocks.2"]
+    assert found.parts.layer_names == ["1.blocks.0", "1.blocks.1", "1.blocks.2"]
 
 
 def test_a_model_of_one_layer_has_its_parts(random_vit):
     vit, images = random_vit(depth=1), torch.randn(2, 3, 6, 10).double()
     anatomy = examine(vit, images)
-    assert anatomy.layer_names == ["blocks.0"]
-    found = tokens_at(vit, images, [anatomy.layers[0], anatomy.norms[0], anatomy.last])
+    assert anatomy.parts.layer_names == ["blocks.0"]
+    found = tokens_at(vit, images, [anatomy.parts.layers[0], anatomy.parts.norms[0], anatomy.parts.last])
     expected = [Boundary(vit.blocks[0], "input"), Boundary(vit.blocks[0].norm1, "output"), Boundary(vit.norm, "input")]
     assert_close(found, tokens_at(vit, images, expected), rtol=0, atol=0)
 
@@ -200,7 +195,7 @@ def test_layers_that_share_one_module_have_no_names_but_maps_of_attention(random
     model, images = SharedLayers(random_vit(depth=1)).eval(), torch.randn(2, 3, 6, 10).double()
     anatomy = examine(model, images)
     assert anatomy.depth == 3
-    assert (anatomy.entry, anatomy.layer_names, anatomy.layers, anatomy.norms, anatomy.last) == (None, [], [], [], None)
+    assert anatomy.parts == Parts(entry=None, layer_names=[], layers=[], norms=[], last=None)
     assert explain(model, images, "relevance").shape == (2, 3, 5)
     with pytest.raises(ValueError, match="legrad needs a model with one module for each layer and a final norm"):
         explain(model, images, "legrad")
@@ -217,7 +212,7 @@ def test_a_head_of_zeros_is_taken_to_read_the_first_token(random_vit):
     assert readout.tolist() == [1.0] + 15 * [0.0]
 
 
-# What the user says counts more than what is found.
+# Grid and number of prefix tokens given by the user.
 
 
 def test_a_given_grid_and_prefix_take_the_place_of_those_found(random_vit):

@@ -1,4 +1,4 @@
-"""What the tests of the data share: a cache folder of their own, and image files to read."""
+"""Fixtures of the data tests: a temporary cache folder, image files, random images."""
 
 import zlib
 from collections.abc import Callable
@@ -17,7 +17,7 @@ WriteImage = Callable[..., Path]
 
 @pytest.fixture(autouse=True)
 def cache_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that stands for ~/.cache, so that no test touches the user's."""
+    """A temporary folder in place of ~/.cache."""
     home = tmp_path_factory.mktemp("cache_home")
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     return home
@@ -25,7 +25,7 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def write_image(tmp_path: Path) -> WriteImage:
-    """Write an image of (rows, columns) below tmp_path, with random pixels that its name decides."""
+    """Write an image of (rows, columns) below tmp_path, with random pixels seeded by its name."""
 
     def write(name: str, size: tuple[int, int] = (7, 11), mode: str = "RGB", **options: object) -> Path:
         pixels = np.random.default_rng(zlib.crc32(name.encode())).integers(256, size=(*size, 3), dtype=np.uint8)
@@ -46,13 +46,13 @@ def image_files(write_image: WriteImage) -> ImageFiles:
 
 @pytest.fixture(autouse=True)
 def seed() -> None:
-    """Make what the tests draw the same in each run."""
+    """Seed the random numbers of each test."""
     torch.manual_seed(0)
 
 
 @pytest.fixture
 def noise() -> Callable[..., Tensor]:
-    """``noise(b, c, h, w)``: images of random brightness and contrast, so that no two have the same statistics."""
+    """``noise(b, c, h, w)``: images of random brightness and contrast."""
 
     def make(b: int, c: int, h: int, w: int) -> Tensor:
         low, high = torch.rand(2, b, 1, 1, 1).sort(dim=0).values

@@ -6,19 +6,20 @@ import torch.nn.functional as F
 from einops import repeat
 
 from vit.data.augment import Augment, crop_and_flip, erase
-from vit.data.loader import seeded
-from vit.data.policies import RandAugment, TrivialAugment
+from vit.data.policies import RANDAUGMENT, TRIVIALAUGMENT, BatchPolicy
+from vit.data.seeding import seeded
 
 LABELS = torch.arange(13)
+ONE_OF_ANY_MAGNITUDE = BatchPolicy(TRIVIALAUGMENT, num_ops=1, magnitude=None)
 
 
 def augmented(chain, images):
-    """What a loader makes of a batch."""
+    """The batch that a loader would serve."""
     return chain.mix(chain.change(images), LABELS)
 
 
 def noise(b=13, c=3, h=5, w=7):
-    """Images whose pixels are all but surely distinct in every way that matters here."""
+    """Random images, no two of which are alike after any augmentation."""
     return torch.randint(256, (b, c, h, w), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 
 
@@ -31,8 +32,7 @@ def shifted_reflections(image, padding, flip):
     return crops + [crop.flip(2) for crop in crops] if flip else crops
 
 
-@pytest.mark.parametrize("c", [1, 3])
-@pytest.mark.parametrize(("padding", "flip"), [(0, True), (1, False), (2, True), (4, False), (4, True)])
+@pytest.mark.parametrize(("c", "padding", "flip"), [(1, 0, True), (3, 1, False), (3, 4, True)])
 def test_every_shifted_reflection_occurs_and_nothing_else(c, padding, flip):
     image = noise(1, c)
     expected = {str(crop.tolist()) for crop in shifted_reflections(image[0], padding, flip)}
@@ -40,7 +40,7 @@ def test_every_shifted_reflection_occurs_and_nothing_else(c, padding, flip):
     assert {str(result.tolist()) for result in results} == expected
 
 
-def test_each_image_is_shifted_and_mirrored_in_its_own_way():
+def test_each_image_has_its_own_shift_and_mirror():
     images = noise(149)
     chosen = []
     for image, result in zip(images, crop_and_flip(images, 2, flip=True), strict=True):
@@ -49,10 +49,10 @@ def test_each_image_is_shifted_and_mirrored_in_its_own_way():
     assert len(set(chosen)) > 30
 
 
-def test_in_pieces_images_are_shifted_as_they_are_together(monkeypatch):
+def test_images_in_chunks_are_shifted_as_in_one_batch(monkeypatch):
     results = []
     for pixels in (2**17, 3 * 35, 1):
-        monkeypatch.setattr("vit.data.operations.PIECE", pixels)
+        monkeypatch.setattr("vit.data.operations.CHUNK_PIXELS", pixels)
         with seeded(7):
             results.append(crop_and_flip(noise(), 2, flip=True))
     assert torch.equal(results[0], results[1])
@@ -75,7 +75,7 @@ def test_a_shift_as_wide_as_the_image_is_an_error():
         crop_and_flip(noise(), 5, flip=False)
 
 
-def test_what_is_erased_is_a_rectangle_of_zeros_and_the_rest_is_kept():
+def test_erasing_sets_a_rectangle_to_zero_and_keeps_the_rest():
     images = noise(499, 3, 23, 31).clamp(min=1)
     results = erase(images, 1.0)
     erased = results == 0
@@ -87,7 +87,7 @@ def test_what_is_erased_is_a_rectangle_of_zeros_and_the_rest_is_kept():
     assert results.dtype == torch.uint8
 
 
-def test_the_rectangle_covers_the_share_that_is_asked_for_up_to_rounding():
+def test_the_rectangle_covers_the_given_share_of_the_image_up_to_rounding():
     h, w, share = 61, 53, 0.1
     erased = erase(torch.ones(997, 1, h, w), 1.0, area=(share, share)) == 0
     rows, columns = erased.any(dim=(1, 3)).sum(dim=1), erased.any(dim=(1, 2)).sum(dim=1)
@@ -95,8 +95,8 @@ def test_the_rectangle_covers_the_share_that_is_asked_for_up_to_rounding():
     assert ((rows * columns - share * h * w).abs() <= rounding).all()
 
 
-def test_the_rectangle_is_from_three_tenths_to_ten_thirds_as_high_as_wide():
-    erased = erase(torch.ones(1_999, 1, 101, 103), 1.0, area=(0.1, 0.1)) == 0
+def test_the_aspect_ratio_of_the_rectangle_is_from_three_tenths_to_ten_thirds():
+    erased = erase(torch.ones(1_999, 1, 101, 103, dtype=torch.uint8), 1.0, area=(0.1, 0.1)) == 0
     rows, columns = erased.any(dim=(1, 3)).sum(dim=1), erased.any(dim=(1, 2)).sum(dim=1)
     ratio = rows / columns
     assert 0.29 < ratio.min() < 0.31
@@ -104,7 +104,7 @@ def test_the_rectangle_is_from_three_tenths_to_ten_thirds_as_high_as_wide():
     assert 0.47 < (ratio < 1).float().mean() < 0.53
 
 
-def test_rectangles_of_every_share_between_the_two_occur():
+def test_the_shares_of_rectangles_fill_the_whole_range():
     erased = (erase(torch.ones(1_999, 1, 61, 53), 1.0) == 0).float().mean(dim=(1, 2, 3))
     assert 0.015 < erased.min() < 0.025
     assert 0.32 < erased.max() < 0.34
@@ -119,13 +119,13 @@ def test_rectangles_lie_anywhere():
 
 
 @pytest.mark.parametrize(("probability", "fewest", "most"), [(0.0, 0, 0), (0.3, 0.25, 0.35), (1.0, 1, 1)])
-def test_as_many_images_are_erased_as_asked_for(probability, fewest, most):
+def test_images_are_erased_with_the_given_probability(probability, fewest, most):
     touched = (erase(torch.ones(1_999, 1, 23, 31), probability) == 0).any(dim=(1, 2, 3))
     assert fewest <= touched.float().mean() <= most
 
 
 def mixed(**options):
-    """Images and targets of one mixed batch with a class per image, and for each its own share and its partner."""
+    """Images and targets of a mixed batch with one class per image, the share of each image and its partner."""
     images, targets = augmented(Augment(13, **options), noise())
     share = targets.diagonal()
     partner = (targets - torch.diag(share)).argmax(dim=1)
@@ -170,7 +170,7 @@ def test_with_mixup_and_cutmix_each_batch_gets_one_of_them():
     assert 5 < sum(cut) < 24
 
 
-def test_whether_a_batch_is_mixed_is_asked_before_each():
+def test_mixing_is_decided_before_each_batch():
     answers = iter([True, False, True])
     chain = Augment(13, crop_padding=2, mixup=0.8, mixing=lambda: next(answers))
     shapes = []
@@ -181,7 +181,7 @@ def test_whether_a_batch_is_mixed_is_asked_before_each():
     assert shapes == [(torch.float32, (13, 13)), (torch.uint8, (13,)), (torch.float32, (13, 13))]
 
 
-def test_a_batch_that_is_no_longer_mixed_is_augmented_as_it_would_have_been_without_mixing():
+def test_after_the_end_of_mixing_batches_are_augmented_as_without_mixing():
     options = {"crop_padding": 2, "flip": True, "policy": "randaugment", "erasing": 0.5}
     with seeded(7):
         images, labels = augmented(Augment(13, **options, mixup=0.8, cutmix=1.0, mixing=lambda: False), noise())
@@ -191,7 +191,7 @@ def test_a_batch_that_is_no_longer_mixed_is_augmented_as_it_would_have_been_with
     assert torch.equal(labels, LABELS)
 
 
-def test_nothing_asked_for_changes_nothing():
+def test_without_options_batches_are_unchanged():
     images, labels = augmented(Augment(13), noise())
     assert torch.equal(images, noise())
     assert torch.equal(labels, LABELS)
@@ -202,12 +202,12 @@ def test_nothing_asked_for_changes_nothing():
     [
         ({"crop_padding": 2}, lambda images: crop_and_flip(images, 2, flip=False)),
         ({"flip": True}, lambda images: crop_and_flip(images, 0, flip=True)),
-        ({"policy": "randaugment"}, RandAugment(num_ops=2, magnitude=9)),
-        ({"policy": "trivialaugment"}, TrivialAugment()),
+        ({"policy": "randaugment"}, BatchPolicy(RANDAUGMENT, num_ops=2, magnitude=9)),
+        ({"policy": "trivialaugment"}, ONE_OF_ANY_MAGNITUDE),
         ({"erasing": 0.5}, lambda images: erase(images, 0.5)),
     ],
 )
-def test_each_option_is_one_link_of_the_chain(options, alone):
+def test_each_option_adds_one_step(options, alone):
     with seeded(7):
         images, labels = augmented(Augment(13, **options), noise())
     with seeded(7):
@@ -222,7 +222,7 @@ def test_the_chain_crops_then_applies_the_policy_then_erases():
     with seeded(7):
         images, _ = augmented(chain, noise())
     with seeded(7):
-        expected = erase(TrivialAugment()(crop_and_flip(noise(), 2, flip=True)), 0.5)
+        expected = erase(ONE_OF_ANY_MAGNITUDE(crop_and_flip(noise(), 2, flip=True)), 0.5)
     assert torch.equal(images, expected)
 
 
@@ -238,11 +238,9 @@ def test_the_chain_mixes_last():
     assert torch.allclose(images, share * plain / 255 + (1 - share) * plain[partner] / 255, atol=1e-6)
 
 
-@pytest.mark.parametrize("policy", ["none", "randaugment", "trivialaugment"])
-@pytest.mark.parametrize("mix", [{}, {"mixup": 0.8, "cutmix": 1.0}])
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 5, 7)])
-def test_the_same_seed_repeats_the_whole_chain(policy, mix, shape):
-    chain = Augment(13, crop_padding=2, flip=True, policy=policy, erasing=0.5, **mix)
+@pytest.mark.parametrize(("shape", "mix"), [((1, 8, 8), {}), ((3, 5, 7), {"mixup": 0.8, "cutmix": 1.0})])
+def test_the_same_seed_repeats_the_whole_chain(shape, mix):
+    chain = Augment(13, crop_padding=2, flip=True, policy="trivialaugment", erasing=0.5, **mix)
     results = []
     for _ in range(2):
         with seeded(7, 3):
@@ -254,7 +252,7 @@ def test_the_same_seed_repeats_the_whole_chain(policy, mix, shape):
     assert images.dtype == (torch.float32 if mix else torch.uint8)
 
 
-def test_the_images_given_are_not_changed():
+def test_the_input_is_not_changed():
     images = noise()
     augmented(Augment(13, crop_padding=2, flip=True, policy="randaugment", erasing=1.0, mixup=0.8), images)
     assert torch.equal(images, noise())

@@ -1,10 +1,11 @@
-"""The decoded set on disk."""
+"""The cache of decoded image files."""
 
 import os
 import time
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from vit.data import cache
 from vit.data.cache import cache_folder, load_decoded
@@ -22,7 +23,7 @@ def decoded(files):
 
 
 def spoil(path):
-    """Replace the content of a file, and leave its size and time of change."""
+    """Replace the content of a file, but not its size and modification time."""
     status = path.stat()
     path.write_bytes(bytes(status.st_size))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -45,7 +46,7 @@ def test_a_set_is_decoded_only_once(files):
     assert load_decoded(files, num_workers=0).tolist() == expected
 
 
-def test_a_set_is_decoded_anew_where_a_file_grew(files, write_image):
+def test_a_set_is_decoded_again_where_a_file_grew(files, write_image):
     load_decoded(files, num_workers=0)
     status = files.paths[1].stat()
     write_image("larger.png", (3, 5), mode="RGBA").rename(files.paths[1])
@@ -53,7 +54,7 @@ def test_a_set_is_decoded_anew_where_a_file_grew(files, write_image):
     assert load_decoded(files, num_workers=0).tolist() == decoded(files)
 
 
-def test_a_set_is_decoded_anew_where_a_file_of_the_same_size_is_newer(files):
+def test_a_set_is_decoded_again_where_a_file_of_the_same_size_is_newer(files):
     load_decoded(files, num_workers=0)
     spoil(files.paths[1])
     os.utime(files.paths[1])
@@ -61,7 +62,7 @@ def test_a_set_is_decoded_anew_where_a_file_of_the_same_size_is_newer(files):
         load_decoded(files, num_workers=0)
 
 
-def test_a_set_is_decoded_anew_where_a_file_was_renamed(files, tmp_path):
+def test_a_set_is_decoded_again_where_a_file_was_renamed(files, tmp_path):
     load_decoded(files, num_workers=0)
     spoil(files.paths[1])
     files.paths[1] = files.paths[1].rename(tmp_path / "renamed.png")
@@ -69,7 +70,7 @@ def test_a_set_is_decoded_anew_where_a_file_was_renamed(files, tmp_path):
         load_decoded(files, num_workers=0)
 
 
-def test_a_set_is_decoded_anew_where_a_file_was_added(files, write_image):
+def test_a_set_is_decoded_again_where_a_file_was_added(files, write_image):
     load_decoded(files, num_workers=0)
     more = ImageFiles([*files.paths, write_image("5.png", (3, 5))], [0] * 6, (3, 5), in_channels=3)
     assert load_decoded(more, num_workers=0).tolist() == decoded(more)
@@ -82,8 +83,8 @@ def test_another_size_or_number_of_channels_is_another_set(files, image_size, in
     assert load_decoded(other, num_workers=0).tolist() == decoded(other)
 
 
-@pytest.mark.parametrize("kept", [0, 5, 50, -1])
-def test_a_truncated_array_is_decoded_anew(files, kept):
+@pytest.mark.parametrize("kept", [0, 50, -1])
+def test_a_truncated_array_is_decoded_again(files, kept):
     load_decoded(files, num_workers=0)
     (array,) = cache_folder().iterdir()
     whole = array.read_bytes()
@@ -92,8 +93,8 @@ def test_a_truncated_array_is_decoded_anew(files, kept):
     assert array.read_bytes() == whole
 
 
-@pytest.mark.parametrize("place", [0, 7, 8, 23, 41, 67, 97, -225, -113, -1])
-def test_an_array_with_a_flipped_byte_is_decoded_anew(files, place):
+@pytest.mark.parametrize("place", [0, 8, 41, 67, -225, -1])
+def test_an_array_with_a_flipped_byte_is_decoded_again(files, place):
     load_decoded(files, num_workers=0)
     (array,) = cache_folder().iterdir()
     whole = array.read_bytes()
@@ -129,17 +130,20 @@ def test_an_array_appears_under_its_name_only_when_it_is_whole(files, monkeypatc
     assert len(list(cache_folder().glob("*.safetensors"))) == len(list(cache_folder().iterdir())) == 1
 
 
-def test_a_full_disk_costs_the_cache_and_not_the_run(files, monkeypatch, capsys):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SafetensorError("No space left on device")])
+def test_after_a_failed_write_the_run_continues_and_no_file_is_left(files, monkeypatch, capsys, error):
+    def full(_tensors, path, **_):
+        path.write_bytes(b"half of it")
+        raise error
 
     monkeypatch.setattr(cache, "save_file", full)
     assert load_decoded(files, num_workers=0).tolist() == decoded(files)
-    message = f"could not keep the decoded images in {cache_folder()}: [Errno 28] No space left on device"
-    assert message in capsys.readouterr().out.replace("\n", " ")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == f"could not keep the decoded images in {cache_folder()}: {error}"
+    assert list(cache_folder().iterdir()) == []
 
 
-def test_a_cache_folder_that_cannot_be_made_costs_the_cache_and_not_the_run(files, tmp_path, monkeypatch, capsys):
+def test_without_a_cache_folder_the_run_continues(files, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert load_decoded(files, num_workers=0).tolist() == decoded(files)
@@ -147,7 +151,7 @@ def test_a_cache_folder_that_cannot_be_made_costs_the_cache_and_not_the_run(file
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_unreadable_image_is_named_and_nothing_is_kept(files, num_workers):
+def test_an_unreadable_image_is_named_and_nothing_is_cached(files, num_workers):
     files.paths[3].write_text("no image")
     message = f"^cannot read image {files.paths[3]}: it is no image: replace or delete the file$"
     with pytest.raises(ValueError, match=message):
@@ -155,18 +159,18 @@ def test_an_unreadable_image_is_named_and_nothing_is_kept(files, num_workers):
     assert not cache_folder().exists()
 
 
-def test_decoding_leaves_the_random_numbers_alone(files):
+def test_decoding_draws_nothing_from_the_global_generator(files):
     before = torch.get_rng_state()
     load_decoded(files, num_workers=0)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_sets_are_kept_under_xdg_cache_home(cache_home):
+def test_the_cache_is_under_xdg_cache_home(cache_home):
     assert cache_folder() == cache_home / "vit"
 
 
 @pytest.mark.parametrize("unset", [None, ""])
-def test_sets_are_kept_under_home_where_there_is_no_xdg_cache_home(tmp_path, monkeypatch, unset):
+def test_without_xdg_cache_home_the_cache_is_under_home(tmp_path, monkeypatch, unset):
     monkeypatch.setenv("HOME", str(tmp_path))
     if unset is None:
         monkeypatch.delenv("XDG_CACHE_HOME")
@@ -175,24 +179,27 @@ def test_sets_are_kept_under_home_where_there_is_no_xdg_cache_home(tmp_path, mon
     assert cache_folder() == tmp_path / ".cache/vit"
 
 
-def test_arrays_that_nobody_reads_any_more_are_deleted_when_another_is_written(files, cache_home, write_image):
+def test_writing_an_array_deletes_those_not_read_for_thirty_days(files, write_image):
     load_decoded(files, num_workers=0)
     (used,) = cache_folder().iterdir()
-    old, unfinished, new = (cache_folder() / name for name in ("old.safetensors", "old.12.tmp", "new.safetensors"))
-    for path in (old, unfinished, new):
+    old = {cache_folder() / name for name in ("old.safetensors", "old.12.tmp", ".old.safetensors.12.unfinished")}
+    others = {cache_folder() / name for name in ("new.safetensors", ".new.safetensors.12.unfinished", "old.txt")}
+    for path in old | others:
         path.touch()
     long_ago = time.time() - 31 * 24 * 3600
-    for path in (used, old, unfinished):
+    for path in (used, *old, cache_folder() / "old.txt"):
         os.utime(path, (long_ago, long_ago))
-    load_decoded(files, num_workers=0)  # reading it is using it
+    recent = time.time() - 29 * 24 * 3600
+    os.utime(cache_folder() / "new.safetensors", (recent, recent))
+    load_decoded(files, num_workers=0)  # reads the array, which counts as use
     other = ImageFiles([write_image("other.png", (3, 5))], [0], (3, 5), in_channels=3)
     load_decoded(other, num_workers=0)
     kept = set(cache_folder().iterdir())
-    assert {used, new} < kept
-    assert not {old, unfinished} & kept
+    assert {used} | others < kept
+    assert not old & kept
 
 
-def test_pixels_of_another_decoder_are_not_taken(files, monkeypatch):
+def test_another_version_of_the_decoder_is_another_array(files, monkeypatch):
     before = cache.fingerprint(files)
-    monkeypatch.setattr(cache, "DECODER", cache.DECODER + 1)
+    monkeypatch.setattr(cache, "DECODER_VERSION", cache.DECODER_VERSION + 1)
     assert cache.fingerprint(files) != before

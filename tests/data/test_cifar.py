@@ -37,7 +37,7 @@ def cifar(request):
 
 
 def batch(name: str, cifar: type) -> dict:
-    """What a file of the archive holds: seven images, as rows of 3,072 bytes, and their labels."""
+    """The content of a file of the archive: seven images, as rows of 3,072 bytes, and their labels."""
     random = np.random.default_rng(list(name.encode()))
     labels = random.integers(cifar.num_classes, size=7).tolist()
     return {"data": random.integers(256, size=(7, 3072), dtype=np.uint8), LABELS[cifar]: labels}
@@ -45,7 +45,7 @@ def batch(name: str, cifar: type) -> dict:
 
 @pytest.fixture
 def archive(cifar, tmp_path, monkeypatch) -> Path:
-    """An archive like the one that is downloaded, and torchvision's checksums made to fit it."""
+    """An archive in the format of the real one, with torchvision's checksums changed to its own."""
     source, path = cifar.source, tmp_path / cifar.source.filename
     meta, key = META[cifar]
     contents = {name: batch(name, cifar) for name in [*BATCHES[cifar], TEST[cifar]]} | {meta: {key: cifar.class_names}}
@@ -106,7 +106,7 @@ def test_a_damaged_archive_is_named_with_both_checksums(cifar, archive):
     assert not (archive.parent / cifar.source.base_folder).exists()
 
 
-def test_without_archive_and_network_the_message_says_where_to_put_it_and_what_needs_none(cifar, tmp_path, capsys):
+def test_without_archive_and_network_the_message_names_the_remedies(cifar, tmp_path, capsys):
     with pytest.raises(ValueError, match="no network") as error:
         cifar(root=str(tmp_path / "data")).prepare_data()
     message = str(error.value)
@@ -118,7 +118,7 @@ def test_without_archive_and_network_the_message_says_where_to_put_it_and_what_n
     assert f"downloading {cifar.source.url} to {tmp_path / 'data'}" in capsys.readouterr().out
 
 
-def test_a_damaged_extraction_without_archive_and_network_is_an_error_that_says_where_to_put_it(cifar, archive):
+def test_a_damaged_extraction_without_archive_and_network_is_an_error_with_a_remedy(cifar, archive):
     ready(cifar, archive.parent)
     archive.unlink()
     (archive.parent / cifar.source.base_folder / TEST[cifar]).write_bytes(b"damaged")
@@ -127,7 +127,7 @@ def test_a_damaged_extraction_without_archive_and_network_is_an_error_that_says_
 
 
 def served(content: bytes):
-    """What stands for urlopen where every address has this content."""
+    """A replacement of urlopen that returns this content for every address."""
 
     def urlopen(request, *_, **__):
         response = io.BytesIO(content)
@@ -140,13 +140,13 @@ def served(content: bytes):
     return urlopen
 
 
-def test_what_is_missing_is_downloaded(cifar, archive, tmp_path, monkeypatch):
+def test_a_missing_archive_is_downloaded(cifar, archive, tmp_path, monkeypatch):
     monkeypatch.setattr(urllib.request, "urlopen", served(archive.read_bytes()))
     assert len(ready(cifar, tmp_path / "elsewhere")["test"].labels) == 7
     assert set(urllib.request.urlopen.addresses) == {cifar.source.url}
 
 
-def test_a_download_that_arrives_damaged_is_an_error_that_says_where_to_put_the_archive(cifar, tmp_path, monkeypatch):
+def test_a_download_that_arrives_damaged_is_an_error_with_a_remedy(cifar, tmp_path, monkeypatch):
     monkeypatch.setattr(urllib.request, "urlopen", served(b"damaged"))
     with pytest.raises(ValueError, match=f"put {cifar.source.filename} into {tmp_path}"):
         cifar(root=str(tmp_path)).prepare_data()
@@ -167,5 +167,5 @@ def test_the_images_are_colour_and_32_by_32(cifar):
     assert cifar.in_channels == len(cifar.mean) == len(cifar.std) == 3
 
 
-def test_the_data_are_in_the_folder_data_unless_another_is_named(cifar):
+def test_the_default_folder_is_data(cifar):
     assert cifar().root == Path("data")

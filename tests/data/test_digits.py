@@ -14,12 +14,17 @@ def ready(**kwargs):
     return data.sets
 
 
+@pytest.fixture(scope="module")
+def sets():
+    return ready()
+
+
 def rows(part):
     """Each image with its label as one hashable value."""
     return [(*image.flatten().tolist(), label) for image, label in zip(part.images, part.labels.tolist(), strict=True)]
 
 
-def test_the_images_are_those_of_scikit_learn_with_levels_to_255():
+def test_the_images_are_those_of_scikit_learn_with_levels_to_255(sets):
     digits = load_digits()
     expected = [
         (*image, label)
@@ -27,49 +32,48 @@ def test_the_images_are_those_of_scikit_learn_with_levels_to_255():
             np.rint(digits.data * 255 / 16).astype(int).tolist(), digits.target.tolist(), strict=True
         )
     ]
-    assert sorted(row for part in ready().values() for row in rows(part)) == sorted(expected)
+    assert sorted(row for part in sets.values() for row in rows(part)) == sorted(expected)
 
 
-def test_the_images_are_grey_and_8_by_8():
-    for part in ready().values():
+def test_the_images_are_grey_and_8_by_8(sets):
+    for part in sets.values():
         assert part.images.shape == (len(part.labels), 1, 8, 8)
         assert part.images.dtype == torch.uint8
         assert part.images.amin() == 0
         assert part.images.amax() == 255
 
 
-def test_the_1797_digits_are_split_into_a_fifth_for_test_and_a_tenth_of_the_rest_for_validation():
-    assert {stage: len(part.labels) for stage, part in ready().items()} == {"train": 1295, "val": 143, "test": 359}
+def test_the_1797_digits_are_split_into_a_fifth_for_test_and_a_tenth_of_the_rest_for_validation(sets):
+    assert {stage: len(part.labels) for stage, part in sets.items()} == {"train": 1295, "val": 143, "test": 359}
 
 
 def test_without_validation_all_but_the_test_digits_are_for_training():
     assert {stage: len(part.labels) for stage, part in ready(val_fraction=0.0).items()} == {"train": 1438, "test": 359}
 
 
-def test_every_digit_is_held_out_in_the_same_share():
+def test_every_digit_is_held_out_in_the_same_share(sets):
     of_all = np.bincount(load_digits().target)
-    sets = ready()
     for_test = sets["test"].labels.bincount().tolist()
     assert for_test == [round(0.2 * count) for count in of_all]
     for_training = of_all - for_test
     assert sets["val"].labels.bincount().tolist() == [round(0.1 * count) for count in for_training]
 
 
-def test_the_splits_are_the_same_whatever_the_seed():
-    first, other = ready(seed=0), ready(seed=1)
-    assert all(torch.equal(first[stage].images, other[stage].images) for stage in ("train", "val", "test"))
+def test_the_splits_are_the_same_whatever_the_seed(sets):
+    other = ready(seed=1)
+    assert all(torch.equal(sets[stage].images, other[stage].images) for stage in ("train", "val", "test"))
 
 
-def test_no_image_is_in_two_splits():
-    sets = {stage: {row[:-1] for row in rows(part)} for stage, part in ready().items()}
-    assert not sets["train"] & sets["val"]
-    assert not sets["train"] & sets["test"]
-    assert not sets["val"] & sets["test"]
+def test_no_image_is_in_two_splits(sets):
+    images = {stage: {row[:-1] for row in rows(part)} for stage, part in sets.items()}
+    assert not images["train"] & images["val"]
+    assert not images["train"] & images["test"]
+    assert not images["val"] & images["test"]
 
 
 @pytest.mark.parametrize("stage", ["train", "val", "test"])
-def test_the_mean_and_deviation_are_those_of_the_pixels(stage):
-    pixels = ready()[stage].images / 255
+def test_the_mean_and_deviation_are_those_of_the_pixels(sets, stage):
+    pixels = sets[stage].images / 255
     assert pixels.mean().item() == pytest.approx(Digits.mean[0], abs=0.005)
     assert pixels.std().item() == pytest.approx(Digits.std[0], abs=0.005)
 
@@ -79,12 +83,3 @@ def test_the_classes_are_the_ten_digits():
     assert Digits.num_classes == 10
     assert Digits.image_size == (8, 8)
     assert Digits.in_channels == 1
-
-
-def test_a_batch_is_ready_to_train_on():
-    data = Digits(batch_size=31, crop_padding=1)
-    data.prepare_data()
-    data.setup("fit")
-    images, labels = next(iter(data.train_dataloader()))
-    assert images.shape == (31, 1, 8, 8)
-    assert labels.shape == (31,)

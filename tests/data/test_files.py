@@ -1,4 +1,4 @@
-"""Finding and decoding image files."""
+"""Search and decoding of image files."""
 
 import struct
 
@@ -14,7 +14,7 @@ from vit.data.files import collate_readable, decode, find_files
 COLOURS = np.random.default_rng(0).integers(256, size=(7, 11, 3), dtype=np.uint8)
 GREYS = COLOURS[:, :, 0]
 LOSSLESS = [("png", {}), ("bmp", {}), ("tiff", {}), ("ppm", {}), ("webp", {"lossless": True})]
-# What turns a stored image upright, for each value of the EXIF orientation (EXIF 2.3, table 6).
+# The transform to upright for each value of the EXIF orientation (EXIF 2.3, table 6).
 UPRIGHT = {
     1: lambda stored: stored,
     2: np.fliplr,
@@ -67,7 +67,7 @@ def test_a_colour_image_decoded_as_grey_is_its_luminance(tmp_path):
 
 @pytest.mark.parametrize("mode", ["P", "RGBA", "LA", "1", "CMYK"])
 @pytest.mark.parametrize("in_channels", [1, 3])
-def test_every_way_of_storing_colour_is_decoded(tmp_path, mode, in_channels):
+def test_every_colour_mode_is_decoded(tmp_path, mode, in_channels):
     path = tmp_path / "image.tiff"
     Image.new("L", (11, 7), 255).convert("RGB").convert(mode).save(path)
     assert decode(path, None, in_channels).tolist() == [[[255] * 11] * 7] * in_channels
@@ -98,7 +98,7 @@ def test_sixteen_bits_are_scaled_to_eight(tmp_path, suffix, in_channels):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_rotation_of_the_camera_is_undone(tmp_path, orientation):
+def test_images_are_rotated_by_their_exif_orientation(tmp_path, orientation):
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
     Image.fromarray(COLOURS).save(tmp_path / "photo.png", exif=exif)
@@ -114,23 +114,22 @@ def test_a_rotated_photo_with_a_malformed_exif_entry_is_decoded(tmp_path):
     assert decode(tmp_path / "photo.png", None, in_channels=3).tolist() == channels_first(UPRIGHT[6](COLOURS))
 
 
-def test_the_size_is_kept_where_none_is_asked_for(write_image):
+def test_without_a_size_images_keep_theirs(write_image):
     assert decode(write_image("image.png", (5, 13)), None, in_channels=3).shape == (3, 5, 13)
 
 
-@pytest.mark.parametrize("size", [(5, 13), (13, 5), (17, 17), (2, 3)])
-@pytest.mark.parametrize("in_channels", [1, 3])
-def test_every_size_is_brought_to_the_one_asked_for(write_image, size, in_channels):
+@pytest.mark.parametrize(("size", "in_channels"), [((5, 13), 1), ((13, 5), 3), ((17, 17), 1), ((2, 3), 3)])
+def test_images_of_any_size_are_scaled_to_the_given_one(write_image, size, in_channels):
     assert decode(write_image("image.png", size), (7, 11), in_channels).shape == (in_channels, 7, 11)
 
 
 @pytest.mark.parametrize(("crop", "size"), [(np.s_[:, 2:9], (7, 7)), (np.s_[1:6, :], (5, 11)), (np.s_[:, 4:7], (7, 3))])
-def test_what_is_too_long_is_cropped_at_the_centre(tmp_path, crop, size):
+def test_images_of_another_aspect_ratio_are_cropped_at_the_centre(tmp_path, crop, size):
     Image.fromarray(COLOURS).save(tmp_path / "image.png")
     assert decode(tmp_path / "image.png", size, in_channels=3).tolist() == channels_first(COLOURS[crop])
 
 
-def test_what_is_too_large_is_scaled_before_it_is_cropped(tmp_path):
+def test_large_images_are_scaled_before_they_are_cropped(tmp_path):
     thirds = np.repeat(np.array([50, 100, 150], dtype=np.uint8), 31)
     Image.fromarray(np.tile(thirds, (31, 1))).save(tmp_path / "thirds.png")
     whole = decode(tmp_path / "thirds.png", (5, 15), in_channels=1)
@@ -147,7 +146,7 @@ def test_a_truncated_photo_is_named_in_one_line(write_image):
 
 
 @pytest.mark.parametrize("content", [b"", b"a list of photos\n"])
-def test_what_is_no_image_is_named_in_one_line(tmp_path, content):
+def test_a_file_that_is_not_an_image_is_named_in_one_line(tmp_path, content):
     path = tmp_path / "photo.jpg"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"^cannot read image {path}: it is no image$"):
@@ -176,7 +175,7 @@ def test_as_many_items_as_files(image_files):
     assert len(image_files) == 13
 
 
-def test_a_batch_holds_what_can_be_read_and_says_what_cannot(image_files):
+def test_a_batch_holds_the_readable_images_and_messages_about_the_others(image_files):
     image_files.paths[1].write_text("no image")
     batch = collate_readable([image_files[number] for number in (0, 1, 2)])
     assert batch.images.tolist() == [image_files[0][0].tolist(), image_files[2][0].tolist()]
@@ -185,7 +184,7 @@ def test_a_batch_holds_what_can_be_read_and_says_what_cannot(image_files):
     assert batch.unreadable == [f"cannot read image {image_files.paths[1]}: it is no image"]
 
 
-def test_a_batch_may_hold_nothing_that_can_be_read(image_files):
+def test_a_batch_may_be_without_readable_images(image_files):
     image_files.paths[1].write_text("no image")
     batch = collate_readable([image_files[1]])
     assert len(batch.images) == len(batch.labels) == len(batch.indices) == 0
@@ -202,7 +201,7 @@ def test_the_first_unreadable_file_is_named_and_the_others_counted(image_files, 
         batch.raise_unreadable()
 
 
-def test_a_batch_that_can_be_read_raises_nothing(image_files):
+def test_a_readable_batch_raises_nothing(image_files):
     collate_readable([image_files[0], image_files[-1]]).raise_unreadable()
 
 
@@ -215,7 +214,7 @@ def test_nested_files_are_found_in_order_of_their_names(tmp_path):
 
 
 @pytest.mark.parametrize("hidden", [".DS_Store", "a/.thumbnail.png", ".git/a.png", "a/.cache/b/c.png"])
-def test_hidden_files_and_folders_are_left_out(tmp_path, hidden):
+def test_hidden_files_and_folders_are_ignored(tmp_path, hidden):
     (tmp_path / hidden).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / hidden).touch()
     (tmp_path / "seen.png").touch()

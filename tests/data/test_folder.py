@@ -15,7 +15,7 @@ COUNTS = {"ant": 11, "bee": 7, "cow": 5}
 
 @pytest.fixture
 def plant(write_image, tmp_path):
-    """Write a tree of images: so many of each class below a folder."""
+    """Write a tree of images: class folders with these numbers of images below a folder."""
 
     def plant(folder=".", counts=None, **options):
         for name, count in (counts or COUNTS).items():
@@ -61,7 +61,7 @@ def test_each_split_has_the_images_of_its_folder(plant, held_out):
         assert labelled(sets[stage]) == content(root / stage)
 
 
-def test_validation_images_are_held_out_of_train_where_they_have_no_folder(plant):
+def test_validation_images_are_held_out_of_train_without_a_folder_of_them(plant):
     plant("train")
     root = plant("test")
     sets = ready(root, val_fraction=0.2).sets
@@ -84,7 +84,7 @@ def test_one_tree_is_split_the_same_way_whatever_the_seed(plant):
     assert first == other
 
 
-def test_one_tree_is_not_split_for_test_where_the_fraction_is_zero(plant):
+def test_one_tree_has_no_test_images_if_the_fraction_is_zero(plant):
     root = plant()
     data = ready(root, test_fraction=0.0, val_fraction=0.0)
     assert labelled(data.sets["train"]) == content(root)
@@ -92,7 +92,7 @@ def test_one_tree_is_not_split_for_test_where_the_fraction_is_zero(plant):
         data.test_dataloader()
 
 
-@pytest.mark.parametrize("layout", [["."], ["train"], ["train", "test"], ["train", "val", "test"]])
+@pytest.mark.parametrize("layout", [["."], ["train", "test"], ["train", "val", "test"]])
 def test_a_set_over_the_memory_limit_is_streamed_with_the_same_batches(plant, layout):
     for folder in layout:
         root = plant(folder)
@@ -122,7 +122,7 @@ def test_classes_are_the_names_of_the_folders_in_order(plant):
     assert data.num_classes == 3
 
 
-def test_images_may_lie_deeper_and_other_files_beside_them(plant, write_image):
+def test_nested_images_are_found_and_other_files_are_ignored(plant, write_image):
     root = plant()
     write_image("root/ant/2024/may/deep.JPEG")
     (root / "ant/notes.txt").write_text("no image")
@@ -152,7 +152,7 @@ def test_the_size_of_a_rotated_photo_is_its_upright_one(plant, write_image):
 
 
 @pytest.mark.parametrize(("image_size", "expected"), [(13, (13, 13)), ((13, 3), (13, 3))])
-def test_images_are_brought_to_the_size_asked_for(plant, image_size, expected):
+def test_images_are_scaled_to_the_given_size(plant, image_size, expected):
     data = ready(plant(), image_size=image_size)
     assert data.image_size == expected
     images, _ = next(iter(data.train_dataloader()))
@@ -212,14 +212,14 @@ def test_one_class_alone_is_named(plant):
         ImageFolder(str(root))
 
 
-def test_a_test_fraction_that_holds_out_no_image_at_all_is_an_error_that_names_it(plant):
+def test_a_test_fraction_that_holds_out_no_images_is_an_error(plant):
     root = plant(counts={"ant": 2, "bee": 2})
     with pytest.raises(ValueError, match=r"test_fraction \(0.2\) of 4 images holds out none: make it larger, or 0"):
         ready(root)
 
 
 @pytest.mark.parametrize(("world_size", "arrays"), [(1, 0), (2, 2)])
-def test_where_several_processes_train_one_of_them_decodes_before(plant, cache_home, world_size, arrays):
+def test_if_several_processes_train_one_of_them_decodes_before(plant, cache_home, world_size, arrays):
     plant("train")
     data = ImageFolder(str(plant("test")), num_workers=0)
     data.trainer = SimpleNamespace(world_size=world_size)
@@ -294,7 +294,7 @@ def test_one_file_may_be_named_instead_of_a_folder(write_image):
     assert (files, messages) == ([str(path)], [])
 
 
-def test_files_that_are_no_images_are_told_and_the_others_kept(write_image, tmp_path):
+def test_files_that_are_not_images_are_reported_and_the_others_kept(write_image, tmp_path):
     path = write_image("photos/a.png")
     (tmp_path / "photos/notes.txt").write_text("no image")
     (tmp_path / "photos/.hidden").write_text("no image")
@@ -314,7 +314,7 @@ def test_a_batch_without_any_image_is_empty_and_of_the_right_shape(tmp_path):
     assert len(messages) == 1
 
 
-def test_unsorted_images_are_decoded_by_processes_where_they_are_more_than_a_batch(write_image, tmp_path):
+def test_more_unsorted_images_than_a_batch_are_decoded_by_workers(write_image, tmp_path):
     files = [write_image(f"photos/{number}.png") for number in range(3)]
     loader = unsorted(tmp_path / "photos", num_workers=2, batch_size=2).predict_dataloader()
     assert loader.num_workers == 2
@@ -322,13 +322,13 @@ def test_unsorted_images_are_decoded_by_processes_where_they_are_more_than_a_bat
     assert unsorted(tmp_path / "photos", num_workers=2, batch_size=3).predict_dataloader().num_workers == 0
 
 
-def test_unsorted_images_are_brought_to_what_the_model_takes(write_image, tmp_path):
+def test_unsorted_images_have_the_size_and_channels_of_the_model(write_image, tmp_path):
     write_image("photos/a.png", size=(17, 13))
     ((images, _, _),) = unsorted(tmp_path / "photos", image_size=(3, 11), in_channels=1).predict_dataloader()
     assert images.shape == (1, 1, 3, 11)
 
 
-def test_unsorted_images_know_the_classes_and_statistics_of_the_model(write_image, tmp_path):
+def test_unsorted_images_have_the_classes_and_statistics_of_the_model(write_image, tmp_path):
     write_image("photos/a.png")
     data = unsorted(tmp_path / "photos")
     data.prepare_data()

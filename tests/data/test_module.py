@@ -1,4 +1,4 @@
-"""What all data modules share."""
+"""The base of all data modules."""
 
 from types import SimpleNamespace
 
@@ -45,21 +45,20 @@ def rows(images):
     return [tuple(image.flatten().tolist()) for image in images]
 
 
+def labelled(part):
+    """Each image with its label as one hashable value."""
+    return [*zip(rows(part.images), part.labels.tolist(), strict=True)]
+
+
 def test_validation_images_are_held_out_of_the_training_images():
     sets = ready(val_fraction=0.2).sets
-    held_out = rows(sets["val"].images)
+    held_out, kept = (labelled(sets[stage]) for stage in ("val", "train"))
     assert len(held_out) == 7
-    assert sorted(held_out + rows(sets["train"].images)) == sorted(rows(IMAGES[:37]))
+    assert sorted(held_out + kept) == sorted(labelled(ImageSet(IMAGES[:37], LABELS[:37])))
 
 
 def test_the_same_share_of_each_class_is_held_out():
     assert ready(val_fraction=0.2).sets["val"].labels.bincount().tolist() == [3, 2, 2]
-
-
-def test_images_keep_their_labels_when_they_are_held_out():
-    label_of = dict(zip(rows(IMAGES), LABELS.tolist(), strict=True))
-    for part in ready(val_fraction=0.2).sets.values():
-        assert [label_of[row] for row in rows(part.images)] == part.labels.tolist()
 
 
 def test_the_same_images_are_held_out_whatever_the_seed():
@@ -89,7 +88,7 @@ def test_a_fraction_outside_zero_to_one_is_an_error(fraction):
         ready(val_fraction=fraction)
 
 
-def test_a_fraction_that_holds_out_no_image_at_all_is_an_error_that_names_it():
+def test_a_fraction_that_holds_out_no_images_is_an_error():
     with pytest.raises(ValueError, match=r"val_fraction \(0\.01\)"):
         ready(val_fraction=0.01).val_dataloader()
 
@@ -101,7 +100,7 @@ def test_the_splits_are_loaded_only_once():
     assert all(data.sets[stage] is before[stage] for stage in ("train", "val", "test"))
 
 
-def test_training_batches_are_shuffled_and_augmented_as_asked_for():
+def test_training_batches_are_shuffled_and_augmented():
     data = ready(batch_size=5, seed=3, flip=True)
     images, labels = next(iter(data.train_dataloader()))
     indices = next(iter(BatchSampler(len(data.sets["train"].labels), 5, shuffle=True, seed=3)))
@@ -138,7 +137,7 @@ def test_batches_are_mixed_until_a_share_of_the_training_is_done(mix):
     assert mixed == [True, True, True, False, False, False]
 
 
-def test_batches_are_mixed_to_the_end_and_beyond_if_nothing_else_is_asked_for():
+def test_by_default_batches_are_mixed_to_the_end_and_beyond():
     data = ready(batch_size=5, mixup=0.8)
     data.progress = 1.0
     _, targets = next(iter(data.train_dataloader()))
@@ -146,13 +145,13 @@ def test_batches_are_mixed_to_the_end_and_beyond_if_nothing_else_is_asked_for():
 
 
 @pytest.mark.parametrize("share", [-0.1, 0.0, 1.1])
-def test_mixing_until_a_share_outside_zero_to_one_is_an_error(share):
+def test_a_mix_until_outside_zero_to_one_is_an_error(share):
     with pytest.raises(ValueError, match=rf"^mix_until \({share}\) must be in \(0, 1\]: .* set mixup and cutmix to 0$"):
         Toy(mix_until=share)
 
 
 @pytest.mark.parametrize("stage", ["val", "test"])
-def test_evaluation_sees_each_image_once_in_order_and_as_it_is(stage):
+def test_evaluation_takes_each_image_once_in_order_and_unchanged(stage):
     data = ready(batch_size=3, crop_padding=2, flip=True, policy="randaugment", erasing=1.0, mixup=0.8, cutmix=1.0)
     images, labels = zip(*getattr(data, f"{stage}_dataloader")(), strict=True)
     assert torch.equal(torch.cat(images), data.sets[stage].images)
@@ -164,7 +163,7 @@ def test_testing_without_test_images_is_an_error():
         ready(WithoutTest).test_dataloader()
 
 
-def test_the_shared_base_is_no_data_set():
+def test_the_base_class_is_not_a_data_set():
     with pytest.raises(ValueError, match=r"^ImageDataModule is not a data set: choose CIFAR10, .* or PlantedDigits$"):
         ready(ImageDataModule)
 
@@ -176,16 +175,10 @@ def test_a_batch_without_images_is_an_error(batch_size):
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(3, 3), (64, 8), (None, 1)])
-def test_as_many_processes_decode_as_there_are_cores_but_at_most_eight(cores, workers, monkeypatch):
+def test_by_default_one_process_per_core_decodes_but_at_most_eight(cores, workers, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     assert Toy().num_workers == workers
     assert Toy(num_workers=0).num_workers == 0
-
-
-def test_a_set_fits_in_memory_up_to_the_limit_in_gigabytes():
-    data = Toy(memory_limit=105e-9 * 11)
-    assert data.fits_in_memory(11)
-    assert not data.fits_in_memory(12)
 
 
 @pytest.mark.parametrize(("memory_limit", "loader"), [(1.0, MemoryLoader), (0.0, StreamLoader)])
@@ -194,22 +187,23 @@ def test_files_are_decoded_into_memory_if_they_fit_and_streamed_otherwise(memory
         image_size = (7, 11)
 
         def load_sets(self):
-            return {"train": self.decode_if_it_fits(image_files, 13)}
+            return {"train": self.decode_or_stream(image_files, 13)}
 
     data = ready(Files, memory_limit=memory_limit, num_workers=0, batch_size=13, val_fraction=0.25)
     assert cache_folder().exists() == (loader is MemoryLoader)
     for stage, batches in (("train", data.train_dataloader()), ("val", data.val_dataloader())):
         assert type(batches) is loader
-        kept_and_held_out = stratified_split(torch.tensor(image_files.labels), 0.25, seed=0)
+        kept_and_held_out = stratified_split(torch.tensor(image_files.labels), 0.25)
         indices = kept_and_held_out[stage == "val"]
         ((images, labels),) = batches
         assert sorted(rows(images)) == sorted(rows([image_files[index][0] for index in indices]))
         assert sorted(labels.tolist()) == sorted(image_files.labels[index] for index in indices)
 
 
-def test_the_total_decides_whether_a_part_of_a_set_fits(image_files):
+@pytest.mark.parametrize(("total", "decoded"), [(20, True), (21, False)])
+def test_the_images_of_all_splits_together_fit_in_memory_up_to_the_limit_in_gigabytes(image_files, total, decoded):
     data = Toy(memory_limit=105e-9 * 20, num_workers=0)
-    assert data.decode_if_it_fits(image_files, 21).images is image_files
+    assert isinstance(data.decode_or_stream(image_files, total).images, torch.Tensor) is decoded
 
 
 def test_each_process_takes_its_share_of_a_batch_on_its_device():
@@ -223,7 +217,7 @@ def test_each_process_takes_its_share_of_a_batch_on_its_device():
 
 
 class Recorder(LightningModule):
-    """A model that learns nothing and keeps the batches it is given."""
+    """A model without training that records its batches."""
 
     automatic_optimization = False
 
@@ -263,9 +257,7 @@ def test_lightning_takes_the_batches_of_every_stage(trainer):
     assert {stage: len(batches) for stage, batches in recorder.seen.items()} == {"train": 12, "val": 2, "test": 2}
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Total length of `list` across ranks is zero"
-)  # Lightning asks whether that is meant
+@pytest.mark.filterwarnings("ignore:Total length of `list` across ranks is zero")
 def test_lightning_fits_without_validation_images(trainer):
     recorder = Recorder()
     trainer(max_epochs=1, enable_checkpointing=False).fit(recorder, datamodule=Toy(batch_size=5, val_fraction=0.0))

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as tv
 
-from vit.data.operations import OPERATIONS
-from vit.data.operations import operate as operate_by_number
-from vit.data.policies import SIGNED
+from vit.data.operations import OPERATIONS, apply_operations
+from vit.data.policies import STRENGTHS
 
-SHAPES = [(3, 11, 17), (1, 13, 7), (3, 19, 19)]
+SHAPES = [(3, 19, 23), (1, 13, 7)]  # more pixels than grey levels, and fewer
+SIGNED = {name for name, (_, _, signed) in STRENGTHS.items() if signed}
 
 
 def affine(image, translate=(0, 0), shear=(0.0, 0.0), center=None):
@@ -18,7 +18,7 @@ def affine(image, translate=(0, 0), shear=(0.0, 0.0), center=None):
     return tv.affine(image, angle=0.0, translate=list(translate), scale=1.0, shear=shear, center=center)
 
 
-# What an operation of a strength is, in torchvision's words (v2.AutoAugment's), and strengths of it.
+# Each operation in terms of torchvision (as in v2.RandAugment), and strengths to compare at.
 GEOMETRIC = {
     "shear_x": (lambda image, s: affine(image, shear=(s, 0.0), center=[0, 0]), (0.07, 0.23, 0.61)),
     "shear_y": (lambda image, s: affine(image, shear=(0.0, s), center=[0, 0]), (0.07, 0.23, 0.61)),
@@ -41,12 +41,12 @@ LEVELS = {
 
 
 def operate(images, names, strength):
-    """Apply to each image the operation of its name."""
-    return operate_by_number(images, torch.tensor([OPERATIONS.index(name) for name in names]), strength)
+    """Apply to each image the operation of this name."""
+    return apply_operations(images, torch.tensor([OPERATIONS.index(name) for name in names]), strength)
 
 
 def one_per_strength(name, reference, strengths, shape, noise):
-    """A batch through an operation, one strength for each image, and each image through torchvision."""
+    """An operation on a batch, with one strength per image, and torchvision's on each image."""
     signed = [sign * strength for strength in strengths for sign in ((1, -1) if name in SIGNED else (1,))]
     images = noise(len(signed), *shape)
     results = operate(images, [name] * len(images), torch.tensor(signed))
@@ -67,7 +67,7 @@ def test_a_geometric_operation_is_exactly_torchvisions(name, shape, noise):
 def test_a_blend_is_torchvisions_up_to_a_grey_level(name, shape, noise):
     results, expected = one_per_strength(name, *BLENDS[name], shape, noise)
     assert (results.int() - expected.int()).abs().max() <= 1
-    # Where products round in another order. One picture in place of another is off by a level in far more places.
+    # Products are rounded in another order. A wrong degenerate picture would change far more pixels.
     assert (results != expected).float().mean() < 0.1
 
 
@@ -84,13 +84,13 @@ def test_every_operation_is_compared():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", [*GEOMETRIC, *BLENDS, "posterize"])
-def test_an_operation_without_strength_changes_nothing(name, shape, noise):
-    images = noise(5, *shape)
-    assert torch.equal(operate(images, [name] * 5, torch.zeros(5)), images)
+def test_an_operation_of_strength_zero_changes_nothing(shape, noise):
+    names = [*GEOMETRIC, *BLENDS, "posterize"]
+    images = noise(len(names), *shape)
+    assert torch.equal(operate(images, names, torch.zeros(len(names))), images)
 
 
-def test_operations_do_not_disturb_each_other(noise):
+def test_the_operations_of_a_batch_are_independent(noise):
     names = [name for name in OPERATIONS for _ in range(2)]
     order = torch.randperm(len(names)).tolist()
     names = [names[image] for image in order]
@@ -100,28 +100,27 @@ def test_operations_do_not_disturb_each_other(noise):
 
 
 @pytest.mark.parametrize("pixels", [1, 3 * 11 * 17])
-def test_operations_in_pieces_are_those_on_all_images_together(pixels, noise, monkeypatch):
+def test_operations_in_chunks_equal_those_on_the_whole_batch(pixels, noise, monkeypatch):
     names = [name for name in OPERATIONS for _ in range(2)]
     images, strength = noise(len(names), 3, 11, 17), 0.9 * torch.rand(len(names))
     together = operate(images, names, strength)
-    monkeypatch.setattr("vit.data.operations.PIECE", pixels)
+    monkeypatch.setattr("vit.data.operations.CHUNK_PIXELS", pixels)
     assert torch.equal(operate(images, names, strength), together)
 
 
 @pytest.mark.parametrize("shape", [(3, 1, 1), (1, 2, 5), (3, 5, 2)])
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_an_image_of_few_pixels_is_no_exception(name, shape, noise):
-    images = noise(3, *shape)
-    assert operate(images, [name] * 3, torch.full((3,), 0.3)).shape == images.shape
+def test_every_operation_accepts_images_of_few_pixels(shape, noise):
+    images = noise(len(OPERATIONS), *shape)
+    assert operate(images, OPERATIONS, torch.full((len(OPERATIONS),), 0.3)).shape == images.shape
 
 
-def test_identity_leaves_an_image_as_it_is(noise):
+def test_identity_changes_nothing(noise):
     images = noise(5, 3, 11, 17)
     assert torch.equal(operate(images, ["identity"] * 5, torch.ones(5)), images)
 
 
 @pytest.mark.parametrize("name", ["shear_x", "shear_y"])
-def test_where_two_pixels_are_equally_near_torchvisions_is_taken(name, noise):
+def test_of_two_equally_near_pixels_torchvisions_choice_is_taken(name, noise):
     results, expected = one_per_strength(name, GEOMETRIC[name][0], (0.2, 0.12), (3, 32, 32), noise)
     assert torch.equal(results, expected)
 

@@ -1,4 +1,4 @@
-"""The pictures of maps: that they are drawn for any model, and say what they should."""
+"""The figures of maps: their panels, texts, colours and numbers."""
 
 import pytest
 import torch
@@ -10,12 +10,13 @@ from vit.capture.anatomy import examine
 from vit.explain import CONTROLS, capture_attention, score
 from vit.explain.evaluation.faithfulness import Curves
 from vit.explain.evaluation.table import Interval
-from vit.explain.figures import GREY, ORANGE, draw_curves, draw_heads, draw_maps, draw_scores
+from vit.explain.figures import draw_curves, draw_heads, draw_maps, draw_scores
+from vit.plotting import GREY, ORANGE
 
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The figures that were saved."""
+    """The figures saved."""
     figures = []
     save = Figure.savefig
 
@@ -44,7 +45,7 @@ def test_a_sheet_has_every_image_with_each_of_its_maps(drawn, tmp_path, channels
         assert min(picture.size) > 200
 
 
-def test_a_sheet_says_what_is_predicted_and_marks_what_is_wrong(drawn, tmp_path):
+def test_a_sheet_names_the_predicted_class_and_marks_wrong_ones(drawn, tmp_path):
     logits, names = torch.tensor([[9.0, 0.0], [0.0, 9.0]]), ["cat", "American Staffordshire terrier"]
     draw_maps(
         torch.zeros(2, 1, 4, 4, dtype=torch.uint8),

@@ -1,4 +1,4 @@
-"""Overlays: which pixel gets which colour, and what is refused."""
+"""Overlays: the colour of each pixel, and invalid arguments."""
 
 import subprocess
 import sys
@@ -49,7 +49,7 @@ def test_scale_is_that_of_the_image_or_of_the_batch():
     assert_close(of_batch[0], color_of(torch.full((1, 2, 2), 0.25))[0])
 
 
-def test_smoothing_is_asked_for_and_meets_the_patches_in_their_middles():
+def test_smoothing_interpolates_between_the_middles_of_patches():
     maps = torch.tensor([[[0.0, 1.0]]])
     flat, smooth = (overlay(torch.zeros(1, 1, 3, 6), maps, opacity=1.0, smooth=smooth) for smooth in (False, True))
     assert len(flat[0, :, 0].unique(dim=-1).T) == 2
@@ -97,7 +97,7 @@ def test_any_shape_gives_colours_in_range(batch, channels, grid, patch, smooth, 
         (torch.zeros(1, 3, 4, 4), torch.ones(1, 2, 2), {"scale": "layer"}, "'layer'.*'image' or 'batch'"),
     ],
 )
-def test_what_cannot_be_laid_over_is_refused(images, maps, options, words):
+def test_maps_and_images_that_do_not_fit_are_refused(images, maps, options, words):
     with pytest.raises(ValueError, match=words):
         overlay(images, maps, **options)
 
@@ -108,15 +108,15 @@ def test_displayable_undoes_the_normalisation():
     assert_close(displayable(normalised, mean, std), images)
 
 
-def test_displayable_without_statistics_spreads_each_image():
+def test_displayable_without_statistics_scales_each_image_from_0_to_1():
     shown = displayable(torch.stack([torch.randn(3, 4, 4), torch.zeros(3, 4, 4)]))
     assert (shown[0].min().item(), shown[0].max().item(), shown[1].abs().max().item()) == (0, 1, 0)
     with pytest.raises(ValueError, match="give both"):
         displayable(torch.zeros(1, 3, 4, 4), mean=[0.5, 0.5, 0.5])
 
 
-def test_importing_the_package_loads_no_library_of_pictures():
-    late = ["matplotlib", "captum", "lightning", "PIL"]
-    code = f"import sys, vit.explain; print([name for name in {late} if name in sys.modules])"
+def test_importing_the_packages_imports_no_plotting_library():
+    late = ["matplotlib", "captum", "lightning", "PIL", "vit.training"]
+    code = f"import sys, vit.explain, vit.analysis; print([name for name in {late} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"

@@ -1,10 +1,9 @@
-"""``python -m vit.explain`` as a user meets it."""
+"""The command ``python -m vit.explain``: its files, its output, and its errors."""
 
 import re
+import runpy
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,20 +13,13 @@ import vit
 from vit.explain.__main__ import main
 
 NAMES = ["cat", "dog", "bird"]
-ARGUMENTS = {
-    "image_size": (8, 12),
-    "patch_size": 4,
-    "embed_dim": 12,
-    "depth": 2,
-    "num_heads": 2,
-    "num_classes": 3,
-}
+SMALL = {"image_size": (8, 12), "patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 2, "num_classes": 3}
 
 
-def checkpoint(path, **kwargs):
-    """A checkpoint as training writes it, of a model that was not trained."""
+def save_checkpoint(path, **kwargs):
+    """Save a checkpoint as training does, of an untrained model."""
     torch.manual_seed(0)
-    arguments = ARGUMENTS | kwargs
+    arguments = SMALL | kwargs
     state = vit.VisionTransformer(**arguments).state_dict()
     described = {"class_names": NAMES, "mean": [0.5] * 3, "std": [0.25] * 3}
     torch.save(
@@ -35,43 +27,41 @@ def checkpoint(path, **kwargs):
     )
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with checkpoints, a file that is not an image, and two images of the same name."""
+    folder = tmp_path_factory.mktemp("images")
+    save_checkpoint(folder / "best.ckpt")
+    save_checkpoint(folder / "linear.ckpt", attention="linear")
+    for name, size in {
+        "photo.png": (40, 30),
+        "photo_rollout.png": (40, 30),
+        "photo_gradient.png": (40, 30),
+        "more/photo.png": (12, 8),
+    }.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(torch.randint(0, 256, (size[1], size[0], 3), dtype=torch.uint8).numpy()).save(folder / name)
+    Image.new("L", (9, 50)).save(folder / "more/grey.jpg")
+    (folder / "notes.txt").write_text("no image")
+    (folder / "empty").mkdir()
+    return folder
+
+
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """A folder to be in, with a checkpoint, a file that is no image, and two images of the same name."""
+def here(folder, tmp_path, monkeypatch):
+    """The current folder, a copy of ``folder``."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    checkpoint(tmp_path / "best.ckpt")
-    for name, size in (("photo.png", (40, 30)), ("more/photo.png", (12, 8)), ("more/grey.jpg", (9, 50))):
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        pixels = torch.randint(0, 256, (size[1], size[0], 3), dtype=torch.uint8)
-        image = Image.fromarray(pixels.numpy())
-        (image.convert("L") if path.stem == "grey" else image).save(path)
-    (tmp_path / "notes.txt").write_text("no image")
-    (tmp_path / "empty").mkdir()
     return tmp_path
 
 
-@pytest.fixture
-def mistake(here, capsys):
-    """Run a command that must fail in one line, and return that line."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stopped:
-            main(list(arguments))
-        assert stopped.value.code == 2
-        lines = capsys.readouterr().err.splitlines()
-        assert len(lines) == 1, lines
-        return lines[0]
-
-    return run
-
-
-def test_the_command_writes_an_overlay_that_can_be_seen_and_says_so(here):
-    command = [sys.executable, "-m", "vit.explain", "photo.png", "--checkpoint", "best.ckpt"]
-    environment = {"PYTHONPATH": str(Path(vit.__file__).parents[1]), "PATH": ""}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert (done.returncode, done.stderr) == (0, "")
-    first, second, last = done.stdout.splitlines()
+def test_the_command_writes_an_enlarged_overlay_and_names_it(here, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["vit.explain", "photo.png", "--checkpoint", "best.ckpt"])
+    monkeypatch.delitem(sys.modules, "vit.explain.__main__")
+    runpy.run_module("vit.explain", run_name="__main__")
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    first, second, last = printed.out.splitlines()
     assert first.removeprefix("photo.png: ").split(" (")[0] in NAMES
     assert second == "  explained/photo_rollout.png"
     assert last == "explained/sheet.png: all on one sheet"
@@ -90,12 +80,12 @@ def test_folders_methods_and_pages_of_several_images(here, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_question_about_classes_by_name_or_number(here, capsys):
-    main(["photo.png", "--checkpoint", "best.ckpt", "--target", "dog", "--versus", "2", "--html", "pages/one.html"])
+def test_classes_are_chosen_by_name_or_number(here, capsys):
+    main(["photo.png", "--checkpoint", "best.ckpt", "--target", "dog", "--versus", "2", "--html", "new/pages/one.html"])
     printed = capsys.readouterr().out
     assert "  why dog, and not bird?" in printed
-    assert "note: the class asked about changes nothing in maps of rollout" in printed
-    assert (here / "pages/one.html").read_text().startswith("<!")
+    assert "note: maps of rollout are the same for every class" in printed
+    assert (here / "new/pages/one.html").read_text().startswith("<!")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +97,7 @@ def test_a_question_about_classes_by_name_or_number(here, capsys):
         (["--versus", "{other}"], "why the predicted class, and not {other}?"),
     ],
 )
-def test_the_sheet_says_which_question_its_maps_answer(question, title, here, capsys, monkeypatch):
+def test_the_title_of_the_sheet_is_the_question(question, title, here, capsys, monkeypatch):
     command = ["photo.png", "--checkpoint", "best.ckpt"]
     main(command)
     predicted = capsys.readouterr().out.removeprefix("photo.png: ").split(" (")[0]
@@ -118,21 +108,18 @@ def test_the_sheet_says_which_question_its_maps_answer(question, title, here, ca
     assert titles == [title.format(other=other)]
 
 
-def test_maps_follow_the_question(here):
+def test_maps_depend_on_the_target(here):
     for target in NAMES[:2]:
         main(["photo.png", "--checkpoint", "best.ckpt", "--method", "occlusion", "--target", target, "--out", target])
     one, other = (Image.open(here / target / "photo_occlusion.png").tobytes() for target in NAMES[:2])
     assert one != other
 
 
-def test_trust_is_reported_when_asked_for(here, capsys):
-    main(["photo.png", "more", "--checkpoint", "best.ckpt", "--trust"])
-    assert "rollout does not depend on the class" in capsys.readouterr().out
-
-
-def test_trust_says_that_it_is_about_the_predicted_class(here, capsys):
+def test_the_trust_report_is_about_the_predicted_class(here, capsys):
     main(["photo.png", "--checkpoint", "best.ckpt", "--trust", "--target", "dog"])
-    assert "note: the report is about maps of the predicted classes" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "note: the report is about maps of the predicted classes" in printed
+    assert "rollout does not depend on the class" in printed
 
 
 def test_the_help_names_methods_and_options(capsys):
@@ -168,18 +155,18 @@ def test_the_help_names_methods_and_options(capsys):
         ("more --checkpoint best.ckpt --html all.html", "all.html is one file for 2 images"),
         ("photo.png --checkpoint best.ckpt --html photo.png", "photo.png does not end in .html"),
         ("photo.png --checkpoint best.ckpt --out notes.txt", "notes.txt"),
-        ("photo_rollout.png photo.png --checkpoint best.ckpt --out .", "photo_rollout.png would be written over"),
+        ("photo_rollout.png photo.png --checkpoint best.ckpt --out .", "photo_rollout.png would overwrite another"),
         (
             "photo.png photo_gradient.png --checkpoint best.ckpt --method rollout gradient_rollout",
-            "written over another",
+            "would overwrite another picture",
         ),
         ("photo.png --checkpoint linear.ckpt", "never forms the matrix of attention weights"),
     ],
 )
-def test_mistakes_are_answered_in_one_line(here, mistake, arguments, words):
-    for copy in re.findall(r"photo_\w+\.png", arguments):
-        shutil.copy(here / "photo.png", here / copy)
-    if "linear" in arguments:
-        checkpoint(here / "linear.ckpt", attention="linear")
-    assert re.search(words, mistake(*arguments.split()))
+def test_mistakes_are_reported_in_one_line(here, capsys, arguments, words):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments.split())
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(words, line)
     assert (here / "photo.png").read_bytes().startswith(b"\x89PNG")

@@ -1,11 +1,11 @@
-"""The peak of memory, counted tensor by tensor."""
+"""Peak memory, counted tensor by tensor."""
 
 import torch
 
 from vit.explain.memory import PeakMemory
 
 
-def test_what_lives_together_is_added_up_and_what_is_gone_is_not():
+def test_tensors_alive_together_are_added_up_and_freed_ones_are_not():
     with PeakMemory() as together:
         first, second = torch.zeros(1000), torch.zeros(1000)
     assert together.peak == 8000
@@ -17,7 +17,7 @@ def test_what_lives_together_is_added_up_and_what_is_gone_is_not():
     assert len(second) == 1000
 
 
-def test_views_cost_nothing_and_what_was_there_before_is_not_counted():
+def test_views_and_earlier_tensors_are_not_counted():
     given = torch.zeros(1000)
     with PeakMemory() as memory:
         given.view(10, 100).mul_(2)
@@ -25,7 +25,7 @@ def test_views_cost_nothing_and_what_was_there_before_is_not_counted():
     assert memory.peak == 0
 
 
-def test_what_autograd_keeps_is_counted():
+def test_tensors_kept_by_autograd_are_counted():
     weights = torch.zeros(1000, requires_grad=True)
     with PeakMemory() as memory:
         total = weights.exp().exp().sum()  # both exponentials wait for the backward pass

@@ -1,7 +1,6 @@
-"""The explorer: what its page holds, and what a browser shows of it."""
+"""The explorer: the data in its page, and what a browser shows."""
 
 import base64
-import importlib
 import json
 import os
 import re
@@ -10,7 +9,6 @@ import zlib
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,17 +18,18 @@ from torch.testing import assert_close
 from vit import VisionTransformer
 from vit.capture.anatomy import examine
 from vit.capture.attention import capture_attention
+from vit.explain import page as page_module
 from vit.explain.page import ablated_logits, displayed_pixels, explorer, name_other_tokens, quantise
 
-explorer_module = importlib.import_module("vit.explain.page")  # the package has a function of this name
 SMALL = {"image_size": (12, 16), "patch_size": 4, "embed_dim": 24, "depth": 3, "num_heads": 4, "num_classes": 7}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+NAMES = [f"kind {letter}" for letter in "ABCDEFG"]
 MINUS = "\u2212"  # what the page writes before negative numbers
-LAST = 2  # the layer that is shown at first
+LAST = 2  # the layer shown first
 
 
-def opinionated(**kwargs):
-    """A model whose attention is far from even, and whose heads matter for its logits."""
+def contrasted(**kwargs):
+    """A model whose attention is far from uniform, and whose logits depend on its heads."""
     torch.manual_seed(0)
     model = VisionTransformer(**SMALL | kwargs).eval()
     with torch.no_grad():
@@ -40,14 +39,13 @@ def opinionated(**kwargs):
     return model
 
 
-def image_for(model, seed=1):
-    rows, columns = (count * 4 for count in model.patch_embed.grid_size)
+def image_for(model):
     channels = model.patch_embed.proj.in_channels
-    return torch.randn(channels, rows, columns, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(channels, *model.patch_embed.image_size, generator=torch.Generator().manual_seed(1))
 
 
 @torch.no_grad()
-def truth_of(model, image):
+def captured(model, image):
     """Attention (layers, heads, N, N) and logits (classes,)."""
     attentions = capture_attention(model, image[None])
     return torch.cat(list(attentions)), attentions.logits[0]
@@ -55,7 +53,7 @@ def truth_of(model, image):
 
 @torch.no_grad()
 def without(model, image, layer, heads):
-    """Logits of a copy whose projection reads nothing from these heads."""
+    """Logits of a copy whose output projection ignores these heads."""
     model = deepcopy(model)
     proj = model.blocks[layer].attn.proj
     width = proj.in_features // SMALL["num_heads"]
@@ -74,18 +72,33 @@ def unpack(text, dtype):
 
 
 def unpack_attention(data):
-    """The attention in a page, (layers, heads, N, N), and how far it may be from the truth, (layers, heads, N, 1)."""
+    """The attention in a page, (layers, heads, N, N), and its largest error, (layers, heads, N, 1)."""
     shape = (len(data["heads"]), data["heads"][0], data["tokens"], -1)
     codes = unpack(data["codes"], torch.uint8).view(shape)
     lows, steps = (unpack(data[name], torch.float32).view(shape) for name in ("lows", "steps"))
     return lows + steps * codes, steps / 2 + 1e-7
 
 
+@pytest.fixture(scope="module")
+def model():
+    return contrasted(num_registers=2)
+
+
+@pytest.fixture(scope="module")
+def image(model):
+    return image_for(model)
+
+
+@pytest.fixture(scope="module")
+def page_text(model, image):
+    return explorer(model, image, class_names=NAMES)
+
+
 @pytest.mark.parametrize("attention", ["softmax", "differential"])
 def test_attention_in_the_page_is_within_half_a_step(attention):
-    model = opinionated() if attention == "softmax" else VisionTransformer(**SMALL, attention=attention).eval()
+    model = contrasted() if attention == "softmax" else VisionTransformer(**SMALL, attention=attention).eval()
     image = image_for(model)
-    truth, _ = truth_of(model, image)
+    truth, _ = captured(model, image)
     found, allowed = unpack_attention(data_of(explorer(model, image)))
     assert ((found - truth).abs() <= allowed).all()
     assert (allowed <= (truth.amax(-1, keepdim=True) - truth.amin(-1, keepdim=True).clamp(max=0)) / 509).all()
@@ -100,28 +113,24 @@ def test_quantising_keeps_zero_rows_and_ends_of_rows():
     assert_close(found[:, [0, -1]], attn[:, [0, -1]])
 
 
-def test_ablated_logits_are_those_of_a_projection_that_reads_nothing_from_the_head():
-    model = opinionated()
-    image = image_for(model)
+def test_ablated_logits_are_those_of_a_projection_that_ignores_the_head(model, image):
     with torch.no_grad():
         found = ablated_logits(model, image[None], [4, 4, 4])
     for layer, logits in enumerate(found):
         for head in range(4):
             assert_close(logits[head], without(model, image, layer, [head]), rtol=1e-4, atol=1e-5)
         assert_close(logits[4], without(model, image, layer, range(4)), rtol=1e-4, atol=1e-5)
-    _, intact = truth_of(model, image)
+    _, intact = captured(model, image)
     assert all((logits - intact).abs().max(dim=1).values.min() > 1e-3 for logits in found)
 
 
-def test_logits_and_probabilities_in_the_page_are_exact():
-    model = opinionated()
-    image = image_for(model)
-    data = data_of(explorer(model, image, class_names=list("abcdefg")))
-    kept = ["abcdefg".index(name) for name in data["classes"]]
+def test_logits_and_probabilities_in_the_page_are_exact(page_text, model, image):
+    data = data_of(page_text)
+    kept = [NAMES.index(name) for name in data["classes"]]
     logits = unpack(data["logits"], torch.float32).view(-1, len(kept))
     log_sums = unpack(data["logSums"], torch.float32)
     assert len(logits) == len(log_sums) == 1 + 3 * (4 + 1)
-    _, intact = truth_of(model, image)
+    _, intact = captured(model, image)
     assert_close(logits[0], intact[kept])
     assert_close((logits[0] - log_sums[0]).exp(), intact.softmax(0)[kept])
     assert intact.topk(5).indices.sort().values.tolist() == sorted(set(kept) & set(intact.topk(5).indices.tolist()))
@@ -141,7 +150,7 @@ def test_logits_and_probabilities_in_the_page_are_exact():
     ids=["class token", "registers", "mean", "mean, register", "mean, unread class token", "grey", "wide"],
 )
 def test_every_kind_of_model_has_a_page(kwargs, grid, others):
-    model = opinionated(**kwargs)
+    model = contrasted(**kwargs)
     data = data_of(explorer(model, image_for(model)))
     assert data["grid"] == grid
     assert data["others"] == others
@@ -164,11 +173,10 @@ def test_the_distillation_token_has_its_name():
         ([0.5, 0.5, 0.0, 0.0], 0, [(2, "register 1"), (3, "register 2")]),
         ([1.0, 0.0, 0.0, 0.0], 1, [(0, "class token"), (3, "register 1")]),
     ],
-    ids=["behind the patches", "unheard-of class token"],
+    ids=["after the patches", "class token of another name"],
 )
-def test_tokens_are_named_by_place_and_by_what_the_logits_read(readout, prefix, expected):
-    model = opinionated()
-    anatomy = examine(model, image_for(model)[None])
+def test_tokens_are_named_by_place_and_readout(model, image, readout, prefix, expected):
+    anatomy = examine(model, image[None])
     anatomy = replace(anatomy, grid=(1, 2), num_prefix_tokens=prefix, num_tokens=4, readout=torch.tensor(readout))
     assert name_other_tokens(torch.nn.Linear(1, 1), anatomy) == expected
 
@@ -190,62 +198,56 @@ def test_pixels_without_mean_and_std_reach_from_black_to_white():
     ("kwargs", "message"),
     [
         ({"image": torch.randn(2, 3, 12, 16)}, r"\(2, 3, 12, 16\).*images\[0\]"),
-        ({"class_names": ["a", "b"]}, "2 class_names for 7 logits"),
+        ({"class_names": ["a", "b"]}, "2 class_names for 7 classes"),
         ({"mean": [0.5, 0.5, 0.5]}, "3 channels"),
         ({"mean": [0.5], "std": [0.5]}, "3 channels"),
     ],
 )
-def test_what_does_not_fit_is_refused(kwargs, message):
-    model = opinionated()
+def test_arguments_that_do_not_fit_are_refused(model, image, kwargs, message):
     with pytest.raises(ValueError, match=message):
-        explorer(model, **{"image": image_for(model)} | kwargs)
+        explorer(model, **{"image": image} | kwargs)
 
 
-def test_the_page_names_no_address():
-    model = opinionated()
-    data = data_of(page := explorer(model, image_for(model)))
+def test_models_that_return_no_row_of_logits_are_refused(image):
+    model = contrasted()
+    model.forward = model.forward_features
+    with pytest.raises(ValueError, match=r"logits of shape \(1, 13, 24\): give a classifier"):
+        explorer(model, image)
+
+
+def test_the_page_names_no_address(page_text):
+    data = data_of(page_text)
     assert not [value for value in data.values() if isinstance(value, str) and "://" in value]
-    template = page.replace(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1], "")
+    template = page_text.replace(re.search(r'id="data">(.*?)</script>', page_text, re.DOTALL)[1], "")
     assert not re.search(r"https?:|//|\bsrc\s*=|\bhref\s*=|url\(|@import|\bfetch\(|XMLHttp", template)
     assert "default-src 'none'" in template
 
 
-def test_class_names_cannot_end_the_data():
-    model = opinionated()
+def test_class_names_cannot_end_the_data(model, image):
     names = ["</script><script>alert(1)</script>", "<!--<script>", "&amp;", '"', "{{data}}", "\u2028", "é"]
-    page = explorer(model, image_for(model), class_names=names)
+    page = explorer(model, image, class_names=names)
     assert page.count("</script>") == 2
     assert set(data_of(page)["classes"]) <= set(names)
 
 
-def test_a_page_for_cifar_is_under_a_megabyte():
-    model = VisionTransformer(image_size=32, patch_size=4, embed_dim=36, depth=12, num_heads=12, mlp_ratio=1).eval()
-    assert len(explorer(model, torch.randn(3, 32, 32))) < 1e6
+@pytest.mark.parametrize(
+    ("image_size", "patch_size", "limit"), [(32, 4, 1e6), (224, 16, 8e6)], ids=["CIFAR-10", "ViT-B/16"]
+)
+def test_pages_are_of_moderate_size(image_size, patch_size, limit, monkeypatch):
+    model = VisionTransformer(image_size, patch_size, embed_dim=12, depth=12, num_heads=12, mlp_ratio=1).eval()
+    # The logits take little space, but one run of the model for each head takes long.
+    monkeypatch.setattr(page_module, "ablated_logits", lambda *_: [torch.randn(12 * 13, 10)])
+    assert len(explorer(model, torch.randn(3, image_size, image_size))) < limit
 
 
-@pytest.fixture(scope="module")
-def large_page():
-    """A page as large as that of ViT-B/16; the ablations, which take long, are skipped."""
-    sizes = {"image_size": 224, "patch_size": 16, "embed_dim": 12, "depth": 12, "num_heads": 12, "mlp_ratio": 1}
-    model = VisionTransformer(**sizes, num_classes=1000).eval()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(explorer_module, "ablated_logits", lambda model, image, heads: [torch.randn(12 * 13, 1000)])
-        return explorer(model, torch.randn(3, 224, 224))
-
-
-def test_a_page_for_vit_b_16_is_under_8_megabytes(large_page):
-    assert len(large_page) < 8e6
-
-
-def test_the_explorer_saves_and_shows_itself(tmp_path):
-    model = opinionated()
-    page = explorer(model, image_for(model), class_names=["é", *"abcdef"])
+def test_the_explorer_is_saved_and_shown_in_notebooks(model, image, tmp_path):
+    page = explorer(model, image, class_names=["é", *"abcdef"])
     assert page.save(tmp_path / "page.html").read_text(encoding="utf-8") == page
     assert len(repr(page)) < 100
     shown = page._repr_html_()
     assert shown.startswith("<iframe")
     assert 'sandbox="allow-scripts"' in shown
-    assert shown.count("<") == 2  # nothing of the page itself is markup of the notebook
+    assert shown.count("<") == 2  # the markup of the page is escaped
 
 
 def no_browser(reason):
@@ -270,51 +272,44 @@ def browser():
         browser.close()
 
 
-@pytest.fixture
-def opened(browser, tmp_path):
-    """Opens pages from disk; afterwards, none may have complained or asked for anything else."""
-    contexts, complaints, requests = [], [], []
-
-    def open_page(text, **options):
-        path = tmp_path / f"{len(contexts)}.html"
-        path.write_text(text, encoding="utf-8")
-        contexts.append(browser.new_context(**options))
-        page = contexts[-1].new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+@contextmanager
+def opened(browser, text, folder, **options):
+    """A browser's page of this text; afterwards, it must have printed nothing and loaded nothing else."""
+    path = folder / "page.html"
+    path.write_text(text, encoding="utf-8")
+    messages, requests = [], []
+    with browser.new_context(**options) as context:
+        page = context.new_page()
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
         page.on("request", lambda request: requests.append(request.url))
         page.goto(path.as_uri())
         if "srcdoc" not in text:
             page.wait_for_selector("#main:not([hidden])")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert not complaints
-    assert all(
-        Path(url).name in {f"{i}.html" for i in range(len(contexts))} or url == "about:srcdoc" for url in requests
-    )
+        yield page
+    assert not messages
+    assert set(requests) <= {path.as_uri(), "about:srcdoc"}
 
 
 @pytest.fixture(scope="module")
-def model():
-    return opinionated(num_registers=2)
+def shared_page(browser, page_text, tmp_path_factory):
+    with opened(browser, page_text, tmp_path_factory.mktemp("explorer")) as page:
+        page.evaluate("window.startState = {...state}")
+        yield page
 
 
-@pytest.fixture(scope="module")
-def image(model):
-    return image_for(model)
-
-
-@pytest.fixture(scope="module")
-def page_text(model, image):
-    return explorer(model, image, class_names=[f"kind {letter}" for letter in "ABCDEFG"])
+@pytest.fixture
+def page(shared_page):
+    """The page as it opens; tests share it, as opening takes a second."""
+    with settled(shared_page):
+        shared_page.mouse.move(0, 0)
+        shared_page.evaluate("document.activeElement.blur(); change(startState); drawClasses()")
+    return shared_page
 
 
 @contextmanager
 def settled(page):
-    """Wait for the frame in which what was done is drawn."""
+    """Wait for the frame that draws the change."""
     yield
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
@@ -353,15 +348,14 @@ def assert_shows(page, expected):
 
 
 def logits_shown(page, column):
-    """Name and number of each row of classes; for a comparison, the number after."""
+    """Name and number in a column of each row of classes; of a comparison, the second number."""
     rows = page.locator("#classes tbody tr")
     names = rows.locator("th").all_inner_texts()
     return {name: numbers_in(rows.nth(i).locator("td").nth(column).inner_text())[-1] for i, name in enumerate(names)}
 
 
-def test_the_page_decodes_the_attention_of_the_model(opened, page_text, model, image):
-    truth, _ = truth_of(model, image)
-    page = opened(page_text)
+def test_the_page_decodes_the_attention_of_the_model(page, model, image):
+    truth, _ = captured(model, image)
     decode = """reverse => Array.from({length: 3 * 4 * 15}, (_, i) =>
         [...weights(Math.floor(i / 60), Math.floor(i / 15) % 4, i % 15, reverse)])"""
     found = torch.tensor(page.evaluate(decode, False)).view(3, 4, 15, 15)
@@ -372,14 +366,13 @@ def test_the_page_decodes_the_attention_of_the_model(opened, page_text, model, i
     assert_close(mean, found[1, :, 5].mean(dim=0))
 
 
-def test_hovering_shows_where_a_patch_looks(opened, page_text, model, image):
-    truth, _ = truth_of(model, image)
-    page = opened(page_text)
-    assert page.locator("#question").inner_text() == "Class token looks at"
+def test_hovering_shows_the_attention_of_a_patch(page, model, image):
+    truth, _ = captured(model, image)
+    assert page.locator("#question").inner_text() == "Class token attends to"
     assert_shows(page, truth[LAST, :, 0].mean(dim=0))
     hover(page, 1, 2)
     patch = 3 + 1 * 4 + 2
-    assert page.locator("#question").inner_text() == "Row 2, column 3 looks at"
+    assert page.locator("#question").inner_text() == "Row 2, column 3 attends to"
     assert_shows(page, truth[LAST, :, patch].mean(dim=0))
     under = numbers_in(page.locator("#under").inner_text()) / 100
     assert_close(under[0], truth[LAST, :, patch, patch].mean(), rtol=0, atol=2e-3)
@@ -387,12 +380,11 @@ def test_hovering_shows_where_a_patch_looks(opened, page_text, model, image):
     assert_close(outside[0], truth[LAST, :, patch, :3].mean(dim=0).sum(), rtol=0, atol=4e-3)
     with settled(page):
         page.mouse.move(0, 0)
-    assert page.locator("#question").inner_text() == "Class token looks at"
+    assert page.locator("#question").inner_text() == "Class token attends to"
 
 
-def test_maps_are_painted_by_their_own_maximum_or_by_one_for_all(opened, page_text, model, image):
-    truth, _ = truth_of(model, image)
-    page = opened(page_text)
+def test_maps_are_painted_by_their_own_maximum_or_by_one_for_all(page, model, image):
+    truth, _ = captured(model, image)
     colours = """index => { const canvas = cells[index].map.firstChild;
         return [...canvas.getContext("2d").getImageData(0, 0, 4, 3).data] }"""
     own = torch.tensor(page.evaluate(colours, 1)).view(12, 4)
@@ -407,12 +399,11 @@ def test_maps_are_painted_by_their_own_maximum_or_by_one_for_all(opened, page_te
     assert_close(numbers_in(ends)[-1] / 100, maps.max(), rtol=0, atol=2e-3)
 
 
-def test_clicking_locks_a_patch_and_lets_it_go(opened, page_text, model, image):
-    truth, _ = truth_of(model, image)
-    page = opened(page_text)
+def test_clicking_locks_a_patch_and_lets_it_go(page, model, image):
+    truth, _ = captured(model, image)
     click(page, 0, 1)
     hover(page, 2, 3)
-    assert page.locator("#question").inner_text() == "Row 1, column 2 looks at"
+    assert page.locator("#question").inner_text() == "Row 1, column 2 attends to"
     assert page.locator("#lock").is_visible()
     under = numbers_in(page.locator("#under").inner_text())[0] / 100
     assert_close(under, truth[LAST, :, 3 + 1, 3 + 11].mean(), rtol=0, atol=2e-3)
@@ -424,25 +415,23 @@ def test_clicking_locks_a_patch_and_lets_it_go(opened, page_text, model, image):
     with settled(page):
         page.get_by_role("button", name="register 2").click()
     hover(page, 2, 3)
-    assert page.locator("#question").inner_text() == "Register 2 looks at"
+    assert page.locator("#question").inner_text() == "Register 2 attends to"
     assert_shows(page, truth[LAST, :, 2].mean(dim=0))
 
 
-def test_reverse_shows_who_looks_at_a_patch(opened, page_text, model, image):
-    truth, _ = truth_of(model, image)
-    page = opened(page_text)
+def test_reversing_shows_the_attention_to_a_patch(page, model, image):
+    truth, _ = captured(model, image)
     hover(page, 2, 0)
     press(page, "r")
-    assert page.locator("#question").inner_text() == "Row 3, column 1 is looked at by"
+    assert page.locator("#question").inner_text() == "Row 3, column 1 is attended to by"
     assert page.locator("#reverse").get_attribute("aria-pressed") == "true"
     assert_shows(page, truth[LAST, :, :, 3 + 8].mean(dim=0))
 
 
-def test_keys_and_slider_move_patch_layer_and_head(opened, page_text, model, image):
-    truth, _ = truth_of(model, image)
-    page = opened(page_text)
+def test_keys_and_slider_move_patch_layer_and_head(page, model, image):
+    truth, _ = captured(model, image)
     press(page, "ArrowUp", "ArrowUp", "ArrowUp", "ArrowLeft", "[", ".", "h")  # from the class token to the middle first
-    assert page.locator("#question").inner_text() == "Row 1, column 2 looks at"
+    assert page.locator("#question").inner_text() == "Row 1, column 2 attends to"
     assert page.locator("#layer-name").inner_text() == "Layer 2 of 3"
     assert_shows(page, truth[1, 1, 3 + 1])
     press(page, "PageUp", "PageUp", "]", "]", "]", "PageDown", "H", ",", ",")
@@ -451,27 +440,23 @@ def test_keys_and_slider_move_patch_layer_and_head(opened, page_text, model, ima
     page.focus("#layer")
     press(page, "ArrowLeft")
     assert page.locator("#layer-name").inner_text() == "Layer 2 of 3"
-    assert page.locator("#question").inner_text() == "Row 1, column 2 looks at"
+    assert page.locator("#question").inner_text() == "Row 1, column 2 attends to"
     with settled(page):
         page.get_by_role("button", name="Layer 1, head 3", exact=True).click()
     assert_shows(page, truth[0, 2, 3 + 1])
 
 
-def test_switching_off_shows_the_logits_of_the_ablated_model(opened, page_text, model, image):
-    _, intact = truth_of(model, image)
-    names = [f"kind {letter}" for letter in "ABCDEFG"]
-    page = opened(page_text)
+def test_switching_off_shows_the_logits_of_the_ablated_model(page, model, image):
+    _, intact = captured(model, image)
 
     def check(logits):
         shown = logits_shown(page, column=2)
         assert len(shown) >= 5
-        assert_close(
-            torch.stack(list(shown.values())), logits[[names.index(name) for name in shown]], rtol=0, atol=5.1e-3
-        )
-        probabilities = logits.softmax(0)[[names.index(name) for name in shown]]
-        assert_close(torch.stack(list(logits_shown(page, 1).values())) / 100, probabilities, rtol=0, atol=6e-4)
-        verdict = page.locator("#verdict").inner_text()
-        assert names[logits.argmax()] in verdict
+        rows = [NAMES.index(name) for name in shown]
+        assert_close(torch.stack(list(shown.values())), logits[rows], rtol=0, atol=5.1e-3)
+        probabilities = torch.stack(list(logits_shown(page, column=1).values())) / 100
+        assert_close(probabilities, logits.softmax(0)[rows], rtol=0, atol=6e-4)
+        assert NAMES[logits.argmax()] in page.locator("#verdict").inner_text()
 
     check(intact)
     press(page, ".", ".", "x")
@@ -489,43 +474,44 @@ def test_switching_off_shows_the_logits_of_the_ablated_model(opened, page_text, 
     check(intact)
 
 
-def test_tapping_locks_on_a_narrow_screen_without_sideways_scrolling(opened, page_text):
-    page = opened(page_text, viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
-    with settled(page):
-        page.touchscreen.tap(*middle_of(page, 1, 1))
-    assert page.locator("#question").inner_text() == "Row 2, column 2 looks at"
-    assert page.locator("#lock").is_visible()
-    page.locator("#layer-off").tap()
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+def test_tapping_locks_on_a_narrow_screen_without_sideways_scrolling(browser, page_text, tmp_path):
+    phone = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+    with opened(browser, page_text, tmp_path, **phone) as page:
+        with settled(page):
+            page.touchscreen.tap(*middle_of(page, 1, 1))
+        assert page.locator("#question").inner_text() == "Row 2, column 2 attends to"
+        assert page.locator("#lock").is_visible()
+        page.locator("#layer-off").tap()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_names_are_shown_as_text(opened, model, image):
+def test_names_are_shown_as_text(browser, model, image, tmp_path):
     hostile = '<b id="x">&amp;</script><script>window.hacked = 1</script>'
-    page = opened(explorer(model, image, class_names=[hostile] * 7))
-    assert page.locator("#classes tbody th").first.inner_text() == hostile
-    assert page.title() == f"VisionTransformer sees {hostile}"
-    assert page.evaluate("window.hacked === undefined && !document.getElementById('x')")
+    with opened(browser, explorer(model, image, class_names=[hostile] * 7), tmp_path) as page:
+        assert page.locator("#classes tbody th").first.inner_text() == hostile
+        assert page.title() == f"VisionTransformer predicts {hostile}"
+        assert page.evaluate("window.hacked === undefined && !document.getElementById('x')")
 
 
-def test_two_explorers_on_one_page_keep_apart(opened, page_text):
-    page = opened(f"<!doctype html><meta charset='utf-8'>{page_text._repr_html_() * 2}")
-    first, second = (page.locator("iframe").nth(i).content_frame for i in range(2))
-    first.locator("#reverse").click()
-    second.locator("#shared").click()
-    for frame, name in ((first, "reverse"), (second, "shared")):
-        assert frame.locator(".controls [aria-pressed=true]").get_attribute("id") == name
+def test_two_explorers_in_one_notebook_are_independent(browser, page_text, tmp_path):
+    with opened(browser, f"<!doctype html><meta charset='utf-8'>{page_text._repr_html_() * 2}", tmp_path) as page:
+        first, second = (page.locator("iframe").nth(i).content_frame for i in range(2))
+        first.locator("#reverse").click()
+        second.locator("#shared").click()
+        for frame, name in ((first, "reverse"), (second, "shared")):
+            assert frame.locator(".controls [aria-pressed=true]").get_attribute("id") == name
 
 
-@pytest.mark.parametrize("kwargs", [{"pool": "mean", "class_token": False}, {"in_channels": 1, "image_size": (8, 20)}])
-def test_models_without_class_token_and_grey_images_are_shown(opened, kwargs):
-    model = opinionated(**kwargs)
-    page = opened(explorer(model, image_for(model)))
-    start = "Row 2, column 3 looks at" if "pool" in kwargs else "Class token looks at"
-    assert page.locator("#question").inner_text() == start
-    assert page.locator("#others button").count() == model.num_prefix_tokens
-
-
-def test_drawing_a_page_for_vit_b_16_takes_less_than_a_frame(opened, large_page):
-    page = opened(large_page)
-    time_draw = "() => { const start = performance.now(); draw(); return performance.now() - start; }"
-    assert min(page.evaluate(time_draw) for _ in range(20)) < 16
+@pytest.mark.parametrize(
+    ("kwargs", "start"),
+    [
+        ({"pool": "mean", "class_token": False}, "Row 2, column 3 attends to"),
+        ({"in_channels": 1, "image_size": (8, 20)}, "Class token attends to"),
+    ],
+    ids=["no class token", "grey"],
+)
+def test_models_without_class_token_and_grey_images_are_shown(browser, tmp_path, kwargs, start):
+    model = contrasted(**kwargs)
+    with opened(browser, explorer(model, image_for(model)), tmp_path) as page:
+        assert page.locator("#question").inner_text() == start
+        assert page.locator("#others button").count() == model.num_prefix_tokens

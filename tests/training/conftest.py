@@ -1,45 +1,77 @@
 """Runs of the real command line, on the digits and small enough for a test."""
 
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import torch
 
 import train
+from tests.training.tiny import TINY, run_command
+from vit.training.pictures import RunPictures
 
-TINY = [
-    *("--data", "Digits", "--data.batch_size", "100", "--data.crop_padding", "1"),
-    *("--model.patch_size", "4", "--model.embed_dim", "8", "--model.depth", "2", "--model.num_heads", "2"),
-    *("--trainer.accelerator", "cpu", "--trainer.precision", "32-true", "--trainer.max_epochs", "2"),
-]
+
+@contextmanager
+def working_in(folder: Path) -> Iterator[Path]:
+    """Run in a folder, with a cache of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setattr(sys, "argv", ["train.py"])
+        yield folder
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to run in, with a cache of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    return tmp_path
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder to run in."""
+    with working_in(tmp_path):
+        yield tmp_path
+
+
+@pytest.fixture(scope="module")
+def module_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder to run in that the tests of a file share."""
+    with working_in(tmp_path_factory.mktemp("module")) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def no_pictures() -> Iterator[None]:
+    """Runs without pictures, which take longer than the training of a model so small."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("curves", "evaluation", "attention"):
+            patch.setattr(RunPictures, f"_draw_{name}", lambda *_: None)
+        yield
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder ``runs`` of a finished training, which all tests share."""
+    with working_in(tmp_path_factory.mktemp("trained")) as folder:
+        run_command("fit", *TINY, "--experiment", "tiny", "--seed_everything", "3", "--model.test_views", "six")
+    return folder / "runs"
+
+
+@pytest.fixture
+def finished(trained: Path, folder: Path) -> Path:
+    """A copy of the finished training, ``runs/tiny/version_0`` in the folder of the test."""
+    shutil.copytree(trained, folder / "runs")
+    return folder / "runs/tiny/version_0"
 
 
 @pytest.fixture
 def run(folder: Path) -> Callable[..., train.ViTCLI]:
-    """Run a command of train.py in this process: ``run("fit", *TINY)``."""
-
-    def run_command(*arguments: object) -> train.ViTCLI:
-        return train.main([str(argument) for argument in arguments])
-
+    """``run_command`` in the folder of the test."""
     return run_command
 
 
 @pytest.fixture
-def mistake(run: Callable[..., train.ViTCLI], capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that must fail in one line on standard error, and return that line."""
+def error_of(run: Callable[..., train.ViTCLI], capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that must fail with one line on standard error, and return that line."""
 
-    def run_mistake(*arguments: object) -> str:
+    def error_of_command(*arguments: object) -> str:
         capsys.readouterr()
         with pytest.raises(SystemExit) as stopped:
             run(*arguments)
@@ -48,11 +80,4 @@ def mistake(run: Callable[..., train.ViTCLI], capsys: pytest.CaptureFixture[str]
         assert len(lines) == 1, lines
         return lines[0]
 
-    return run_mistake
-
-
-def weights(path: Path) -> dict[str, torch.Tensor]:
-    """All tensors that a resumed run continues from."""
-    checkpoint = torch.load(path, weights_only=True)
-    training = {f"training.{name}": tensor for name, tensor in checkpoint.get("training_weights", {}).items()}
-    return {**checkpoint["state_dict"], **training}
+    return error_of_command

@@ -1,24 +1,19 @@
-"""Pictures of attention in a run: attention.png of every run, and what the callback AttentionMaps adds."""
+"""The callback AttentionMaps, and attention.png of every run."""
 
 import csv
+from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning import seed_everything
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch.testing import assert_close
 
-from vit.data.files import ImageFiles
-from vit.data.module import ImageSet
-from vit.explain import explain
-from vit.training import AttentionMaps, ViTClassifier
-from vit.training.examples import first_of_each_class, looking
+from tests.training.tiny import CPU, MODEL, run_command
+from vit.training import AttentionMaps
 
 TINY = [
-    *("--data", "Digits", "--data.batch_size", "200", "--model.patch_size", "4", "--model.embed_dim", "8"),
-    *("--model.depth", "2", "--model.num_heads", "2", "--trainer.accelerator", "cpu", "--model.ema_decay", "0.9"),
-    *("--trainer.precision", "32-true", "--trainer.max_epochs", "3", "--seed_everything", "3"),
+    *("--data", "Digits", "--data.batch_size", "200", *MODEL, *CPU, "--model.ema_decay", "0.9"),
+    *("--trainer.max_epochs", "2", "--trainer.limit_test_batches", "0", "--seed_everything", "3"),
 ]
 CALLBACK = "--trainer.callbacks+=AttentionMaps"
 
@@ -27,17 +22,32 @@ def weights(folder):
     return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
 
 
-@pytest.fixture
-def classifier():
-    seed_everything(0, verbose=False)
-    kwargs = {"image_size": 8, "patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 2, "num_classes": 3}
-    return ViTClassifier(mean=[0.1] * 3, std=[0.5] * 3, **kwargs)
+@pytest.fixture(scope="module")
+def untested(module_folder):
+    """A run without a test, resumed after its end: the titles and the head weights of its attention.png, each time."""
+    drawn = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "vit.training.pictures.draw_rollout",
+            lambda classifier, images, names, title, path: drawn.append((title, classifier.vit.head.weight.clone())),
+        )
+        run_command("fit", *TINY, "--experiment", "untested")
+        run_command("fit", "--ckpt_path", "last", "--experiment", "untested")
+    return SimpleNamespace(drawn=drawn, folder=module_folder / "runs/untested/version_0")
 
 
-def test_the_callback_draws_logs_and_changes_nothing_else(run, folder, capsys):
-    run("fit", *TINY, "--experiment", "plain")
+def test_without_a_test_attention_is_shown_on_validation_images_with_the_averaged_weights(untested):
+    saved = weights(untested.folder)
+    assert not torch.equal(saved["training_weights"]["vit.head.weight"], saved["state_dict"]["vit.head.weight"])
+    assert len(untested.drawn) == 2
+    for title, head in untested.drawn:
+        assert title == "Attention rollout on validation images"
+        assert torch.equal(saved["state_dict"]["vit.head.weight"], head)
+
+
+def test_the_callback_draws_and_logs_and_the_weights_stay_the_same(untested, run, folder, capsys):
     run("fit", *TINY, "--experiment", "shown", CALLBACK, "--trainer.callbacks.every_n_epochs=2")
-    plain, shown = (folder / f"runs/{name}/version_0" for name in ("plain", "shown"))
+    shown = folder / "runs/shown/version_0"
     assert {path.name for path in (shown / "attention").iterdir()} == {"epoch_0002.png"}
     for name in ("attention/epoch_0002.png", "attention_over_time.png", "attention.png"):
         with Image.open(shown / name) as picture:
@@ -47,7 +57,7 @@ def test_the_callback_draws_logs_and_changes_nothing_else(run, folder, capsys):
     assert [row["epoch"] for row in logged] == ["1"]
     assert 0 < float(logged[0]["attention_distance/layer_0"]) < 4 * 2**0.5
     assert 0 < float(logged[0]["attention_entropy/layer_1"]) <= 1
-    without, with_it = weights(plain), weights(shown)
+    without, with_it = weights(untested.folder), weights(shown)
     for part in ("state_dict", "training_weights"):
         assert all(torch.equal(without[part][name], tensor) for name, tensor in with_it[part].items())
     events = EventAccumulator(str(shown), size_guidance={"images": 0}).Reload()
@@ -59,8 +69,8 @@ def test_the_callback_draws_logs_and_changes_nothing_else(run, folder, capsys):
     assert not (folder / "runs/again").exists()
 
 
-def test_a_mechanism_without_weights_trains_on_and_says_why_there_is_no_picture(run, folder, capsys):
-    run("fit", *TINY, "--experiment", "linear", "--model.attention", "linear", CALLBACK)
+def test_a_mechanism_without_weights_is_trained_and_the_reason_for_no_picture_is_printed(run, folder, capsys):
+    run("fit", *TINY, "--experiment", "linear", "--model.attention", "linear", CALLBACK, "--trainer.max_epochs", "1")
     lines = capsys.readouterr().out.splitlines()
     for start in ("AttentionMaps is switched off: ", "no attention.png: "):
         (line,) = [line for line in lines if line.startswith(start)]
@@ -69,9 +79,12 @@ def test_a_mechanism_without_weights_trains_on_and_says_why_there_is_no_picture(
     assert (folder / "runs/linear/version_0/mistakes.png").exists()
 
 
-def test_without_validation_the_callback_says_so(run, folder, capsys):
-    run("fit", *TINY, "--trainer.max_epochs", "1", "--data.val_fraction", "0", CALLBACK)
-    assert "AttentionMaps is switched off: there are no validation images" in capsys.readouterr().out
+def test_without_validation_images_the_callback_prints_so(capsys):
+    trainer = SimpleNamespace(
+        callbacks=[], log_dir="runs", is_global_zero=True, fast_dev_run=False, datamodule=SimpleNamespace(sets={})
+    )
+    AttentionMaps().on_fit_start(trainer, None)
+    assert capsys.readouterr().out == "AttentionMaps is switched off: there are no validation images\n"
 
 
 @pytest.mark.parametrize("name", ["num_images", "every_n_epochs"])
@@ -80,33 +93,17 @@ def test_arguments_below_one_are_refused(name):
         AttentionMaps(**{name: 0})
 
 
-def test_without_test_images_attention_is_shown_on_validation_images_with_the_averaged_weights(
-    run, folder, monkeypatch
-):
-    drawn = []
-    monkeypatch.setattr(
-        "vit.training.pictures.draw_rollout",
-        lambda classifier, images, names, title, path: drawn.append((title, classifier.vit.head.weight.clone())),
-    )
-    run("fit", *TINY, "--trainer.limit_test_batches", "0", "--experiment", "untested")
-    ((title, head),) = drawn
-    assert title == "Attention rollout on validation images"
-    saved = weights(folder / "runs/untested/version_0")
-    assert torch.equal(saved["state_dict"]["vit.head.weight"], head)
-    assert not torch.equal(saved["training_weights"]["vit.head.weight"], head)
-
-
-def test_a_picture_that_fails_breaks_no_run(run, folder, monkeypatch, capsys):
+def test_a_picture_that_fails_does_not_end_the_run(run, folder, monkeypatch, capsys):
     def fail(*args, **kwargs):
         raise RuntimeError("the disk\nis full")
 
     monkeypatch.setattr("vit.training.pictures.draw_rollout", fail)
     monkeypatch.setattr("vit.training.attention_maps.explain", fail)
-    run("fit", *TINY, "--trainer.max_epochs", "2", CALLBACK)
+    run("fit", *TINY, CALLBACK)
     printed = capsys.readouterr().out
     assert printed.count("AttentionMaps is switched off: the disk is full") == 1
     assert printed.count("no attention.png: the disk is full") == 1
-    assert "test_accuracy" in printed
+    assert "val_accuracy: " in printed
 
 
 def test_bfloat16_and_negative_weights_are_shown_by_fit_and_test(run, folder, capsys):
@@ -118,49 +115,3 @@ def test_bfloat16_and_negative_weights_are_shown_by_fit_and_test(run, folder, ca
     run("test", "--ckpt_path", run_folder / "checkpoints/last.ckpt")
     assert (run_folder / "attention.png").exists()
     assert "no attention.png" not in capsys.readouterr().out
-
-
-def test_looking_leaves_the_model_as_it_was(classifier):
-    classifier.train()
-    classifier.vit.blocks[0].eval()
-    classifier.vit.blocks[1].compile()
-    before = {name: tensor.clone() for name, tensor in classifier.state_dict().items()}
-    modes = [module.training for module in classifier.modules()]
-    pixels = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
-    random_state = torch.get_rng_state()
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), looking(classifier, pixels) as (model, images):
-        assert images.dtype == torch.float32
-        assert explain(model, images, "relevance").shape == (2, 2, 2)
-        assert not torch.is_autocast_enabled("cpu")
-    assert modes == [module.training for module in classifier.modules()]
-    assert classifier.vit.blocks[1]._compiled_call_impl is not None
-    assert torch.equal(torch.get_rng_state(), random_state)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in classifier.state_dict().items())
-    assert all(parameter.grad is None for parameter in classifier.parameters())
-
-
-def test_looking_normalises_as_training_does(classifier):
-    pixels = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
-    with looking(classifier, pixels) as (model, images), torch.no_grad():
-        assert_close(model(images), classifier.eval()(pixels))
-
-
-def test_examples_take_turns_among_the_classes():
-    labels = torch.tensor([2, 2, 0, 0, 0, 2])
-    images = torch.arange(6)[:, None, None, None]
-    chosen, theirs = first_of_each_class(ImageSet(images, labels), 5)
-    assert chosen.flatten().tolist() == [2, 0, 3, 1, 4]
-    assert theirs.tolist() == [0, 2, 0, 2, 0]
-    assert len(first_of_each_class(ImageSet(images, labels), 100)[0]) == 6
-
-
-def test_examples_are_read_from_files(tmp_path):
-    paths = [tmp_path / f"{number}.png" for number in range(2)]
-    for number, path in enumerate(paths):
-        Image.new("L", (4, 4), 100 * number).save(path)
-    images, labels = first_of_each_class(ImageSet(ImageFiles(paths, [1, 0], (4, 4), 1), torch.tensor([1, 0])), 2)
-    assert images[:, 0, 0, 0].tolist() == [100, 0]
-    assert labels.tolist() == [0, 1]
-    paths[0].write_text("no image")
-    with pytest.raises(ValueError, match=r"0\.png"):
-        first_of_each_class(ImageSet(ImageFiles(paths, [1, 0], (4, 4), 1), torch.tensor([1, 0])), 2)

@@ -1,56 +1,25 @@
-"""What watches over each step, where a GPU is not to be waited for."""
+"""The order of the callbacks of a run."""
 
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
-import torch
-from lightning.pytorch.trainer.states import TrainerFn
+from lightning import Callback
 
-from vit.training.callbacks import StopAtNaN
-
-
-class OnAnotherDevice:
-    """A module on the CPU that says it is elsewhere, as far as reading goes."""
-
-    hparams = SimpleNamespace(lr=0.1)
-
-    @property
-    def device(self):
-        return SimpleNamespace(type="cuda")
+from vit.training.callbacks import in_order
+from vit.training.checkpoints import RunCheckpoint
+from vit.training.pictures import RunPictures
+from vit.training.record import RunRecord
+from vit.training.seeded_steps import SeededSteps
+from vit.training.stop_at_nan import StopAtNaN
 
 
-@pytest.fixture
-def steps():
-    """Go through steps with these losses, the first of which is number 1."""
-    module = OnAnotherDevice()
-    trainer = SimpleNamespace(global_step=0, lightning_module=module, state=SimpleNamespace(fn=TrainerFn.FITTING))
-    watch = StopAtNaN()
-    watch.first_bad_step = torch.full((), -1)
-
-    def steps(*losses):
-        for loss in losses:
-            trainer.global_step += 1
-            outputs = {"loss": torch.tensor(loss)}
-            watch.on_train_batch_end(trainer, module, outputs, None, trainer.global_step - 1)
-        return watch, trainer, module
-
-    return steps
+def test_the_order_does_not_depend_on_how_the_callbacks_are_listed():
+    record = RunRecord(Path("run"), {}, "", {})
+    best, last = RunCheckpoint(Path("run"), "best", monitor="val_accuracy"), RunCheckpoint(Path("run"), "last")
+    seeded, stop, pictures = SeededSteps(0), StopAtNaN(), RunPictures(record)
+    assert in_order([best, record, pictures, last, stop, seeded]) == [seeded, stop, pictures, record, best, last]
 
 
-@pytest.mark.parametrize("hook", ["on_validation_start", "on_train_epoch_end"])
-def test_the_host_looks_before_validation_and_checkpoints(steps, hook):
-    watch, trainer, module = steps(1.0, float("nan"), 1.0, float("inf"))
-    with pytest.raises(ValueError, match="no longer finite, first at step 2: try a lower"):
-        getattr(watch, hook)(trainer, module)
-
-
-def test_and_every_fifty_steps(steps):
-    steps(*[float("nan")] * 49)
-    with pytest.raises(ValueError, match="first at step 1:"):
-        steps(1.0)
-
-
-def test_a_finite_loss_stops_nothing(steps):
-    watch, trainer, module = steps(*[1.0] * 50)
-    watch.on_validation_start(trainer, module)
-    watch.on_train_epoch_end(trainer, module)
+def test_a_callback_without_a_place_in_the_order_is_refused():
+    with pytest.raises(ValueError, match="not in tuple"):
+        in_order([Callback()])

@@ -1,18 +1,22 @@
+"""The LightningModule: its loss, its schedule, its checkpoints."""
+
 import pytest
 import torch
 import torch.nn.functional as F
 from lightning import Trainer
 from lightning.pytorch.callbacks import Timer
 
+from tests.training.tiny import CPU, MODEL
 from vit.training import ViTClassifier
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 SIZES = {"image_size": 6, "patch_size": 3, "embed_dim": 8, "depth": 2, "num_heads": 2, "num_classes": 5}
 
 HARD = [
     *("--data", "Digits", "--data.batch_size", "300", "--data.mixup", "0.8", "--data.mix_until", "0.6"),
-    *("--model.patch_drop", "0.5", "--model.patch_drop_until", "0.7"),
-    *("--model.patch_size", "4", "--model.embed_dim", "8", "--model.depth", "1", "--model.num_heads", "2"),
-    *("--trainer.accelerator", "cpu", "--trainer.precision", "32-true", "--trainer.limit_test_batches", "0"),
+    *(*MODEL, "--model.depth", "1", "--model.patch_drop", "0.5", "--model.patch_drop_until", "0.7", *CPU),
+    *("--trainer.limit_test_batches", "0"),
 ]
 
 
@@ -67,29 +71,68 @@ def test_it_is_rebuilt_from_its_checkpoint_alone(tmp_path):
 EXPECTED = [(True, 0.5)] * 6 + [(False, 0.5)] + [(False, 0.0)] * 3
 
 
-# Lightning's own callback, which finds itself in another folder.
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")
-def test_mixing_and_patch_drop_end_after_their_share_of_the_steps_and_stay_so_in_a_resumed_run(run, folder, steps):
-    command = ["fit", *HARD, "--trainer.max_steps", "10", "--trainer.callbacks+", "ModelCheckpoint"]
-    command += ["--trainer.callbacks.every_n_train_steps", "1", "--trainer.callbacks.save_top_k", "-1"]
-    run(*command, "--trainer.callbacks.dirpath", "steps")
+def test_mixing_and_patch_drop_end_after_their_share_of_the_steps_and_stay_so_in_a_resumed_run(
+    run, folder, steps, monkeypatch
+):
+    def save_checkpoints(self, *_):
+        if self.trainer.global_step in (3, 8):
+            self.trainer.save_checkpoint(f"step_{self.trainer.global_step}.ckpt")
+
+    command = ["fit", *HARD, "--trainer.max_steps", "10"]
+    with monkeypatch.context() as patch:
+        patch.setattr(ViTClassifier, "on_train_batch_end", save_checkpoints)
+        run(*command)
     assert steps == EXPECTED
     for step in (3, 8):
         steps.clear()
-        checkpoint = next((folder / "steps").glob(f"*step={step}.ckpt"))
-        run(*command, "--trainer.callbacks.dirpath", f"resumed_at_{step}", "--ckpt_path", checkpoint)
+        run(*command, "--ckpt_path", f"step_{step}.ckpt")
         assert steps == EXPECTED[step:]
 
 
-def test_mixing_and_patch_drop_end_after_their_share_of_the_time(run, folder, steps, monkeypatch):
+def test_a_limit_of_time_ends_mixing_patch_drop_and_the_training_which_is_validated_at_its_end(
+    run, folder, steps, monkeypatch
+):
     monkeypatch.setattr(Timer, "time_elapsed", lambda self, stage="train": 10.0 * len(steps))  # a step takes 10 s
-    run("fit", *HARD, "--trainer.max_epochs", "-1", "--trainer.max_time", "00:00:01:40")
+    cli = run("fit", *HARD, "--trainer.max_epochs", "-1", "--trainer.max_time", "00:00:01:40", "--experiment", "clock")
     assert steps == EXPECTED
+    assert cli.trainer.optimizers[0].param_groups[0]["lr"] == 0
+    checkpoint = torch.load(folder / "runs/clock/version_0/checkpoints/last.ckpt", weights_only=True)
+    validated = checkpoint["callbacks"]["RunRecord"]["history"]["val"][-1]["step"]
+    assert validated == checkpoint["global_step"] == 10
 
 
-def test_unknown_views_are_an_error_before_training():
-    with pytest.raises(ValueError, match=r"^unknown test_views 'four': choose 'none', 'flip' or 'six'$"):
-        ViTClassifier(test_views="four", **SIZES)
+def test_gradients_of_several_batches_are_one_step_which_is_logged_once(run, folder):
+    accumulating = ["--trainer.accumulate_grad_batches", "2", "--trainer.log_every_n_steps", "1"]
+    cli = run("fit", *HARD, *accumulating, "--trainer.max_epochs", "2")
+    # Four batches of an epoch are two steps.
+    assert [point["step"] for point in cli.record.measurements.history["train"]] == [1, 2, 3, 4]
+
+
+def test_the_loss_is_logged_at_the_end_of_an_epoch_even_if_nothing_is_logged_between(run, folder):
+    cli = run("fit", *HARD, "--trainer.log_every_n_steps", "0", "--trainer.max_epochs", "2")
+    assert [point["step"] for point in cli.record.measurements.history["train"]] == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"warmup": 5.0}, r"^warmup \(5.0\) must be in \[0, 1\): it is a share of the training, such as 0.05$"),
+        ({"warmup": -0.1}, r"^warmup \(-0.1\) must be in"),
+        ({"label_smoothing": 1.0}, r"^label_smoothing \(1.0\) must be in \[0, 1\), such as 0.1$"),
+        ({"label_smoothing": -0.1}, r"^label_smoothing \(-0.1\) must be in"),
+        (
+            {"patch_drop_until": 0.0},
+            r"^patch_drop_until \(0.0\) must be in \(0, 1\]: to drop no patches, set patch_drop",
+        ),
+        ({"patch_drop_until": 1.1}, r"^patch_drop_until \(1.1\) must be in"),
+        ({"test_views": "four"}, "^unknown test_views 'four': choose 'none', 'flip' or 'six'$"),
+        ({"init": "zero"}, "^unknown init 'zero': choose 'glorot' or 'mimetic'$"),
+        ({"decay": "step"}, "^unknown decay 'step': choose 'cosine', 'linear' or 'constant'$"),
+    ],
+)
+def test_an_argument_out_of_its_range_is_an_error_before_training(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ViTClassifier(**arguments, **SIZES)
 
 
 @pytest.mark.slow

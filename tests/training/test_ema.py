@@ -1,33 +1,37 @@
+"""The moving average of the weights."""
+
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from tests.training.tiny import TINY, run_command
 from vit.training import EMA
 
-TINY = [
-    *("--data", "Digits", "--data.batch_size", "300", "--model.patch_size", "4", "--model.embed_dim", "8"),
-    *("--model.depth", "1", "--model.num_heads", "2", "--trainer.accelerator", "cpu"),
-    *("--trainer.precision", "32-true", "--trainer.max_epochs", "2", "--experiment", "ema"),
-]
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
-@pytest.fixture
-def seen(monkeypatch) -> dict[str, list]:
-    notes: dict[str, list] = {"steps": [], "validation": []}
-    update, swap_in = EMA.on_train_batch_end, EMA.on_validation_start
+@pytest.fixture(scope="module")
+def averaged(module_folder) -> SimpleNamespace:
+    """A run with an average: the head's bias after each step and in each validation, and the folder of the run."""
+    steps, validations, update, swap_in = [], [], EMA.on_train_batch_end, EMA.on_validation_start
 
     def noting_update(self, trainer, pl_module, *args):
-        notes["steps"].append(pl_module.vit.head.bias.detach().clone())
+        steps.append(pl_module.vit.head.bias.detach().clone())
         update(self, trainer, pl_module, *args)
 
     def noting_swap(self, trainer, pl_module):
         swap_in(self, trainer, pl_module)
-        notes["validation"].append(pl_module.vit.head.bias.detach().clone())
+        validations.append(pl_module.vit.head.bias.detach().clone())
 
-    monkeypatch.setattr(EMA, "on_train_batch_end", noting_update)
-    monkeypatch.setattr(EMA, "on_validation_start", noting_swap)
-    return notes
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EMA, "on_train_batch_end", noting_update)
+        patch.setattr(EMA, "on_validation_start", noting_swap)
+        cli = run_command("fit", *TINY, "--data.batch_size", "300", "--model.ema_decay", "0.3")
+    final = cli.model.vit.head.bias.detach()
+    checkpoints = module_folder / cli.run_folder / "checkpoints"
+    return SimpleNamespace(steps=steps, validations=validations, final=final, checkpoints=checkpoints)
 
 
 def average_of(steps: list[torch.Tensor], decay: float) -> torch.Tensor:
@@ -38,28 +42,23 @@ def average_of(steps: list[torch.Tensor], decay: float) -> torch.Tensor:
     return average
 
 
-def test_validation_sees_the_average_and_training_goes_on_with_the_weights(run, folder, seen):
-    cli = run("fit", *TINY, "--model.ema_decay", "0.3")
-    steps, epoch = seen["steps"], len(seen["steps"]) // 2
-    torch.testing.assert_close(seen["validation"][0], average_of(steps[:epoch], 0.3))
-    torch.testing.assert_close(seen["validation"][1], average_of(steps, 0.3))
-    torch.testing.assert_close(cli.model.vit.head.bias.detach(), average_of(steps, 0.3))
+def test_validation_sees_the_average_and_training_goes_on_with_the_weights(averaged):
+    steps, epoch = averaged.steps, len(averaged.steps) // 2
+    torch.testing.assert_close(averaged.validations[0], average_of(steps[:epoch], 0.3))
+    torch.testing.assert_close(averaged.validations[1], average_of(steps, 0.3))
+    torch.testing.assert_close(averaged.final, average_of(steps, 0.3))
 
 
-def test_the_checkpoint_holds_the_average_as_its_weights_and_the_training_weights_beside(run, folder, seen):
-    run("fit", *TINY, "--model.ema_decay", "0.3")
-    for name in ("best", "last"):
-        checkpoint = torch.load(folder / f"runs/ema/version_0/checkpoints/{name}.ckpt", weights_only=True)
-        steps = seen["steps"][: checkpoint["global_step"]]
-        torch.testing.assert_close(checkpoint["state_dict"]["vit.head.bias"], average_of(steps, 0.3))
-        assert torch.equal(checkpoint["training_weights"]["vit.head.bias"], steps[-1])
+@pytest.mark.parametrize("name", ["best", "last"])
+def test_the_checkpoint_holds_the_average_as_its_weights_and_the_training_weights_beside(averaged, name):
+    checkpoint = torch.load(averaged.checkpoints / f"{name}.ckpt", weights_only=True)
+    steps = averaged.steps[: checkpoint["global_step"]]
+    torch.testing.assert_close(checkpoint["state_dict"]["vit.head.bias"], average_of(steps, 0.3))
+    assert torch.equal(checkpoint["training_weights"]["vit.head.bias"], steps[-1])
 
 
-def test_without_ema_the_checkpoint_holds_the_weights(run, folder):
-    cli = run("fit", *TINY)
-    checkpoint = torch.load(folder / "runs/ema/version_0/checkpoints/last.ckpt", weights_only=True)
-    assert "training_weights" not in checkpoint
-    assert torch.equal(checkpoint["state_dict"]["vit.head.bias"], cli.model.vit.head.bias)
+def test_without_ema_the_checkpoint_holds_no_training_weights(finished):
+    assert "training_weights" not in torch.load(finished / "checkpoints/last.ckpt", weights_only=True)
 
 
 @pytest.mark.parametrize("decay", [0.0, 1.0, -0.5])
@@ -68,7 +67,7 @@ def test_a_decay_outside_of_zero_and_one_is_refused(decay):
         EMA(decay)
 
 
-def test_the_average_of_a_model_in_bfloat16_moves_by_less_than_bfloat16_can_tell():
+def test_the_average_of_a_model_in_bfloat16_is_kept_in_float32():
     module = torch.nn.Module()
     module.vit = torch.nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
     trainer, ema = SimpleNamespace(global_step=10_000), EMA(0.999)

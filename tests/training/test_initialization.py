@@ -1,4 +1,4 @@
-"""What the weights are before the first step."""
+"""Initial weights of the attention."""
 
 import pytest
 import torch
@@ -78,8 +78,3 @@ def test_the_classifier_starts_as_asked():
 def test_attention_without_projections_is_refused():
     with pytest.raises(ValueError, match="simplified attention has none: take init glorot"):
         ViTClassifier(init="mimetic", attention="simplified", **SIZES)
-
-
-def test_an_unknown_start_is_refused():
-    with pytest.raises(ValueError, match="unknown init 'zero': choose 'glorot' or 'mimetic'"):
-        ViTClassifier(init="zero", **SIZES)

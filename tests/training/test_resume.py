@@ -1,4 +1,4 @@
-"""A run that was stopped, however rudely, continues as if it had not been."""
+"""A run that is stopped at any point and resumed ends with the same weights, to the last bit."""
 
 import json
 import os
@@ -14,18 +14,36 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.training.tiny import CPU, MODEL, run_command
+from vit.training import ViTClassifier
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 REPOSITORY = Path(__file__).parents[2]
 RANDOM = [  # every source of randomness, and an average beside the weights
-    *("--data", "Digits", "--data.batch_size", "50", "--data.crop_padding", "1", "--data.erasing", "0.5"),
+    *("--data", "Digits", "--data.batch_size", "100", "--data.crop_padding", "1", "--data.erasing", "0.5"),
     *("--data.mixup", "0.5", "--data.cutmix", "1", "--data.policy", "trivialaugment"),
-    *("--model.patch_size", "4", "--model.embed_dim", "8", "--model.depth", "2", "--model.num_heads", "2"),
-    *("--model.dropout", "0.1", "--model.drop_path", "0.2", "--model.ema_decay", "0.9"),
-    *("--trainer.accelerator", "cpu", "--trainer.precision", "32-true", "--trainer.max_epochs", "3"),
-    *("--experiment", "resume"),
+    *(*MODEL, *CPU, "--model.dropout", "0.1", "--model.drop_path", "0.2", "--model.ema_decay", "0.9"),
+    *("--trainer.max_epochs", "2", "--experiment", "resume"),
 ]
 
 
+@pytest.fixture(scope="module")
+def whole(module_folder) -> Path:
+    """A folder with a run that was not stopped, ``runs/resume/version_0``, and its checkpoint after step 20."""
+
+    def save_step_20(self, *_) -> None:
+        if self.trainer.global_step == 20:
+            self.trainer.save_checkpoint("middle.ckpt")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ViTClassifier, "on_train_batch_end", save_step_20)
+        run_command("fit", *RANDOM)
+    return module_folder
+
+
 def weights(path: Path) -> dict[str, torch.Tensor]:
+    """All tensors that a resumed run continues from."""
     checkpoint = torch.load(path, weights_only=True)
     training = {f"training.{name}": tensor for name, tensor in checkpoint["training_weights"].items()}
     return {**checkpoint["state_dict"], **training}
@@ -39,7 +57,7 @@ def assert_same_weights(one: Path, other: Path) -> None:
 
 @contextmanager
 def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen]:
-    """A run in another process, which writes what it says to ``output.txt``."""
+    """A run in another process, which prints to ``output.txt``."""
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -66,7 +84,7 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 
 @pytest.mark.slow
 def test_a_run_killed_in_mid_epoch_and_resumed_ends_with_the_same_bits(run, folder):
-    long_enough = ("--trainer.max_epochs", "6")
+    long_enough = ("--trainer.max_epochs", "8")
     run("fit", *RANDOM, *long_enough, "--experiment", "whole")
     last = folder / "runs/resume/version_0/checkpoints/last.ckpt"
     with started(folder, *long_enough) as process:
@@ -82,31 +100,19 @@ def test_a_run_killed_in_mid_epoch_and_resumed_ends_with_the_same_bits(run, fold
     )
 
 
-# Lightning's own callback, which finds itself in another folder; ours takes its files along.
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")
-def test_a_run_resumed_from_the_middle_of_an_epoch_ends_with_the_same_bits(run, folder):
-    def every_ten_steps(name: str) -> list[str]:
-        return [
-            *("--trainer.callbacks+", "ModelCheckpoint", "--trainer.callbacks.dirpath", name),
-            *("--trainer.callbacks.every_n_train_steps", "10", "--trainer.callbacks.save_top_k", "-1"),
-        ]
-
-    run("fit", *RANDOM, *every_ten_steps("whole"))
-    middle = next((folder / "whole").glob("*step=30.ckpt"))
-    assert torch.load(middle, weights_only=True)["epoch"] == 1
-
-    run("fit", *RANDOM, *every_ten_steps("resumed"), "--ckpt_path", middle)
-
-    runs = folder / "runs/resume"
-    assert_same_weights(runs / "version_0/checkpoints/last.ckpt", runs / "version_1/checkpoints/last.ckpt")
+def test_a_run_resumed_from_the_middle_of_an_epoch_ends_with_the_same_bits(whole, run, folder):
+    assert torch.load(whole / "middle.ckpt", weights_only=True)["epoch"] == 1
+    run("fit", *RANDOM, "--ckpt_path", whole / "middle.ckpt")
+    last = "runs/resume/version_0/checkpoints/last.ckpt"
+    assert_same_weights(whole / last, folder / last)
 
 
-# Lightning's own callback again; and its count of epochs, which after such a resume begins with an empty one.
+# Lightning's own callback, which is in another folder now.
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
-    [[], ["--data.val_fraction", "0"], ["--data.val_fraction", "0", "--trainer.limit_train_batches", "10"]],
+    [[], ["--data.val_fraction", "0"], ["--data.val_fraction", "0", "--trainer.limit_train_batches", "6"]],
     ids=["validated", "not validated", "part of the batches"],
 )
 def test_a_run_of_steps_resumed_from_the_end_of_an_epoch_ends_with_the_same_bits(run, folder, changed):
@@ -116,7 +122,7 @@ def test_a_run_of_steps_resumed_from_the_end_of_an_epoch_ends_with_the_same_bits
             *("--trainer.callbacks.save_top_k", "-1", "--trainer.callbacks.save_on_train_epoch_end", "true"),
         ]
 
-    steps = ["--trainer.max_epochs", "-1", "--trainer.max_steps", "45", *changed]
+    steps = ["--trainer.max_epochs", "-1", "--trainer.max_steps", "22", *changed]
     run("fit", *RANDOM, *steps, *every_epoch("whole"))
     first = next((folder / "whole").glob("epoch=0*.ckpt"))
 
@@ -124,43 +130,44 @@ def test_a_run_of_steps_resumed_from_the_end_of_an_epoch_ends_with_the_same_bits
 
     runs = folder / "runs/resume"
     results = [json.loads((runs / name / "results.json").read_text()) for name in ("version_0", "version_1")]
-    assert [result["steps"] for result in results] == [45, 45]
+    assert [result["steps"] for result in results] == [22, 22]
     assert_same_weights(runs / "version_0/checkpoints/last.ckpt", runs / "version_1/checkpoints/last.ckpt")
 
 
-def test_a_finished_run_is_resumed_to_test_the_same_weights(run, folder):
-    run("fit", *RANDOM)
-    run("fit", "--ckpt_path", "last", "--experiment", "resume")
-    runs = folder / "runs/resume"
-    before, after = (json.loads((runs / f"version_{n}/results.json").read_text()) for n in (0, 1))
+def test_a_finished_run_is_resumed_to_test_the_same_weights(whole, run, folder):
+    shutil.copytree(whole / "runs", folder / "runs")
+    cli = run("fit", "--ckpt_path", "last", "--experiment", "resume")
+    before, after = (
+        json.loads((run_folder / "results.json").read_text())
+        for run_folder in (whole / "runs/resume/version_0", cli.run_folder)
+    )
+    assert cli.run_folder == Path("runs/resume/version_1")
     assert after["test_accuracy"] == before["test_accuracy"]
     assert (after["steps"], after["seed"]) == (before["steps"], before["seed"])
 
 
-def test_the_best_weights_come_along_from_a_folder_that_was_moved(run, folder):
-    cli = run("fit", *RANDOM)
-    best = torch.load(cli.run_folder / "checkpoints/best.ckpt", weights_only=True)
+def test_the_best_weights_come_along_from_a_folder_that_was_moved(whole, run, folder):
     moved = folder / "elsewhere"
-    shutil.move(folder / "runs", moved)
-    never = ["--model.lr", "0", "--model.warmup", "0", "--trainer.max_epochs", "4"]
-    cli = run("fit", *RANDOM, *never, "--ckpt_path", moved / "resume/version_0/checkpoints/last.ckpt")
+    shutil.copytree(whole / "runs", moved)
+    last, best = (moved / f"resume/version_0/checkpoints/{name}.ckpt" for name in ("last", "best"))
+    still = ["--model.lr", "0", "--model.warmup", "0", "--trainer.max_epochs", "3", "--trainer.limit_test_batches", "0"]
+    cli = run("fit", *RANDOM, *still, "--ckpt_path", last)
     taken = torch.load(cli.run_folder / "checkpoints/best.ckpt", weights_only=True)
-    assert taken["global_step"] == best["global_step"]
+    assert taken["global_step"] == torch.load(best, weights_only=True)["global_step"]
 
-    (moved / "resume/version_0/checkpoints/best.ckpt").unlink()
-    cli = run("fit", *RANDOM, *never, "--ckpt_path", moved / "resume/version_0/checkpoints/last.ckpt")
+    best.unlink()
+    cli = run("fit", *RANDOM, *still, "--ckpt_path", last)
     assert (cli.run_folder / "checkpoints/best.ckpt").exists()
 
 
 @pytest.mark.parametrize("other", [["--model.optimizer", "muon"], ["--model.layer_decay", "0.5"]])
-def test_the_state_of_another_optimizer_is_refused(run, mistake, folder, other):
-    run("fit", *RANDOM, "--trainer.max_epochs", "1")
-    told = mistake("fit", *RANDOM, *other, "--ckpt_path", "last")
-    assert f"leave {other[0]} as it was" in told
+def test_the_state_of_another_optimizer_is_refused(whole, error_of, other):
+    last = whole / "runs/resume/version_0/checkpoints/last.ckpt"
+    assert f"leave {other[0]} as it was" in error_of("fit", *RANDOM, *other, "--ckpt_path", last)
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_the_last_checkpoint_and_the_results_and_says_how_to_resume(folder):
+def test_ctrl_c_keeps_the_last_checkpoint_and_the_results_and_prints_how_to_resume(folder):
     run_folder = folder / "runs/resume/version_0"
     with started(folder, "--trainer.max_epochs", "1000") as process:
         wait_for(run_folder / "checkpoints/last.ckpt", process)

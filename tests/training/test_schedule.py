@@ -1,6 +1,26 @@
-import pytest
+"""The learning rate and the progress of a training."""
 
-from vit.training.schedule import learning_rate_factor
+import math
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+from lightning.pytorch.callbacks import Timer
+
+from vit.training.schedule import TrainingLength, learning_rate_factor
+
+ALONE = SimpleNamespace(broadcast=lambda value: value)
+
+
+def trainer(steps, *callbacks):
+    return SimpleNamespace(estimated_stepping_batches=steps, callbacks=list(callbacks))
+
+
+class StoppedTimer(Timer):
+    """A timer at 30 seconds."""
+
+    def time_elapsed(self, stage="train"):
+        return 30.0
 
 
 def test_the_rate_rises_linearly_from_zero_over_the_warm_up():
@@ -27,3 +47,28 @@ def test_a_constant_rate_stays_at_its_peak():
 
 def test_no_warm_up_starts_at_the_peak():
     assert learning_rate_factor(0.0, 0.0, "linear") == 1.0
+
+
+@pytest.mark.parametrize(("steps", "step", "share"), [(10, 0, 0.0), (10, 3, 0.3), (10, 12, 1.0), (math.inf, 12, 0.0)])
+def test_progress_is_the_share_of_the_steps(steps, step, share):
+    assert TrainingLength(trainer(steps)).progress(step, ALONE) == pytest.approx(share)
+
+
+def test_progress_is_the_share_of_the_steps_or_of_the_time_whichever_is_larger():
+    timer = StoppedTimer(timedelta(seconds=40))
+    assert TrainingLength(trainer(math.inf, timer)).progress(5, ALONE) == 0.75
+    assert TrainingLength(trainer(10, timer)).progress(5, ALONE) == 0.75
+    assert TrainingLength(trainer(10, timer)).progress(9, ALONE) == 0.9
+
+
+def test_all_processes_use_the_time_of_the_first():
+    first = SimpleNamespace(broadcast=lambda value: 20.0)
+    assert TrainingLength(trainer(math.inf, StoppedTimer(timedelta(seconds=40)))).progress(5, first) == 0.5
+
+
+def test_a_timer_without_a_limit_and_an_unknown_number_of_steps_are_no_end():
+    for length in (TrainingLength(trainer(math.inf, StoppedTimer())), TrainingLength(trainer(-1))):
+        assert not length.has_end
+        assert length.progress(7, ALONE) == 0.0
+    assert TrainingLength(trainer(10)).has_end
+    assert TrainingLength(trainer(math.inf, StoppedTimer(timedelta(seconds=40)))).has_end

@@ -104,7 +104,7 @@ def test_a_description_of_another_model_is_refused_before_it_takes_memory(checkp
     [
         ("hyper_parameters", [], "it lacks state_dict or hyper_parameters"),
         ("state_dict", [], "it lacks state_dict or hyper_parameters"),
-        ("state_dict", {"vit.head.bias": 3}, "'vit.head.bias' of its weights is no tensor"),
+        ("state_dict", {"vit.head.bias": 3}, "'vit.head.bias' of its weights is not a tensor"),
     ],
 )
 def test_parts_of_another_kind_are_refused(checkpoint, path, part, value, message):
@@ -230,7 +230,7 @@ def test_tensors_that_differ_are_missing_unwanted_or_of_another_shape():
     state = {"weight": torch.zeros(5, 2), "scale": torch.zeros(1)}
     message = (
         r"here comes from another architecture, 3 tensors differ: "
-        r"bias is missing; scale is not wanted; weight is \(5, 2\) and not \(3, 2\): go elsewhere$"
+        r"bias is missing; scale is unknown; weight is \(5, 2\) and not \(3, 2\): go elsewhere$"
     )
     with pytest.raises(ValueError, match=message):
         check_same_tensors(model, state, "here", "go elsewhere")

@@ -1,4 +1,4 @@
-"""What the heads and layers of a ViT do, which of them it needs, and what it is without the others."""
+"""Analysis of attention heads: measures, importance, pruning, token norms."""
 
 from vit.analysis.curve import PruningPoint, pruning_curve
 from vit.analysis.heads import describe_heads

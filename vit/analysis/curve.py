@@ -1,4 +1,4 @@
-"""What a model loses, and gains in speed, as its heads are taken out one after the other."""
+"""Accuracy, loss and speed of a model as its heads are removed step by step."""
 
 import time
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from vit.analysis.batches import in_float32
 from vit.analysis.importance import ablation_importance, head_importance, weight_importance
 from vit.analysis.modules import attention_modules
 from vit.analysis.pruning import prune_heads
-from vit.capture.attention import check_visible, logits_of
+from vit.capture.attention import check_capturable, logits_of
 
 Order = Literal["importance", "oracle", "weight", "random"]
 ROUNDS = 5  # of timing the full and the pruned model in turn
@@ -22,16 +22,16 @@ ROUNDS = 5  # of timing the full and the pruned model in turn
 
 @dataclass(frozen=True)
 class PruningPoint:
-    """A model without some of its heads.
+    """Measurements of a model without some of its heads.
 
     Attributes:
-        heads_left: Heads of all layers together.
-        removed: For each layer, the heads taken out, by their numbers in the full model.
-        accuracy: Share of the images that it classifies rightly.
+        heads_left: Number of heads of all layers together.
+        removed: For each layer, the heads removed, by their numbers in the full model.
+        accuracy: Share of the images that are classified correctly.
         loss: Mean cross-entropy, in nats.
         parameters: Parameters of the whole model.
-        images_per_second: How many it classifies, in batches as given.
-        speedup: The same as a multiple of the full model's, run in turn with it.
+        images_per_second: Speed of inference, on the first batch.
+        speedup: This speed divided by that of the full model; the two are timed in turns.
     """
 
     heads_left: int
@@ -53,25 +53,32 @@ def pruning_curve(
     rerank: bool = True,
     seed: int = 0,
 ) -> list[PruningPoint]:
-    """Take heads out of a model until none is left, least important first, and measure it after each step.
+    """Remove the heads of a model, least important first, until none is left, and measure it after each step.
 
-    Nothing is trained in between. Heads are taken out for good (see ``prune_heads``), so the speed is measured, and
-    not counted in operations: on small batches it hardly moves (Michel et al. 2019, table 4).
+    Nothing is trained in between. Heads are cut out of the weights (see ``prune_heads``) and the speed is measured, not
+    counted in operations: on small batches it hardly changes (Michel et al. 2019, table 4).
+
+    >>> import vit
+    >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
+    >>> images, labels = torch.randn(5, 3, 32, 32), torch.tensor([0, 1, 2, 3, 4])
+    >>> points = pruning_curve(model, [(images, labels)], ranking=(images, labels), step=2)
+    >>> [point.heads_left for point in points]
+    [6, 4, 2, 0]
 
     Args:
         model: A ViT that ``prune_heads`` can prune, in eval mode.
-        batches: Images (B, C, H, W) and labels (B,) to measure on, gone through for each point: a list or a loader.
-        ranking: Images and labels to rank heads by, others than in ``batches``, or accuracy would flatter.
-        order: What is least important: the smallest gradient of its gate ("importance"), the smallest loss when it
-            alone is shut ("oracle"), the smallest weights ("weight"), or whatever comes ("random").
-        step: Heads taken out at once; None takes a tenth of all.
-        rerank: Whether heads are ranked anew after every step. How much a head matters depends on which are left.
-        seed: Of the random order.
+        batches: Images (B, C, H, W) and labels (B,) to measure on, a list or a loader: each point iterates over it.
+        ranking: Images and labels to rank heads by. They should not be in ``batches``: the accuracy would be too high.
+        order: The measure of importance: the gradient of the head's gate ("importance"), the rise of the loss without
+            the head ("oracle"), the size of its weights ("weight"), or random ("random").
+        step: Number of heads removed at once; None removes a tenth of all.
+        rerank: Whether heads are ranked again after every step. The importance of a head depends on those left.
+        seed: Seed of the random order.
 
     Raises:
-        ValueError: If heads cannot be pruned (see ``prune_heads``), or the order or step does not exist.
+        ValueError: If heads cannot be pruned (see ``prune_heads``), order or step is invalid, or there are no batches.
     """
-    check_visible(model)
+    check_capturable(model)
     if order not in ("importance", "oracle", "weight", "random"):
         raise ValueError(f"unknown order {order!r}: choose 'importance', 'oracle', 'weight' or 'random'")
     left = {layer: list(range(module.num_heads)) for layer, module in enumerate(attention_modules(model))}
@@ -83,7 +90,7 @@ def pruning_curve(
     pruned, points = model, [_measure(model, model, batches, removed, total)]
     queue: list[tuple[int, int]] = []
     while any(left.values()):
-        # The other two orders are the same whatever is left.
+        # The other two orders do not depend on the heads left.
         if not queue or (rerank and order in ("importance", "oracle")):
             queue = _ranked(pruned, left, ranking, order, seed)
         for layer, head in queue[:step]:
@@ -98,7 +105,7 @@ def pruning_curve(
 def _ranked(
     pruned: nn.Module, left: dict[int, list[int]], ranking: tuple[Tensor, Tensor], order: Order, seed: int
 ) -> list[tuple[int, int]]:
-    """The heads left, by layer and number in the full model, least important first."""
+    """Return the heads left, by layer and number in the full model, least important first."""
     names = [(layer, head) for layer, heads in left.items() for head in heads]
     if order == "random":
         generator = torch.Generator().manual_seed(seed)
@@ -120,24 +127,24 @@ def _measure(
     heads_left: int,
 ) -> PruningPoint:
     device = next(full.parameters()).device
-    right, loss, count, first = 0, 0.0, 0, None
+    correct, loss, count, first = 0, 0.0, 0, None
     with torch.inference_mode():
         for images, labels in batches:
             images, labels = images.to(device), labels.to(device)
             first = images if first is None else first
             logits = in_float32(logits_of(pruned(images)))
-            right += (logits.argmax(dim=-1) == labels).sum().item()
+            correct += (logits.argmax(dim=-1) == labels).sum().item()
             loss += F.cross_entropy(logits, labels, reduction="sum").item()
             count += len(images)
         if first is None:
             raise ValueError(
-                "there are no batches to measure on: give a list or a loader, which can be gone through again"
+                "there are no batches to measure on: give a list or a loader, which can be iterated over again"
             )
         pairs = [(_seconds(full, first), _seconds(pruned, first)) for _ in range(ROUNDS)]
     return PruningPoint(
         heads_left=heads_left,
         removed={layer: sorted(heads) for layer, heads in removed.items() if heads},
-        accuracy=right / count,
+        accuracy=correct / count,
         loss=loss / count,
         parameters=sum(parameter.numel() for parameter in pruned.parameters()),
         images_per_second=len(first) / median(seconds for _, seconds in pairs),

@@ -1,4 +1,4 @@
-"""The pictures of heads and layers.
+"""Figures of heads and layers.
 
 Letters in the einops patterns: h heads, k singular values.
 """
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from einops import reduce
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
@@ -19,35 +20,34 @@ from torch import Tensor
 
 from vit.analysis.curve import PruningPoint
 from vit.analysis.table import HeadTable
+from vit.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, plot_style
 
-# Okabe and Ito's palette: told apart by colour-blind readers.
-BLUE, ORANGE, GREEN, YELLOW, GREY = "#0072B2", "#D55E00", "#009E73", "#F0E442", "#8a8a8a"
-KIND_COLORS = {"local": "#56B4E9", "positional": "#E69F00", "content": GREEN, "sink": GREY}
+KIND_COLORS = {"local": SKY, "positional": AMBER, "content": GREEN, "sink": GREY}
 ORDER_COLORS = {"importance": BLUE, "oracle": ORANGE, "weight": GREEN, "random": GREY}
 ORDER_NAMES = {"importance": "gradient of the gate", "oracle": "loss without it", "weight": "size of weights"}
-MOST_NUMBERED = 16  # heads of a layer, beyond which numbers would not fit their cells
+MOST_NUMBERED = 16  # heads of a layer; the numbers of more would not fit their cells
 
 
+@plot_style
 def draw_distances(table: HeadTable, path: Path) -> None:
-    """Mean attention distance of each head over the layers, beside that of uniform attention.
+    """Draw the mean attention distance of each head over the layers, beside that of uniform attention.
 
-    As figure 7 of Dosovitskiy et al. (2021): local heads in the first layers, and far ones everywhere.
+    As figure 7 of Dosovitskiy et al. (2021), where only the first layers have local heads.
     """
-    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
     axes.axhline(table.uniform_distance, color=GREY, ls="--", label="uniform attention")
     layers, distances = zip(*((head.layer, head.distance) for head in table.heads), strict=True)
     axes.plot(layers, distances, "o", ms=5, color=BLUE, alpha=0.7, label="one head")
     axes.set(title="How far patches look", xlabel="layer", ylabel="mean attention distance, pixels")
     axes.set_ylim(0, 1.25 * max(table.uniform_distance, *distances))
-    axes.legend(frameon=False, loc="upper center", ncols=2)
-    _count(axes, x=True)
-    _plain(axes)
-    figure.savefig(path, dpi=120)
+    axes.legend(loc="upper center", ncols=2)
+    _use_integer_ticks(axes.xaxis)
+    figure.savefig(path)
 
 
 def draw_kinds(table: HeadTable, path: Path) -> None:
-    """Each head as a cell, coloured by its kind, with its entropy."""
+    """Draw each head as a cell, coloured by its kind, with its entropy."""
     values = _cells([[list(KIND_COLORS).index(head.kind) for head in layer] for layer in _by_layer(table)])
     figure, axes = _head_map(values, "What the heads do, and their entropy (0 to 1)")
     axes.imshow(values, cmap=ListedColormap(list(KIND_COLORS.values())), vmin=0, vmax=len(KIND_COLORS) - 1)
@@ -60,17 +60,17 @@ def draw_kinds(table: HeadTable, path: Path) -> None:
 
 
 def draw_importance(importance: Sequence[Tensor], quantity: str, path: Path) -> None:
-    """How much the model needs each head, as a cell.
+    """Draw the importance of each head as a cell.
 
     Args:
-        importance: One (H,) for each layer, of any of the functions of ``vit.analysis.importance``.
-        quantity: What it is, with its unit, such as "rise of the loss without the head, nats".
+        importance: One (H,) for each layer, from any function of ``vit.analysis.importance``.
+        quantity: Label of the colour bar with the unit, such as "rise of the loss without the head, nats".
         path: The PNG file.
     """
     values = _cells([layer.tolist() for layer in importance])
     figure, axes = _head_map(values, "Importance of the heads")
     lowest, highest = np.nanmin(values), max(np.nanmax(np.abs(values)), 1e-12)
-    # Where some heads do harm, zero is white.
+    # Zero is white, also where the model is better without some heads.
     signed = {"cmap": "RdBu_r", "vmin": -highest, "vmax": highest}
     image = axes.imshow(values, **(signed if lowest < 0 else {"cmap": "Blues", "vmin": 0, "vmax": highest}))
     if values.shape[1] <= MOST_NUMBERED:
@@ -82,14 +82,15 @@ def draw_importance(importance: Sequence[Tensor], quantity: str, path: Path) -> 
     figure.savefig(path, dpi=120)
 
 
+@plot_style
 def draw_pruning(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> None:
-    """Accuracy and speed as heads are taken out, for each order in which they may be.
+    """Draw accuracy and speed as heads are removed, for each order of removal.
 
     Args:
-        curves: By the name of the order, what ``pruning_curve`` returned.
+        curves: The points from ``pruning_curve``, by the name of the order.
         path: The PNG file.
     """
-    figure = Figure(figsize=(10.5, 4), layout="constrained")
+    figure = Figure(figsize=(10.5, 4))
     accuracy, speed = figure.subplots(1, 2)
     for order, points in curves.items():
         style = {"color": ORDER_COLORS[order], "marker": "o", "ms": 4, "label": ORDER_NAMES.get(order, order)}
@@ -98,45 +99,44 @@ def draw_pruning(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> No
         speed.plot([point.speedup for point in points], [100 * point.accuracy for point in points], **style)
     accuracy.set(title="What it costs", xlabel="heads left", ylabel="accuracy, %")
     accuracy.invert_xaxis()
-    accuracy.legend(frameon=False, title="least important first, by", alignment="left")
-    _count(accuracy, x=True)
+    accuracy.legend(title="least important first, by", alignment="left")
+    _use_integer_ticks(accuracy.xaxis)
     speed.set(title="What it gains", xlabel="measured speed, times that of the full model", ylabel="accuracy, %")
     for axes in (accuracy, speed):
         axes.set_ylim(bottom=0)
-        _plain(axes)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path)
 
 
+@plot_style
 def draw_spectra(spectra: Sequence[Tensor], title: str, path: Path) -> None:
-    """Which share of the sum of singular values the largest make up, in each layer, the mean over its heads.
+    """Draw the cumulative share of the singular values, for each layer the mean over its heads.
 
-    As figure 1 of Wang et al. (2020, Linformer), for attention (``HeadTable.spectra``), and as figure 1 of Cordonnier
-    et al. (2020) for projections (``LayerRanks.query_key``): the sooner a line is up, the fewer dimensions are used.
+    As figure 1 of Wang et al. (2020, Linformer) for attention (``HeadTable.spectra``), and figure 1 of Cordonnier et
+    al. (2020) for projections (``LayerRanks.query_key``): the steeper a line, the fewer dimensions are used.
 
     Args:
         spectra: Singular values of each layer, (H, K) or (K,), largest first.
-        title: Of what they are.
+        title: Title of the figure.
         path: The PNG file.
     """
-    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
     colors = ScalarMappable(Normalize(0, max(1, len(spectra) - 1)), "viridis")
     for layer, values in enumerate(spectra):
         shares = torch.atleast_2d(values).cumsum(dim=-1) / torch.atleast_2d(values).sum(dim=-1, keepdim=True)
         mean = 100 * reduce(shares, "h k -> k", "mean")
         axes.plot(range(len(mean) + 1), [0.0, *mean.tolist()], color=colors.to_rgba(layer))
-    figure.colorbar(colors, ax=axes, label="layer").ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    bar = figure.colorbar(colors, ax=axes, label="layer")
     axes.set(title=title, xlabel="largest singular values", ylabel="share of their sum, %", ylim=(0, 103))
     axes.set_xlim(left=0)
-    _count(axes, x=True)
-    _plain(axes)
-    figure.savefig(path, dpi=120)
+    _use_integer_ticks(axes.xaxis, bar.ax.yaxis)
+    figure.savefig(path)
 
 
 def draw_offsets(table: HeadTable, path: Path) -> None:
-    """Where each head looks from a patch, the mean over patches and images: a map for each, the patch in its middle.
+    """Draw a map of offsets for each head: mean attention over patches and images, the querying patch in the middle.
 
-    A head that looks left has a bright spot left of the middle; a head of rows has a bright bar.
+    A head that attends to the left neighbour has a bright spot left of the middle; a head of rows has a bright bar.
     """
     layers = _by_layer(table)
     across = max(map(len, layers))
@@ -168,7 +168,7 @@ def _by_layer(table: HeadTable) -> list[list]:
 
 
 def _cells(rows: Sequence[Sequence[float]]) -> np.ndarray:
-    """Rows of different length, filled up with NaN: (layers, heads)."""
+    """Pad rows of different lengths with NaN: (layers, heads)."""
     cells = np.full((len(rows), max(map(len, rows))), np.nan)
     for cell_row, row in zip(cells, rows, strict=True):
         cell_row[: len(row)] = row
@@ -181,18 +181,10 @@ def _head_map(values: np.ndarray, title: str) -> tuple[Figure, Axes]:
     axes = figure.subplots()
     figure.suptitle(title, fontsize=11)
     axes.set(xlabel="head", ylabel="layer", aspect="auto")
-    _count(axes, x=True, y=True)
+    _use_integer_ticks(axes.xaxis, axes.yaxis)
     return figure, axes
 
 
-def _count(axes: Axes, x: bool = False, y: bool = False) -> None:
-    """Ticks at whole numbers only."""
-    if x:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if y:
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def _plain(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
+def _use_integer_ticks(*sides: Axis) -> None:
+    for side in sides:
+        side.set_major_locator(MaxNLocator(integer=True))

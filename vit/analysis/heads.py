@@ -1,4 +1,4 @@
-"""What each head of a ViT does, measured over a set of images.
+"""Measures of each head of a ViT over a set of images.
 
 Letters in the einops patterns: b batch, h heads, n queries, m keys.
 """
@@ -25,9 +25,9 @@ def describe_heads(
     num_prefix_tokens: int | None = None,
     batch_size: int = 32,
 ) -> HeadTable:
-    """Measure every head of a model over images (B, C, H, W); about a hundred of them are enough.
+    """Measure every head of a model over images (B, C, H, W); about a hundred images are enough.
 
-    Attention of one batch in one layer is in memory at a time.
+    The attention of one batch in one layer is in memory at a time.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -37,17 +37,17 @@ def describe_heads(
 
     Args:
         model: A ViT of any library, in eval mode.
-        images: At least 2, normalised as the model wants them.
-        grid: Rows and columns of patches, where the model does not say its ``patch_size``.
-        num_prefix_tokens: Tokens before the patches, where they are not all that are no patches.
+        images: At least 2 images, normalised as the model expects.
+        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
+        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
         batch_size: Images that pass at once.
 
     Raises:
-        ValueError: If attention cannot be seen (see ``capture_attention``), has negative weights, or there are fewer
-            than 2 images.
+        ValueError: If attention cannot be captured (see ``capture_attention``), has negative weights, or there are
+            fewer than 2 images.
     """
     if len(images) < 2:
-        raise ValueError(f"there are too few images ({len(images)}): give at least 2, to tell what differs among them")
+        raise ValueError(f"there are too few images ({len(images)}): give at least 2, as some measures compare them")
     anatomy = examine(model, next(in_batches(model, images, 1)), grid, num_prefix_tokens)
     (height, width), (rows, columns) = images.shape[-2:], anatomy.grid
     place = _Place(anatomy.grid, (height / rows, width / columns), anatomy.num_prefix_tokens)
@@ -69,7 +69,7 @@ def describe_heads(
 
 @dataclass(frozen=True)
 class _Place:
-    """Where the patches are: their grid, their size in pixels, and how many tokens come before them."""
+    """The geometry of the tokens: grid of patches, size of a patch in pixels, number of tokens before the patches."""
 
     grid: tuple[int, int]
     patch_size: tuple[float, float]
@@ -77,7 +77,7 @@ class _Place:
 
 
 class _Layer:
-    """What the heads of a layer do, summed over the images."""
+    """The measures of the heads of a layer, summed over the images."""
 
     def __init__(self, place: _Place) -> None:
         self.place = place
@@ -97,18 +97,18 @@ class _Layer:
 
 
 def _measured(attn: Tensor, place: _Place) -> dict[str, Tensor]:
-    """For each image: (B, H) each, but for attention itself (B, H, N, N) and its spectrum (B, H, N)."""
+    """Measure each image: (B, H) each, except attention itself (B, H, N, N) and its spectrum (B, H, N)."""
     patches = slice(place.prefix, place.prefix + place.grid[0] * place.grid[1])
     to_prefix = measures.prefix_mass(attn, place.grid, place.prefix)
     spectrum = measures.singular_values(attn)
     sink = measures.sink_score(attn)
-    where = (place.grid, place.patch_size, place.prefix)
+    geometry = (place.grid, place.patch_size, place.prefix)
     return {
         "attention": attn,
         "mean_square": reduce(attn.square(), "b h n m -> b h", "sum"),
         "spectrum": spectrum / spectrum.sum(dim=-1, keepdim=True),
-        "distance": measures.attention_distance(attn, *where),
-        "raw_distance": measures.attention_distance(attn, *where, renormalise=False),
+        "distance": measures.attention_distance(attn, *geometry),
+        "raw_distance": measures.attention_distance(attn, *geometry, renormalise=False),
         "entropy": measures.attention_entropy(attn),
         "confidence": measures.confidence(attn),
         "class_to_prefix": to_prefix[..., 0] if place.prefix else torch.full_like(sink, torch.nan),
@@ -136,15 +136,15 @@ def _table(layers: dict[int, _Layer], place: _Place) -> HeadTable:
             "positional": measures.positional_score(attention, mean_square, layer.num_images),
             "offset_score": scores,
         }
-        for head, (offset, *values) in enumerate(zip(offsets, *(of.tolist() for of in means.values()), strict=True)):
-            named = dict(zip(means, values, strict=True))
-            heads.append(Head(number, head, offset=offset, redundancy=next(redundancies), **named))
+        for head, offset in enumerate(offsets):
+            values = {name: mean[head].item() for name, mean in means.items()}
+            heads.append(Head(number, head, offset=offset, redundancy=next(redundancies), **values))
     return HeadTable(heads, place.grid, uniform, offset_maps, spectra)
 
 
 def _check_weights(number: int, attn: Tensor) -> None:
     if attn.numel() and attn.min() < 0:
         raise ValueError(
-            f"attention of layer {number} has negative weights ({attn.min().item():.2g}): distance, entropy and sinks "
-            "are those of weights that share out a whole; differential and talking-heads attention have no such"
+            f"attention of layer {number} has negative weights ({attn.min().item():.2g}), as in differential and "
+            "talking-heads attention: distance, entropy and sinks need weights of 0 or more, so give another model"
         )

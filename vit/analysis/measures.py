@@ -1,4 +1,4 @@
-"""Measures of attention: what a head does, in numbers. Pure functions on its weights.
+"""Measures of attention: pure functions of the weights of heads.
 
 Letters in the einops patterns: b batch, h heads, n queries, m keys, k pairs of both, g heads again.
 """
@@ -19,11 +19,11 @@ def attention_distance(
     num_prefix_tokens: int = 0,
     renormalise: bool = True,
 ) -> Tensor:
-    """How far patches look, in pixels: (B, H, N, N) -> (B, H), the mean over the patches that ask.
+    """Compute the mean attention distance in pixels: (B, H, N, N) -> (B, H), the mean over querying patches.
 
     ``sum_j A_ij d_ij / sum_j A_ij`` over the patches j, where d is the distance between the centres of patches
-    (Dosovitskiy et al. 2021, fig. 7). Without ``renormalise`` the denominator is left out, as public code has it: then
-    a head whose patches look at the class token seems to be a local one. A patch that sees no patch counts 0.
+    (Dosovitskiy et al. 2021, fig. 7). Without ``renormalise`` the denominator is left out, as in public code: a head
+    whose patches attend to the class token then looks local. A patch without attention to patches counts 0.
 
     >>> attention_distance(torch.full((1, 1, 2, 2), 0.5), grid=(1, 2), patch_size=(8, 8))
     tensor([[4.]])
@@ -33,7 +33,7 @@ def attention_distance(
         grid: Rows and columns of patches.
         patch_size: Rows and columns of a patch in pixels.
         num_prefix_tokens: Tokens before the patches.
-        renormalise: Whether only attention between patches counts, as if it were all.
+        renormalise: Whether attention to patches is scaled to sum to 1.
     """
     between = _between_patches(attn, grid, num_prefix_tokens)
     pixels = einsum(between, pair_distances(grid, patch_size).to(attn), "b h n m, n m -> b h n")
@@ -43,15 +43,15 @@ def attention_distance(
 
 
 def pair_distances(grid: Grid, patch_size: tuple[float, float]) -> Tensor:
-    """Distance between the centres of any two patches, in pixels: (patches, patches)."""
+    """Compute the distance between the centres of any two patches, in pixels: (patches, patches)."""
     rows, columns = (size * torch.arange(float(count)) for count, size in zip(grid, patch_size, strict=True))
     places = torch.cartesian_prod(rows, columns)
-    # The faster way through a matrix product leaves a patch some distance from itself.
+    # The faster way, a matrix product, rounds: the distance of a patch to itself would not be 0.
     return torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def uniform_distance(grid: Grid, patch_size: tuple[float, float]) -> float:
-    """Attention distance of a head that looks at all patches alike, in pixels; 0.52 sides of a large square.
+    """Compute the attention distance of uniform attention, in pixels; 0.52 sides of a large square.
 
     >>> round(uniform_distance((14, 14), (16, 16)), 1)
     116.5
@@ -60,7 +60,7 @@ def uniform_distance(grid: Grid, patch_size: tuple[float, float]) -> float:
 
 
 def attention_entropy(attn: Tensor) -> Tensor:
-    """How spread attention is: (B, H, N, M) -> (B, H), from 0 for a single key to 1 for all alike.
+    """Compute the entropy of attention: (B, H, N, M) -> (B, H), from 0 for a single key to 1 for uniform weights.
 
     ``-sum_j A_ij ln A_ij / ln M``, the mean over the queries.
 
@@ -72,51 +72,51 @@ def attention_entropy(attn: Tensor) -> Tensor:
 
 
 def confidence(attn: Tensor) -> Tensor:
-    """The largest weight of a query, the mean over the queries: (B, H, N, M) -> (B, H)."""
+    """Compute the largest weight of a query, the mean over queries: (B, H, N, M) -> (B, H)."""
     return reduce(attn.amax(dim=-1), "b h n -> b h", "mean")
 
 
 def self_mass(attn: Tensor) -> Tensor:
-    """Attention of a token to itself, the mean over the tokens: (B, H, N, N) -> (B, H)."""
+    """Compute the attention of a token to itself, the mean over tokens: (B, H, N, N) -> (B, H)."""
     return reduce(attn.diagonal(dim1=-2, dim2=-1), "b h n -> b h", "mean")
 
 
 def prefix_mass(attn: Tensor, grid: Grid, num_prefix_tokens: int = 0) -> Tensor:
-    """Attention of each token to those that are no patches: (B, H, N, N) -> (B, H, N)."""
+    """Sum the attention of each token to non-patch tokens: (B, H, N, N) -> (B, H, N)."""
     patches = _patches(grid, num_prefix_tokens)
     others = torch.cat([attn[..., : patches.start], attn[..., patches.stop :]], dim=-1)
     return reduce(others, "b h n m -> b h n", "sum")
 
 
 def column_mass(attn: Tensor) -> Tensor:
-    """How much attention each key gets, 1 if as much as any other: (B, H, N, M) -> (B, H, M), ``M mean_i A_ij``."""
+    """Compute the attention each key gets, ``M mean_i A_ij``, 1 if uniform: (B, H, N, M) -> (B, H, M)."""
     return attn.shape[-1] * reduce(attn, "b h n m -> b h m", "mean")
 
 
 def sink_score(attn: Tensor) -> Tensor:
-    """How much attention the most attended key gets: (B, H, N, M) -> (B, H), from 1 for uniform to M for all of it."""
+    """Compute the ``column_mass`` of the most attended key: (B, H, N, M) -> (B, H), from 1 for uniform to M for all."""
     return column_mass(attn).amax(dim=-1)
 
 
 def positional_score(mean: Tensor, mean_square: Tensor, num_images: int) -> Tensor:
-    """Which share of attention is the same for all images: (H, N, N), (H,) -> (H,).
+    """Compute the share of attention that is the same for all images: (H, N, N), (H,) -> (H,).
 
-    ``1 - E ||A - mean||^2 / E ||A||^2``: 1 if a head looks at the same places in every image, 0 if content decides. The
-    variance is the unbiased one, or else few images would make any head look positional.
+    ``1 - E ||A - mean||^2 / E ||A||^2``: 1 if attention is the same for every image, 0 if it depends on content only.
+    The variance is the unbiased one; the biased one of few images would make any head look positional.
 
     Args:
         mean: Mean attention over images.
         mean_square: Mean of ``||A||^2``, the sum over queries and keys of squared attention.
-        num_images: Images behind the means, at least 2.
+        num_images: Number of images in the means, at least 2.
     """
     same = reduce(mean.square(), "h n m -> h", "sum") / mean_square
     return 1 - (1 - same) * num_images / (num_images - 1)
 
 
 def offset_counts(attn: Tensor, grid: Grid, num_prefix_tokens: int = 0) -> Tensor:
-    """How often the most attended patch lies where, seen from the patch that asks: (B, H, N, N) -> (H, 2r-1, 2c-1).
+    """Count the offsets from querying to most attended patches: (B, H, N, N) -> (H, 2r-1, 2c-1).
 
-    The offset of (0, 0), the patch itself, stands in the middle; rows go down and columns to the right.
+    Offset (0, 0), the patch itself, is in the middle; rows count down and columns to the right.
     """
     queries = torch.arange(grid[0] * grid[1], device=attn.device)
     keys = _between_patches(attn, grid, num_prefix_tokens).argmax(dim=-1)
@@ -127,10 +127,11 @@ def offset_counts(attn: Tensor, grid: Grid, num_prefix_tokens: int = 0) -> Tenso
 
 
 def offset_score(counts: Tensor, grid: Grid) -> tuple[Tensor, list[tuple[int, int]]]:
-    """How often a head looks most at one and the same offset, and that offset: (H, 2r-1, 2c-1) -> (H,), (down, right).
+    """Find the most frequent offset and its frequency: counts (H, 2r-1, 2c-1) -> (H,), list of (down, right).
 
-    A share of the patches that have a patch there: those of the left column cannot look left. Offsets that more than
-    half of the patches do not have are passed over. Heads above 0.9 are positional (Voita et al. 2019, sec. 5.2).
+    The frequency is a share of the patches that have a patch at this offset: those of the left column have no left
+    neighbour. Offsets that fewer than half of the patches have are left out. Heads above 0.9 are positional (Voita et
+    al. 2019, sec. 5.2).
     """
     patches = grid[0] * grid[1]
     having = _pairs_at_offset(grid).to(counts.device)
@@ -142,7 +143,7 @@ def offset_score(counts: Tensor, grid: Grid) -> tuple[Tensor, list[tuple[int, in
 
 
 def offset_map(mean: Tensor, grid: Grid, num_prefix_tokens: int = 0) -> Tensor:
-    """Mean attention to the patch at each offset, 1 if uniform: (H, N, N) -> (H, 2r-1, 2c-1)."""
+    """Compute the mean attention to the patch at each offset, 1 if uniform: (H, N, N) -> (H, 2r-1, 2c-1)."""
     index = rearrange(_offset_indices(grid), "n m -> (n m)").to(mean.device)
     weights = rearrange(_between_patches(mean, grid, num_prefix_tokens), "h n m -> h (n m)")
     having = _pairs_at_offset(grid).to(mean)
@@ -151,20 +152,20 @@ def offset_map(mean: Tensor, grid: Grid, num_prefix_tokens: int = 0) -> Tensor:
 
 
 def singular_values(matrices: Tensor) -> Tensor:
-    """Singular values in double precision, largest first: (..., N, M) -> (..., N).
+    """Compute singular values in double precision, largest first: (..., N, M) -> (..., N).
 
-    They are the roots of the eigenvalues of ``A A^T``, exact to 1e-8 of the largest. For a batch of attention of 65
-    tokens this was measured to be a hundred times faster than ``torch.linalg.svdvals``.
+    They are the square roots of the eigenvalues of ``A A^T``, exact to 1e-8 of the largest. For a batch of attention of
+    65 tokens this was measured to be a hundred times faster than ``torch.linalg.svdvals``.
     """
     eigenvalues = torch.linalg.eigvalsh(matrices.double() @ matrices.double().mT)
     return eigenvalues.clamp(min=0.0).sqrt().flip(-1)
 
 
 def effective_rank(singular_values: Tensor) -> Tensor:
-    """How many dimensions a matrix uses: singular values (..., K) -> (...), from 1 to K.
+    """Compute the effective rank of a matrix from its singular values: (..., K) -> (...), from 1 to K.
 
-    ``exp(-sum_k p_k ln p_k)`` with ``p = s / sum(s)`` (Roy and Vetterli 2007). The rank itself says nothing: a softmax
-    has full rank, numerically.
+    ``exp(-sum_k p_k ln p_k)`` with ``p = s / sum(s)`` (Roy and Vetterli 2007). The rank itself would be no measure: a
+    softmax has full rank, numerically.
 
     >>> effective_rank(torch.tensor([2.0, 2.0, 2.0, 0.0])).round(decimals=4)
     tensor(3.)
@@ -174,13 +175,13 @@ def effective_rank(singular_values: Tensor) -> Tensor:
 
 
 def stable_rank(singular_values: Tensor) -> Tensor:
-    """``sum_k s_k^2 / max_k s_k^2``, which small singular values hardly move: (..., K) -> (...), from 1 to K."""
+    """Compute ``sum_k s_k^2 / max_k s_k^2``, in which small singular values hardly count: (..., K) -> (...)."""
     squares = singular_values.square()
     return squares.sum(dim=-1) / squares.amax(dim=-1)
 
 
 def redundancy(means: Tensor) -> Tensor:
-    """The largest cosine of a head's mean attention with that of any other: (H, N, N) -> (H,); NaN for a lone head."""
+    """Compute the largest cosine of a head's mean attention with any other head's: (H, N, N) -> (H,); NaN if H is 1."""
     if len(means) == 1:
         return torch.full((1,), torch.nan)
     directions = torch.nn.functional.normalize(rearrange(means, "h n m -> h (n m)"), dim=-1)
@@ -196,20 +197,20 @@ def _between_patches(attn: Tensor, grid: Grid, num_prefix_tokens: int) -> Tensor
     patches = _patches(grid, num_prefix_tokens)
     if attn.shape[-1] < patches.stop:
         raise ValueError(
-            f"attention of shape {tuple(attn.shape)} does not hold {num_prefix_tokens} prefix tokens and a grid of "
+            f"attention of shape {tuple(attn.shape)} is too small for {num_prefix_tokens} prefix tokens and a grid of "
             f"{grid[0]} x {grid[1]} patches: give the grid and num_prefix_tokens of the model"
         )
     return attn[..., patches, patches]
 
 
 def _offset_indices(grid: Grid) -> Tensor:
-    """Where in a flat map of offsets each pair of query and key belongs: (patches, patches)."""
+    """Return the index of each pair of query and key in a flat map of offsets: (patches, patches)."""
     rows, columns = torch.cartesian_prod(*(torch.arange(count) for count in grid)).T
     down, right = (axis[None] - axis[:, None] + count - 1 for axis, count in zip((rows, columns), grid, strict=True))
     return down * (2 * grid[1] - 1) + right
 
 
 def _pairs_at_offset(grid: Grid) -> Tensor:
-    """How many patches have a patch at each offset: (2r-1, 2c-1)."""
+    """Count the patches that have a patch at each offset: (2r-1, 2c-1)."""
     down, right = (count - torch.arange(1 - count, count).abs() for count in grid)
     return down[:, None] * right

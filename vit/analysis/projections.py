@@ -1,4 +1,4 @@
-"""How much of their width the projections of the heads use.
+"""Spectra and ranks of the projections of heads.
 
 Letters in the einops patterns: h heads, d channels of a head, c channels of a token, o channels of an output token.
 """
@@ -32,11 +32,11 @@ class Projections:
 
 @dataclass(frozen=True)
 class LayerRanks:
-    """Singular values of what the heads of a layer compute, largest first, and how many dimensions that is.
+    """Singular values of the products of projections in a layer, largest first.
 
     Attributes:
-        query_key: For each head ``W_Q^T W_K``, which makes logits of two tokens, (H, d).
-        value_output: For each head ``W_O W_V``, what it writes of a token it attends to, (H, e).
+        query_key: ``W_Q^T W_K`` of each head, the bilinear form of the attention logits, (H, d).
+        value_output: ``W_O W_V`` of each head, the map from an attended token to the output, (H, e).
         shared_query_key: ``W_Q^T W_K`` of the concatenated heads, which is the sum over heads, (C,).
         shared_value_output: ``W_O W_V`` of the concatenated heads, (C,).
     """
@@ -47,16 +47,16 @@ class LayerRanks:
     shared_value_output: Tensor
 
     def effective_ranks(self) -> dict[str, Tensor]:
-        """Effective rank of each, (H,) or a scalar; at most the width of a head, or of a token."""
+        """Compute the effective rank of each, (H,) or a scalar; at most the width of a head, or of a token."""
         return {name: effective_rank(values) for name, values in vars(self).items()}
 
 
 @torch.no_grad()
 def projection_ranks(model: nn.Module) -> list[LayerRanks]:
-    """Spectra of the projections of each layer (Cordonnier et al. 2020, fig. 1).
+    """Compute the spectra of the projections of each layer (Cordonnier et al. 2020, fig. 1).
 
-    If heads share what they look for, the concatenated product has a lower rank than heads times their width. Layers
-    that were pruned of all heads are left out.
+    If heads have dimensions in common, the rank of the concatenated product is lower than the number of heads times
+    their width. Layers pruned of all heads are left out.
 
     >>> import vit
     >>> model = vit.VisionTransformer(embed_dim=24, depth=2, num_heads=3)
@@ -65,7 +65,7 @@ def projection_ranks(model: nn.Module) -> list[LayerRanks]:
     (torch.Size([3, 8]), torch.Size([24]))
 
     Raises:
-        ValueError: If an attention has no projections that can be told apart by head.
+        ValueError: If the heads of an attention have no projections of their own.
     """
     return [_ranks(head_projections(attention)) for attention in attention_modules(model) if attention.num_heads]
 
@@ -75,17 +75,17 @@ def _ranks(of: Projections) -> LayerRanks:
         einsum(of.query, of.key, "h d c, h d o -> h c o"),
         einsum(of.output, of.value, "h o d, h d c -> h o c"),
     )
-    # Of a product of width d no more than d singular values differ from zero.
+    # A product of inner width d has at most d singular values above zero.
     per_head = [singular_values(x)[:, : of.query.shape[1]] for x in products[:1]]
     per_head += [singular_values(x)[:, : of.value.shape[1]] for x in products[1:]]
     return LayerRanks(*per_head, *(singular_values(x.sum(dim=0)) for x in products))
 
 
 def head_projections(attention: nn.Module) -> Projections:
-    """The weights of each head of one attention.
+    """Return the weights of each head of one attention.
 
     Raises:
-        ValueError: If it has none, or heads share them.
+        ValueError: If there is no joint projection, or heads share projections.
     """
     if isinstance(attention, nn.MultiheadAttention) and attention.in_proj_weight is not None:
         joint, output = attention.in_proj_weight, attention.out_proj.weight
@@ -93,15 +93,15 @@ def head_projections(attention: nn.Module) -> Projections:
         joint, output = attention.qkv.weight, attention.proj.weight
     else:
         raise ValueError(
-            f"{type(attention).__name__} has no joint projection to queries, keys and values (qkv, in_proj_weight): "
-            "simplified attention has none, and cross-attention has two"
+            f"{type(attention).__name__} has no joint projection to queries, keys and values (qkv, in_proj_weight), "
+            "as in simplified attention and in cross-attention: give a model with one"
         )
     heads = attention.num_heads
     dims = getattr(attention, "split_dims", None) or [len(joint) // 3] * 3
     if sum(dims) != len(joint) or len(set(dims[:2])) > 1:
         raise ValueError(
-            f"{type(attention).__name__} has {len(joint)} rows of qkv for {heads} heads: heads that share keys and "
-            "values (num_kv_heads, tie_qkv) have no projections of their own"
+            f"{type(attention).__name__} has {len(joint)} rows of qkv for {heads} heads: heads that share projections "
+            "(num_kv_heads, tie_qkv) have no spectra of their own; give a model without"
         )
     query, key, value = (rearrange(rows, "(h d) c -> h d c", h=heads) for rows in joint.split(dims))
     return Projections(query, key, value, rearrange(output, "o (h d) -> h o d", h=heads))

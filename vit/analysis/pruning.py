@@ -1,4 +1,4 @@
-"""Heads taken out of a model, so that they cost nothing any more.
+"""Pruning: removing heads from a model and its computation.
 
 Letters in the einops patterns: h heads, d channels of a head, c channels of a token.
 """
@@ -21,7 +21,7 @@ from vit.attention.mechanisms import (
     WindowAttention,
 )
 
-# Whose heads know nothing of each other, and hold no weights of their own.
+# Mechanisms whose heads are independent, and which have no weights of their own.
 SEPARATE = (
     SoftmaxAttention,
     ChunkedAttention,
@@ -33,13 +33,12 @@ SEPARATE = (
 
 
 def prune_heads(model: nn.Module, heads: Mapping[int, Iterable[int]]) -> nn.Module:
-    """A copy of a model without these heads; it computes what the model does with their attention set to zero.
+    """Return a copy of a model without these heads, equal to the model with their attention set to zero.
 
-    Their rows of ``qkv`` and columns of ``proj`` are cut out, which makes the model smaller and faster. Heads may be as
-    many as one likes: a layer that loses all keeps the bias of its output projection (``NoHeads``), and is no
-    attention for ``capture_attention`` any more. A pruned model may be pruned again, where the heads left are counted
-    anew from 0, and the layers as before. To save one, keep ``heads`` beside its ``state_dict()``: a model of the full
-    size, pruned of the same heads, takes it in.
+    Their rows of ``qkv`` and columns of ``proj`` are cut out, which makes the model smaller and faster. A layer that
+    loses all heads keeps the bias of its output projection (``NoHeads``), and ``capture_attention`` skips it. A pruned
+    model can be pruned again; the heads left are then numbered from 0, layers as before. To save one, keep ``heads``
+    beside its ``state_dict()``, which fits a model of full size after pruning of the same heads.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -49,10 +48,10 @@ def prune_heads(model: nn.Module, heads: Mapping[int, Iterable[int]]) -> nn.Modu
 
     Args:
         model: A ``vit.VisionTransformer`` or a ViT of timm with its plain ``Attention``.
-        heads: For each layer, counted from 0, the numbers of the heads to take out: a list, array or tensor.
+        heads: For each layer, counted from 0, the numbers of the heads to remove: a list, array or tensor.
 
     Raises:
-        ValueError: If a head does not exist, or heads of this attention cannot be told apart.
+        ValueError: If a head does not exist, or heads of this attention cannot be separated.
     """
     pruned = deepcopy(model)
     modules = attention_modules(pruned)
@@ -80,14 +79,14 @@ def prune_heads(model: nn.Module, heads: Mapping[int, Iterable[int]]) -> nn.Modu
 
 
 def check_separate(attention: nn.Module) -> None:
-    """Raise a ValueError if heads of an attention cannot be taken out without changing the others."""
+    """Raise a ValueError if heads of an attention cannot be removed without changing the others."""
     if isinstance(attention, MultiHeadAttention):
         name = type(attention.mechanism).__name__
         if not isinstance(attention.mechanism, SEPARATE):
             known = ", ".join(mechanism.__name__ for mechanism in SEPARATE)
             raise ValueError(
-                f"heads of {name} cannot be pruned, as they share or hold weights beyond qkv and proj: "
-                f"this is done for {known}"
+                f"heads of {name} cannot be pruned, as they interact or have weights besides qkv and proj: "
+                f"give a model with {known}"
             )
         if attention.tie_qkv or attention.num_kv_heads != attention.num_heads or not hasattr(attention, "qkv"):
             raise ValueError(
@@ -96,11 +95,11 @@ def check_separate(attention: nn.Module) -> None:
             )
         return
     own = {name.split(".")[0] for name, _ in attention.named_parameters()}
-    beyond = sorted(own - {"qkv", "proj", "q_norm", "k_norm"})
-    if type(attention).__name__ != "Attention" or not hasattr(attention, "attn_dim") or beyond:
+    others = sorted(own - {"qkv", "proj", "q_norm", "k_norm"})
+    if type(attention).__name__ != "Attention" or not hasattr(attention, "attn_dim") or others:
         raise ValueError(
-            f"heads of {type(attention).__module__}.{type(attention).__name__} cannot be pruned (weights beyond qkv "
-            f"and proj: {', '.join(beyond) or 'none'}): this is done for ours and timm's Attention"
+            f"heads of {type(attention).__module__}.{type(attention).__name__} cannot be pruned (weights besides qkv "
+            f"and proj: {', '.join(others) or 'none'}): give a vit.VisionTransformer, or timm's with its Attention"
         )
 
 

@@ -1,4 +1,4 @@
-"""Tokens that grow out of proportion, and how much attention they draw (Darcet et al. 2024).
+"""Norms of tokens, their outliers, and the attention these get (Darcet et al. 2024).
 
 Letters in the einops patterns: b batch, h heads, n tokens, l layers.
 """
@@ -16,8 +16,7 @@ from vit.analysis.measures import column_mass
 from vit.analysis.modules import emptied_layers
 from vit.capture.anatomy import examine
 from vit.capture.attention import run_intercepted
-
-DEVIATIONS = 6  # of the median, as is usual for outliers; a fixed norm would suit one model only
+from vit.capture.outliers import outliers
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,9 @@ class TokenNorms:
     """Norms of all tokens and the attention they get, over L layers, B images and N tokens.
 
     Attributes:
-        norms: Length of each token that leaves a layer, (L, B, N).
-        received: Attention each token gets in a layer, 1 if as much as any other, (L, B, N).
-        patches: Where the patches stand among the tokens.
+        norms: Norm of each token after each layer, (L, B, N).
+        received: Attention that each token gets in a layer, 1 if uniform, (L, B, N).
+        patches: Indices of the patches among the tokens.
     """
 
     norms: Tensor
@@ -36,26 +35,23 @@ class TokenNorms:
 
     @property
     def outliers(self) -> Tensor:
-        """Which patches are longer than the median patch of the layer by 6 median deviations: (L, B, patches)."""
+        """Patches whose norm is far above the median of the layer (see ``outliers``): boolean (L, B, patches)."""
         norms = self.norms[..., self.patches]
-        flat = rearrange(norms, "l b n -> l (b n)")
-        median = flat.median(dim=1, keepdim=True).values
-        deviation = (flat - median).abs().median(dim=1, keepdim=True).values
-        return norms > rearrange(median + DEVIATIONS * deviation, "l 1 -> l 1 1")
+        return rearrange(outliers(rearrange(norms, "l b n -> l (b n)")), "l (b n) -> l b n", b=norms.shape[1])
 
     @property
     def outlier_share(self) -> Tensor:
-        """Share of the patches that are outliers when they leave each layer, (L,)."""
+        """Share of the patches that are outliers after each layer, (L,)."""
         return reduce(self.outliers.float(), "l b n -> l", "mean")
 
     @property
     def outlier_mass(self) -> Tensor:
-        """Share of all attention that goes to outliers, in the layer they enter: (L,), NaN after the last layer.
+        """Share of all attention that outliers get in the next layer: (L,), NaN after the last layer.
 
-        Where it is larger than their share of the tokens, maps of raw attention show artifacts.
+        If it is larger than their share of the tokens, maps of raw attention show artifacts.
         """
-        drawn = self.received[1:, :, self.patches] * self.outliers[:-1] / self.received.shape[-1]
-        mass = reduce(reduce(drawn, "l b n -> l b", "sum"), "l b -> l", "mean")
+        shares = self.received[1:, :, self.patches] * self.outliers[:-1] / self.received.shape[-1]
+        mass = reduce(reduce(shares, "l b n -> l b", "sum"), "l b -> l", "mean")
         return torch.cat([mass, mass.new_full((1,), torch.nan)])
 
 
@@ -67,7 +63,7 @@ def token_norms(
     num_prefix_tokens: int | None = None,
     batch_size: int = 32,
 ) -> TokenNorms:
-    """Length of every token after every layer, over images (B, C, H, W).
+    """Measure the norm of every token after every layer, over images (B, C, H, W).
 
     The arguments are those of ``describe_heads``.
 
@@ -77,21 +73,21 @@ def token_norms(
     torch.Size([2, 5, 17])
 
     Raises:
-        ValueError: If attention cannot be seen (see ``capture_attention``), or the layers are not told apart, or one
-            has lost all its heads.
+        ValueError: If attention cannot be captured (see ``capture_attention``), layers share one module, no norm
+            follows the last one, or a layer is pruned of all heads.
     """
     if emptied := emptied_layers(model):
         raise ValueError(
-            f"layer {emptied[0]} has no heads left, so that nobody sees what leaves it: measure the model before it is "
-            "pruned, or leave each layer a head"
+            f"layer {emptied[0]} has no heads left, so that its output cannot be found: measure the model before "
+            "pruning, or leave each layer a head"
         )
     anatomy = examine(model, next(in_batches(model, images, 1)), grid, num_prefix_tokens)
-    if not anatomy.layers or anatomy.last is None:
+    if not anatomy.parts.layers or anatomy.parts.last is None:
         raise ValueError(
-            f"{type(model).__name__} has no layers that can be told apart, or nothing after the last one: token norms "
-            "need one module for each layer, and a norm behind them"
+            f"{type(model).__name__} has no separate module for each layer, or no norm after the last layer: token "
+            "norms need both"
         )
-    leaving = [*anatomy.layers[1:], anatomy.last]
+    leaving = [*anatomy.parts.layers[1:], anatomy.parts.last]
     norms: list[list[Tensor]] = [[] for _ in leaving]
     received: list[list[Tensor]] = [[] for _ in leaving]
 

@@ -1,4 +1,4 @@
-"""Attention: the formulas, the mechanisms, and the multi-head module around them."""
+"""Attention: formulas, mechanisms, the multi-head module, and the cache of keys and values."""
 
 from vit.attention.cache import KeyValueCache
 from vit.attention.functional import (

@@ -1,4 +1,4 @@
-"""Keys and values of the tokens so far, so that each new token is projected once.
+"""A cache of keys and values, so that each token of a growing sequence is projected once.
 
 Letters: B batch, H heads that keys and values have, N new tokens, M tokens so far, d channels per head.
 """
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 class KeyValueCache:
-    """What causal attention remembers while a sequence grows; one for each attention layer, for inference.
+    """Keys and values of one causal attention layer while a sequence grows, for inference.
 
-    Room for ``max_length`` tokens is taken at the first step, so that a step copies only what is new. Gradients
-    do not flow into what is cached.
+    The first step allocates memory for ``max_length`` tokens, so that each step copies only the new ones. Cached
+    tensors carry no gradient.
 
     >>> import torch
     >>> from vit.attention import MultiHeadAttention
@@ -22,7 +22,7 @@ class KeyValueCache:
     True
 
     Args:
-        max_length: Tokens there is room for.
+        max_length: Most tokens of a sequence.
     """
 
     def __init__(self, max_length: int) -> None:
@@ -34,16 +34,16 @@ class KeyValueCache:
         self._v: Tensor | None = None
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add new tokens and return all so far: (B, H, N, d), (B, H, N, e) -> (B, H, M, d), (B, H, M, e).
+        """Append new tokens and return all so far: (B, H, N, d), (B, H, N, e) -> (B, H, M, d), (B, H, M, e).
 
         Raises:
-            ValueError: If there is no room for them, or their batch, heads, channels or dtype are not those before.
+            ValueError: If the cache is too short, or batch, heads, channels or dtype differ from those cached.
         """
         end = self.length + k.shape[-2]
         if end > self.max_length:
             raise ValueError(
                 f"the cache has room for {self.max_length} tokens (max_length), and {end} are needed "
-                f"({self.length} so far and {k.shape[-2]} new): make a longer one"
+                f"({self.length} so far and {k.shape[-2]} new): make a longer cache"
             )
         if self._k is None:
             self._k, self._v = (x.new_empty(*x.shape[:2], self.max_length, x.shape[-1]) for x in (k, v))
@@ -51,8 +51,8 @@ class KeyValueCache:
             if (*new.shape[:2], new.shape[-1], new.dtype) != (*room.shape[:2], room.shape[-1], room.dtype):
                 raise ValueError(
                     f"the cache holds {room.dtype} of shape {tuple(room[..., : self.length, :].shape)} (batch, heads, "
-                    f"tokens, channels), and what comes is {new.dtype} of shape {tuple(new.shape)}: one cache serves "
-                    "one layer and one batch"
+                    f"tokens, channels), and the new tokens are {new.dtype} of shape {tuple(new.shape)}: make a cache "
+                    "for each layer and batch"
                 )
             room[..., self.length : end, :] = new.detach()
         self.length = end

@@ -1,6 +1,6 @@
-"""What ``MultiHeadAttention`` does not take, each in one line that quotes both values and the remedy.
+"""Checks of the arguments and inputs of ``MultiHeadAttention``.
 
-Each check takes the attention, once the fields it reads are set, and raises a ValueError or returns nothing.
+Each check reads the attributes of the module, and raises a ValueError that quotes both values and the remedy.
 """
 
 import torch
@@ -10,7 +10,7 @@ from vit.attention.mechanisms import MECHANISMS
 
 
 def check_widths(attention: nn.Module, name: str, width: int) -> None:
-    """Refuse a width that the heads do not divide; ``name`` is the argument that gave it."""
+    """Check that the numbers of heads divide the width; ``name`` is the argument that sets it."""
     num_heads, num_kv_heads = attention.num_heads, attention.num_kv_heads
     if num_heads < 1 or num_kv_heads < 1:
         raise ValueError(f"num_heads ({num_heads}) and num_kv_heads ({num_kv_heads}) must be at least 1")
@@ -21,13 +21,13 @@ def check_widths(attention: nn.Module, name: str, width: int) -> None:
         )
     if num_heads % num_kv_heads:
         raise ValueError(
-            f"num_heads ({num_heads}) must be divisible by num_kv_heads ({num_kv_heads}), so that each serves as many "
-            "queries"
+            f"num_heads ({num_heads}) must be divisible by num_kv_heads ({num_kv_heads}): each is shared by equally "
+            "many query heads"
         )
 
 
 def check_tied(attention: nn.Module) -> None:
-    """Refuse one projection for queries, keys and values that are not of one width."""
+    """Check that queries, keys and values have one width and can share one projection."""
     if (
         attention.context_dim == attention.embed_dim
         and attention.key_dim == attention.value_dim
@@ -36,35 +36,35 @@ def check_tied(attention: nn.Module) -> None:
         return
     names = ("embed_dim", "context_dim", "key_dim", "value_dim", "num_heads", "num_kv_heads")
     given = ", ".join(f"{name} {getattr(attention, name)}" for name in names)
-    raise ValueError(f"tie_qkv needs one width for all three ({given}): make them equal, or leave it out")
+    raise ValueError(f"tie_qkv needs one width for all three ({given}): make them equal, or set tie_qkv to False")
 
 
 def check_unprojected(attention: nn.Module, mechanism: str, out_dim: int, qk_norm: bool) -> None:
-    """Refuse what needs projections, around a mechanism that has none."""
+    """Check the arguments around a mechanism without projections."""
     widths = {attention.embed_dim, attention.context_dim, attention.key_dim, attention.value_dim, out_dim}
     if len(widths) > 1 or attention.num_kv_heads != attention.num_heads or attention.tie_qkv or qk_norm:
         raise ValueError(
             f"{mechanism} has no projections: all widths must be embed_dim ({attention.embed_dim}), not "
-            f"{sorted(widths)}, and num_kv_heads, tie_qkv and qk_norm are left out"
+            f"{sorted(widths)}, without num_kv_heads, tie_qkv and qk_norm"
         )
 
 
 def check_tokens(attention: nn.Module, name: str, tokens: Tensor, width: int, width_name: str) -> None:
-    """Refuse tokens of another shape, device or dtype than the projections are made for."""
+    """Check shape, device and dtype of tokens against the projections."""
     if tokens.ndim != 3 or tokens.shape[-1] != width:
         raise ValueError(
             f"{name} has shape {tuple(tokens.shape)}, but this attention takes (batch, tokens, {width}): "
             f"check {width_name} ({width})"
         )
-    if type(attention.proj) is not nn.Linear:  # none, or an adapter or a quantised layer with rules of its own
+    if type(attention.proj) is not nn.Linear:  # identity, or an adapter or quantised layer with rules of its own
         return
     weight = attention.proj.weight
     if tokens.device != weight.device:
         raise ValueError(f"{name} is on {tokens.device} and the weights on {weight.device}: move one with .to(device)")
     if tokens.dtype != weight.dtype and not torch.is_autocast_enabled(tokens.device.type):
-        raise ValueError(f"{name} is {tokens.dtype} and the weights {weight.dtype}: bring one over with .to(dtype)")
+        raise ValueError(f"{name} is {tokens.dtype} and the weights {weight.dtype}: convert one with .to(dtype)")
 
 
-def that_take(what: str) -> str:
-    """Names of the mechanisms that take ``what``, for an error's remedy."""
-    return ", ".join(name for name, mechanism in MECHANISMS.items() if what in mechanism.takes)
+def mechanisms_with(name: str) -> str:
+    """Return the names of the mechanisms that take the input ``name``, for an error's remedy."""
+    return ", ".join(key for key, mechanism in MECHANISMS.items() if name in mechanism.takes)

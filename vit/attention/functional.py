@@ -1,4 +1,4 @@
-"""The mathematics of attention, as pure functions on tensors, from the simplest to the whole.
+"""The formulas of attention and of sine-cosine positions, as pure functions on tensors.
 
 Letters in the einops patterns: b batch, n queries, m keys, h heads, d channels.
 """
@@ -11,13 +11,12 @@ from torch import Tensor
 
 
 def simplified_attention(x: Tensor, similarity: Literal["dot", "cosine"] = "dot") -> tuple[Tensor, Tensor]:
-    """Self-attention without any parameters: (B, N, D) -> output (B, N, D), weights (B, N, N).
+    """Compute self-attention without parameters: (B, N, D) -> output (B, N, D), weights (B, N, N).
 
-    ``weights = softmax(x x^T)`` and ``output = weights x``: each token becomes a mean of all tokens, itself
-    included, in which those that are like it count more. "dot" compares by the raw product, which also grows
-    with the length of the tokens; "cosine" by the cosine of their angle. There is no scale and no projection,
-    so there is nothing to learn: it is where the idea of attention starts. Long tokens give "dot" almost all
-    weight on one token, and "cosine" always spreads it over all; the scale below lies between.
+    ``weights = softmax(x x^T)`` and ``output = weights x``: each token becomes a mean of all tokens, itself included,
+    and similar tokens weigh more. Similarity is the dot product, which grows with the norms of the tokens, or the
+    cosine of their angle. There is no scale and no projection, hence nothing to learn. For tokens of large norm, "dot"
+    puts almost all weight on one token, while "cosine" always spreads it over all; scaled dot products lie between.
 
     >>> x = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
     >>> output, weights = simplified_attention(x)
@@ -26,25 +25,25 @@ def simplified_attention(x: Tensor, similarity: Literal["dot", "cosine"] = "dot"
              [0.2690, 0.7310]]])
 
     Raises:
-        ValueError: If ``similarity`` is neither "dot" nor "cosine", or ``x`` has not three axes.
+        ValueError: If ``similarity`` is neither "dot" nor "cosine", or ``x`` does not have three axes.
     """
     if x.ndim != 3:
         raise ValueError(f"x has shape {tuple(x.shape)}: simplified attention takes (batch, tokens, channels)")
     if similarity not in ("dot", "cosine"):
         raise ValueError(f"unknown similarity {similarity!r}: choose 'dot' or 'cosine'")
-    compared = x if similarity == "dot" else torch.nn.functional.normalize(x, dim=-1)
-    weights = einsum(compared, compared, "b n d, b m d -> b n m").softmax(dim=-1)
+    keys = x if similarity == "dot" else torch.nn.functional.normalize(x, dim=-1)
+    weights = einsum(keys, keys, "b n d, b m d -> b n m").softmax(dim=-1)
     return einsum(weights, x, "b n m, b m d -> b n d"), weights
 
 
 def scaled_dot_product_attention(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False, scale: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Attention with its weights: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e), (B, H, N, M).
+    """Compute attention and its weights: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e), (B, H, N, M).
 
     ``softmax(q k^T * scale) v``: the output of a query is the mean of the values, weighted by its attention
-    to their keys (Vaswani et al. 2017, eq. 1). This is the explicit form: it builds the whole N x M matrix,
-    and is the reference for every faster one.
+    to their keys (Vaswani et al. 2017, eq. 1). This explicit form builds the whole N x M matrix, and is the reference
+    for the faster ones.
 
     >>> q, k, v = torch.randn(3, 2, 4, 5, 7)
     >>> output, weights = scaled_dot_product_attention(q, k, v, causal=True)
@@ -55,12 +54,12 @@ def scaled_dot_product_attention(
         q: Queries.
         k: Keys.
         v: Values, one for each key.
-        mask: Which keys a query may see, broadcastable to (B, H, N, M): boolean, True where it may, or
-            numbers that are added to the logits. A query that may see nothing gets zeros.
-        causal: Whether a query sees only the keys up to its own position. With fewer queries than keys, the
+        mask: Mask broadcastable to (B, H, N, M): boolean, True where a query may attend to a key, or floats to add to
+            the logits. The output of a query that may attend to no key is zero.
+        causal: Whether a query attends only to the keys up to its own position. With fewer queries than keys, the
             queries are the last positions.
-        scale: Factor of the products; ``d ** -0.5`` unless given, which keeps their variance at one where
-            that of queries and keys is.
+        scale: Factor of the products; None means ``d ** -0.5``, which keeps their variance at one if that of queries
+            and keys is one.
 
     Raises:
         ValueError: If shapes, dtypes or devices do not fit together.
@@ -73,7 +72,7 @@ def scaled_dot_product_attention(
 def attention_weights(
     q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False, scale: float | None = None
 ) -> Tensor:
-    """How much each query attends to each key: (B, H, N, d), (B, H, M, d) -> (B, H, N, M); rows sum to one.
+    """Compute how much each query attends to each key: (B, H, N, d), (B, H, M, d) -> (B, H, N, M); rows sum to one.
 
     The arguments are those of ``scaled_dot_product_attention``.
     """
@@ -81,24 +80,27 @@ def attention_weights(
 
 
 def attention_logits(q: Tensor, k: Tensor, scale: float | None = None) -> Tensor:
-    """Products of queries and keys, times ``scale`` or ``d ** -0.5``: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+    """Compute scaled products of queries and keys: (B, H, N, d), (B, H, M, d) -> (B, H, N, M).
+
+    ``scale`` is ``d ** -0.5`` unless given.
+    """
     if scale is None:
         scale = q.shape[-1] ** -0.5
-    # Scaling q and not the product: torch.compile turns "product, scale, softmax, product" back into the
-    # fused kernel, which is the slow one where this form is chosen (see mechanisms/softmax.py). And a product, not an
-    # einsum, which would copy the keys: forward and backward take 9.3 ms against 10.5 ms of a 192x6 layer in bfloat16.
+    # q is scaled, not the product: torch.compile turns "product, scale, softmax, product" back into the fused kernel,
+    # which is the slower one where this form is chosen (see mechanisms/softmax.py). An einsum would copy the keys:
+    # 10.5 ms against 9.3 ms forward and backward for a 192x6 layer in bfloat16.
     return (q * scale) @ rearrange(k, "b h m d -> b h d m")
 
 
 def masked_softmax(logits: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-    """Softmax over the keys a query may see: (B, H, N, M) -> (B, H, N, M); zeros where it may see none."""
+    """Compute the softmax over the unmasked keys: (B, H, N, M) -> (B, H, N, M); zeros where all keys are masked."""
     if mask is None and not causal:
         return logits.softmax(dim=-1)
     return softmax_or_zeros(mask_logits(logits, mask, causal))
 
 
 def mask_logits(logits: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-    """Minus infinity where a query may not see a key, and an additive mask added: (B, H, N, M) -> (B, H, N, M)."""
+    """Set masked logits to minus infinity, or add the additive mask: (B, H, N, M) -> (B, H, N, M)."""
     if mask is not None:
         check_mask(mask, logits.shape, logits.device)
     mask = join_masks(mask, causal, *logits.shape[-2:], logits.device)
@@ -108,16 +110,16 @@ def mask_logits(logits: Tensor, mask: Tensor | None = None, causal: bool = False
 
 
 def softmax_or_zeros(logits: Tensor) -> Tensor:
-    """Softmax whose rows are zero where all logits are minus infinity: (B, H, N, M) -> (B, H, N, M).
+    """Compute the softmax, zero in rows whose logits are all minus infinity: (B, H, N, M) -> (B, H, N, M).
 
-    The plain softmax makes them the NaN of 0 / 0, forward and backward; such rows are the padding of a batch.
+    The plain softmax is NaN there, forward and backward. Such rows occur in padded batches.
     """
-    blind = (logits == -torch.inf).all(dim=-1, keepdim=True)
-    return logits.masked_fill(blind, 0.0).softmax(dim=-1).masked_fill(blind, 0.0)
+    all_masked = (logits == -torch.inf).all(dim=-1, keepdim=True)
+    return logits.masked_fill(all_masked, 0.0).softmax(dim=-1).masked_fill(all_masked, 0.0)
 
 
 def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:
-    """Which of m keys the last n of m positions may see, their own and all before: (n, m), boolean.
+    """Return the boolean causal mask (n, m): the last n of m positions attend to themselves and all before.
 
     >>> causal_mask(2, 4).int()
     tensor([[1, 1, 1, 0],
@@ -127,9 +129,9 @@ def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:
 
 
 def padding_mask(lengths: Tensor, m: int) -> Tensor:
-    """Which of m keys are tokens and not padding, for sequences of these lengths: (B,) -> (B, 1, 1, m), boolean.
+    """Return the boolean mask of the keys that are not padding, for sequences of these lengths: (B,) -> (B, 1, 1, m).
 
-    Combined with other boolean masks by ``&``.
+    Combine it with other boolean masks by ``&``.
 
     >>> padding_mask(torch.tensor([1, 3]), 3).squeeze().int()
     tensor([[1, 0, 0],
@@ -139,8 +141,8 @@ def padding_mask(lengths: Tensor, m: int) -> Tensor:
 
 
 def join_masks(mask: Tensor | None, causal: bool, n: int, m: int, device: torch.device) -> Tensor | None:
-    """One mask that says the same as ``mask`` and ``causal`` together; None if every query may see every key."""
-    # A single query is the last position, from which all is past.
+    """Combine ``mask`` and the causal mask into one; None means that every query attends to every key."""
+    # A single query is the last position, which attends to all keys.
     if not causal or n == 1:
         return mask
     past = causal_mask(n, m, device)
@@ -157,7 +159,7 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
         )
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if q.shape[-1] != k.shape[-1]:
-        raise ValueError(f"{shapes}: queries have {q.shape[-1]} channels and keys {k.shape[-1]}; give them as many")
+        raise ValueError(f"{shapes}: queries have {q.shape[-1]} channels and keys {k.shape[-1]}; make them equal")
     if k.shape[-2] != v.shape[-2]:
         raise ValueError(f"{shapes}: there are {k.shape[-2]} keys and {v.shape[-2]} values; give each key a value")
     if not q.shape[:2] == k.shape[:2] == v.shape[:2]:
@@ -188,11 +190,11 @@ def check_mask(mask: Tensor, logits_shape: torch.Size, device: torch.device) -> 
 
 
 def sinusoidal_positions(length: int, dim: int) -> Tensor:
-    """Sine-cosine codes of the positions 0, 1, ... of a sequence: (length, dim).
+    """Compute sine-cosine codes of the positions 0, 1, ... of a sequence: (length, dim).
 
     The sines, then the cosines, of ``position * frequency_i`` with ``frequency_i = 10000 ** (-i / n)`` for
-    i < n = dim / 2 (Vaswani et al. 2017, sec. 3.5). Moving all positions by s turns each pair (sin, cos) by the
-    angle ``s * frequency_i``, wherever it stands: what is near is found by the same linear map everywhere.
+    i < n = dim / 2 (Vaswani et al. 2017, sec. 3.5). A shift of s positions rotates each pair (sin, cos) by the angle
+    ``s * frequency_i``, the same linear map at all positions.
 
     Raises:
         ValueError: If ``dim`` is odd.
@@ -205,9 +207,9 @@ def sinusoidal_positions(length: int, dim: int) -> Tensor:
 
 
 def sinusoidal_positions_2d(grid_size: tuple[int, int], dim: int) -> Tensor:
-    """Sine-cosine codes of the places on a grid, row by row: (rows * columns, dim).
+    """Compute sine-cosine codes of the positions on a grid, row by row: (rows * columns, dim).
 
-    The first half of the channels encodes the row and the second the column (as in MAE, He et al. 2022).
+    The first half of the channels encodes the row, the second the column (as in MAE, He et al. 2022).
 
     Raises:
         ValueError: If ``dim`` is not a multiple of 4.

@@ -1,7 +1,7 @@
-"""Multi-head attention: the projections and heads around a mechanism.
+"""Multi-head attention: projections to heads, a mechanism, and the output projection.
 
-Letters in the einops patterns: b batch, n tokens, h heads, d channels per head, g groups of heads that share keys and
-values, r heads of such a group.
+Letters in the einops patterns: b batch, n tokens, h heads, d channels per head, g heads of keys and values, r query
+heads that share such a head.
 """
 
 from typing import Any
@@ -11,19 +11,18 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 
 from vit.attention.cache import KeyValueCache
-from vit.attention.checks import check_tied, check_tokens, check_unprojected, check_widths, that_take
+from vit.attention.checks import check_tied, check_tokens, check_unprojected, check_widths, mechanisms_with
 from vit.attention.functional import check_mask
 from vit.attention.mechanisms import MECHANISMS, build
 from vit.hooks import is_plain
 
 
 class MultiHeadAttention(nn.Module):
-    """Several attentions side by side, each on its own projections of the tokens.
+    """Parallel attention heads, each with its own projections of the tokens (Vaswani et al. 2017, sec. 3.2.2).
 
-    ``concat(head_1, ..., head_H) W_proj``, where head i attends with its own projections of the tokens
-    to queries, keys and values (Vaswani et al. 2017, sec. 3.2.2). The three projections are one fused
-    matrix ``qkv``, in the order and under the names of timm and of ``nn.MultiheadAttention.in_proj``; only where the
-    context is of another width are they two, ``q`` and ``kv``.
+    ``concat(head_1, ..., head_H) W_proj``, where head i projects the tokens to its own queries, keys and values. The
+    three projections are one matrix ``qkv``, with timm's names and the order of ``nn.MultiheadAttention.in_proj``. For
+    a context of another width they are two, ``q`` and ``kv``.
 
     >>> import torch
     >>> attention = MultiHeadAttention(48, num_heads=3)
@@ -39,21 +38,21 @@ class MultiHeadAttention(nn.Module):
         key_dim: Channels of the queries, and of the keys, of all heads together; None means ``embed_dim``.
         value_dim: Channels of the values of all heads together; None means ``embed_dim``.
         out_dim: Channels of an output token; None means ``embed_dim``.
-        num_kv_heads: Heads of keys and values, each shared by as many query heads (Ainslie et al. 2023); 1 is
+        num_kv_heads: Heads of keys and values, each shared by equally many query heads (Ainslie et al. 2023); 1 is
             multi-query attention, None means ``num_heads``.
         qkv_bias: Whether the projections to queries, keys and values add a bias.
-        causal: Whether a token sees only those before it and itself.
-        tie_qkv: Whether one projection serves as queries, keys and values.
-        qk_norm: Whether queries and keys are layer-normalised per head, which keeps the logits bounded
-            (Dehghani et al. 2023).
-        mechanism: Name of the mechanism inside, a key of ``MECHANISMS``.
+        causal: Whether a token attends only to itself and the tokens before it.
+        tie_qkv: Whether queries, keys and values share one projection.
+        qk_norm: Whether to layer-normalise queries and keys per head, which keeps the logits bounded (Dehghani et al.
+            2023).
+        mechanism: Name of the mechanism, a key of ``MECHANISMS``.
         mechanism_kwargs: Arguments of the mechanism.
-        block_index: Number of the encoder block it is in; some mechanisms alternate by it.
-        grid_size: Rows and columns of the patches the model is built for; some mechanisms learn maps of that size.
+        block_index: Number of the encoder block; some mechanisms differ between odd and even blocks.
+        grid_size: Rows and columns of patches for ``image_size``; some mechanisms learn weights of that shape.
 
     Raises:
-        ValueError: If widths and heads do not divide or do not go together, or the mechanism or an argument of it
-            is unknown.
+        ValueError: If widths and numbers of heads do not fit together, or the mechanism or one of its arguments is
+            unknown.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class MultiHeadAttention(nn.Module):
         check_widths(self, "embed_dim" if key_dim is None else "key_dim", self.key_dim)
         check_widths(self, "embed_dim" if value_dim is None else "value_dim", self.value_dim)
         head_dim, value_head_dim = self.key_dim // num_heads, self.value_dim // num_heads
-        inside = build(
+        module = build(
             mechanism,
             MECHANISMS,
             mechanism_kwargs or {},
@@ -99,16 +98,16 @@ class MultiHeadAttention(nn.Module):
             block_index=block_index,
             grid_size=grid_size,
         )
-        if causal and "causal" not in inside.takes:
-            raise ValueError(f"attention {mechanism!r} cannot be causal: choose one of {that_take('causal')}")
-        if inside.projected:
+        if causal and "causal" not in module.takes:
+            raise ValueError(f"attention {mechanism!r} cannot be causal: choose one of {mechanisms_with('causal')}")
+        if module.projected:
             self._make_projections(qkv_bias)
         else:
-            check_unprojected(self, type(inside).__name__, out_dim, qk_norm)
+            check_unprojected(self, type(module).__name__, out_dim, qk_norm)
         self.q_norm = nn.LayerNorm(head_dim, eps=1e-6) if qk_norm else nn.Identity()
         self.k_norm = nn.LayerNorm(head_dim, eps=1e-6) if qk_norm else nn.Identity()
-        self.mechanism = inside
-        self.proj = nn.Linear(self.value_dim, out_dim) if inside.projected else nn.Identity()
+        self.mechanism = module
+        self.proj = nn.Linear(self.value_dim, out_dim) if module.projected else nn.Identity()
 
     def forward(
         self,
@@ -119,28 +118,28 @@ class MultiHeadAttention(nn.Module):
         cache: KeyValueCache | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Tensor:
-        """Let every token gather from all, or from those of a context: (B, N, D) -> (B, N, out_dim).
+        """Attend from every token to all tokens, or to those of a context: (B, N, D) -> (B, N, out_dim).
 
         Args:
-            x: Tokens that ask.
-            context: Tokens (B, M, context_dim) that are asked; None means ``x`` itself.
-            mask: Which a token may see, broadcastable to (B, H, N, M): boolean, True where it may, or numbers that are
-                added to the logits. A token that may see nothing gathers zeros.
-            cache: Keys and values of the tokens before ``x``, to which those of ``x`` are added (causal only).
-            grid: Rows and columns of the patches that end the sequence, which mechanisms on images need.
+            x: Tokens that give the queries.
+            context: Tokens (B, M, context_dim) that give the keys and values; None means ``x``.
+            mask: Mask broadcastable to (B, H, N, M): boolean, True where a query may attend to a key, or floats to add
+                to the logits. The values of a query that may attend to no key are zero.
+            cache: Keys and values of the tokens before ``x``; those of ``x`` are appended (causal attention only).
+            grid: Rows and columns of the patches that end the sequence; mechanisms on images need it.
 
         Raises:
-            ValueError: If shapes, dtypes or devices do not fit, or the mechanism cannot do what is asked.
+            ValueError: If shapes, dtypes or devices do not fit, or the mechanism lacks what is asked for.
         """
         if cache is not None and (context is not None or not self.causal):
             raise ValueError("a cache is for causal self-attention: build with causal=True, and pass no context")
         q, k, v = self.heads(x, context)
         if cache is not None:
-            if mask is not None:  # before the cache grows
+            if mask is not None:  # checked before the cache grows
                 check_mask(mask, (*q.shape[:3], cache.length + q.shape[2]), q.device)
             k, v = cache.append(k, v)
-        around = self._around(x, mask, grid)
-        output = self.mechanism(q, *self._shared(k, v), **{name: around[name] for name in self.mechanism.takes})
+        inputs = self._inputs(self.mechanism.takes, x, mask, grid)
+        output = self.mechanism(q, *self._repeat_kv(k, v), **inputs)
         return self.proj(rearrange(output, "b h n d -> b n (h d)"))
 
     def weights(
@@ -151,17 +150,16 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Tensor:
-        """Attention of each head, every token over every token: (B, N, D) -> (B, H, N, M).
+        """Compute the attention weights of each head: (B, N, D) -> (B, H, N, M).
 
         The arguments are those of ``forward``.
         """
         q, k, v = self.heads(x, context)
-        k, _ = self._shared(k, v)
-        around = self._around(x, mask, grid)
-        return self.mechanism.weights(q, k, **{name: around[name] for name in self.mechanism.weights_take})
+        k, _ = self._repeat_kv(k, v)
+        return self.mechanism.weights(q, k, **self._inputs(self.mechanism.weights_take, x, mask, grid))
 
     def heads(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of each head: (B, N, D) -> (B, H, N, d), (B, G, M, d), (B, G, M, e).
+        """Compute queries, keys and values of each head: (B, N, D) -> (B, H, N, d), (B, G, M, d), (B, G, M, e).
 
         G is ``num_kv_heads``, and M the number of context tokens, or N.
         """
@@ -177,7 +175,7 @@ class MultiHeadAttention(nn.Module):
         q = self.q_norm(rearrange(q, "b n (h d) -> b h n d", h=self.num_heads))
         k = self.k_norm(rearrange(k, "b n (g d) -> b g n d", g=self.num_kv_heads))
         v = rearrange(v, "b n (g d) -> b g n d", g=self.num_kv_heads)
-        # LayerNorm returns float32 under autocast on CUDA; attention wants one dtype for all three.
+        # LayerNorm returns float32 under autocast on CUDA; attention takes one dtype for all three.
         return q.to(v.dtype), k.to(v.dtype), v
 
     def _make_projections(self, qkv_bias: bool) -> None:
@@ -212,17 +210,21 @@ class MultiHeadAttention(nn.Module):
         q_bias, kv_bias = (None, None) if self.qkv.bias is None else self.qkv.bias.split(sizes)
         return F.linear(x, q_weight, q_bias), *F.linear(context, kv_weight, kv_bias).split(self.split_dims[1:], dim=-1)
 
-    def _shared(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values once for each query head."""
+    def _repeat_kv(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Repeat keys and values for each query head that shares them."""
         if self.num_kv_heads == self.num_heads:
             return k, v
         copies = self.num_heads // self.num_kv_heads
         return repeat(k, "b g n d -> b (g r) n d", r=copies), repeat(v, "b g n d -> b (g r) n d", r=copies)
 
-    def _around(self, x: Tensor, mask: Tensor | None, grid: tuple[int, int] | None) -> dict[str, Any]:
-        """What a mechanism may take besides queries, keys and values."""
+    def _inputs(
+        self, names: frozenset[str], x: Tensor, mask: Tensor | None, grid: tuple[int, int] | None
+    ) -> dict[str, Any]:
+        """Return the inputs that the mechanism takes by these names, besides queries, keys and values."""
         if mask is not None and "mask" not in self.mechanism.takes:
             raise ValueError(
-                f"{type(self.mechanism).__name__} takes no mask: leave it out, or choose one of {that_take('mask')}"
+                f"{type(self.mechanism).__name__} takes no mask: leave it out, or choose one of "
+                f"{mechanisms_with('mask')}"
             )
-        return {"mask": mask, "causal": self.causal, "grid": grid, "tokens": x}
+        inputs = {"mask": mask, "causal": self.causal, "grid": grid, "tokens": x}
+        return {name: inputs[name] for name in names}

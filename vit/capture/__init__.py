@@ -1,4 +1,4 @@
-"""The attention of any running ViT: intercepted, captured layer by layer, and the parts of the model around it."""
+"""Attention of any running ViT, intercepted and captured layer by layer, and the parts of the model around it."""
 
 from vit.capture.anatomy import Anatomy, examine
 from vit.capture.attention import Attentions, capture_attention

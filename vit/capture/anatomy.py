@@ -1,12 +1,12 @@
-"""Where a ViT has its parts: its grid of patches, the tokens its logits read, its layers."""
+"""Finds the parts of a ViT: its grid of patches, the tokens that its logits read, its layers."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from vit.capture.attention import check_images, check_unmoved, check_visible, logits_of, run_intercepted
-from vit.capture.trace import Boundary, check_in_a_row, find_parts, watch
+from vit.capture.attention import check_capturable, check_images, check_logits_unchanged, logits_of, run_intercepted
+from vit.capture.trace import Parts, check_sequential, find_parts, trace_forward
 
 
 @dataclass(frozen=True)
@@ -16,16 +16,13 @@ class Anatomy:
     Attributes:
         grid: Rows and columns of patches.
         num_prefix_tokens: Tokens before the patches: class token, distillation token, registers.
-        num_tokens: All tokens of an image.
+        num_tokens: Number of all tokens of an image.
         depth: Number of layers.
-        readout: How much each token counts for the logits, (N,), sums to one: 1 for the class token, or 1 / N for each
-            of those that are averaged. Class token and mean side by side ("cls+mean") count half each.
+        readout: Share of each token in the features that the logits are computed from, (N,), sums to one. It is 1 for
+            the class token, or 1 / N for each of N averaged tokens. Class token and mean side by side ("cls+mean")
+            count half each. The tokens with a share are the read-out tokens.
         pooled: Whether an attention with one query gathers the tokens after the last layer.
-        entry: Where the tokens enter the first layer; None if no module hands them over.
-        layer_names: Where each layer is among the modules, such as "blocks.0"; empty if they share one module.
-        layers: What enters each layer, the residual stream before it.
-        norms: What leaves the first norm of each layer.
-        last: What enters the final norm; None if there is none.
+        parts: The layers, and the places before and after them.
     """
 
     grid: tuple[int, int]
@@ -34,57 +31,57 @@ class Anatomy:
     depth: int
     readout: Tensor
     pooled: bool
-    entry: Boundary | None
-    layer_names: list[str]
-    layers: list[Boundary]
-    norms: list[Boundary]
-    last: Boundary | None
+    parts: Parts
 
     @property
     def patches(self) -> slice:
-        """Where the patches stand among the tokens."""
+        """The positions of the patches among the tokens."""
         return slice(self.num_prefix_tokens, self.num_prefix_tokens + self.grid[0] * self.grid[1])
 
 
-@torch.inference_mode(False)  # the read-out is found by a gradient, whatever the caller does
+@torch.inference_mode(False)  # the read-out tokens are found by a gradient, in any mode of the caller
 def examine(
     model: nn.Module,
     images: Tensor,
     grid: tuple[int, int] | None = None,
     num_prefix_tokens: int | None = None,
 ) -> Anatomy:
-    """Find the parts of a model, and make sure that its attention is seen rightly, by passing the first image.
+    """Find the parts of a model and check that its attention can be captured, by passing the first image.
+
+    >>> import vit
+    >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
+    >>> examine(model, torch.randn(1, 3, 32, 32)).patches
+    slice(1, 17, None)
 
     Args:
         model: A ViT in eval mode.
-        images: Images it takes, (B, C, H, W).
-        grid: Rows and columns of patches, where the model does not say its ``patch_size``.
-        num_prefix_tokens: Tokens before the patches, where they are not all that are no patches.
+        images: Images as the model takes them, (B, C, H, W).
+        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
+        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
 
     Raises:
-        ValueError: If attention cannot be seen (see ``capture_attention``), a layer has several of them side by side,
-            or grid and tokens do not fit.
+        ValueError: If attention cannot be captured (see ``capture_attention``), a layer has several attentions side by
+            side, or grid and tokens do not fit.
     """
     check_images(images)
-    check_visible(model)
+    check_capturable(model)
     image = images[:1]
     with torch.no_grad():
-        trace, shapes, logits = watch(model, image)
-        check_unmoved(logits, logits_of(model(image)))
-    check_in_a_row(trace, type(model).__name__)
-    square = [layer for layer, shape in enumerate(shapes) if shape[-2] > 1]
-    pooling = len(shapes) - len(square)
-    if not square or pooling > 1:
+        trace, logits = trace_forward(model, image)
+        check_logits_unchanged(logits, logits_of(model(image)))
+    check_sequential(trace, type(model).__name__)
+    if not trace.attentions or trace.num_pooling > 1:
         raise ValueError(
-            f"{type(model).__name__} has {pooling} attentions of one query: only a single, last one is followed"
+            f"{type(model).__name__} has {trace.num_pooling} attentions of one query: only a single, last one is "
+            "followed"
         )
-    num_tokens = shapes[square[0]][-1]
+    num_tokens = trace.attentions[0].num_tokens
     grid = grid or patch_grid(model, image)
     num_patches = grid[0] * grid[1]
-    read = _tokens_read(model, image, square[-1])
+    read = _tokens_read(model, image, trace.attentions[-1].layer)
     prefix = num_tokens - num_patches if num_prefix_tokens is None else num_prefix_tokens
     if num_prefix_tokens is None and read[:num_patches].all() and not read[num_patches:].any():
-        prefix = 0  # registers that stand behind the patches
+        prefix = 0  # registers that follow the patches
     if prefix < 0 or prefix + num_patches > num_tokens:
         raise ValueError(
             f"{type(model).__name__} has {num_tokens} tokens, which do not hold {prefix} prefix tokens and a grid of "
@@ -96,18 +93,18 @@ def examine(
         grid,
         prefix,
         num_tokens,
-        len(square),
-        _readout(read, patches, everything=getattr(model, "pool_include_prefix", False)),
-        bool(pooling),
-        *find_parts(trace, num_tokens),
+        len(trace.attentions),
+        _readout(read, patches, all_tokens=getattr(model, "pool_include_prefix", False)),
+        bool(trace.num_pooling),
+        find_parts(trace, num_tokens),
     )
 
 
 def patch_grid(model: nn.Module, images: Tensor) -> tuple[int, int]:
-    """Rows and columns of patches, from the first ``patch_size`` that a module of the model has.
+    """Return rows and columns of patches, from the first ``patch_size`` that a module of the model has.
 
     Raises:
-        ValueError: If there is none, or it does not divide the images.
+        ValueError: If no module has one, or it does not divide the images.
     """
     for module in model.modules():
         size = getattr(module, "patch_size", None)
@@ -128,28 +125,28 @@ def patch_grid(model: nn.Module, images: Tensor) -> tuple[int, int]:
 
 
 def _tokens_read(model: nn.Module, image: Tensor, layer: int) -> Tensor:
-    """Which tokens the logits read: those whose row of the last attention has a gradient, (N,), boolean."""
+    """Return which tokens the logits read, (N,): those whose row of the last attention has a gradient."""
     last = []
 
     def start_graph(index: int, attn: Tensor) -> Tensor:
-        if index == layer:  # what comes before needs no graph, which would grow with depth
+        if index == layer:  # a graph of the layers before it would only take memory
             torch.set_grad_enabled(True)
             last.append(attn.requires_grad_())
         return attn
 
-    with torch.no_grad():  # which also sets back what is set above
+    with torch.no_grad():  # restores the mode that start_graph changes
         logits = run_intercepted(model, image, start_graph)
-        # A random direction, as the plain sum of the logits may be the one that nothing moves.
+        # A random direction, as the sum of the logits may be constant.
         direction = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
         (gradient,) = torch.autograd.grad((logits * direction).sum(), last)
     return gradient.abs().sum(dim=(0, 1, 3)) > 0
 
 
-def _readout(read: Tensor, patches: slice, everything: bool) -> Tensor:
+def _readout(read: Tensor, patches: slice, all_tokens: bool) -> Tensor:
     if not read.any():  # a head of zeros, before training
         read = torch.arange(len(read), device=read.device) == 0
     prefix, rest = read.clone(), torch.zeros_like(read)
     prefix[patches], rest[patches] = False, read[patches]
-    if everything or not (prefix.any() and rest.any()):
+    if all_tokens or not (prefix.any() and rest.any()):
         return read / read.sum()
     return prefix / prefix.sum() / 2 + rest / rest.sum() / 2

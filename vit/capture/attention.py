@@ -1,4 +1,4 @@
-"""Attention of any running ViT, with proof that the model did what it does without being looked at."""
+"""Captures the attention of any running ViT, and checks that capturing leaves the logits unchanged."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from vit.capture.intercept import Edit, InterceptAttention
 
-TOLERANCE = 1e-4  # of the largest logit, or of 1; what fused kernels differ from the formula is 1e-6
+TOLERANCE = 1e-4  # of the largest logit, or of 1; fused kernels differ from the formula by 1e-6
 
 
 class Attentions(list[Tensor]):
@@ -21,10 +21,10 @@ class Attentions(list[Tensor]):
 
 
 def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
-    """Attention of every layer over images: (B, C, H, W) -> a list of (B, H, N, M), first layer first.
+    """Return the attention of every layer over images: (B, C, H, W) -> a list of (B, H, N, M), first layer first.
 
     The model may be ours, or any ViT of timm, torchvision, transformers, vit-pytorch, or your own, in eval mode; its
-    attention may be fused or not. The weights stand in the autograd graph of ``.logits`` unless gradients are off.
+    attention may be fused or not. The weights are in the autograd graph of ``.logits`` unless gradients are off.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -32,17 +32,18 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     [(5, 3, 17, 17), (5, 3, 17, 17)]
 
     Raises:
-        ValueError: If attention cannot be seen (a compiled or scripted model, a kernel that bypasses torch, a mechanism
-            that has no weights), is not over whole images (a hierarchy of windows), or the logits moved.
+        ValueError: If attention cannot be intercepted (a compiled or scripted model, a kernel that bypasses torch, a
+            mechanism without weights), is not over whole images (a hierarchy of windows), or capturing it changes the
+            logits.
     """
-    attentions = run_and_keep(model, images)
+    attentions = capture_unchecked(model, images)
     with torch.no_grad():
-        check_unmoved(attentions.logits, logits_of(model(images)))
+        check_logits_unchanged(attentions.logits, logits_of(model(images)))
     return attentions
 
 
-def run_and_keep(model: nn.Module, images: Tensor) -> Attentions:
-    """As ``capture_attention``, for those who have made sure that the logits stay: one pass instead of two."""
+def capture_unchecked(model: nn.Module, images: Tensor) -> Attentions:
+    """Return the attention of every layer as ``capture_attention`` does, but without its second pass as a check."""
     attentions = Attentions()
 
     def keep(_: int, attn: Tensor) -> Tensor:
@@ -54,12 +55,12 @@ def run_and_keep(model: nn.Module, images: Tensor) -> Attentions:
 
 
 def run_intercepted(model: nn.Module, images: Tensor, edit: Edit) -> Tensor:
-    """Logits of a model whose attention ``edit`` may read or replace: (B, C, H, W) -> (B, classes).
+    """Return the logits of a model whose attention ``edit`` reads or replaces: (B, C, H, W) -> (B, classes).
 
     Raises:
-        ValueError: As ``capture_attention``, except that nobody knows how far an edit should move the logits.
+        ValueError: As ``capture_attention``, except that the logits are not checked, as an edit may change them.
     """
-    check_visible(model)
+    check_capturable(model)
     check_images(images)
     shapes: list[torch.Size] = []
 
@@ -68,9 +69,9 @@ def run_intercepted(model: nn.Module, images: Tensor, edit: Edit) -> Tensor:
         _check_whole_images(model, images, shapes)
         return edit(layer, attn)
 
-    with InterceptAttention(model, checked) as mode:
+    with InterceptAttention(model, checked):
         logits = logits_of(model(images))
-    if not mode.seen:
+    if not shapes:
         raise ValueError(
             f"{type(model).__name__} called none of torch's attention functions (scaled_dot_product_attention, "
             "multi_head_attention_forward, softmax over (batch, heads, queries, keys)): it has no attention, or "
@@ -80,7 +81,11 @@ def run_intercepted(model: nn.Module, images: Tensor, edit: Edit) -> Tensor:
 
 
 def logits_of(output: Any) -> Tensor:
-    """The tensor of logits in what a model returns; transformers wraps it."""
+    """Return the tensor of logits in the output of a model; transformers wraps it.
+
+    Raises:
+        ValueError: If there is none.
+    """
     logits = getattr(output, "logits", output)
     if not isinstance(logits, Tensor):
         raise ValueError(
@@ -90,8 +95,8 @@ def logits_of(output: Any) -> Tensor:
     return logits
 
 
-def check_visible(model: nn.Module) -> None:
-    """Raise a ValueError if the model is training, or runs code that no mode sees."""
+def check_capturable(model: nn.Module) -> None:
+    """Raise a ValueError if the model is in training mode, or is compiled or scripted, which hides its attention."""
     if model.training:
         raise ValueError("the model is in training mode, in which dropout moves its logits: call model.eval() first")
     for name, module in model.named_modules():
@@ -108,19 +113,19 @@ def check_visible(model: nn.Module) -> None:
 
 
 def check_images(images: Tensor) -> None:
-    """Raise a ValueError if these are not (B, C, H, W)."""
+    """Raise a ValueError if the shape of the images is not (B, C, H, W)."""
     if images.ndim != 4:
         raise ValueError(
             f"images have shape {tuple(images.shape)}: give (batch, channels, rows, columns), one image as images[None]"
         )
 
 
-def check_unmoved(logits: Tensor, plain: Tensor) -> None:
-    """Raise a ValueError if the logits of the intercepted pass are not those of the plain one."""
+def check_logits_unchanged(logits: Tensor, plain: Tensor) -> None:
+    """Raise a ValueError if the logits of the intercepted pass differ from those of the plain one."""
     moved = (logits.detach() - plain).abs().max().item() if plain.numel() else 0.0
     half = torch.finfo(plain.dtype).bits < 32 or torch.is_autocast_enabled(plain.device.type)
     allowed = (0.05 if half else TOLERANCE) * max(1.0, plain.abs().max().item() if plain.numel() else 1.0)
-    if not moved <= allowed:
+    if not moved <= allowed:  # NaN, too
         raise ValueError(
             f"the logits moved by {moved:.2g} (more than {allowed:.2g}) when attention was computed explicitly: the "
             "model is random, or its attention is not what it seems, so its maps would not be of this model"

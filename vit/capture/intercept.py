@@ -1,14 +1,14 @@
-"""Standing between attention weights and the values they mix, in any running model.
+"""Intercepts attention weights before they multiply the values, in any running model.
 
-Fused kernels never hand out their weights, and every library calls them in its own way. Yet all of them pass through a
-few functions of torch, which a ``TorchFunctionMode`` may answer in their place: here they are answered by the explicit
-formula, with the weights in the autograd graph. Our own mechanisms are asked for their ``weights`` instead, as their
-tiles and chunks are no attention of whole images. Nothing is left behind.
+Fused kernels do not return their weights, and every library calls them in its own way. All of them go through a few
+functions of torch, which a ``TorchFunctionMode`` can replace: here by the explicit formula, with the weights in the
+autograd graph. Our own mechanisms compute their ``weights`` instead, as their tiles and chunks are no attention of
+whole images. The model is unchanged afterwards.
 
 Letters in the einops patterns: b batch, n tokens, h heads, d channels per head, s the three of queries, keys, values.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,68 +25,66 @@ Edit = Callable[[int, Tensor], Tensor]
 
 
 class InterceptAttention(TorchFunctionMode):
-    """Within it, attention is computed explicitly, and ``edit`` stands between the weights and the values.
+    """A context in which attention is computed explicitly, and ``edit`` reads or replaces its weights.
 
-    >>> def look_at_all(layer, attn):
+    >>> def uniform(layer, attn):
     ...     return torch.full_like(attn, 1 / attn.shape[-1])
     >>> from vit import VisionTransformer
     >>> model = VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
-    >>> with InterceptAttention(model, look_at_all):
-    ...     logits = model(torch.randn(5, 3, 32, 32))  # of a model that pays no attention
+    >>> with InterceptAttention(model, uniform):
+    ...     logits = model(torch.randn(5, 3, 32, 32))  # every token gets the mean of the values
 
     Args:
-        model: The model that will run.
+        model: The model that runs within the context.
         edit: Called as ``edit(layer, attn)`` for each attention (B, H, N, M), layers counted from 0 in the order of
-            their calls; what it returns multiplies the values.
+            their calls; the weights that it returns multiply the values.
     """
 
     def __init__(self, model: nn.Module, edit: Edit) -> None:
         super().__init__()
         self.model = model
         self.edit = edit
-        self.seen = 0
+        self.num_calls = 0
         self.replaced: list[tuple[Mechanism, Any]] = []
         self.paused = False
 
     def __enter__(self) -> "InterceptAttention":
-        """Answer for the mechanisms of the model, and for torch."""
-        self.replaced = [(mechanism, vars(mechanism).get("forward")) for mechanism in self._mechanisms()]
+        """Replace the forward methods of our mechanisms, and the functions of torch."""
+        mechanisms = [module for module in self.model.modules() if isinstance(module, Mechanism)]
+        self.replaced = [(mechanism, vars(mechanism).get("forward")) for mechanism in mechanisms]
         for mechanism, _ in self.replaced:
             mechanism.forward = partial(self._explicit_forward, mechanism)
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        """Let all be as before."""
+        """Restore them."""
         super().__exit__(*error)
         for mechanism, forward in self.replaced:
             del mechanism.forward
-            if forward is not None:  # of an interception around this one
+            if forward is not None:  # an outer interception
                 mechanism.forward = forward
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Answer attention explicitly, and pass on everything else."""
+        """Compute attention explicitly, and call every other function as it is."""
         explicit = None if self.paused else EXPLICIT.get(func)
         kwargs = kwargs or {}
         return func(*args, **kwargs) if explicit is None else explicit(self, func, *args, **kwargs)
 
-    def _mechanisms(self) -> Iterator[Mechanism]:
-        return (module for module in self.model.modules() if isinstance(module, Mechanism))
-
     def _explicit_forward(self, mechanism: Mechanism, q: Tensor, k: Tensor, v: Tensor, **around: Any) -> Tensor:
-        self.paused = True  # the softmax inside is not to be taken for another layer
+        self.paused = True  # the softmax inside is not another layer
         weights = mechanism.weights(q, k, **{name: around[name] for name in mechanism.weights_take})
         self.paused = False
         return mechanism.mix(self.edited(weights).to(v.dtype), v, **around)
 
     def edited(self, attn: Tensor) -> Tensor:
-        """The weights to be used in place of these: (B, H, N, M) -> (B, H, N, M)."""
-        # Gradients with respect to attention are wanted of frozen models, too.
+        """Return the weights to use in place of these: (B, H, N, M) -> (B, H, N, M)."""
+        # Frozen models, too, need gradients with respect to attention.
         if torch.is_grad_enabled() and not attn.requires_grad:
             attn.requires_grad_()
-        self.seen += 1
-        return self.edit(self.seen - 1, attn)
+        self.num_calls += 1
+        return self.edit(self.num_calls - 1, attn)
 
 
 def _scaled_dot_product(
@@ -134,7 +132,7 @@ def _multi_head(
     average_attn_weights: bool = True,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """What ``nn.MultiheadAttention`` calls: tokens (N, B, D) -> (N, B, D), and weights if they are needed."""
+    """Compute what ``nn.MultiheadAttention`` calls: tokens (N, B, D) -> (N, B, D), and weights if ``need_weights``."""
     if in_proj_weight is None or bias_k is not None or add_zero_attn or others.get("key_padding_mask") is not None:
         raise ValueError(
             "nn.MultiheadAttention with keys of another width, padding, bias_k or add_zero_attn cannot be seen: "

@@ -1,12 +1,13 @@
-"""What happens in a model while one image passes: which modules tokens enter and leave, and where they attend.
+"""Follows the tokens of one image through the modules of a model, to find its layers by the order of events.
 
-Every library names its parts differently, and changes the names. What does not change is the order of things: the
-tokens that enter the first layer, a layer around each attention, a last norm.
+Every library names its parts differently, and changes the names. The order stays the same: the tokens that enter the
+first layer, a layer around each attention, a last norm.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -20,14 +21,14 @@ Change = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Boundary:
-    """A place between modules where tokens can be read and replaced: what enters a module, or what leaves it."""
+    """A place between modules where tokens can be read and replaced: the input or the output of a module."""
 
     module: nn.Module
     side: Literal["input", "output"]
 
     @contextmanager
     def changed(self, change: Change) -> Iterator[None]:
-        """Within it, the tokens there are what ``change`` makes of them."""
+        """Replace the tokens at this place by ``change(tokens)`` within the context."""
 
         def before(
             _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -44,107 +45,123 @@ class Boundary:
             handle = self.module.register_forward_pre_hook(before, with_kwargs=True)
         else:
             handle = self.module.register_forward_hook(after)
-        try:
+        with handle:
             yield
-        finally:
-            handle.remove()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The places of a ViT where its tokens pass.
+
+    Attributes:
+        entry: Where the tokens enter the first layer; None if no module passes them on.
+        layer_names: Names of the layers' modules, such as "blocks.0"; empty if the layers share one module.
+        layers: The input of each layer, which is the residual stream before it.
+        norms: The output of the first norm of each layer.
+        last: The input of the final norm; None if there is none.
+    """
+
+    entry: Boundary | None = None
+    layer_names: list[str] = field(default_factory=list)
+    layers: list[Boundary] = field(default_factory=list)
+    norms: list[Boundary] = field(default_factory=list)
+    last: Boundary | None = None
 
 
 @dataclass
-class Event:
-    """Tokens that entered or left a module while one image passed."""
+class TokenEvent:
+    """Tokens that enter or leave a module."""
 
     path: str
     boundary: Boundary
     shape: torch.Size
-    tokens: Tensor | None  # before the first attention; those of all layers would be much memory
+    tokens: Tensor | None  # before the first attention; those of all layers would take much memory
+
+
+@dataclass
+class AttentionEvent:
+    """An attention of all tokens to all tokens."""
+
+    path: str  # of the innermost module around it
+    layer: int  # its number among all attentions
+    num_tokens: int
+    num_before: int  # token events before it
 
 
 @dataclass
 class Trace:
-    """What happened, in its order."""
+    """The events of one forward pass, in their order."""
 
-    events: list[Event]
-    attention_paths: list[str]  # the innermost module that each layer's attention ran in
-    events_before: list[int]  # how many events there were before each of these
-
-    def note(self, path: str, boundary: Boundary, tokens: Any) -> None:
-        """Remember that tokens passed a boundary."""
-        if isinstance(tokens, Tensor):
-            kept = None if self.attention_paths else tokens
-            self.events.append(Event(path, boundary, tokens.shape, kept))
+    tokens: list[TokenEvent] = field(default_factory=list)
+    attentions: list[AttentionEvent] = field(default_factory=list)
+    num_pooling: int = 0  # attentions of one query
 
 
-def watch(model: nn.Module, image: Tensor) -> tuple[Trace, list[torch.Size], Tensor]:
-    """Pass an image, and note what happens: the trace, the shape of each attention, and the logits."""
-    trace, shapes, active = Trace([], [], []), [], []
+def trace_forward(model: nn.Module, image: Tensor) -> tuple[Trace, Tensor]:
+    """Pass an image (1, C, H, W) through a model and return the events and the logits."""
+    trace, active = Trace(), []
 
-    def note(_: int, attn: Tensor) -> Tensor:
-        shapes.append(attn.shape)
+    def record_attention(layer: int, attn: Tensor) -> Tensor:
         if attn.shape[-2] > 1:
-            trace.attention_paths.append(active[-1])
-            trace.events_before.append(len(trace.events))
+            trace.attentions.append(AttentionEvent(active[-1], layer, attn.shape[-1], len(trace.tokens)))
+        else:
+            trace.num_pooling += 1
         return attn
 
-    def enter(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            active.append(path)
-            tokens = args[0] if args else next(iter(kwargs.values()), None)
-            trace.note(path, Boundary(module, "input"), tokens)
+    def record_tokens(path: str, boundary: Boundary, tokens: Any) -> None:
+        if isinstance(tokens, Tensor):
+            kept = None if trace.attentions else tokens
+            trace.tokens.append(TokenEvent(path, boundary, tokens.shape, kept))
 
-        return hook
+    def enter(path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        active.append(path)
+        record_tokens(path, Boundary(module, "input"), args[0] if args else next(iter(kwargs.values()), None))
 
-    def leave(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            active.pop()
-            tokens = output[0] if isinstance(output, tuple) and output else output
-            trace.note(path, Boundary(module, "output"), tokens)
+    def leave(path: str, module: nn.Module, _: Any, output: Any) -> None:
+        active.pop()
+        tokens = output[0] if isinstance(output, tuple) and output else output
+        record_tokens(path, Boundary(module, "output"), tokens)
 
-        return hook
-
-    handles = []
-    try:
+    with ExitStack() as hooks:
         for path, module in model.named_modules():
-            handles.append(module.register_forward_pre_hook(enter(path), with_kwargs=True))
-            handles.append(module.register_forward_hook(leave(path)))
-        logits = run_intercepted(model, image, note)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return trace, shapes, logits
+            hooks.enter_context(module.register_forward_pre_hook(partial(enter, path), with_kwargs=True))
+            hooks.enter_context(module.register_forward_hook(partial(leave, path)))
+        return trace, run_intercepted(model, image, record_attention)
 
 
-def find_parts(
-    trace: Trace, num_tokens: int
-) -> tuple[Boundary | None, list[str], list[Boundary], list[Boundary], Boundary | None]:
-    """Entry, names of the layers, layers, first norms and final norm, by the order of events."""
-    tokens_pass = [event for event in trace.events if len(event.shape) == 3 and event.shape[-2] == num_tokens]
-    layer_paths = _layer_paths(trace.attention_paths)
-    inside = [[event for event in tokens_pass if _within(event.path, path)] for path in layer_paths]
-    if not layer_paths or not all(inside):
-        return None, [], [], [], None
-    layers = [events[0] for events in inside]
-    norms = [next(event for event in events if event.boundary.side == "output") for events in inside]
-    first = next(i for i, event in enumerate(tokens_pass) if event is layers[0])
-    before = tokens_pass[:first] + ([layers[0]] if layers[0].path == layer_paths[0] else [])
-    entry = next((e for e in reversed(before) if torch.equal(e.tokens, layers[0].tokens)), None)
-    end = max(i for i, event in enumerate(tokens_pass) if _within(event.path, layer_paths[-1]))
-    after = (event for event in tokens_pass[end + 1 :] if event.boundary.side == "input")
-    last = next(after, None)
-    boundaries = [event.boundary for event in layers], [event.boundary for event in norms]
-    return entry and entry.boundary, layer_paths, *boundaries, last and last.boundary
+def find_parts(trace: Trace, num_tokens: int) -> Parts:
+    """Find the parts of a model by the order of events; there are none if its layers share one module."""
+    events = [event for event in trace.tokens if len(event.shape) == 3 and event.shape[-2] == num_tokens]
+    layer_names = _layer_names(trace)
+    inside = [[event for event in events if _within(event.path, name)] for name in layer_names]
+    if not layer_names or not all(inside):
+        return Parts()
+    layers = [of_layer[0] for of_layer in inside]
+    norms = [next(event for event in of_layer if event.boundary.side == "output") for of_layer in inside]
+    first = next(i for i, event in enumerate(events) if event is layers[0])
+    before = events[:first] + ([layers[0]] if layers[0].path == layer_names[0] else [])
+    entry = next((event for event in reversed(before) if torch.equal(event.tokens, layers[0].tokens)), None)
+    end = max(i for i, event in enumerate(events) if _within(event.path, layer_names[-1]))
+    last = next((event for event in events[end + 1 :] if event.boundary.side == "input"), None)
+    return Parts(
+        entry and entry.boundary,
+        layer_names,
+        [event.boundary for event in layers],
+        [event.boundary for event in norms],
+        last and last.boundary,
+    )
 
 
-def check_in_a_row(trace: Trace, model: str) -> None:
-    """Raise a ValueError if attentions stand side by side, whose maps do not multiply as those of layers do."""
-    layer_paths = _layer_paths(trace.attention_paths)
-    parallel = len(set(layer_paths)) < len(layer_paths)
+def check_sequential(trace: Trace, model: str) -> None:
+    """Raise a ValueError if a layer has attentions side by side, whose maps do not multiply as those of layers do."""
+    names = _layer_names(trace)
+    parallel = len(set(names)) < len(names)
     # As in differential attention, where no tokens pass from one to the other. (A model without modules shows none.)
     within_one = any(
-        path and path == next_path and not any(len(event.shape) == 3 for event in trace.events[start:stop])
-        for (path, next_path), (start, stop) in zip(
-            pairwise(trace.attention_paths), pairwise(trace.events_before), strict=True
-        )
+        attention.path
+        and attention.path == following.path
+        and not any(len(event.shape) == 3 for event in trace.tokens[attention.num_before : following.num_before])
+        for attention, following in pairwise(trace.attentions)
     )
     if parallel or within_one:
         raise ValueError(
@@ -154,14 +171,10 @@ def check_in_a_row(trace: Trace, model: str) -> None:
         )
 
 
-def _layer_paths(attention_paths: list[str]) -> list[str]:
-    """Paths of the layers: what the paths of their attentions have in common, and the first name that differs.
-
-    >>> _layer_paths(["vit.layers.0.attention", "vit.layers.1.attention"])
-    ['vit.layers.0', 'vit.layers.1']
-    """
-    split = [path.split(".") for path in attention_paths]
-    if len(set(attention_paths)) < len(attention_paths):
+def _layer_names(trace: Trace) -> list[str]:
+    """Return the common start of the paths of all attentions with the first name that differs: "vit.layers.0"."""
+    split = [attention.path.split(".") for attention in trace.attentions]
+    if len({attention.path for attention in trace.attentions}) < len(split):
         return []  # one module for all layers
     for depth, names in enumerate(zip(*split, strict=False)):
         if len(set(names)) > 1 or (len(split) == 1 and names[0][-1:].isdigit()):

@@ -1,13 +1,12 @@
-"""Augmentation of whole batches on the training device, with a choice of its own for each image.
+"""Augmentation of whole batches on the training device, with random choices per image.
 
-torchvision's transforms draw one choice per call: a batch would be shifted as one, and image by image they are
+torchvision's transforms draw one choice per call: a whole batch would be shifted alike, and one call per image is
 slower. Images per second on 2 CPU cores (AMD EPYC, 2026-11-22, benchmarks/pipeline.py): crop and flip 210,000 here,
-13,100 on tensors and 7,200 on PIL images by two workers there; with RandAugment 53,200, 5,000 and 3,900. So what
-changes pixels is written by hand, and mixing two images, where one choice per batch is the published recipe, is
-torchvision's.
+with torchvision and two workers 13,100 on tensors and 7,200 on PIL images; with RandAugment 53,200, 5,000 and 3,900.
+Mixup and cutmix are torchvision's, since the published recipes draw one choice per batch.
 
-Random choices are drawn from torch's global CPU generator, whatever the device of the images; the loaders
-seed it. Letters in the einops patterns: b batch, c channels, h w rows and columns.
+Random choices are drawn from torch's global CPU generator, on whatever device the images are; the loaders seed it.
+Letters in the einops patterns: b batch, c channels, h w rows and columns.
 """
 
 import math
@@ -19,23 +18,23 @@ from einops import rearrange, repeat
 from torch import Tensor
 from torchvision.transforms import v2
 
-from vit.data.operations import in_pieces
-from vit.data.policies import RandAugment, TrivialAugment
-from vit.data.transfer import without_waiting
+from vit.data.operations import split_for_cache
+from vit.data.policies import RANDAUGMENT, TRIVIALAUGMENT, BatchPolicy
+from vit.data.transfer import copy_async
 
 
 class Augment:
-    """The whole chain: crop and flip, a colour-and-shape policy, erasing, then mixing of images and labels.
+    """The augmentation of training batches: crop and flip, a policy, erasing, then mixup or cutmix.
 
     Args:
-        num_classes: Classes, for the soft targets of mixing.
-        crop_padding: Pixels by which an image is shifted at most, its border filled by reflection.
+        num_classes: Number of classes, for the soft targets of mixup and cutmix.
+        crop_padding: Largest shift of an image in pixels; its border is filled by reflection.
         flip: Whether an image is mirrored left to right with probability 1/2.
         policy: "randaugment" (two operations of magnitude 9), "trivialaugment" (one of any magnitude) or "none".
         erasing: Probability that a rectangle of an image is erased.
-        mixup: Parameter of the Beta distribution of mixup; 0 leaves it out.
-        cutmix: Parameter of the Beta distribution of cutmix; 0 leaves it out. With both, a batch gets one of them.
-        mixing: Asked before each batch whether it is to be mixed, as mixing may end before the training does.
+        mixup: Alpha of mixup's Beta distribution; 0 for no mixup.
+        cutmix: Alpha of cutmix's Beta distribution; 0 for no cutmix. With both, each batch gets one of them.
+        mixing: Called before each batch; whether the batch is mixed.
     """
 
     def __init__(
@@ -52,7 +51,11 @@ class Augment:
     ) -> None:
         self.crop_padding = crop_padding
         self.flip = flip
-        self.policy = {"none": None, "randaugment": RandAugment(), "trivialaugment": TrivialAugment()}[policy]
+        self.policy = {
+            "none": None,
+            "randaugment": BatchPolicy(RANDAUGMENT, num_ops=2, magnitude=9),
+            "trivialaugment": BatchPolicy(TRIVIALAUGMENT, num_ops=1, magnitude=None),
+        }[policy]
         self.erasing = erasing
         self.mixing = mixing
         self.mixes: list[v2.Transform] = []
@@ -62,7 +65,7 @@ class Augment:
             self.mixes.append(v2.CutMix(alpha=float(cutmix), num_classes=num_classes))
 
     def change(self, images: Tensor) -> Tensor:
-        """Crop and flip, policy and erasing, of each image by itself: (B, C, H, W) -> (B, C, H, W), both uint8."""
+        """Crop, flip, apply the policy and erase, each image by itself: uint8 (B, C, H, W) -> uint8 (B, C, H, W)."""
         if self.crop_padding or self.flip:
             images = crop_and_flip(images, self.crop_padding, self.flip)
         if self.policy is not None:
@@ -72,7 +75,7 @@ class Augment:
         return images
 
     def mix(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Mix the images of a batch, if it is to be mixed: then both are float, and labels (B,) -> (B, classes)."""
+        """Mix images and labels, if ``mixing()``: uint8 (B, C, H, W), (B,) -> float (B, C, H, W), (B, classes)."""
         if self.mixes and self.mixing():
             mix = self.mixes[int(torch.randint(len(self.mixes), ()))]
             images, labels = mix(images.float() / 255, labels)
@@ -80,12 +83,12 @@ class Augment:
 
 
 def crop_and_flip(images: Tensor, padding: int, flip: bool) -> Tensor:
-    """Shift each image by up to ``padding`` pixels over its reflected border, and mirror half of them.
+    """Shift each image by up to ``padding`` pixels over its reflected border, and mirror it with probability 1/2.
 
-    A gather does both: (B, C, H, W) -> (B, C, H, W).
+    One gather does both: (B, C, H, W) -> (B, C, H, W).
 
     Raises:
-        ValueError: If the reflection would be wider than the image.
+        ValueError: If ``padding`` is not smaller than the image.
     """
     b, _, h, w = images.shape
     if padding >= min(h, w):
@@ -94,33 +97,33 @@ def crop_and_flip(images: Tensor, padding: int, flip: bool) -> Tensor:
     columns = torch.arange(w) + torch.randint(-padding, padding + 1, (b, 1))
     if flip:
         columns = torch.where(torch.rand(b, 1) < 0.5, columns.flip(1), columns)
-    rows, columns = (without_waiting(_reflect(*each), images.device) for each in ((rows, h), (columns, w)))
-    return torch.cat([_fetch(*piece) for piece in in_pieces(images, rows, columns)])
+    rows, columns = (copy_async(_reflect(*each), images.device) for each in ((rows, h), (columns, w)))
+    return torch.cat([_gather(*chunk) for chunk in split_for_cache(images, rows, columns)])
 
 
-def _fetch(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def _gather(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     _, c, h, w = images.shape
-    places = rearrange(rows * w, "b h -> b h 1") + rearrange(columns, "b w -> b 1 w")
-    # gather takes one index for all channels without copying it: six times as fast as indexing by a tensor for each.
-    places = repeat(places, "b h w -> b c (h w)", c=c)
-    moved = rearrange(images, "b c h w -> b c (h w)").gather(2, places)
-    return rearrange(moved, "b c (h w) -> b c h w", h=h)
+    indices = rearrange(rows * w, "b h -> b h 1") + rearrange(columns, "b w -> b 1 w")
+    # gather shares an expanded index between channels without a copy: six times as fast as indexing by tensors.
+    indices = repeat(indices, "b h w -> b c (h w)", c=c)
+    gathered = rearrange(images, "b c h w -> b c (h w)").gather(2, indices)
+    return rearrange(gathered, "b c (h w) -> b c h w", h=h)
 
 
-def _reflect(places: Tensor, length: int) -> Tensor:
-    """Fold places outside [0, length) back inside, as a mirror at the border pixels does.
+def _reflect(indices: Tensor, length: int) -> Tensor:
+    """Reflect indices outside [0, length) at the border pixels.
 
     >>> _reflect(torch.arange(-2, 6), 4)
     tensor([2, 1, 0, 1, 2, 3, 2, 1])
     """
-    places = places.abs()
-    return torch.where(places >= length, 2 * (length - 1) - places, places)
+    indices = indices.abs()
+    return torch.where(indices >= length, 2 * (length - 1) - indices, indices)
 
 
 def erase(images: Tensor, probability: float, area: tuple[float, float] = (0.02, 0.33)) -> Tensor:
-    """Set a random rectangle of some images to zero (Zhong et al. 2020): (B, C, H, W) -> (B, C, H, W).
+    """Set a random rectangle of each image to zero with a probability (Zhong et al. 2020), (B, C, H, W) -> the same.
 
-    The rectangle covers a share of the image within ``area``, with an aspect ratio from 0.3 to 1 / 0.3.
+    The rectangle covers a share of the image within ``area``; its aspect ratio is from 0.3 to 1 / 0.3.
     """
     b, _, h, w = images.shape
     share = torch.empty(b).uniform_(*area) * h * w
@@ -130,7 +133,7 @@ def erase(images: Tensor, probability: float, area: tuple[float, float] = (0.02,
     for length, extent in ((h, (share * aspect).sqrt()), (w, (share / aspect).sqrt())):
         extent = extent.round().clamp(max=length) * chosen
         start = (torch.rand(b) * (length - extent + 1)).floor()
-        place = torch.arange(length)
-        inside.append((place >= start[:, None]) & (place < (start + extent)[:, None]))
+        index = torch.arange(length)
+        inside.append((index >= start[:, None]) & (index < (start + extent)[:, None]))
     rectangle = rearrange(inside[0], "b h -> b 1 h 1") & rearrange(inside[1], "b w -> b 1 1 w")
-    return images.masked_fill(without_waiting(rectangle, images.device), 0)
+    return images.masked_fill(copy_async(rectangle, images.device), 0)

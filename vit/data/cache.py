@@ -1,4 +1,4 @@
-"""A set of image files, decoded once into a uint8 array and kept on disk for the next run."""
+"""A cache of decoded image files: one uint8 array per data set, kept on disk for the next run."""
 
 import hashlib
 import os
@@ -14,25 +14,26 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from vit.atomic import replacing
 from vit.data.files import ImageFiles, collate_readable
 
 DECODE_BATCH = 256
-# Part of each name: raise it when images are decoded to other pixels than before.
-DECODER = 1
+# Part of the fingerprint: raise it when decoding gives other pixels than before.
+DECODER_VERSION = 1
 UNUSED_DAYS = 30
 
 
 def cache_folder() -> Path:
-    """Where decoded sets are kept: ``$XDG_CACHE_HOME/vit``, or ``~/.cache/vit``."""
+    """Return the folder of the cache: ``$XDG_CACHE_HOME/vit``, or ``~/.cache/vit``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vit"
 
 
 def load_decoded(files: ImageFiles, num_workers: int) -> Tensor:
-    """All images of a set, uint8 (N, C, H, W), in the order of the files; decoded on the first call only.
+    """Return all images, uint8 (N, C, H, W), in the order of the files; only the first call decodes them.
 
-    The cached array is found by the name, size and time of change of every file and by the image size, so that
-    a changed set is decoded anew; it carries a checksum, so that a damaged one is too. An array that no run has read
-    for 30 days is deleted when another is written.
+    The cached array is found by the name, size and modification time of every file and by the image size: a changed
+    data set is decoded again. So is a damaged array, found by its checksum. Writing an array deletes those that no run
+    has read for 30 days.
 
     Raises:
         ValueError: If an image cannot be read; the message names its file.
@@ -46,8 +47,8 @@ def load_decoded(files: ImageFiles, num_workers: int) -> Tensor:
 
 
 def fingerprint(files: ImageFiles) -> str:
-    """A name for the decoded set that changes with any of its files."""
-    digest = hashlib.sha256(repr((DECODER, files.image_size, files.in_channels)).encode())
+    """Return the name of the cached array, which changes with any of the files."""
+    digest = hashlib.sha256(repr((DECODER_VERSION, files.image_size, files.in_channels)).encode())
     for path in files.paths:
         status = path.stat()
         digest.update(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
@@ -61,7 +62,7 @@ def _decode_all(files: ImageFiles, num_workers: int) -> Tensor:
         batch_size=DECODE_BATCH,
         num_workers=num_workers,
         collate_fn=collate_readable,
-        generator=torch.Generator(),  # of its own, or a first run would draw other numbers than a cached one
+        generator=torch.Generator(),  # or DataLoader would draw from the global generator, in the first run only
     )
     for decoded in track(loader, description=f"Decoding {len(files):,} images"):
         decoded.raise_unreadable()
@@ -77,33 +78,29 @@ def _read(path: Path) -> Tensor | None:
     try:
         with safe_open(path, framework="pt") as file:
             images, checksum = file.get_tensor("images"), (file.metadata() or {}).get("crc32")
-    except (FileNotFoundError, SafetensorError, OSError):
+    except (SafetensorError, OSError):
         return None
     if _checksum(images) != checksum:
         return None
     with suppress(OSError):
-        path.touch()  # it was used today
+        path.touch()  # for _delete_unused
     return images
 
 
-def _delete_unused(folder: Path) -> None:
-    """Arrays that nobody has read for long, and halves of arrays that were never finished."""
-    for path in [*folder.glob("*.safetensors"), *folder.glob("*.tmp")]:
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > UNUSED_DAYS * 24 * 3600:
-                path.unlink()
-
-
 def _write(path: Path, images: Tensor) -> None:
-    unfinished = path.with_suffix(f".{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"images": images}, unfinished, metadata={"crc32": _checksum(images)})
-        unfinished.replace(path)
+        with replacing(path) as unfinished:
+            save_file({"images": images}, unfinished, metadata={"crc32": _checksum(images)})
         _delete_unused(path.parent)
     except (OSError, SafetensorError) as error:
-        # The run can go on without the cache; only the next one will have to decode again.
+        # The run continues without the cache; the next one decodes again.
         print(f"could not keep the decoded images in {path.parent}: {error}")
-    finally:
+
+
+def _delete_unused(folder: Path) -> None:
+    """Delete arrays that no run has read for 30 days, and unfinished files of that age."""
+    for path in folder.iterdir():
         with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+            unused = time.time() - path.stat().st_mtime > UNUSED_DAYS * 24 * 3600
+            if unused and path.suffix in (".safetensors", ".unfinished", ".tmp"):  # .tmp: of earlier versions
+                path.unlink()

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, downloaded by torchvision and checked against its checksums."""
+"""CIFAR-10 and CIFAR-100, downloaded and verified by torchvision."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ class CIFAR10(ImageDataModule):
     """60,000 colour images of 32x32 pixels in 10 classes, 10,000 of them for test (Krizhevsky 2009).
 
     Args:
-        root: Folder of the data; what is missing there is downloaded.
+        root: Folder of the archive, which is downloaded if it is missing.
         kwargs: Batches, splits and augmentation, as for every data module.
     """
 
@@ -34,10 +34,10 @@ class CIFAR10(ImageDataModule):
         self.root = Path(root)
 
     def prepare_data(self) -> None:
-        """Download what is missing, in one process per machine.
+        """Download and extract the archive if it is missing; Lightning calls this in one process per machine.
 
         Raises:
-            ValueError: If the archive is damaged, or there is neither archive nor network.
+            ValueError: If the archive is damaged, or missing and the download fails.
         """
         archive = self.root / self.source.filename
         extracted = self.root / self.source.base_folder
@@ -57,7 +57,7 @@ class CIFAR10(ImageDataModule):
             ) from None
 
     def load_sets(self) -> dict[Stage, ImageSet]:
-        """The training and test images of the archive."""
+        """Return the training and test images of the archive."""
         sets = {}
         for stage, train in (("train", True), ("test", False)):
             dataset = self.source(self.root, train=train)
@@ -67,12 +67,7 @@ class CIFAR10(ImageDataModule):
 
 
 class CIFAR100(CIFAR10):
-    """60,000 colour images of 32x32 pixels in 100 classes, 10,000 of them for test (Krizhevsky 2009).
-
-    Args:
-        root: Folder of the data; what is missing there is downloaded.
-        kwargs: Batches, splits and augmentation, as for every data module.
-    """
+    """60,000 colour images of 32x32 pixels in 100 classes, 10,000 of them for test (Krizhevsky 2009)."""
 
     source = datasets.CIFAR100
     num_classes = 100
@@ -92,6 +87,3 @@ class CIFAR100(CIFAR10):
     # fmt: on
     mean = [0.5071, 0.4865, 0.4409]
     std = [0.2673, 0.2564, 0.2762]
-
-    def __init__(self, root: str = "data", **kwargs: Any) -> None:
-        super().__init__(root=root, **kwargs)

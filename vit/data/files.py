@@ -1,4 +1,4 @@
-"""Image files on disk: finding, labelling and decoding them."""
+"""Image files: search, decoding, and batches of decoded images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import Dataset
 
-# What Pillow raises for a file that is no image or is damaged.
+# The errors of Pillow for a damaged file and for a file that is not an image.
 UNREADABLE = (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
 def find_files(root: Path) -> list[Path]:
-    """All files below a folder but hidden ones, in order of their names."""
+    """Return all files below a folder except hidden ones, sorted by path."""
     return sorted(
         path
         for path in root.rglob("*")
@@ -26,19 +26,19 @@ def find_files(root: Path) -> list[Path]:
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Turn an image as its camera was held."""
+    """Rotate and mirror an image as its EXIF orientation requires."""
     image.load()
     image.getexif()
-    # What was parsed is enough to turn the image; the raw block may be malformed, and would be parsed again.
+    # exif_transpose would parse the raw block again, and fail if it is malformed; the parsed tags are enough.
     image.info.pop("exif", None)
     return ImageOps.exif_transpose(image)
 
 
 def decode(path: Path, image_size: tuple[int, int] | None, in_channels: int) -> Tensor:
-    """Read an image as uint8 (C, H, W), upright, scaled and centre-cropped to (rows, columns) if it differs.
+    """Read an image as uint8 (C, H, W), upright, scaled and centre-cropped to ``image_size`` (rows, columns) if given.
 
     Raises:
-        ValueError: If the file is no image or is damaged; the message names it.
+        ValueError: If the file is damaged or not an image; the message names it.
     """
     try:
         with Image.open(path) as file:
@@ -53,7 +53,7 @@ def decode(path: Path, image_size: tuple[int, int] | None, in_channels: int) -> 
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
-    """Bring what Pillow would clip or warn about to eight bits: 16-bit grey, and palettes with transparency."""
+    """Convert the modes that Pillow would clip or warn about: 16-bit grey, and palettes with transparency."""
     if image.mode.startswith("I"):
         return Image.fromarray((np.asarray(image) // 257).clip(0, 255).astype(np.uint8))
     if image.mode == "P" and "transparency" in image.info:
@@ -62,12 +62,12 @@ def _eight_bit(image: Image.Image) -> Image.Image:
 
 
 class ImageFiles(Dataset):
-    """Image files with labels, decoded one by one.
+    """Image files with labels, decoded on access.
 
     Args:
         paths: The files.
-        labels: Class number of each file.
-        image_size: Rows and columns that every image is brought to.
+        labels: Class index of each file.
+        image_size: Rows and columns that every image is scaled and cropped to.
         in_channels: 3 to decode as colour, 1 as grey.
     """
 
@@ -80,23 +80,23 @@ class ImageFiles(Dataset):
         self.in_channels = in_channels
 
     def __len__(self) -> int:
-        """Number of files."""
+        """Return the number of files."""
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[Tensor | str, int, int]:
-        """Image (C, H, W), or why it cannot be read; its label; its index. Index -1 is a blank that fills a batch."""
+        """Return an image (C, H, W) or its error message, its label and its index; for index -1 a blank (padding)."""
         if index < 0:
             return torch.zeros(self.in_channels, *self.image_size, dtype=torch.uint8), -1, -1
         try:
             return decode(self.paths[index], self.image_size, self.in_channels), self.labels[index], int(index)
         except ValueError as error:
-            # Returned and not raised: a worker process would wrap it in its traceback.
+            # Returned instead of raised, since a worker process would wrap the error in its traceback.
             return str(error), self.labels[index], int(index)
 
 
 @dataclass
 class DecodedBatch:
-    """Images of a batch that could be read, and a message for each that could not."""
+    """The readable images of a batch, and an error message for each unreadable file."""
 
     images: Tensor
     labels: Tensor
@@ -104,18 +104,18 @@ class DecodedBatch:
     unreadable: list[str]
 
     def raise_unreadable(self) -> None:
-        """Raise a ValueError that names the files which could not be read, if there are any."""
+        """Raise a ValueError that names the first unreadable file and counts the others, if there are any."""
         if self.unreadable:
             more = f" (and {len(self.unreadable) - 1} more)" if len(self.unreadable) > 1 else ""
             raise ValueError(f"{self.unreadable[0]}{more}: replace or delete the file")
 
     def pin_memory(self) -> "DecodedBatch":
-        """Copy to page-locked memory, from where a GPU reads without waiting."""
+        """Copy images and labels to pinned memory, for asynchronous copies to a GPU; DataLoader calls this."""
         return DecodedBatch(self.images.pin_memory(), self.labels.pin_memory(), self.indices, self.unreadable)
 
 
 def collate_readable(items: list[tuple[Tensor | str, int, int]]) -> DecodedBatch:
-    """Stack the images that could be read, and list the messages of the others."""
+    """Stack the readable images of a batch, and list the messages of the others."""
     readable = [item for item in items if not isinstance(item[0], str)]
     images, labels, indices = zip(*readable, strict=True) if readable else ((), (), ())
     return DecodedBatch(

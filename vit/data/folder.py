@@ -1,4 +1,4 @@
-"""Any tree of image files: class folders for training, or unsorted images to predict."""
+"""Trees of image files: class folders for training, or unsorted images for prediction."""
 
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader
 
 from vit.data.files import IMAGE_SUFFIXES, UNREADABLE, ImageFiles, collate_readable, find_files, upright
 from vit.data.module import ImageDataModule, ImageSet, Stage
-from vit.data.split import SPLIT_SEED, stratified_split
+from vit.data.split import stratified_split
 
-# What splits are also called, and what they are called here.
+# Usual folder names of the splits, and the split of each.
 SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation"), "val"),
@@ -22,16 +22,16 @@ GREY_MODES = {"1", "L", "I", "I;16", "F", "LA"}
 
 
 class ImageFolder(ImageDataModule):
-    """Images sorted into one folder per class.
+    """Images in one folder per class.
 
-    Either ``root/train/CLASS/...`` with ``root/val/CLASS/...`` or ``root/test/CLASS/...`` or both, or one tree
-    ``root/CLASS/...`` that is split. A missing validation set is held out of the training images.
+    The layout is ``root/train/CLASS/...`` beside ``root/val/CLASS/...``, ``root/test/CLASS/...`` or both, or a single
+    tree ``root/CLASS/...``, which is split. Missing validation images are held out of the training images.
 
     Args:
         root: The folder.
-        image_size: Rows and columns that every image is scaled and cropped to, or one number for both; None takes
-            the size of the first image.
-        test_fraction: Share of the images held out for test where there is only one tree.
+        image_size: Rows and columns that every image is scaled and cropped to, or one number for both; None for the
+            size of the first image.
+        test_fraction: Share of the images of each class held out for test, if there is a single tree.
         kwargs: Batches, splits and augmentation, as for every data module.
 
     Raises:
@@ -52,27 +52,27 @@ class ImageFolder(ImageDataModule):
         if image_size is not None:
             size = (image_size, image_size) if isinstance(image_size, int) else image_size
         self.image_size = size
-        # The statistics of ImageNet, for colour and as their mean for grey: those of a set itself would differ
-        # between its splits, and gain nothing that the first linear map does not learn.
+        # The statistics of ImageNet, and their means for grey: the first linear layer can learn any other scale, and
+        # the statistics of the images themselves would differ between the splits.
         self.mean = [0.485, 0.456, 0.406] if self.in_channels == 3 else [0.449]
         self.std = [0.229, 0.224, 0.225] if self.in_channels == 3 else [0.226]
 
     @property
     def has_validation(self) -> bool:
-        """Whether there is a folder of validation images, or they will be held out."""
+        """Whether there is a folder of validation images, or some are held out."""
         return "val" in self.files or super().has_validation
 
     def prepare_data(self) -> None:
-        """Where several processes train, decode in one of them; the others find what it keeps."""
+        """Decode in one process if several train; the others read its cache."""
         if self.trainer is not None and self.trainer.world_size > 1:
             self.load_sets()
 
     def load_sets(self) -> dict[Stage, ImageSet]:
-        """The splits that have a folder; one tree is split into training and test images."""
+        """Return the splits that have a folder; a single tree is split into training and test images."""
         total = sum(len(paths) for split in self.files.values() for paths in split.values())
         sets = {stage: self._image_set(split, total) for stage, split in self.files.items()}
         if set(sets) == {"train"} and self.test_fraction != 0:
-            train, test = stratified_split(sets["train"].labels, self.test_fraction, SPLIT_SEED)
+            train, test = stratified_split(sets["train"].labels, self.test_fraction)
             if len(test) == 0:
                 raise ValueError(
                     f"test_fraction ({self.test_fraction}) of {len(train)} images holds out none: make it larger, or 0"
@@ -83,11 +83,11 @@ class ImageFolder(ImageDataModule):
     def _image_set(self, split: dict[str, list[Path]], total: int) -> ImageSet:
         paths = [path for name in self.class_names for path in split[name]]
         labels = [label for label, name in enumerate(self.class_names) for _ in split[name]]
-        return self.decode_if_it_fits(ImageFiles(paths, labels, self.image_size, self.in_channels), total)
+        return self.decode_or_stream(ImageFiles(paths, labels, self.image_size, self.in_channels), total)
 
 
 def _class_folders(root: Path) -> dict[Stage, dict[str, list[Path]]]:
-    """The files of each class of each split; a lone tree counts as "train"."""
+    """Return the files of each class of each split; a single tree is "train"."""
     if not root.is_dir():
         raise ValueError(f"no folder {root}: name the data by --data.root, or try --data Digits, which needs none")
     stages: tuple[Stage, ...] = ("train", "val", "test")
@@ -134,19 +134,19 @@ def _size_and_channels(path: Path) -> tuple[tuple[int, int], int]:
 
 
 class UnsortedImages(ImageDataModule):
-    """Image files without labels, to predict; what they are brought to comes from the trained model.
+    """Image files without labels, for prediction; all arguments but ``root`` come from the trained model.
 
     Args:
         root: A folder of image files, nested or flat, or one file.
-        image_size: Rows and columns that the model takes.
-        in_channels: 3 for colour, 1 for grey.
-        class_names: The classes that the model tells apart.
-        mean: Mean of each channel that the model was trained with, in [0, 1].
-        std: Deviation of each channel that the model was trained with, in [0, 1].
+        image_size: Rows and columns of the model's input.
+        in_channels: Channels of the model's input: 3 for colour, 1 for grey.
+        class_names: Names of the classes, in the order of the logits.
+        mean: Mean of each channel in the model's training, in [0, 1].
+        std: Standard deviation of each channel in the model's training, in [0, 1].
         kwargs: Batches, as for every data module.
 
     Raises:
-        ValueError: If there is no file.
+        ValueError: If there are no files.
     """
 
     def __init__(
@@ -175,10 +175,10 @@ class UnsortedImages(ImageDataModule):
         self.files = ImageFiles(paths, [0] * len(paths), image_size, in_channels)
 
     def setup(self, stage: str) -> None:
-        """Nothing to prepare: files are decoded as they are needed."""
+        """Do nothing: files are decoded on access."""
 
     def predict_dataloader(self) -> DataLoader:
-        """Batches of (images, their files, messages about the files that cannot be read)."""
+        """Return batches of (images, their paths, error messages of unreadable files)."""
         return DataLoader(
             self.files,
             batch_size=self.batch_size,

@@ -1,14 +1,14 @@
-"""What RandAugment and TrivialAugment do to images, on whole batches: an operation and a strength for each image.
+"""The operations of RandAugment and TrivialAugment on whole batches, with an operation and a strength for each image.
 
-The operations are torchvision's, whose transforms apply one of them to a whole batch. Here there are three kinds, and
-each takes all images with an operation of its kind at once, however many operations and strengths those are:
+torchvision's transforms apply one operation to a whole batch. Here all operations of a kind are computed at once,
+whatever their number. There are three kinds, beside the identity:
 
-- a move fetches every pixel from another place, which is an affine map of its own;
-- a table gives every grey level another one: 256 results for an image and channel, not one for each of its pixels;
-- a blend moves every pixel away from the same one of another picture.
+- an affine transform (shear, translation, rotation) gathers each pixel from another place;
+- a lookup table maps each grey level to another: 256 results per image and channel, however large the image;
+- a blend mixes or extrapolates between each image and another picture made of it.
 
-A kind gets its images in the order of its operations, with how many there are ``of_each``, and their strengths.
-Letters in the einops patterns: b batch, c channels, h w rows and columns.
+The function of a kind takes its images sorted by operation, the number of images of each operation (``counts``), and
+the strength of each image. Letters in the einops patterns: b batch, c channels, h w rows and columns.
 """
 
 from collections.abc import Iterator
@@ -19,88 +19,88 @@ from einops import rearrange, repeat
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
-from vit.data.transfer import without_waiting
+from vit.data.transfer import copy_async
 
-PIECE = 2**17  # pixels
+CHUNK_PIXELS = 2**17
 
 
-def operate(images: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
-    """Apply to each image an operation of its own, (B, C, H, W) -> (B, C, H, W).
+def apply_operations(images: Tensor, operations: Tensor, strengths: Tensor) -> Tensor:
+    """Apply an operation to each image: (B, C, H, W) -> (B, C, H, W).
 
     Args:
         images: uint8, with one or three channels.
-        numbers: For each image the place of its operation in ``OPERATIONS``, (B,), on the CPU.
-        strength: For each image, (B,), on the CPU. Tangents for a shear, shares of the image for a translation,
-            degrees for a rotation, the factor less one for brightness, color, contrast and sharpness, bits for
-            posterize, and for solarize the share of the levels that is inverted; of no meaning for the others.
+        operations: Index in ``OPERATIONS`` of the operation of each image, (B,), on the CPU.
+        strengths: Strength of the operation of each image, (B,), on the CPU: the tangent of the angle for a shear, the
+            share of the image for a translation, degrees for a rotation, the factor minus one for brightness, color,
+            contrast and sharpness, bits for posterize, the share of inverted levels for solarize; else ignored.
     """
-    numbers, order = numbers.sort()
-    images, strength = images.index_select(0, without_waiting(order, images.device)), strength[order]
-    per_kind = numbers.bincount(minlength=len(OPERATIONS)).split([len(names) for names in KINDS.values()])
-    totals = [int(of_each.sum()) for of_each in per_kind]
-    parts = zip(KINDS, per_kind, images.split(totals), strength.split(totals), strict=True)
-    changed = [kind(some, of_each.tolist(), amounts) for kind, of_each, some, amounts in parts]
-    return torch.cat(changed).index_select(0, without_waiting(order.argsort(), images.device))
+    operations, order = operations.sort()
+    images, strengths = images.index_select(0, copy_async(order, images.device)), strengths[order]
+    per_kind = operations.bincount(minlength=len(OPERATIONS)).split([len(names) for names in KINDS.values()])
+    totals = [int(counts.sum()) for counts in per_kind]
+    parts = zip(KINDS, per_kind, images.split(totals), strengths.split(totals), strict=True)
+    changed = [kind(part, counts.tolist(), strength) for kind, counts, part, strength in parts]
+    return torch.cat(changed).index_select(0, copy_async(order.argsort(), images.device))
 
 
-def move(images: Tensor, of_each: list[int], strength: Tensor) -> Tensor:
-    """Fetch each pixel from the nearest one to an affine map of its place; black comes in from outside."""
+def transform_affine(images: Tensor, counts: list[int], strengths: Tensor) -> Tensor:
+    """Shear, translate and rotate images: gather the pixel nearest to each source position, black outside."""
     _, c, h, w = images.shape
-    # A row for each move, zero but for the images that it is drawn for.
-    amounts = rearrange(torch.block_diag(*strength.split(of_each)), "move b -> move b 1 1")
-    shear_x, shear_y, translate_x, translate_y, rotate = without_waiting(amounts, images.device)
+    # One row per affine operation, zero except for the images of this operation.
+    per_operation = rearrange(torch.block_diag(*strengths.split(counts)), "operation b -> operation b 1 1")
+    shear_x, shear_y, translate_x, translate_y, rotate = copy_async(per_operation, images.device)
     cos, sin = rotate.deg2rad().cos(), rotate.deg2rad().sin()
-    # In pixels from the centre. Sheared about the left or upper border, and shifted by whole pixels, as in AutoAugment.
+    # Pixels from the centre. As in AutoAugment, shears keep the upper or left border, translations are whole pixels.
     x = torch.arange(w, device=images.device) - (w - 1) / 2
     y = rearrange(torch.arange(h, device=images.device) - (h - 1) / 2, "h -> h 1")
     from_x = (cos * x + (shear_x - sin) * y).add_(shear_x * h / 2 - (translate_x * w).trunc())
     from_y = ((shear_y + sin) * x + cos * y).add_(shear_y * w / 2 - (translate_y * h).trunc())
-    # A border of one black pixel stands for all that lies outside.
+    # One pixel of black padding represents everything outside.
     columns = from_x.add_((w - 1) / 2).round_().clamp_(-1, w)
     rows = from_y.add_((h - 1) / 2).round_().clamp_(-1, h)
-    places = columns.long().add_(rows.long(), alpha=w + 2).add_(w + 3)
-    places = repeat(places, "b h w -> b c (h w)", c=c)
-    moved = rearrange(F.pad(images, (1, 1, 1, 1)), "b c h w -> b c (h w)").gather(2, places)
-    return rearrange(moved, "b c (h w) -> b c h w", h=h)
+    indices = columns.long().add_(rows.long(), alpha=w + 2).add_(w + 3)
+    indices = repeat(indices, "b h w -> b c (h w)", c=c)
+    gathered = rearrange(F.pad(images, (1, 1, 1, 1)), "b c h w -> b c (h w)").gather(2, indices)
+    return rearrange(gathered, "b c (h w) -> b c h w", h=h)
 
 
-def look_up(images: Tensor, of_each: list[int], strength: Tensor) -> Tensor:
-    """Replace each pixel by what the table of its image and channel has for its grey level."""
+def apply_lookup_table(images: Tensor, counts: list[int], strengths: Tensor) -> Tensor:
+    """Map the grey levels of each image and channel by a table of 256 entries."""
     _, c, h, _ = images.shape
-    strength = rearrange(without_waiting(strength, images.device), "b -> b 1 1")
-    parts = zip(TABLES.values(), images.split(of_each), strength.split(of_each), strict=True)
-    tables = torch.cat([table(some, amount).to(images.dtype).expand(-1, c, -1) for table, some, amount in parts])
-    changed = torch.cat([table.gather(2, _pixels(some)) for some, table in in_pieces(images, tables)])
+    strengths = rearrange(copy_async(strengths, images.device), "b -> b 1 1")
+    parts = zip(LOOKUP_TABLES.values(), images.split(counts), strengths.split(counts), strict=True)
+    tables = torch.cat([table(part, strength).to(images.dtype).expand(-1, c, -1) for table, part, strength in parts])
+    changed = torch.cat([table.gather(2, _pixels(chunk)) for chunk, table in split_for_cache(images, tables)])
     return rearrange(changed, "b c (h w) -> b c h w", h=h)
 
 
-def blend(images: Tensor, of_each: list[int], strength: Tensor) -> Tensor:
-    """Move each image away from another picture, or towards it where the strength is below zero."""
-    parts = zip(PICTURES.values(), images.split(of_each), strict=True)
-    others = torch.cat([picture(some).expand_as(some) for picture, some in parts])
-    strength = rearrange(without_waiting(strength, images.device), "b -> b 1 1 1")
-    return _away(images, others, strength).to(images.dtype)
+def blend(images: Tensor, counts: list[int], strengths: Tensor) -> Tensor:
+    """Extrapolate each image away from its degenerate picture, or mix the two where the strength is negative."""
+    parts = zip(DEGENERATE.values(), images.split(counts), strict=True)
+    degenerate = torch.cat([picture(part).expand_as(part) for picture, part in parts])
+    strengths = rearrange(copy_async(strengths, images.device), "b -> b 1 1 1")
+    return _blend_levels(images, degenerate, strengths).to(images.dtype)
 
 
-def keep(images: Tensor, of_each: list[int], strength: Tensor) -> Tensor:
-    """Leave images as they are."""
+def identity(images: Tensor, counts: list[int], strengths: Tensor) -> Tensor:
+    """Return the images unchanged."""
     return images
 
 
-def in_pieces(images: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Cut images, and what belongs to each of them, into pieces; on a GPU into a single one.
+def split_for_cache(images: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Split images and other tensors along the batch into chunks whose gather indices fit the CPU's cache.
 
-    A gather needs eight bytes for each pixel to say where from, and those of a piece stay in the cache of a CPU.
+    A gather needs an index of eight bytes per pixel. On a GPU there is a single chunk.
     """
     _, _, h, w = images.shape
-    size = max(1, PIECE // (h * w)) if images.device.type == "cpu" else len(images)
-    return zip(*(whole.split(size) for whole in (images, *others)), strict=True)
+    size = max(1, CHUNK_PIXELS // (h * w)) if images.device.type == "cpu" else len(images)
+    return zip(*(tensor.split(size) for tensor in (images, *others)), strict=True)
 
 
-def _away(levels: Tensor, others: Tensor | float, strength: Tensor) -> Tensor:
-    factor = 1 + strength
-    # By way of int, since uint8 from float takes three times as long.
-    return (levels * factor).add_(others * (1 - factor)).clamp_(0, 255).int()
+def _blend_levels(levels: Tensor, degenerate: Tensor | float, strengths: Tensor) -> Tensor:
+    factor = 1 + strengths
+    # To int first: float to uint8 takes three times as long.
+    return (levels * factor).add_(degenerate * (1 - factor)).clamp_(0, 255).int()
 
 
 def _pixels(images: Tensor) -> Tensor:
@@ -111,27 +111,27 @@ def _all_levels(images: Tensor) -> Tensor:
     return torch.arange(256, device=images.device)
 
 
-def _brightness(images: Tensor, strength: Tensor) -> Tensor:
-    return _away(_all_levels(images), 0.0, strength)
+def _brightness(images: Tensor, strengths: Tensor) -> Tensor:
+    return _blend_levels(_all_levels(images), 0.0, strengths)
 
 
-def _contrast(images: Tensor, strength: Tensor) -> Tensor:
+def _contrast(images: Tensor, strengths: Tensor) -> Tensor:
     grey = rearrange(tv.rgb_to_grayscale(images), "b 1 h w -> b 1 (h w)")
-    return _away(_all_levels(images), grey.float().mean(dim=2, keepdim=True), strength)
+    return _blend_levels(_all_levels(images), grey.float().mean(dim=2, keepdim=True), strengths)
 
 
-def _posterize(images: Tensor, strength: Tensor) -> Tensor:
-    dropped_bits = strength.round().int()
+def _posterize(images: Tensor, strengths: Tensor) -> Tensor:
+    dropped_bits = strengths.round().int()
     return _all_levels(images) & (255 >> dropped_bits << dropped_bits)
 
 
-def _solarize(images: Tensor, strength: Tensor) -> Tensor:
+def _solarize(images: Tensor, strengths: Tensor) -> Tensor:
     levels = _all_levels(images)
-    return torch.where(levels >= 255 * (1 - strength), 255 - levels, levels)
+    return torch.where(levels >= 255 * (1 - strengths), 255 - levels, levels)
 
 
 def _autocontrast(images: Tensor, _: Tensor) -> Tensor:
-    """Stretch the levels of each channel, so that its darkest is 0 and its brightest 255."""
+    """Stretch the levels of each channel to the range from 0 to 255."""
     pixels = rearrange(images, "b c h w -> b c (h w)")
     darkest, brightest = (extreme.float() for extreme in (pixels.amin(2, keepdim=True), pixels.amax(2, keepdim=True)))
     levels = _all_levels(images)
@@ -140,7 +140,7 @@ def _autocontrast(images: Tensor, _: Tensor) -> Tensor:
 
 
 def _equalize(images: Tensor, _: Tensor) -> Tensor:
-    """Spread the levels of each channel so that each has as many pixels below it as a level of noise, as PIL does."""
+    """Map the levels of each channel so that their histogram becomes as uniform as possible, as PIL does."""
     pixels = _pixels(images)
     counts = torch.zeros(*pixels.shape[:2], 256, dtype=torch.int32, device=images.device)
     counts.scatter_add_(2, pixels, counts.new_ones(()).expand_as(pixels))
@@ -152,7 +152,7 @@ def _equalize(images: Tensor, _: Tensor) -> Tensor:
 
 
 def _smooth(images: Tensor) -> Tensor:
-    """Each pixel averaged with its eight neighbours, itself counted five times; those of the border as they are."""
+    """Average each pixel, with weight five, with its eight neighbours; pixels of the border stay unchanged."""
     smooth = images.float()
     rows = (smooth[..., :-2, :] + smooth[..., 1:-1, :]).add_(smooth[..., 2:, :])
     neighbours = (rows[..., :-2] + rows[..., 1:-1]).add_(rows[..., 2:])
@@ -161,8 +161,8 @@ def _smooth(images: Tensor) -> Tensor:
     return smooth
 
 
-MOVES = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
-TABLES = {
+AFFINE = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
+LOOKUP_TABLES = {
     "brightness": _brightness,
     "contrast": _contrast,
     "posterize": _posterize,
@@ -170,6 +170,12 @@ TABLES = {
     "autocontrast": _autocontrast,
     "equalize": _equalize,
 }
-PICTURES = {"color": tv.rgb_to_grayscale, "sharpness": _smooth}
-KINDS = {move: MOVES, look_up: tuple(TABLES), blend: tuple(PICTURES), keep: ("identity",)}
+# The picture at factor 0 of each blend, which is called degenerate in PIL.
+DEGENERATE = {"color": tv.rgb_to_grayscale, "sharpness": _smooth}
+KINDS = {
+    transform_affine: AFFINE,
+    apply_lookup_table: tuple(LOOKUP_TABLES),
+    blend: tuple(DEGENERATE),
+    identity: ("identity",),
+}
 OPERATIONS = [name for names in KINDS.values() for name in names]

@@ -1,7 +1,7 @@
-"""Handwritten digits hidden in clutter at known places: images of which we know what a model has to look at.
+"""Handwritten digits at known positions in clutter: images with a ground truth for explanations.
 
-Letters in the einops patterns: n images, r c rows and columns of quarters, q quarters of a digit, h w rows and
-columns of pixels.
+Letters in the einops patterns: n images, r c rows and columns of cells, q quarters of a digit, h w rows and columns of
+pixels. A cell of the canvas is as large as a quarter of a digit.
 """
 
 import torch
@@ -15,23 +15,20 @@ CANVAS = 32
 DIGIT = 8
 QUARTER = 4
 CELLS = CANVAS // QUARTER
-FILLED = 0.5  # of every second cell in every second row
+CLUTTER_DENSITY = 0.5  # of every second cell in every second row
 CANVASES_PER_DIGIT: dict[Stage, int] = {"train": 40, "val": 3, "test": 3}
-# One for each split, and the same for all runs, so that a map is scored on the images it was scored on before.
+# Fixed for all runs, so that scores of maps are comparable between runs.
 SEEDS: dict[Stage, int] = {"train": 0, "val": 1, "test": 2}
 
 
 class PlantedDigits(ImageDataModule):
-    """One whole handwritten digit among quarters of others, 32x32 pixels, grey, 10 classes: that of the whole one.
+    """One whole handwritten digit among quarters of others, 32x32 pixels, grey; the class is that of the whole digit.
 
-    Everything lies on a grid of 4x4 pixels. With patches of this size, no single patch tells whether it belongs to the
-    digit or to the clutter: the digit is the only four that touch, and these four alone have to do with the label.
+    All quarters lie on a grid of 4x4 pixels. With patches of this size, a single patch does not show whether it belongs
+    to the digit or to the clutter: the digit is the only four patches that touch, and only they determine the label.
 
-    The digits of training, validation and test are those of ``Digits``, and so is the clutter of each: nothing of a
-    test digit is seen in training. The canvases do not depend on ``seed``. ``planted_digits`` tells where digits lie.
-
-    Args:
-        kwargs: Batches, splits and augmentation, as for every data module.
+    The training, validation and test digits are those of ``Digits``, and the clutter of a split is made of the digits
+    of the same split. The canvases do not depend on ``seed``. ``planted_digits`` returns the positions of the digits.
     """
 
     num_classes = 10
@@ -42,13 +39,13 @@ class PlantedDigits(ImageDataModule):
     std = [0.188]
 
     def load_sets(self) -> dict[Stage, ImageSet]:
-        """Canvases of each split of the digits; validation by digits of its own, not by other canvases of the same."""
+        """Return the canvases of each split of ``Digits``, so that no digit is in two splits."""
         stages: list[Stage] = ["train", "val", "test"] if self.val_fraction > 0 else ["train", "test"]
         return {stage: ImageSet(*planted_digits(stage, self.val_fraction)[:2]) for stage in stages}
 
 
 def planted_digits(stage: Stage, val_fraction: float = 0.1) -> tuple[Tensor, Tensor, Tensor]:
-    """The images of a split of ``PlantedDigits``, and where their digits lie; the same at every call.
+    """Return the images of a split of ``PlantedDigits`` and the positions of their digits; always the same.
 
     >>> images, labels, boxes = planted_digits("test")
     >>> images.shape, images.dtype, labels.shape, boxes.shape
@@ -58,10 +55,13 @@ def planted_digits(stage: Stage, val_fraction: float = 0.1) -> tuple[Tensor, Ten
 
     Args:
         stage: "train", "val" or "test".
-        val_fraction: Share of the training digits held out for validation; that of the data module, 0.1 by default.
+        val_fraction: Share of the training digits held out for validation, as in the data module.
 
     Returns:
         Images (N, 1, 32, 32), uint8, labels (N,), and boxes (N, 4): first row, first column, height, width.
+
+    Raises:
+        ValueError: If there is no such split.
     """
     digits = Digits(val_fraction=val_fraction)
     digits.setup("fit")
@@ -71,7 +71,7 @@ def planted_digits(stage: Stage, val_fraction: float = 0.1) -> tuple[Tensor, Ten
 
 
 def plant(digits: ImageSet, canvases: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Paste each digit onto several canvases of clutter: digits (N, 1, 8, 8) -> images, labels and boxes of them."""
+    """Paste each digit (N, 1, 8, 8) onto several canvases of clutter, and return images, labels and boxes."""
     quarters = rearrange(digits.images, "n 1 (r h) (c w) -> n (r c) h w", r=2, c=2)
     whole = quarters.repeat(canvases, 1, 1, 1)
     corners = torch.randint(CELLS - 1, (len(whole), 2), generator=generator)
@@ -86,22 +86,22 @@ def plant(digits: ImageSet, canvases: int, generator: torch.Generator) -> tuple[
 
 
 def clutter(quarters: Tensor, corners: Tensor, generator: torch.Generator) -> Tensor:
-    """Quarters of any digits, of which none touches another, nor the digit.
+    """Return canvases of random quarters, none of which touches another quarter or the digit.
 
-    Of the ink of an image, 41 % is the digit's. More clutter, and clutter that touches, were tried and are too hard: a
-    small ViT trained on 155,000 images knew 85 % where any cell was filled with a chance of one in five.
+    The digit is 41 % of the ink of an image. More clutter and touching clutter are too hard: with each cell filled with
+    a probability of 1/5, a small ViT trained on 155,000 images reached an accuracy of 85 %.
 
     Args:
         quarters: Quarters of digits, (N, 4, 4, 4).
-        corners: First row and column of the digit's own cells, (B, 2).
-        generator: Draws the quarters and their places.
+        corners: First row and column of the cells of the digit, (B, 2).
+        generator: Generator of the quarters and their positions.
 
     Returns:
         The cells of the canvases, (B, rows, columns, 4, 4).
     """
     pieces = rearrange(quarters, "n q h w -> (n q) h w")
     chosen = torch.randint(len(pieces), (len(corners), CELLS, CELLS), generator=generator)
-    filled = torch.rand(chosen.shape, generator=generator) < FILLED
+    filled = torch.rand(chosen.shape, generator=generator) < CLUTTER_DENSITY
     parity = torch.randint(2, corners.shape, generator=generator)
     cell = torch.arange(CELLS)
     rows, columns = (cell % 2 == parity[..., None]).unbind(dim=1)

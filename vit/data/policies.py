@@ -1,94 +1,62 @@
-"""RandAugment and TrivialAugment on whole batches: each image draws an operation and a strength of its own.
-
-The ranges of the strengths are torchvision's.
-"""
+"""RandAugment and TrivialAugment on whole batches: each image draws its own operations and strengths."""
 
 import torch
 from torch import Tensor
 
-from vit.data.operations import OPERATIONS, operate
+from vit.data.operations import OPERATIONS, apply_operations
 
-BINS = 31
-SIGNED = {
-    *("shear_x", "shear_y", "translate_x", "translate_y", "rotate"),
-    *("brightness", "color", "contrast", "sharpness"),
+# Of each operation: the strength at the highest magnitude in RandAugment (Cubuk et al. 2020) and in TrivialAugment
+# (Mueller and Hutter 2021, the wide space), and whether its sign is random. The ranges are torchvision's, except that
+# TrivialAugment translates by up to the whole image: the paper's 32 pixels are the width of the images it used.
+STRENGTHS = {
+    "shear_x": (0.3, 0.99, True),
+    "shear_y": (0.3, 0.99, True),
+    "translate_x": (150 / 331, 1.0, True),
+    "translate_y": (150 / 331, 1.0, True),
+    "rotate": (30.0, 135.0, True),
+    "brightness": (0.9, 0.99, True),
+    "color": (0.9, 0.99, True),
+    "contrast": (0.9, 0.99, True),
+    "sharpness": (0.9, 0.99, True),
+    "posterize": (4.0, 6.0, False),
+    "solarize": (1.0, 1.0, False),
+    "autocontrast": (0.0, 0.0, False),
+    "equalize": (0.0, 0.0, False),
+    "identity": (0.0, 0.0, False),
 }
+RANDAUGMENT = {name: strongest for name, (strongest, _, _) in STRENGTHS.items()}
+TRIVIALAUGMENT = {name: strongest for name, (_, strongest, _) in STRENGTHS.items()}
+MAX_MAGNITUDE = 30
 
 
 class BatchPolicy:
-    """Apply random operations to a batch of uint8 images, (B, C, H, W) -> (B, C, H, W).
+    """Random operations on each image of a batch: uint8 (B, C, H, W) -> (B, C, H, W).
 
     Args:
-        strongest: For each operation its strength at the highest magnitude; the sign is random where it matters.
+        strongest: Strength of each operation at the highest magnitude.
         num_ops: Operations per image, one after the other.
         magnitude: Magnitude from 0 to 30; None draws one per image and operation.
     """
 
     def __init__(self, strongest: dict[str, float], num_ops: int, magnitude: int | None) -> None:
-        names = [*strongest, "identity"]
-        self.numbers = torch.tensor([OPERATIONS.index(name) for name in names])
-        self.signed = torch.tensor([name in SIGNED for name in names])
-        self.strongest = torch.tensor([*strongest.values(), 0.0])
+        self.operations = torch.tensor([OPERATIONS.index(name) for name in strongest])
+        self.signed = torch.tensor([STRENGTHS[name][2] for name in strongest])
+        self.strongest = torch.tensor([*strongest.values()])
         self.num_ops = num_ops
         self.magnitude = magnitude
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Augment each image with ``num_ops`` operations."""
+        """Apply ``num_ops`` random operations to each image."""
         for _ in range(self.num_ops):
-            images = self._one_operation_each(images)
+            images = self._apply_one(images)
         return images
 
-    def _one_operation_each(self, images: Tensor) -> Tensor:
+    def _apply_one(self, images: Tensor) -> Tensor:
         b = images.shape[0]
-        choice = torch.randint(len(self.numbers), (b,))
-        level = torch.randint(BINS, (b,)) if self.magnitude is None else torch.full((b,), self.magnitude)
-        sign = 1 - 2 * torch.randint(2, (b,))
-        strength = level / (BINS - 1) * self.strongest[choice]
-        return operate(images, self.numbers[choice], torch.where(self.signed[choice], strength * sign, strength))
-
-
-class RandAugment(BatchPolicy):
-    """Two random operations of one magnitude per image (Cubuk et al. 2020)."""
-
-    def __init__(self, num_ops: int = 2, magnitude: int = 9) -> None:
-        strongest = {
-            "shear_x": 0.3,
-            "shear_y": 0.3,
-            "translate_x": 150 / 331,
-            "translate_y": 150 / 331,
-            "rotate": 30.0,
-            "brightness": 0.9,
-            "color": 0.9,
-            "contrast": 0.9,
-            "sharpness": 0.9,
-            "posterize": 4.0,
-            "solarize": 1.0,
-            "autocontrast": 0.0,
-            "equalize": 0.0,
-        }
-        super().__init__(strongest, num_ops, magnitude)
-
-
-class TrivialAugment(BatchPolicy):
-    """One random operation of a random magnitude per image (Mueller and Hutter 2021, the wide space).
-
-    Shifts reach the whole width of an image; the paper's 32 pixels are that for the 32-pixel images it used.
-    """
-
-    def __init__(self) -> None:
-        strongest = {
-            "shear_x": 0.99,
-            "shear_y": 0.99,
-            "translate_x": 1.0,
-            "translate_y": 1.0,
-            "rotate": 135.0,
-            "brightness": 0.99,
-            "color": 0.99,
-            "contrast": 0.99,
-            "sharpness": 0.99,
-            "posterize": 6.0,
-            "solarize": 1.0,
-            "autocontrast": 0.0,
-            "equalize": 0.0,
-        }
-        super().__init__(strongest, num_ops=1, magnitude=None)
+        choice = torch.randint(len(self.operations), (b,))
+        drawn = self.magnitude is None
+        magnitudes = torch.randint(MAX_MAGNITUDE + 1, (b,)) if drawn else torch.full((b,), self.magnitude)
+        signs = 1 - 2 * torch.randint(2, (b,))
+        strengths = magnitudes / MAX_MAGNITUDE * self.strongest[choice]
+        strengths = torch.where(self.signed[choice], strengths * signs, strengths)
+        return apply_operations(images, self.operations[choice], strengths)

@@ -1,4 +1,4 @@
-"""Which images form each batch, on each process of a distributed run."""
+"""The images of each batch, on each process of a distributed run."""
 
 from collections.abc import Iterator
 
@@ -7,21 +7,21 @@ from torch import Tensor
 
 
 class BatchSampler:
-    """Indices of the images of each batch; the same for any number of processes.
+    """The indices of the images of each batch.
 
-    A global batch of ``batch_size * world_size`` images is cut into one slice per process, so that the
-    processes together see what one process with the joined batch would see. The order depends on
-    ``seed`` and the epoch alone, which makes a resumed run repeat it.
+    A global batch of ``batch_size * world_size`` images is cut into one slice per process, so that all processes
+    together see the batches of a single process with the joined batch size. The order depends on ``seed`` and the epoch
+    alone, so that a resumed run repeats it.
 
-    Training (``shuffle``) leaves out the last incomplete batch of an epoch, another few images each time.
-    Evaluation takes every image once, and fills the last batch up with the index -1.
+    Training (``shuffle``) drops the last incomplete batch, which has other images in each epoch. Evaluation takes every
+    image once, and pads the last batch with the index -1.
 
     Args:
-        num_images: Images in the set.
+        num_images: Number of images in the data set.
         batch_size: Images per batch and process.
-        shuffle: Whether to draw a new order each epoch (training) or keep the given one (evaluation).
+        shuffle: Whether each epoch has a new random order (training) or the order of the data set (evaluation).
         seed: Seed of the order.
-        rank: Number of this process.
+        rank: Index of this process.
         world_size: Number of processes.
 
     Raises:
@@ -50,24 +50,24 @@ class BatchSampler:
         self.first_batch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the images; called before each epoch."""
+        """Set the epoch, which decides the order; Lightning calls this before each epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
-        whole, rest = divmod(self.num_images, self.batch_size * self.world_size)
-        return whole if self.shuffle else whole + bool(rest)
+        """Return the number of batches in an epoch."""
+        complete, rest = divmod(self.num_images, self.batch_size * self.world_size)
+        return complete if self.shuffle else complete + bool(rest)
 
     def __iter__(self) -> Iterator[Tensor]:
-        """Yield the indices (batch_size,) of each batch of this process; after a resume, of those that are left."""
+        """Yield the indices (batch_size,) of each batch of this process; after a resume, of the remaining batches."""
         first, self.first_batch = self.first_batch, 0
         order = self._order()
         global_size = self.batch_size * self.world_size
         for batch in range(first, len(self)):
-            together = order[batch * global_size : (batch + 1) * global_size]
-            share = -(-len(together) // self.world_size)
-            padded = torch.nn.functional.pad(together, (0, share * self.world_size - len(together)), value=-1)
-            yield padded[self.rank * share : (self.rank + 1) * share]
+            indices = order[batch * global_size : (batch + 1) * global_size]
+            size = -(-len(indices) // self.world_size)
+            padded = torch.nn.functional.pad(indices, (0, size * self.world_size - len(indices)), value=-1)
+            yield padded[self.rank * size : (self.rank + 1) * size]
 
     def _order(self) -> Tensor:
         if not self.shuffle:

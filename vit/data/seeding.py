@@ -1,4 +1,4 @@
-"""Random draws that are a function of named numbers, such as the seed of a run and the step."""
+"""Random draws that depend on named numbers alone, such as the seed of a run and the step."""
 
 import hashlib
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ import torch
 
 
 def seed_of(*key: int) -> int:
-    """A seed for torch that differs for any two keys."""
+    """Return a seed for torch that depends on every number of the key and on their order."""
     return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest()) >> 1
 
 
 @contextmanager
 def seeded(*key: int) -> Iterator[None]:
-    """Make the draws of torch's CPU generator inside a function of ``key`` alone, and leave its state as it was.
+    """Seed torch's CPU generator with ``key`` inside the block, and restore its state afterwards.
 
     >>> with seeded(0, 3):
     ...     first = torch.rand(1)

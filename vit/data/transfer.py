@@ -1,12 +1,12 @@
-"""Moving small tensors to a GPU that is still at work."""
+"""Copies of small tensors to a GPU that do not block the CPU."""
 
 import torch
 from torch import Tensor
 
 
-def without_waiting(tensor: Tensor, device: torch.device) -> Tensor:
-    """Move a tensor of the CPU to a device, without waiting until that has done what it was told before.
+def copy_async(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor from the CPU to a device, without blocking the CPU until the device has finished its queued work.
 
-    From ordinary memory a copy waits; from pinned memory it takes its place in the queue.
+    A copy from pageable memory blocks, a copy from pinned memory is queued.
     """
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -1,4 +1,4 @@
-"""What a ViT looks at, and whether that can be believed: attention of any model, maps, their scoring, pictures."""
+"""Explanations of ViT predictions: attention of any model, maps, their evaluation, pictures."""
 
 from vit.capture import Attentions, InterceptAttention, capture_attention
 from vit.explain.evaluation import Scores, localise, score, trust_report

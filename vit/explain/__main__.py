@@ -1,6 +1,6 @@
 """Maps of image files from the command line: ``python -m vit.explain photo.jpg --checkpoint best.ckpt``.
 
-Letters in the einops patterns: c channels, h w rows and columns of pixels, p q pixels that one becomes.
+Letters in the einops patterns: c channels, h w rows and columns of pixels, p q enlargement of a pixel.
 """
 
 import argparse
@@ -15,29 +15,30 @@ from einops import repeat
 from torch import Tensor
 
 import vit
+from vit.class_names import name_classes
 from vit.explain import CLASS_AGNOSTIC, METHODS, explain, explorer, overlay, trust_report
 
-SMALLEST_SIDE = 384  # pixels from which on a saved overlay can be looked at
+SMALLEST_SIDE = 384  # pixels; smaller overlays are enlarged
 MOST_ON_A_SHEET = 24  # images
 MOST_NAMED = 20  # classes in a message
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that answers a mistake in one line."""
+    """A parser that reports a user's mistake in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong, and exit with status 2."""
+        """Print the error, and exit with status 2."""
         hint = ", before all options" if message.endswith(": IMAGE") else ""
         print(f"error: {message}{hint}", file=sys.stderr)
         raise SystemExit(2)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Do what the command line says (default: that of this process); exit with status 2 at a user's mistake."""
+    """Run the command line (default: that of this process); exit with status 2 at a user's mistake."""
     parser = _parser()
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        run(given)
+        run(options)
     except (ValueError, OSError) as error:
         parser.error(" ".join(str(error).split()))
 
@@ -46,70 +47,71 @@ def _parser() -> Parser:
     parser = Parser(
         prog="python -m vit.explain",
         usage="python -m vit.explain IMAGE... --checkpoint FILE [options]",
-        description="What a trained model makes of images, and which patches matter to it, as pictures.",
+        description="Predict the classes of images with a trained model, and draw which patches matter to it.",
         epilog=f"Methods: {', '.join(METHODS)}. The same map for every class: {', '.join(CLASS_AGNOSTIC)}.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("image", nargs="+", type=Path, metavar="IMAGE", help="image files, and folders of them")
-    add("--checkpoint", required=True, metavar="FILE", help="the model, as a training run has written it")
-    add("--method", nargs="+", action="extend", metavar="NAME", help="of those below; default: rollout")
-    add("--target", metavar="CLASS", help="name or number of the class asked about; default: the predicted one")
-    add("--versus", metavar="CLASS", help="a class to compare with: why the target, and not this one?")
+    add("image", nargs="+", type=Path, metavar="IMAGE", help="image files, and folders of image files")
+    add("--checkpoint", required=True, metavar="FILE", help="checkpoint written by a training run")
+    add("--method", nargs="+", action="extend", metavar="NAME", help="one or more of those below; default: rollout")
+    add("--target", metavar="CLASS", help="name or number of the class to explain; default: the predicted one")
+    add("--versus", metavar="CLASS", help="class to compare with: why the target, and not this one?")
     add("--out", type=Path, default=Path("explained"), metavar="FOLDER", help="for the pictures; default: explained")
     add(
         "--html",
         nargs="?",
         const="",
         metavar="FILE",
-        help="also write a page to explore all heads in: into FILE, or one for each image into the folder",
+        help="also write a page to explore all heads: to FILE, or one for each image to the folder",
     )
-    add("--trust", action="store_true", help="also report how far these maps can be believed")
+    add("--trust", action="store_true", help="also report how far these maps can be trusted")
     return parser
 
 
-def run(given: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     """Explain the images of a command line.
 
     Raises:
-        ValueError: If the user made a mistake.
+        ValueError: At a user's mistake.
     """
-    methods = _check_methods(given.method or ["rollout"])
-    # Here, as it brings Lightning, which takes seconds.
+    methods = _check_methods(options.method or ["rollout"])
+    # Imported here, as it imports Lightning, which takes seconds.
     from vit.explain.image_files import distinct_names, find_images, read_images
 
-    files = find_images(given.image)
-    names_of_files = distinct_names(files)
-    pages = _name_pages(given.html, names_of_files, given.out)
-    overlays = [given.out / f"{name}_{method}.png" for name in names_of_files for method in methods]
-    _check_overwrites_nothing([*overlays, *pages, given.out / "sheet.png"], files)
-    model = vit.load(given.checkpoint)
-    names = model.pretrained_cfg["class_names"] or [str(number) for number in range(model.num_classes)]
-    target, versus = (_class_number(given.target, names), _class_number(given.versus, names))
+    files = find_images(options.image)
+    file_names = distinct_names(files)
+    pages = _name_pages(options.html, file_names, options.out)
+    overlays = [options.out / f"{name}_{method}.png" for name in file_names for method in methods]
+    _check_overwrites_nothing([*overlays, *pages, options.out / "sheet.png"], files)
+    model = vit.load(options.checkpoint)
+    names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)
+    target, versus = (_class_number(name, names) for name in (options.target, options.versus))
     pixels, images = read_images(files, model)
     with torch.no_grad():
         logits = torch.cat([model(part) for part in images.split(32)])
-    asked = logits.argmax(dim=-1) if target is None else torch.full((len(images),), target)
-    _check_not_equal(asked, versus, files, names)
-    given.out.mkdir(parents=True, exist_ok=True)
+    explained = logits.argmax(dim=-1) if target is None else torch.full((len(images),), target)
+    _check_not_equal(explained, versus, files, names)
+    options.out.mkdir(parents=True, exist_ok=True)
+    class_chosen = target is not None or versus is not None
     maps: dict[str, list[Tensor]] = {method: [] for method in methods}
-    for index, (file, name) in enumerate(zip(files, names_of_files, strict=True)):
-        print(f"{file}: {_said(logits[index], names)}")
-        if given.target or given.versus:
-            print(f"  {_question(asked[index], versus, names)}")
+    for index, (file, name) in enumerate(zip(files, file_names, strict=True)):
+        print(f"{file}: {_prediction(logits[index], names)}")
+        if class_chosen:
+            print(f"  {_question(explained[index], versus, names)}")
         for method in methods:
-            maps[method].append(explain(model, images[index][None], method, asked[index], versus=versus))
-            _save(pixels[index], maps[method][-1], given.out / f"{name}_{method}.png")
+            maps[method].append(explain(model, images[index][None], method, explained[index], versus=versus))
+            _save(pixels[index], maps[method][-1], options.out / f"{name}_{method}.png")
         if pages:
             _save_page(model, images[index], pages[index])
-    title = _question(target, versus, names) if given.target or given.versus else ""
-    _draw_sheet(pixels, maps, logits, names, title, given.out / "sheet.png")
-    if (given.target or given.versus) and set(methods) & set(CLASS_AGNOSTIC):
-        same = ", ".join(method for method in methods if method in CLASS_AGNOSTIC)
-        print(f"note: the class asked about changes nothing in maps of {same}; --method relevance is about a class")
-    if given.trust:
-        if given.target or given.versus:
-            print("note: the report is about maps of the predicted classes, whichever were asked about")
+    title = _question(target, versus, names) if class_chosen else ""
+    _draw_sheet(pixels, maps, logits, names, title, options.out / "sheet.png")
+    agnostic = [method for method in methods if method in CLASS_AGNOSTIC]
+    if class_chosen and agnostic:
+        print(f"note: maps of {', '.join(agnostic)} are the same for every class; --method relevance depends on it")
+    if options.trust:
+        if class_chosen:
+            print("note: the report is about maps of the predicted classes, not of --target or --versus")
         print(trust_report(model, images, methods))
 
 
@@ -122,7 +124,7 @@ def _check_methods(methods: Sequence[str]) -> list[str]:
 
 
 def _name_pages(html: str | None, names: Sequence[str], folder: Path) -> list[Path]:
-    """Where the explorer of each image goes; nowhere without --html."""
+    """Return the path of each image's page; none without --html."""
     if html is None:
         return []
     if not html:
@@ -134,11 +136,11 @@ def _name_pages(html: str | None, names: Sequence[str], folder: Path) -> list[Pa
     return [Path(html)]
 
 
-def _check_overwrites_nothing(written: Sequence[Path], files: Sequence[Path]) -> None:
+def _check_overwrites_nothing(outputs: Sequence[Path], files: Sequence[Path]) -> None:
     taken = {file.resolve() for file in files}
-    for path in written:
+    for path in outputs:
         if path.resolve() in taken:
-            raise ValueError(f"{path} would be written over another picture: rename an image, or give another --out")
+            raise ValueError(f"{path} would overwrite another picture: rename an image, or give another --out")
         taken.add(path.resolve())
 
 
@@ -150,13 +152,13 @@ def _class_number(name: str | None, names: Sequence[str]) -> int | None:
     if name.isdecimal() and int(name) < len(names):
         return int(name)
     near = difflib.get_close_matches(name, names, n=1)
-    shown = ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
+    listed = ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
     hint = f" (did you mean {near[0]}?)" if near else ""
-    raise ValueError(f"unknown class {name!r}{hint}: choose one of {shown}, or a number from 0 to {len(names) - 1}")
+    raise ValueError(f"unknown class {name!r}{hint}: choose one of {listed}, or a number from 0 to {len(names) - 1}")
 
 
-def _check_not_equal(asked: Tensor, versus: int | None, files: Sequence[Path], names: Sequence[str]) -> None:
-    for file, target in zip(files, asked.tolist(), strict=True):
+def _check_not_equal(explained: Tensor, versus: int | None, files: Sequence[Path], names: Sequence[str]) -> None:
+    for file, target in zip(files, explained.tolist(), strict=True):
         if target == versus:
             raise ValueError(
                 f"{file}: {names[target]!r} would be compared with itself: give another --target or --versus"
@@ -164,17 +166,17 @@ def _check_not_equal(asked: Tensor, versus: int | None, files: Sequence[Path], n
 
 
 def _question(target: Tensor | int | None, versus: int | None, names: Sequence[str]) -> str:
-    asked = "the predicted class" if target is None else names[target]
-    return f"why {asked}?" if versus is None else f"why {asked}, and not {names[versus]}?"
+    explained = "the predicted class" if target is None else names[target]
+    return f"why {explained}?" if versus is None else f"why {explained}, and not {names[versus]}?"
 
 
-def _said(logits: Tensor, names: Sequence[str]) -> str:
+def _prediction(logits: Tensor, names: Sequence[str]) -> str:
     probability, predicted = logits.softmax(dim=-1).max(dim=-1)
     return f"{names[predicted]} ({100 * probability:.1f} %)"
 
 
 def _save(image: Tensor, values: Tensor, path: Path) -> None:
-    """Write an overlay, large enough to be looked at: (C, H, W), (1, rows, columns)."""
+    """Write an overlay as a PNG file, enlarged to a readable size: (C, H, W), (1, rows, columns)."""
     from PIL import Image
 
     picture = overlay(image[None], values)[0]
@@ -194,10 +196,10 @@ def _save_page(model: vit.VisionTransformer, image: Tensor, path: Path) -> None:
 def _draw_sheet(
     pixels: Tensor, maps: dict[str, list[Tensor]], logits: Tensor, names: Sequence[str], title: str, path: Path
 ) -> None:
-    from vit.explain.figures import draw_maps  # matplotlib, which --help can do without
+    from vit.explain.figures import draw_maps  # imports matplotlib, which --help does not need
 
     shown = pixels[:MOST_ON_A_SHEET]
-    first = {method: torch.cat(found[:MOST_ON_A_SHEET]) for method, found in maps.items()}
+    first = {method: torch.cat(values[:MOST_ON_A_SHEET]) for method, values in maps.items()}
     draw_maps(shown, first, path, logits=logits[:MOST_ON_A_SHEET], class_names=names, title=title)
     count = "all on one sheet" if len(shown) == len(pixels) else f"the first {len(shown)} of {len(pixels)}"
     print(f"{path}: {count}")

@@ -1,4 +1,4 @@
-"""The pictures of maps: sheets of overlays, heads of an image, curves of removal, scores of methods.
+"""Figures of maps: sheets of overlays, the heads of a model, removal curves, scores of methods.
 
 Letters in the einops patterns: b batch, c channels, h w rows and columns of pixels, n m tokens, k heads, r s rows and
 columns of patches, t steps.
@@ -10,22 +10,21 @@ from itertools import product
 from pathlib import Path
 
 from einops import einsum, rearrange, reduce, repeat
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from vit.capture.anatomy import Anatomy
+from vit.class_names import name_classes
 from vit.explain.evaluation.faithfulness import Curves
 from vit.explain.evaluation.scoring import Scores
 from vit.explain.evaluation.table import Interval
 from vit.explain.heatmap import overlay
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
 from vit.explain.sheet import Sheet
+from vit.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, PINK, SKY, plot_style
 
-# Okabe and Ito's palette: told apart by colour-blind readers.
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8a8a8a"
-METHOD_COLORS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-TEXT_WIDTH = 22  # letters that fit under an image
+METHOD_COLORS = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY)
+TEXT_WIDTH = 22  # letters that fit below an image
 PERCENTS_GONE = range(0, 100, 10)  # patches removed at each step of a curve
 
 
@@ -41,21 +40,21 @@ def draw_maps(
     smooth: bool = False,
     across: int = 1,
 ) -> None:
-    """A sheet: each image, and beside it one overlay for each of its maps.
+    """Draw a sheet of images, each beside one overlay for each of its maps.
 
     Args:
-        images: Images that can be shown (see ``displayable``), (B, C, H, W).
-        maps: Maps (B, rows, columns), none negative, by the name of their method or any other.
+        images: Images for display (see ``displayable``), (B, C, H, W).
+        maps: Non-negative maps (B, rows, columns), by the name of their method or any other title.
         path: The PNG file.
-        logits: What the model says of the images, (B, classes), to write the predicted class and its probability.
-        class_names: Names of the classes, in the order of the logits; numbers without.
-        labels: The true classes, (B,); wrong predictions then stand in orange.
-        title: Of the sheet.
-        smooth: Whether maps are interpolated, which the titles then say.
-        across: Images side by side.
+        logits: Logits of the images, (B, classes), to write the predicted class and its probability below each.
+        class_names: Names of the classes, in the order of the logits; None numbers them.
+        labels: The true classes, (B,); wrong predictions are then written in orange.
+        title: Title of the sheet.
+        smooth: Whether maps are interpolated; the column titles then note it.
+        across: Number of images side by side.
     """
     size, width = images.shape[-2:], 1 + len(maps)
-    names = _names_of_predictions(len(images), logits, class_names, labels)
+    captions = _captions(len(images), logits, class_names, labels)
     titles = [_column_title(name, smooth) for name in maps]
     sheet = Sheet(
         size,
@@ -63,11 +62,11 @@ def draw_maps(
         groups=[width] * across,
         title=title,
         lines_above=max(text.count("\n") + 1 for text in titles) if maps else 0,
-        lines_below=max(text.count("\n") + 1 for text, _ in names) if logits is not None else 0,
+        lines_below=max(text.count("\n") + 1 for text, _ in captions) if logits is not None else 0,
     )
     for group, (column, text) in product(range(across), enumerate(titles, start=1)):
         sheet.write_above(group * width + column, text)
-    for index, (text, color) in enumerate(names):
+    for index, (text, color) in enumerate(captions):
         row, group = divmod(index, across)
         sheet.show(images[index], row, group * width)
         sheet.write_below(row, group * width, text, color)
@@ -80,14 +79,14 @@ def draw_maps(
 
 
 def draw_heads(image: Tensor, attentions: Sequence[Tensor], anatomy: Anatomy, path: str | Path) -> None:
-    """Where the read-out token looks in one image, for each layer and head.
+    """Draw the attention of the read-out token, the one that the logits read, for each layer and head.
 
-    Weights below zero, which differential and talking-heads attention have, are shown as zero.
+    Negative weights, as of differential and talking-heads attention, are shown as zero.
 
     Args:
-        image: One image that can be shown (see ``displayable``), (C, H, W).
-        attentions: Attention of each layer over that image alone, (1, H, N, N), as of ``capture_attention``.
-        anatomy: The parts of the model, as of ``examine``.
+        image: One image for display (see ``displayable``), (C, H, W).
+        attentions: Attention of each layer over that image, (1, H, N, N), from ``capture_attention``.
+        anatomy: The parts of the model, from ``examine``.
         path: The PNG file.
     """
     layers = [attn.detach() for attn in attentions if attn.shape[-2] > 1]
@@ -105,14 +104,15 @@ def draw_heads(image: Tensor, attentions: Sequence[Tensor], anatomy: Anatomy, pa
     sheet.save(path)
 
 
+@plot_style
 def draw_curves(curves: Mapping[str, Curves], path: str | Path) -> None:
-    """What becomes of the predicted class as patches are removed, the mean over images; controls in grey.
+    """Draw the probability of the predicted class as patches are removed, the mean over images; controls in grey.
 
     Args:
-        curves: By the name of the method, what ``removal_curves`` returned.
+        curves: The curves from ``removal_curves``, by the name of the method.
         path: The PNG file.
     """
-    figure = Figure(figsize=(11, 4), layout="constrained")
+    figure = Figure(figsize=(11, 4))
     most, least = figure.subplots(1, 2, sharey=True)
     styles = _styles(curves)
     for name, found in curves.items():
@@ -123,15 +123,15 @@ def draw_curves(curves: Mapping[str, Curves], path: str | Path) -> None:
     most.set_ylim(bottom=0)
     for axes in (most, least):
         axes.set_xlabel("patches removed, %")
-        _plain(axes)
     count = len(next(iter(curves.values())).most_first)
     handles, names = most.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside right center", frameon=False, title=f"{count} images")
-    figure.savefig(path, dpi=120)
+    figure.legend(handles, names, loc="outside right center", title=f"{count} images")
+    figure.savefig(path)
 
 
+@plot_style
 def draw_scores(scores: Scores, measure: str, path: str | Path) -> None:
-    """A measure of all methods, as dots with 95 % intervals, the highest on top; controls in grey.
+    """Draw one measure of all methods as dots with 95 % intervals, the highest on top; controls in grey.
 
     Raises:
         ValueError: If the table has no such measure.
@@ -140,7 +140,7 @@ def draw_scores(scores: Scores, measure: str, path: str | Path) -> None:
     if measure not in measures:
         raise ValueError(f"unknown measure {measure!r}: choose one of {', '.join(measures)}")
     rows = sorted(scores.rows, key=lambda row: row[measure].mean)
-    figure = Figure(figsize=(6.4, 0.9 + 0.28 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(6.4, 0.9 + 0.28 * len(rows)))
     axes = figure.subplots()
     for place, row in enumerate(rows):
         mean, low, high = row[measure]
@@ -151,26 +151,25 @@ def draw_scores(scores: Scores, measure: str, path: str | Path) -> None:
     for label, row in zip(axes.get_yticklabels(), rows, strict=True):
         label.set_color(GREY if row["method"] in CONTROLS else "black")
     axes.set_xlabel(f"{measure}; {scores.note}")
-    _plain(axes)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path)
 
 
-def _names_of_predictions(
+def _captions(
     count: int, logits: Tensor | None, class_names: Sequence[str] | None, labels: Tensor | None
 ) -> list[tuple[str, str]]:
-    """What is written under each image, and its colour."""
+    """Return the text below each image, and its colour."""
     if logits is None:
         return [("", "black")] * count
-    names = class_names or [str(number) for number in range(logits.shape[1])]
-    probabilities, predicted = (found.tolist() for found in logits.detach().float().softmax(dim=-1).max(dim=-1))
-    said = [f"{names[k]} ({100 * p:.0f} %)" for k, p in zip(predicted, probabilities, strict=True)]
+    names = name_classes(class_names, logits.shape[1])
+    probabilities, classes = (values.tolist() for values in logits.detach().float().softmax(dim=-1).max(dim=-1))
+    predictions = [f"{names[k]} ({100 * p:.0f} %)" for k, p in zip(classes, probabilities, strict=True)]
     if labels is None:
-        return [(textwrap.fill(text, TEXT_WIDTH), "black") for text in said]
-    written = []
-    for text, guess, label in zip(said, predicted, labels.tolist(), strict=True):
+        return [(textwrap.fill(text, TEXT_WIDTH), "black") for text in predictions]
+    captions = []
+    for text, predicted, label in zip(predictions, classes, labels.tolist(), strict=True):
         lines = [textwrap.fill(line, TEXT_WIDTH) for line in (f"said {text}", f"is {names[label]}")]
-        written.append(("\n".join(lines), "black" if guess == label else ORANGE))
-    return written
+        captions.append(("\n".join(lines), "black" if predicted == label else ORANGE))
+    return captions
 
 
 def _column_title(name: str, smooth: bool) -> str:
@@ -178,15 +177,10 @@ def _column_title(name: str, smooth: bool) -> str:
 
 
 def _styles(names: Mapping[str, Curves]) -> dict[str, dict[str, object]]:
-    """Colours and dashes of lines: grey for controls, and dashes where colours begin again."""
+    """Return colours and dashes of lines: grey for controls, and new dashes once the colours are used up."""
     styles: dict[str, dict[str, object]] = {}
-    looks = [{"color": color, "ls": dashes} for dashes in ("-", "--", ":") for color in METHOD_COLORS]
-    plain = [{"color": GREY, "ls": dashes} for dashes in ("-", "--", ":")]
+    coloured = [{"color": color, "ls": dashes} for dashes in ("-", "--", ":") for color in METHOD_COLORS]
+    grey = [{"color": GREY, "ls": dashes} for dashes in ("-", "--", ":")]
     for name in names:
-        styles[name] = plain[CONTROLS.index(name)] if name in CONTROLS else looks[len(styles) % len(looks)]
+        styles[name] = grey[CONTROLS.index(name)] if name in CONTROLS else coloured[len(styles) % len(coloured)]
     return styles
-
-
-def _plain(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)

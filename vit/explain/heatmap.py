@@ -1,4 +1,4 @@
-"""Maps laid over images, patch by patch, as the model sees them.
+"""Overlays: maps in colour over images in grey, patch by patch.
 
 Letters in the einops patterns: b batch, c channels, h w rows and columns of pixels, r s rows and columns of patches,
 p q pixel rows and columns of a patch, k anchors of the colour map.
@@ -12,10 +12,12 @@ import torch.nn.functional as F
 from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor
 
+from vit.capture.attention import check_images
+
 # Inferno (van der Walt and Smith 2015) at even steps: equal differences look equal, to colour-blind readers too, and
-# what got nothing is dark.
+# zero is dark.
 ANCHORS = bytes.fromhex("000004 160b39 420a68 6a176e 932667 bc3754 dd513a f37819 fca50a f6d746 fcffa4")
-LUMA = (0.299, 0.587, 0.114)  # how bright red, green and blue are to the eye (ITU-R BT.601)
+LUMA = (0.299, 0.587, 0.114)  # perceived brightness of red, green and blue (ITU-R BT.601)
 
 
 def overlay(
@@ -26,21 +28,21 @@ def overlay(
     smooth: bool = False,
     scale: Literal["image", "batch"] = "image",
 ) -> Tensor:
-    """Maps in colour over images in grey: (B, C, H, W), (B, rows, columns) -> (B, 3, H, W), in [0, 1].
+    """Lay maps in colour over images in grey: (B, C, H, W), (B, rows, columns) -> (B, 3, H, W), in [0, 1].
 
-    Each patch gets one flat colour, from black for 0 through red to pale yellow for the largest value, over exactly
-    the pixels that the model saw of it; the size stays that of the images.
+    Each patch gets one flat colour over exactly its pixels, from black for 0 through red to pale yellow for the largest
+    value.
 
     >>> overlay(torch.rand(5, 3, 32, 32), torch.rand(5, 8, 8)).shape
     torch.Size([5, 3, 32, 32])
 
     Args:
-        images: Float in [0, 1], or uint8; of any number of channels, 3 being red, green and blue.
-        maps: How much each patch matters, none negative.
+        images: Float in [0, 1], or uint8, with any number of channels; 3 are red, green and blue.
+        maps: Relevance of each patch, non-negative.
         opacity: Share of the colour in each pixel, from 0 to 1; the rest is the image.
-        smooth: Whether values are interpolated between the patches. It looks better, and claims a resolution that the
-            map does not have.
-        scale: Whether pale yellow is the largest value of each image, or of all, which then can be compared.
+        smooth: Whether values are interpolated between patches, which suggests a resolution that the map does not have.
+        scale: What pale yellow stands for: the largest value of each "image", or that of the "batch", which makes
+            images comparable.
 
     Raises:
         ValueError: If shapes do not fit, or values are out of range.
@@ -56,8 +58,8 @@ def overlay(
         shares = F.interpolate(rearrange(shares, "b r s -> b 1 r s"), (height, width), mode="bilinear")[:, 0]
     elif height % rows or width % columns:
         raise ValueError(
-            f"images of {height} x {width} pixels are no whole number of the {rows} x {columns} patches of a map: give "
-            "them in the size that the model saw"
+            f"images of {height} x {width} pixels cannot be divided into the {rows} x {columns} patches of the maps: "
+            "give the images at the size that the model got"
         )
     else:
         shares = repeat(shares, "b r s -> b (r p) (s q)", p=height // rows, q=width // columns)
@@ -65,7 +67,7 @@ def overlay(
 
 
 def displayable(images: Tensor, mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> Tensor:
-    """Images as a model takes them, made fit to be shown: (B, C, H, W) -> (B, C, H, W), in [0, 1].
+    """Undo the normalisation of images for display: (B, C, H, W) -> (B, C, H, W), in [0, 1].
 
     >>> shown = displayable(torch.randn(5, 3, 32, 32))
     >>> shown.min().item(), shown.max().item()
@@ -74,13 +76,13 @@ def displayable(images: Tensor, mean: Sequence[float] | None = None, std: Sequen
     Args:
         images: Normalised images.
         mean: Mean of each channel that was subtracted.
-        std: Deviation of each channel that they were divided by. Without mean and std each image goes from its smallest
-            number, black, to its largest, white.
+        std: Standard deviation of each channel that they were divided by. Without mean and std the smallest value of
+            each image becomes 0 and the largest 1.
 
     Raises:
         ValueError: If these are not (B, C, H, W), or mean and std do not fit the channels.
     """
-    _check_images(images)
+    check_images(images)
     images = images.detach().float()
     if mean is None and std is None:
         low = reduce(images, "b c h w -> b 1 1 1", "min")
@@ -96,7 +98,7 @@ def displayable(images: Tensor, mean: Sequence[float] | None = None, std: Sequen
 
 
 def color_of(shares: Tensor) -> Tensor:
-    """Numbers in [0, 1] as colours: (B, H, W) -> (B, 3, H, W), straight between the anchors."""
+    """Map numbers in [0, 1] to colours, linearly between the anchors: (B, H, W) -> (B, 3, H, W)."""
     anchors = rearrange(torch.tensor(list(ANCHORS)).to(shares) / 255, "(k c) -> k c", c=3)
     places = shares * (len(anchors) - 1)
     below = places.floor().long().clamp(max=len(anchors) - 2)
@@ -105,14 +107,14 @@ def color_of(shares: Tensor) -> Tensor:
 
 
 def _grey(images: Tensor) -> Tensor:
-    """One channel of brightness: (B, C, H, W) -> float (B, 1, H, W)."""
-    _check_images(images)
+    """Return the brightness of images: (B, C, H, W) -> float (B, 1, H, W)."""
+    check_images(images)
     images = images.detach() / 255 if images.dtype == torch.uint8 else images.detach().float()
     low, high = (images.min().item(), images.max().item()) if images.numel() else (0.0, 0.0)
     if not (low >= 0 and high <= 1):
         raise ValueError(
-            f"the images go from {low:.3g} to {high:.3g}, and must be in [0, 1] or uint8: give "
-            "displayable(images, mean, std), or displayable(images) where mean and std are not known"
+            f"the images range from {low:.3g} to {high:.3g}, but must be in [0, 1] or uint8: give "
+            "displayable(images, mean, std), or displayable(images) if mean and std are unknown"
         )
     channels = images.shape[1]
     weights = torch.tensor(LUMA if channels == 3 else [1 / channels] * channels).to(images)
@@ -120,25 +122,18 @@ def _grey(images: Tensor) -> Tensor:
 
 
 def _shares(maps: Tensor, scale: str) -> Tensor:
-    """Maps divided by their largest value: (B, rows, columns) -> float (B, rows, columns), in [0, 1]."""
+    """Divide maps by their largest value: (B, rows, columns) -> float (B, rows, columns), in [0, 1]."""
     if maps.ndim != 3:
         raise ValueError(f"maps have shape {tuple(maps.shape)}: give (batch, rows, columns) of patches")
     if scale not in ("image", "batch"):
         raise ValueError(f"unknown scale {scale!r}: choose 'image' or 'batch'")
     maps = maps.detach().float()
     if not maps.isfinite().all():
-        raise ValueError("the maps hold NaN or infinity, which have no colour: look for a division by zero")
+        raise ValueError("the maps contain NaN or infinity, which have no colour: look for a division by zero")
     if (maps < 0).any():
         raise ValueError(
-            f"the maps go down to {maps.min().item():.3g}, and this colour map starts at 0: give maps.clamp(min=0), or "
-            "(-maps).clamp(min=0) to see what speaks against the class"
+            f"the smallest value of the maps is {maps.min().item():.3g}, but the colours start at 0: give "
+            "maps.clamp(min=0), or (-maps).clamp(min=0) for the evidence against the class"
         )
     largest = reduce(maps, "b r s -> b 1 1" if scale == "image" else "b r s -> 1 1 1", "max")
     return torch.where(largest > 0, maps / largest.clamp(min=torch.finfo(maps.dtype).tiny), 0.0)
-
-
-def _check_images(images: Tensor) -> None:
-    if images.ndim != 4:
-        raise ValueError(
-            f"images have shape {tuple(images.shape)}: give (batch, channels, rows, columns), one image as images[None]"
-        )

@@ -1,4 +1,4 @@
-"""The image files that a command line names: found, read, and given names for what is written of them.
+"""Image files of a command line: finding them, reading them, and naming the files written for them.
 
 Letters in the einops patterns: c channels.
 """
@@ -15,26 +15,26 @@ from vit.data.files import IMAGE_SUFFIXES, decode, find_files
 
 
 def find_images(paths: Sequence[Path]) -> list[Path]:
-    """The files, and the images below the folders.
+    """Return the given files and all images below the given folders, each once.
 
     Raises:
-        ValueError: If there is no such file, or no image in a folder.
+        ValueError: If a path does not exist, or a folder contains no image.
     """
     files: list[Path] = []
     for path in paths:
         if not path.exists():
-            raise ValueError(f"no image at {path}: check the name, and where you are ({Path.cwd()})")
+            raise ValueError(f"no image at {path}: check the name and the current folder ({Path.cwd()})")
         found = (
             [file for file in find_files(path) if file.suffix.lower() in IMAGE_SUFFIXES] if path.is_dir() else [path]
         )
         if not found:
-            raise ValueError(f"no images in the folder {path}: it needs files such as photo.jpg or photo.png")
+            raise ValueError(f"no images in the folder {path}: give one with files such as photo.jpg or photo.png")
         files += found
     return list(dict.fromkeys(files))
 
 
 def distinct_names(files: Sequence[Path]) -> list[str]:
-    """Names for what is written of each file: its own, with that of its folder or a number where others have the same.
+    """Return a distinct name for each file: its stem, with its folder or a number added if stems are equal.
 
     >>> distinct_names([Path("a/cat.jpg"), Path("b/cat.jpg"), Path("b/dog.jpg"), Path("b/cat.png")])
     ['a_cat', 'b_cat', 'dog', 'b_cat_2']
@@ -49,12 +49,12 @@ def distinct_names(files: Sequence[Path]) -> list[str]:
 
 
 def read_images(files: Sequence[Path], model: vit.VisionTransformer) -> tuple[Tensor, Tensor]:
-    """Images as they are, uint8 (B, C, H, W), and as the model takes them.
+    """Read images as uint8 (B, C, H, W), and normalised for the model.
 
-    They are scaled and centre-cropped to the size that the model was trained on.
+    They are scaled and centre-cropped to the image size of the model.
 
     Raises:
-        ValueError: If a file is no image.
+        ValueError: If a file is not an image.
     """
     embed, statistics = model.patch_embed, model.pretrained_cfg
     pixels = torch.stack([decode(file, embed.image_size, embed.in_channels) for file in files])

@@ -1,4 +1,4 @@
-"""How much memory a computation needs at its peak, on any device."""
+"""Peak memory of the tensors of a computation, on any device."""
 
 from typing import Any
 
@@ -9,11 +9,13 @@ from torch.utils._pytree import tree_leaves
 
 
 class PeakMemory(TorchDispatchMode):
-    """Within it, ``.peak`` is the most bytes that tensors made within it held at one time.
+    """A context whose ``.peak`` is the largest number of bytes that tensors made within it hold at one time.
+
+    ``torch.profiler`` counts the same bytes, but prints to the terminal and cannot run within another profiler.
 
     >>> with PeakMemory() as memory:
     ...     total = sum(torch.zeros(1000).sum() for _ in range(5))
-    >>> 4000 <= memory.peak < 5000  # the five vectors never lived together
+    >>> 4000 <= memory.peak < 5000  # one vector at a time
     True
     """
 
@@ -23,7 +25,7 @@ class PeakMemory(TorchDispatchMode):
         self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count what an operation has made."""
+        """Count the new storages that an operation returns."""
         result = func(*args, **(kwargs or {}))
         given = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
         for tensor in tree_leaves(result):

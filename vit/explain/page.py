@@ -1,6 +1,6 @@
-"""One page, in one file, to look through the eyes of a ViT: the attention of every layer and head for any token.
+"""The explorer: one HTML file that shows the attention of every layer and head for any token of an image.
 
-The page is `explorer.html` with the data of one image put in; it asks no server and no network for anything.
+The page is `explorer.html` with the data of one image filled in; it needs no server and no network.
 
 Letters in the einops patterns: b batch, c channels, h w rows and columns of pixels.
 """
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from vit.capture.anatomy import Anatomy, examine
 from vit.capture.attention import capture_attention, run_intercepted
+from vit.class_names import name_classes
 from vit.explain.heatmap import displayable
 
 TOP_CLASSES = 5
@@ -28,20 +29,20 @@ DISTILLATION_TOKENS = {"dist_token", "distillation_token"}
 
 
 class Explorer(str):
-    """A whole HTML document. In a notebook it shows itself; elsewhere ``save`` it and open the file."""
+    """A complete HTML document. A notebook displays it; elsewhere, ``save`` it and open the file."""
 
     def save(self, path: str | Path) -> Path:
-        """Write the document to a file that any browser opens, and return where it is."""
+        """Write the document to a file that any browser opens, and return its path."""
         path = Path(path)
         path.write_text(self, encoding="utf-8")
         return path
 
     def __repr__(self) -> str:
-        # Notebooks store the repr beside the page: the text would be in them twice.
+        # Notebooks store the repr beside the page, which must not be stored twice.
         return f"<Explorer of {len(self):,} characters: save('explorer.html') and open that in a browser>"
 
     def _repr_html_(self) -> str:
-        # The frame keeps names and keys of several explorers, and of the notebook, apart.
+        # The frame separates the names and keys of several explorers, and those of the notebook.
         return (
             '<iframe sandbox="allow-scripts" title="Attention explorer" style="width: 100%; height: 920px; border: 0" '
             f'srcdoc="{html.escape(self)}"></iframe>'
@@ -58,11 +59,11 @@ def explorer(
     grid: tuple[int, int] | None = None,
     num_prefix_tokens: int | None = None,
 ) -> Explorer:
-    """A page on which one image can be looked at through every layer and head of a model.
+    """Build a page that shows the attention of every layer and head of a model over one image.
 
-    The model runs once for each head and each layer, with that one switched off, for the page to show what becomes of
-    the logits. The page holds each attention weight as a byte, about layers * heads * tokens ** 2 bytes before they
-    are compressed; a byte is off by at most 1/510 of the largest weight of the same query.
+    The model also runs once for each head and each layer, with that one switched off, so that the page can show how
+    the logits change. The page stores each attention weight as a byte, about layers * heads * tokens ** 2 bytes before
+    compression; the error is at most 1/510 of the largest weight of the same query.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -72,31 +73,34 @@ def explorer(
     Args:
         model: A classifier that ``capture_attention`` can see, in eval mode.
         image: One image as the model takes it, (C, H, W) or (1, C, H, W).
-        class_names: Names of the classes, in the order of the logits; numbers without.
-        mean: Mean of each channel that was subtracted from the image, added again for showing it.
-        std: Deviation of each channel that the image was divided by. Without mean and std the image is shown from its
-            smallest number, black, to its largest, white. What has not three channels is shown as their mean, in grey.
-        grid: Rows and columns of patches, where the model does not say its ``patch_size``.
-        num_prefix_tokens: Tokens before the patches, where they are not all that are no patches.
+        class_names: Names of the classes, in the order of the logits; None numbers them.
+        mean: Mean of each channel that was subtracted from the image; it is added again for display.
+        std: Standard deviation of each channel that the image was divided by. Without mean and std the smallest value
+            of the image is shown black and the largest white. Images without three channels are averaged to grey.
+        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
+        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
 
     Raises:
-        ValueError: If this is not one image, the model's attention cannot be seen or its output is no row of logits,
-            or names, mean and std do not fit.
+        ValueError: If this is not one image, the attention cannot be captured, the model returns no row of logits, or
+            names, mean or std do not fit.
     """
     image = image[None] if image.ndim == 3 else image
     if image.ndim != 4 or len(image) != 1:
-        raise ValueError(f"image has shape {tuple(image.shape)}: give one, (channels, rows, columns), as images[0]")
+        raise ValueError(
+            f"image has shape {tuple(image.shape)}: give a single one, (channels, rows, columns), as images[0]"
+        )
     pixels = displayed_pixels(image[0], mean, std)
     anatomy = examine(model, image, grid, num_prefix_tokens)
     with torch.no_grad():
         attentions = capture_attention(model, image)
         maps = [attn[0] for attn in attentions if attn.shape[-2] > 1]
         heads = [len(attn) for attn in maps]
-        names = _check_class_names(class_names, attentions.logits)
+        _check_logits(attentions.logits)
+        names = name_classes(class_names, attentions.logits.shape[1])
         logits = torch.cat([attentions.logits, *ablated_logits(model, image, heads)]).float()
     lows, steps, codes = quantise(torch.cat(maps))
     kept = logits.topk(min(TOP_CLASSES, len(names))).indices.unique()
-    return _page(
+    return _fill_template(
         {
             "model": type(model).__name__,
             "grid": anatomy.grid,
@@ -117,9 +121,9 @@ def explorer(
 
 
 def ablated_logits(model: nn.Module, image: Tensor, heads: list[int]) -> list[Tensor]:
-    """Logits without each head of a layer, and last without the layer's attention: for each layer (heads + 1, classes).
+    """Return the logits without each head and, last, without any head: (heads + 1, classes) for each layer.
 
-    A head that is switched off attends to nothing, so what it adds to the tokens is zero.
+    The attention of a head that is switched off is zero, so that it adds nothing to the tokens.
 
     Args:
         model: A model in eval mode.
@@ -138,10 +142,10 @@ def ablated_logits(model: nn.Module, image: Tensor, heads: list[int]) -> list[Te
 
 
 def quantise(attn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Each row in 256 equal steps: (..., N, M) -> lows (..., N), steps (..., N), codes (..., N, M) as bytes.
+    """Quantise each row to 256 levels: (..., N, M) -> lows (..., N), steps (..., N), codes (..., N, M) as bytes.
 
-    ``lows + steps * codes`` is off by at most half a step. Rows start at zero unless they have negative weights, as
-    those of differential attention do.
+    The error of ``lows + steps * codes`` is at most half a step. Rows start at zero unless they have negative weights,
+    as in differential attention.
     """
     attn = attn.float()
     lows = attn.amin(dim=-1).clamp(max=0)
@@ -151,17 +155,17 @@ def quantise(attn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def displayed_pixels(image: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None) -> Tensor:
-    """The image as it is shown: (C, H, W) -> (H, W, 3), bytes."""
+    """Convert an image to RGB bytes for display: (C, H, W) -> (H, W, 3)."""
     image = displayable(image[None].cpu(), mean, std)[0]
     colours = image if len(image) == 3 else repeat(image.mean(dim=0), "h w -> c h w", c=3)
     return rearrange(colours * 255, "c h w -> h w c").round().to(torch.uint8)
 
 
 def name_other_tokens(model: nn.Module, anatomy: Anatomy) -> list[tuple[int, str]]:
-    """Place and name of each token that is no patch."""
+    """Return the index and name of each non-patch token."""
     parameters = {name.rpartition(".")[2] for name, _ in model.named_parameters()}
     patches = anatomy.patches
-    # A class token under an unheard-of name is still what the logits read most.
+    # A class token whose parameter has another name is still the token that the logits read most.
     has_class_token = parameters & CLASS_TOKENS or anatomy.readout[0] > anatomy.readout[patches.start]
     learned = ["class token"] * bool(has_class_token) + ["distillation token"] * bool(parameters & DISTILLATION_TOKENS)
     before = learned[: patches.start]
@@ -171,26 +175,18 @@ def name_other_tokens(model: nn.Module, anatomy: Anatomy) -> list[tuple[int, str
 
 
 def pack_bytes(tensor: Tensor) -> str:
-    """The numbers of a tensor, little-endian, deflated and in base64."""
-    # By a list, as .numpy() needs a package that torch does not require.
-    raw = tensor.detach().cpu().numpy().tobytes()
-    return base64.b64encode(zlib.compress(raw)).decode("ascii")
+    """Encode the numbers of a tensor: little-endian, deflated, base64."""
+    return base64.b64encode(zlib.compress(tensor.cpu().numpy().tobytes())).decode("ascii")
 
 
-def _check_class_names(class_names: Sequence[str] | None, logits: Tensor) -> list[str]:
+def _check_logits(logits: Tensor) -> None:
     if logits.ndim != 2:
         raise ValueError(
             f"the model returned logits of shape {tuple(logits.shape)}: give a classifier, (batch, classes)"
         )
-    count = logits.shape[1]
-    if class_names is None:
-        return [f"class {index}" for index in range(count)]
-    if len(class_names) != count:
-        raise ValueError(f"{len(class_names)} class_names for {count} logits: give one for each, in their order")
-    return [str(name) for name in class_names]
 
 
-def _page(data: dict[str, Any]) -> Explorer:
+def _fill_template(data: dict[str, Any]) -> Explorer:
     template = files("vit.explain").joinpath("explorer.html").read_text(encoding="utf-8")
-    # With < escaped, no name can end the script element that holds the data.
+    # Escaping < keeps class names from closing the script element that holds the data.
     return Explorer(template.replace("{{data}}", json.dumps(data).replace("<", "\\u003c")))

@@ -1,4 +1,4 @@
-"""A page of pictures in rows and columns.
+"""A figure of pictures in rows and columns, with a colour bar.
 
 Letters in the einops patterns: c channels, h w rows and columns of pixels.
 """
@@ -13,23 +13,23 @@ from torch import Tensor
 
 from vit.explain.heatmap import overlay
 
-CELL, GAP, LINE = 1.6, 0.1, 0.15  # inches: width of a picture, room between two, height of a line of text
+CELL, GAP, LINE = 1.6, 0.1, 0.15  # inches: width of a picture, gap between two, height of a line of text
 TITLE, BAR = 0.35, 0.75  # inches: height of the title, width of the colour bar
 DOTS, MOST_DOTS = 120, 240  # per inch
-MOST_RULED = 20  # patches in a row of a map, beyond which lines between them would hide them
+MOST_RULED = 20  # patches in a row of a map; lines between more of them would hide them
 
 
 class Sheet:
-    """Pictures of one size on one page, placed by hand: an ``Axes`` for each would take seconds to lay out.
+    """Pictures of one size in one ``Axes``: the layout of one for each picture would take seconds.
 
     Args:
         size: Rows and columns of pixels of each picture.
-        rows: Rows of pictures.
-        groups: Columns of pictures; between two groups there is a wider gap.
-        title: Above all.
+        rows: Number of rows of pictures.
+        groups: Number of columns of pictures in each group; groups are separated by a wider gap.
+        title: Title of the sheet.
         lines_above: Lines of text above the columns.
         lines_below: Lines of text below each row.
-        left: Room for text on the left, in inches.
+        left: Width of the text on the left, in inches.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Sheet:
         self.extent = {"xlim": (0, right + BAR), "ylim": (height, 0), "aspect": "auto"}
 
     def show(self, image: Tensor, row: int, column: int, grid: Sequence[int] = (1, 1)) -> None:
-        """Put a picture (C, H, W), float in [0, 1] or uint8, in its place, with thin lines between patches."""
+        """Draw a picture (C, H, W), float in [0, 1] or uint8, with thin lines between the patches of its grid."""
         left, top = self.lefts[column], self.top + row * self.pitch
         white = 1 if image.is_floating_point() else 255
         pixels = rearrange(image.detach().cpu(), "c h w -> h w c").numpy()
@@ -75,26 +75,26 @@ class Sheet:
             self.axes.vlines(down, top, top + self.tall, **look)
 
     def write_above(self, column: int, text: str) -> None:
-        """Name a column."""
+        """Write text above a column."""
         self.axes.text(self.lefts[column] + CELL / 2, self.top - 0.04, text, ha="center", va="bottom", fontsize=8)
 
     def write_below(self, row: int, column: int, text: str, color: str = "black") -> None:
-        """Name a picture."""
+        """Write text below a picture."""
         bottom = self.top + row * self.pitch + self.tall + 0.04
         self.axes.text(self.lefts[column] + CELL / 2, bottom, text, ha="center", va="top", fontsize=8, color=color)
 
     def write_left(self, row: int, text: str) -> None:
-        """Name a row."""
+        """Write text to the left of a row."""
         middle = self.top + row * self.pitch + self.tall / 2
         self.axes.text(self.lefts[0] - 0.05, middle, text, ha="right", va="center", fontsize=8)
 
     def save(self, path: str | Path) -> None:
-        """Write the PNG file, with a dot for each pixel of pictures that are larger than usual."""
+        """Write the PNG file, at a resolution that keeps each pixel of large pictures."""
         self.axes.set(**self.extent)
         self.figure.savefig(path, dpi=min(max(DOTS, self.size[1] / CELL), MOST_DOTS))
 
     def _add_bar(self, left: float, top: float, bottom: float) -> None:
-        """The colours as they look over mid-grey."""
+        """Add the colour bar: the colours of an overlay on mid-grey."""
         shares = rearrange(torch.linspace(1, 0, 256), "h -> 1 h 1")
         colors = rearrange(overlay(torch.full((1, 1, 256, 1), 0.5), shares)[0], "c h w -> h w c").numpy()
         self.axes.imshow(colors, extent=(left, left + GAP, bottom, top))

@@ -1,4 +1,4 @@
-"""Training: the LightningModule, its optimiser and schedule, the record of a run, the command line."""
+"""Training: the classifier, its optimiser and schedule, the callbacks of a run, the command line."""
 
 from vit.training.attention_maps import AttentionMaps
 from vit.training.classifier import ViTClassifier

@@ -1,4 +1,4 @@
-"""Pictures of attention while it is being learned.
+"""A callback that shows how attention changes during training.
 
 Letters in the einops patterns: b batch, h heads.
 """
@@ -19,23 +19,27 @@ from vit.capture.anatomy import examine
 from vit.explain import capture_attention, explain
 from vit.explain.figures import draw_maps
 from vit.model import VisionTransformer
-from vit.training.examples import ACROSS, first_of_each_class, looking
+from vit.training.examples import ACROSS, first_of_each_class, model_copy
 from vit.training.record import RunRecord
 
 MOST_EPOCHS = 8  # side by side
 
 
 class AttentionMaps(Callback):
-    """Show after each validation what the model attends to, in the same few validation images.
+    """Draw the attention rollout on the same few validation images after each validation.
 
-    ``attention/epoch_0003.png`` in the folder of the run, and TensorBoard, get the rollout; ``metrics.csv`` gets, for
-    each layer, how far its heads look (``attention_distance``, in pixels) and how evenly (``attention_entropy``, from 0
-    to 1), unless weights are negative, as in differential attention. ``attention_over_time.png`` sums it up at the end.
-    Training ends with the same weights as without. Where attention cannot be seen, a line says why, and that is all.
+    The rollout goes to ``attention/epoch_0003.png`` in the folder of the run and to TensorBoard. ``metrics.csv`` gets
+    the mean over the heads of each layer of ``attention_distance`` (in pixels) and ``attention_entropy`` (0 to 1),
+    except for layers with negative weights, as in differential attention. ``attention_over_time.png`` shows up to
+    eight epochs at the end. The trained weights are the same as without the callback. If attention cannot be captured,
+    the callback prints the reason and does nothing more.
 
     Args:
-        num_images: Images shown: the first of each class, as far as they go.
-        every_n_epochs: Epochs from one look to the next.
+        num_images: Number of images: the first of each class, then the second of each.
+        every_n_epochs: Number of epochs from one drawing to the next.
+
+    Raises:
+        ValueError: If an argument is less than 1.
     """
 
     def __init__(self, num_images: int = 4, every_n_epochs: int = 1) -> None:
@@ -48,28 +52,28 @@ class AttentionMaps(Callback):
         self.active = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Find the folder and the images."""
+        """Choose the folder and the images."""
         record = next((callback for callback in trainer.callbacks if isinstance(callback, RunRecord)), None)
-        # All processes ask, as Lightning lets them agree on it.
+        # On all processes: Lightning broadcasts it.
         log_dir = trainer.log_dir or trainer.default_root_dir
         self.folder = Path(log_dir) if record is None else record.folder
         self.active = trainer.is_global_zero and not trainer.fast_dev_run
         sets = getattr(trainer.datamodule, "sets", {})
         if self.active and "val" not in sets:
-            self._give_up("there are no validation images")
+            self._switch_off("there are no validation images")
         if self.active:
             self.pixels, self.labels = first_of_each_class(sets["val"], self.num_images)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look, while the weights are those that are validated: the moving average, if there is one."""
+        """Draw the rollout of the validated weights: the moving average, if there is one."""
         epoch = trainer.current_epoch + 1
         training = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
         if not (self.active and training) or epoch % self.every_n_epochs:
             return
         try:
-            self._look(trainer, pl_module, epoch)
-        except Exception as error:  # whatever it is, a picture is not worth a training
-            self._give_up(str(error))
+            self._draw_epoch(trainer, pl_module, epoch)
+        except Exception as error:  # of any kind: a picture must not end a training
+            self._switch_off(str(error))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw some of the epochs side by side."""
@@ -81,12 +85,12 @@ class AttentionMaps(Callback):
         try:
             draw_maps(self.pixels, maps, self.folder / "attention_over_time.png", title="Rollout (any class) over time")
         except Exception as error:
-            self._give_up(str(error))
+            self._switch_off(str(error))
 
-    def _look(self, trainer: Trainer, pl_module: LightningModule, epoch: int) -> None:
+    def _draw_epoch(self, trainer: Trainer, pl_module: LightningModule, epoch: int) -> None:
         path = self.folder / "attention" / f"epoch_{epoch:04d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with looking(pl_module, self.pixels) as (model, images):
+        with model_copy(pl_module, self.pixels) as (model, images):
             self.maps[epoch] = explain(model, images).cpu()
             with torch.no_grad():
                 logits, measures = _measure(model, images)
@@ -101,19 +105,19 @@ class AttentionMaps(Callback):
             across=min(ACROSS, self.num_images),
         )
         for logger in trainer.loggers:
-            # Not by self.log, which the other processes would have to call, too.
+            # Not by self.log, which all processes would have to call.
             logger.log_metrics(measures | {"epoch": trainer.current_epoch}, trainer.global_step)
             if isinstance(logger, TensorBoardLogger):
                 picture = np.asarray(Image.open(path).convert("RGB"))
                 logger.experiment.add_image("attention", picture, trainer.global_step, dataformats="HWC")
 
-    def _give_up(self, reason: str) -> None:
+    def _switch_off(self, reason: str) -> None:
         self.active = False
         print(f"AttentionMaps is switched off: {' '.join(reason.split())}", flush=True)
 
 
 def _measure(model: VisionTransformer, images: Tensor) -> tuple[Tensor, dict[str, float]]:
-    """Logits, and the mean over the heads of each layer of what is measured."""
+    """Return the logits, and the mean over the heads of distance and entropy in each layer."""
     anatomy, attentions = examine(model, images), capture_attention(model, images)
     measures = {}
     for layer, attn in enumerate(attentions):

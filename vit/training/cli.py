@@ -11,32 +11,36 @@ from typing import Any
 import torch
 from lightning import Callback, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.plugins import Precision
-from lightning.pytorch.utilities import rank_zero_only
 
 import vit.data
+from vit.class_names import name_classes
 from vit.model import VisionTransformer
-from vit.training.callbacks import ImagesPerSecondBar, SeededSteps, StopAtNaN
+from vit.training.callbacks import in_order
+from vit.training.checkpoints import AtomicCheckpointIO, RunCheckpoint
 from vit.training.classifier import ViTClassifier
+from vit.training.console import print_results
 from vit.training.pictures import RunPictures
-from vit.training.predictions import PredictionWriter
+from vit.training.prediction_writer import PredictionWriter
+from vit.training.progress_bar import ImagesPerSecondBar
 from vit.training.record import RunRecord
 from vit.training.runs import experiment_of, new_run_folder, newest_checkpoint, run_folder_of
-from vit.training.storage import AtomicCheckpointIO, RunCheckpoint
+from vit.training.seeded_steps import SeededSteps
+from vit.training.stop_at_nan import StopAtNaN
 from vit.weights import read_checkpoint
 
 FROM_DATA = ("num_classes", "image_size", "in_channels", "class_names", "mean", "std")
 
 
 class ViTCLI(LightningCLI):
-    """LightningCLI whose runs leave a complete record, and whose checkpoints need no config.
+    """LightningCLI whose runs write a complete record, and whose checkpoints need no config.
 
-    ``fit`` ends with one pass over the test images (``--trainer.limit_test_batches 0`` leaves it out).
+    ``fit`` ends with one pass over the test images (``--trainer.limit_test_batches 0`` omits it).
     """
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Size the model by the data, and name the run."""
+        """Link the sizes of the model to the data, and add ``--experiment``."""
         for name in FROM_DATA:
             parser.link_arguments(f"data.{name}", f"model.{name}", apply_on="instantiate")
         parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
@@ -44,11 +48,11 @@ class ViTCLI(LightningCLI):
             "--experiment",
             type=str | None,
             default=None,
-            help="Name of the folder under runs/; None takes that of the config file, or of the data set.",
+            help="Name of the folder under runs/; None takes the name of the config file, or of the data set.",
         )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Parse, with what a checkpoint was trained with as the defaults."""
+        """Parse the arguments; those of the checkpoint, if there is one, are the defaults."""
         if args is None or isinstance(args, list):
             self.arguments = list(sys.argv[1:] if args is None else args)
             self.config = parser.parse_args(self._with_checkpoint(self.arguments))
@@ -58,10 +62,10 @@ class ViTCLI(LightningCLI):
             super().parse_arguments(parser, args)
 
     def _parse_ckpt_path(self) -> None:
-        """Nothing: Lightning would let the checkpoint overrule what was typed; here it gives the defaults."""
+        """Do nothing: in Lightning, the checkpoint overrules the command line; here it sets the defaults."""
 
     def _with_checkpoint(self, args: list[str]) -> list[str]:
-        """Resolve ``--ckpt_path last`` and ``best`` to files, and take the checkpoint's arguments as defaults."""
+        """Resolve ``--ckpt_path last`` and ``best`` to files, and set the checkpoint's arguments as defaults."""
         self.checkpoint_path: Path | None = None
         self.arguments_of_data: list[str] = []
         if not args or args[0] not in self.subcommands():
@@ -81,7 +85,7 @@ class ViTCLI(LightningCLI):
         self.checkpoint_path = Path(found.ckpt_path)
         run_folder = run_folder_of(self.checkpoint_path)
         if args[0] == "fit" and not found.config and run_folder is not None and (run_folder / "config.yaml").exists():
-            # What a checkpoint does not hold: how long to train, the seed, the trainer's options.
+            # The checkpoint lacks the length of the training, the seed and the trainer's options.
             found.config = [str(run_folder / "config.yaml")]
         defaults = self._defaults_from(self.checkpoint_path, args[0])
         self._subcommand_parsers[args[0]].set_defaults(defaults)
@@ -90,31 +94,31 @@ class ViTCLI(LightningCLI):
         return [args[0], *configs, *self.arguments_of_data, *others, *named, "--ckpt_path", found.ckpt_path]
 
     def _defaults_from(self, path: Path, subcommand: str) -> dict[str, Any]:
-        if path.is_dir():  # a sharded checkpoint, which only a config describes
+        if path.is_dir():  # a sharded checkpoint, which needs a config
             return {}
         checkpoint = read_checkpoint(path)
         arguments = dict(checkpoint["hyper_parameters"])
         of_data = {name: arguments.pop(name, None) for name in FROM_DATA}
         arguments = _known(arguments, ViTClassifier, VisionTransformer)
         if subcommand != "fit":
-            arguments["compile"] = False  # which takes longer than most tests and predictions
+            arguments["compile"] = False  # compiling takes longer than most tests and predictions
         defaults = {f"model.{name}": value for name, value in arguments.items()}
         if subcommand == "predict":
             names = ("image_size", "in_channels", "class_names", "mean", "std")
             described = {name: of_data[name] for name in names}
-            # On the command line and not a default, so that it also takes the place of a config's data.
+            # An argument and not a default, because it also replaces the data of a config.
             self.arguments_of_data = ["--data", json.dumps({"class_path": "UnsortedImages", "init_args": described})]
         else:
             data = checkpoint.get("data", {})
             name = data.get("class_path", "").removeprefix("vit.data.")
-            # Only our own classes: a class path in a stranger's file must not make us import anything.
+            # Only the classes of vit.data: the class path in an untrusted file must import nothing.
             if name in vit.data.__all__:
                 known = _known(data.get("init_args", {}), getattr(vit.data, name), vit.data.ImageDataModule)
                 defaults["data"] = {**data, "init_args": known}
         return defaults
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """The trainer, with the precision that the hardware gains by, loggers, and the record of the run."""
+        """Return the trainer, with the fastest precision, loggers and the callbacks of the run."""
         config = {**self._get(self.config_init, "trainer"), **kwargs}
         fit = self.subcommand in ("fit", None)
         self.run_folder = self._choose_run_folder()
@@ -129,27 +133,28 @@ class ViTCLI(LightningCLI):
         if self.subcommand == "predict":
             config["devices"] = 1
         if config["logger"] in (None, True):
-            place = {"save_dir": self.run_folder.parent.parent, "name": self.run_folder.parent.name}
-            version = self.run_folder.name
-            config["logger"] = (
-                [CSVLogger(**place, version=version), TensorBoardLogger(**place, version=version)] if fit else False
-            )
+            config["logger"] = self._loggers() if fit else False
         interactive = sys.stdout.isatty() and config["enable_progress_bar"] is not False
         config["enable_progress_bar"] = interactive
         config["enable_model_summary"] = bool(config["enable_model_summary"])
-        callbacks = self._callbacks(config)
+        saves = self.subcommand == "fit" and config["enable_checkpointing"] is not False
+        callbacks = self._callbacks(self._checkpoints() if saves else [])
         return self._instantiate_trainer(config, [*callbacks, *([ImagesPerSecondBar()] if interactive else [])])
 
+    def _loggers(self) -> list[Logger]:
+        place = {"save_dir": self.run_folder.parent.parent, "name": self.run_folder.parent.name}
+        return [logger(**place, version=self.run_folder.name) for logger in (CSVLogger, TensorBoardLogger)]
+
     def _precision(self, accelerator: Any) -> str:
-        """That which the run was trained in, so that a test repeats its number; else the fastest."""
+        """Return the precision of the training for an evaluation, which repeats its numbers; else the fastest."""
         record = self.run_folder / "results.json"
         known = json.loads(record.read_text()) if self.subcommand in ("validate", "test") and record.exists() else {}
         return known.get("precision") or fastest_precision(accelerator)
 
-    def _callbacks(self, config: dict[str, Any]) -> list[Callback]:
+    def _callbacks(self, checkpoints: list[Callback]) -> list[Callback]:
         seed = int(self._get(self.config, "seed_everything"))
-        names = self.model.hparams.class_names or [str(i) for i in range(self.model.vit.num_classes)]
         if self.subcommand == "predict":
+            names = name_classes(self.model.hparams.class_names, self.model.vit.num_classes)
             return [PredictionWriter(self.run_folder / "predictions.csv", names)]
         facts = {
             "experiment": self.run_folder.parent.name,
@@ -160,16 +165,15 @@ class ViTCLI(LightningCLI):
         self._dump_config()
         text = self._parser("fit").dump(self.config["fit"], skip_none=False) if self.subcommand == "fit" else ""
         self.record = RunRecord(self.run_folder, facts, text, self.config_dump["data"])
-        callbacks: list[Callback] = [SeededSteps(seed), StopAtNaN(), RunPictures(self.record), self.record]
-        if self.subcommand == "fit" and config["enable_checkpointing"] is not False:
-            checkpoints = self.run_folder / "checkpoints"
-            if self.datamodule.has_validation:
-                callbacks.append(RunCheckpoint(checkpoints, "best", monitor="val_accuracy"))
-            callbacks.append(RunCheckpoint(checkpoints, "last"))
-        return callbacks
+        return in_order([SeededSteps(seed), StopAtNaN(), RunPictures(self.record), self.record, *checkpoints])
+
+    def _checkpoints(self) -> list[Callback]:
+        folder = self.run_folder / "checkpoints"
+        best = [RunCheckpoint(folder, "best", monitor="val_accuracy")] if self.datamodule.has_validation else []
+        return [*best, RunCheckpoint(folder, "last")]
 
     def _choose_run_folder(self) -> Path:
-        """A new folder for ``fit``, else that of the checkpoint."""
+        """Return a new folder for ``fit``, else the folder of the checkpoint."""
         origin = run_folder_of(self.checkpoint_path)
         if self.subcommand != "fit" and origin is not None:
             return origin
@@ -181,7 +185,7 @@ class ViTCLI(LightningCLI):
         )
 
     def before_validate(self) -> None:
-        """Load the weights ourselves: Lightning would want the callbacks that the checkpoint was made with."""
+        """Load the weights here: Lightning would require the callbacks of the training."""
         arguments = self.config_init[self.subcommand]
         if self.checkpoint_path is not None and self.checkpoint_path.is_file():
             checkpoint = read_checkpoint(self.checkpoint_path)
@@ -194,39 +198,25 @@ class ViTCLI(LightningCLI):
     before_test = before_predict = before_validate
 
     def after_fit(self) -> None:
-        """Validate and test the weights that training ended with, once."""
+        """Validate and test the final weights, once."""
         if self.trainer.fast_dev_run:
             return
         ending = {"model": self.model, "datamodule": self.datamodule, "verbose": False}
-        if "val" in self.datamodule.sets and not self.record.validated_last(self.trainer):
+        if "val" in self.datamodule.sets and self.record.measurements.last_step("val") != self.trainer.global_step:
             self.trainer.validate(**ending)
         if "test" in self.datamodule.sets and self.trainer.limit_test_batches != 0:
             self.trainer.test(**ending)
-        self._print_summary()
+        print_results(self.run_folder)
 
     def after_validate(self) -> None:
-        """Say what came out."""
-        self._print_summary()
+        """Print the results."""
+        print_results(self.run_folder)
 
     after_test = after_validate
 
-    @rank_zero_only
-    def _print_summary(self) -> None:
-        results = json.loads((self.run_folder / "results.json").read_text())
-        for name in ("val_accuracy", "test_accuracy"):
-            if results[name] is not None:
-                print(f"{name}: {100 * results[name]:.2f} %")
-        of_views = results.get("test_accuracy_views")  # which an older record does not have
-        if of_views is not None:
-            print(f"test_accuracy_views: {100 * of_views:.2f} % (test_views {results['test_views']})")
-        print(f"run folder: {self.run_folder}")
-        for name in ("results.json", "curves.png", "confusion_matrix.png", "mistakes.png", "attention.png"):
-            if (self.run_folder / name).exists():
-                print(f"  {self.run_folder / name}")
-
 
 def fastest_precision(accelerator: Any) -> str:
-    """The precision "bf16-mixed" where the hardware is faster in bfloat16 than in float32, else "32-true"."""
+    """Return "bf16-mixed" if the hardware is faster in bfloat16 than in float32, else "32-true"."""
     if accelerator != "cpu" and torch.cuda.is_available():
         return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
     if accelerator != "cpu" and torch.backends.mps.is_available():
@@ -235,7 +225,7 @@ def fastest_precision(accelerator: Any) -> str:
 
 
 def _known(arguments: dict[str, Any], *classes: type) -> dict[str, Any]:
-    """The arguments that one of some classes takes; the checkpoint of another version may have others."""
+    """Return the arguments that the classes take; a checkpoint of another version may have others."""
     names = {name for cls in classes for name in inspect.signature(cls).parameters}
     for name in sorted(arguments.keys() - names):
         print(f"the checkpoint was trained with {name}, which this version does not have: left out", file=sys.stderr)

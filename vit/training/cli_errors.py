@@ -1,4 +1,4 @@
-"""Answers to a user's mistakes: one line that says what is wrong and what to do, and no traceback."""
+"""Errors of the command line: one line with the error and its remedy, without a traceback."""
 
 import difflib
 import inspect
@@ -28,24 +28,24 @@ WORDING = {
 
 
 class Parser(LightningArgumentParser):
-    """A parser that answers a mistake in one line, with the nearest name that exists."""
+    """A parser that reports an error in one line, with the nearest existing name."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.allow_abbrev = False  # or --model.dept would silently mean --model.depth
+        self.allow_abbrev = False  # or --model.dept would be read as --model.depth
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print what is wrong, and what might have been meant; exit with status 2."""
-        print(f"error: {explain(message, _option_names(self))}", file=sys.stderr)
+        """Print the error and the nearest existing name; exit with status 2."""
+        print(f"error: {shorten(message, _option_names(self))}", file=sys.stderr)
         raise SystemExit(2)
 
 
-def explain(message: str, known: set[str]) -> str:
-    r"""One line for a message of jsonargparse, which can have ten.
+def shorten(message: str, known: set[str]) -> str:
+    r"""Return one line for a message of jsonargparse, which can have ten.
 
-    >>> explain("Parser key \"model.depth\":\n  Expected a <class 'int'>. Got value: x", set())
+    >>> shorten("Parser key \"model.depth\":\n  Expected a <class 'int'>. Got value: x", set())
     '--model.depth: expected a whole number, got x'
-    >>> explain("Option 'dept' is not accepted", {"depth", "lr"})
+    >>> shorten("Option 'dept' is not accepted", {"depth", "lr"})
     "Option 'dept' is not accepted (did you mean depth?)"
     """
     modules = ", ".join(name for name in vit.data.__all__ if name not in ("ImageDataModule", "UnsortedImages"))
@@ -72,7 +72,7 @@ def _nearest(name: str, known: set[str]) -> str:
 
 
 def _option_names(parser: ArgumentParser) -> set[str]:
-    """All options of a parser and its subcommands, and the arguments of all data modules."""
+    """Return all options of a parser and its subcommands, and the arguments of all data modules."""
     names = {"fit", "validate", "test", "predict"}
     for action in parser._actions:
         names |= {option.lstrip("-") for option in action.option_strings}
@@ -87,34 +87,35 @@ def _option_names(parser: ArgumentParser) -> set[str]:
 
 @contextmanager
 def plain_output() -> Iterator[None]:
-    """Show what a user needs: no chatter of frameworks, and a mistake, which our own code raised, in one line."""
+    """Hide the log messages of the frameworks; print an error that vit or Lightning raised on purpose in one line."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
             # Lightning 2.6 uses a name that torch 2.15 deprecates.
             warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
-            # torch.compile looks at the gradient of the tokens that enter a block.
+            # torch.compile reads the gradient of the tokens that enter a block.
             warnings.filterwarnings("ignore", "The .grad attribute of a Tensor", UserWarning)
             yield
     except MisconfigurationException as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     except (ValueError, OSError) as error:
-        if (mistake := _mistake(error)) is None:
+        if (deliberate := _deliberate_cause(error)) is None:
             raise
-        print(f"error: {mistake}", file=sys.stderr)
+        print(f"error: {deliberate}", file=sys.stderr)
         raise SystemExit(2) from None
 
 
-def _mistake(error: BaseException | None) -> BaseException | None:
-    """The error that our own code or Lightning raised on purpose, among this one and those it came from."""
-    while error is not None and not _raised_on_purpose(error):
+def _deliberate_cause(error: BaseException | None) -> BaseException | None:
+    """Return the first error that vit or Lightning raised itself, among this one and its causes."""
+    while error is not None and not _is_deliberate(error):
         error = error.__cause__ or error.__context__
     return error
 
 
-def _raised_on_purpose(error: BaseException) -> bool:
+def _is_deliberate(error: BaseException) -> bool:
+    """Whether the line that raised an error is in vit or Lightning."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next

@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, which is what gets evaluated and saved."""
+"""The exponential moving average of the weights, which is evaluated and saved in their place."""
 
 from typing import Any
 
@@ -13,11 +13,14 @@ class EMA(Callback):
     """Average the weights over the steps; validate, test and save the average (Polyak and Juditsky 1992).
 
     ``average = d * average + (1 - d) * weights`` after each step, where d grows as ``(1 + step) / (10 + step)``
-    up to ``decay``, so that the average of a short run does not remember its start. Lightning's callback of the
-    same purpose copies the whole module, and updates tensor by tensor; this one updates all in one call.
+    up to ``decay``, so that the initial weights soon vanish from the average. Lightning's WeightAveraging copies the
+    whole module and updates tensor by tensor; this callback updates all tensors in one call.
 
     Args:
         decay: Weight of the past, such as 0.999: an average over about the last 1 / (1 - decay) steps.
+
+    Raises:
+        ValueError: If ``decay`` is not between 0 and 1.
     """
 
     def __init__(self, decay: float) -> None:
@@ -30,13 +33,13 @@ class EMA(Callback):
         self.resumed_weights: dict[str, Tensor] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse sharded models, of which no process holds all weights."""
+        """Refuse sharded models: no process holds all their weights."""
         if stage == "fit" and isinstance(trainer.strategy, ModelParallelStrategy):
             raise ValueError("ema_decay does not work with sharded models: set --model.ema_decay null, or strategy ddp")
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start from the weights of the module; a resumed run gets both average and weights back."""
-        # In float32 at least: a small step towards the weights is lost between two numbers of bfloat16.
+        """Start from the module, whose weights are the average after a resume; then restore the training weights."""
+        # At least float32: bfloat16 rounds a small step towards the weights to zero.
         self.average = {
             name: parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32), copy=True)
             for name, parameter in pl_module.vit.named_parameters(prefix="vit")
@@ -49,7 +52,7 @@ class EMA(Callback):
 
     @torch.no_grad()
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        """Take the new weights into the average, once per optimiser step."""
+        """Add the new weights to the average, once per step of the optimiser."""
         if trainer.global_step == self.last_step:
             return
         self.last_step = trainer.global_step
@@ -69,16 +72,16 @@ class EMA(Callback):
             self._swap(pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the average in the module."""
+        """Put the average into the module for good."""
         self._swap(pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave it there, too, where a resumed run had nothing left to train."""
+        """Put the average into the module if a resumed run had nothing left to train."""
         if not self.in_use:
             self._swap(pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Save the average as the model's weights, and the training weights beside it to resume from."""
+        """Save the average as the weights of the model, and the training weights for a resume."""
         if not self.average:
             return
         module = {name: parameter.detach() for name, parameter in pl_module.vit.named_parameters(prefix="vit")}
@@ -88,7 +91,7 @@ class EMA(Callback):
         checkpoint["training_weights"] = weights
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Remember the training weights until the module is on its device."""
+        """Keep the training weights until the module is on its device."""
         self.resumed_weights = checkpoint.get("training_weights")
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""What a pass over an evaluation set adds up to: loss, confusion matrix, the most confident mistakes."""
+"""Sums over an evaluation: loss, confusion matrix, the most confident mistakes."""
 
 import torch
 import torch.nn.functional as F
@@ -8,13 +8,13 @@ MISTAKES = 32
 
 
 class Evaluation:
-    """Sums over the batches of an evaluation, exact for any number of processes and any last batch.
+    """Sums over the batches of an evaluation, exact for any number of processes and any size of the last batch.
 
-    Rows whose label is -1 only fill a batch up, and do not count.
+    Rows with the label -1 are padding and do not count.
 
     Args:
-        num_classes: Classes.
-        device: Where the batches are.
+        num_classes: Number of classes.
+        device: The device of the batches.
     """
 
     def __init__(self, num_classes: int, device: torch.device) -> None:
@@ -26,8 +26,8 @@ class Evaluation:
     def update(self, logits: Tensor, labels: Tensor, images: Tensor, of_views: Tensor | None = None) -> None:
         """Add a batch: logits (B, classes), labels (B,), images (B, C, H, W).
 
-        ``of_views`` are the mean logits over several views of each image, (B, classes), where these are measured, too;
-        ``accuracy_views`` alone is theirs.
+        ``of_views`` are the mean logits over several views of each image, (B, classes); they change only
+        ``accuracy_views``.
         """
         if of_views is not None:
             self.correct_views += (of_views.argmax(dim=-1) == labels).sum()
@@ -46,22 +46,22 @@ class Evaluation:
         self.mistakes = sorted(self.mistakes + found, key=lambda mistake: -mistake[0])[:MISTAKES]
 
     def sums(self) -> list[Tensor]:
-        """The tensors that have to be summed over processes."""
+        """Return the tensors that are to be summed over processes."""
         return [self.confusion, self.loss_sum, self.correct_views]
 
     @property
     def count(self) -> int:
-        """Images seen."""
+        """Number of images."""
         return int(self.confusion.sum())
 
     @property
     def accuracy(self) -> float:
-        """Share of the images that were classified correctly."""
+        """Share of the images whose class is the predicted one."""
         return self.confusion.diagonal().sum().item() / max(self.count, 1)
 
     @property
     def accuracy_views(self) -> float:
-        """Share of the images whose views were, on average, classified correctly."""
+        """Share of the images whose class is the one predicted from the mean over their views."""
         return self.correct_views.item() / max(self.count, 1)
 
     @property

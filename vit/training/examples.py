@@ -1,4 +1,4 @@
-"""A few images of a run, and a look at what its model makes of them."""
+"""Example images of a run, and the attention of its model on them."""
 
 import copy
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ SHOWN, ACROSS = 8, 4
 
 
 def first_of_each_class(image_set: ImageSet, count: int) -> tuple[Tensor, Tensor]:
-    """The first image of each class, then the second of each, until there are ``count``: (n, C, H, W), (n,)."""
+    """Return the first image of each class, then the second of each, up to ``count``: (n, C, H, W), (n,)."""
     labels = image_set.labels.cpu()
     by_class = labels.argsort(stable=True)
     counts = torch.bincount(labels)
@@ -34,17 +34,16 @@ def first_of_each_class(image_set: ImageSet, count: int) -> tuple[Tensor, Tensor
 
 
 @contextmanager
-def looking(classifier: LightningModule, pixels: Tensor) -> Iterator[tuple[VisionTransformer, Tensor]]:
-    """Within it there are a model to look into, and images (n, C, H, W) as it takes them.
+def model_copy(classifier: LightningModule, pixels: Tensor) -> Iterator[tuple[VisionTransformer, Tensor]]:
+    """Yield a copy of the model for analysis, and the normalised images (n, C, H, W).
 
-    The model is a copy, in eval mode, in float32 and not compiled, so that whatever is done to it, training goes on as
-    if nobody had looked.
+    The copy is in eval mode, in float32 and not compiled; the training is not affected.
 
     Raises:
         ValueError: If the model is sharded over processes.
     """
     if classifier.device_mesh is not None:
-        raise ValueError("the model is sharded, so that no process could run it alone: use vit.load on its checkpoint")
+        raise ValueError("the model is sharded, and no process can run it alone: use vit.load on its checkpoint")
     with torch.inference_mode(False), torch.autocast(classifier.device.type, enabled=False):
         model = copy.deepcopy(classifier.vit).float().eval()
         mean, std = classifier.mean.float(), classifier.std.float()
@@ -54,13 +53,13 @@ def looking(classifier: LightningModule, pixels: Tensor) -> Iterator[tuple[Visio
 def draw_rollout(
     classifier: LightningModule, image_set: ImageSet, class_names: list[str] | None, title: str, path: Path
 ) -> None:
-    """Attention rollout over a few images, with their predicted and true classes.
+    """Draw the attention rollout on a few images, with their predicted and true classes.
 
     Raises:
-        ValueError: If the model has no attention that can be seen.
+        ValueError: If the attention of the model cannot be captured.
     """
     pixels, labels = first_of_each_class(image_set, SHOWN)
-    with looking(classifier, pixels) as (model, images):
+    with model_copy(classifier, pixels) as (model, images):
         maps = {"rollout": explain(model, images)}
         with torch.no_grad():
             logits = model(images)

@@ -1,4 +1,4 @@
-"""How many floating-point operations training takes."""
+"""Counts the floating-point operations of training."""
 
 import torch
 from torch import Tensor, nn
@@ -8,10 +8,10 @@ from vit.model import VisionTransformer
 
 
 def training_flop(model: VisionTransformer) -> int:
-    """Floating-point operations of a training step per image, in the matrix products of the model as it is now.
+    """Return the floating-point operations of a training step per image, in the matrix products of the model.
 
-    Counted while one image passes, and three times that, since the backward pass takes twice as many products. A
-    multiplication and an addition are two. What ``patch_drop`` leaves out in training mode is not counted.
+    The forward pass of one image is counted, and the backward pass as twice that. A multiplication and an addition are
+    two operations. Patches that ``patch_drop`` drops in training mode do not count.
 
     >>> model = VisionTransformer(image_size=8, patch_size=4, embed_dim=12, depth=1, num_heads=1, pool="mean")
     >>> embedding, head = 4 * 48 * 12, 12 * 10
@@ -19,19 +19,16 @@ def training_flop(model: VisionTransformer) -> int:
     >>> training_flop(model) == 3 * 2 * (embedding + block + head)
     True
     """
-    return 3 * forward_flop(model, _image(model))
+    embedding, positions = model.patch_embed, model.pos_embed
+    shape = (1, embedding.in_channels, *embedding.image_size)
+    return 3 * forward_flop(model, torch.zeros(shape, device=positions.device, dtype=positions.dtype))
 
 
 def forward_flop(network: nn.Module, images: Tensor) -> int:
-    """Floating-point operations of a network's forward pass, in its matrix products and convolutions."""
+    """Return the floating-point operations of a forward pass, in its matrix products and convolutions."""
     devices = [images.device] if images.is_cuda else []
-    # Compiled blocks hide their products, and a random choice must not be missing from the run's.
+    # Eager, because compiled blocks hide their products; forked, so that the run's random draws stay the same.
     with torch.random.fork_rng(devices=devices), torch.compiler.set_stance("force_eager"), torch.no_grad():
         with FlopCounterMode(display=False) as counter:
             network(images)
         return counter.get_total_flops()
-
-
-def _image(model: VisionTransformer) -> Tensor:
-    embedding, positions = model.patch_embed, model.pos_embed
-    return torch.zeros(1, embedding.in_channels, *embedding.image_size, device=positions.device, dtype=positions.dtype)

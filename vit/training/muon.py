@@ -1,4 +1,4 @@
-"""Muon: the momentum of a matrix, made orthogonal before it is applied.
+"""The Muon optimiser: the update of a weight matrix is its orthogonalised momentum.
 
 Letters in the einops patterns: l parameters of one shape, s matrices stacked in a parameter, a b rows and columns.
 """
@@ -11,32 +11,32 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-# The coefficients of Jordan et al. 2024, which bring singular values near 1 quickly and leave them in 0.7 to 1.2.
+# The coefficients of Jordan et al. 2024, which bring singular values into 0.7 to 1.2 in few steps.
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
 
 
 class MuonAdamW(torch.optim.Optimizer):
-    """Muon (Jordan et al. 2024) for the groups that say ``"muon": True``, and AdamW for the others, in one optimiser.
+    """Muon (Jordan et al. 2024) for the groups with ``"muon": True``, AdamW for the others.
 
     Muon replaces the momentum M = U S V^T of a weight matrix (a rows, b columns) by about U V^T, so that rare
-    directions are learned as fast as common ones, and scales it by ``0.2 * sqrt(max(a, b))``: then its entries are as
+    directions are learned as fast as common ones, and scales it by ``0.2 * sqrt(max(a, b))``: its entries are then as
     large as AdamW's updates, and one learning rate suits both (Liu et al. 2025). Matrices of one shape are
-    orthogonalised together: on a GPU the launches of one by one would take longer than the products.
+    orthogonalised together: on a GPU, launching the kernels for each would take longer than the products.
 
     Measured in configs/cifar10_quick.yaml, 1,400 steps, the same learning rate, two seeds (validation accuracy,
     benchmarks/results/ablation.md): AdamW 62.1 %, this 71.7 %.
 
     Args:
-        groups: Groups of parameters, each with "muon", and where it is true "stacked": how many matrices a parameter
-            holds one above the other, such as 3 for ``qkv``.
+        groups: Groups of parameters, each with "muon"; if it is true, also with "stacked", the number of matrices that
+            a parameter holds one above the other, such as 3 for ``qkv``.
         lr: Learning rate of groups without one.
         weight_decay: Decoupled weight decay of groups without one.
-        momentum: Weight of the past in Muon's average of gradients, in Nesterov's form.
+        momentum: Weight of the past in Muon's Nesterov momentum.
         betas: Decay of AdamW's averages of the gradient and of its square.
 
     Raises:
-        ValueError: If a parameter of Muon is no matrix.
+        ValueError: If a parameter of a Muon group is not a matrix.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class MuonAdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # One set of groups and one state for both, so that schedules and checkpoints see one optimiser.
+        # Both share the groups and the state: schedules and checkpoints need one optimiser.
         self.adamw.param_groups = [group for group in self.param_groups if not group["muon"]]
         self.adamw.state = self.state
         self.adamw.step()
         for group in self._muon_groups():
-            for parameters in _of_one_shape(group["params"]):
+            for parameters in _by_shape(group["params"]):
                 self._step_together(parameters, group)
         return loss
 
@@ -79,6 +79,7 @@ class MuonAdamW(torch.optim.Optimizer):
             if not self.state[parameter]:
                 self.state[parameter]["momentum"] = torch.zeros_like(parameter)
         momenta = [self.state[parameter]["momentum"] for parameter in parameters]
+        # Nesterov momentum: the average m <- mu m + (1 - mu) g, and the look-ahead mu m + (1 - mu) g that is applied.
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])
         matrices = rearrange(list(ahead), "l (s a) b -> (l s) a b", s=group["stacked"])
@@ -89,10 +90,10 @@ class MuonAdamW(torch.optim.Optimizer):
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
-    """About U V^T of each matrix U S V^T, by five Newton-Schulz iterations: (L, A, B) -> (L, A, B).
+    """Return about U V^T of each matrix U S V^T, by five Newton-Schulz iterations: (L, A, B) -> (L, A, B).
 
-    Each maps the singular values s to ``3.4445 s - 4.7750 s^3 + 2.0315 s^5``, by matrix products alone: in
-    bfloat16 where the hardware is made for it.
+    Each iteration maps the singular values s to ``3.4445 s - 4.7750 s^3 + 2.0315 s^5`` by matrix products alone, in
+    bfloat16 if the hardware has instructions for it.
 
     >>> q = torch.linalg.qr(torch.randn(1, 5, 5)).Q
     >>> values = torch.linalg.svdvals(orthogonalized(100 * q @ torch.diag(torch.linspace(0.1, 1, 5)) @ q).float())
@@ -114,8 +115,8 @@ def _multiplies_bfloat16(device: torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() if device.type == "cpu" else device.type == "cuda"
 
 
-def _of_one_shape(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Lists of the parameters that have a gradient, each of one shape."""
+def _by_shape(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield the parameters that have a gradient, in one list for each shape."""
     with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
     for _, same in groupby(sorted(with_gradient, key=lambda p: p.shape), key=lambda p: p.shape):
         yield list(same)

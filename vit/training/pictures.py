@@ -1,49 +1,60 @@
-"""The pictures of a run, beside its results.json."""
+"""The pictures of a run: learning curves, confusion matrix, the most confident mistakes, attention.
+
+Letters in the einops patterns: c image channels, h w rows and columns of pixels.
+"""
 
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+from einops import rearrange
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
+from matplotlib.figure import Figure
 
+from vit.class_names import name_classes
 from vit.data.module import Stage
+from vit.plotting import BLUE, GREY, ORANGE, plot_style
+from vit.training.evaluation import Evaluation
 from vit.training.examples import draw_rollout
-from vit.training.figures import draw_confusion, draw_curves, draw_mistakes
 from vit.training.record import RunRecord
+
+MOST_NAMED_CLASSES = 20
+COLUMNS = 8  # of mistakes
+CELL, CAPTION, HEAD = 1.5, 0.4, 0.4  # inches: width of a mistake, height of its caption, height of the title
 
 
 class RunPictures(Callback):
-    """Draw the curves of a training, what was confused, the worst mistakes, and what is attended to.
+    """Draw the curves of a training, and of its last validation or test the confusion matrix, mistakes and attention.
 
     Args:
-        record: The record of the run. It comes after this among the callbacks, so that how to go on is said last.
+        record: The record of the run, for its folder and its history.
     """
 
     def __init__(self, record: RunRecord) -> None:
         self.record = record
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw the curves, and the last validation."""
+        """Draw the curves."""
         self._draw_curves(trainer)
-        if pl_module.evaluation is not None:
-            self._draw_evaluation(pl_module.evaluation, trainer, "validation")
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show what is attended to, unless a test will; only now the module holds the moving average for good."""
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Draw the last validation of a training, unless a test follows; EMA put the average in place in on_fit_end."""
         sets = trainer.datamodule.sets
-        if "val" in sets and not ("test" in sets and trainer.limit_test_batches):
+        if stage == "fit" and "val" in sets and not ("test" in sets and trainer.limit_test_batches):
+            if pl_module.evaluation is not None:
+                self._draw_evaluation(pl_module, trainer, "validation")
             self._draw_attention(trainer, pl_module, "val")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw a validation that was asked for, not those on the way."""
+        """Draw a validation, unless it is one of those during training."""
         if trainer.state.fn != TrainerFn.FITTING:
-            self._draw_evaluation(pl_module.evaluation, trainer, "validation")
+            self._draw_evaluation(pl_module, trainer, "validation")
             self._draw_attention(trainer, pl_module, "val")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw the test."""
-        self._draw_evaluation(pl_module.evaluation, trainer, "test")
+        self._draw_evaluation(pl_module, trainer, "test")
         self._draw_attention(trainer, pl_module, "test")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -56,17 +67,18 @@ class RunPictures(Callback):
 
     @rank_zero_only
     def _draw_curves(self, trainer: Trainer) -> None:
-        if self.record.history["train"] and not trainer.fast_dev_run:
-            draw_curves(self.record.history, self._file("curves.png"))
+        history = self.record.measurements.history
+        if history["train"] and not trainer.fast_dev_run:
+            draw_curves(history, self._file("curves.png"))
 
     @rank_zero_only
-    def _draw_evaluation(self, evaluation: Any, trainer: Trainer, split: str) -> None:
+    def _draw_evaluation(self, pl_module: LightningModule, trainer: Trainer, split: str) -> None:
         if trainer.fast_dev_run:
             return
-        names = trainer.lightning_module.hparams.class_names
-        names = names or [str(number) for number in range(len(evaluation.confusion))]
-        summary = f"{split}: {100 * evaluation.accuracy:.2f} % of {evaluation.count:,} images correct"
-        draw_confusion(evaluation, names, summary, self._file("confusion_matrix.png"))
+        evaluation = pl_module.evaluation
+        names = name_classes(pl_module.hparams.class_names, len(evaluation.confusion))
+        title = f"{split}: {100 * evaluation.accuracy:.2f} % of {evaluation.count:,} images correct"
+        draw_confusion(evaluation, names, title, self._file("confusion_matrix.png"))
         title = f"The most confident mistakes on the {split} images"
         draw_mistakes(evaluation, names, title, self._file("mistakes.png"))
 
@@ -78,9 +90,81 @@ class RunPictures(Callback):
         split = "validation" if stage == "val" else stage
         try:
             draw_rollout(pl_module, trainer.datamodule.sets[stage], names, f"Attention rollout on {split} images", path)
-        except Exception as error:  # whatever it is, a picture is not worth a training
+        except Exception as error:  # of any kind: a picture must not end a training
             print(f"no attention.png: {' '.join(str(error).split())}", flush=True)
 
     def _file(self, name: str) -> Path:
         self.record.folder.mkdir(parents=True, exist_ok=True)
         return self.record.folder / name
+
+
+@plot_style
+def draw_curves(history: dict[str, list[dict[str, float]]], path: Path) -> None:
+    """Draw loss, accuracy and learning rate over the epochs.
+
+    Args:
+        history: "train" points with epoch, loss and lr, "val" points with epoch, loss and accuracy.
+        path: The PNG file.
+    """
+    figure = Figure(figsize=(12, 3.6))
+    loss, accuracy, rate = figure.subplots(1, 3)
+    train, val = history["train"], history["val"]
+    loss.plot(_column(train, "epoch"), _column(train, "loss"), color=BLUE, label="training (augmented)")
+    if val:
+        loss.plot(_column(val, "epoch"), _column(val, "loss"), "o-", ms=3, color=ORANGE, label="validation")
+        accuracy.plot(_column(val, "epoch"), 100 * _column(val, "accuracy"), "o-", ms=3, color=ORANGE)
+    loss.legend()
+    rate.plot(_column(train, "epoch"), _column(train, "lr"), color=GREY)
+    # In the title, because a label in the plot could cover the curve.
+    last = f" (last: {100 * val[-1]['accuracy']:.2f})" if val else ""
+    for axes, title in ((loss, "Loss"), (accuracy, f"Validation accuracy, %{last}"), (rate, "Learning rate")):
+        axes.set(title=title, xlabel="epoch")
+        axes.set_ylim(bottom=0 if axes is rate else None)
+    figure.savefig(path)
+
+
+def _column(points: list[dict[str, float]], name: str) -> np.ndarray:
+    return np.array([point[name] for point in points])
+
+
+def draw_confusion(evaluation: Evaluation, class_names: list[str], title: str, path: Path) -> None:
+    """Draw the confusion matrix, each row in per cent of its class."""
+    counts = evaluation.confusion.cpu().numpy()
+    shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    named = len(class_names) <= MOST_NAMED_CLASSES
+    side = 2.5 + 0.55 * len(class_names) if named else 9
+    figure = Figure(figsize=(side + 0.6, side), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=100)
+    axes.set(title=title, xlabel="predicted class", ylabel="true class")
+    if named:
+        axes.set_xticks(range(len(class_names)), class_names, rotation=45, ha="right", rotation_mode="anchor")
+        axes.set_yticks(range(len(class_names)), class_names)
+        for (row, column), share in np.ndenumerate(shares):
+            if share >= 0.5:
+                color = "white" if share > 50 else "black"
+                axes.text(column, row, f"{share:.0f}", ha="center", va="center", color=color, fontsize=9)
+    figure.colorbar(image, shrink=0.75, label="% of the true class")
+    figure.savefig(path, dpi=120)
+
+
+def draw_mistakes(evaluation: Evaluation, class_names: list[str], title: str, path: Path) -> None:
+    """Draw the most confident mistakes: each image with its predicted class, the confidence, and its true class."""
+    mistakes = evaluation.mistakes
+    rows = max(1, -(-len(mistakes) // COLUMNS))
+    width, height = CELL * COLUMNS, HEAD + (CELL + CAPTION) * rows
+    figure = Figure(figsize=(width, height))
+    # One Axes for all images: the layout of one for each image takes seconds.
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.axis("off")
+    axes.text(width / 2, HEAD / 2, title if mistakes else f"{title}: none", ha="center", va="center", fontsize=12)
+    for index, (confidence, image, label, predicted) in enumerate(mistakes):
+        top, left = HEAD + CAPTION + (CELL + CAPTION) * (index // COLUMNS), CELL * (index % COLUMNS)
+        pixels = rearrange(image.numpy(), "c h w -> h w c")
+        down, across = (0.9 * CELL * size / max(pixels.shape[:2]) for size in pixels.shape[:2])
+        middle = left + CELL / 2
+        axes.imshow(pixels, cmap="gray", extent=(middle - across / 2, middle + across / 2, top + down, top))
+        caption = f"{class_names[predicted]} ({100 * confidence:.0f} %)\ntrue: {class_names[label]}"
+        axes.text(middle, top - 0.04, caption, ha="center", va="bottom", fontsize=8, color=ORANGE)
+    axes.set(xlim=(0, width), ylim=(height, 0), aspect="auto")
+    figure.savefig(path, dpi=120)

@@ -1,4 +1,4 @@
-"""Where runs live: ``runs/EXPERIMENT/version_N``, with their checkpoints below."""
+"""Folders of runs: ``runs/EXPERIMENT/version_N``, with ``checkpoints/`` inside."""
 
 from pathlib import Path
 
@@ -6,20 +6,20 @@ RUNS = Path("runs")
 
 
 def new_run_folder(experiment: str) -> Path:
-    """The folder for the next run of an experiment; it is not made yet."""
+    """Return the folder for the next run of an experiment; it does not exist yet."""
     versions = [int(path.name.removeprefix("version_")) for path in (RUNS / experiment).glob("version_[0-9]*")]
     return RUNS / experiment / f"version_{max(versions, default=-1) + 1}"
 
 
 def run_folder_of(checkpoint: Path | None) -> Path | None:
-    """The folder of the run that wrote a checkpoint; None if it lies elsewhere."""
+    """Return the folder of the run that wrote a checkpoint; None if the checkpoint is not in such a folder."""
     if checkpoint is None or checkpoint.parent.name != "checkpoints":
         return None
     return checkpoint.parent.parent
 
 
 def experiment_of(config: Path) -> str:
-    """The experiment that a config is for: its name, or for the ``config.yaml`` of a run that of the run.
+    """Return the experiment of a config: the name of the file, or for the ``config.yaml`` of a run the run's.
 
     >>> experiment_of(Path("configs/digits.yaml")), experiment_of(Path("runs/digits/version_3/config.yaml"))
     ('digits', 'digits')
@@ -28,10 +28,10 @@ def experiment_of(config: Path) -> str:
 
 
 def newest_checkpoint(experiment: str, name: str) -> Path:
-    """The checkpoint ``name`` ("last" or "best") that was written last among the runs of an experiment ("*": all).
+    """Return the newest checkpoint ``name`` ("last" or "best") among the runs of an experiment ("*": all).
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If no run has such a checkpoint.
     """
     pattern = f"{experiment}/*/checkpoints/{name}.ckpt"
     paths = list(RUNS.glob(pattern))

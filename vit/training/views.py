@@ -1,7 +1,6 @@
-"""Test-time augmentation: what a model says of several views of an image, averaged.
+"""Test-time augmentation: logits averaged over several views of an image.
 
-Logits are averaged and not probabilities, as airbench does (Jordan 2024), so that accuracies compare with those
-published.
+Logits are averaged and not probabilities, as in airbench (Jordan 2024), so that accuracies compare with published ones.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from torch import Tensor
 
 Views = Literal["none", "flip", "six"]
 
-# Of each of the first so many of ``views_of``.
+# The weights of the first views that ``views_of`` yields.
 WEIGHTS: dict[Views, tuple[float, ...]] = {
     "none": (1.0,),
     "flip": (1 / 2, 1 / 2),
@@ -21,14 +20,14 @@ WEIGHTS: dict[Views, tuple[float, ...]] = {
 
 
 def classify_views(classify: Callable[[Tensor], Tensor], images: Tensor, views: Views) -> tuple[Tensor, Tensor]:
-    """Logits of the images as they are, and the weighted mean of those of their views: both (B, num_classes), float32.
+    """Return the logits of the unchanged images and the weighted mean over views: (B, num_classes) each, float32.
 
     Args:
-        classify: Maps images (B, C, H, W) to logits (B, num_classes); called for one view after the other, so that
-            many need no more memory than one.
+        classify: Maps images (B, C, H, W) to logits (B, num_classes); called for one view after the other, which takes
+            the memory of one.
         images: Images (B, C, H, W), bytes or floats.
-        views: "none" is the images alone; "flip" they and their mirror images; "six" these two for one half, and for
-            the other half both of the images shifted by a pixel, one time to one side and one time to the other.
+        views: "none" is the images alone; "flip" is the images and their mirror images; "six" is these two with half of
+            the weight, and both of the images shifted by one pixel in two directions with the other half.
     """
     weights = WEIGHTS[views]
     logits = [classify(view).float() for _, view in zip(weights, views_of(images), strict=False)]
@@ -36,14 +35,14 @@ def classify_views(classify: Callable[[Tensor], Tensor], images: Tensor, views: 
 
 
 def views_of(images: Tensor) -> Iterator[Tensor]:
-    """Yield the images as they are, shifted down and right, and shifted up and left, each followed by its mirror image.
+    """Yield the images unchanged, shifted down and right, and shifted up and left, each followed by its mirror image.
 
-    A shift is by one pixel over the reflected border: six times (B, C, H, W), each made when it is asked for.
+    Shifts are by one pixel, with reflected borders: six tensors (B, C, H, W), each computed when it is needed.
     """
     yield images
     yield images.flip(-1)
     h, w = images.shape[-2:]
-    # Reflection is written for floats alone; bytes must stay bytes, as floats pass for values in [0, 1].
+    # torch reflects floats only; bytes must stay bytes, because the classifier reads floats as values in [0, 1].
     padded = F.pad(images.float(), (1, 1, 1, 1), mode="reflect").to(images.dtype)
     for shifted in (padded[..., :h, :w], padded[..., 2:, 2:]):
         yield shifted

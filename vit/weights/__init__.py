@@ -1,4 +1,4 @@
-"""Weights on disk: reading checkpoints safely."""
+"""Weights on disk: training checkpoints, read without executing code."""
 
 from vit.weights.checkpoint import check_same_tensors, load, read_checkpoint
 

@@ -1,4 +1,4 @@
-"""Reading checkpoints: ours, written while training, and refusing what is none or would run code."""
+"""Reads training checkpoints; refuses other files, and files that carry code."""
 
 import inspect
 import re
@@ -16,34 +16,34 @@ SHOWN_DIFFERENCES = 4
 
 
 def load(path: str | Path) -> VisionTransformer:
-    """A trained model in eval mode, from a checkpoint of a training run.
+    """Return the model of a training checkpoint, in eval mode.
 
-    Its images are expected normalised; ``model.pretrained_cfg`` holds the ``mean`` and ``std`` for that, and
-    the ``class_names``, under timm's name.
+    The model takes normalised images: ``model.pretrained_cfg``, which has timm's name, holds the ``mean`` and ``std``
+    for this, and the ``class_names``.
 
     Raises:
-        ValueError: If the file is no checkpoint, carries code, or does not fit the model that it describes.
+        ValueError: If the file is not a checkpoint, carries code, or its tensors do not fit its hyper-parameters.
     """
     checkpoint = read_checkpoint(path)
     arguments = checkpoint["hyper_parameters"]
     state = {name.removeprefix("vit."): tensor for name, tensor in checkpoint["state_dict"].items()}
     model = _build(arguments, state, path)
     model.load_state_dict(state)
-    middle = [0.5] * model.patch_embed.in_channels  # what a classifier takes that is not told otherwise
+    middle = [0.5] * model.patch_embed.in_channels  # the default of ViTClassifier
     statistics = {name: arguments.get(name) or middle for name in ("mean", "std")}
     model.pretrained_cfg = {**statistics, "class_names": arguments.get("class_names")}
     return model.eval()
 
 
 def _build(arguments: dict[str, Any], state: dict[str, Tensor], path: str | Path) -> VisionTransformer:
-    """The model that a checkpoint describes, if it is the one whose tensors it holds."""
+    """Build the model that a checkpoint describes, after a check that its tensors fit."""
     names = inspect.signature(VisionTransformer).parameters
     settings = {name: value for name, value in arguments.items() if name in names}
     depth, blocks = settings.get("depth", names["depth"].default), _count_blocks(state)
     if depth != blocks:
         raise ValueError(f"{path} describes a model of depth {depth}, and holds {blocks} blocks: it is damaged")
     try:
-        # Without memory first: a stranger's file may describe a model of any size.
+        # On the meta device first: an untrusted file may describe a model of any size.
         with torch.device("meta"):
             check_same_tensors(VisionTransformer(**settings), state, path, "it is damaged")
         return VisionTransformer(**settings)
@@ -56,10 +56,10 @@ def _count_blocks(state: Mapping[str, Tensor]) -> int:
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """The contents of a training checkpoint, on the CPU; nothing in the file is executed.
+    """Return the contents of a training checkpoint, on the CPU; code in the file is not executed.
 
     Raises:
-        ValueError: If there is no such file, it is no training checkpoint, or it carries pickled code.
+        ValueError: If the file does not exist, is not a training checkpoint, or carries pickled code.
     """
     path = Path(path)
     if not path.is_file():
@@ -69,11 +69,11 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except PermissionError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    except Exception as error:  # an unpickler that is fed any bytes can raise anything
+    except Exception as error:  # an unpickler can raise any error on arbitrary bytes
         if re.search("unsupported (global|class)", str(error), re.IGNORECASE):
             raise ValueError(
-                f"{path} is refused: it carries pickled code, which could do anything when loaded; nothing of it "
-                "was executed. Ask its author for plain tensors (a state_dict)"
+                f"{path} is refused: it carries pickled code, which could do anything when loaded; none of it was "
+                "executed. Ask its author for plain tensors (a state_dict)"
             ) from None
         raise ValueError(f"{path} is not a checkpoint, or is damaged: it cannot be read as one") from None
     parts = ("state_dict", "hyper_parameters")
@@ -81,30 +81,30 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not a checkpoint of a training run: it lacks state_dict or hyper_parameters")
     strange = [name for name, value in checkpoint["state_dict"].items() if not isinstance(value, Tensor)]
     if strange:
-        raise ValueError(f"{path} is not a checkpoint of a training run: {strange[0]!r} of its weights is no tensor")
+        raise ValueError(f"{path} is not a checkpoint of a training run: {strange[0]!r} of its weights is not a tensor")
     return checkpoint
 
 
 def check_same_tensors(model: nn.Module, state: Mapping[str, Tensor], origin: str | Path, remedy: str) -> None:
-    """Compare the tensors of a checkpoint with those that a model wants.
+    """Check that a checkpoint has the tensors of a model.
 
     Args:
         model: The model.
-        state: The tensors by name.
-        origin: Where they are from.
-        remedy: What to do where they differ.
+        state: The tensors of the checkpoint by name.
+        origin: The checkpoint, as the message names it.
+        remedy: The remedy, as the message names it.
 
     Raises:
         ValueError: If names or shapes differ; the message lists the first few.
     """
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    differences = [f"{name} is missing" for name in wanted.keys() - found.keys()]
-    differences += [f"{name} is not wanted" for name in found.keys() - wanted.keys()]
+    differences = [f"{name} is missing" for name in expected.keys() - found.keys()]
+    differences += [f"{name} is unknown" for name in found.keys() - expected.keys()]
     differences += [
-        f"{name} is {found[name]} and not {wanted[name]}"
-        for name in wanted.keys() & found.keys()
-        if found[name] != wanted[name]
+        f"{name} is {found[name]} and not {expected[name]}"
+        for name in expected.keys() & found.keys()
+        if found[name] != expected[name]
     ]
     if differences:
         shown = "; ".join(sorted(differences)[:SHOWN_DIFFERENCES])

@@ -1,4 +1,4 @@
-"""How a mechanism is made, and how it says what it takes."""
+"""Construction of mechanisms by name, and the inputs they declare."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from vit.attention.mechanisms import Mechanism, build
 
 
 class Recorded(Mechanism):
-    """Keeps what it is given."""
+    """Records the arguments of its constructor."""
 
     def __init__(self, num_heads: int, strength: float = 1.0, block_index: int = 0):
         super().__init__()
@@ -22,16 +22,16 @@ def made(**options):
     return build("recorded", {"recorded": Recorded}, options, num_heads=3, head_dim=5, block_index=7).given
 
 
-def test_a_constructor_gets_what_it_names_of_what_is_around_and_the_options_of_the_user():
+def test_a_constructor_gets_the_offered_arguments_that_it_names_and_the_options():
     assert made() == (3, 1.0, 7)
     assert made(strength=2.0) == (3, 2.0, 7)
 
 
-def test_an_option_overrules_what_is_around():
+def test_an_option_overrides_an_offered_argument():
     assert made(block_index=1) == (3, 1.0, 1)
 
 
-def test_what_is_not_an_argument_is_refused_with_those_that_are():
+def test_unknown_options_and_names_are_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"attention 'recorded' has no argument 'strenght': it takes strength$"):
         made(strenght=2.0)
     with pytest.raises(ValueError, match="attention 'linear' has no argument 'window': it takes none"):
@@ -46,11 +46,11 @@ def test_an_option_of_another_type_is_refused_in_one_line(value):
         build("window", MECHANISMS, {"window": value})
 
 
-def test_none_is_taken_where_it_means_something():
+def test_none_is_accepted_for_an_optional_number():
     assert build("sparse", MECHANISMS, {"block": None, "stride": 3}).stride == 3
 
 
-def test_a_mechanism_takes_what_its_forward_names():
+def test_a_mechanism_takes_the_keyword_arguments_of_its_forward():
     assert Recorded.takes == {"mask"}
     assert Recorded.weights_take == set()
     assert MECHANISMS["gated"].takes == {"tokens", "mask", "causal"}
@@ -58,13 +58,10 @@ def test_a_mechanism_takes_what_its_forward_names():
     assert MECHANISMS["window"].takes == MECHANISMS["window"].weights_take == {"grid"}
 
 
-def test_one_without_weights_says_so():
+def test_weights_are_refused_by_mechanisms_that_never_form_them():
     q = torch.randn(1, 1, 2, 3)
     for name in ("linear", "performer", "lowrank", "linformer"):
-        kwargs = {"head_dim": 3, "grid_size": (1, 2)}
-        mechanism = build(name, MECHANISMS, {}, **kwargs)
-        message = (
-            f"{type(mechanism).__name__} never forms the matrix of attention weights, .*; train with attention 'soft"
-        )
-        with pytest.raises(ValueError, match=message):
+        mechanism = build(name, MECHANISMS, {}, head_dim=3, grid_size=(1, 2))
+        message = "never forms the matrix of attention weights, .*; train with attention 'softmax'"
+        with pytest.raises(ValueError, match=f"{type(mechanism).__name__} {message}"):
             mechanism.weights(q, q)

@@ -22,7 +22,7 @@ def with_lambda(value, norm=False):
     attention = DifferentialAttention(D, E).double()
     for vector in (attention.lambda_q1, attention.lambda_k1, attention.lambda_q2, attention.lambda_k2):
         nn.init.zeros_(vector)
-    attention.lambda_init = value  # exp(0) - exp(0) is gained
+    attention.lambda_init = value  # the learned part is exp(0) - exp(0)
     attention.norm = attention.norm if norm else nn.Identity()
     return attention
 
@@ -34,27 +34,25 @@ def test_with_lambda_zero_and_without_norm_it_is_softmax_attention_of_the_first_
     assert_close(with_lambda(0.0).weights(q, k), weights, **EXACT)
 
 
-@pytest.mark.parametrize(
-    "around", [{}, {"causal": True}, {"mask": torch.rand(N, M) > 0.3}], ids=["all", "past", "mask"]
-)
-def test_it_is_the_difference_of_two_maps_normalised_and_scaled(around):
+@pytest.mark.parametrize("inputs", [{}, {"causal": True}, {"mask": torch.rand(N, M) > 0.3}], ids=["", "causal", "mask"])
+def test_it_is_the_difference_of_two_softmaxes_normalised_and_scaled(inputs):
     q, k, v = qkv()
     attention = DifferentialAttention(D, E, block_index=3).double()
     nn.init.normal_(attention.norm.weight)
     first, second = (
-        scaled_dot_product_attention(q[..., half], k[..., half], v, **around)[1]
+        scaled_dot_product_attention(q[..., half], k[..., half], v, **inputs)[1]
         for half in (slice(0, D // 2), slice(D // 2, D))
     )
-    gained = (attention.lambda_q1 @ attention.lambda_k1).exp() - (attention.lambda_q2 @ attention.lambda_k2).exp()
-    factor = gained + 0.8 - 0.6 * math.exp(-0.9)
+    learned = (attention.lambda_q1 @ attention.lambda_k1).exp() - (attention.lambda_q2 @ attention.lambda_k2).exp()
+    factor = learned + 0.8 - 0.6 * math.exp(-0.9)
     weights = first - factor * second
-    assert_close(attention.weights(q, k, **around), weights, **EXACT)
+    assert_close(attention.weights(q, k, **inputs), weights, **EXACT)
     mixed = weights @ v
     normed = mixed / (mixed.square().mean(-1, keepdim=True) + 1e-5).sqrt() * attention.norm.weight
-    assert_close(attention(q, k, v, **around), normed * (0.2 + 0.6 * math.exp(-0.9)), **EXACT)
+    assert_close(attention(q, k, v, **inputs), normed * (0.2 + 0.6 * math.exp(-0.9)), **EXACT)
 
 
-def test_halves_that_are_equal_leave_one_minus_lambda():
+def test_equal_halves_leave_one_minus_lambda():
     q, k, v = qkv()
     q, k = (torch.cat([x[..., : D // 2]] * 2, -1) for x in (q, k))
     expected, _ = scaled_dot_product_attention(q[..., : D // 2], k[..., : D // 2], v)
@@ -62,7 +60,7 @@ def test_halves_that_are_equal_leave_one_minus_lambda():
     assert_close(attention(q, k, v), 0.6 * expected * 0.6, **EXACT)
 
 
-def test_lambda_starts_lower_in_the_first_blocks():
+def test_the_initial_lambda_grows_with_the_block_index():
     starts = [DifferentialAttention(D, E, block_index=i).lambda_init for i in range(12)]
     assert starts[0] == pytest.approx(0.2)
     assert starts == sorted(starts)

@@ -20,7 +20,7 @@ def pair(**kwargs):
 
 
 @pytest.mark.parametrize(("bias", "share"), [(100.0, 1.0), (0.0, 0.5), (-100.0, 0.0)])
-def test_a_gate_that_sees_nothing_lets_through_the_same_share_of_all(bias, share):
+def test_a_constant_gate_scales_all_outputs_alike(bias, share):
     gated, plain = pair()
     nn.init.zeros_(gated.mechanism.gate.weight)
     nn.init.constant_(gated.mechanism.gate.bias, bias)
@@ -32,7 +32,7 @@ def test_a_gate_that_sees_nothing_lets_through_the_same_share_of_all(bias, share
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"value_dim": H * 2, "key_dim": H * 5}])
-def test_each_channel_of_each_head_has_its_gate_that_the_asking_token_opens(kwargs):
+def test_each_channel_of_each_head_has_a_gate_computed_from_the_token_of_the_query(kwargs):
     gated, _ = pair(**kwargs)
     x, context = torch.randn(B, N, H * D).double(), torch.randn(B, 4, H * D).double()
     q, k, v = gated.heads(x, context)

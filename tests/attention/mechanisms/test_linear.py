@@ -50,7 +50,7 @@ def test_random_features_equal_their_quadratic_form_forward_and_backward():
     assert_same_forward_and_backward(attention(q, k, v), quadratic(phi(q), phi(k), v), inputs)
 
 
-def test_random_features_converge_to_softmax_with_the_root_of_their_number():
+def test_the_error_of_random_features_falls_with_the_square_root_of_their_number():
     torch.manual_seed(0)
     q, k, v = qkv(scale=0.5)
     expected, _ = scaled_dot_product_attention(q, k, v)
@@ -59,21 +59,20 @@ def test_random_features_converge_to_softmax_with_the_root_of_their_number():
         draws = [RandomFeatureAttention(D, num_features).double()(q, k, v) for _ in range(20)]
         return torch.stack([(draw - expected).square().mean() for draw in draws]).mean().sqrt().item()
 
-    errors = [error(num_features) for num_features in (64, 1024, 16384)]
-    assert errors[2] < 0.01
+    errors = [error(num_features) for num_features in (64, 1024)]
+    assert errors[1] < 0.04
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.4)
-    assert errors[1] / errors[2] == pytest.approx(4, rel=0.4)
 
 
 def test_the_mean_of_random_kernels_is_the_exponential():
     torch.manual_seed(0)
     x, y = 0.4 * torch.randn(2, D, dtype=torch.float64)
-    rows = torch.cat([orthogonal_rows(D, D) for _ in range(20_000)]).double()
+    rows = torch.cat([orthogonal_rows(D, D) for _ in range(5000)]).double()
     kernel = ((rows @ x - x @ x / 2).exp() * (rows @ y - y @ y / 2).exp()).mean()
     assert kernel.item() == pytest.approx((x @ y).exp().item(), rel=0.01)
 
 
-def test_random_rows_are_orthogonal_in_groups_and_as_long_as_gaussian_ones():
+def test_random_rows_are_orthogonal_in_groups_with_the_norms_of_gaussian_ones():
     torch.manual_seed(0)
     rows = orthogonal_rows(2 * D + 3, D)
     assert rows.shape == (2 * D + 3, D)
@@ -106,7 +105,7 @@ def test_a_query_whose_features_all_underflow_gets_zeros():
 
 
 @pytest.mark.parametrize("attention", [LinearAttention(), RandomFeatureAttention(D, 16)])
-def test_sums_are_taken_in_float32_under_autocast_and_where_inputs_are_narrower(attention):
+def test_sums_are_computed_in_float32_under_autocast_and_for_narrower_inputs(attention):
     q, k, v = (x.detach() for x in qkv())
     expected = attention(q, k, v)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -129,6 +128,6 @@ def test_the_cost_grows_with_the_number_of_tokens(attention):
     assert flops[1] == 2 * flops[0]
 
 
-def test_no_features_are_refused():
+def test_zero_features_are_refused():
     with pytest.raises(ValueError, match=r"num_features \(0\) must be at least 1"):
         RandomFeatureAttention(D, 0)

@@ -1,7 +1,8 @@
-"""Windows and neighbourhoods, against masks written out place by place."""
+"""Windows and neighbourhoods, against masks written out position by position."""
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
@@ -19,7 +20,7 @@ def qkv(tokens, batch=2, heads=3):
 
 
 def same_window(a, b, size, window, shift):
-    """Whether two places of an axis are in one window, by cutting it at shift, shift + window, ..."""
+    """Whether two positions of an axis share a window, by cutting it at shift, shift + window, ..."""
     if window >= size:
         return True
     cuts = [cut for cut in range(shift - window, size + window, window) if cut > 0]
@@ -27,7 +28,7 @@ def same_window(a, b, size, window, shift):
 
 
 def is_neighbor(query, key, size, kernel):
-    """Whether a key is among the kernel places of an axis nearest to the query that lie on the axis."""
+    """Whether a key is among the ``kernel`` positions of an axis that are nearest to the query."""
     first = query - kernel // 2
     if first + kernel > size:
         first = size - kernel
@@ -35,19 +36,16 @@ def is_neighbor(query, key, size, kernel):
     return first <= key < first + kernel
 
 
-def pattern(grid, prefix, sees):
-    """Which token sees which, one by one: prefix tokens all and are seen by all, patches where both axes agree."""
-    places = [None] * prefix + [(row, column) for row in range(grid[0]) for column in range(grid[1])]
-    mask = [
-        [p is None or q is None or (sees(p[0], q[0], grid[0]) and sees(p[1], q[1], grid[1])) for q in places]
-        for p in places
-    ]
-    return torch.tensor(mask)
+def pattern(grid, prefix, is_seen):
+    """The mask of all tokens: patches attend where both axes agree; prefix tokens attend and are attended to."""
+    rows, columns = (torch.tensor([[is_seen(a, b, n) for b in range(n)] for a in range(n)]) for n in grid)
+    patches = (rows[:, None, :, None] & columns[None, :, None, :]).reshape(2 * [grid[0] * grid[1]])
+    return F.pad(patches, (prefix, 0, prefix, 0), value=True)
 
 
-def assert_follows(mechanism, grid, prefix, sees):
+def assert_follows(mechanism, grid, prefix, is_seen):
     q, k, v = qkv(prefix + grid[0] * grid[1])
-    expected, weights = scaled_dot_product_attention(q, k, v, mask=pattern(grid, prefix, sees))
+    expected, weights = scaled_dot_product_attention(q, k, v, mask=pattern(grid, prefix, is_seen))
     output = mechanism(q, k, v, grid=grid)
     assert_close(output, expected, **EXACT)
     assert_close(mechanism.weights(q, k, grid=grid), weights, **EXACT)
@@ -58,7 +56,7 @@ def assert_follows(mechanism, grid, prefix, sees):
 
 @settings(max_examples=40, deadline=None)
 @given(rows=SIDES, columns=SIDES, prefix=st.integers(0, 3), window=st.integers(1, 9), block_index=st.integers(0, 3))
-def test_a_patch_sees_its_window_and_the_cuts_of_every_other_block_lie_half_a_window_further(
+def test_a_patch_attends_to_its_window_which_every_other_block_shifts_by_half(
     rows, columns, prefix, window, block_index
 ):
     shift = window // 2 if block_index in (1, 3) else 0
@@ -72,14 +70,14 @@ def test_a_patch_sees_its_window_and_the_cuts_of_every_other_block_lie_half_a_wi
 
 @settings(max_examples=40, deadline=None)
 @given(rows=SIDES, columns=SIDES, prefix=st.integers(0, 3), kernel=st.sampled_from([1, 3, 5, 7, 11]))
-def test_a_patch_sees_its_neighborhood_moved_inwards_at_the_border(rows, columns, prefix, kernel):
+def test_a_patch_attends_to_its_neighborhood_moved_inwards_at_the_border(rows, columns, prefix, kernel):
     assert_follows(
         NeighborhoodAttention(kernel), (rows, columns), prefix, lambda a, b, size: is_neighbor(a, b, size, kernel)
     )
 
 
 @pytest.mark.parametrize("kernel", [3, 5, 7])
-def test_every_patch_has_as_many_neighbors(kernel):
+def test_every_patch_has_equally_many_neighbors(kernel):
     q, k, _ = qkv(11 * 13)
     seen = (NeighborhoodAttention(kernel).weights(q, k, grid=(11, 13)) > 0).sum(-1)
     assert seen.unique().tolist() == [kernel**2]
@@ -89,7 +87,7 @@ def test_every_patch_has_as_many_neighbors(kernel):
     "mechanism",
     [WindowAttention(13), WindowAttention(17, block_index=1), NeighborhoodAttention(13), NeighborhoodAttention(15)],
 )
-def test_as_large_as_the_grid_it_is_softmax_attention(mechanism):
+def test_with_windows_as_large_as_the_grid_it_is_softmax_attention(mechanism):
     grid, prefix = (13, 11), 2
     q, k, v = qkv(prefix + 13 * 11)
     assert_close(mechanism(q, k, v, grid=grid), scaled_dot_product_attention(q, k, v)[0], **EXACT)
@@ -111,24 +109,24 @@ def test_the_cost_grows_with_the_number_of_patches(mechanism, prefix):
     assert flops[2] / flops[1] == pytest.approx(4, rel=0.15)
 
 
-def test_only_windows_that_reach_over_the_border_need_a_mask():
+def test_only_windows_across_the_border_need_a_mask():
     assert WindowAttention(4).tiles(8, torch.device("cpu")).visible is None
     assert WindowAttention(4, block_index=1).tiles(8, torch.device("cpu")).visible is not None
 
 
 @pytest.mark.parametrize("mechanism", [WindowAttention(3), NeighborhoodAttention(3)])
-def test_what_is_no_image_is_refused(mechanism):
+def test_tokens_that_are_no_image_are_refused(mechanism):
     q, k, v = qkv(10)
     name = type(mechanism).__name__
-    with pytest.raises(ValueError, match=rf"{name} needs to know where the patches lie: pass grid=\(rows, columns\)"):
+    with pytest.raises(ValueError, match=rf"{name} needs the grid of patches: pass grid=\(rows, columns\)"):
         mechanism(q, k, v)
     with pytest.raises(ValueError, match=r"grid \(3, 4\) has 12 patches, but there are 10 tokens"):
         mechanism(q, k, v, grid=(3, 4))
-    with pytest.raises(ValueError, match=rf"{name} has 10 queries and 9 keys: it is self-attention"):
+    with pytest.raises(ValueError, match=rf"{name} got 10 queries and 9 keys, but is self-attention"):
         mechanism(q, k[:, :, 1:], v[:, :, 1:], grid=(3, 3))
 
 
-def test_sizes_that_do_not_exist_are_refused():
+def test_impossible_sizes_are_refused():
     with pytest.raises(ValueError, match=r"window \(0\) must be at least 1"):
         WindowAttention(0)
     with pytest.raises(ValueError, match=r"kernel \(4\) must be odd and positive: take 3 or 5"):

@@ -1,4 +1,4 @@
-"""Landmarks, against softmax where they are as many as the tokens."""
+"""Landmarks, against softmax if there are as many as tokens."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def qkv(n, m=None, scale=1.0):
 
 
 @pytest.mark.parametrize("n", [1, 5, 23])
-def test_as_many_landmarks_as_tokens_rebuild_softmax_attention(n):
+def test_as_many_landmarks_as_tokens_reconstruct_softmax_attention(n):
     torch.manual_seed(0)
     inputs = qkv(n)
     output = nystrom(*inputs, landmarks=n, iterations=40)
@@ -31,7 +31,7 @@ def test_as_many_landmarks_as_tokens_rebuild_softmax_attention(n):
 
 
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (5, 5), (23, 23), (65, 65), (5, 9), (9, 5)])
-def test_where_landmarks_are_not_fewer_than_tokens_it_is_softmax_attention(n, m):
+def test_with_at_least_as_many_landmarks_as_tokens_it_is_softmax_attention(n, m):
     q, k, v = qkv(n, m)
     expected, _ = scaled_dot_product_attention(q, k, v)
     for landmarks in (min(n, m), min(n, m) + 1):
@@ -50,7 +50,7 @@ def test_fewer_landmarks_give_the_three_matrices_of_the_paper():
     assert_close(NystromAttention(landmarks=4, iterations=60)(q, k, v), expected, rtol=1e-7, atol=1e-7)
 
 
-def test_more_landmarks_come_nearer_to_softmax():
+def test_more_landmarks_approximate_softmax_better():
     torch.manual_seed(0)
     q, k, v = qkv(64, scale=0.5)
     expected, _ = scaled_dot_product_attention(q, k, v)
@@ -58,7 +58,7 @@ def test_more_landmarks_come_nearer_to_softmax():
     assert errors[0] > errors[1] > errors[2]
 
 
-def test_queries_and_keys_may_be_of_different_number():
+def test_queries_and_keys_may_differ_in_number():
     q, k, v = qkv(5, 9)
     assert NystromAttention(landmarks=3)(q, k, v).shape == (B, H, 5, E)
 
@@ -68,7 +68,7 @@ def test_the_pseudo_inverse_is_that_of_torch():
     assert_close(pseudo_inverse(matrix, 30), torch.linalg.pinv(matrix), **EXACT)
 
 
-def test_few_steps_of_the_pseudo_inverse_do_not_blow_up_what_is_nearly_zero():
+def test_few_iterations_of_the_pseudo_inverse_do_not_amplify_tiny_singular_values():
     nearly_singular = torch.tensor([[[[1.0, 0.0], [0.0, 1e-6]]]], dtype=torch.float64)
     inverse = pseudo_inverse(nearly_singular, 6)
     assert inverse[0, 0, 0, 0].item() == pytest.approx(1.0)
@@ -76,13 +76,13 @@ def test_few_steps_of_the_pseudo_inverse_do_not_blow_up_what_is_nearly_zero():
     assert pseudo_inverse(nearly_singular, 40)[0, 0, 1, 1].item() == pytest.approx(1e6)
 
 
-def test_segment_means_are_those_worked_out_by_hand():
+def test_segment_means_are_those_computed_by_hand():
     x = torch.arange(6.0).reshape(1, 1, 6, 1)
     assert segment_means(x, 3).flatten().tolist() == [0.5, 2.5, 4.5]
     assert_close(segment_means(x, 6), x)
 
 
-def test_products_are_taken_in_float32_under_autocast_and_where_inputs_are_narrower():
+def test_products_are_computed_in_float32_under_autocast_and_for_narrower_inputs():
     q, k, v = (x.detach() for x in qkv(23))
     expected = NystromAttention(7)(q, k, v)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -124,7 +124,7 @@ def test_keys_and_values_are_mixed_by_their_own_matrices_and_the_prefix_is_not()
     assert_close(attention(q, k, v, grid=(3, 5)), expected, **EXACT)
 
 
-def test_on_another_grid_patches_that_are_all_alike_still_add_up_to_as_much():
+def test_on_another_grid_the_weights_of_a_mixture_have_the_same_sum():
     attention = LinformerAttention((3, 5), landmarks=4)
     for mixture in (attention.k_mixture, attention.v_mixture):
         torch.nn.init.constant_(mixture, 1 / 15)
@@ -133,11 +133,11 @@ def test_on_another_grid_patches_that_are_all_alike_still_add_up_to_as_much():
     assert_close(attention(q, k, v, grid=(7, 11)), v)
 
 
-def test_mixtures_are_of_the_grid_the_model_is_built_for():
-    with pytest.raises(ValueError, match="linformer mixes the patches of a grid: say which, by grid_size"):
+def test_a_missing_grid_is_refused():
+    with pytest.raises(ValueError, match="linformer mixes the patches of a grid: pass grid_size="):
         LinformerAttention(None)
     q, k, v = qkv(10)
-    with pytest.raises(ValueError, match="LinformerAttention needs to know where the patches lie"):
+    with pytest.raises(ValueError, match="LinformerAttention needs the grid of patches"):
         LinformerAttention((3, 3)).double()(q, k, v)
 
 
@@ -153,7 +153,7 @@ def test_the_cost_grows_with_the_number_of_tokens(mechanism):
     assert flops[1] / flops[0] == pytest.approx(4, rel=0.1)
 
 
-def test_sizes_that_do_not_exist_are_refused():
+def test_impossible_sizes_are_refused():
     with pytest.raises(ValueError, match=r"landmarks \(0\) must be at least 1"):
         NystromAttention(0)
     with pytest.raises(ValueError, match=r"iterations \(0\) must be at least 1"):

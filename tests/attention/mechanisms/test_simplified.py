@@ -28,11 +28,11 @@ def test_several_heads_are_the_function_on_slices_of_the_channels(similarity):
     assert_close(attention(x), torch.cat(slices, dim=-1), **EXACT)
 
 
-def test_it_has_nothing_to_learn():
+def test_it_has_no_parameters():
     assert not list(MultiHeadAttention(H * D, H, mechanism="simplified").parameters())
 
 
-def test_a_context_is_compared_as_it_is():
+def test_a_context_is_not_projected():
     attention = MultiHeadAttention(D, 1, mechanism="simplified")
     x, context = torch.randn(B, N, D).double(), torch.randn(B, 3, D).double()
     assert_close(attention(x, context), (x @ context.mT).softmax(-1) @ context, **EXACT)

@@ -17,13 +17,13 @@ def qkv():
 def test_it_starts_as_softmax_attention():
     q, k, v = qkv()
     mask = torch.rand(N, M) > 0.3
-    for around in ({}, {"mask": mask}, {"causal": True}):
-        expected, weights = scaled_dot_product_attention(q, k, v, **around)
-        assert_close(TalkingHeadsAttention(H).double()(q, k, v, **around), expected, **EXACT)
-        assert_close(TalkingHeadsAttention(H).double().weights(q, k, **around), weights, **EXACT)
+    for inputs in ({}, {"mask": mask}, {"causal": True}):
+        expected, weights = scaled_dot_product_attention(q, k, v, **inputs)
+        assert_close(TalkingHeadsAttention(H).double()(q, k, v, **inputs), expected, **EXACT)
+        assert_close(TalkingHeadsAttention(H).double().weights(q, k, **inputs), weights, **EXACT)
 
 
-def test_each_head_hears_the_logits_and_the_weights_of_all():
+def test_each_head_mixes_the_logits_and_the_weights_of_all():
     q, k, v = qkv()
     attention = TalkingHeadsAttention(H).double()
     for mixture in (attention.mix_logits, attention.mix_weights):
@@ -35,7 +35,7 @@ def test_each_head_hears_the_logits_and_the_weights_of_all():
     assert_close(attention(q, k, v), torch.stack([mixed[h] @ v[:, h] for h in range(H)], 1), **EXACT)
 
 
-def test_what_is_masked_is_masked_in_every_head():
+def test_masks_apply_to_every_head():
     q, k, v = qkv()
     attention = TalkingHeadsAttention(H).double()
     torch.nn.init.normal_(attention.mix_logits)

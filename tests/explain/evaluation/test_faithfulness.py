@@ -89,7 +89,7 @@ def test_one_token_is_left_at_the_end_even_without_a_class_token():
     assert curves.most_first.isfinite().all()
 
 
-def test_equal_patches_are_not_removed_in_reading_order(adder):
+def test_equal_patches_are_not_removed_in_reading_order():
     first, second = random_if_equal(torch.zeros(2, 64)).tolist()
     assert sorted(first) == sorted(second) == list(range(64))
     assert first != list(range(64))
@@ -118,7 +118,7 @@ def test_a_constant_map_has_a_saco_of_zero_though_groups_differ_in_size():
 def test_gini_by_hand():
     assert gini(torch.tensor([[[1.0, 3.0]]])).item() == pytest.approx(0.25)
     assert gini(torch.tensor([[[0.0, 0.0]]])).item() == 0.0
-    assert gini(torch.tensor([[[-5.0, 1.0]]])).item() == pytest.approx(0.5)  # what speaks against is no part of it
+    assert gini(torch.tensor([[[-5.0, 1.0]]])).item() == pytest.approx(0.5)  # negative values do not count
 
 
 def test_tokens_that_a_window_needs_are_not_dropped():

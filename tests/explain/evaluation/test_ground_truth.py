@@ -1,8 +1,8 @@
-"""Scores of maps on images of which we know what decides."""
+"""Scores of maps on images with a known place that decides the label."""
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vit.explain.evaluation.ground_truth import (
@@ -49,6 +49,7 @@ def test_each_image_is_asked_for_once_in_the_cell_that_is_said(images):
         assert classes[index, cell] == LABELS[index]
 
 
+@settings(max_examples=25)
 @given(seed=st.integers(0, 1000))
 def test_the_four_classes_of_a_mosaic_differ(seed):
     _, _, classes = mosaics(torch.zeros(len(LABELS), 1, 2, 2), LABELS, seeded(seed))
@@ -183,6 +184,7 @@ def test_a_map_of_the_mask_is_perfect_and_one_of_the_rest_the_worst(score, grid)
 
 
 @pytest.mark.parametrize("score", SCORES)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 1000), scale=st.sampled_from([1e-30, 0.37, 1e20]))
 def test_scores_depend_on_no_scale_and_treat_each_map_alone(score, seed, scale):
     maps = torch.randint(-3, 9, (4, 5, 3), generator=seeded(seed)).float()

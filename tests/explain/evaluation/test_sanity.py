@@ -1,4 +1,4 @@
-"""What maps must notice: other weights, another class, attention that is taken away."""
+"""Sanity checks of maps: randomised layers, another class, uniform attention."""
 
 import copy
 
@@ -37,7 +37,7 @@ def test_constant_maps_are_like_themselves_and_like_nothing_else():
     assert rank_correlation(constant, rising).item() == 0
 
 
-def test_layers_are_forgotten_from_the_head_down_and_the_model_keeps_its_weights(model, images):
+def test_layers_are_randomised_from_the_head_down_and_the_model_keeps_its_weights(model, images):
     before = copy.deepcopy(model.state_dict())
     similar = randomised_layers(model, images, ["relevance", "center"])
     assert list(similar["relevance"]) == ["head", "layer 2", "layer 1", "layer 0"]
@@ -47,7 +47,7 @@ def test_layers_are_forgotten_from_the_head_down_and_the_model_keeps_its_weights
         assert torch.equal(tensor, before[name])
 
 
-def test_what_was_forgotten_stays_forgotten(model, images):
+def test_randomised_layers_stay_randomised(model, images):
     # Attention of the last layer, seen from the class token, does not depend on the head but on all layers.
     similar = randomised_layers(model, images, ["attention"])["attention"]
     assert similar["head"].mean == 1
@@ -106,7 +106,7 @@ def test_the_first_layers_are_also_replaced_together(model, images):
     assert row["divergence"] == pytest.approx((before.exp() * (before - after)).sum(-1).mean().item(), rel=1e-4)
 
 
-def test_layers_that_share_a_module_cannot_be_forgotten_one_by_one(model, images):
+def test_layers_that_share_a_module_cannot_be_randomised_one_by_one(model, images):
     shared = VisionTransformer((6, 10), 2, embed_dim=12, depth=3, num_heads=3).eval()
     shared.blocks = torch.nn.ModuleList([shared.blocks[0]] * 3)
     with pytest.raises(ValueError, match="has no module for each layer"):

@@ -1,4 +1,4 @@
-"""Tables that print themselves, and the intervals in them."""
+"""Tables of measurements, and the intervals in them."""
 
 import math
 
@@ -22,7 +22,7 @@ def test_the_same_images_are_drawn_for_every_method_so_that_pairs_stay_pairs():
     assert shifted.low - plain.low == pytest.approx(1, abs=1e-6)
 
 
-def test_one_image_says_nothing_of_others():
+def test_one_image_has_no_interval():
     assert bootstrap(torch.tensor([0.5])) == Interval(0.5, -math.inf, math.inf)
 
 
@@ -35,7 +35,7 @@ def test_numbers_stand_right_and_words_left():
     table = Table([{"method": "a", "hits": Interval(0.5, 0.25, 0.75)}, {"method": "bcd", "hits": Interval(1, 1, 1)}])
     assert str(table).splitlines() == [
         "| method |                   hits |",
-        "|--------|------------------------|",
+        "|:-------|-----------------------:|",
         "| a      | 0.500 (0.250 to 0.750) |",
         "| bcd    | 1.000 (1.000 to 1.000) |",
     ]

@@ -56,7 +56,7 @@ def gradcam_by_hooks(model, norm, prefix, score):
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"num_registers": 2}, {"pool": "mean"}, {"pool": "cls+mean"}], ids=str)
-@pytest.mark.parametrize("layer", [0, 1, 2, -1, -3])
+@pytest.mark.parametrize("layer", [0, -1])
 def test_gradcam_is_that_of_hooks_on_the_norm_of_a_layer(kwargs, layer, random_vit):
     model = random_vit(**kwargs)
     norm, prefix = model.blocks[layer].norm1, model.num_prefix_tokens
@@ -112,7 +112,7 @@ def test_integrated_gradients_add_up_to_what_the_image_adds_to_grey(random_vit):
 
 
 def test_integrated_gradients_are_the_mean_gradient_on_the_way_from_grey(random_vit):
-    model, steps = random_vit(), 200
+    model, steps = random_vit(), 100
     way = [(i + 0.5) / steps for i in range(steps)]  # another rule of integration than Captum's
     mean = sum(gradient(model, share * IMAGES) for share in way) / steps
     expected = summed_by_patch(IMAGES * mean)

@@ -1,4 +1,4 @@
-"""Attention mechanisms: how queries, keys and values become an output. One class each, named in one table."""
+"""Attention mechanisms: maps from queries, keys and values to an output. One class each, and one table of names."""
 
 from vit.attention.mechanisms.base import Mechanism, build
 from vit.attention.mechanisms.chunked import ChunkedAttention

@@ -1,4 +1,7 @@
-"""What all mechanisms share: how they say what they take, and the refusal of what they cannot do."""
+"""The base class of all mechanisms, and their construction by name.
+
+Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels per head.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -9,25 +12,25 @@ from torch import Tensor, nn
 
 
 class Mechanism(nn.Module):
-    """How queries, keys and values become an output.
+    """A map from queries, keys and values to an output.
 
-    A subclass has a ``forward(q, k, v)`` that maps (B, H, N, d), (B, H, M, d), (B, H, M, e) to (B, H, N, e). What it
-    can use besides, it names as keyword arguments of ``forward``, and gets:
+    A subclass has a ``forward(q, k, v)`` that maps (B, H, N, d), (B, H, M, d), (B, H, M, e) to (B, H, N, e). Its other
+    inputs are the keyword arguments that ``forward`` names:
 
-    - ``mask``: which keys a query may see, as in ``scaled_dot_product_attention``;
-    - ``causal``: whether a query sees only the keys up to its own position;
-    - ``grid``: rows and columns of the patches that end the sequence, or None if it is no image; the tokens
-      before them are the prefix (class token, registers);
-    - ``tokens``: the tokens (B, N, D) that the queries were projected from.
+    - ``mask``: the mask of the keys, as in ``scaled_dot_product_attention``;
+    - ``causal``: whether a query attends only to the keys up to its own position;
+    - ``grid``: rows and columns of the patches that end the sequence, or None for other sequences than images; the
+      tokens before the patches are the prefix (class token, registers);
+    - ``tokens``: the tokens (B, N, D) from which the queries are projected.
 
-    What ``forward`` does not name, ``MultiHeadAttention`` refuses. In the same way the constructor gets what it
-    names of ``num_heads``, ``embed_dim``, ``head_dim`` and ``value_head_dim`` (channels per head of queries and
-    keys, and of values), ``block_index`` (which encoder block it is in) and ``grid_size`` (rows and columns of
-    patches the model is built for); all else it names are options of the user.
+    ``MultiHeadAttention`` refuses a mask, or to be causal, if ``forward`` does not name it. Likewise, the constructor
+    gets the arguments it names of ``num_heads``, ``embed_dim``, ``head_dim`` and ``value_head_dim`` (channels per head
+    of queries and keys, and of values), ``block_index`` (number of the encoder block) and ``grid_size`` (rows and
+    columns of patches for ``image_size``). Its other arguments are the user's options.
     """
 
-    projected: ClassVar[bool] = True  # False: q, k and v are the heads of the tokens themselves
-    independent_queries: ClassVar[bool] = False  # True: what a query gets depends on no other query, nor on the grid
+    projected: ClassVar[bool] = True  # False: q, k and v are slices of the tokens themselves
+    independent_queries: ClassVar[bool] = False  # True: the output of a query depends on no other query, nor the grid
     takes: ClassVar[frozenset[str]]
     weights_take: ClassVar[frozenset[str]]
 
@@ -37,18 +40,18 @@ class Mechanism(nn.Module):
         cls.weights_take = frozenset(_parameters(cls.weights)) - {"q", "k"}
 
     def weights(self, q: Tensor, k: Tensor) -> Tensor:
-        """Attention of every query over every key: (B, H, N, d), (B, H, M, d) -> (B, H, N, M).
+        """Compute the attention weights: (B, H, N, d), (B, H, M, d) -> (B, H, N, M).
 
         Raises:
-            ValueError: If the mechanism has no such matrix.
+            ValueError: If the mechanism never forms them.
         """
         raise ValueError(
             f"{type(self).__name__} never forms the matrix of attention weights, which is what makes it fast: "
             "there is nothing to show; train with attention 'softmax' to see weights"
         )
 
-    def mix(self, weights: Tensor, v: Tensor, **around: Any) -> Tensor:
-        """What ``forward`` makes of the values by these weights: (B, H, N, M), (B, H, M, e) -> (B, H, N, e)."""
+    def mix(self, weights: Tensor, v: Tensor, **inputs: Any) -> Tensor:
+        """Compute the output of ``forward`` from given weights: (B, H, N, M), (B, H, M, e) -> (B, H, N, e)."""
         return einsum(weights, v, "b h n m, b h m d -> b h n d")
 
 
@@ -56,15 +59,15 @@ OFFERED = ("num_heads", "embed_dim", "head_dim", "value_head_dim", "block_index"
 
 
 def build(name: str, mechanisms: dict[str, type[Mechanism]], options: dict[str, Any], **offered: Any) -> Mechanism:
-    """Make the mechanism of that name, from the user's options and what its constructor names of ``offered``.
+    """Build a mechanism by name, from the user's options and those of the ``offered`` arguments that it names.
 
     Raises:
-        ValueError: If there is no mechanism of that name, or an option is unknown or not of its type.
+        ValueError: If the name or an option is unknown, or an option has the wrong type.
     """
     if name not in mechanisms:
         raise ValueError(f"unknown attention {name!r}: choose one of {', '.join(mechanisms)}")
-    wanted = _parameters(mechanisms[name].__init__)
-    unknown = [option for option in options if option not in wanted]
+    arguments = _parameters(mechanisms[name].__init__)
+    unknown = [option for option in options if option not in arguments]
     if unknown:
         known = ", ".join(options_of(mechanisms[name])) or "none"
         raise ValueError(f"attention {name!r} has no argument {unknown[0]!r}: it takes {known}")
@@ -73,11 +76,11 @@ def build(name: str, mechanisms: dict[str, type[Mechanism]], options: dict[str, 
         kind = kinds.get(option)
         if kind in (int, int | None) and not (type(value) is int or (value is None and kind is not int)):
             raise ValueError(f"{option} ({value!r}) of attention {name!r} must be a whole number")
-    return mechanisms[name](**{key: value for key, value in offered.items() if key in wanted} | options)
+    return mechanisms[name](**{key: value for key, value in offered.items() if key in arguments} | options)
 
 
 def options_of(mechanism: type[Mechanism]) -> list[str]:
-    """What a user can choose of a mechanism: the arguments of its constructor that its surroundings do not offer.
+    """Return the user's options of a mechanism: its constructor's arguments that ``MultiHeadAttention`` does not set.
 
     >>> from vit.attention import MECHANISMS
     >>> options_of(MECHANISMS["sparse"])

@@ -1,4 +1,4 @@
-"""Exact attention in memory that grows with N and not with N x N.
+"""Exact softmax attention in memory that grows with N instead of N x N.
 
 Letters in the einops patterns: b batch, n queries, m keys of a chunk, h heads, d channels per head.
 """
@@ -14,16 +14,16 @@ from vit.attention.mechanisms.base import Mechanism
 
 
 class ChunkedAttention(Mechanism):
-    """Softmax attention over one chunk of keys after the other (Rabe and Staats 2021; Dao et al. 2022).
+    """Softmax attention that processes the keys in chunks (Rabe and Staats 2021; Dao et al. 2022).
 
-    The softmax is taken online: a larger logit rescales what was summed before. The backward pass computes each
-    chunk's weights again, so neither pass holds more than N x ``chunk`` of them. It is the algorithm of the
-    fused kernels, to be read; ``softmax`` runs those, and is faster.
+    The softmax is computed online: a larger logit rescales the earlier sums. The backward pass computes the weights
+    of each chunk again, so neither pass holds more than N x ``chunk`` of them. This is the algorithm of the fused
+    kernels in readable form; ``softmax`` runs those kernels, and is faster.
 
-    Under ``torch.func.vmap`` it works without gradients of gradients: its backward pass is its own.
+    The custom backward pass supports ``torch.func.vmap``, but no gradients of gradients.
 
     Args:
-        chunk: Keys that are looked at together.
+        chunk: Number of keys in a chunk.
     """
 
     independent_queries: ClassVar[bool] = True
@@ -33,8 +33,8 @@ class ChunkedAttention(Mechanism):
         if chunk < 1:
             raise ValueError(f"chunk ({chunk}) must be at least 1")
         self.chunk = chunk
-        # Else torch.compile in torch 2.11 takes the backward pass apart, and hands it zeros. Not below the class,
-        # as this loads the compiler.
+        # Otherwise torch.compile in torch 2.11 traces the backward pass, and passes zeros to it. Called here, not at
+        # import, as it loads the compiler.
         torch.compiler.allow_in_graph(_Chunked)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
@@ -45,12 +45,12 @@ class ChunkedAttention(Mechanism):
         return _Chunked.apply(q, k, v, mask, causal, self.chunk)[0]
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Attention of every query over every key, at once: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+        """Compute the attention weights, without chunks: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
         return attention_weights(q, k, mask=mask, causal=causal)
 
 
 class _Chunked(torch.autograd.Function):
-    """Attention and the log of each query's sum of exponentials, from which the backward pass finds the weights."""
+    """Attention, and the log of each query's sum of exponentials, which the backward pass needs."""
 
     generate_vmap_rule = True
 
@@ -65,16 +65,16 @@ class _Chunked(torch.autograd.Function):
         for start in range(0, k.shape[-2], chunk):
             keys = slice(start, start + chunk)
             logits = _chunk_logits(q, k, mask, causal, keys).to(wide)
-            # Finite also where all keys so far are masked, or infinity minus infinity would be NaN.
+            # Clamped, as infinity minus infinity would be NaN where all keys so far are masked.
             new_largest = torch.maximum(largest, logits.amax(-1, keepdim=True)).clamp(min=torch.finfo(wide).min)
             exponentials = (logits - new_largest).exp()
             rescale = (largest - new_largest).exp()
             total = total * rescale + exponentials.sum(-1, keepdim=True)
             output = output * rescale + einsum(exponentials.to(v.dtype), v[..., keys, :], "b h n m, b h m d -> b h n d")
             largest = new_largest
-        blind = total == 0
-        log_total = (largest + total.log()).masked_fill(blind, 0.0)
-        return (output / total.masked_fill(blind, 1.0)).to(v.dtype), log_total
+        all_masked = total == 0
+        log_total = (largest + total.log()).masked_fill(all_masked, 0.0)
+        return (output / total.masked_fill(all_masked, 1.0)).to(v.dtype), log_total
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
@@ -88,10 +88,10 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, mask, output, log_total = ctx.saved_tensors
-        # The softmax's gradient needs sum_m weights * grad_weights, which is output * grad_output summed over d.
+        # The gradient of the softmax needs sum_m weights * grad_weights, which equals sum_d output * grad_output.
         mean_grad = (output * grad_output).to(log_total.dtype).sum(-1, keepdim=True)
-        # Filled in place: small results kept between large temporaries would scatter the allocator's free memory, and
-        # the process would grow with N x N after all. The products make them batched under vmap, whatever else is.
+        # Filled in place: small results between large temporaries would fragment the allocator's memory until the
+        # process grows with N x N. The products make the gradients batched under vmap, whichever input is.
         grad_q, grad_k, grad_v = (torch.zeros_like(x * mean_grad[..., :1, :]) for x in (q, k, v))
         for start in range(0, k.shape[-2], ctx.chunk):
             keys = slice(start, start + ctx.chunk)
@@ -100,7 +100,7 @@ class _Chunked(torch.autograd.Function):
             grad_logits = _grad_logits(weights, grad_output, v[..., keys, :], mean_grad).to(q.dtype)
             grad_q += einsum(grad_logits, k[..., keys, :], "b h n m, b h m d -> b h n d")
             grad_k[..., keys, :] = einsum(grad_logits, q, "b h n m, b h n d -> b h m d")
-            del weights, grad_logits  # before the next ones are made
+            del weights, grad_logits  # freed before the next ones are allocated
         scale = q.shape[-1] ** -0.5
         return scale * grad_q, scale * grad_k, grad_v, None, None, None
 

@@ -17,12 +17,12 @@ from vit.attention.mechanisms.softmax import attend
 
 
 class DifferentialAttention(Mechanism):
-    """What two attentions agree on is noise, and is subtracted (Ye et al. 2025, eq. 1 to 3).
+    """Differential attention: subtracting a second softmax cancels common noise (Ye et al. 2025, eq. 1 to 3).
 
-    Each head's queries and keys are split in halves: ``(softmax(q1 k1^T) - lambda softmax(q2 k2^T)) v``, then each head
-    is normalised and scaled by ``1 - lambda_init``. ``lambda = exp(lq1 . lk1) - exp(lq2 . lk2) + lambda_init`` is
-    learned, with ``lambda_init = 0.8 - 0.6 exp(-0.3 block_index)``. At lambda 0 it is softmax attention of the first
-    halves.
+    The queries and keys of each head are split in halves: ``(softmax(q1 k1^T) - lambda softmax(q2 k2^T)) v``, then each
+    head is normalised and scaled by ``1 - lambda_init``. ``lambda = exp(lq1 . lk1) - exp(lq2 . lk2) + lambda_init`` is
+    learned, with ``lambda_init = 0.8 - 0.6 exp(-0.3 block_index)``. Lambda 0 gives softmax attention of the first
+    halves, normalised and scaled.
     """
 
     independent_queries: ClassVar[bool] = True
@@ -31,8 +31,8 @@ class DifferentialAttention(Mechanism):
         super().__init__()
         if head_dim % 2:
             raise ValueError(
-                f"differential attention splits each head in halves: its queries' channels ({head_dim}) must be even; "
-                "take another number of heads"
+                f"differential attention splits each head in halves: its channels ({head_dim}) must be even; take "
+                "another number of heads"
             )
         self.lambda_init = 0.8 - 0.6 * math.exp(-0.3 * block_index)
         self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2 = (
@@ -44,26 +44,26 @@ class DifferentialAttention(Mechanism):
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
         (q1, q2), (k1, k2) = _halves(q), _halves(k)
         first, second = (attend(q, k, v, mask=mask, causal=causal) for q, k in ((q1, k1), (q2, k2)))
-        return self._normed(first - self.factor.to(v.dtype) * second)
+        return self._normalise(first - self.factor.to(v.dtype) * second)
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """The difference, which may be negative: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+        """Compute the difference of the two softmaxes, which may be negative: (B, H, N|M, d) -> (B, H, N, M)."""
         (q1, q2), (k1, k2) = _halves(q), _halves(k)
         first, second = (attention_weights(q, k, mask=mask, causal=causal) for q, k in ((q1, k1), (q2, k2)))
         return first - self.factor.to(first.dtype) * second
 
-    def mix(self, weights: Tensor, v: Tensor, **around: Any) -> Tensor:
-        """The values by the difference, normalised: (B, H, N, M), (B, H, M, e) -> (B, H, N, e)."""
-        return self._normed(super().mix(weights, v))
+    def mix(self, weights: Tensor, v: Tensor, **inputs: Any) -> Tensor:
+        """Mix the values by the difference, and normalise: (B, H, N, M), (B, H, M, e) -> (B, H, N, e)."""
+        return self._normalise(super().mix(weights, v))
 
-    def _normed(self, difference: Tensor) -> Tensor:
+    def _normalise(self, difference: Tensor) -> Tensor:
         return self.norm(widened(difference)).to(difference.dtype) * (1 - self.lambda_init)
 
     @property
     def factor(self) -> Tensor:
         """The learned lambda, a scalar."""
-        gained = (self.lambda_q1 * self.lambda_k1).sum().exp() - (self.lambda_q2 * self.lambda_k2).sum().exp()
-        return gained + self.lambda_init
+        learned = (self.lambda_q1 * self.lambda_k1).sum().exp() - (self.lambda_q2 * self.lambda_k2).sum().exp()
+        return learned + self.lambda_init
 
 
 def _halves(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Attention whose output each token may shut.
+"""Attention with a learned output gate.
 
 Letters in the einops patterns: b batch, h heads, n tokens, d channels per head.
 """
@@ -14,10 +14,10 @@ from vit.attention.mechanisms.softmax import attend
 
 
 class GatedAttention(Mechanism):
-    """Softmax attention, times ``sigmoid(x W + b)`` of the token that asked (Qiu et al. 2025).
+    """Softmax attention, times the gate ``sigmoid(x W + b)`` of the query's token x (Qiu et al. 2025).
 
-    One gate for each channel of each head. It lets a token take nothing where nothing fits, which otherwise the class
-    token or some background patch has to serve as a sink for.
+    Each channel of each head has a gate. A closed gate makes the output zero; without gates, heads put their weight on
+    the class token or a background patch instead (an attention sink).
     """
 
     independent_queries: ClassVar[bool] = True
@@ -30,15 +30,15 @@ class GatedAttention(Mechanism):
         self, q: Tensor, k: Tensor, v: Tensor, *, tokens: Tensor, mask: Tensor | None = None, causal: bool = False
     ) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e), tokens (B, N, D) -> (B, H, N, e)."""
-        return attend(q, k, v, mask=mask, causal=causal) * self._openness(tokens, q.shape[1])
+        return attend(q, k, v, mask=mask, causal=causal) * self._gate(tokens, q.shape[1])
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Attention of every query over every key, before the gate: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+        """Compute the attention weights, before the gate: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
         return attention_weights(q, k, mask=mask, causal=causal)
 
-    def mix(self, weights: Tensor, v: Tensor, *, tokens: Tensor, **around: Any) -> Tensor:
-        """The values by these weights, times the gate: (B, H, N, M), (B, H, M, e), tokens (B, N, D) -> (B, H, N, e)."""
-        return super().mix(weights, v) * self._openness(tokens, weights.shape[1])
+    def mix(self, weights: Tensor, v: Tensor, *, tokens: Tensor, **inputs: Any) -> Tensor:
+        """Mix the values, times the gate: (B, H, N, M), (B, H, M, e), tokens (B, N, D) -> (B, H, N, e)."""
+        return super().mix(weights, v) * self._gate(tokens, weights.shape[1])
 
-    def _openness(self, tokens: Tensor, heads: int) -> Tensor:
+    def _gate(self, tokens: Tensor, heads: int) -> Tensor:
         return rearrange(self.gate(tokens).sigmoid(), "b n (h d) -> b h n d", h=heads)

@@ -1,7 +1,7 @@
-"""Attention in time and memory that grow with N: the softmax is replaced by a kernel that comes apart.
+"""Attention in time and memory that grow with N, by a separable (feature-map) kernel in place of the softmax.
 
-``softmax(q k^T)_nm = exp(q_n . k_m) / sum_m exp(q_n . k_m)`` ties every query to every key. With
-``phi(q_n) . phi(k_m)`` in place of the exponential, the sum over the keys can be done once for all queries.
+``softmax(q k^T)_nm = exp(q_n . k_m) / sum_m exp(q_n . k_m)`` needs every pair of query and key. With
+``phi(q_n) . phi(k_m)`` in place of the exponential, one sum over the keys serves all queries.
 
 Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels per head, f features.
 """
@@ -19,9 +19,9 @@ from vit.attention.mechanisms.base import Mechanism
 class LinearAttention(Mechanism):
     """Kernel attention with ``phi(x) = elu(x) + 1`` (Katharopoulos et al. 2020, eq. 5 and 7).
 
-    ``output_n = phi(q_n) sum_m phi(k_m)^T v_m / (phi(q_n) . sum_m phi(k_m))``, which costs O(N d^2). Sums are taken
-    in float32 at least. Below some 256 tokens it is slower than softmax attention, and it tells keys apart less
-    sharply.
+    ``output_n = phi(q_n) sum_m phi(k_m)^T v_m / (phi(q_n) . sum_m phi(k_m))``, which costs O(N d^2). Sums are
+    computed in float32 or wider. Below about 256 tokens it is slower than softmax attention, and its attention is less
+    sharp.
     """
 
     independent_queries: ClassVar[bool] = True
@@ -34,15 +34,15 @@ class LinearAttention(Mechanism):
 
 
 class RandomFeatureAttention(Mechanism):
-    """Kernel attention that approaches softmax attention as features are added (Choromanski et al. 2021, Performer).
+    """Kernel attention that converges to softmax attention with more features (Choromanski et al. 2021, Performer).
 
     ``phi(x) = exp(W x - |x|^2 / 2) / sqrt(f)`` with random orthogonal rows of W, for x scaled by ``d ** -0.25``: the
-    expected value of ``phi(q) . phi(k)`` is ``exp(q . k / sqrt(d))``. The error falls with the root of
-    ``num_features`` and grows fast with the length of queries and keys: ``qk_norm`` or small logits are what
-    it needs. W is drawn once and saved with the weights.
+    expected value of ``phi(q) . phi(k)`` is ``exp(q . k / sqrt(d))``. The error falls with the square root of
+    ``num_features`` and grows fast with the norms of queries and keys, so use ``qk_norm`` or keep the logits small. W
+    is drawn once, and saved with the weights.
 
     Args:
-        num_features: Random features f of each head.
+        num_features: Number f of random features.
     """
 
     independent_queries: ClassVar[bool] = True
@@ -58,8 +58,8 @@ class RandomFeatureAttention(Mechanism):
         check_qkv(q, k, v)
         with torch.autocast(q.device.type, enabled=False):
             q_exponents, k_exponents = self._exponents(widened(q)), self._exponents(widened(k))
-            # A factor of all features of a query, or of all features of all keys, falls out of the quotient: these
-            # two keep the exponentials from overflowing.
+            # A factor of all features of a query, or of all features of all keys, cancels in the quotient; these two
+            # prevent overflow.
             q_features = (q_exponents - q_exponents.detach().amax(dim=-1, keepdim=True)).exp()
             k_features = (k_exponents - k_exponents.detach().amax(dim=(-2, -1), keepdim=True)).exp()
             return kernel_attention(q_features, k_features, widened(v)).to(v.dtype)
@@ -71,36 +71,35 @@ class RandomFeatureAttention(Mechanism):
 
 
 def elu_plus_one(x: Tensor) -> Tensor:
-    """``x + 1`` above zero and ``exp(x)`` below, which is positive and smooth."""
-    # torch.compile assumes other strides of F.elu's gradient than it has, and stops (backend "aot_eager", torch 2.15).
+    """Compute ``elu(x) + 1``: ``x + 1`` above zero and ``exp(x)`` below, positive and smooth."""
+    # torch.compile fails on F.elu, whose gradient has unexpected strides (backend "aot_eager", torch 2.15).
     return x.relu() + x.clamp(max=0).exp()
 
 
 def kernel_attention(q_features: Tensor, k_features: Tensor, v: Tensor) -> Tensor:
-    """Attention by the products of non-negative features: (B, H, N, f), (B, H, M, f), (B, H, M, e) -> (B, H, N, e)."""
+    """Attend by products of non-negative features: (B, H, N, f), (B, H, M, f), (B, H, M, e) -> (B, H, N, e)."""
     summary = einsum(k_features, v, "b h m f, b h m d -> b h f d")
     numerator = einsum(q_features, summary, "b h n f, b h f d -> b h n d")
     denominator = einsum(q_features, k_features.sum(dim=-2), "b h n f, b h f -> b h n")
-    # All products of a query may underflow: its output is then zero, and its gradient finite.
-    underflown = denominator < torch.finfo(v.dtype).tiny ** 0.5
-    return numerator / denominator.masked_fill(underflown, 1.0)[..., None]
+    # If all products of a query underflow, its output is zero and its gradient finite.
+    underflows = denominator < torch.finfo(v.dtype).tiny ** 0.5
+    return numerator / denominator.masked_fill(underflows, 1.0)[..., None]
 
 
 def orthogonal_rows(rows: int, dim: int) -> Tensor:
-    """Random rows as long as Gaussian ones, orthogonal in groups of ``dim``: (rows, dim).
+    """Draw random rows with the norms of Gaussian ones, orthogonal in groups of ``dim``: (rows, dim).
 
-    Orthogonality keeps features from repeating each other, which lowers the variance of the kernel (Choromanski et
-    al. 2021, sec. 3.3).
+    Orthogonality lowers the variance of the kernel (Choromanski et al. 2021, sec. 3.3).
     """
     blocks = []
     for _ in range(-(-rows // dim)):
         q, r = torch.linalg.qr(torch.randn(dim, dim))
-        # The signs of R's diagonal are the algorithm's choice; without them Q is not uniformly distributed.
+        # The algorithm chooses the signs of R's diagonal; only with them is Q uniformly distributed.
         blocks.append((q * r.diagonal().sign()).mT)
     lengths = torch.randn(rows, dim).norm(dim=-1, keepdim=True)
     return torch.cat(blocks)[:rows] * lengths
 
 
 def widened(x: Tensor) -> Tensor:
-    """In float32 at least, for sums of many terms."""
+    """Convert to float32 or wider, for sums of many terms."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,13 +1,14 @@
-"""Attention of each patch to those around it on the grid, in time and memory that grow with N.
+"""Attention of each patch to the patches around it, in time and memory that grow with N.
 
-Both mechanisms cut the grid into tiles of queries, and give each tile the block of keys around it. A tile is then
-one small dense attention, which is faster than looking up the neighbours of each query, and exact by a mask.
-Prefix tokens (class token, registers) attend to all and are attended by all.
+Both mechanisms cut the grid into tiles of queries, and give each tile the block of keys around it. Each tile is one
+small dense attention, which is faster than gathering the neighbours of each query; a mask makes it exact. Prefix tokens
+(class token, registers) attend to all tokens, and all tokens attend to them.
 
 Letters in the einops patterns: b batch, h heads, d channels per head, r c rows and columns of tiles, p q those of
 the queries in a tile, y x those of the keys in its block, t tiles, n queries, m keys.
 """
 
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
@@ -25,14 +26,14 @@ Grid = tuple[int, int]
 class Tiles(NamedTuple):
     """One axis of the grid, cut into tiles."""
 
-    padding: tuple[int, int]  # places before the first and after the last query that fill the tiles
+    padding: tuple[int, int]  # positions before the first and after the last query that fill the tiles
     tile: int  # queries in a tile
-    keys: Tensor  # (tiles, block): the places of the keys each tile reads
-    visible: Tensor | None  # (tiles, tile, block): which of them a query may see; None is all
+    keys: Tensor  # (tiles, block): the positions of the keys of each tile
+    visible: Tensor | None  # (tiles, tile, block): which of these keys a query attends to; None means all
 
 
-class LocalAttention(Mechanism):
-    """What windows and neighbourhoods share; they say how an axis is tiled, and which places see each other."""
+class LocalAttention(Mechanism, ABC):
+    """The base of windows and neighbourhoods, which define the tiles and the mask of one axis of the grid."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, grid: Grid | None = None) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, N, d), (B, H, N, e) -> (B, H, N, e)."""
@@ -44,28 +45,27 @@ class LocalAttention(Mechanism):
         return torch.cat([attend(q[..., :prefix, :], k, v), patches], dim=-2)
 
     def weights(self, q: Tensor, k: Tensor, *, grid: Grid | None = None) -> Tensor:
-        """Attention of every query over every key, zero beyond its surroundings: (B, H, N, d) twice -> (B, H, N, N)."""
+        """Compute the attention weights, zero for distant patches: (B, H, N, d), (B, H, N, d) -> (B, H, N, N)."""
         prefix = prefix_length(type(self).__name__, q, k, grid)
         rows, columns = (self.visible(size, q.device) for size in grid)
-        together = rearrange(rows, "p y -> p 1 y 1") & rearrange(columns, "q x -> 1 q 1 x")
-        mask = rearrange(together, "p q y x -> (p q) (y x)")
+        in_both = rearrange(rows, "p y -> p 1 y 1") & rearrange(columns, "q x -> 1 q 1 x")
+        mask = rearrange(in_both, "p q y x -> (p q) (y x)")
         return attention_weights(q, k, mask=F.pad(mask, (prefix, 0, prefix, 0), value=True))
 
+    @abstractmethod
     def tiles(self, size: int, device: torch.device) -> Tiles:
-        """Cut an axis of ``size`` places into tiles."""
-        raise NotImplementedError
+        """Cut an axis of ``size`` positions into tiles."""
 
+    @abstractmethod
     def visible(self, size: int, device: torch.device) -> Tensor:
-        """Which places of an axis see which: (size, size), boolean."""
-        raise NotImplementedError
+        """Return which positions of an axis (columns) each position (row) attends to: (size, size), boolean."""
 
 
 class WindowAttention(LocalAttention):
-    """Each patch attends to the patches in its window (Liu et al. 2021, Swin, without its position bias).
+    """Attention of each patch to the patches in its window (Liu et al. 2021, Swin, without its position bias).
 
-    The grid is cut into windows of ``window`` x ``window`` patches; in every other block the cuts lie half a
-    window further, so that information passes between windows. Where a side of the grid is no longer than the
-    window, it is not cut.
+    The grid is cut into windows of ``window`` x ``window`` patches. Every other block shifts the cuts by half a window,
+    so that information passes between windows. A side of the grid no longer than the window is not cut.
 
     Args:
         window: Patches along a side of a window.
@@ -79,19 +79,18 @@ class WindowAttention(LocalAttention):
         self.shift = window // 2 if block_index % 2 else 0
 
     def tiles(self, size: int, device: torch.device) -> Tiles:
-        """A tile is a window, and reads itself."""
+        """Make each window a tile, which attends to itself."""
         if size <= self.window:
             return Tiles((0, 0), size, torch.arange(size, device=device)[None], None)
         before = (self.window - self.shift) % self.window
         after = -(before + size) % self.window
-        places = torch.arange(-before, size + after, device=device)
-        keys = rearrange(places, "(t p) -> t p", p=self.window)
+        keys = rearrange(torch.arange(-before, size + after, device=device), "(t p) -> t p", p=self.window)
         inside = (keys >= 0) & (keys < size)
         visible = repeat(inside, "t y -> t p y", p=self.window) if before or after else None
         return Tiles((before, after), self.window, keys.clamp(0, size - 1), visible)
 
     def visible(self, size: int, device: torch.device) -> Tensor:
-        """Places see those of their window."""
+        """Return which positions share a window: (size, size)."""
         if size <= self.window:
             return torch.ones(size, size, dtype=torch.bool, device=device)
         window = (torch.arange(size, device=device) - self.shift).div(self.window, rounding_mode="floor")
@@ -99,17 +98,17 @@ class WindowAttention(LocalAttention):
 
 
 class NeighborhoodAttention(LocalAttention):
-    """Each patch attends to the ``kernel`` x ``kernel`` patches around it (Hassani et al. 2023, NAT).
+    """Attention of each patch to the ``kernel`` x ``kernel`` patches around it (Hassani et al. 2023, NAT).
 
-    At the border the neighbourhood is moved inwards, so that every patch sees equally many.
+    At the border the neighbourhood moves inwards, so that every patch attends to equally many patches.
 
     Args:
         kernel: Patches along a side of a neighbourhood, an odd number.
     """
 
-    # Queries along a side of a tile: fewer mean that more keys are read twice, more that more are masked. Of 4, 8 and
-    # 16, measured on a CPU with kernels of 3, 7 and 13 and grids of 8 to 64 a side, 8 is the fastest for kernels of 7,
-    # and within twice the fastest elsewhere.
+    # Queries along a side of a tile. Small tiles read more keys twice, large ones mask more keys. Of 4, 8 and 16,
+    # measured on a CPU with kernels of 3, 7 and 13 and grids of 8 to 64 a side, 8 is the fastest for kernels of 7, and
+    # takes at most twice the time of the fastest elsewhere.
     TILE = 8
 
     def __init__(self, kernel: int = 7) -> None:
@@ -119,22 +118,22 @@ class NeighborhoodAttention(LocalAttention):
         self.kernel = kernel
 
     def tiles(self, size: int, device: torch.device) -> Tiles:
-        """A tile reads what is around its first to around its last query."""
+        """Cut the queries into tiles, each with the keys from the first query's to the last query's neighbours."""
         tile = min(self.TILE, size)
         after = -size % tile
         queries = rearrange(torch.arange(size + after, device=device), "(t p) -> t p", p=tile)
         block = min(size, tile + self.kernel - 1)
         first_key = (queries[:, :1] - self.kernel // 2).clamp(0, size - block)
         keys = first_key + torch.arange(block, device=device)
-        visible = self._near(queries[..., None], keys[:, None], size) if self.kernel < size else None
+        visible = self._are_neighbours(queries[..., None], keys[:, None], size) if self.kernel < size else None
         return Tiles((0, after), tile, keys, visible)
 
     def visible(self, size: int, device: torch.device) -> Tensor:
-        """Places see those of their neighbourhood."""
-        places = torch.arange(size, device=device)
-        return self._near(places[:, None], places, size)
+        """Return which positions are in the neighbourhood of which: (size, size)."""
+        positions = torch.arange(size, device=device)
+        return self._are_neighbours(positions[:, None], positions, size)
 
-    def _near(self, queries: Tensor, keys: Tensor, size: int) -> Tensor:
+    def _are_neighbours(self, queries: Tensor, keys: Tensor, size: int) -> Tensor:
         first = (queries - self.kernel // 2).clamp(0, max(size - self.kernel, 0))
         return (keys >= first) & (keys < first + self.kernel)
 
@@ -154,7 +153,7 @@ def _attend_in_tiles(q: Tensor, k: Tensor, v: Tensor, prefix: int, grid: Grid, r
 
 
 def _blocks(x: Tensor, prefix: int, height: int, rows: Tensor, columns: Tensor) -> Tensor:
-    """The keys or values each tile reads, prefix first: (B, H, N, d) -> (B, H * tiles, prefix + block, d)."""
+    """Gather the keys or values of each tile, prefix first: (B, H, N, d) -> (B, H * tiles, prefix + block, d)."""
     patches = rearrange(x[..., prefix:, :], "b h (y x) d -> b h y x d", y=height)
     patches = patches.index_select(2, rearrange(rows, "r y -> (r y)"))
     patches = patches.index_select(3, rearrange(columns, "c x -> (c x)"))
@@ -165,30 +164,31 @@ def _blocks(x: Tensor, prefix: int, height: int, rows: Tensor, columns: Tensor) 
 
 
 def _tile_mask(rows: Tiles, columns: Tiles, prefix: int, heads: int) -> Tensor | None:
-    """Which keys of its block a query may see: (1, H * tiles, queries, prefix + block); None is all."""
+    """Return the mask of the keys in each tile: (1, H * tiles, queries, prefix + block); None means no mask."""
     if rows.visible is None and columns.visible is None:
         return None
     by_row, by_column = (
         repeat(tiles.keys >= 0, "t m -> t n m", n=tiles.tile) if tiles.visible is None else tiles.visible
         for tiles in (rows, columns)
     )
-    together = rearrange(by_row, "r p y -> r 1 p 1 y 1") & rearrange(by_column, "c q x -> 1 c 1 q 1 x")
-    mask = rearrange(together, "r c p q y x -> (r c) (p q) (y x)")
+    in_both = rearrange(by_row, "r p y -> r 1 p 1 y 1") & rearrange(by_column, "c q x -> 1 c 1 q 1 x")
+    mask = rearrange(in_both, "r c p q y x -> (r c) (p q) (y x)")
     return repeat(F.pad(mask, (prefix, 0), value=True), "t n m -> 1 (h t) n m", h=heads)
 
 
 def prefix_length(mechanism: str, q: Tensor, k: Tensor, grid: Grid | None) -> int:
-    """Tokens before the patches, for self-attention over an image.
+    """Return the number of tokens before the patches, for self-attention over an image.
 
     Raises:
-        ValueError: If there is no grid, it holds more patches than there are tokens, or keys are not the queries'.
+        ValueError: If the grid is missing or holds more patches than there are tokens, or queries and keys differ in
+            number.
     """
     if grid is None:
-        raise ValueError(f"{mechanism} needs to know where the patches lie: pass grid=(rows, columns)")
+        raise ValueError(f"{mechanism} needs the grid of patches: pass grid=(rows, columns)")
     if q.shape[-2] != k.shape[-2]:
         raise ValueError(
-            f"{mechanism} has {q.shape[-2]} queries and {k.shape[-2]} keys: it is self-attention over the tokens of "
-            "one image; use 'softmax' for cross-attention"
+            f"{mechanism} got {q.shape[-2]} queries and {k.shape[-2]} keys, but is self-attention over the tokens of "
+            "an image: use 'softmax' for cross-attention"
         )
     prefix = q.shape[-2] - grid[0] * grid[1]
     if prefix < 0:

@@ -1,4 +1,4 @@
-"""Attention through few landmarks instead of all keys, in time and memory that grow with N.
+"""Attention through a few landmarks instead of all keys, in time and memory that grow with N.
 
 Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels per head, r s landmarks,
 y x rows and columns of the grid.
@@ -17,16 +17,16 @@ from vit.attention.mechanisms.softmax import attend
 
 
 class NystromAttention(Mechanism):
-    """Softmax attention, rebuilt from its rows and columns at a few landmarks (Xiong et al. 2021, Nystromformer).
+    """Softmax attention, approximated from its rows and columns at a few landmarks (Xiong et al. 2021, Nystromformer).
 
-    ``softmax(q k~^T) pinv(softmax(q~ k~^T)) softmax(q~ k^T) v``, where the landmarks q~ and k~ are the means of
-    consecutive queries and keys. With as many landmarks as tokens there is nothing to rebuild, and it is softmax
-    attention. Products are taken in float32 at least.
+    ``softmax(q k~^T) pinv(softmax(q~ k~^T)) softmax(q~ k^T) v``, where the landmarks q~ and k~ are means of consecutive
+    queries and keys. With at least as many landmarks as tokens it computes softmax attention itself. Products are
+    computed in float32 or wider.
 
     Args:
-        landmarks: Landmarks among the queries, and among the keys.
-        iterations: Steps towards the pseudo-inverse. The matrix is nearly singular where attention is nearly even, and
-            few steps keep what is uncertain in it from being blown up: training with 20 fails where it works with 6.
+        landmarks: Number of landmarks among the queries, and among the keys.
+        iterations: Iterations of the pseudo-inverse. Where attention is nearly uniform, the matrix is nearly singular,
+            and more iterations amplify its noise: with 20, training failed that worked with 6.
     """
 
     def __init__(self, landmarks: int = 16, iterations: int = 6) -> None:
@@ -49,12 +49,11 @@ class NystromAttention(Mechanism):
 class LinformerAttention(Mechanism):
     """Softmax attention to learned mixtures of the patches (Wang et al. 2020, Linformer).
 
-    ``softmax(q (E k)^T) F v``, where E and F mix the N patches into ``landmarks``; heads share them. They are maps on
-    the grid the model is built for, and are resized, bilinearly, for images of another size. Prefix tokens are attended
-    to as they are.
+    ``softmax(q (E k)^T) F v``, where E and F mix the N patches into ``landmarks``, alike for all heads. Both have the
+    shape of the model's grid, and are resized bilinearly for images of another size. Prefix tokens are not mixed.
 
     Args:
-        landmarks: Mixtures of patches.
+        landmarks: Number of mixtures.
     """
 
     def __init__(self, grid_size: Grid, landmarks: int = 16) -> None:
@@ -62,7 +61,7 @@ class LinformerAttention(Mechanism):
         if landmarks < 1:
             raise ValueError(f"landmarks ({landmarks}) must be at least 1")
         if grid_size is None:
-            raise ValueError("linformer mixes the patches of a grid: say which, by grid_size (rows, columns)")
+            raise ValueError("linformer mixes the patches of a grid: pass grid_size=(rows, columns)")
         num_patches = grid_size[0] * grid_size[1]
         self.k_mixture = nn.Parameter(torch.randn(landmarks, *grid_size) * num_patches**-0.5)
         self.v_mixture = nn.Parameter(torch.randn(landmarks, *grid_size) * num_patches**-0.5)
@@ -75,7 +74,7 @@ class LinformerAttention(Mechanism):
 
 
 def nystrom(q: Tensor, k: Tensor, v: Tensor, landmarks: int, iterations: int) -> Tensor:
-    """Attention through the means of segments: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
+    """Attend through the means of segments: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
     q_landmarks, k_landmarks = segment_means(q, landmarks), segment_means(k, landmarks)
     inverse = pseudo_inverse(attention_weights(q_landmarks, k_landmarks), iterations)
     gathered = attend(q_landmarks, k, v)
@@ -84,15 +83,16 @@ def nystrom(q: Tensor, k: Tensor, v: Tensor, landmarks: int, iterations: int) ->
 
 
 def segment_means(x: Tensor, segments: int) -> Tensor:
-    """Means of consecutive tokens, in segments of about equal length: (B, H, N, d) -> (B, H, segments, d)."""
+    """Average consecutive tokens, in segments of about equal length: (B, H, N, d) -> (B, H, segments, d)."""
     means = F.adaptive_avg_pool1d(rearrange(x, "b h n d -> (b h) d n"), segments)
     return rearrange(means, "(b h) d s -> b h s d", h=x.shape[1])
 
 
 def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
-    """Approximate Moore-Penrose inverse of square matrices, by matrix products: (B, H, r, r) -> (B, H, r, r).
+    """Approximate the Moore-Penrose inverse of square matrices by matrix products: (B, H, r, r) -> (B, H, r, r).
 
-    Each step triples the number of right digits, once near (Razavi et al. 2014; Xiong et al. 2021, eq. 11).
+    Near the solution, each iteration triples the number of correct digits (Razavi et al. 2014; Xiong et al. 2021,
+    eq. 11).
     """
     size = matrix.abs()
     inverse = matrix.mT / (size.sum(-1).amax(-1) * size.sum(-2).amax(-1))[..., None, None]
@@ -104,11 +104,11 @@ def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
 
 
 def _mixed(x: Tensor, mixture: Tensor, prefix: int, grid: Grid) -> Tensor:
-    """The prefix as it is, then mixtures of the patches: (B, H, N, d) -> (B, H, prefix + landmarks, d)."""
+    """Mix the patches, and keep the prefix: (B, H, N, d) -> (B, H, prefix + landmarks, d)."""
     trained_on = mixture.shape[-2:]
     if tuple(trained_on) != tuple(grid):
         resized = F.interpolate(mixture[None], size=grid, mode="bilinear", align_corners=False, antialias=True)[0]
-        # As many patches as before should add up to as much.
+        # The sum of a mixture's weights stays the same.
         mixture = resized * (trained_on[0] * trained_on[1]) / (grid[0] * grid[1])
     patches = rearrange(x[..., prefix:, :], "b h (y x) d -> b h y x d", y=grid[0])
     mixtures = einsum(mixture.to(x.dtype), patches, "r y x, b h y x d -> b h r d")

@@ -3,7 +3,6 @@
 from typing import ClassVar, Literal
 
 import torch.nn.functional as F
-from einops import einsum
 from torch import Tensor
 
 from vit.attention.functional import attention_weights, check_qkv
@@ -11,13 +10,13 @@ from vit.attention.mechanisms.base import Mechanism
 
 
 class SimplifiedAttention(Mechanism):
-    """The heads of the tokens themselves, compared as they are, without scale: ``simplified_attention`` in each head.
+    """``simplified_attention`` in each head: no projections, no scale.
 
-    The block around it has no projections to queries, keys and values and none of the output; what it learns, it
-    learns in its MLP.
+    Queries, keys and values are slices of the tokens, and the output has no projection either. Of a block with this
+    mechanism, only the MLP and the norms learn.
 
     Args:
-        similarity: How tokens are compared: by their "dot" product, or by the "cosine" of their angle.
+        similarity: Similarity of two tokens: their "dot" product, or the "cosine" of their angle.
     """
 
     projected: ClassVar[bool] = False
@@ -32,10 +31,10 @@ class SimplifiedAttention(Mechanism):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
         check_qkv(q, k, v)
-        return einsum(self.weights(q, k, mask=mask, causal=causal), v, "b h n m, b h m d -> b h n d")
+        return self.mix(self.weights(q, k, mask=mask, causal=causal), v)
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Attention of every query over every key: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+        """Compute the attention weights: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
         if self.similarity == "cosine":
             q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
         return attention_weights(q, k, mask=mask, causal=causal, scale=1.0)

@@ -1,4 +1,4 @@
-"""Exact softmax attention, computed by whichever kernel was measured to be faster."""
+"""Exact softmax attention, by the kernel that was measured to be faster."""
 
 from typing import ClassVar
 
@@ -9,18 +9,18 @@ from torch import Tensor
 from vit.attention.functional import attention_weights, check_mask, check_qkv, join_masks, scaled_dot_product_attention
 from vit.attention.mechanisms.base import Mechanism
 
-# Measured on 2 CPU cores with avx512_bf16: the backward pass of the fused CPU kernel in bf16 takes 3 to 6
-# times as long as explicit matrix products, up to about 4,096 keys; without gradients explicit leads up
-# to about 1,024. In float32, on GPUs, and beyond these lengths the fused kernel is level or ahead.
+# Measured on 2 CPU cores with avx512_bf16: in bf16, the backward pass of the fused CPU kernel takes 3 to 6 times as
+# long as explicit matrix products up to about 4,096 keys; without gradients the explicit form is faster up to about
+# 1,024. In float32, on GPUs, and beyond these lengths the fused kernel is as fast or faster.
 EXPLICIT_KEYS_TRAINING = 4096
 EXPLICIT_KEYS_INFERENCE = 1024
 
 
 class SoftmaxAttention(Mechanism):
-    """Every token attends to every token: ``softmax(q k^T / sqrt(d)) v`` (Vaswani et al. 2017, eq. 1).
+    """Attention of every token to every token: ``softmax(q k^T / sqrt(d)) v`` (Vaswani et al. 2017, eq. 1).
 
-    Under ``torch.func.vmap`` torch runs its fused CPU kernel once for each image, and warns that this is slow; so do
-    the mechanisms built on this one.
+    Under ``torch.func.vmap``, torch runs its fused CPU kernel once for each image, and warns that this is slow; the
+    same holds for all mechanisms that call ``attend``.
     """
 
     independent_queries: ClassVar[bool] = True
@@ -30,19 +30,19 @@ class SoftmaxAttention(Mechanism):
         return attend(q, k, v, mask=mask, causal=causal)
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Attention of every query over every key: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+        """Compute the attention weights: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
         return attention_weights(q, k, mask=mask, causal=causal)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-    """The output of ``scaled_dot_product_attention``, by the faster kernel for device, dtype and length."""
+    """Compute the output of ``scaled_dot_product_attention`` by the faster kernel for device, dtype and length."""
     if _explicit_is_faster(q, k):
         return scaled_dot_product_attention(q, k, v, mask=mask, causal=causal)[0]
     check_qkv(q, k, v)
     n, m = q.shape[-2], k.shape[-2]
     if mask is not None:
         check_mask(mask, (*q.shape[:2], n, m), q.device)
-    # is_causal counts from the first key, which is wrong where the queries are the last positions.
+    # is_causal takes the queries for the first positions, not the last, so it is right only if n == m.
     is_causal = causal and mask is None and n == m
     if not is_causal:
         mask = join_masks(mask, causal, n, m, q.device)
@@ -55,8 +55,8 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
     key_dim, value_dim = q.shape[-1], v.shape[-1]
     if key_dim == value_dim or q.device.type != "cpu":
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
-    # The fused CPU kernel takes one width only. Filling up with zeros changes no product, and was measured to
-    # take 0.3 to 0.9 of the time of what torch does otherwise (d 16 to 64, 65 to 4,097 tokens; level in one case).
+    # The fused CPU kernel needs keys and values of one width. Padding with zeros changes no product, and takes 0.3 to
+    # 0.9 of the time of torch's fallback (measured for d 16 to 64, 65 to 4,097 tokens; equal in one case).
     width = max(key_dim, value_dim)
     q, k, v = (F.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
     output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=key_dim**-0.5)

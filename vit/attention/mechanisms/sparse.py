@@ -1,7 +1,7 @@
-"""Attention of each token to a few others: in a fixed pattern, or to those that score best.
+"""Attention of each token to a few others: in a fixed pattern, or to the keys of the largest logits.
 
-Letters in the einops patterns: b batch, h heads, d channels per head, g groups of tokens that see each other, l tokens
-of a group, n queries, m keys.
+Letters in the einops patterns: b batch, h heads, d channels per head, g groups of tokens that attend to each other,
+l tokens of a group, n queries, m keys.
 """
 
 from typing import ClassVar
@@ -18,16 +18,16 @@ from vit.attention.mechanisms.softmax import attend
 
 
 class SparseAttention(Mechanism):
-    """Each patch attends to its block of patches, and to every ``stride``-th one (Child et al. 2019, strided).
+    """Attention of each patch to its block of patches, and to every ``stride``-th one (Child et al. 2019, strided).
 
-    Counting the patches row by row, patch i sees patch j if ``i // block == j // block`` or ``i % stride ==
-    j % stride``. Both are as long as a row of the grid by default, so that a patch sees its row and its column: any
+    With patches numbered row by row, patch i attends to patch j if ``i // block == j // block`` or ``i % stride ==
+    j % stride``. By default both equal the columns of the grid, so that a patch attends to its row and its column: any
     patch reaches any other in two steps, with about ``2 sqrt(N)`` keys a query instead of N. A ``stride`` of 1 is full
-    attention. Prefix tokens attend to all and are attended by all.
+    attention. Prefix tokens attend to all tokens, and all tokens attend to them.
 
     Args:
-        block: Patches of a block; None takes the columns of the grid.
-        stride: Distance between the patches seen beyond the block; None takes the columns of the grid.
+        block: Patches of a block; None means the columns of the grid.
+        stride: Distance between the patches attended to outside the block; None means the columns of the grid.
     """
 
     def __init__(self, block: int | None = None, stride: int | None = None) -> None:
@@ -48,7 +48,7 @@ class SparseAttention(Mechanism):
         return torch.cat([attend(q[..., :prefix, :], k, v), patches], dim=-2)
 
     def weights(self, q: Tensor, k: Tensor, *, grid: Grid | None = None) -> Tensor:
-        """Attention of every query over every key, zero outside the pattern: (B, H, N, d) twice -> (B, H, N, N)."""
+        """Compute the attention weights, zero outside the pattern: (B, H, N, d), (B, H, N, d) -> (B, H, N, N)."""
         prefix = prefix_length("SparseAttention", q, k, grid)
         block, stride = self.block or grid[1], self.stride or grid[1]
         j = torch.arange(grid[0] * grid[1], device=q.device)
@@ -58,13 +58,13 @@ class SparseAttention(Mechanism):
 
 
 class TopKAttention(Mechanism):
-    """Each query attends to the ``k`` keys that score best (Zhao et al. 2019; Gupta et al. 2021).
+    """Attention of each query to the ``k`` keys of the largest logits (Zhao et al. 2019; Gupta et al. 2021).
 
-    Keys that score the same as the k-th are kept as well, so that the order of the keys does not matter. All scores are
-    computed, so time and memory stay those of the explicit form; what it saves is noise.
+    Keys that tie with the k-th are kept as well, so that the order of the keys does not matter. All logits are
+    computed: it saves no time or memory, but removes the noise of small weights.
 
     Args:
-        k: Keys each query keeps.
+        k: Number of keys that each query keeps.
     """
 
     independent_queries: ClassVar[bool] = True
@@ -78,37 +78,37 @@ class TopKAttention(Mechanism):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
         check_qkv(q, k, v)
-        return einsum(self.weights(q, k, mask=mask, causal=causal), v, "b h n m, b h m d -> b h n d")
+        return self.mix(self.weights(q, k, mask=mask, causal=causal), v)
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Attention of every query over every key, zero but for the best: (B, H, N|M, d) -> (B, H, N, M)."""
+        """Compute the attention weights, zero but for the largest: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
         logits = mask_logits(attention_logits(q, k), mask, causal)
         kth_best = logits.topk(min(self.k, k.shape[-2]), dim=-1).values[..., -1:]
         return softmax_or_zeros(logits.masked_fill(logits < kth_best, -torch.inf))
 
 
 def _attend_in_groups(q: Tensor, k: Tensor, v: Tensor, prefix: int, block: int, stride: int) -> Tensor:
-    """Output of the patches: one softmax over three sets of keys, the prefix, the block and the strided ones."""
+    """Compute the output of the patches, by one softmax over the keys of the prefix, the block and the stride."""
     n = q.shape[-2] - prefix
     q = q[..., prefix:, :] * q.shape[-1] ** -0.5
     k_prefix, v_prefix = k[..., :prefix, :], v[..., :prefix, :]
     k, v = k[..., prefix:, :], v[..., prefix:, :]
-    in_block, apart = ("(g l)", {"l": block}), ("(l g)", {"g": stride})
+    in_block, strided = ("(g l)", {"l": block}), ("(l g)", {"g": stride})
 
     logits = [einsum(q, k_prefix, "b h n d, b h m d -> b h n m")]
-    for layout in (in_block, apart):
+    for layout in (in_block, strided):
         products = einsum(_to_groups(q, *layout), _to_groups(k, *layout), "b h g n d, b h g m d -> b h g n m")
-        places = _places(n, q.device, *layout)
-        visible = rearrange(places >= 0, "g m -> g 1 m")
-        if layout is apart:  # those in the block have been seen there
-            of_query, of_key = rearrange(places // block, "g n -> g n 1"), rearrange(places // block, "g m -> g 1 m")
-            visible = visible & (of_query != of_key)
+        positions = _positions(n, q.device, *layout)
+        visible = rearrange(positions >= 0, "g m -> g 1 m")
+        if layout is strided:  # without the keys that are also in the block
+            blocks = positions // block
+            visible = visible & (rearrange(blocks, "g n -> g n 1") != rearrange(blocks, "g m -> g 1 m"))
         logits.append(_from_groups(products.masked_fill(~visible, -torch.inf), n, layout[0]))
     weights = torch.cat(logits, dim=-1).softmax(dim=-1)
-    to_prefix, to_block, to_apart = weights.split([part.shape[-1] for part in logits], dim=-1)
+    to_prefix, to_block, to_strided = weights.split([part.shape[-1] for part in logits], dim=-1)
 
     output = einsum(to_prefix, v_prefix, "b h n m, b h m d -> b h n d")
-    for part, layout in ((to_block, in_block), (to_apart, apart)):
+    for part, layout in ((to_block, in_block), (to_strided, strided)):
         mixed = einsum(_to_groups(part, *layout), _to_groups(v, *layout), "b h g n m, b h g m d -> b h g n d")
         output = output + _from_groups(mixed, n, layout[0])
     return output
@@ -121,12 +121,12 @@ def _to_groups(x: Tensor, layout: str, size: dict[str, int]) -> Tensor:
     return rearrange(padded, f"b h {layout} d -> b h g l d", **size)
 
 
-def _places(n: int, device: torch.device, layout: str, size: dict[str, int]) -> Tensor:
-    """Where the tokens of each group stand in the sequence: (groups, tokens of a group), -1 for padding."""
+def _positions(n: int, device: torch.device, layout: str, size: dict[str, int]) -> Tensor:
+    """Return the positions of the tokens of each group: (groups, tokens of a group), -1 for padding."""
     counted = rearrange(torch.arange(1, n + 1, device=device), "n -> 1 1 n 1")
     return rearrange(_to_groups(counted, layout, size), "1 1 g l 1 -> g l") - 1
 
 
 def _from_groups(x: Tensor, n: int, layout: str) -> Tensor:
-    """Back to the sequence: (B, H, groups, tokens of a group, d) -> (B, H, N, d)."""
+    """Join the groups to a sequence: (B, H, groups, tokens of a group, d) -> (B, H, N, d)."""
     return rearrange(x, f"b h g l d -> b h {layout} d")[..., :n, :]

@@ -1,4 +1,4 @@
-"""Attention whose heads talk to each other.
+"""Attention with learned mixing across heads.
 
 Letters in the einops patterns: b batch, h g heads, n queries, m keys, d channels per head.
 """
@@ -14,10 +14,10 @@ from vit.attention.mechanisms.base import Mechanism
 
 
 class TalkingHeadsAttention(Mechanism):
-    """Heads mix their logits before the softmax and their weights after it (Shazeer et al. 2020).
+    """Attention that mixes logits across heads before the softmax, and weights after it (Shazeer et al. 2020).
 
-    Both mixtures are learned matrices that start as the identity, which is softmax attention. They need the whole
-    N x M matrix of every head, so no fused kernel can serve.
+    Both mixtures are learned matrices, initially the identity, which gives softmax attention. They need the N x M
+    matrix of every head, which fused kernels never form.
     """
 
     independent_queries: ClassVar[bool] = True
@@ -30,10 +30,10 @@ class TalkingHeadsAttention(Mechanism):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
         check_qkv(q, k, v)
-        return einsum(self.weights(q, k, mask=mask, causal=causal), v, "b h n m, b h m d -> b h n d")
+        return self.mix(self.weights(q, k, mask=mask, causal=causal), v)
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """What multiplies the values; rows need not sum to one: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+        """Compute the factors of the values; rows need not sum to one: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
         logits = einsum(attention_logits(q, k), self.mix_logits.to(q.dtype), "b g n m, h g -> b h n m")
         weights = masked_softmax(logits, mask, causal)
         return einsum(weights, self.mix_weights.to(weights.dtype), "b g n m, h g -> b h n m")

@@ -1,4 +1,4 @@
-"""What a map is worth: faithfulness, known truth, sanity checks, and the report that sums them up."""
+"""Evaluation of maps: faithfulness, ground truth, sanity checks, and a report of all of them."""
 
 from vit.explain.evaluation.scoring import Scores, localise, score
 from vit.explain.evaluation.trust import trust_report

@@ -1,4 +1,4 @@
-"""Whether a map names the patches that the prediction rests on: take them away, and see.
+"""Faithfulness: whether predictions change when the patches that a map marks are removed.
 
 Letters in the einops patterns: b batch, c image channels, r s grid rows and columns, p q pixel rows and columns of a
 patch, n patches, k groups of patches, t steps.
@@ -14,28 +14,28 @@ from vit.capture.attention import logits_of
 from vit.explain.maps import Subject
 from vit.explain.maps.perturbation import logits_with_tokens
 
-STEPS = 10  # of a curve: 0, 10, ..., 90 % of the patches are gone
-GROUPS = 10  # of patches that SaCo compares
+STEPS = 10  # of a curve: 0, 10, ..., 90 % of the patches are removed
+GROUPS = 10  # of patches, compared by SaCo
 
 Removal = Literal["token_drop", "mean_fill"]
 
 
 class Curves(NamedTuple):
-    """What becomes of the predictions as 0, 10, ..., 90 % of the patches are removed, each (B, STEPS)."""
+    """Predictions while 0, 10, ..., 90 % of the patches are removed, each (B, STEPS)."""
 
     most_first: Tensor  # probability of the class, the most relevant patches removed first
     least_first: Tensor  # the same, the least relevant first
-    kept_by_most_first: Tensor  # 1 where the class is still the predicted one
+    kept_by_most_first: Tensor  # 1 where the class is still predicted
     kept_by_least_first: Tensor
 
     @property
     def deletion(self) -> Tensor:
-        """Area under the probability, most relevant first (Petsiuk et al. 2018): (B,), low is good."""
+        """Area under the probability, most relevant removed first (Petsiuk et al. 2018): (B,), low is good."""
         return reduce(self.most_first, "b t -> b", "mean")
 
     @property
     def insertion(self) -> Tensor:
-        """Area as the most relevant are added first, which is the least relevant removed first: (B,), high is good."""
+        """Area under the probability, least relevant removed first (Petsiuk et al. 2018): (B,), high is good."""
         return reduce(self.least_first, "b t -> b", "mean")
 
     @property
@@ -52,12 +52,12 @@ class Curves(NamedTuple):
 def removal_curves(subject: Subject, maps: Tensor, removal: Removal = "token_drop") -> Curves:
     """Remove patches in the order of maps (B, rows, columns), from the highest down and from the lowest up.
 
-    "token_drop" leaves out tokens, after their positions are added; "mean_fill" paints patches in the mean colour (0
-    after normalisation). Which of the two is taken can change the order of methods, so look at both. Patches of equal
-    value are removed in a random order.
+    "token_drop" drops tokens, after their positions are added; "mean_fill" paints patches in the mean colour (0 after
+    normalisation). The ranking of methods can differ between the two, so look at both. Patches of equal value are
+    removed in a random order.
 
     Raises:
-        ValueError: If the model cannot do with fewer tokens.
+        ValueError: If the model cannot run with fewer tokens.
     """
     order = random_if_equal(rearrange(maps, "b r s -> b (r s)")).argsort(dim=-1, descending=True)
     remove = _drop if removal == "token_drop" else _fill
@@ -76,12 +76,12 @@ def removal_curves(subject: Subject, maps: Tensor, removal: Removal = "token_dro
 
 
 def saco(subject: Subject, maps: Tensor) -> Tensor:
-    """Salience-guided faithfulness coefficient (Wu et al. 2024, algorithm 1): (B, rows, columns) -> (B,), from -1 to 1.
+    """Compute the salience-guided faithfulness coefficient (Wu et al. 2024, algorithm 1): (B, rows, columns) -> (B,).
 
-    Patches are put into groups by their value. Each pair of groups counts by how far their values are apart, for the
-    map if the group of higher value costs more probability when it is painted grey, else against it. So it asks whether
-    the values are right, and not only their order. Values and costs are per patch, as groups may differ by one. A
-    constant map gets 0.
+    Patches are grouped by their value. A pair of groups counts as much as their values differ: positive if painting the
+    group of higher value grey costs more probability, else negative. The sum is divided by that of all differences, so
+    it is from -1 to 1, and depends on the values and not only their order. Values and costs are per patch, as groups
+    may differ by one in size. A constant map gets 0.
     """
     values = rearrange(maps, "b r s -> b (r s)")
     order = random_if_equal(values).argsort(dim=-1, descending=True)
@@ -100,7 +100,7 @@ def saco(subject: Subject, maps: Tensor) -> Tensor:
 
 
 def gini(maps: Tensor) -> Tensor:
-    """How unevenly a map is spread: (B, rows, columns) -> (B,), 0 for a constant, near 1 for a single patch.
+    """Compute the Gini index of maps: (B, rows, columns) -> (B,), 0 for a constant, near 1 for a single patch.
 
     >>> gini(torch.tensor([[[1.0, 1.0], [1.0, 1.0]], [[0.0, 0.0], [0.0, 1.0]]]))
     tensor([0.0000, 0.7500])
@@ -113,8 +113,8 @@ def gini(maps: Tensor) -> Tensor:
 
 
 def random_if_equal(values: Tensor) -> Tensor:
-    """Ranks, from 0, of the values of each row, equal ones in a random order: (B, N) -> (B, N)."""
-    # Another order for each image, as one for all would be a map itself, and by another seed than random maps have.
+    """Return the ranks, from 0, of the values of each row, equal ones in a random order: (B, N) -> (B, N)."""
+    # The order differs between images, as one for all would be a map itself, and its seed from that of random maps.
     shuffled = torch.rand(values.shape, generator=torch.Generator().manual_seed(1)).argsort(dim=-1).to(values.device)
     ranks = values.gather(1, shuffled).argsort(dim=-1, stable=True).argsort(dim=-1)
     return torch.empty_like(ranks).scatter(1, shuffled, ranks)

@@ -1,9 +1,9 @@
-"""Does a map point at what decided the label? Scored on images of which we know it, without any annotation.
+"""Scores of maps on images in which the place that decides the label is known without annotation.
 
-Either the images were made so (``vit.data.planted`` hides a digit in clutter), or they are made of others: a
-mosaic of four images asks for the class of one (GridPG: Boehle, Fritz and Schiele 2021, "Convolutional Dynamic
-Alignment Networks for Interpretable Classifications"). A map that knows nothing gets the share of the image that is
-inside, from each of the scores but the intersection over union, which is stricter.
+The images are either made with such a place (``vit.data.planted`` hides a digit in clutter), or composed: in a mosaic
+of four images the class of one is asked for (GridPG: Boehle, Fritz and Schiele 2021, "Convolutional Dynamic Alignment
+Networks for Interpretable Classifications"). A uniform map gets the share of the image that is inside from each score
+but the intersection over union, which is stricter.
 
 Letters in the einops patterns: b images, k tiles of a mosaic, i j their rows and columns, c channels, h w rows and
 columns of pixels, r s rows and columns of cells, n cells.
@@ -14,9 +14,7 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor
 
-INSIDE = (
-    0.25  # share of a cell that must be covered to count as inside; a box wider than a cell keeps its corners' half
-)
+INSIDE = 0.25  # share of a cell to be covered to count as inside: a corner of half its height and width still does
 
 
 def mosaics(images: Tensor, labels: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -32,7 +30,7 @@ def mosaics(images: Tensor, labels: Tensor, generator: torch.Generator | None = 
     Args:
         images: Images (B, C, H, W), uint8 or float, of even height and width.
         labels: Their classes (B,).
-        generator: Of the CPU, draws the places and the other images; None takes torch's own.
+        generator: Generator of the CPU that draws the places and the other images; None is torch's global one.
 
     Returns:
         Mosaics (B, C, H, W); the cells (B,) that hold the image asked for, 0 to 3 in reading order; and the labels
@@ -57,14 +55,14 @@ def mosaics(images: Tensor, labels: Tensor, generator: torch.Generator | None = 
 
 
 def halved(images: Tensor) -> Tensor:
-    """Images of half the height and width, antialiased: (B, C, H, W) -> (B, C, H / 2, W / 2), of the same dtype."""
+    """Resize images to half the height and width, antialiased: (B, C, H, W) -> (B, C, H / 2, W / 2), same dtype."""
     height, width = images.shape[-2:]
     small = F.interpolate(images.float(), (height // 2, width // 2), mode="bilinear", antialias=True)
     return small.to(images.dtype) if images.is_floating_point() else small.round().to(images.dtype)
 
 
 def _four_classes(labels: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Each image, and three random ones of other classes that all differ: (B,) -> indices (B, 4)."""
+    """Return each image with three random ones of other, different classes: labels (B,) -> indices (B, 4)."""
     classes, own, counts = labels.unique(return_inverse=True, return_counts=True)
     if len(classes) < 4:
         raise ValueError(
@@ -81,7 +79,7 @@ def _four_classes(labels: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 def cells_of_boxes(boxes: Tensor, image_size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
-    """Share of each patch cell that a box covers: (B, 4) -> (B, rows, columns), in [0, 1].
+    """Compute the share of each patch cell that a box covers: (B, 4) -> (B, rows, columns), in [0, 1].
 
     >>> cells_of_boxes(torch.tensor([[0, 2, 4, 4]]), image_size=(8, 12), grid=(2, 3))
     tensor([[[0.5000, 0.5000, 0.0000],
@@ -100,16 +98,16 @@ def cells_of_boxes(boxes: Tensor, image_size: tuple[int, int], grid: tuple[int, 
 
 
 def _overlap(start: Tensor, length: Tensor, side: int, count: int) -> Tensor:
-    """Pixels that ``count`` equal pieces of a side have in common with intervals: (B,), (B,) -> (B, count)."""
+    """Return the overlap of ``count`` equal pieces of a side with intervals: (B,), (B,) -> (B, count)."""
     edges = torch.arange(count + 1, device=start.device) * (side / count)
     last = (start + length)[:, None].minimum(edges[1:])
     return (last - start[:, None].maximum(edges[:-1])).clamp(min=0)
 
 
 def cells_of_quadrants(cells: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Which patch cells lie in a tile of a 2x2 mosaic: 0 to 3 in reading order, (B,) -> (B, rows, columns), boolean.
+    """Mark the patch cells in a tile of a 2x2 mosaic: 0 to 3 in reading order, (B,) -> (B, rows, columns), boolean.
 
-    A cell of the middle row or column of an odd grid belongs half to two tiles, and counts for none.
+    A cell of the middle row or column of an odd grid is half in two tiles, and counts for neither.
 
     >>> cells_of_quadrants(torch.tensor([1]), grid=(2, 5)).int()
     tensor([[[0, 0, 0, 1, 1],
@@ -127,16 +125,16 @@ def cells_of_quadrants(cells: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def pointing_game(maps: Tensor, masks: Tensor) -> Tensor:
-    """Whether the maximum lies inside: (B, rows, columns), masks of the same shape -> (B,), in [0, 1].
+    """Score whether the maximum lies inside: (B, rows, columns), masks of the same shape -> (B,), in [0, 1].
 
-    Of several equal maxima it is the share that lies inside, so that a constant map gets that of the mask.
+    For several equal maxima it is the share of them inside, so a constant map gets the share of the mask.
 
     >>> mask = torch.tensor([[[True, False, False, False]]])
     >>> [pointing_game(torch.tensor([[row]]), mask).item() for row in ([9, 1, 2, 3], [0, 1, 0, 0], [5, 5, 5, 5])]
     [1.0, 0.0, 0.25]
 
     Args:
-        maps: How much each patch counts for the asked class.
+        maps: How much each patch counts for the class asked for.
         masks: The patches inside, boolean, or the share of each that is, of which ``INSIDE`` is enough.
     """
     flat, inside = _flat(maps, masks)
@@ -145,20 +143,20 @@ def pointing_game(maps: Tensor, masks: Tensor) -> Tensor:
 
 
 def energy_inside(maps: Tensor, masks: Tensor) -> Tensor:
-    """Share of the positive mass that lies inside: (B, rows, columns), masks alike -> (B,), in [0, 1].
+    """Compute the share of the positive mass inside: (B, rows, columns), masks of that shape -> (B,), in [0, 1].
 
-    A map that is nowhere positive points nowhere, and gets what a constant one gets, the share of the mask.
+    A map without positive values gets the share of the mask, as a constant map does.
 
     >>> mask = torch.tensor([[[True, False, False, False]]])
     >>> [energy_inside(torch.tensor([[row]]), mask).item() for row in ([3, 1, 0, -8], [5, 5, 5, 5], [0, 0, 0, -1])]
     [0.75, 0.25, 0.25]
 
     Args:
-        maps: How much each patch counts for the asked class.
+        maps: How much each patch counts for the class asked for.
         masks: The patches inside, boolean, or the share of each that is, of which ``INSIDE`` is enough.
     """
     flat, inside = _flat(maps, masks)
-    # Of the largest, as the sum of huge values would overflow, and that of tiny ones vanish.
+    # Divided by the largest, as sums of huge values overflow, and those of tiny ones underflow.
     flat = flat.clamp(min=0)
     largest = flat.amax(dim=1, keepdim=True)
     mass = torch.where(largest > 0, flat / largest, 1.0)
@@ -166,10 +164,10 @@ def energy_inside(maps: Tensor, masks: Tensor) -> Tensor:
 
 
 def intersection_over_union(maps: Tensor, masks: Tensor) -> Tensor:
-    """Overlap of the mask with the highest cells of the map, as many as the mask has: -> (B,), in [0, 1].
+    """Compare the mask with the highest cells of the map, as many as the mask has: -> (B,), in [0, 1].
 
-    Cells that tie for the last places share them evenly. A constant map spreads its k cells over all n, of which
-    k / n meet the mask, and gets k / (2 n - k): less than the share of the mask.
+    Cells that tie for the last places share them evenly. A constant map spreads its k cells over all n, of which k / n
+    are in the mask, and gets k / (2 n - k): less than the share of the mask.
 
     >>> mask = torch.tensor([[[True, True, False, False]]])
     >>> maps = ([9, 8, 2, 3], [9, 1, 2, 0], [7, 7, 7, 7])
@@ -177,7 +175,7 @@ def intersection_over_union(maps: Tensor, masks: Tensor) -> Tensor:
     [1.0, 0.3333, 0.3333]
 
     Args:
-        maps: How much each patch counts for the asked class.
+        maps: How much each patch counts for the class asked for.
         masks: The patches inside, boolean, or the share of each that is, of which ``INSIDE`` is enough.
     """
     flat, inside = _flat(maps, masks)
@@ -190,7 +188,7 @@ def intersection_over_union(maps: Tensor, masks: Tensor) -> Tensor:
 
 
 def _flat(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-    """Maps and masks with their cells in one row, checked: -> float (B, N), boolean (B, N)."""
+    """Check maps and masks and flatten their cells: -> float (B, N), boolean (B, N)."""
     if maps.ndim != 3 or maps.shape != masks.shape:
         raise ValueError(
             f"maps have shape {tuple(maps.shape)} and masks {tuple(masks.shape)}: give both as (batch, rows, columns) "

@@ -1,4 +1,4 @@
-"""What a map must notice if it is to be an explanation: other weights, another class, attention that is taken away.
+"""Sanity checks: an explanation changes with the weights and the class, and predictions change without attention.
 
 To pass is necessary and not sufficient: a map of noise passes the first two (Binder et al. 2023).
 
@@ -20,9 +20,9 @@ from vit.explain.maps import Subject, signed_map
 
 
 def rank_correlation(maps: Tensor, others: Tensor) -> Tensor:
-    """Spearman's correlation of two maps of an image: (B, rows, columns) twice -> (B,), from -1 to 1.
+    """Compute Spearman's correlation of two maps of each image: (B, rows, columns) twice -> (B,), from -1 to 1.
 
-    Equal maps have 1, also where they are constant; a constant map and another one have 0.
+    Equal maps have 1, even if they are constant; a constant map and another one have 0.
 
     >>> rising = torch.tensor([[[0.0, 1.0], [2.0, 3.0]]])
     >>> rank_correlation(rising, rising.exp()).item(), rank_correlation(rising, -rising).item()
@@ -37,51 +37,80 @@ def rank_correlation(maps: Tensor, others: Tensor) -> Tensor:
 
 
 def randomised_layers(
-    model: nn.Module, images: Tensor, methods: Sequence[str], seed: int = 0, **given: Any
+    model: nn.Module,
+    images: Tensor,
+    methods: Sequence[str],
+    seed: int = 0,
+    *,
+    grid: tuple[int, int] | None = None,
+    num_prefix_tokens: int | None = None,
 ) -> dict[str, dict[str, Interval]]:
-    """How similar maps stay while the model forgets, from the head down to the first layer (Adebayo et al. 2018).
+    """Compare maps while layers are randomised, from the head down to the first layer (Adebayo et al. 2018).
 
-    A layer is forgotten by shuffling the entries of each of its tensors, which keeps their scale; later layers stay
-    forgotten. The target stays what the whole model predicts. A map that stays similar shows the image, not the model.
+    A layer is randomised by shuffling the entries of each of its tensors, which keeps their scale; later layers stay
+    randomised. The target stays the class that the trained model predicts. A map that stays similar depends on the
+    image, not on the model.
+
+    Args:
+        model: A ViT classifier in eval mode.
+        images: Images as the model takes them, (B, C, H, W).
+        methods: Keys of ``METHODS``.
+        seed: Seed of the shuffling.
+        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
+        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
 
     Returns:
-        For each method, the rank correlation with the map of the whole model by what has been forgotten last: "head",
+        For each method, the rank correlation with the map of the trained model by the part randomised last: "head",
         then "layer L-1" to "layer 0".
 
     Raises:
-        ValueError: If the model has not one module for each layer.
+        ValueError: If the layers share one module.
     """
-    subject = Subject(model, images, **given)
-    names = subject.anatomy.layer_names
+    subject = Subject(model, images, grid=grid, num_prefix_tokens=num_prefix_tokens)
+    names = subject.anatomy.parts.layer_names
     if not names:
-        raise ValueError(f"{type(model).__name__} has no module for each layer, so none can be forgotten by itself")
+        raise ValueError(f"{type(model).__name__} has no module for each layer, so none can be randomised by itself")
     target = subject.logits.argmax(dim=-1)
-    whole = {method: signed_map(method, subject) for method in methods}
-    forgetful = copy.deepcopy(model)
+    trained = {method: signed_map(method, subject) for method in methods}
+    randomised = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
-    stages = [("head", _head_parameters(forgetful, names))]
+    stages = [("head", _head_parameters(randomised, names))]
     for layer in reversed(range(len(names))):
         stages.append(
-            (f"layer {layer}", [p for n, p in forgetful.named_parameters() if n.startswith(f"{names[layer]}.")])
+            (f"layer {layer}", [p for n, p in randomised.named_parameters() if n.startswith(f"{names[layer]}.")])
         )
     similar: dict[str, dict[str, Interval]] = {method: {} for method in methods}
     for stage, parameters in stages:
         _shuffle(parameters, generator)
-        changed = replace(subject, model=forgetful, target=target)
+        changed = replace(subject, model=randomised, target=target)
         for method in methods:
-            similar[method][stage] = bootstrap(rank_correlation(whole[method], signed_map(method, changed)))
+            similar[method][stage] = bootstrap(rank_correlation(trained[method], signed_map(method, changed)))
     return similar
 
 
-def other_class(model: nn.Module, images: Tensor, methods: Sequence[str], **given: Any) -> dict[str, Interval]:
-    """Rank correlation of the map for the predicted class with that for the runner-up, for each method.
+def other_class(
+    model: nn.Module,
+    images: Tensor,
+    methods: Sequence[str],
+    *,
+    grid: tuple[int, int] | None = None,
+    num_prefix_tokens: int | None = None,
+) -> dict[str, Interval]:
+    """Compute the rank correlation of the map for the predicted class with that for the runner-up, for each method.
 
-    1 means that the map is the same whatever class is asked about, so that it cannot say why this one.
+    1 means that the map is the same for both classes, so it does not explain the choice between them.
+
+    Args:
+        model: A ViT classifier in eval mode.
+        images: Images as the model takes them, (B, C, H, W).
+        methods: Keys of ``METHODS``.
+        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
+        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
 
     Raises:
         ValueError: If the model has one class only.
     """
-    subject = Subject(model, images, **given)
+    subject = Subject(model, images, grid=grid, num_prefix_tokens=num_prefix_tokens)
     if subject.logits.shape[1] < 2:
         raise ValueError(f"{type(model).__name__} has one logit only: there is no other class to compare its maps with")
     first, second = subject.logits.topk(2, dim=-1).indices.unbind(dim=-1)
@@ -91,43 +120,48 @@ def other_class(model: nn.Module, images: Tensor, methods: Sequence[str], **give
 
 @torch.no_grad()
 def uniform_attention(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> Table:
-    """What becomes of predictions when attention is the same for all tokens: in one head, one layer, the first layers.
+    """Measure how predictions change when attention is uniform: in one head, one layer, or the first layers.
 
-    Where little changes, a map of that attention is no evidence for the prediction.
+    If little changes, a map of that attention is no evidence for the prediction.
 
     Args:
         model: A ViT in eval mode.
-        images: Images as it takes them, (B, C, H, W).
-        labels: Their classes, (B,), for the change of accuracy.
+        images: Images as the model takes them, (B, C, H, W).
+        labels: Classes of the images, (B,), for the change of accuracy.
 
     Returns:
         A row for each replacement, with ``layers`` and ``heads`` as text, ``flips`` (share of predictions that change),
         ``accuracy_change`` (if labels are given) and ``divergence`` (mean Kullback-Leibler divergence, in nats).
     """
-    shapes: list[torch.Size] = []
-    plain = run_intercepted(model, images, lambda _, attn: (shapes.append(attn.shape), attn)[1])
-    depth = len(shapes)
+    num_heads: list[int] = []
+
+    def count_heads(_: int, attn: Tensor) -> Tensor:
+        num_heads.append(attn.shape[1])
+        return attn
+
+    plain = run_intercepted(model, images, count_heads)
     rows = []
-    for layer, shape in enumerate(shapes):
-        rows += [_replaced(model, images, labels, plain, [layer], head) for head in range(shape[1])]
-        rows.append(_replaced(model, images, labels, plain, [layer], None))
-    rows += [_replaced(model, images, labels, plain, list(range(last + 1)), None) for last in range(1, depth)]
+    for layer, heads in enumerate(num_heads):
+        rows += [_replaced(model, images, labels, plain, [layer], head) for head in (*range(heads), None)]
+    rows += [_replaced(model, images, labels, plain, range(last + 1), None) for last in range(1, len(num_heads))]
     return Table(rows, note=f"{len(images)} images; layers and heads are counted from 0")
 
 
 def _replaced(
-    model: nn.Module, images: Tensor, labels: Tensor | None, plain: Tensor, layers: list[int], head: int | None
+    model: nn.Module, images: Tensor, labels: Tensor | None, plain: Tensor, layers: Sequence[int], head: int | None
 ) -> dict[str, Any]:
-    def flatten(layer: int, attn: Tensor) -> Tensor:
+    """Return the row of one replacement: one head or all heads (None) of these layers."""
+
+    def make_uniform(layer: int, attn: Tensor) -> Tensor:
         if layer not in layers:
             return attn
-        even = torch.full_like(attn, 1 / attn.shape[-1])
+        uniform = torch.full_like(attn, 1 / attn.shape[-1])
         if head is None:
-            return even
+            return uniform
         chosen = torch.arange(attn.shape[1], device=attn.device) == head
-        return torch.where(rearrange(chosen, "h -> h 1 1"), even, attn)
+        return torch.where(rearrange(chosen, "h -> h 1 1"), uniform, attn)
 
-    logits = run_intercepted(model, images, flatten)
+    logits = run_intercepted(model, images, make_uniform)
     before, after = plain.log_softmax(dim=-1), logits.log_softmax(dim=-1)
     row = {
         "layers": str(layers[0]) if len(layers) == 1 else f"{layers[0]} to {layers[-1]}",
@@ -142,7 +176,7 @@ def _replaced(
 
 
 def _head_parameters(model: nn.Module, layer_names: list[str]) -> list[nn.Parameter]:
-    """Parameters that are listed behind those of the last layer: final norm and head."""
+    """Return the parameters listed after those of the last layer: final norm and head."""
     named = list(model.named_parameters())
     last = max(i for i, (name, _) in enumerate(named) if name.startswith(f"{layer_names[-1]}."))
     return [parameter for _, parameter in named[last + 1 :]]
@@ -157,7 +191,7 @@ def _shuffle(parameters: list[nn.Parameter], generator: torch.Generator) -> None
 
 
 def _centred_ranks(values: Tensor) -> Tensor:
-    """Ranks of each row less their mean, equal values with the mean of their ranks: (B, N) -> (B, N)."""
+    """Return the ranks of each row less their mean; equal values share their mean rank: (B, N) -> (B, N)."""
     below = (values[:, :, None] > values[:, None]).sum(dim=-1)
     equal = (values[:, :, None] == values[:, None]).sum(dim=-1)
     ranks = below + (equal - 1) / 2

@@ -1,4 +1,4 @@
-"""Methods compared on a model and images of yours, always beside maps that know nothing.
+"""Scores of methods on a model and images, always beside the control maps (random, uniform, center).
 
 The measures of one image are in ``faithfulness.py``, those against a known answer in ``ground_truth.py``.
 """
@@ -21,20 +21,20 @@ from vit.explain.memory import PeakMemory
 
 @dataclass
 class Scores(Table):
-    """A table with a row for each method, and the numbers of each image behind it.
+    """A table with a row for each method, and the values of each image that its means are taken over.
 
     Attributes:
-        values: The numbers of each image, (images,), by method and measure.
+        values: The value of each image, (images,), by method and measure.
     """
 
     values: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
     def difference(self, method: str, other: str, measure: str) -> Interval:
-        """How much more one method has of a measure than another, on the same images."""
+        """Return the difference of a measure between two methods, paired by image."""
         return bootstrap(self.values[method][measure] - self.values[other][measure])
 
     def recommended(self, measure: str) -> str | None:
-        """The method with the highest mean of a measure, or None if none is surely above every control."""
+        """Return the method with the highest mean of a measure, or None if it is not surely above every control map."""
         candidates = [method for method in self.values if method not in CONTROLS]
         best = max(candidates, key=lambda method: self.values[method][measure].mean().item(), default=None)
         controls = [control for control in CONTROLS if control in self.values]
@@ -42,26 +42,34 @@ class Scores(Table):
         return best if sure else None
 
 
-def score(model: nn.Module, loader: Iterable[Any], methods: Sequence[str] | None = None, **given: Any) -> Scores:
-    """Which method's maps name the patches that the predictions of a model rest on: a table with 95 % intervals.
+def score(
+    model: nn.Module,
+    loader: Iterable[Any],
+    methods: Sequence[str] | None = None,
+    *,
+    grid: tuple[int, int] | None = None,
+    num_prefix_tokens: int | None = None,
+) -> Scores:
+    """Score how well the maps of each method mark the patches that predictions depend on: a table with 95 % intervals.
 
-    The question is always the predicted class. Columns, each a mean over images (see ``faithfulness.py``):
+    Maps explain the predicted class. Columns, each a mean over images (see ``faithfulness.py``):
 
-    - ``drop``: area between the curves as the least and as the most relevant tokens are left out, in probability, high
-      is good; 0 for a map that knows nothing. ``drop deletion`` and ``drop insertion`` are the two areas.
+    - ``drop``: area between the curves as the least and as the most relevant tokens are dropped, in probability, high
+      is good; 0 is expected of a random map. ``drop deletion`` and ``drop insertion`` are the two areas.
     - ``fill``, ``fill deletion``, ``fill insertion``: the same with patches painted in the mean colour.
     - ``positive``, ``negative``: share of predictions kept, most and least relevant painted first.
     - ``SaCo``: whether the values, and not only their order, are right, from -1 to 1.
-    - ``Gini``: how much the map concentrates on few patches; neither good nor bad.
+    - ``Gini``: concentration of the map on few patches; neither good nor bad.
     - ``against random``: whether ``drop`` (or ``fill``) is surely above that of random maps on the same images.
-    - ``ms``, ``MB``: time of a map, and peak of tensors while it is made, both for each image of a batch.
+    - ``ms``, ``MB``: time and peak memory of tensors for a map, both per image of a batch.
 
     Args:
         model: A ViT classifier in eval mode.
         loader: Batches of images (B, C, H, W), or pairs of images and labels; labels are not needed. 200 images or more
             give intervals that tell methods apart.
-        methods: Keys of ``METHODS``; None is all that fit the model. The controls are added where they are missing.
-        **given: ``given_grid`` and ``given_prefix``, where the model does not say them.
+        methods: Keys of ``METHODS``; None is all that fit the model. Missing control maps are added.
+        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
+        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
 
     Raises:
         ValueError: If there is no such method, one that is named does not fit the model, or there is no image.
@@ -72,11 +80,11 @@ def score(model: nn.Module, loader: Iterable[Any], methods: Sequence[str] | None
     count = 0
     for batch in loader:
         images = batch if isinstance(batch, Tensor) else batch[0]
-        subject = Subject(model, images, **given)
-        removals = (*(["token_drop"] if can_drop(subject) else []), "mean_fill")  # which examines the model, too
+        subject = Subject(model, images, grid=grid, num_prefix_tokens=num_prefix_tokens)
+        removals = (*(["token_drop"] if can_drop(subject) else []), "mean_fill")
         if fitting and not count:
             methods = [method for method in methods if _fits(method, subject)]
-        _ = subject.contrast  # or the first method that asks for it would be timed with it
+        _ = subject.contrast  # cached now, so that no method is timed with it
         count += len(images)
         for method in methods:
             if method not in megabytes:
@@ -92,38 +100,46 @@ def score(model: nn.Module, loader: Iterable[Any], methods: Sequence[str] | None
     if not count:
         raise ValueError("the loader gave no images: score needs at least one batch")
     values = {method: {name: torch.cat(found) for name, found in parts[method].items()} for method in methods}
-    rows = []
-    for method in methods:
-        row: dict[str, Any] = {"method": method}
-        row |= {name: bootstrap(numbers) for name, numbers in values[method].items()}
-        row["against random"] = _verdict(values, method)
-        row |= {"ms": 1000 * seconds[method] / count, "MB": megabytes[method]}
-        rows.append(row)
+    rows = [
+        {"method": method}
+        | {name: bootstrap(numbers) for name, numbers in values[method].items()}
+        | {"against random": _verdict(values, method)}
+        | {"ms": 1000 * seconds[method] / count, "MB": megabytes[method]}
+        for method in methods
+    ]
     return Scores(rows, f"{count} images; mean (95 % interval)", values)
 
 
 def localise(
-    model: nn.Module, images: Tensor, labels: Tensor, masks: Tensor, methods: Sequence[str] | None = None, **given: Any
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    masks: Tensor,
+    methods: Sequence[str] | None = None,
+    *,
+    grid: tuple[int, int] | None = None,
+    num_prefix_tokens: int | None = None,
 ) -> Scores:
-    """Which method's maps find the place that is known to decide the label: a table with 95 % intervals.
+    """Score how well the maps of each method find the place that decides the label: a table with 95 % intervals.
 
-    Columns: ``hits`` (the highest patch lies inside, the pointing game), ``energy`` (share of the map that lies inside)
-    and ``IoU`` (overlap of the highest patches with the place), and ``chance``, the share of the image that is inside.
+    Columns: ``hits`` (the highest patch is inside, the pointing game), ``energy`` (share of the map inside) and ``IoU``
+    (overlap of the highest patches with the place).
 
     Args:
         model: A ViT classifier in eval mode.
         images: Images, (B, C, H, W), passed 100 at a time.
-        labels: The classes asked about, (B,).
-        masks: The share of each patch that lies inside, (B, rows, columns), as of ``cells_of_boxes``.
-        methods: Keys of ``METHODS``; None is all. The controls are added where they are missing.
-        **given: ``given_grid`` and ``given_prefix``, where the model does not say them.
+        labels: The classes to explain, (B,).
+        masks: The share of each patch inside, (B, rows, columns), as ``cells_of_boxes`` returns it.
+        methods: Keys of ``METHODS``; None is all. Missing control maps are added.
+        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
+        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
     """
     measures = {"hits": pointing_game, "energy": energy_inside, "IoU": intersection_over_union}
     values: dict[str, dict[str, Tensor]] = {}
     for method in _with_controls(methods):
         found: dict[str, list[Tensor]] = {name: [] for name in measures}
         for part, asked, inside in zip(images.split(100), labels.split(100), masks.split(100), strict=True):
-            maps = signed_map(method, Subject(model, part, asked, **given)).clamp(min=0)
+            maps = signed_map(method, Subject(model, part, asked, None, grid, num_prefix_tokens)).clamp(min=0)
             for name, measure in measures.items():
                 found[name].append(measure(maps, inside))
         values[method] = {name: torch.cat(numbers) for name, numbers in found.items()}

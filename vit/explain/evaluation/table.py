@@ -1,4 +1,4 @@
-"""Tables of measurements that print themselves, and means that know how uncertain they are."""
+"""Tables of measurements that print themselves, and means with confidence intervals."""
 
 import math
 from dataclasses import dataclass
@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from vit.markdown import markdown_table
 
 RESAMPLES = 1000
 
@@ -23,10 +25,10 @@ class Interval(NamedTuple):
 
 
 def bootstrap(values: Tensor) -> Interval:
-    """Mean of one number for each image, with the interval that resampling the images gives: (B,) -> Interval.
+    """Average one number per image, with the interval from resampling the images: (B,) -> Interval.
 
-    The 2.5 and 97.5 % quantiles of the means of 1,000 resamples (Efron 1979). The same images are drawn whenever as
-    many are given, so that the interval of a difference is that of pairs. One image has no interval: -inf to inf.
+    It is from the 2.5 to the 97.5 % quantile of the means of 1,000 resamples (Efron 1979). The same images are drawn
+    for every array of the same length, so intervals of differences are paired. One image has no interval: -inf to inf.
 
     >>> str(bootstrap(torch.ones(7)))
     '1.000 (1.000 to 1.000)'
@@ -44,11 +46,11 @@ def bootstrap(values: Tensor) -> Interval:
 
 @dataclass
 class Table:
-    """Rows of named values, printed as Markdown: in a terminal, a notebook or a README.
+    """Rows of named values, printed as Markdown and as HTML in a notebook.
 
     >>> print(Table([{"method": "rollout", "hits": 0.5}], note="7 images"))
     | method  |  hits |
-    |---------|-------|
+    |:--------|------:|
     | rollout | 0.500 |
     <BLANKLINE>
     7 images
@@ -58,11 +60,11 @@ class Table:
     note: str = ""
 
     def column(self, name: str) -> list[Any]:
-        """The values under one name."""
+        """Return the values of one column."""
         return [row[name] for row in self.rows]
 
     def row(self, **what: Any) -> dict[str, Any]:
-        """The first row with these values, such as ``row(method="rollout")``.
+        """Return the first row with these values, such as ``row(method="rollout")``.
 
         Raises:
             ValueError: If there is none.
@@ -73,27 +75,19 @@ class Table:
         raise ValueError(f"no row has {what}")
 
     def __str__(self) -> str:
-        names = list(self.rows[0]) if self.rows else []
-        cells = [[_shown(row[name]) for name in names] for row in self.rows]
-        numbers = [all(not isinstance(row[name], str) for row in self.rows) for name in names]
-        widths = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(names)]
-        lines = [_line(names, widths, numbers), "|" + "|".join("-" * (width + 2) for width in widths) + "|"]
-        lines += [_line(line, widths, numbers) for line in cells]
-        return "\n".join(lines + (["", self.note] if self.note else []))
+        words = {name for row in self.rows for name, value in row.items() if isinstance(value, str)}
+        cells = [{name: _format(value) for name, value in row.items()} for row in self.rows]
+        table = markdown_table(cells, right={name for row in self.rows for name in row} - words)
+        return f"{table}\n\n{self.note}" if self.note else table
 
     def _repr_html_(self) -> str:
         names = list(self.rows[0]) if self.rows else []
         head = "".join(f"<th>{escape(name)}</th>" for name in names)
         body = "".join(
-            "<tr>" + "".join(f"<td>{escape(_shown(row[name]))}</td>" for name in names) + "</tr>" for row in self.rows
+            "<tr>" + "".join(f"<td>{escape(_format(row[name]))}</td>" for name in names) + "</tr>" for row in self.rows
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{escape(self.note)}</p>"
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _line(cells: list[str], widths: list[int], numbers: list[bool]) -> str:
-    parts = (f"{c:>{w}}" if number else f"{c:<{w}}" for c, w, number in zip(cells, widths, numbers, strict=True))
-    return f"| {' | '.join(parts)} |"

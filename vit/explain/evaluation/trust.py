@@ -1,30 +1,80 @@
-"""A report in plain sentences on how far maps of a model can be believed.
+"""A report in plain sentences on how far the maps of a model can be trusted.
 
-Letters in the einops patterns: b batch, h heads, n queries, m keys.
+Letters in the einops patterns: b batch, h heads, n queries or patches, m keys.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from itertools import combinations
+from typing import Any, Literal
 
 import torch
-from einops import einsum, reduce
+from einops import einsum, rearrange, reduce
 from torch import Tensor, nn
 
 from vit.capture.attention import run_intercepted
+from vit.capture.outliers import outliers
 from vit.explain.evaluation.faithfulness import removal_curves
-from vit.explain.evaluation.report import Finding, Level, TrustReport
 from vit.explain.evaluation.sanity import other_class, randomised_layers, rank_correlation, uniform_attention
 from vit.explain.evaluation.table import bootstrap
 from vit.explain.maps import CLASS_AGNOSTIC, METHODS, Subject, signed_map
 from vit.explain.maps.perturbation import can_drop
 
-# Rank correlations from which on two maps look the same to a reader, and up to which they look unrelated.
+Level = Literal["green", "amber", "red"]
+
+# Two maps look the same above the first rank correlation, and unrelated up to the second.
 SAME, UNRELATED = 0.9, 0.5
-# Shares of predictions that may change before a layer's attention counts as used.
+# Attention counts as unused below the first share of changed predictions, and as used from the second.
 UNUSED, USED = 0.02, 0.10
-NOISE = 0.05  # standard deviation of the noise that should not matter, in units of the image's own deviation
-OUTLIER = 6.0  # median absolute deviations above the median from which a token's norm is an outlier
-FEWEST = 10  # images from which on a share or a mean of them says anything about others
-CONCENTRATION = 3.0  # times its even share that outlier tokens may get of the read-out's attention
+NOISE = 0.05  # standard deviation of noise that should not matter, in units of the image's own deviation
+FEWEST = 10  # images from which a share or a mean is worth a verdict
+CONCENTRATION = 3.0  # times their even share of the read-out's attention that is too much for outlier tokens
+
+
+@dataclass
+class Finding:
+    """One sentence of a report, with its level and its subject."""
+
+    level: Level
+    about: str
+    text: str
+
+
+@dataclass(repr=False)
+class TrustReport:
+    """Findings on a number of images, printed as lines and as HTML in a notebook."""
+
+    findings: list[Finding]
+    images: int
+
+    def __str__(self) -> str:
+        width = max(len(finding.about) for finding in self.findings)
+        lines = [f"{finding.level:<5}  {finding.about:<{width}}  {finding.text}" for finding in self.findings]
+        return "\n".join([*lines, "", self._summary()])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        # Shapes besides colours, for readers who see these colours alike.
+        marks = {"green": ("#009E73", "&#10003;"), "amber": ("#B8860B", "!"), "red": ("#D55E00", "&#10007;")}
+        rows = []
+        for finding in self.findings:
+            color, mark = marks[finding.level]
+            rows.append(
+                f'<tr><td style="color:{color};white-space:nowrap"><b>{mark} {finding.level}</b></td>'
+                f'<td style="white-space:nowrap;text-align:left"><b>{escape(finding.about)}</b></td>'
+                f'<td style="text-align:left">{escape(finding.text)}</td></tr>'
+            )
+        return f"<table>{''.join(rows)}</table><p>{escape(self._summary())}</p>"
+
+    def _summary(self) -> str:
+        counts = ", ".join(
+            f"{sum(f.level == level for f in self.findings)} {level}" for level in ("green", "amber", "red")
+        )
+        images = "1 image" if self.images == 1 else f"{self.images} images"
+        return f"{counts}; measured on {images}: fewer than 100 show tendencies only"
 
 
 def trust_report(
@@ -32,44 +82,54 @@ def trust_report(
     images: Tensor,
     methods: Sequence[str] = ("rollout", "relevance", "occlusion"),
     labels: Tensor | None = None,
-    **given: tuple[int, int] | int | None,
+    *,
+    grid: tuple[int, int] | None = None,
+    num_prefix_tokens: int | None = None,
 ) -> TrustReport:
-    """What maps of this model on these images are worth, in plain sentences.
+    """Report in plain sentences how far the maps of this model on these images can be trusted.
 
-    For each method: does the map depend on the class, on the weights, on noise nobody sees, and does it name the
-    patches that the prediction rests on? Then, for all: do methods agree, is attention used at all, and does a mass of
-    it lie on tokens that serve as memory?
+    For each method: whether the map depends on the class, on the weights and on invisible noise, and whether it marks
+    the patches that the prediction depends on. For all: whether methods agree, whether attention is used at all, and
+    whether much of it lies on tokens that the model uses as memory.
+
+    >>> import vit
+    >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
+    >>> report = trust_report(model, torch.randn(2, 3, 32, 32), ["rollout"])
+    >>> report.findings[0].about, report.findings[0].level
+    ('rollout: class', 'red')
 
     Args:
         model: A ViT classifier in eval mode.
-        images: Images as it takes them, (B, C, H, W); some dozens at least.
+        images: Images as the model takes them, (B, C, H, W); some dozens at least.
         methods: Keys of ``METHODS``.
-        labels: Their classes, (B,), to report changes of accuracy besides those of predictions.
-        **given: ``given_grid`` and ``given_prefix``, where the model does not say them.
+        labels: Classes of the images, (B,), to report changes of accuracy besides those of predictions.
+        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
+        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
 
     Raises:
-        ValueError: If there is no such method, or attention cannot be seen.
+        ValueError: If there is no such method, or attention cannot be captured.
     """
     unknown = [method for method in methods if method not in METHODS]
     if unknown:
         raise ValueError(f"unknown method {unknown[0]!r}: choose one of {', '.join(METHODS)}")
-    subject = Subject(model, images, **given)
+    layout = {"grid": grid, "num_prefix_tokens": num_prefix_tokens}
+    subject = Subject(model, images, **layout)
     maps = {method: signed_map(method, subject) for method in methods}
     findings = []
-    classes = other_class(model, images, methods, **given)
-    forgotten = randomised_layers(model, images, methods, **given)
+    classes = other_class(model, images, methods, **layout)
+    weights = randomised_layers(model, images, methods, **layout)
     for method in methods:
-        findings.append(_on_class(method, classes[method].mean))
-        findings.append(_on_weights(method, [interval.mean for interval in forgotten[method].values()]))
-        findings.append(_on_noise(method, subject, maps[method]))
-        findings.append(_on_faith(method, subject, maps[method]))
-    findings += _on_agreement(maps)
-    findings += _on_uniform_attention(model, images, labels)
-    findings.append(_on_outliers(subject))
+        findings.append(_check_class(method, classes[method].mean))
+        findings.append(_check_weights(method, [interval.mean for interval in weights[method].values()]))
+        findings.append(_check_noise(method, subject, maps[method]))
+        findings.append(_check_faithfulness(method, subject, maps[method]))
+    findings += _check_agreement(maps)
+    findings += _check_attention(model, images, labels)
+    findings.append(_check_outliers(subject))
     return TrustReport(findings, len(images))
 
 
-def _on_class(method: str, correlation: float) -> Finding:
+def _check_class(method: str, correlation: float) -> Finding:
     about = f"{method}: class"
     if method in CLASS_AGNOSTIC or correlation > SAME:
         why = "by its definition" if method in CLASS_AGNOSTIC else f"rank correlation {correlation:.2f}"
@@ -78,104 +138,106 @@ def _on_class(method: str, correlation: float) -> Finding:
         )
     level = "amber" if correlation > UNRELATED else "green"
     text = f"the maps for the predicted class and the runner-up have rank correlation {correlation:.2f}"
-    return Finding(level, about, text + (": they differ little" if level == "amber" else ": it is about this class"))
+    return Finding(
+        level,
+        about,
+        text + (": the map depends little on the class" if level == "amber" else ": the map depends on the class"),
+    )
 
 
-def _on_weights(method: str, correlations: list[float]) -> Finding:
+def _check_weights(method: str, correlations: list[float]) -> Finding:
     about = f"{method}: weights"
     last = correlations[-1]
-    text = f"with all layers and the head randomised the map keeps rank correlation {last:.2f} with that of the model"
+    text = f"with all layers and the head randomised, the map has rank correlation {last:.2f} with the original one"
     if last > UNRELATED:
-        return Finding("red", about, f"{text}: it shows the image or the architecture, not what was learned")
+        return Finding("red", about, f"{text}: it depends on the image or the architecture, not on the trained weights")
     if correlations[0] > SAME and method not in CLASS_AGNOSTIC:
-        return Finding("amber", about, f"{text}, but it hardly notices a random head ({correlations[0]:.2f})")
+        return Finding("amber", about, f"{text}, but it hardly changes with a random head ({correlations[0]:.2f})")
     return Finding("green", about, text)
 
 
-def _on_noise(method: str, subject: Subject, maps: Tensor) -> Finding:
+def _check_noise(method: str, subject: Subject, maps: Tensor) -> Finding:
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(subject.images.shape, generator=generator).to(subject.images)
     target = subject.contrast.argmax(dim=-1)
-    noisy = Subject(
-        subject.model,
-        subject.images + NOISE * subject.images.std() * noise,
-        target,
-        given_grid=subject.given_grid,
-        given_prefix=subject.given_prefix,
-    )
+    noisy = replace(subject, images=subject.images + NOISE * subject.images.std() * noise, target=target)
     correlation = rank_correlation(maps, signed_map(method, noisy)).mean().item()
     level: Level = "green" if correlation > SAME else "amber" if correlation > UNRELATED else "red"
     return Finding(
         level,
         f"{method}: noise",
-        f"{100 * NOISE:.0f} % of noise in the pixels leaves rank correlation {correlation:.2f} with the map without it",
+        f"with {100 * NOISE:.0f} % of pixel noise the map has rank correlation {correlation:.2f} with the original one",
     )
 
 
-def _on_faith(method: str, subject: Subject, maps: Tensor) -> Finding:
+def _check_faithfulness(method: str, subject: Subject, maps: Tensor) -> Finding:
     removal = "token_drop" if can_drop(subject) else "mean_fill"
     areas = []
     for candidate in (maps, signed_map("random", subject)):
         curves = removal_curves(subject, candidate, removal)
         areas.append(curves.insertion - curves.deletion)
     difference = bootstrap(areas[0] - areas[1])
-    about, seen = f"{method}: faith", f"removal area above random: {difference.mean:.3f}"
+    about, measured = f"{method}: faith", f"removal area above random: {difference.mean:.3f}"
     if len(maps) < FEWEST:
-        return Finding("amber", about, f"too few images to tell whether it names what the prediction rests on ({seen})")
+        return Finding(
+            "amber",
+            about,
+            f"too few images to tell whether it marks the patches that the prediction depends on ({measured})",
+        )
     level: Level = "green" if difference.low > 0 else "red" if difference.high < 0 else "amber"
     verdict = {
-        "green": "it names patches that the prediction rests on",
+        "green": "it marks patches that the prediction depends on",
         "amber": "not distinguishable from a random map on these images",
         "red": "worse than a random map",
     }[level]
-    return Finding(level, about, f"{verdict} ({seen}, 95 % interval {difference.low:.3f} to {difference.high:.3f})")
+    return Finding(level, about, f"{verdict} ({measured}, 95 % interval {difference.low:.3f} to {difference.high:.3f})")
 
 
-def _on_agreement(maps: dict[str, Tensor]) -> list[Finding]:
-    names = list(maps)
-    pairs = [(one, other) for i, one in enumerate(names) for other in names[i + 1 :]]
+def _check_agreement(maps: dict[str, Tensor]) -> list[Finding]:
     findings = []
-    for one, other in pairs:
+    for one, other in combinations(maps, 2):
         correlation = rank_correlation(maps[one], maps[other]).mean().item()
         level: Level = "green" if correlation > UNRELATED else "amber" if correlation > 0.2 else "red"
-        words = {"green": "agree", "amber": "agree in part", "red": "tell different stories"}[level]
+        words = {"green": "agree", "amber": "agree in part", "red": "disagree"}[level]
         findings.append(Finding(level, "agreement", f"{one} and {other} {words} (rank correlation {correlation:.2f})"))
     return findings
 
 
-def _on_uniform_attention(model: nn.Module, images: Tensor, labels: Tensor | None) -> list[Finding]:
+def _check_attention(model: nn.Module, images: Tensor, labels: Tensor | None) -> list[Finding]:
     if len(images) < FEWEST:
-        return [Finding("amber", "attention", "too few images to tell whether predictions change when it is uniform")]
+        return [
+            Finding("amber", "attention", "too few images to tell whether predictions change when attention is uniform")
+        ]
     table = uniform_attention(model, images, labels)
     findings = []
     unused = [r for r in table.rows if r["heads"] == "all" and r["layers"].startswith("0") and r["flips"] < UNUSED]
     if unused:
-        findings.append(_on_replacement(unused[-1]))
-    said = {row["layers"] for row in unused[-1:]}
+        findings.append(_judge_replacement(unused[-1]))
+    reported = {row["layers"] for row in unused[-1:]}
     singles = [row for row in table.rows if row["heads"] == "all" and row["layers"].isdigit()]
-    return findings + [_on_replacement(row) for row in singles if row["layers"] not in said]
+    return findings + [_judge_replacement(row) for row in singles if row["layers"] not in reported]
 
 
-def _on_replacement(row: dict[str, object]) -> Finding:
+def _judge_replacement(row: dict[str, Any]) -> Finding:
     flips = row["flips"]
     level: Level = "red" if flips < UNUSED else "amber" if flips < USED else "green"
-    where = f"{'layers' if 'to' in str(row['layers']) else 'layer'} {row['layers']}"
+    where = f"{'layers' if 'to' in row['layers'] else 'layer'} {row['layers']}"
     text = f"uniform attention in {where} changes {100 * flips:.1f} % of predictions"
     if "accuracy_change" in row:
         text += f" (accuracy {100 * row['accuracy_change']:+.1f} points)"
     meaning = {
-        "red": ": where it looks does not matter there, so a picture of it explains nothing",
-        "amber": ": it matters to few of them",
-        "green": ": it is used",
+        "red": ": predictions hardly depend on it, so a map of it does not explain them",
+        "amber": ": few predictions depend on it",
+        "green": ": predictions depend on it",
     }
     return Finding(level, "attention", text + meaning[level])
 
 
 @torch.no_grad()
-def _on_outliers(subject: Subject) -> Finding:
+def _check_outliers(subject: Subject) -> Finding:
     anatomy, shares, norms = subject.anatomy, [], []
 
-    def keep(layer: int, attn: Tensor) -> Tensor:
+    def keep_share(layer: int, attn: Tensor) -> Tensor:
         if layer == anatomy.depth - 1:
             row = einsum(anatomy.readout.to(attn), reduce(attn, "b h n m -> b n m", "mean"), "n, b n m -> b m")
             shares.append(row[:, anatomy.patches])
@@ -185,21 +247,17 @@ def _on_outliers(subject: Subject) -> Finding:
         norms.append(tokens[:, anatomy.patches].norm(dim=-1))
         return tokens
 
-    if not anatomy.layers:
-        return Finding("amber", "outliers", "the layers share one module: the norms of their tokens were not looked at")
-    with anatomy.layers[-1].changed(keep_norms):
-        run_intercepted(subject.model, subject.images, keep)
-    median = norms[0].median()
-    deviation = (norms[0] - median).abs().median()
-    outliers = norms[0] > median + OUTLIER * deviation
-    share = outliers.double().mean().item()
+    if not anatomy.parts.layers:
+        return Finding("amber", "outliers", "the layers share one module: the norms of their tokens were not measured")
+    with anatomy.parts.layers[-1].changed(keep_norms):
+        run_intercepted(subject.model, subject.images, keep_share)
+    flat = outliers(rearrange(norms[0], "b n -> (b n)"))  # among the tokens of all images
+    marked = rearrange(flat, "(b n) -> b n", b=len(norms[0]))
+    share = marked.double().mean().item()
     if not share:
         return Finding("green", "outliers", "no patch token has an outlying norm before the last layer")
-    mass = ((shares[0] * outliers).sum() / shares[0].sum()).item()
+    mass = ((shares[0] * marked).sum() / shares[0].sum()).item()
     level: Level = "green" if mass < CONCENTRATION * share else "red"
-    text = (
-        f"{100 * share:.1f} % of patch tokens have an outlying norm, and get {100 * mass:.1f} % of the last attention"
-    )
-    return Finding(
-        level, "outliers", text + (": maps of it show where the model stores things" if level == "red" else "")
-    )
+    text = f"{100 * share:.1f} % of patch tokens have an outlying norm and get {100 * mass:.1f} % of the last attention"
+    meaning = ": maps of it show tokens that the model uses as memory" if level == "red" else ""
+    return Finding(level, "outliers", text + meaning)

@@ -1,4 +1,4 @@
-"""The ways to make a map, from attention, from gradients, and by taking patches away."""
+"""Explanation maps, made from attention, from gradients, or by removing patches."""
 
 from vit.explain.maps.methods import CLASS_AGNOSTIC, CONTROLS, METHODS, explain, signed_map
 from vit.explain.maps.rollout import attention_rollout

@@ -1,4 +1,4 @@
-"""Maps made of attention, by itself and together with its gradient.
+"""Maps made from attention, alone or with its gradient.
 
 Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels, l layers.
 """
@@ -9,18 +9,18 @@ import torch
 from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor
 
-from vit.capture.attention import logits_of, run_and_keep, run_intercepted
+from vit.capture.attention import capture_unchecked, logits_of, run_intercepted
 from vit.explain.maps.rollout import HeadFusion, check_rollout, check_start_layer, pad_prefix, roll
 from vit.explain.maps.subject import Subject
 
 
 def attention(subject: Subject, *, layer: int = -1, head: int | None = None) -> Tensor:
-    """Where the read-out token looks in one layer, mean of the heads or one of them: -> (B, rows, columns).
+    """Return the attention of the read-out tokens in one layer, mean of the heads or one head: -> (B, rows, columns).
 
-    ``E_h A_layer[readout, patches]``. It says what one layer mixes; not what that contained, nor what for.
+    ``E_h A_layer[readout, patches]``. The content of the tokens and the class have no influence.
 
     Args:
-        subject: Model, images and question.
+        subject: Model, images and score.
         layer: Layer, from 0; negative counts from the end.
         head: Head, from 0; None is the mean of all.
     """
@@ -50,13 +50,13 @@ def rollout(
     residual: float = 0.5,
     start_layer: int = 0,
 ) -> Tensor:
-    """The read-out row of ``attention_rollout``: -> (B, rows, columns).
+    """Return the read-out row of ``attention_rollout``: -> (B, rows, columns).
 
-    Each layer is multiplied as it passes, so that one N x N matrix per image is kept, whatever the depth.
+    Each layer is multiplied during the forward pass, so only one N x N matrix per image is kept at any depth.
 
     Args:
-        subject: Model, images and question.
-        head_fusion: How heads become one: "mean", "max" or "min".
+        subject: Model, images and score.
+        head_fusion: How heads are fused: "mean", "max" or "min".
         discard_ratio: Share of the fused weights, the smallest ones, that are set to zero in each layer.
         residual: Weight of the skip connection, from 0 to 1.
         start_layer: First layer that counts.
@@ -79,12 +79,12 @@ def rollout(
 
 
 def gradient_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
-    """Rollout of attention times its gradient: -> (B, rows, columns).
+    """Compute the rollout of attention times its gradient: -> (B, rows, columns).
 
-    ``A_l = normalised((E_h[A * dy/dA])+ + I)``, multiplied as in ``attention_rollout``; y is the logit asked about.
+    ``A_l = normalised((E_h[A * dy/dA])+ + I)``, multiplied as in ``attention_rollout``; y is the score.
 
     Args:
-        subject: Model, images and question.
+        subject: Model, images and score.
         start_layer: First layer that counts.
     """
     row, layers = _readout_row(subject, *_attention_and_gradient(subject), start_layer)
@@ -97,39 +97,39 @@ def gradient_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
 
 
 def relevance(subject: Subject, *, start_layer: int = 0) -> Tensor:
-    """Generic relevance of attention (Chefer et al. 2021, ICCV, eq. 5 and 6): -> (B, rows, columns).
+    """Compute the relevance of attention for the score (Chefer et al. 2021, ICCV, eq. 5 and 6): -> (B, rows, columns).
 
-    ``R <- R + A_l R`` from R = I, with ``A_l = E_h[(A * dy/dA)+]``: only attention counts that speaks for the logit y.
-    What is left of I itself is the read-out token, so it is no part of the map. The clamp stands before the mean over
-    heads: what one head says for y is not taken back by another.
+    ``R <- R + A_l R`` from R = I, with ``A_l = E_h[(A * dy/dA)+]``: only attention that raises the score y counts. The
+    map leaves out I itself, which is the read-out alone. The clamp comes before the mean over heads, so that heads do
+    not cancel each other.
 
     Args:
-        subject: Model, images and question.
-        start_layer: First layer that counts; in deep models the early ones can drown the late ones.
+        subject: Model, images and score.
+        start_layer: First layer that counts; in deep models early layers can outweigh late ones.
     """
     row, layers = _readout_row(subject, *_attention_and_gradient(subject), start_layer)
     for attn, gradient in layers:
         row = row + einsum(row, _positive_mean(attn, gradient), "b n, b n m -> b m")
-    # For mean pooling the read-out is on the patches themselves, evenly; that says nothing of the image.
+    # With mean pooling the read-out itself is a constant on the patches.
     return subject.as_map(row - _readout_of(subject, row))
 
 
 def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
-    """How a logit would grow with attention, layer by layer (Bousselham et al. 2025): -> (B, rows, columns).
+    """Compute LeGrad, the gradient with respect to attention (Bousselham et al. 2025): -> (B, rows, columns).
 
-    For layer l the model's own head reads the mean of that layer's tokens, and its logit y_l gives
+    For layer l the model's own head reads the mean of that layer's tokens, and its score y_l gives
     ``E_l = E_h E_n (dy_l/dA_l)+``; the map is the mean over layers. The gradient is not multiplied by attention.
 
     Args:
-        subject: Model, images and question.
+        subject: Model, images and score.
         start_layer: First layer that counts.
 
     Raises:
         ValueError: If the model has no module between its layers and its head, such as a final norm.
     """
-    anatomy = subject.anatomy
+    anatomy, parts = subject.anatomy, subject.anatomy.parts
     check_start_layer(start_layer, anatomy.depth)
-    if anatomy.last is None or not anatomy.layers:
+    if parts.last is None or not parts.layers:
         raise ValueError("legrad needs a model with one module for each layer and a final norm: choose 'relevance'")
     outputs = []
 
@@ -138,9 +138,9 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
         return tokens
 
     with torch.enable_grad(), ExitStack() as stack:
-        for boundary in [*anatomy.layers[1:], anatomy.last]:
+        for boundary in [*parts.layers[1:], parts.last]:
             stack.enter_context(boundary.changed(keep_tokens))
-        attentions = run_and_keep(subject.model, subject.images)
+        attentions = capture_unchecked(subject.model, subject.images)
     with torch.enable_grad():
         scores = reduce(_scores_of_layers(subject, outputs), "l b -> l", "sum").unbind()
     maps = []
@@ -151,19 +151,19 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
 
 
 def _scores_of_layers(subject: Subject, outputs: list[Tensor]) -> Tensor:
-    """What the head makes of the mean token of each layer: L of (B, N, D) -> (L, B)."""
+    """Return the score of the mean token of each layer: L of (B, N, D) -> (L, B)."""
     means = reduce(torch.stack(outputs), "l b n d -> l b d", "mean")
     tokens = repeat(means, "l b d -> (l b) n d", n=outputs[0].shape[1])
-    # The head reads its class token, its mean or both: all are the same where all tokens are. Only what comes after
-    # the last layer is needed, so one image passes up to there, and then makes room for these tokens.
-    with subject.anatomy.last.changed(lambda _: tokens):
+    # Class token and mean are the same, as all tokens are equal. Only the modules after the last layer matter, so one
+    # image passes up to there, and these tokens replace its own.
+    with subject.anatomy.parts.last.changed(lambda _: tokens):
         logits = logits_of(subject.model(subject.images[:1]))
     return torch.stack([subject.score(part) for part in rearrange(logits, "(l b) k -> l b k", l=len(outputs))])
 
 
 def _attention_and_gradient(subject: Subject) -> tuple[list[Tensor], list[Tensor]]:
     with torch.enable_grad():
-        attentions = run_and_keep(subject.model, subject.images)
+        attentions = capture_unchecked(subject.model, subject.images)
         gradients = torch.autograd.grad(subject.score(attentions.logits).sum(), attentions)
     return [attn.detach() for attn in attentions], list(gradients)
 
@@ -171,9 +171,9 @@ def _attention_and_gradient(subject: Subject) -> tuple[list[Tensor], list[Tensor
 def _readout_row(
     subject: Subject, attentions: list[Tensor], gradients: list[Tensor], start_layer: int
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    """The row (B, N) to multiply from the left, and the layers to multiply it by, last layer first.
+    """Return the read-out row (B, N) to multiply from the left, and the layers to multiply it by, last layer first.
 
-    A row times a matrix costs N x N, where the product of the matrices would cost N x N x N, for the same row.
+    A row times a matrix costs N x N; the product of the matrices would cost N x N x N for the same row.
     """
     check_start_layer(start_layer, subject.anatomy.depth)
     pairs = list(zip(attentions, gradients, strict=True))

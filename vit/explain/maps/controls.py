@@ -1,4 +1,4 @@
-"""Maps that know nothing of the model, which every other map must beat.
+"""Control maps (random, uniform, center), which do not depend on the model and which every method must beat.
 
 Letters in the einops patterns: b batch, r s grid rows and columns.
 """
@@ -11,10 +11,10 @@ from vit.explain.maps.subject import Subject
 
 
 def random(subject: Subject, *, seed: int = 0) -> Tensor:
-    """Uniform noise: -> (B, rows, columns).
+    """Return uniform noise: -> (B, rows, columns).
 
     Args:
-        subject: Model, images and question.
+        subject: Model, images and score.
         seed: Seed of the noise.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -22,12 +22,12 @@ def random(subject: Subject, *, seed: int = 0) -> Tensor:
 
 
 def uniform(subject: Subject) -> Tensor:
-    """The same for every patch: -> (B, rows, columns)."""
+    """Return ones for all patches: -> (B, rows, columns)."""
     return subject.images.new_ones(len(subject.images), *subject.grid)
 
 
 def center(subject: Subject) -> Tensor:
-    """A bell in the middle, where photographers put things, a quarter of the side wide: -> (B, rows, columns)."""
+    """Return a Gaussian bell at the center, a quarter of the side wide: -> (B, rows, columns)."""
     rows, columns = (torch.linspace(-1, 1, size + 2)[1:-1] for size in subject.grid)
     bell = torch.exp(-2 * (rows[:, None] ** 2 + columns**2))
     return repeat(bell.to(subject.images), "r s -> b r s", b=len(subject.images))

@@ -1,4 +1,4 @@
-"""Maps made of gradients with respect to tokens and pixels. What Captum has, Captum computes.
+"""Maps made from gradients with respect to tokens and pixels; Captum computes those of pixels.
 
 Letters in the einops patterns: b batch, n tokens, d channels.
 """
@@ -12,23 +12,23 @@ from torch import Tensor
 from vit.capture.attention import logits_of
 from vit.explain.maps.subject import Subject
 
-SAMPLES_AT_ONCE = 256  # images that Captum passes together
+SAMPLES_AT_ONCE = 256  # images that are passed together
 
 
 def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
-    """Grad-CAM on the tokens after a layer's first norm (Selvaraju et al. 2017, eq. 1 and 2): -> (B, rows, columns).
+    """Compute Grad-CAM after the first norm of a layer (Selvaraju et al. 2017, eq. 1 and 2): -> (B, rows, columns).
 
-    ``(sum_d w_d z_d)+`` with ``w_d`` the mean over patches of dy/dz_d. The norm that enters the last attention is the
-    last place where patches have a gradient when the logits read the class token.
+    ``(sum_d w_d z_d)+`` with ``w_d`` the mean over patches of dy/dz_d, y the score. If the logits read the class token,
+    the norm before the last attention is the last place where patches have a gradient.
 
     Args:
-        subject: Model, images and question.
+        subject: Model, images and score.
         layer: Layer, from 0; negative counts from the end.
 
     Raises:
-        ValueError: If there is no such layer, or the model has not one module for each.
+        ValueError: If there is no such layer, or the layers share one module.
     """
-    norms = subject.anatomy.norms
+    norms = subject.anatomy.parts.norms
     if not -len(norms) <= layer < len(norms):
         raise ValueError(f"layer ({layer}) must be one of the {len(norms)} layers that have a module of their own")
     kept = []
@@ -45,37 +45,36 @@ def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
 
 
 def input_gradient(subject: Subject) -> Tensor:
-    """Pixels times their gradient, summed for each patch; may be negative: -> (B, rows, columns).
+    """Sum pixels times their gradient over each patch; may be negative: -> (B, rows, columns).
 
-    The linear part of what the logit owes to a patch, against a grey image (pixels of 0 after normalisation). Models
-    that normalise each patch first (vit-pytorch) do not see its scale, so for them it is zero everywhere.
+    This is the first-order share of a patch in the score's difference from a grey image (pixels of 0 after
+    normalisation). It is zero for models that normalise each patch first (vit-pytorch), as scaling it changes nothing.
     """
-    method = captum().InputXGradient(_Scorer(subject))
-    return _pixel_map(subject, method, "sum")
+    return _pixel_map(subject, captum().InputXGradient(subject.score_of))
 
 
 def integrated_gradients(subject: Subject, *, steps: int = 32) -> Tensor:
-    """Gradients along the way from grey to the image; may be negative: -> (B, rows, columns).
+    """Integrate gradients from a grey image to the image; may be negative: -> (B, rows, columns).
 
-    Over all patches they add up to the logit's difference between the image and a grey one (pixels of 0 after
-    normalisation), up to an error that falls with the number of steps (Sundararajan et al. 2017, eq. 1).
+    The patches add up to the score's difference between the image and a grey one (pixels of 0 after normalisation), up
+    to an error that falls with the number of steps (Sundararajan et al. 2017, eq. 1).
 
     Args:
-        subject: Model, images and question.
-        steps: Images on the way.
+        subject: Model, images and score.
+        steps: Images between grey and the image.
     """
     if steps < 1:
         raise ValueError(f"steps ({steps}) must be at least 1")
-    method = captum().IntegratedGradients(_Scorer(subject))
+    method = captum().IntegratedGradients(subject.score_of)
     at_once = max(SAMPLES_AT_ONCE, len(subject.images))
-    return _pixel_map(subject, method, "sum", n_steps=steps, internal_batch_size=at_once)
+    return _pixel_map(subject, method, n_steps=steps, internal_batch_size=at_once)
 
 
 def smoothgrad(subject: Subject, *, samples: int = 16, noise: float = 0.15, seed: int = 0) -> Tensor:
-    """Mean gradient of noisy copies, its magnitude summed for each patch (Smilkov et al. 2017): -> (B, rows, columns).
+    """Sum the magnitude of the mean gradient of noisy copies (Smilkov et al. 2017): -> (B, rows, columns).
 
     Args:
-        subject: Model, images and question.
+        subject: Model, images and score.
         samples: Noisy copies of an image.
         noise: Standard deviation of the noise, as a share of the range of an image's pixels.
         seed: Seed of the noise.
@@ -86,7 +85,7 @@ def smoothgrad(subject: Subject, *, samples: int = 16, noise: float = 0.15, seed
     lowest, highest = (reduce(images, "b c h w -> b 1 1 1", how) for how in ("min", "max"))
     generator = torch.Generator().manual_seed(seed)
     total = torch.zeros_like(images)
-    method = captum().Saliency(_Scorer(subject))
+    method = captum().Saliency(subject.score_of)
     for _ in range(samples):
         drawn = torch.randn(images.shape, generator=generator).to(images)
         noisy = (images + noise * (highest - lowest) * drawn).detach().requires_grad_()
@@ -95,7 +94,7 @@ def smoothgrad(subject: Subject, *, samples: int = 16, noise: float = 0.15, seed
 
 
 def captum() -> Any:
-    """Captum's methods, which are an extra.
+    """Return the module of Captum's methods, which is an optional dependency.
 
     Raises:
         ValueError: If Captum is not installed.
@@ -107,17 +106,7 @@ def captum() -> Any:
     return captum.attr
 
 
-class _Scorer:
-    """The number asked about, for as many copies of the images as Captum makes."""
-
-    def __init__(self, subject: Subject) -> None:
-        self.model = subject.model
-
-    def __call__(self, images: Tensor, contrast: Tensor) -> Tensor:
-        return reduce(logits_of(self.model(images)) * contrast, "b k -> b", "sum")
-
-
-def _pixel_map(subject: Subject, method: Any, how: str, **options: Any) -> Tensor:
+def _pixel_map(subject: Subject, method: Any, **options: Any) -> Tensor:
     images = subject.images.detach().clone().requires_grad_()
     pixels = method.attribute(images, additional_forward_args=subject.contrast, **options)
-    return subject.pixels_as_map(pixels.detach(), how)
+    return subject.pixels_as_map(pixels.detach(), "sum")

@@ -1,4 +1,4 @@
-"""All ways to make a map, under their names, and the one call for them."""
+"""All methods by name, and ``explain``, which calls them."""
 
 import inspect
 from collections.abc import Callable
@@ -30,7 +30,7 @@ METHODS: dict[str, Callable[..., Tensor]] = {
     "center": center,
 }
 CONTROLS = ("random", "uniform", "center")
-CLASS_AGNOSTIC = ("attention", "rollout", *CONTROLS)  # the same map whatever class is asked about
+CLASS_AGNOSTIC = ("attention", "rollout", *CONTROLS)  # the same map for every class
 
 
 def explain(
@@ -44,10 +44,10 @@ def explain(
     num_prefix_tokens: int | None = None,
     **options: Any,
 ) -> Tensor:
-    """Which patches matter, one map for each image: (B, C, H, W) -> (B, rows, columns), non-negative.
+    """Return how much each patch matters, one map for each image: (B, C, H, W) -> (B, rows, columns), non-negative.
 
-    Where a method says that a patch speaks against the class, the map has 0; ``METHODS[name](Subject(...))`` keeps the
-    sign. Maps of different methods have different units, so only their order within an image can be compared.
+    Negative values, of patches that lower the score, become 0; ``METHODS[name](Subject(...))`` keeps them. Maps of
+    different methods have different units, so only their order within an image can be compared.
 
     >>> import torch, vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -56,14 +56,14 @@ def explain(
 
     Args:
         model: A ViT classifier in eval mode, ours or of another library; occlusion and the gradients of pixels take any
-            model that has patches.
+            classifier, if ``grid`` is given.
         images: Images as the model takes them.
-        method: A key of ``METHODS``. "attention", "rollout" and the controls ("random", "uniform", "center") give the
-            same map for every class.
-        target: The class asked about, one for all images or one for each; None is the class that is predicted.
+        method: A key of ``METHODS``. "attention", "rollout" and the control maps ("random", "uniform", "center") are
+            the same for every class.
+        target: The class to explain, one for all images or one for each; None is the predicted class.
         versus: A class to compare with: why the target, and not this one?
-        grid: Rows and columns of patches, where the model does not say its ``patch_size``.
-        num_prefix_tokens: Tokens before the patches, where they are not all that are no patches.
+        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
+        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
         **options: Arguments of the method, such as ``head_fusion="max"`` for "rollout".
 
     Raises:
@@ -72,9 +72,9 @@ def explain(
     return signed_map(method, Subject(model, images, target, versus, grid, num_prefix_tokens), **options).clamp(min=0)
 
 
-@torch.inference_mode(False)  # for gradients, whatever the caller does
+@torch.inference_mode(False)  # for gradients, in any mode of the caller
 def signed_map(method: str, subject: Subject, **options: Any) -> Tensor:
-    """The map of a method as it is, negative where a patch speaks against the class: -> (B, rows, columns).
+    """Return the map of a method, negative where a patch lowers the score: -> (B, rows, columns).
 
     Raises:
         ValueError: If there is no such method, or it has no such argument.

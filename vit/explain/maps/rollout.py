@@ -1,4 +1,4 @@
-"""Attention followed through the layers (Abnar and Zuidema 2020).
+"""Attention rollout: attention multiplied through the layers (Abnar and Zuidema 2020).
 
 Letters in the einops patterns: b batch, h heads, n queries, m keys, l tokens of the layer below.
 """
@@ -20,24 +20,24 @@ def attention_rollout(
     residual: float = 0.5,
     start_layer: int = 0,
 ) -> Tensor:
-    """How much of each input token reaches each token at the top: a list of (B, H, N, N) -> (B, N, N).
+    """Compute how much of each input token reaches each output token: a list of (B, H, N, N) -> (B, N, N).
 
     ``R = A_L ... A_2 A_1`` with ``A_l = (1 - residual) * fused attention of layer l + residual * I``, its rows divided
-    by their sum: the later layer stands on the left, as it reads what the earlier one has mixed. Rows sum to one. It
-    knows nothing of values, MLPs and classes (Abnar and Zuidema 2020, sec. 3.1, where residual is 1/2).
+    by their sum: the later layer is on the left, as its values are mixed by the earlier ones. Rows sum to one. Values,
+    MLPs and classes have no influence (Abnar and Zuidema 2020, sec. 3.1, where residual is 1/2).
 
     >>> half, other = torch.tensor([[[[1.0, 0.0], [0.5, 0.5]]]]), torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]])
-    >>> attention_rollout([half, other], residual=0.0)  # at the top both look at token 1, which had looked at both
+    >>> attention_rollout([half, other], residual=0.0)  # both attend to token 1, which attended to both
     tensor([[[0.5000, 0.5000],
              [0.5000, 0.5000]]])
 
     Args:
         attentions: Attention of each layer, first layer first; a last one with a single query (attention pooling) is
-            multiplied without residual, and then one row (B, 1, N) is left.
-        head_fusion: How heads become one: their mean, as in the paper, or the largest or smallest weight.
+            multiplied without residual, and the result is one row (B, 1, N).
+        head_fusion: How heads are fused: their mean, as in the paper, or the largest or smallest weight.
         discard_ratio: Share of an image's N x N fused weights, the smallest ones, that are set to zero in each layer.
         residual: Weight of the skip connection, from 0 to 1.
-        start_layer: First layer that counts; those before it are taken for the identity.
+        start_layer: First layer that counts; earlier layers count as the identity.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -57,9 +57,9 @@ def roll(
     discard_ratio: float = 0.0,
     residual: float = 0.5,
 ) -> Tensor:
-    """One layer more on top of a rollout: (B, N, N) or None, (B, H, N, N) -> (B, N, N)."""
+    """Multiply a rollout by one more layer: (B, N, N) or None, (B, H, N, N) -> (B, N, N)."""
     mixing = reduce(attn.detach(), "b h n m -> b n m", head_fusion)
-    # Talking heads and differential attention have negative weights, which no share of a token can be.
+    # Talking heads and differential attention have negative weights, but a share of a token is not negative.
     mixing = mixing.to(torch.promote_types(attn.dtype, torch.float32)).clamp(min=0)
     if discard_ratio:
         mixing = _discard_smallest(mixing, discard_ratio)
@@ -71,16 +71,16 @@ def roll(
 
 
 def with_residual(mixing: Tensor, residual: float) -> Tensor:
-    """``(1 - residual) mixing + residual I`` with rows that sum to one: (B, N, N) -> (B, N, N)."""
+    """Return ``(1 - residual) mixing + residual I`` with rows that sum to one: (B, N, N) -> (B, N, N)."""
     identity = torch.eye(mixing.shape[-1], dtype=mixing.dtype, device=mixing.device)
     mixed = (1 - residual) * mixing + residual * identity
     total = reduce(mixed, "b n m -> b n 1", "sum")
-    # A token from which all was discarded keeps what it has.
+    # A token whose weights are all discarded keeps its own value.
     return torch.where(total > 0, mixed / total.clamp(min=torch.finfo(mixed.dtype).tiny), identity)
 
 
 def pad_prefix(row: Tensor, tokens: Tensor | None) -> Tensor:
-    """Zeros for the prefix tokens that an attention pooling leaves out: (B, 1, M) -> (B, 1, N)."""
+    """Add zeros for the prefix tokens that attention pooling leaves out: (B, 1, M) -> (B, 1, N)."""
     missing = 0 if tokens is None else tokens.shape[-2] - row.shape[-1]
     return torch.nn.functional.pad(row, (missing, 0))
 
@@ -98,7 +98,7 @@ def check_rollout(head_fusion: str, discard_ratio: float, residual: float) -> No
 
 
 def check_start_layer(start_layer: int, depth: int) -> None:
-    """Raise a ValueError if there is no such layer to start from."""
+    """Raise a ValueError if there is no layer of this number."""
     if not 0 <= start_layer < depth:
         raise ValueError(f"start_layer ({start_layer}) must be one of the {depth} layers, from 0 to {depth - 1}")
 

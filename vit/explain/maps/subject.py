@@ -1,4 +1,4 @@
-"""What a map explains: a model, images, and the number that is asked about.
+"""The subject of a map: a model, images, and the number that is explained.
 
 Letters in the einops patterns: b batch, c image channels, r s grid rows and columns, p q pixel rows and columns of a
 patch, k classes.
@@ -13,67 +13,67 @@ from einops import rearrange, reduce
 from torch import Tensor, nn
 
 from vit.capture.anatomy import Anatomy, examine, patch_grid
-from vit.capture.attention import check_images, check_visible, logits_of
+from vit.capture.attention import check_capturable, check_images, logits_of
 
 Target = int | Tensor | None
 
 
 @dataclass
 class Subject:
-    """A model, images, and a question about each: why this class, or why this class and not that one?
+    """A model, images, and the score to explain: the logit of a class, or the difference of two logits.
 
     Attributes:
         model: A classifier in eval mode.
-        images: Images as it takes them, (B, C, H, W).
-        target: The class asked about: one for all images, or (B,); None is the class that is predicted.
-        versus: The class it is compared with, if any: then the number asked about is the difference of the two logits.
-        given_grid: Rows and columns of patches, where the model does not say its ``patch_size``.
-        given_prefix: Tokens before the patches, where they are not all that are no patches.
+        images: Images as the model takes them, (B, C, H, W).
+        target: The class to explain: one for all images, or (B,); None is the predicted class.
+        versus: The class to compare with, if any: the score is then the difference of the two logits.
+        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
+        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
     """
 
     model: nn.Module
     images: Tensor
     target: Target = None
     versus: Target = None
-    given_grid: tuple[int, int] | None = None
-    given_prefix: int | None = None
+    grid: tuple[int, int] | None = None
+    num_prefix_tokens: int | None = None
 
     def __post_init__(self) -> None:
         check_images(self.images)
-        check_visible(self.model)
+        check_capturable(self.model)
+        self.grid = self.grid or patch_grid(self.model, self.images)
 
     @cached_property
     def anatomy(self) -> Anatomy:
-        """Where the model has its parts."""
-        return examine(self.model, self.images, self.given_grid, self.given_prefix)
-
-    @cached_property
-    def grid(self) -> tuple[int, int]:
-        """Rows and columns of the map."""
-        return self.given_grid or patch_grid(self.model, self.images)
+        """The parts of the model, for methods that need its attention or its layers."""
+        return examine(self.model, self.images, self.grid, self.num_prefix_tokens)
 
     @cached_property
     def logits(self) -> Tensor:
-        """What the model says of the images, (B, classes)."""
+        """The logits of the images, (B, classes)."""
         with torch.no_grad():
             return logits_of(self.model(self.images))
 
     @cached_property
     def contrast(self) -> Tensor:
-        """Factors of the logits in the number asked about, (B, classes): 1 for the target, -1 for the other class."""
+        """Factors of the logits in the score, (B, classes): 1 for the target, -1 for ``versus``."""
         contrast = self._one_hot("target", self.logits.argmax(dim=-1) if self.target is None else self.target)
         return contrast if self.versus is None else contrast - self._one_hot("versus", self.versus)
 
     def score(self, logits: Tensor) -> Tensor:
-        """The number asked about: (B, classes) -> (B,)."""
+        """Return the score of each image: logits (B, classes) -> (B,)."""
         return reduce(logits * self.contrast, "b k -> b", "sum")
 
+    def score_of(self, images: Tensor, contrast: Tensor) -> Tensor:
+        """Pass images that have a contrast each, (B, C, H, W) and (B, classes) -> (B,), as Captum needs it."""
+        return reduce(logits_of(self.model(images)) * contrast, "b k -> b", "sum")
+
     def as_map(self, tokens: Tensor) -> Tensor:
-        """Numbers of tokens as a map of the patches: (B, N) -> (B, rows, columns)."""
-        return rearrange(tokens[:, self.anatomy.patches], "b (r s) -> b r s", r=self.anatomy.grid[0])
+        """Arrange the values of the patches among those of all tokens as a map: (B, N) -> (B, rows, columns)."""
+        return rearrange(tokens[:, self.anatomy.patches], "b (r s) -> b r s", r=self.grid[0])
 
     def pixels_as_map(self, pixels: Tensor, how: Literal["sum", "mean"]) -> Tensor:
-        """Numbers of pixels, joined for each patch: (B, C, H, W) -> (B, rows, columns)."""
+        """Join the values of the pixels of each patch: (B, C, H, W) -> (B, rows, columns)."""
         rows, columns = self.grid
         return reduce(pixels, "b c (r p) (s q) -> b r s", how, r=rows, s=columns)
 

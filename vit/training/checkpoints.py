@@ -1,6 +1,5 @@
-"""Writing checkpoints so that a full disk or a kill leaves the previous one whole."""
+"""Checkpoints of a run: each file is complete at any time, also after a kill or on a full disk."""
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,44 +10,39 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
 
+from vit.atomic import replacing
 from vit.weights import read_checkpoint
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Write beside the old file and take its place only when complete; read without executing anything."""
+    """Writes a checkpoint beside the previous one, then replaces it; executes nothing when reading."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Write a checkpoint, or leave what was there.
+        """Write a checkpoint; after an error the previous file is unchanged.
 
         Raises:
-            OSError: If it cannot be written, with the remedy.
+            OSError: If the file cannot be written, with the remedy.
         """
         path = Path(path)
-        unfinished = path.with_name(f".{path.name}.unfinished")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with unfinished.open("wb") as file:
+            with replacing(path) as unfinished, unfinished.open("wb") as file:
                 torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(path)
         except (OSError, RuntimeError) as error:
-            unfinished.unlink(missing_ok=True)
             previous = "the one before is intact; " if path.exists() else ""
             raise OSError(f"could not write {path} ({error}): {previous}free some space, then resume") from error
 
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: Any = None) -> dict[str, Any]:
-        """Read a checkpoint onto the CPU; see ``vit.weights.read_checkpoint`` for what it refuses."""
+        """Read a checkpoint onto the CPU; ``vit.weights.read_checkpoint`` lists what it refuses."""
         return read_checkpoint(path)
 
 
 class RunCheckpoint(ModelCheckpoint):
-    """One file in the folder of a run, such as ``last.ckpt``; a resumed run takes it along into its own folder.
+    """One file in the folder of a run, such as ``last.ckpt``; a resumed run copies it into its own folder.
 
     Args:
         folder: The folder.
         filename: Name of the file, without ``.ckpt``.
-        monitor: Name of the logged value that decides, the higher the better; None keeps the latest.
+        monitor: Name of the logged value whose highest value is kept; None keeps the latest checkpoint.
     """
 
     def __init__(self, folder: Path, filename: str, monitor: str | None = None) -> None:
@@ -62,11 +56,11 @@ class RunCheckpoint(ModelCheckpoint):
         )
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Remember where the run lies that is resumed, which may have been moved since it was written."""
+        """Note the folder of the resumed checkpoint, which may have been moved since it was written."""
         self.origin = Path(trainer.ckpt_path).parent
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue with the best value so far, and its file; without the file, with the values to come."""
+        """Continue with the best value so far and its file; without the file, start with the next value."""
         old = self.origin / f"{self.filename}{self.FILE_EXTENSION}"
         new = Path(self.dirpath) / old.name
         if not old.exists():
@@ -79,7 +73,5 @@ class RunCheckpoint(ModelCheckpoint):
 
     @rank_zero_only
     def _copy(self, old: Path, new: Path) -> None:
-        new.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = new.with_name(f".{new.name}.unfinished")
-        shutil.copy(old, unfinished)
-        unfinished.replace(new)
+        with replacing(new) as unfinished:
+            shutil.copy(old, unfinished)

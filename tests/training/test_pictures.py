@@ -3,7 +3,7 @@ import torch
 from PIL import Image
 
 from vit.training.evaluation import Evaluation
-from vit.training.figures import draw_confusion, draw_curves, draw_mistakes
+from vit.training.pictures import draw_confusion, draw_curves, draw_mistakes
 
 
 def evaluation(num_classes: int, channels: int) -> Evaluation:

@@ -6,7 +6,7 @@ import textwrap
 import pytest
 import torch
 
-from vit.training.storage import AtomicCheckpointIO
+from vit.training.checkpoints import AtomicCheckpointIO
 
 
 def checkpoint(value: float) -> dict:
@@ -26,7 +26,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint_and_says_so(tmp_path):
     AtomicCheckpointIO().save_checkpoint(checkpoint(1.0), path)
     program = f"""
         import resource, torch
-        from vit.training.storage import AtomicCheckpointIO
+        from vit.training.checkpoints import AtomicCheckpointIO
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
         big = {{"state_dict": {{"weight": torch.zeros(100_000)}}, "hyper_parameters": {{}}}}
         AtomicCheckpointIO().save_checkpoint(big, {str(path)!r})

@@ -1,4 +1,4 @@
-"""Names written beside the points of a plot, none over another."""
+"""Names beside the points of a plot, without overlaps."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -16,12 +16,12 @@ def label_points(
     styles: Mapping[str, dict[str, Any]] | None = None,
     avoid: Iterable[Point] = (),
 ) -> None:
-    """Write each name beside its point, where it lies on no other point or name; far from it, with a line to it.
+    """Write each name where it covers no point and no other name: beside its point, or farther away with a line to it.
 
     Args:
-        axes: What the points are drawn in; limits and scales must be set.
-        points: Place of each name.
-        styles: How to write a name, such as its colour; black and 9 points where nothing else is said.
+        axes: The axes of the points; limits and scales must be set.
+        points: The points by name.
+        styles: Text style by name, such as the colour; the default is black, 9 points.
         avoid: Further places that no name may cover.
     """
     axes.figure.draw_without_rendering()
@@ -45,7 +45,7 @@ def label_points(
 
 
 def _far() -> list[tuple[str, int, int]]:
-    """Places around a point, nearer ones first."""
+    """Return offsets from a point, nearer ones first: alignment, right, up."""
     return [
         ("left" if right > 0 else "right", right, up)
         for radius in range(12, 100, 8)

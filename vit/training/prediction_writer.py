@@ -1,4 +1,4 @@
-"""Predictions as a CSV file."""
+"""A callback that writes predictions to a CSV file."""
 
 import csv
 import sys
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class PredictionWriter(Callback):
-    """Write one row per image: file, class, probability, the five best; name the files that are no images.
+    """Write one row per image (file, class, probability, the five best classes), and print the unreadable files.
 
     Args:
         path: The CSV file.
@@ -33,24 +33,18 @@ class PredictionWriter(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Collect the rows of a batch."""
+        """Add the rows of a batch."""
         _, files, unreadable = batch
         self.unreadable += unreadable
         for file, probabilities in zip(files, outputs.cpu(), strict=True):
             values, classes = probabilities.topk(min(self.TOP, len(probabilities)))
             names = [self.class_names[number] for number in classes.tolist()]
             ranked = [f"{name} {value:.4f}" for name, value in zip(names, values.tolist(), strict=True)]
-            self.rows.append(
-                {
-                    "file": file,
-                    "class": names[0],
-                    "probability": f"{values[0]:.4f}",
-                    "top5": "; ".join(ranked),
-                }
-            )
+            row = {"file": file, "class": names[0], "probability": f"{values[0]:.4f}", "top5": "; ".join(ranked)}
+            self.rows.append(row)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the file."""
+        """Write the file, and print the messages about unreadable files."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("w", newline="") as file:
             writer = csv.DictWriter(file, ["file", "class", "probability", "top5"])

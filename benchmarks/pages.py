@@ -1,0 +1,289 @@
+"""The tables of measured numbers in README.md and docs/, generated from the JSON files of results.
+
+A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``. What is not measured has no row.
+
+    python benchmarks/pages.py
+"""
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from accuracy import recipes, unseeded, values
+from records import RESULTS, commit_of, made_at, place, plus_minus
+
+from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
+from vit.markdown import markdown_table
+
+ROOT = Path(__file__).parents[1]
+TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+# What the tables show of accuracy.json, by a pattern of the recipe's name; all else is in RESULTS.md only.
+TRAININGS = {
+    "digits.*": "1,797 handwritten digits",
+    "cifar10_quick": "CIFAR-10 (JPEG copy), ten minutes",
+    "timm.*": "the same ten minutes, timm's ViT",
+    "cifar10_1h": "CIFAR-10 (JPEG copy), one hour",
+}
+WAYS = ("fp32 eager", "bf16 eager", "fp32 compiled", "bf16 compiled")
+ROWS = {"ours": "", "ours, every token": ", every token computed"}
+
+TOKENS = ("64", "256", "16384")
+
+Cells = list[dict[str, Any]]
+
+
+def read(name: str) -> dict[str, Any]:
+    """Return the contents of a file of results."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def measured(cells: Cells) -> str:
+    """Return dates and commits of cells."""
+    dates, commits = (sorted(found) for found in ({cell["machine"]["date"] for cell in cells}, map(commit_of, cells)))
+    return ", ".join([*dates, *dict.fromkeys(commits)])
+
+
+def made_by(cells: Cells) -> str:
+    """Return commands and machines of cells, as a sentence below their table."""
+    commands = dict.fromkeys(f"`{cell['command']}`" for cell in cells)
+    return f"Made by {', '.join(commands)} on {', '.join(dict.fromkeys(place(cell['machine']) for cell in cells))}."
+
+
+def span(numbers: list[float], form: str) -> str:
+    """Return the smallest and the largest number as text.
+
+    >>> span([1.2, 1.1, 1.3], ".1f"), span([2.0, 2.01], ".1f")
+    ('1.1 to 1.3', '2.0')
+    """
+    return " to ".join(dict.fromkeys(f"{number:{form}}" for number in (min(numbers), max(numbers))))
+
+
+def percent(cells: Cells, key: str) -> str:
+    """Return mean and deviation of an accuracy over seeds, or "" where it was not measured."""
+    found = values(cells, key, 100)
+    return f"{plus_minus(found, '.1f')} %" if found else ""
+
+
+def share(number: float) -> str:
+    """Return a share of 1 in percent."""
+    return f"{100 * number:.1f} %"
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time as text.
+
+    >>> milliseconds(0.0004), milliseconds(1.9821)
+    ('0.40 ms', '1,982 ms')
+    """
+    return f"{1000 * seconds:,.{0 if seconds >= 0.01 else 2}f} ms"
+
+
+def trainings() -> dict[str, Cells]:
+    """Return a cell for each seed of each training in ``TRAININGS``."""
+    groups = recipes(read("accuracy")).values()
+    return {
+        title: group
+        for pattern, title in TRAININGS.items()
+        for group in groups
+        if re.fullmatch(pattern, group[0]["recipe"])
+    }
+
+
+def speedups(cells: dict[str, Any], row: str) -> dict[str, float]:
+    """Return the speed of a row over that of the fastest other library, by precision and compilation."""
+    return {
+        " ".join(name.split()[2:4]): cell["rows"][row]["against_best_peer"][1]
+        for name, cell in cells.items()
+        if "against_best_peer" in cell["rows"].get(row, {})
+    }
+
+
+def throughputs() -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the cells of each model size and mode."""
+    groups: dict[tuple[str, str], dict[str, Any]] = {}
+    for name, cell in read("throughput").items():
+        size, mode = name.split()[:2]
+        groups.setdefault((size, mode.replace("train", "training")), {})[name] = cell
+    return groups
+
+
+def results() -> str:
+    """Return the table of README.md: each number, and what it is compared with."""
+    rows = []
+    for title, cells in trainings().items():
+        accuracy = f"{percent(cells, 'test_accuracy')}, {len(cells)} seed{'s' * (len(cells) > 1)}"
+        rows.append({"measured": f"test accuracy: {title}", "result": accuracy, "compared with": "", "cells": cells})
+    for mode in ("training", "inference"):
+        group = throughputs()["192x6-p4-32", mode]
+        for row, note in ROWS.items():
+            if found := speedups(group, row):
+                what, result = f"speed of {mode}{note}", f"{span([*found.values()], '.2f')} times"
+                rows.append({"measured": what, "result": result, "cells": [*group.values()]})
+                rows[-1]["compared with"] = "the fastest of timm, torchvision, vit-pytorch and transformers"
+    for name, cell in read("pipeline").items():
+        what, result = name.rsplit(" ", 1)[0], f"{cell['rows']['ours']['against_best_peer'][1]:.0f} times"
+        rows.append({"measured": f"speed of augmentation: {what}", "result": result, "cells": [cell]})
+        rows[-1]["compared with"] = "torchvision's fastest pipeline, two workers"
+    for cell in read("overhead").values():
+        result = f"{cell['rows']['Lightning']['against_best_peer'][1]:.2f} times"
+        rows.append({"measured": "speed of training through Lightning", "result": result, "cells": [cell]})
+        rows[-1]["compared with"] = "a bare loop on one fixed batch"
+    columns = ("measured", "result", "compared with")
+    return markdown_table([{name: row[name] for name in columns} | {"date": measured(row["cells"])} for row in rows])
+
+
+def accuracy() -> str:
+    """Return the trainings, with their computation and commands."""
+    rows = [
+        {
+            "training": title,
+            "test accuracy": percent(cells, "test_accuracy"),
+            "with the mirror image": percent(cells, "test_accuracy_views"),
+            "seeds": ", ".join(str(cell["seed"]) for cell in cells),
+            "parameters": f"{cells[0]['parameters']:,}",
+            "seconds": span(values(cells, "seconds"), ",.0f"),
+            "epochs": span(values(cells, "epochs"), ".0f"),
+            "petaFLOP": span(values(cells, "petaflop"), ".2g"),
+            "date": measured(cells),
+        }
+        for title, cells in trainings().items()
+    ]
+    found = [cells[0] for cells in trainings().values()]
+    return f"{markdown_table(rows)}\n\n{made_by([cell | {'command': unseeded(cell['command'])} for cell in found])}"
+
+
+def speed() -> str:
+    """Return the speed of all model sizes over that of the fastest other library."""
+    rows = []
+    for (size, mode), group in throughputs().items():
+        for row, note in ROWS.items():
+            if found := speedups(group, row):
+                computed = next(cell["rows"][row]["computed"] for cell in group.values() if row in cell["rows"])
+                cells = {"model": size, "mode": f"{mode}{note}", "products computed": share(computed)}
+                cells |= {way: f"{found[way]:.2f}" if way in found else "" for way in WAYS}
+                rows.append(cells | {"date": measured([*group.values()])})
+    return f"{markdown_table(rows)}\n\n{made_by([*read('throughput').values()])}"
+
+
+def loading() -> str:
+    """Return the speed of the data path, and of training through Lightning."""
+    rows, cells = [], read("pipeline") | read("overhead")
+    for name, cell in cells.items():
+        ours, *others = cell["rows"]
+        rates = {who: row["images_per_second"][1] for who, row in cell["rows"].items()}
+        best = max(others, key=rates.get)
+        rows.append(
+            {
+                "measured": f"{name.rsplit(' ', 1)[0]}: {ours}",
+                "images per second": f"{rates[ours]:,.0f}",
+                "compared with": best,
+                "its images per second": f"{rates[best]:,.0f}",
+                "times as fast": f"{cell['rows'][ours]['against_best_peer'][1]:.2f}",
+                "date": measured([cell]),
+            }
+        )
+    return f"{markdown_table(rows)}\n\n{made_by([*cells.values()])}"
+
+
+def ablation() -> str:
+    """Return the validation accuracy of the ten-minute recipe with one part changed, less that of the recipe."""
+    cells = [cell for cell in read("ablation").values() if "note" not in cell]
+    whole = {cell["seed"]: cell["val_accuracy"] for cell in cells if not cell["changed"]}
+    points: dict[str, list[float]] = {}
+    for cell in cells:
+        if cell["changed"]:
+            difference = 100 * (cell["val_accuracy"] - whole[cell["seed"]])
+            points.setdefault(f"{cell['part']} | `{' '.join(cell['changed'])}`", []).append(difference)
+    rows = [
+        {
+            "change": part.split(" | ")[0],
+            "options": part.split(" | ")[1],
+            "points of validation accuracy": plus_minus(found, "+.1f"),
+            "seeds": str(len(found)),
+        }
+        for part, found in sorted(points.items(), key=lambda item: sum(item[1]) / len(item[1]))
+    ]
+    return f"{markdown_table(rows)}\n\n{measured(cells)}."
+
+
+def mechanisms() -> str:
+    """Return accuracy, time and memory of all attention mechanisms."""
+    digits, images = read("attention"), read("attention_images")
+    rows = []
+    for name, trained in digits["training"].items():
+        costs = {tokens: cost[name] for tokens, cost in digits["cost"].items()}
+        seconds = {tokens: cost["seconds"]["forward and backward"] for tokens, cost in costs.items()}
+        rows.append(
+            {
+                "mechanism": f"`{name}`",
+                "digits": share(trained["test_accuracy"]),
+                "CIFAR-10": share(images["training"][name]["test_accuracy"]),
+                **{f"{int(tokens):,} tokens": milliseconds(seconds[tokens]) for tokens in TOKENS},
+                "memory at 16,384": f"{costs['16384']['bytes']['forward and backward'] / 1e6:,.0f} MB",
+            }
+        )
+    steps = f"{digits['steps']:,} steps on the digits and {images['steps']:,} on CIFAR-10 (JPEG copy)"
+    made = f"{made_at(digits['made'])} {made_at(images['made'])}"
+    return f"{markdown_table(rows)}\n\nAccuracy on test images after {steps}, one run each. {made}"
+
+
+def maps() -> str:
+    """Return the scores of all kinds of map, the controls last."""
+    scores = read("explanations")
+    hits = {name: {row["method"]: row["hits"][0] for row in scores[name]} for name in ("planted", "mosaics")}
+    order = sorted(scores["photographs"], key=lambda row: (row["method"] in CONTROLS, -row["drop"][0]))
+    rows = [
+        {
+            "method": f"`{row['method']}`" + " (control)" * (row["method"] in CONTROLS),
+            "depends on the class": "no" if row["method"] in CLASS_AGNOSTIC else "yes",
+            "tokens dropped": interval(row["drop"]),
+            "patches painted": interval(row["fill"]),
+            "SaCo": f"{row['SaCo'][0]:.3f}",
+            "planted digit hit": share(hits["planted"][row["method"]]),
+            "mosaic quarter hit": share(hits["mosaics"][row["method"]]),
+            "ms per image": f"{row['ms']:.2g}",
+        }
+        for row in order
+    ]
+    sizes = "{} photographs, {} planted digits, {} mosaics".format(*scores["images"])
+    return f"{markdown_table(rows)}\n\n{sizes}; ± is half of the 95 % interval. {made_at(scores['made'])}"
+
+
+def interval(numbers: tuple[float, float, float]) -> str:
+    """Return a mean and half of its interval (mean, low, high) as text."""
+    mean, low, high = numbers
+    return f"{mean:.3f} ± {(high - low) / 2:.3f}"
+
+
+def uniform() -> str:
+    """Return the share of predictions that change where the attention of a layer is made uniform."""
+    rows = [row for row in read("explanations")["uniform"] if row["heads"] == "all" and row["layers"].isdecimal()]
+    changed = {f"layer {row['layers']}": share(row["flips"]) for row in rows}
+    return markdown_table([{"uniform attention in": "predictions changed"} | changed])
+
+
+TABLES = {table.__name__: table for table in (results, accuracy, speed, loading, ablation, mechanisms, maps, uniform)}
+
+
+def filled(page: str) -> str:
+    """Return a page with its tables made anew.
+
+    Raises:
+        ValueError: If a page asks for a table that does not exist.
+    """
+    if unknown := {name for _, name in TABLE.findall(page)} - TABLES.keys():
+        raise ValueError(f"no table {unknown.pop()!r}: choose one of {', '.join(TABLES)}")
+    return TABLE.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n", page)
+
+
+def main() -> None:
+    """Write the tables into the pages."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        path.write_text(filled(path.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""The tables in README.md and docs/, generated from the files of results."""
+
+import json
+
+import pages
+import pytest
+
+PAGES = [pages.ROOT / "README.md", *sorted((pages.ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_the_tables_of_a_page_are_those_of_the_results(path):
+    assert path.read_text() == pages.filled(path.read_text()), "run python benchmarks/pages.py"
+
+
+def test_every_table_is_on_a_page():
+    text = "".join(path.read_text() for path in PAGES)
+    assert {name for _, name in pages.TABLE.findall(text)} == pages.TABLES.keys()
+
+
+def test_a_table_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="no table 'speeds': choose one of results, accuracy"):
+        pages.filled("<!-- table: speeds -->\n<!-- end -->")
+
+
+@pytest.fixture
+def change(tmp_path, monkeypatch):
+    """Change the cells of a file of results, in a copy of them all."""
+    for path in pages.RESULTS.glob("*.json"):
+        (tmp_path / path.name).write_text(path.read_text())
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+
+    def change(name, edit):
+        path = tmp_path / f"{name}.json"
+        cells = json.loads(path.read_text())
+        edit(cells)
+        path.write_text(json.dumps(cells))
+
+    return change
+
+
+def test_a_training_has_a_row_once_it_is_measured_with_its_seeds_and_commit(change):
+    def measure_digits(cells):
+        template = cells["cifar10_1h, cpu, seed 0"]
+        for seed, accuracy in ((6, 0.97), (7, 0.99)):
+            facts = {"recipe": "digits", "seed": seed, "test_accuracy": accuracy, "test_accuracy_views": None}
+            cells[f"digits, cpu, seed {seed}"] = template | facts | {"commit": "abc1234"}
+
+    change("accuracy", lambda cells: [cells.pop(name) for name in [*cells] if name.startswith("digits")])
+    assert "digits" not in pages.results()
+    change("accuracy", measure_digits)
+    (row,) = [line for line in pages.results().splitlines() if "digits" in line]
+    assert "98.0 ± 1.4 %, 2 seeds" in row
+    assert "commit abc1234" in row
+    (row,) = [line for line in pages.accuracy().splitlines() if "digits" in line]
+    assert "6, 7" in row
+
+
+def test_results_of_no_known_commit_say_so(change):
+    change("overhead", lambda cells: [cell.pop("commit", None) for cell in cells.values()])
+    (row,) = [line for line in pages.results().splitlines() if "Lightning" in line]
+    assert "commit not recorded" in row
+
+
+def test_our_speed_without_the_shortcut_has_a_row_of_its_own(change):
+    def measure_every_token(cells):
+        for name, cell in cells.items():
+            speed = 1.01 if "fp32" in name else 1.02
+            row = {"images_per_second": [9.0] * 3, "against_best_peer": [1.0, speed, 1.1], "computed": 1.0}
+            cell["rows"]["ours, every token"] = row
+
+    change("throughput", measure_every_token)
+    (row,) = [line for line in pages.results().splitlines() if "training, every token computed" in line]
+    assert "1.01 to 1.02 times" in row
+    (row,) = [line for line in pages.speed().splitlines() if "192x6-p4-32 " in line and "training, every" in line]
+    assert [cell.strip() for cell in row.split("|")[3:8]] == ["100.0 %", "1.01", "1.02", "1.01", "1.02"]

@@ -1,0 +1,177 @@
+"""README.md, CONTRIBUTING.md and docs/: code runs, commands parse, files exist, and sentences follow from results."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+import train
+import vit
+from vit.attention import MECHANISMS
+from vit.explain.maps import CONTROLS
+from vit.training import ViTCLI
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXT = {path: path.read_text() for path in PAGES}
+SHAPE = re.compile(r"^(\w+) = .*  # (?:(\d+) of )?(\([\d, +]+\))$", re.MULTILINE)
+OPTIONS = re.compile(r"`((?:--(?:model|data|trainer)\.\S+ [^\s`]+ ?)+)`")
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+
+
+def blocks(page, kind):
+    return [block for found, block in re.findall(r"```(\w*)\n(.*?)```", TEXT[page], re.DOTALL) if found == kind]
+
+
+def commands(page, start):
+    """Command lines of a page that start with some words, without comments, as lists of arguments."""
+    lines = "\n".join(blocks(page, "")).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True) for line in lines if line.startswith(f"{start} ")]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [path for path in PAGES if path.name != "CONTRIBUTING.md" and blocks(path, "python")],
+    ids=lambda path: path.name,
+)
+def test_python_runs_from_top_to_bottom_and_gives_the_shapes_in_its_comments(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for code in blocks(page, "python"):
+        exec(code, names)
+        for name, count, shape in SHAPE.findall(code):
+            tensors = names[name] if count else [names[name]]
+            assert [tuple(tensor.shape) for tensor in tensors] == [eval(shape)] * int(count or 1), name
+
+
+def test_the_mechanism_of_the_contributing_guide_works_in_a_model_and_refuses_what_it_does_not_take(monkeypatch):
+    monkeypatch.setattr(vit.attention.multihead, "MECHANISMS", table := dict(MECHANISMS))
+    monkeypatch.setattr(vit.attention, "MECHANISMS", table)
+    (code,) = blocks(ROOT / "CONTRIBUTING.md", "python")
+    names: dict = {}
+    exec(code, names)
+    assert names["logits"].shape == (2, 10)
+    block = names["model"].blocks[0]
+    assert block.attn.mechanism.b.tolist() == [[[-0.5]]] * 12
+    names["logits"].square().sum().backward()
+    assert block.attn.mechanism.b.grad.abs().sum() > 0
+    assert block.attn.weights(torch.randn(2, 5, 192)).shape == (2, 12, 5, 5)
+    with pytest.raises(ValueError, match="attention 'sigmoid' cannot be causal"):
+        vit.attention.MultiHeadAttention(192, 12, mechanism="sigmoid", causal=True)
+    with pytest.raises(ValueError, match="attention 'sigmoid' has no argument 'shift': it takes offset"):
+        vit.VisionTransformer(attention="sigmoid", attention_kwargs={"shift": 1.0})
+
+
+@pytest.fixture(scope="module")
+def parse():
+    """Parse the arguments of train.py, without building or running anything."""
+    found = []
+
+    def keep(cli, parser, args):
+        found.append(parser)
+        raise SystemExit
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ViTCLI, "parse_arguments", keep)
+        with pytest.raises(SystemExit):
+            train.main([])
+    return found[0].parse_args
+
+
+@each_page
+def test_its_commands_for_training_are_taken(page, parse, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for command in commands(page, "python train.py"):
+        if "--ckpt_path" in command:  # which gives what a config and --data give otherwise
+            command[3:3] = ["--config", "configs/digits.yaml"] if command[2] == "fit" else ["--data", "ImageFolder"]
+            command += ["--data.root", "folder"] if command[2] in ("test", "validate") else []
+        if "--help" not in command:
+            parse(command[2:])
+    if options := " ".join(OPTIONS.findall(TEXT[page])):
+        parse(["fit", "--data", "ImageFolder", "--data.root", "folder", *options.split()])
+
+
+@each_page
+def test_its_other_commands_name_scripts_options_and_targets_that_exist(page):
+    makefile = (ROOT / "Makefile").read_text()
+    for _, target, *variables in commands(page, "make"):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+        assert all(f"$({variable.split('=')[0]})" in makefile for variable in variables)
+    scripts = [command[1:] for command in commands(page, "python") if command[1].startswith("benchmarks/")]
+    scripts += [["vit/explain/__main__.py", *command[3:]] for command in commands(page, "python -m vit.explain")]
+    for script, *arguments in scripts:
+        code = (ROOT / script).read_text() + (ROOT / "benchmarks/records.py").read_text()
+        assert all(f'"{word}"' in code for word in arguments if word.startswith("--") and word != "--help")
+
+
+@each_page
+def test_the_files_and_headings_it_links_to_exist(page):
+    for file, heading in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", TEXT[page]):
+        target = page.parent / file if file else page
+        assert target.exists(), file
+        headings = re.findall(r"^#+ (.*)", target.read_text(), re.MULTILINE) if heading else []
+        assert not heading or heading in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in headings]
+    for name in re.findall(r"\b(?:configs|benchmarks|notebooks|tests|vit)/[\w/]+\.\w+", TEXT[page]):
+        assert (ROOT / name).exists(), name
+
+
+def test_the_tree_of_the_readme_is_that_of_the_package():
+    (tree,) = [block for block in blocks(ROOT / "README.md", "") if block.startswith("train.py ")]
+    found = re.findall(r"^( *)(\S+(?:, \S+)*)  ", tree, re.MULTILINE)
+    top = [name for indent, names in found if not indent for name in names.split(", ")]
+    package = [name for indent, names in found if indent for name in names.split(", ")]
+    assert all((ROOT / name).exists() for name in top)
+    files = {f"{path.name}/" if path.is_dir() else path.name for path in (ROOT / "vit").glob("[!_]*")}
+    assert set(package) == files - {"version.py"}
+
+
+def test_the_readme_is_one_page():
+    assert len(TEXT[ROOT / "README.md"].split()) <= 1100
+
+
+def results(name):
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+def test_the_advice_on_mechanisms_follows_from_the_measurements():
+    cost = {int(tokens): of for tokens, of in results("attention")["cost"].items()}
+    seconds = {n: {name: c["seconds"]["forward and backward"] for name, c in of.items()} for n, of in cost.items()}
+    for tokens in (64, 256):
+        assert min(seconds[tokens], key=lambda name: (name == "simplified", seconds[tokens][name])) == "softmax"
+    assert max(seconds[16384]["window"], seconds[16384]["linformer"]) < seconds[16384]["softmax"] / 30
+    memory = {name: c["bytes"]["forward and backward"] for name, c in cost[16384].items()}
+    assert min(memory, key=memory.get) == "softmax"
+
+
+def test_the_advice_on_maps_follows_from_the_measurements():
+    found = results("explanations")
+    recommended = ("token_drop", "occlusion", "relevance", "gradient_rollout")
+    photographs = {row["method"]: row for row in found["photographs"]}
+    for measure in ("drop", "fill", "SaCo"):
+        best_control = max(photographs[control][measure][0] for control in CONTROLS)
+        assert min(photographs[method][measure][0] for method in recommended) > best_control
+    assert photographs["rollout"]["drop"][0] < photographs["center"]["drop"][0]
+    planted = {row["method"]: row["hits"][0] for row in found["planted"]}
+    assert min(planted[method] for method in (*recommended, "rollout")) > 0.5 > max(planted[name] for name in CONTROLS)
+    assert max(row["hits"][0] for row in found["mosaics"]) < 0.5
+    assert min(row["flips"] for row in found["uniform"] if row["heads"] == "all") >= 0.1
+
+
+def test_the_sentences_on_the_recipe_follow_from_the_measurements():
+    cells = [cell for cell in results("ablation").values() if "note" not in cell]
+    accuracy = {cell["part"]: cell["val_accuracy"] for cell in cells if cell["seed"] == 0}
+    assert min(accuracy, key=accuracy.get) == "AdamW instead of Muon"
+    assert accuracy["no crop"] > accuracy["the recipe"]
+    assert {cell["budget"] for cell in cells} == {1400}
+    whole = [cell["steps"] for cell in results("accuracy").values() if cell["recipe"] == "cifar10_quick"]
+    assert 0.25 < 1400 / (sum(whole) / len(whole)) < 0.4
+
+
+def test_most_of_the_lead_in_speed_is_what_the_last_block_leaves_out():
+    for cell in results("throughput").values():
+        ours = cell["rows"]["ours"]
+        assert 1 / ours["computed"] - 1 > (ours["against_best_peer"][1] - 1) / 2

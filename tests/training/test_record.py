@@ -1,0 +1,105 @@
+"""The record of a run: what a checkpoint brings back, and what results.json gets."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lightning.pytorch.trainer.states import TrainerFn
+
+from vit.training.evaluation import Evaluation
+from vit.training.record import RunRecord
+
+# The state in the checkpoints of earlier versions, under this key.
+KEY = "RunRecord"
+STATE = {
+    "measured": {"seconds": 7.0, "training_seconds": 5.0, "images": 100, "flop": 10**15, "val_accuracy": 0.5},
+    "history": {
+        "train": [{"epoch": 2.0, "step": 10, "loss": 1.0, "lr": 0.1}],
+        "val": [{"epoch": 2.0, "step": 10, "loss": 1.5, "accuracy": 0.5}],
+    },
+}
+FIELDS = [
+    *("test_accuracy", "test_accuracy_views", "test_views", "val_accuracy", "seed", "epochs", "steps", "seconds"),
+    *("petaflop", "images_per_second", "parameters", "device", "devices", "precision", "torch"),
+]
+
+
+@pytest.fixture
+def record(tmp_path) -> RunRecord:
+    return RunRecord(tmp_path / "run", {"seed": 3}, "", {})
+
+
+@pytest.fixture
+def trainer() -> SimpleNamespace:
+    train_set = SimpleNamespace(labels=torch.zeros(50))
+    datamodule = SimpleNamespace(sets={"train": train_set})
+    state = SimpleNamespace(fn=TrainerFn.FITTING)
+    counts = {"global_step": 10, "world_size": 1, "fast_dev_run": False, "precision": "32-true"}
+    return SimpleNamespace(datamodule=datamodule, state=state, **counts)
+
+
+@pytest.fixture
+def module() -> SimpleNamespace:
+    evaluation = Evaluation(2, torch.device("cpu"))
+    evaluation.update(torch.tensor([[9.0, 0]]), torch.tensor([0]), torch.zeros(1, 1, 2, 2))
+    hparams = SimpleNamespace(test_views="none")
+    vit = torch.nn.Linear(2, 3)
+    return SimpleNamespace(vit=vit, device=torch.device("cpu"), evaluation=evaluation, hparams=hparams)
+
+
+def results(record: RunRecord) -> dict:
+    return json.loads((record.folder / "results.json").read_text())
+
+
+def test_the_state_of_a_checkpoint_is_continued(record):
+    assert record.state_key == KEY
+    record.load_state_dict(STATE)
+    assert record.state_dict() == STATE
+    assert record.measurements.images_per_second == 20
+    assert record.measurements.last_step("val") == 10
+
+
+def test_a_training_writes_all_fields_in_their_order(record, trainer, module):
+    record.load_state_dict(STATE)
+    record.measurements.start_clocks()
+    record.on_train_end(trainer, module)
+    written = results(record)
+    assert list(written) == FIELDS
+    assert (written["epochs"], written["steps"], written["seconds"], written["petaflop"]) == (2.0, 10, 7.0, 1.0)
+    assert (written["val_accuracy"], written["parameters"], written["seed"]) == (0.5, 9, 3)
+
+
+def test_a_stopped_training_writes_the_exception_until_it_is_resumed(record, trainer, module, capsys):
+    record.load_state_dict(STATE)
+    record.measurements.start_clocks()
+    record.on_exception(trainer, module, KeyboardInterrupt())
+    assert list(results(record)) == [*FIELDS, "stopped"]
+    assert results(record)["stopped"] == "KeyboardInterrupt"
+    assert capsys.readouterr().out == "stopped before the first checkpoint: start again\n"
+    record.on_train_end(trainer, module)
+    assert list(results(record)) == FIELDS
+
+
+def test_a_training_that_stops_before_its_first_step_writes_nothing(record, trainer, module, capsys):
+    record.on_exception(trainer, module, KeyboardInterrupt())
+    assert not record.folder.exists()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_later_test_changes_the_accuracies_alone(record, trainer, module, tmp_path):
+    record.load_state_dict(STATE)
+    record.on_train_end(trainer, module)
+    before = results(record)
+    later = RunRecord(record.folder, {"seed": 4}, "", {})
+    trainer.state.fn, trainer.precision = TrainerFn.TESTING, "64-true"
+    later.on_test_end(trainer, module)
+    assert results(record) == before | {"test_accuracy": 1.0}
+
+
+def test_a_test_without_a_training_writes_its_facts_and_its_machine(record, trainer, module):
+    trainer.state.fn = TrainerFn.TESTING
+    record.on_test_end(trainer, module)
+    written = results(record)
+    assert (written["test_accuracy"], written["seed"], written["precision"]) == (1.0, 3, "32-true")
+    assert "epochs" not in written
