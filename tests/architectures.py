@@ -11,6 +11,17 @@ from torch import Tensor, nn
 import vit
 from vit.capture import Attentions, capture_attention
 
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+IMAGES = torch.randn(3, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+TARGET, VERSUS = torch.tensor([1, 4, 2]), torch.tensor([6, 0, 5])
+ROWS = torch.arange(3)
+# Attention of two layers, two heads, three tokens. No matrix is symmetric, and the two layers do not commute.
+TWO_HEADS = torch.tensor(
+    [
+        [[[1, 0, 0], [0.5, 0.5, 0], [0, 0.25, 0.75]], [[0, 1, 0], [0, 0.5, 0.5], [0.5, 0.25, 0.25]]],
+        [[[0, 0, 1], [1, 0, 0], [0, 1, 0]], [[0.5, 0, 0.5], [0, 1, 0], [0, 0, 1]]],
+    ]
+)
 OURS = {"image_size": (6, 10), "patch_size": 2, "embed_dim": 12, "depth": 3, "num_heads": 3, "num_classes": 7}
 MECHANISMS = {
     "softmax": {},
@@ -280,19 +291,3 @@ def model_of() -> Callable[[str], nn.Module]:
 def random_vit() -> Callable[..., nn.Module]:
     """``random_vit(pool="mean")``: a new model of ours in float64 with random parameters."""
     return lambda **kwargs: randomised(ours(**kwargs)())
-
-
-@pytest.fixture(scope="module")
-def sure_vit() -> nn.Module:
-    """An untrained model of ours with large logits, so that patches matter."""
-    torch.manual_seed(0)
-    model = vit.VisionTransformer((6, 10), 2, embed_dim=12, depth=2, num_heads=3, num_classes=7).eval()
-    with torch.no_grad():
-        model.head.weight.mul_(30)
-    return model
-
-
-@pytest.fixture(scope="module")
-def noise() -> Tensor:
-    """Twelve images for it."""
-    return torch.randn(12, 3, 6, 10, generator=torch.Generator().manual_seed(1))

@@ -17,7 +17,7 @@ for_each = pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem
 
 
 def header_of(config):
-    return "\n".join(line for line in config.read_text().splitlines() if line.startswith("#"))
+    return "\n".join(re.findall("^#.*", config.read_text(), re.MULTILINE))
 
 
 def results(name):

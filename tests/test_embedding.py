@@ -36,14 +36,6 @@ def test_embedding_equals_the_strided_convolution_with_the_same_weights(image_si
     assert_close(torch.autograd.grad(tokens, inputs, direction), gradients, **EXACT)
 
 
-def test_the_weight_has_the_layout_of_a_convolution():
-    embed = PatchEmbed((6, 35), (2, 5), in_channels=3, embed_dim=11)
-    assert {name: tuple(value.shape) for name, value in embed.state_dict().items()} == {
-        "proj.weight": (11, 3, 2, 5),
-        "proj.bias": (11,),
-    }
-
-
 def test_token_i_is_the_patch_at_row_i_div_columns_and_column_i_mod_columns():
     embed = PatchEmbed((6, 35), (2, 5), in_channels=1, embed_dim=1)
     torch.nn.init.constant_(embed.proj.weight, 1 / 10)  # the mean of the 10 pixels
@@ -82,7 +74,7 @@ def test_images_of_another_shape_are_refused_with_both_shapes_and_a_remedy(shape
     assert "add the batch axis with images[None]" in str(refusal.value)
 
 
-GRIDS = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("old_grid", "new_grid"),
     [
         ((3, 5), (7, 11)),  # larger
@@ -92,9 +84,6 @@ GRIDS = pytest.mark.parametrize(
         ((6, 6), (4, 9)),
     ],
 )
-
-
-@GRIDS
 @pytest.mark.parametrize("prefix", [0, 5])
 def test_resized_positions_equal_those_of_timm(old_grid, new_grid, prefix):
     positions = torch.randn(1, prefix + old_grid[0] * old_grid[1], 13)
@@ -113,14 +102,6 @@ def test_nearest_interpolation_repeats_positions():
     positions = torch.randn(1, 2 + 6, 13)
     repeated = positions[:, 2:].reshape(2, 3, 13).repeat_interleave(2, 0).repeat_interleave(3, 1).reshape(1, 36, 13)
     assert_close(resize_positions(positions, (2, 3), (4, 9), "nearest")[:, 2:], repeated, rtol=0, atol=0)
-
-
-@GRIDS
-def test_resizing_keeps_the_positions_of_prefix_tokens(old_grid, new_grid):
-    positions = torch.randn(1, 5 + old_grid[0] * old_grid[1], 13)
-    resized = resize_positions(positions, old_grid, new_grid)
-    assert resized.shape == (1, 5 + new_grid[0] * new_grid[1], 13)
-    assert_close(resized[:, :5], positions[:, :5], rtol=0, atol=0)
 
 
 def test_positions_of_the_same_grid_are_returned_unchanged():

@@ -33,10 +33,6 @@ def texts(cell: nbformat.NotebookNode) -> list[str]:
     return found
 
 
-def test_there_are_notebooks():
-    assert NOTEBOOKS
-
-
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder of notebooks beside ``train.py`` and the configuration of a shorter training."""
@@ -54,8 +50,7 @@ def folder(tmp_path, monkeypatch):
 
 @each_notebook
 def test_it_runs_from_top_to_bottom_and_draws_as_many_pictures_as_stored(path, folder):
-    stored = nbformat.read(path, as_version=4)
-    fresh = nbformat.read(path, as_version=4)
+    stored, fresh = (nbformat.read(path, as_version=4) for _ in range(2))
     for cell in code_cells(fresh):
         cell.outputs = []
         cell.source = cell.source.replace("[:100]", "[:10]")  # images to score maps with
@@ -92,11 +87,7 @@ def test_each_numbered_section_shows_a_picture(path):
 
 
 @each_notebook
-def test_its_stored_outputs_contain_no_absolute_path(path):
+def test_it_contains_no_absolute_path_and_is_small_enough_for_a_code_host_to_show(path):
     printed = [text for cell in code_cells(nbformat.read(path, as_version=4)) for text in texts(cell)]
     assert not [text for text in printed if ABSOLUTE_PATH.search(text)]
-
-
-@each_notebook
-def test_it_is_small_enough_for_a_code_host_to_show(path):
     assert path.stat().st_size < 1_500_000

@@ -14,13 +14,7 @@ from vit.hooks import is_hooked
 
 
 class Mlp(nn.Module):
-    """Two linear layers with a GELU between, applied to each token.
-
-    Args:
-        embed_dim: Channels of a token.
-        hidden_dim: Channels between the two layers.
-        dropout: Probability of zeroing a channel after each layer, in [0, 1).
-    """
+    """Two linear layers with a GELU between and dropout after each, applied to each token."""
 
     def __init__(self, embed_dim: int, hidden_dim: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -38,9 +32,6 @@ class DropPath(nn.Module):
     """Stochastic depth: each training image skips a residual branch at random (Huang et al. 2016).
 
     Kept branches are scaled by ``1 / (1 - probability)``, which preserves their expected value.
-
-    Args:
-        probability: Probability that an image skips the branch, in [0, 1).
     """
 
     def __init__(self, probability: float) -> None:
@@ -67,9 +58,7 @@ class DropPath(nn.Module):
 class LayerScale(nn.Module):
     """A learned factor per channel at the end of a residual branch (Touvron et al. 2021, CaiT, eq. 3).
 
-    Args:
-        embed_dim: Channels of a token.
-        init: Initial value of every factor; a small one, such as 1e-4, makes each block start near the identity.
+    A small ``init``, such as 1e-4, makes each block start near the identity.
     """
 
     def __init__(self, embed_dim: int, init: float) -> None:
@@ -85,21 +74,8 @@ class EncoderBlock(nn.Module):
     """One pre-norm transformer layer (Dosovitskiy et al. 2021, eq. 2 and 3).
 
     ``x = x + attn(norm1(x))``, then ``x = x + mlp(norm2(x))``; each branch may end in LayerScale and
-    stochastic depth.
-
-    Args:
-        embed_dim: Channels of a token.
-        num_heads: Attention heads; must divide ``embed_dim``.
-        mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
-        qkv_bias: Whether the projections to queries, keys and values add a bias.
-        qk_norm: Whether queries and keys are layer-normalised per head.
-        attention: Name of the attention mechanism, a key of ``vit.attention.MECHANISMS``.
-        attention_kwargs: Arguments of the mechanism.
-        block_index: Number of the block, from 0; some mechanisms differ between odd and even blocks.
-        grid_size: Rows and columns of patches for ``image_size``; some mechanisms learn weights of that shape.
-        dropout: Probability of zeroing a channel of a branch's output, in [0, 1).
-        drop_path: Probability that an image skips a branch, in [0, 1).
-        layer_scale: Initial factor of LayerScale; None means no LayerScale.
+    stochastic depth. The arguments are those of ``VisionTransformer``, and two of ``MultiHeadAttention``:
+    ``block_index`` and ``grid_size``. Here ``drop_path`` is the probability of this block.
     """
 
     def __init__(
@@ -137,16 +113,13 @@ class EncoderBlock(nn.Module):
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(embed_dim, layer_scale)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, tokens: Tensor, grid: tuple[int, int] | None = None, class_token_only: bool = False) -> Tensor:
+    def forward(self, tokens: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         """Mix the tokens, then transform each: (B, N, D) -> (B, N, D).
 
         Args:
             tokens: Prefix tokens, if any, and patches.
             grid: Rows and columns of the patches that end the sequence; some mechanisms need it.
-            class_token_only: Whether to return ``forward_class_token(tokens)``.
         """
-        if class_token_only:  # called through ``forward``, which is what compile() compiles
-            return self.forward_class_token(tokens)
         tokens = tokens + self.drop_path(self.ls1(self.drop(self.attn(self.norm1(tokens), grid=grid))))
         return tokens + self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))
 

@@ -30,11 +30,7 @@ def to_pair(size: Size) -> tuple[int, int]:
 class PatchEmbed(nn.Module):
     """Cut images into patches and map each linearly to a token (Dosovitskiy et al. 2021, eq. 1).
 
-    Args:
-        image_size: Rows and columns of the images in pixels, or one number for both; a multiple of ``patch_size``.
-        patch_size: Rows and columns of a patch in pixels, or one number for both.
-        in_channels: Channels of an image: 3 for colour, 1 for grey.
-        embed_dim: Channels of a token.
+    The arguments are those of ``VisionTransformer``.
 
     Raises:
         ValueError: If ``image_size`` is not a multiple of ``patch_size``.
@@ -85,11 +81,7 @@ class PatchEmbed(nn.Module):
 
 
 class PatchDrop(nn.Module):
-    """Drops random patches of each training image (Liu et al. 2023): half the tokens, half the time.
-
-    Args:
-        rate: Share of the patches to drop, in [0, 1).
-    """
+    """Drops a share of the patches of training images at random (Liu et al. 2023): half the tokens, half the time."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

@@ -4,7 +4,7 @@ Letters in the einops patterns: b batch, n patches, h w rows and columns of the 
 d channels of a token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -194,7 +194,7 @@ class VisionTransformer(nn.Module):
         tokens, grid = self._embed(images)
         for block in self.blocks[:-1]:
             tokens = self._run(block, tokens, grid)
-        return self.forward_head(self.norm(self._run(self.blocks[-1], tokens, grid, class_token_only=True)))
+        return self.forward_head(self.norm(self._run(self.blocks[-1].forward_class_token, tokens)))
 
     def _class_token_suffices(self) -> bool:
         """Return whether neither the head nor a hook nor a replaced method reads another token of the last block."""
@@ -244,10 +244,10 @@ class VisionTransformer(nn.Module):
             tokens = pack([*prefix, patches], "b * d")[0] + positions
         return self.patch_drop(self.pos_drop(tokens), self.num_prefix_tokens), grid
 
-    def _run(self, block: nn.Module, tokens: Tensor, grid: tuple[int, int], **options: bool) -> Tensor:
+    def _run(self, block: Callable[..., Tensor], *inputs: Any) -> Tensor:
         if self.grad_checkpointing and self.training:
-            return checkpoint(block, tokens, grid, use_reentrant=False, **options)
-        return block(tokens, grid, **options)
+            return checkpoint(block, *inputs, use_reentrant=False)
+        return block(*inputs)
 
     def forward_intermediates(
         self,

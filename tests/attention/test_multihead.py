@@ -6,17 +6,10 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.architectures import EXACT, randomised
 from vit.attention import MECHANISMS, KeyValueCache, Mechanism, MultiHeadAttention, scaled_dot_product_attention
 
 B, N, H, D = 2, 5, 3, 7  # D channels in each of H heads
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
-
-
-def randomised(module):
-    """The module in float64, every parameter drawn anew, so that none is zero or one."""
-    for parameter in module.double().parameters():
-        nn.init.normal_(parameter)
-    return module
 
 
 @pytest.mark.parametrize("qkv_bias", [True, False])
@@ -38,11 +31,8 @@ def test_equals_the_module_of_torch_with_the_same_weights(qkv_bias):
 
 
 def test_qkv_bias_is_a_choice_and_the_output_always_has_a_bias():
-    assert {name for name, _ in MultiHeadAttention(H * D, H, qkv_bias=False).named_parameters()} == {
-        "qkv.weight",
-        "proj.weight",
-        "proj.bias",
-    }
+    names = {name for name, _ in MultiHeadAttention(H * D, H, qkv_bias=False).named_parameters()}
+    assert names == {"qkv.weight", "proj.weight", "proj.bias"}
 
 
 def test_the_output_is_the_projection_of_each_heads_weighted_values():
@@ -272,6 +262,8 @@ def test_a_cache_is_for_causal_self_attention():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
+        ({"embed_dim": 190, "num_heads": 12}, r"embed_dim \(190\) .* num_heads \(12\): take embed_dim 180, or another"),
+        ({"embed_dim": 5, "num_heads": 7}, r"embed_dim \(5\) must be divisible by num_heads \(7\): take embed_dim 7"),
         ({"key_dim": 20}, r"key_dim \(20\) must be divisible by num_heads \(3\): take key_dim 18"),
         ({"value_dim": 2}, r"value_dim \(2\) must be divisible by num_heads \(3\): take value_dim 3"),
         ({"num_kv_heads": 2}, r"num_heads \(3\) must be divisible by num_kv_heads \(2\)"),
@@ -293,7 +285,7 @@ def test_a_cache_is_for_causal_self_attention():
 )
 def test_widths_and_numbers_of_heads_that_do_not_fit_are_refused(kwargs, message):
     with pytest.raises(ValueError, match=message):
-        MultiHeadAttention(H * D, H, **kwargs)
+        MultiHeadAttention(**{"embed_dim": H * D, "num_heads": H} | kwargs)
 
 
 def test_tokens_that_do_not_fit_are_refused_with_both_values():
@@ -311,24 +303,6 @@ def test_tokens_that_do_not_fit_are_refused_with_both_values():
         attention(x.double(), context)
     with pytest.raises(ValueError, match="context is on meta and the weights on cpu"):
         attention(x, context.to("meta"))
-
-
-def test_a_mask_that_the_mechanism_does_not_take_is_refused_with_the_names_of_those_that_do():
-    x, mask = torch.randn(B, N, H * D), torch.ones(N, N, dtype=torch.bool)
-    with pytest.raises(
-        ValueError, match=r"LinearAttention takes no mask: leave it out, or choose one of softmax, chunked"
-    ):
-        MultiHeadAttention(H * D, H, mechanism="linear")(x, mask=mask)
-
-
-@pytest.mark.parametrize(
-    ("embed_dim", "num_heads", "remedy"),
-    [(190, 12, "take embed_dim 180, or another number of heads"), (5, 7, "take embed_dim 7, or another")],
-)
-def test_a_width_that_heads_do_not_divide_is_refused_with_both_numbers_and_a_remedy(embed_dim, num_heads, remedy):
-    message = rf"embed_dim \({embed_dim}\) must be divisible by num_heads \({num_heads}\): {remedy}"
-    with pytest.raises(ValueError, match=message):
-        MultiHeadAttention(embed_dim, num_heads)
 
 
 def test_an_unknown_mechanism_is_refused_by_name_with_the_known_ones():

@@ -7,21 +7,19 @@ from pathlib import Path
 import attention
 import pytest
 from attention_cost import MEASURED, costs
-from PIL import Image
 from training_runs import TrainingError
 
-import train as command_line
 from vit.attention import MECHANISMS
 
 ROOT = Path(__file__).parents[2]
+RESULTS = {"test_accuracy": 0.5, "seconds": 3.0} | dict.fromkeys(attention.KEPT[2:], 0)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory of a process from /proc")
 
 
 def test_it_writes_a_table_the_numbers_and_two_plots(monkeypatch, tmp_path, capsys):
     given = []
-    results = {"test_accuracy": 0.5, "seconds": 3.0} | dict.fromkeys(attention.KEPT[2:], 0)
-    monkeypatch.setattr(attention, "train", lambda name, typed: given.append(typed) or results)
+    monkeypatch.setattr(attention, "train", lambda name, typed: given.append(typed) or RESULTS)
     small = ["--tokens", "256", "--rounds", "1", "--steps", "3"]
     attention.main(["--mechanisms", "window", *small, "--output", str(tmp_path / "results")])
     assert "--trainer.max_steps=3" in given[0]
@@ -43,7 +41,7 @@ def test_a_mechanism_whose_training_fails_is_one_line_and_stops_no_other(monkeyp
     def train(name, typed):
         if name == "linear":
             raise TrainingError("linear failed with exit status 1: no")
-        return {"test_accuracy": 0.5, "seconds": 3.0} | dict.fromkeys(attention.KEPT[2:], 0)
+        return RESULTS
 
     def costs(names, *_):
         return {name: {"seconds": {MEASURED: 0.002}, "bytes": {MEASURED: 3e6}} for name in names}
@@ -81,18 +79,15 @@ def test_costs_that_are_too_high_or_fail_are_left_out(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("name", "on_images"), [("neighborhood", False), ("neighborhood", True), ("softmax", True)])
-def test_the_command_line_takes_the_plain_recipe(monkeypatch, tmp_path, name, on_images):
+def test_the_command_line_takes_the_plain_recipe(build, save_noise, monkeypatch, tmp_path, name, on_images):
     def train(name, typed):
-        cli = command_line.main([*typed, "--trainer.accelerator", "cpu", "--trainer.precision", "32-true"], run=False)
-        hp = cli.model.hparams
+        hp = build(typed).model.hparams
         assert (hp.optimizer, hp.init, hp.patch_drop, hp.attention) == ("adamw", "glorot", 0, name.split("_")[-1])
         return dict.fromkeys(attention.KEPT, 0)
 
     for place in ("a", "b"):
-        (tmp_path / place).mkdir()
-        Image.new("RGB", (32, 32)).save(tmp_path / place / "1.png")
+        save_noise(tmp_path / place, 1)
     monkeypatch.setattr(attention, "train", train)
-    monkeypatch.setattr(sys, "argv", ["train.py"])
     kept = attention.trained(name, tmp_path if on_images else None, 3)
     assert kept["options"] == ({} if name == "softmax" else {"kernel": 5 if on_images else 3})
 

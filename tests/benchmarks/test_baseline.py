@@ -7,7 +7,6 @@ import baseline
 import pytest
 import torch
 from baseline import NAME, accuracies, image_sets, main, make_model
-from PIL import Image
 from torch import nn
 
 import vit
@@ -15,15 +14,11 @@ from vit.training.flop import forward_flop, training_flop
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, save_noise):
     """Two classes of 50 training and 3 test images."""
-    for split, count in (("train", 50), ("test", 3)):
-        for name in ("a", "b"):
-            place = tmp_path / "images" / split / name
-            place.mkdir(parents=True)
-            for index in range(count):
-                noise = torch.randint(256, (32, 32, 3), dtype=torch.uint8)
-                Image.fromarray(noise.numpy()).save(place / f"{index}.jpg")
+    for name in ("a", "b"):
+        save_noise(tmp_path / "images/train" / name, 50)
+        save_noise(tmp_path / "images/test" / name, 3)
     return tmp_path / "images"
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import explanations
 import pytest
 import torch
-from PIL import Image
 
 from vit import VisionTransformer
 
@@ -22,13 +21,11 @@ def checkpoint(path: Path, **settings: object) -> Path:
 
 
 @pytest.mark.slow
-def test_it_writes_tables_numbers_and_plots(tmp_path, monkeypatch, capsys):
+def test_it_writes_tables_numbers_and_plots(save_noise, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(explanations, "ROUNDS", 1)
     names = ["a", "b", "c", "d"]
-    for index, name in enumerate(names * 2):
-        (tmp_path / "photos" / name).mkdir(parents=True, exist_ok=True)
-        noise = torch.randint(256, (32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(index))
-        Image.fromarray(noise.numpy()).save(tmp_path / "photos" / name / f"{index}.png")
+    for name in names:
+        save_noise(tmp_path / "photos" / name, 2)
     colour = {"in_channels": 3, "num_classes": 4, "class_names": names, "mean": [0.5] * 3, "std": [0.2] * 3}
     grey = {"in_channels": 1, "num_classes": 10, "mean": [0.1], "std": [0.2]}
     models = ["--checkpoint", str(checkpoint(tmp_path / "colour.ckpt", **colour))]
@@ -40,5 +37,5 @@ def test_it_writes_tables_numbers_and_plots(tmp_path, monkeypatch, capsys):
     assert result["made"].keys() == {"command", "machine", "date", "commit"}
     assert result["recommended"].keys() == {"photographs", "planted"}
     assert capsys.readouterr().out.strip() == (tmp_path / "explanations.md").read_text().strip()
-    assert (tmp_path / "explanations_drop.png").stat().st_size > 10_000
-    assert (tmp_path / "explanations_hits.png").stat().st_size > 10_000
+    for picture in ("drop", "hits"):
+        assert (tmp_path / f"explanations_{picture}.png").stat().st_size > 10_000

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import sys
 import time
 from pathlib import Path
 
@@ -12,10 +11,7 @@ import pytest
 import throughput
 import torch
 from on_gpu import LADDER, Part, main, parts
-from PIL import Image
 from throughput_models import SIZES
-
-import train as command_line
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,14 +61,10 @@ def test_sizes_and_files_exist():
 
 
 @pytest.mark.parametrize("name", LADDER)
-def test_the_command_line_takes_every_rung(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train.py"])
+def test_the_command_line_takes_every_rung(name, build):
     typed = parts(Path("photos"), Path("out"), smoke=False)[name].command
-    further = typed[typed.index("--") + 1 :]
-    typed = ["--config", str(ROOT / on_gpu.RECIPE), *further, "--trainer.accelerator", "cpu"]
     narrow = ["--model.embed_dim", "12", "--model.num_heads", "1"]  # for time's sake
-    command_line.main([*typed, *narrow, "--trainer.precision", "32-true"], run=False)
+    build(["--config", str(ROOT / on_gpu.RECIPE), *typed[typed.index("--") + 1 :], *narrow])
 
 
 @pytest.mark.parametrize("smoke", [False, True])
@@ -82,33 +74,34 @@ def test_the_scripts_take_the_arguments_of_their_parts(smoke, tmp_path, monkeypa
         monkeypatch.setattr(script, "report", str)
         monkeypatch.setattr(script, "DEVICE", torch.device("cpu" if smoke else "cuda"))
     scripts = {"throughput.py": throughput, "pipeline.py": pipeline}
-    commands = [part.command for part in parts(Path("photos"), tmp_path, smoke).values() if part.command]
-    commands = [command for command in commands if command[0] in scripts]
+    commands = [part.command for part in parts(Path("photos"), tmp_path, smoke).values()]
+    commands = [command for command in commands if command and command[0] in scripts]
     assert len(commands) == 4
     for script, *arguments in commands:
         scripts[script].main(arguments)
-    cells = json.loads((tmp_path / "throughput.json").read_text())
-    assert len(cells) == (1 if smoke else 22)
+    assert len(json.loads((tmp_path / "throughput.json").read_text())) == (1 if smoke else 22)
 
 
-def test_a_trial_is_never_written_to_the_results(capsys):
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--smoke", "--output", str(on_gpu.RESULTS)], "--smoke measures nothing of use"),
+        (
+            ["--parts", "3 minutes", "--output", "out"],
+            "unknown part '3 minutes': choose from 'environment', '1 minute'",
+        ),
+    ],
+)
+def test_unknown_parts_and_a_trial_among_the_results_are_refused(arguments, error, capsys):
     with pytest.raises(SystemExit):
-        main(["--data", "photos", "--minutes", "1", "--smoke", "--output", str(on_gpu.RESULTS)])
-    assert "--smoke measures nothing of use" in capsys.readouterr().err
-
-
-def test_a_part_of_another_name_is_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        main(["--data", "photos", "--minutes", "1", "--parts", "3 minutes", "--output", str(tmp_path)])
-    assert "unknown part '3 minutes': choose from 'environment', '1 minute'" in capsys.readouterr().err
+        main(["--data", "photos", "--minutes", "1", *arguments])
+    assert error in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_a_trial_runs_on_any_machine(tmp_path, monkeypatch, capsys):
-    for split, name, index in [(s, n, i) for s in ("train", "test") for n in "ab" for i in range(26)]:
-        (tmp_path / "images" / split / name).mkdir(parents=True, exist_ok=True)
-        noise = torch.randint(256, (32, 32, 3), dtype=torch.uint8)
-        Image.fromarray(noise.numpy()).save(tmp_path / "images" / split / name / f"{index}.png")
+def test_a_trial_runs_on_any_machine(save_noise, tmp_path, monkeypatch, capsys):
+    for name in ("train/a", "train/b", "test/a", "test/b"):
+        save_noise(tmp_path / "images" / name, 26)
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

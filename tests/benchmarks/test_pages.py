@@ -23,6 +23,11 @@ def test_a_table_that_does_not_exist_is_refused():
         pages.filled("<!-- table: speeds -->\n<!-- end -->")
 
 
+def row_of(table, *words):
+    (row,) = [line for line in table.splitlines() if all(word in line for word in words)]
+    return row
+
+
 @pytest.fixture
 def change(tmp_path, monkeypatch):
     """Change the cells of a file of results, in a copy of them all."""
@@ -49,17 +54,15 @@ def test_a_training_has_a_row_once_it_is_measured_with_its_seeds_and_commit(chan
     change("accuracy", lambda cells: [cells.pop(name) for name in [*cells] if name.startswith("digits")])
     assert "digits" not in pages.results()
     change("accuracy", measure_digits)
-    (row,) = [line for line in pages.results().splitlines() if "digits" in line]
+    row = row_of(pages.results(), "digits")
     assert "98.0 ± 1.4 %, 2 seeds" in row
     assert "commit abc1234" in row
-    (row,) = [line for line in pages.accuracy().splitlines() if "digits" in line]
-    assert "6, 7" in row
+    assert "6, 7" in row_of(pages.accuracy(), "digits")
 
 
 def test_results_of_no_known_commit_say_so(change):
     change("overhead", lambda cells: [cell.pop("commit", None) for cell in cells.values()])
-    (row,) = [line for line in pages.results().splitlines() if "Lightning" in line]
-    assert "commit not recorded" in row
+    assert "commit not recorded" in row_of(pages.results(), "Lightning")
 
 
 def test_our_speed_without_the_shortcut_has_a_row_of_its_own(change):
@@ -70,7 +73,6 @@ def test_our_speed_without_the_shortcut_has_a_row_of_its_own(change):
             cell["rows"]["ours, every token"] = row
 
     change("throughput", measure_every_token)
-    (row,) = [line for line in pages.results().splitlines() if "training, every token computed" in line]
-    assert "1.01 to 1.02 times" in row
-    (row,) = [line for line in pages.speed().splitlines() if "192x6-p4-32 " in line and "training, every" in line]
+    assert "1.01 to 1.02 times" in row_of(pages.results(), "training, every token computed")
+    row = row_of(pages.speed(), "192x6-p4-32 ", "training, every")
     assert [cell.strip() for cell in row.split("|")[3:8]] == ["100.0 %", "1.01", "1.02", "1.01", "1.02"]

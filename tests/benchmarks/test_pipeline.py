@@ -1,5 +1,6 @@
 """The comparison of data paths, on a few images."""
 
+import itertools
 import json
 
 import pipeline
@@ -26,9 +27,7 @@ def test_images_are_the_same_as_those_of_torchvisions_cifar10():
         torch.manual_seed(index)
         expected = theirs[index]
         torch.manual_seed(index)
-        image, label = ImagesInMemory(rows, labels, transform)[index]
-        assert_close(image, expected[0])
-        assert label == expected[1]
+        assert_close(ImagesInMemory(rows, labels, transform)[index], expected)
 
 
 def test_all_paths_end_in_the_same_numbers():
@@ -41,13 +40,11 @@ def test_all_paths_end_in_the_same_numbers():
         torchvision_batches(ImagesInMemory(rows, labels.tolist(), pil_transform("none")), 0, CPU),
         torchvision_batches(ImagesInMemory(images, labels.tolist(), tensor_transform("none")), 0, CPU),
     ]
-    sums = []
-    for path in paths:
-        batches = [next(path) for _ in range(3)]  # an epoch has one
+    for batches in itertools.islice(zip(*paths, strict=True), 3):  # an epoch has one
         assert all(batch.shape == (128, 3, 32, 32) and batch.dtype == torch.float32 for batch in batches)
-        sums.append([batch.double().flatten(1).sort(0).values for batch in batches])
-    assert_close(sums[1], sums[0], atol=1e-5, rtol=0)
-    assert_close(sums[2], sums[0], atol=1e-5, rtol=0)
+        expected, *others = (batch.double().flatten(1).sort(0).values for batch in batches)
+        for found in others:
+            assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 def test_it_measures_every_path_with_and_without_workers(tmp_path, monkeypatch, unpadded, capsys):

@@ -6,13 +6,15 @@ import subprocess
 
 import pytest
 import records
+import side_by_side
 import torch
 from records import commit, machine, write_cell
 
 
-def test_the_examples_in_the_docstrings():
-    failures, examples = doctest.testmod(records)
-    assert examples >= 2
+@pytest.mark.parametrize(("module", "count"), [(records, 2), (side_by_side, 3)])
+def test_the_examples_in_the_docstrings(module, count):
+    failures, examples = doctest.testmod(module)
+    assert examples >= count
     assert failures == 0
 
 

@@ -55,14 +55,9 @@ def results(tmp_path_factory, put):
         row |= {"flops_per_second": 1e12, "of_ceiling": 0.5, "computed": 1, "parameters": 7, "first_call_seconds": 1.0}
     cell = {"batch": 2, "rounds": 1, "ceiling_flops_per_second": 2e12, "rows": rows}
     made = provenance() | {"command": "python benchmarks/throughput.py", "commit": "abc1234"}
-    write_cell(results / "throughput.json", "192x6 train", cell | made, FILES["throughput"].report)
-    older = {name: row for name, row in rows.items() if name != "ours, every token"}
-    write_cell(
-        results / "throughput.json",
-        "older train",
-        cell | made | {"rows": older, "commit": ""},
-        FILES["throughput"].report,
-    )
+    older = {"rows": {name: row for name, row in rows.items() if name != "ours, every token"}, "commit": ""}
+    for name, changed in (("192x6 train", {}), ("older train", older)):
+        write_cell(results / "throughput.json", name, cell | made | changed, FILES["throughput"].report)
     return results
 
 
@@ -87,12 +82,9 @@ def test_without_results_the_page_has_no_section(tmp_path):
 
 def test_recipes_come_best_first_with_command_machine_date_and_commit(page, results):
     text, _ = page
-    assert [line for line in text.splitlines() if line.startswith("## ")] == [
-        "## Accuracy on CIFAR-10",
-        "## Accuracy on other data",
-        "## What each part of a recipe is worth",
-        "## The same Vision Transformer in five libraries",
-        "## All numbers",
+    assert re.findall("^## (.*)", text, re.MULTILINE) == [
+        *("Accuracy on CIFAR-10", "Accuracy on other data", "What each part of a recipe is worth"),
+        *("The same Vision Transformer in five libraries", "All numbers"),
     ]
     assert text.index("| quick, NVIDIA H200 | 76.00 |") < text.index("| quick, cpu | 72.67 ± 2.08 |")
     date = machine()["date"]

@@ -1,6 +1,5 @@
 """Timing of candidates in turn, with a clock that the test drives."""
 
-import doctest
 import time
 
 import pytest
@@ -11,21 +10,12 @@ from side_by_side import compared, interleaved, matmul_ceiling
 CPU = torch.device("cpu")
 
 
-class Clock:
-    """A clock that moves on command only."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 0.0
-        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
-
-
-def test_the_examples_in_the_docstrings():
-    failures, examples = doctest.testmod(side_by_side)
-    assert examples >= 3
-    assert failures == 0
+@pytest.fixture
+def advance(monkeypatch):
+    """A clock that moves by the seconds of a call, and on no other occasion."""
+    seconds = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: sum(seconds))
+    return seconds.append
 
 
 def test_every_other_round_has_the_reverse_order():
@@ -36,14 +26,13 @@ def test_every_other_round_has_the_reverse_order():
     assert {name: len(seconds) for name, seconds in times.items()} == {"a": 3, "b": 3, "c": 3}
 
 
-def test_the_preparation_of_a_call_is_not_timed(monkeypatch):
-    clock = Clock(monkeypatch)
-    candidates = {"slow": lambda: clock.advance(3), "fast": lambda: clock.advance(1)}
+def test_the_preparation_of_a_call_is_not_timed(advance):
+    candidates = {"slow": lambda: advance(3), "fast": lambda: advance(1)}
     prepared = []
 
     def prepare(name):
         prepared.append(name)
-        clock.advance(100)
+        advance(100)
 
     times = interleaved(candidates, rounds=2, warm_up=1, device=CPU, prepare=prepare)
     assert times == {"slow": [3, 3], "fast": [1, 1]}
@@ -62,8 +51,7 @@ def test_without_a_peer_there_are_speeds_only():
     assert compared({"ours": [2.0]}, 1, ["peer"]) == {"ours": {"images_per_second": [0.5, 0.5, 0.5]}}
 
 
-def test_the_ceiling_is_the_fastest_of_the_products(monkeypatch):
-    clock = Clock(monkeypatch)
-    monkeypatch.setattr(side_by_side.F, "linear", lambda x, weight: clock.advance(len(x)))
+def test_the_ceiling_is_the_fastest_of_the_products(advance, monkeypatch):
+    monkeypatch.setattr(side_by_side.F, "linear", lambda x, weight: advance(len(x)))
     products = [(1, 7, 2), (3, 4, 4), (2, 3, 5)]  # at one second for each row, the channels make the difference
     assert matmul_ceiling(products, torch.bfloat16, CPU) == 2 * 4 * 4

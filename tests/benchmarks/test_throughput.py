@@ -92,13 +92,10 @@ def test_a_training_step_moves_every_weight_and_an_inference_step_none(dtype):
 def test_it_measures_every_library_in_every_cell(run, tmp_path, unpadded, monkeypatch, capsys):
     monkeypatch.setattr(throughput, "WARM_UP", 1)
     cells = run("--dtypes", "bf16")
-    kind = throughput.DEVICE.type
-    modes = ["inference", "train"]
+    kind, modes = throughput.DEVICE.type, ["inference", "train"]
     assert list(cells) == [f"tiny {mode} bf16 eager {kind}" for mode in modes]
     for mode, cell in zip(modes, cells.values(), strict=True):
-        assert cell["command"].startswith("python benchmarks/")
-        assert cell["machine"]["date"]
-        assert cell["commit"] == throughput.provenance()["commit"]
+        assert cell.keys() >= throughput.provenance().keys()
         assert list(cell["rows"]) == list(ALL if kind == "cpu" else OURS | PEERS)
         operations = TINY.forward_flops() * (3 if mode == "train" else 1)
         for row in cell["rows"].values():

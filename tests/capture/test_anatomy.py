@@ -8,13 +8,11 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from tests.architectures import LIBRARIES
+from tests.architectures import EXACT, LIBRARIES
 from vit.capture.anatomy import examine, patch_grid
 from vit.capture.trace import Boundary, Parts
 from vit.explain import explain
 from vit.explain.maps.subject import Subject
-
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
 
 def test_grid_prefix_tokens_depth_and_readout_are_found(architecture, model, images):
@@ -177,12 +175,16 @@ def test_a_model_of_one_layer_has_its_parts(random_vit):
     assert_close(found, tokens_at(vit, images, expected), rtol=0, atol=0)
 
 
-class SharedLayers(nn.Module):
-    """One block for all layers, as in ALBERT."""
+class Around(nn.Module):
+    """A model around a model of ours."""
 
     def __init__(self, vit):
         super().__init__()
         self.vit = vit
+
+
+class SharedLayers(Around):
+    """One block for all layers, as in ALBERT."""
 
     def forward(self, images):
         tokens = self.vit.embed(images)
@@ -226,12 +228,10 @@ def test_a_given_grid_and_prefix_take_the_place_of_those_found(random_vit):
 
 
 def test_tokens_behind_the_patches_can_be_told_where_they_cannot_be_found(random_vit):
-    class Turned(nn.Module):
+    class Turned(Around):
         """Registers and class token stand behind the patches, and the logits read one of them."""
 
-        def __init__(self, vit):
-            super().__init__()
-            self.vit, self.patch_size = vit, 2
+        patch_size = 2
 
         def forward(self, images):
             tokens = self.vit.embed(images).roll(-1, dims=1)
@@ -321,11 +321,7 @@ def test_several_attentions_of_one_query_are_refused(random_vit):
 
 
 def test_a_model_that_is_random_is_refused(random_vit):
-    class Noisy(nn.Module):
-        def __init__(self, vit):
-            super().__init__()
-            self.vit = vit
-
+    class Noisy(Around):
         def forward(self, images):
             logits = self.vit(images)
             return logits + torch.randn_like(logits)

@@ -13,11 +13,10 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.architectures import LIBRARIES, WAYS, captured
+from tests.architectures import EXACT, LIBRARIES, WAYS, captured
 from vit.explain import METHODS, InterceptAttention, attention_rollout, capture_attention, explain
 from vit.explain.maps.subject import Subject
 
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
 ONE_OF_EACH_LIBRARY = pytest.mark.parametrize("name", LIBRARIES)
 EACH_WAY = pytest.mark.parametrize("name", WAYS)
 
@@ -59,12 +58,16 @@ def explicit_of_timm(model, images):
     return weights
 
 
-def explicit_of_torchvision(model, images):
-    layers = [layer.self_attention for layer in model.encoder.layers]
+def weights_of_multihead(layers, tokens):
     return [
         layer(x, x, x, need_weights=True, average_attn_weights=False)[1]
-        for layer, x in zip(layers, inputs_of(model, layers, images), strict=True)
+        for layer, x in zip(layers, tokens, strict=True)
     ]
+
+
+def explicit_of_torchvision(model, images):
+    layers = [layer.self_attention for layer in model.encoder.layers]
+    return weights_of_multihead(layers, inputs_of(model, layers, images))
 
 
 def explicit_of_transformers(model, images):
@@ -83,10 +86,7 @@ def explicit_of_vit_pytorch(model, images):
 def explicit_of_torch(model, images):
     layers = list(model.encoder.layers)
     tokens = [layer.norm1(x) for layer, x in zip(layers, inputs_of(model, layers, images), strict=True)]
-    return [
-        layer.self_attn(x, x, x, need_weights=True, average_attn_weights=False)[1]
-        for layer, x in zip(layers, tokens, strict=True)
-    ]
+    return weights_of_multihead([layer.self_attn for layer in layers], tokens)
 
 
 EXPLICIT = {
@@ -267,58 +267,54 @@ def test_a_softmax_over_other_axes_or_one_key_or_fewer_axes_is_no_attention():
     assert_close(list(attentions), [products.softmax(dim=-1)], **EXACT)
 
 
+class Multihead(nn.Module):
+    """A model of one layer, whose attention is the function given: (module, tokens) -> logits."""
+
+    def __init__(self, attend, **kwargs):
+        super().__init__()
+        self.attend, self.module = attend, nn.MultiheadAttention(12, 3, **{"batch_first": True} | kwargs)
+
+    def forward(self, images):
+        return self.attend(self.module, images.flatten(2).mT)
+
+
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("average", [True, False])
 def test_multihead_attention_of_torch_still_returns_its_weights(batch_first, bias, average):
-    class Pair(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.attend = nn.MultiheadAttention(12, 3, bias=bias, batch_first=batch_first)
+    returned = []
 
-        def forward(self, images):
-            x = images.flatten(2).mT if batch_first else images.flatten(2).permute(2, 0, 1)
-            y, weights = self.attend(x, x, x, average_attn_weights=average)
-            self.weights = weights
-            return (y if batch_first else y.transpose(0, 1)).flatten(1) + weights.flatten(1)[:, :1]
+    def attend(module, x):
+        x = x if batch_first else x.transpose(0, 1)
+        y, weights = module(x, x, x, average_attn_weights=average)
+        returned.append(weights)
+        return (y if batch_first else y.transpose(0, 1)).flatten(1) + weights.flatten(1)[:, :1]
 
-    model, images = Pair().double().eval(), torch.randn(2, 12, 3, 5, dtype=torch.float64)
+    model = Multihead(attend, bias=bias, batch_first=batch_first).double().eval()
+    images = torch.randn(2, 12, 3, 5, dtype=torch.float64)
     model(images)
-    expected = model.weights
+    expected = returned[0]
     (attn,) = capture_attention(model, images)
     assert attn.shape == (2, 3, 15, 15)
     assert_close(attn.mean(dim=1) if average else attn, expected, **EXACT)
 
 
 def test_attention_masks_of_multihead_attention_are_heeded():
-    class Masked(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.attend = nn.MultiheadAttention(12, 3, batch_first=True)
+    def attend(module, x):
+        hidden = torch.ones(15, 15, dtype=torch.bool).triu(1)  # for torch, True is what must not be seen
+        return module(x, x, x, attn_mask=hidden, need_weights=False)[0].flatten(1)
 
-        def forward(self, images):
-            x = images.flatten(2).mT
-            hidden = torch.ones(15, 15, dtype=torch.bool).triu(1)  # for torch, True is what must not be seen
-            return self.attend(x, x, x, attn_mask=hidden, need_weights=False)[0].flatten(1)
-
-    (attn,) = capture_attention(Masked().eval(), torch.randn(2, 12, 3, 5))
+    (attn,) = capture_attention(Multihead(attend).eval(), torch.randn(2, 12, 3, 5))
     assert not attn.triu(1).any()
 
 
 @pytest.mark.parametrize("kwargs", [{"add_bias_kv": True}, {"add_zero_attn": True}, {"kdim": 11, "vdim": 11}], ids=str)
 def test_multihead_attention_with_other_keys_is_refused(kwargs):
-    class Other(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.attend = nn.MultiheadAttention(12, 3, batch_first=True, **kwargs)
-
-        def forward(self, images):
-            x = images.flatten(2).mT
-            keys = x[..., : self.attend.kdim]
-            return self.attend(x, keys, keys)[0].flatten(1)
+    def attend(module, x):
+        return module(x, *2 * [x[..., : module.kdim]])[0].flatten(1)
 
     with pytest.raises(ValueError, match=r"keys of another width, padding, bias_k or add_zero_attn cannot be seen"):
-        capture_attention(Other().eval(), torch.randn(2, 12, 3, 5))
+        capture_attention(Multihead(attend, **kwargs).eval(), torch.randn(2, 12, 3, 5))
 
 
 # Refusals.

@@ -49,14 +49,10 @@ def test_a_lossy_image_is_decoded_nearly(tmp_path, suffix):
     assert (image - torch.tensor([211.0, 101.0, 53.0])[:, None, None]).abs().max() <= 3
 
 
-def test_a_grey_image_decoded_as_colour_has_three_equal_channels(tmp_path):
+@pytest.mark.parametrize("in_channels", [1, 3])
+def test_a_grey_image_has_one_channel_or_three_equal_ones(tmp_path, in_channels):
     Image.fromarray(GREYS).save(tmp_path / "grey.png")
-    assert decode(tmp_path / "grey.png", None, in_channels=3).tolist() == [GREYS.tolist()] * 3
-
-
-def test_a_grey_image_decoded_as_grey_has_one_channel(tmp_path):
-    Image.fromarray(GREYS).save(tmp_path / "grey.png")
-    assert decode(tmp_path / "grey.png", None, in_channels=1).tolist() == [GREYS.tolist()]
+    assert decode(tmp_path / "grey.png", None, in_channels).tolist() == [GREYS.tolist()] * in_channels
 
 
 def test_a_colour_image_decoded_as_grey_is_its_luminance(tmp_path):

@@ -41,12 +41,9 @@ def test_the_colour_map_is_the_published_one():
     assert (color_of(shares)[0, :, 0].T - published).abs().max() < 0.04
 
 
-def test_scale_is_that_of_the_image_or_of_the_batch():
-    images, maps = torch.zeros(2, 1, 2, 2), torch.tensor([1.0, 4.0])[:, None, None].expand(2, 2, 2)
-    of_image, of_batch = (overlay(images, maps, opacity=1.0, scale=scale) for scale in ("image", "batch"))
-    assert_close(of_image[0], of_image[1])
-    assert_close(of_batch[1], of_image[1])
-    assert_close(of_batch[0], color_of(torch.full((1, 2, 2), 0.25))[0])
+def test_the_scale_is_that_of_the_image():
+    one, other = overlay(torch.zeros(2, 1, 2, 2), torch.tensor([[[1.0, 2.0]], [[4.0, 8.0]]]), opacity=1.0)
+    assert_close(one, other)
 
 
 def test_smoothing_interpolates_between_the_middles_of_patches():
@@ -71,11 +68,10 @@ def test_constant_maps_have_one_colour(value):
     grid=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     patch=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     smooth=st.booleans(),
-    scale=st.sampled_from(["image", "batch"]),
 )
-def test_any_shape_gives_colours_in_range(batch, channels, grid, patch, smooth, scale):
+def test_any_shape_gives_colours_in_range(batch, channels, grid, patch, smooth):
     size = (grid[0] * patch[0], grid[1] * patch[1])
-    picture = overlay(torch.rand(batch, channels, *size), torch.rand(batch, *grid), smooth=smooth, scale=scale)
+    picture = overlay(torch.rand(batch, channels, *size), torch.rand(batch, *grid), smooth=smooth)
     assert picture.shape == (batch, 3, *size)
     assert picture.min() >= 0
     assert picture.max() <= 1
@@ -94,7 +90,6 @@ def test_any_shape_gives_colours_in_range(batch, channels, grid, patch, smooth, 
         (torch.zeros(1, 3, 4, 4), torch.full((1, 2, 2), torch.inf), {}, "infinity"),
         (torch.zeros(1, 3, 4, 4), torch.ones(1, 3, 2), {}, "4 x 4 pixels.*3 x 2 patches"),
         (torch.zeros(1, 3, 4, 4), torch.ones(1, 2, 2), {"opacity": 2}, r"opacity \(2\)"),
-        (torch.zeros(1, 3, 4, 4), torch.ones(1, 2, 2), {"scale": "layer"}, "'layer'.*'image' or 'batch'"),
     ],
 )
 def test_maps_and_images_that_do_not_fit_are_refused(images, maps, options, words):

@@ -25,7 +25,6 @@ def working_in(folder: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """An empty folder to run in."""
     with working_in(tmp_path):
         yield tmp_path
 
@@ -41,7 +40,7 @@ def module_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def no_pictures() -> Iterator[None]:
     """Runs without pictures, which take longer than the training of a model so small."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("curves", "evaluation", "attention"):
+        for name in ("curves", "images"):
             patch.setattr(RunPictures, f"_draw_{name}", lambda *_: None)
         yield
 
@@ -63,7 +62,6 @@ def finished(trained: Path, folder: Path) -> Path:
 
 @pytest.fixture
 def run(folder: Path) -> Callable[..., train.ViTCLI]:
-    """``run_command`` in the folder of the test."""
     return run_command
 
 

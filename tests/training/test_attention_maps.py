@@ -80,10 +80,8 @@ def test_a_mechanism_without_weights_is_trained_and_the_reason_for_no_picture_is
 
 
 def test_without_validation_images_the_callback_prints_so(capsys):
-    trainer = SimpleNamespace(
-        callbacks=[], log_dir="runs", is_global_zero=True, fast_dev_run=False, datamodule=SimpleNamespace(sets={})
-    )
-    AttentionMaps().on_fit_start(trainer, None)
+    facts = {"callbacks": [], "log_dir": "runs", "is_global_zero": True, "fast_dev_run": False}
+    AttentionMaps().on_fit_start(SimpleNamespace(**facts, datamodule=SimpleNamespace(sets={})), None)
     assert capsys.readouterr().out == "AttentionMaps is switched off: there are no validation images\n"
 
 

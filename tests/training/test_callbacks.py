@@ -1,25 +1,85 @@
-"""The order of the callbacks of a run."""
+"""The small callbacks of a run, and the order of all."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from lightning import Callback
+import torch
+from lightning.pytorch.trainer.states import TrainerFn
 
-from vit.training.callbacks import in_order
-from vit.training.checkpoints import RunCheckpoint
+from vit.training.callbacks import SeededSteps, StopAtNaN, run_callbacks
 from vit.training.pictures import RunPictures
 from vit.training.record import RunRecord
-from vit.training.seeded_steps import SeededSteps
-from vit.training.stop_at_nan import StopAtNaN
 
 
-def test_the_order_does_not_depend_on_how_the_callbacks_are_listed():
+def test_steps_are_seeded_first_and_checkpoints_written_last():
     record = RunRecord(Path("run"), {}, "", {})
-    best, last = RunCheckpoint(Path("run"), "best", monitor="val_accuracy"), RunCheckpoint(Path("run"), "last")
-    seeded, stop, pictures = SeededSteps(0), StopAtNaN(), RunPictures(record)
-    assert in_order([best, record, pictures, last, stop, seeded]) == [seeded, stop, pictures, record, best, last]
+    seeded, stop, pictures, *others = run_callbacks(3, record, ["best", "last"])
+    assert [type(callback) for callback in (seeded, stop, pictures)] == [SeededSteps, StopAtNaN, RunPictures]
+    assert others == [record, "best", "last"]
+    assert seeded.seed == 3
 
 
-def test_a_callback_without_a_place_in_the_order_is_refused():
-    with pytest.raises(ValueError, match="not in tuple"):
-        in_order([Callback()])
+def draw(seed: int, epoch: int, batch: int, rank: int) -> float:
+    trainer = SimpleNamespace(current_epoch=epoch, global_rank=rank)
+    SeededSteps(seed).on_train_batch_start(trainer, None, None, batch)
+    return torch.rand(()).item()
+
+
+def test_draws_differ_with_the_seed_the_epoch_the_batch_and_the_process_and_repeat_with_all_four():
+    keys = [(3, 0, 1, 0), (4, 0, 1, 0), (3, 1, 1, 0), (3, 0, 2, 0), (3, 0, 1, 1)]
+    draws = [draw(*key) for key in keys]
+    assert len(set(draws)) == len(keys)
+    assert draws == [draw(*key) for key in keys]
+
+
+def test_the_seed_of_a_step_is_the_one_of_earlier_versions():
+    draw(3, 0, 1, 0)
+    assert torch.initial_seed() == 8445513253293614028
+
+
+class OnAnotherDevice:
+    """A module whose device is a GPU, by its name."""
+
+    hparams = SimpleNamespace(lr=0.1)
+
+    @property
+    def device(self):
+        return SimpleNamespace(type="cuda")
+
+
+@pytest.fixture
+def steps():
+    """Go through steps with these losses, the first of which is number 1."""
+    module = OnAnotherDevice()
+    trainer = SimpleNamespace(global_step=0, lightning_module=module, state=SimpleNamespace(fn=TrainerFn.FITTING))
+    stop = StopAtNaN()
+    stop.first_bad_step = torch.full((), -1)
+
+    def steps(*losses):
+        for loss in losses:
+            trainer.global_step += 1
+            outputs = {"loss": torch.tensor(loss)}
+            stop.on_train_batch_end(trainer, module, outputs, None, trainer.global_step - 1)
+        return stop, trainer, module
+
+    return steps
+
+
+@pytest.mark.parametrize("hook", ["on_validation_start", "on_train_epoch_end"])
+def test_the_host_reads_before_validation_and_checkpoints(steps, hook):
+    stop, trainer, module = steps(1.0, float("nan"), 1.0, float("inf"))
+    with pytest.raises(ValueError, match="no longer finite, first at step 2: try a lower"):
+        getattr(stop, hook)(trainer, module)
+
+
+def test_the_host_reads_every_fifty_steps(steps):
+    steps(*[float("nan")] * 49)
+    with pytest.raises(ValueError, match="first at step 1:"):
+        steps(1.0)
+
+
+def test_a_finite_loss_stops_nothing(steps):
+    stop, trainer, module = steps(*[1.0] * 50)
+    stop.on_validation_start(trainer, module)
+    stop.on_train_epoch_end(trainer, module)

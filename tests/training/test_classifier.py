@@ -48,8 +48,7 @@ def test_the_loss_is_cross_entropy_with_smoothed_hard_or_soft_targets(soft):
     targets = torch.rand(7, 5).softmax(1) if soft else torch.randint(0, 5, (7,))
     probabilities = targets if soft else F.one_hot(targets, 5)
     smoothed = 0.8 * probabilities + 0.2 / 5
-    trainer = Trainer(log_every_n_steps=1000, accelerator="cpu", logger=False, enable_checkpointing=False)
-    model._trainer = trainer
+    model._trainer = Trainer(log_every_n_steps=1000, accelerator="cpu", logger=False, enable_checkpointing=False)
     model.loss_sum, model.loss_count = torch.zeros(()), 0
     loss = model.training_step((images, targets), 0)
     expected = -(smoothed * model(images).log_softmax(1)).sum(1).mean()
@@ -120,10 +119,7 @@ def test_the_loss_is_logged_at_the_end_of_an_epoch_even_if_nothing_is_logged_bet
         ({"warmup": -0.1}, r"^warmup \(-0.1\) must be in"),
         ({"label_smoothing": 1.0}, r"^label_smoothing \(1.0\) must be in \[0, 1\), such as 0.1$"),
         ({"label_smoothing": -0.1}, r"^label_smoothing \(-0.1\) must be in"),
-        (
-            {"patch_drop_until": 0.0},
-            r"^patch_drop_until \(0.0\) must be in \(0, 1\]: to drop no patches, set patch_drop",
-        ),
+        ({"patch_drop_until": 0.0}, r"^patch_drop_until \(0.0\) must be in \(0, 1\]: to drop no patches, set patch_d"),
         ({"patch_drop_until": 1.1}, r"^patch_drop_until \(1.1\) must be in"),
         ({"test_views": "four"}, "^unknown test_views 'four': choose 'none', 'flip' or 'six'$"),
         ({"init": "zero"}, "^unknown init 'zero': choose 'glorot' or 'mimetic'$"),

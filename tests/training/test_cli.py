@@ -14,10 +14,6 @@ from tests.training.tiny import CPU, MODEL, TINY
 from vit.training import ViTClassifier
 from vit.training.cli import FROM_DATA
 
-RESULTS = {
-    *("test_accuracy", "val_accuracy", "epochs", "seconds", "images_per_second", "parameters", "seed"),
-    *("command", "device", "torch"),
-}
 PICTURES = {"curves.png", "confusion_matrix.png", "mistakes.png", "attention.png"}
 
 
@@ -37,21 +33,16 @@ def change_checkpoint(path, change) -> None:
 
 def test_a_run_leaves_a_complete_record(finished):
     record = results(finished)
-    assert record.keys() >= RESULTS
     assert (record["epochs"], record["steps"], record["seed"], record["data"]) == (1.85, 24, 3, "Digits")
     assert record["command"].startswith("python train.py fit --data Digits ")
     assert 0 <= record["test_accuracy"] <= 1
-    assert record["images_per_second"] > 0
-    assert record["seconds"] > 0
+    assert min(record["images_per_second"], record["seconds"]) > 0
     names = {path.name for path in finished.iterdir()}
     assert names >= PICTURES | {"config.yaml", "metrics.csv", "checkpoints"}
     assert any(name.startswith("events.out.tfevents") for name in names)
     assert {path.name for path in (finished / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
     for name in PICTURES:
         Image.open(finished / name).verify()
-
-
-def test_metrics_are_logged_with_the_learning_rate(finished):
     rows = list(csv.DictReader((finished / "metrics.csv").read_text().splitlines()))
     assert [row["epoch"] for row in rows if row["val_accuracy"]] == ["0", "1"]
     assert all(float(row["lr"]) > 0 for row in rows if row["train_loss"])
@@ -119,7 +110,8 @@ def test_test_views_of_the_checkpoint_are_the_default_of_a_test_and_change_no_ot
     before = results(finished)
     assert before["test_views"] == "six"
     assert 0 < before["test_accuracy_views"] <= 1
-    cli = run("test", "--ckpt_path", "last", "--experiment", "tiny", *CPU, "--model.test_views", "none")
+    cli = run("test", "--ckpt_path", "best", "--experiment", "tiny", *CPU, "--model.test_views", "none")
+    assert [path.name for path in finished.parent.iterdir()] == ["version_0"]
     assert "test_accuracy_views" not in cli.trainer.callback_metrics
     assert results(finished) == before | {"test_accuracy_views": None, "test_views": "none"}
 
@@ -136,11 +128,6 @@ def test_a_run_from_before_there_were_views_is_tested(run, finished):
     assert results(finished) == old
     run("test", "--ckpt_path", path, *CPU)
     assert results(finished) == before | {"test_accuracy_views": None, "test_views": "none"}
-
-
-def test_a_test_of_the_best_weights_makes_no_new_run(run, finished):
-    run("test", "--experiment", "tiny", "--ckpt_path", "best", *CPU, "--trainer.fast_dev_run", "true")
-    assert {path.name for path in finished.parent.iterdir()} == {"version_0"}
 
 
 def test_a_resumed_run_keeps_the_arguments_of_the_run_except_for_those_typed(run, finished, folder, monkeypatch):

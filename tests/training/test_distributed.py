@@ -10,16 +10,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from tests.training.tiny import CPU, MODEL
 
 REPOSITORY = Path(__file__).parents[2]
 COMMON = [
     *("--data", "ImageFolder", "--data.root", "digits"),
-    *("--model.patch_size", "4", "--model.embed_dim", "8", "--model.depth", "2", "--model.num_heads", "2"),
-    *("--model.test_views", "flip"),
+    *(*MODEL, *CPU, "--model.test_views", "flip"),
     # The true gradient of a key's bias is zero, and AdamW makes whole steps of its rounding errors.
     *("--model.qkv_bias", "false"),
-    *("--trainer.accelerator", "cpu", "--trainer.precision", "32-true", "--trainer.max_epochs", "2"),
-    *("--trainer.callbacks+", "seen_images.SeenImages"),
+    *("--trainer.max_epochs", "2", "--trainer.callbacks+", "seen_images.SeenImages"),
 ]
 DDP = ["--trainer.strategy", "ddp"]
 FSDP2 = [
@@ -33,14 +35,9 @@ def train(folder: Path, experiment: str, *arguments: str) -> Path:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = {
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests/training")]),
-        "XDG_CACHE_HOME": str(folder / "cache"),
-    }
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests/training")])
+    environment = os.environ | {"PYTHONPATH": path, "XDG_CACHE_HOME": str(folder / "cache")}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(REPOSITORY / "train.py"), "fit", *COMMON, "--experiment", experiment, *arguments]
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -50,9 +47,6 @@ def train(folder: Path, experiment: str, *arguments: str) -> Path:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """200 training images, 37 for validation and 41 for test: awkward numbers for two processes."""
-    from PIL import Image
-    from sklearn.datasets import load_digits
-
     root = tmp_path_factory.mktemp("distributed")
     digits = load_digits(n_class=2)
     images = (digits.images * 255 / 16).astype("uint8")
@@ -81,19 +75,16 @@ def two_processes(request: pytest.FixtureRequest, folder: Path) -> Path:
 
 @pytest.mark.slow
 def test_the_weights_equal_those_of_one_process_on_the_joined_batch(one_process, two_processes):
-    one, two = (
-        torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
-        for run in (one_process, two_processes)
-    )
+    paths = [run / "checkpoints/last.ckpt" for run in (one_process, two_processes)]
+    one, two = (torch.load(path, weights_only=True)["state_dict"] for path in paths)
     torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
 def test_validation_and_test_count_every_image_once(one_process, two_processes):
     one, two = (json.loads((run / "results.json").read_text()) for run in (one_process, two_processes))
-    assert two["val_accuracy"] == one["val_accuracy"]
-    assert two["test_accuracy"] == one["test_accuracy"]
-    assert two["test_accuracy_views"] == one["test_accuracy_views"] is not None
+    for name in ("val_accuracy", "test_accuracy", "test_accuracy_views"):
+        assert two[name] == one[name] is not None
     assert two["devices"] == 2
     assert (two["steps"], two["epochs"]) == (one["steps"], one["epochs"]) == (10, 2.0)
 

@@ -8,7 +8,6 @@ import torch
 from tests.training.tiny import TINY, run_command
 from vit.training import EMA
 
-
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 

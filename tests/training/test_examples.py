@@ -62,9 +62,10 @@ def test_examples_are_read_from_files(tmp_path):
     paths = [tmp_path / f"{number}.png" for number in range(2)]
     for number, path in enumerate(paths):
         Image.new("L", (4, 4), 100 * number).save(path)
-    images, labels = first_of_each_class(ImageSet(ImageFiles(paths, [1, 0], (4, 4), 1), torch.tensor([1, 0])), 2)
+    image_set = ImageSet(ImageFiles(paths, [1, 0], (4, 4), 1), torch.tensor([1, 0]))
+    images, labels = first_of_each_class(image_set, 2)
     assert images[:, 0, 0, 0].tolist() == [100, 0]
     assert labels.tolist() == [0, 1]
     paths[0].write_text("no image")
     with pytest.raises(ValueError, match=r"0\.png"):
-        first_of_each_class(ImageSet(ImageFiles(paths, [1, 0], (4, 4), 1), torch.tensor([1, 0])), 2)
+        first_of_each_class(image_set, 2)

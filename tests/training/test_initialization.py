@@ -11,15 +11,20 @@ from vit.training.initialization import mimetic_attention
 SIZES = {"image_size": 8, "patch_size": 4, "embed_dim": 48, "depth": 2, "num_heads": 3}
 
 
+@pytest.fixture
+def model() -> VisionTransformer:
+    result = VisionTransformer(**SIZES)
+    mimetic_attention(result)
+    return result
+
+
 def per_head(model: VisionTransformer, block: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Query and key weights of each head, (H, d, D)."""
     q, k, _ = model.blocks[block].attn.qkv.weight.detach().view(3, 3, 16, 48)
     return q, k
 
 
-def test_queries_and_keys_of_every_head_compare_tokens_nearly_as_they_are():
-    model = VisionTransformer(**SIZES)
-    mimetic_attention(model)
+def test_queries_and_keys_of_every_head_compare_tokens_nearly_as_they_are(model):
     for block in range(2):
         for q, k in zip(*per_head(model, block), strict=True):
             product = q.T @ k
@@ -28,9 +33,7 @@ def test_queries_and_keys_of_every_head_compare_tokens_nearly_as_they_are():
             assert rest.mean().abs() < 0.02
 
 
-def test_values_and_output_together_are_a_negative_identity_and_noise():
-    model = VisionTransformer(**SIZES)
-    mimetic_attention(model)
+def test_values_and_output_together_are_a_negative_identity_and_noise(model):
     attn = model.blocks[1].attn
     product = (attn.proj.weight @ attn.qkv.weight[2 * 48 :]).detach()
     assert product.diagonal().mean() == pytest.approx(-0.4, abs=0.05)
@@ -38,8 +41,7 @@ def test_values_and_output_together_are_a_negative_identity_and_noise():
     assert noise.std() == pytest.approx(0.4 / 48**0.5, rel=0.1)
 
 
-def test_a_head_has_the_best_factors_of_its_rank():
-    model = VisionTransformer(**SIZES)
+def test_a_head_has_the_best_factors_of_its_rank(model):
     torch.manual_seed(1)
     mimetic_attention(model)
     torch.manual_seed(1)
@@ -50,9 +52,7 @@ def test_a_head_has_the_best_factors_of_its_rank():
     assert_close(q[0].T @ k[0], best, rtol=1e-4, atol=1e-5)
 
 
-def test_heads_and_blocks_start_differently():
-    model = VisionTransformer(**SIZES)
-    mimetic_attention(model)
+def test_heads_and_blocks_start_differently(model):
     products = [q.T @ k for block in range(2) for q, k in zip(*per_head(model, block), strict=True)]
     assert all((a - b).abs().max() > 0.1 for i, a in enumerate(products) for b in products[:i])
 

@@ -2,20 +2,12 @@
 
 import time
 
-import pytest
-
 from vit.training.measurements import Measurements
 
 
-@pytest.fixture
-def clock(monkeypatch) -> list[float]:
-    """A clock that a test sets: its only element."""
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    return now
-
-
-def test_the_speed_is_that_of_the_batches_without_pauses_and_the_seconds_are_those_of_all(clock):
+def test_the_speed_is_that_of_the_batches_without_pauses_and_the_seconds_are_those_of_all(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     measurements = Measurements()
     measurements.start_clocks()
     clock[0] += 2
@@ -31,7 +23,7 @@ def test_the_speed_is_that_of_the_batches_without_pauses_and_the_seconds_are_tho
     assert measurements.images_per_second == 10
 
 
-def test_the_last_step_is_that_of_the_last_point(clock):
+def test_the_last_step_is_that_of_the_last_point():
     measurements = Measurements()
     assert measurements.last_step("val") is None
     measurements.history["val"] += [{"step": 3}, {"step": 9}]

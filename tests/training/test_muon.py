@@ -25,8 +25,7 @@ def test_singular_values_become_about_one_and_the_directions_stay(shape):
     result = orthogonalized(matrices).float()
     inside = left.mT @ result @ right.mT
     values = torch.diagonal(inside, dim1=-2, dim2=-1)
-    assert values.min() > 0.5
-    assert values.max() < 1.4
+    assert 0.5 < values.min() <= values.max() < 1.4
     assert (inside - torch.diag_embed(values)).abs().max() < 0.1
 
 
@@ -65,20 +64,6 @@ def test_stacked_matrices_are_made_orthogonal_one_by_one():
     for third, gradient in zip(stacked.detach().split(5), stacked.grad.split(5), strict=True):
         expected = -0.2 * 5**0.5 * orthogonalized(gradient[None])[0].float()
         assert_close(third, expected, rtol=0, atol=0.04)  # bfloat16, in another order
-
-
-def test_an_update_is_as_large_as_one_of_adamw():
-    weight = nn.Parameter(torch.zeros(64, 192))
-    weight.grad = torch.randn(64, 192)
-    one_group(weight, lr=0.5, weight_decay=0.0).step()
-    assert 0.15 * 0.5 < weight.detach().square().mean().sqrt() < 0.25 * 0.5
-
-
-def test_weight_decay_shrinks_the_matrix_by_its_share_of_the_learning_rate():
-    weight = nn.Parameter(torch.ones(3, 5))
-    weight.grad = torch.zeros(3, 5)
-    one_group(weight, lr=0.5, weight_decay=0.2).step()
-    assert_close(weight.detach(), torch.full((3, 5), 0.9))
 
 
 def test_the_blocks_matrices_go_by_muon_and_all_else_by_adamw():

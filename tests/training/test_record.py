@@ -32,8 +32,7 @@ def record(tmp_path) -> RunRecord:
 
 @pytest.fixture
 def trainer() -> SimpleNamespace:
-    train_set = SimpleNamespace(labels=torch.zeros(50))
-    datamodule = SimpleNamespace(sets={"train": train_set})
+    datamodule = SimpleNamespace(sets={"train": SimpleNamespace(labels=torch.zeros(50))})
     state = SimpleNamespace(fn=TrainerFn.FITTING)
     counts = {"global_step": 10, "world_size": 1, "fast_dev_run": False, "precision": "32-true"}
     return SimpleNamespace(datamodule=datamodule, state=state, **counts)
@@ -43,9 +42,8 @@ def trainer() -> SimpleNamespace:
 def module() -> SimpleNamespace:
     evaluation = Evaluation(2, torch.device("cpu"))
     evaluation.update(torch.tensor([[9.0, 0]]), torch.tensor([0]), torch.zeros(1, 1, 2, 2))
-    hparams = SimpleNamespace(test_views="none")
-    vit = torch.nn.Linear(2, 3)
-    return SimpleNamespace(vit=vit, device=torch.device("cpu"), evaluation=evaluation, hparams=hparams)
+    parts = {"vit": torch.nn.Linear(2, 3), "hparams": SimpleNamespace(test_views="none")}
+    return SimpleNamespace(**parts, device=torch.device("cpu"), evaluation=evaluation)
 
 
 def results(record: RunRecord) -> dict:
@@ -71,6 +69,9 @@ def test_a_training_writes_all_fields_in_their_order(record, trainer, module):
 
 
 def test_a_stopped_training_writes_the_exception_until_it_is_resumed(record, trainer, module, capsys):
+    record.on_exception(trainer, module, KeyboardInterrupt())  # before its first step
+    assert not record.folder.exists()
+    assert capsys.readouterr().out == ""
     record.load_state_dict(STATE)
     record.measurements.start_clocks()
     record.on_exception(trainer, module, KeyboardInterrupt())
@@ -79,12 +80,6 @@ def test_a_stopped_training_writes_the_exception_until_it_is_resumed(record, tra
     assert capsys.readouterr().out == "stopped before the first checkpoint: start again\n"
     record.on_train_end(trainer, module)
     assert list(results(record)) == FIELDS
-
-
-def test_a_training_that_stops_before_its_first_step_writes_nothing(record, trainer, module, capsys):
-    record.on_exception(trainer, module, KeyboardInterrupt())
-    assert not record.folder.exists()
-    assert capsys.readouterr().out == ""
 
 
 def test_a_later_test_changes_the_accuracies_alone(record, trainer, module, tmp_path):

@@ -20,6 +20,7 @@ from vit.training import ViTClassifier
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 REPOSITORY = Path(__file__).parents[2]
+LAST = Path("runs/resume/version_0/checkpoints/last.ckpt")
 RANDOM = [  # every source of randomness, and an average beside the weights
     *("--data", "Digits", "--data.batch_size", "100", "--data.crop_padding", "1", "--data.erasing", "0.5"),
     *("--data.mixup", "0.5", "--data.cutmix", "1", "--data.policy", "trivialaugment"),
@@ -45,8 +46,7 @@ def whole(module_folder) -> Path:
 def weights(path: Path) -> dict[str, torch.Tensor]:
     """All tensors that a resumed run continues from."""
     checkpoint = torch.load(path, weights_only=True)
-    training = {f"training.{name}": tensor for name, tensor in checkpoint["training_weights"].items()}
-    return {**checkpoint["state_dict"], **training}
+    return checkpoint["state_dict"] | {f"training.{name}": t for name, t in checkpoint["training_weights"].items()}
 
 
 def assert_same_weights(one: Path, other: Path) -> None:
@@ -58,12 +58,8 @@ def assert_same_weights(one: Path, other: Path) -> None:
 @contextmanager
 def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen]:
     """A run in another process, which prints to ``output.txt``."""
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "XDG_CACHE_HOME": str(folder / "cache"),
-        "PYTHONPATH": str(REPOSITORY),
-    }
+    places = {"XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(REPOSITORY)}
+    environment = os.environ | places | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(REPOSITORY / "train.py"), "fit", *RANDOM, *arguments]
     with (folder / "output.txt").open("w") as output:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
@@ -86,25 +82,22 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 def test_a_run_killed_in_mid_epoch_and_resumed_ends_with_the_same_bits(run, folder):
     long_enough = ("--trainer.max_epochs", "8")
     run("fit", *RANDOM, *long_enough, "--experiment", "whole")
-    last = folder / "runs/resume/version_0/checkpoints/last.ckpt"
     with started(folder, *long_enough) as process:
-        wait_for(last, process)
+        wait_for(folder / LAST, process)
         time.sleep(0.2)
         process.send_signal(signal.SIGKILL)
-    assert not (last.parents[1] / "results.json").exists(), "it had finished before it was killed"
+    assert not (folder / LAST.parents[1] / "results.json").exists(), "it had finished before it was killed"
 
     run("fit", *RANDOM, *long_enough, "--ckpt_path", "last")
 
-    assert_same_weights(
-        folder / "runs/resume/version_1/checkpoints/last.ckpt", folder / "runs/whole/version_0/checkpoints/last.ckpt"
-    )
+    runs = folder / "runs"
+    assert_same_weights(runs / "resume/version_1/checkpoints/last.ckpt", runs / "whole/version_0/checkpoints/last.ckpt")
 
 
 def test_a_run_resumed_from_the_middle_of_an_epoch_ends_with_the_same_bits(whole, run, folder):
     assert torch.load(whole / "middle.ckpt", weights_only=True)["epoch"] == 1
     run("fit", *RANDOM, "--ckpt_path", whole / "middle.ckpt")
-    last = "runs/resume/version_0/checkpoints/last.ckpt"
-    assert_same_weights(whole / last, folder / last)
+    assert_same_weights(whole / LAST, folder / LAST)
 
 
 # Lightning's own callback, which is in another folder now.
@@ -116,17 +109,15 @@ def test_a_run_resumed_from_the_middle_of_an_epoch_ends_with_the_same_bits(whole
     ids=["validated", "not validated", "part of the batches"],
 )
 def test_a_run_of_steps_resumed_from_the_end_of_an_epoch_ends_with_the_same_bits(run, folder, changed):
-    def every_epoch(name: str) -> list[str]:
-        return [
-            *("--trainer.callbacks+", "ModelCheckpoint", "--trainer.callbacks.dirpath", name),
-            *("--trainer.callbacks.save_top_k", "-1", "--trainer.callbacks.save_on_train_epoch_end", "true"),
-        ]
-
+    every_epoch = [
+        *("--trainer.callbacks+", "ModelCheckpoint", "--trainer.callbacks.save_top_k", "-1"),
+        *("--trainer.callbacks.save_on_train_epoch_end", "true", "--trainer.callbacks.dirpath"),
+    ]
     steps = ["--trainer.max_epochs", "-1", "--trainer.max_steps", "22", *changed]
-    run("fit", *RANDOM, *steps, *every_epoch("whole"))
+    run("fit", *RANDOM, *steps, *every_epoch, "whole")
     first = next((folder / "whole").glob("epoch=0*.ckpt"))
 
-    run("fit", *RANDOM, *steps, *every_epoch("resumed"), "--ckpt_path", first)
+    run("fit", *RANDOM, *steps, *every_epoch, "resumed", "--ckpt_path", first)
 
     runs = folder / "runs/resume"
     results = [json.loads((runs / name / "results.json").read_text()) for name in ("version_0", "version_1")]
@@ -137,10 +128,8 @@ def test_a_run_of_steps_resumed_from_the_end_of_an_epoch_ends_with_the_same_bits
 def test_a_finished_run_is_resumed_to_test_the_same_weights(whole, run, folder):
     shutil.copytree(whole / "runs", folder / "runs")
     cli = run("fit", "--ckpt_path", "last", "--experiment", "resume")
-    before, after = (
-        json.loads((run_folder / "results.json").read_text())
-        for run_folder in (whole / "runs/resume/version_0", cli.run_folder)
-    )
+    runs = (whole / LAST.parents[1], cli.run_folder)
+    before, after = (json.loads((run_folder / "results.json").read_text()) for run_folder in runs)
     assert cli.run_folder == Path("runs/resume/version_1")
     assert after["test_accuracy"] == before["test_accuracy"]
     assert (after["steps"], after["seed"]) == (before["steps"], before["seed"])
@@ -162,20 +151,17 @@ def test_the_best_weights_come_along_from_a_folder_that_was_moved(whole, run, fo
 
 @pytest.mark.parametrize("other", [["--model.optimizer", "muon"], ["--model.layer_decay", "0.5"]])
 def test_the_state_of_another_optimizer_is_refused(whole, error_of, other):
-    last = whole / "runs/resume/version_0/checkpoints/last.ckpt"
-    assert f"leave {other[0]} as it was" in error_of("fit", *RANDOM, *other, "--ckpt_path", last)
+    assert f"leave {other[0]} as it was" in error_of("fit", *RANDOM, *other, "--ckpt_path", whole / LAST)
 
 
 @pytest.mark.slow
 def test_ctrl_c_keeps_the_last_checkpoint_and_the_results_and_prints_how_to_resume(folder):
-    run_folder = folder / "runs/resume/version_0"
     with started(folder, "--trainer.max_epochs", "1000") as process:
-        wait_for(run_folder / "checkpoints/last.ckpt", process)
+        wait_for(folder / LAST, process)
         process.send_signal(signal.SIGINT)
         process.wait(timeout=60)
     output = (folder / "output.txt").read_text()
-    assert (run_folder / "results.json").exists()
-    assert (run_folder / "curves.png").exists()
-    last = Path("runs/resume/version_0/checkpoints/last.ckpt")
-    assert f"resume with: python train.py fit --ckpt_path {last}\n" in output
+    for name in ("results.json", "curves.png"):
+        assert (folder / LAST.parents[1] / name).exists()
+    assert f"resume with: python train.py fit --ckpt_path {LAST}\n" in output
     assert "Traceback" not in output

@@ -12,20 +12,11 @@ from torch.testing import assert_close
 import vit
 from vit.attention import MECHANISMS
 from vit.training import ViTClassifier
-from vit.weights import check_same_tensors, read_checkpoint
+from vit.weights import check_same_tensors
 
-SIZES = {
-    "image_size": (6, 10),
-    "patch_size": 2,
-    "embed_dim": 12,
-    "depth": 2,
-    "num_heads": 3,
-    "num_classes": 2,
-    "pool": "cls+mean",
-    "num_registers": 5,
-}
-CLASSIFIER = {"lr": 1e-3, "betas": (0.9, 0.99), "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.3]}
-CLASSIFIER["class_names"] = ["cat", "dog"]
+SIZES = {"image_size": (6, 10), "patch_size": 2, "embed_dim": 12, "depth": 2, "num_heads": 3, "num_classes": 2}
+SIZES |= {"pool": "cls+mean", "num_registers": 5}
+CLASSIFIER = {"lr": 1e-3, "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.3], "class_names": ["cat", "dog"]}
 
 
 @pytest.fixture
@@ -58,11 +49,7 @@ def test_a_loaded_model_is_in_eval_mode_and_gives_the_same_logits(model, checkpo
 
 def test_a_loaded_model_knows_how_its_images_are_normalised_and_its_classes_are_named(checkpoint, path):
     torch.save(checkpoint, path)
-    assert vit.load(path).pretrained_cfg == {
-        "mean": [0.4, 0.5, 0.6],
-        "std": [0.2, 0.2, 0.3],
-        "class_names": ["cat", "dog"],
-    }
+    assert vit.load(path).pretrained_cfg == {name: CLASSIFIER[name] for name in ("mean", "std", "class_names")}
 
 
 def test_what_the_checkpoint_does_not_say_is_what_the_classifier_took(checkpoint, path):
@@ -99,17 +86,9 @@ def test_a_description_of_another_model_is_refused_before_it_takes_memory(checkp
         vit.load(path)
 
 
-@pytest.mark.parametrize(
-    ("part", "value", "message"),
-    [
-        ("hyper_parameters", [], "it lacks state_dict or hyper_parameters"),
-        ("state_dict", [], "it lacks state_dict or hyper_parameters"),
-        ("state_dict", {"vit.head.bias": 3}, "'vit.head.bias' of its weights is not a tensor"),
-    ],
-)
-def test_parts_of_another_kind_are_refused(checkpoint, path, part, value, message):
-    torch.save(checkpoint | {part: value}, path)
-    with pytest.raises(ValueError, match=message):
+def test_weights_that_are_no_tensors_are_refused(checkpoint, path):
+    torch.save(checkpoint | {"state_dict": {"vit.head.bias": 3}}, path)
+    with pytest.raises(ValueError, match=r"last\.ckpt .* training run: 'vit.head.bias' of its weights is not a tensor"):
         vit.load(path)
 
 
@@ -123,13 +102,6 @@ def test_a_file_that_may_not_be_read_is_told_as_such(checkpoint, path, monkeypat
         vit.load(path)
 
 
-def test_reading_gives_the_whole_checkpoint(checkpoint, path):
-    torch.save(checkpoint, path)
-    assert_close(read_checkpoint(path)["state_dict"], checkpoint["state_dict"], rtol=0, atol=0)
-    assert read_checkpoint(path)["hyper_parameters"] == CLASSIFIER | SIZES
-    assert read_checkpoint(path)["epoch"] == 3
-
-
 @pytest.mark.parametrize("kind", ["nothing", "folder"])
 def test_a_path_without_a_file_is_refused_with_the_place_to_look(path, kind):
     if kind == "folder":
@@ -138,18 +110,10 @@ def test_a_path_without_a_file_is_refused_with_the_place_to_look(path, kind):
         vit.load(path)
 
 
-TEXTS = {
-    "log": "Epoch 3: the loss is 1.7\n",
-    "web page": "<!DOCTYPE html>\n<html>404 Not Found</html>\n",
-    "table": "epoch,step,train_loss\n0,10,2.3\n",
-    "configuration": "# A recipe\ntrainer:\n  max_epochs: 7\n",
-    "pointer to large storage": "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n",
-    "notes": "readable text\n",
-    "nothing": "",
-}
+TEXTS = ["", "readable text\n", "Epoch 3: the loss is 1.7\n", "<!DOCTYPE html>\n", "epoch,step,train_loss\n0,10,2.3\n"]
 
 
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("text", [*TEXTS, "# A recipe\ntrainer:\n", "version https://git-lfs.github.com/spec/v1\n"])
 def test_a_text_file_is_refused_as_no_checkpoint(path, text):
     path.write_text(text)
     with pytest.raises(ValueError, match=r"last\.ckpt is not a checkpoint, or is damaged") as refusal:
@@ -198,17 +162,19 @@ def test_pickled_code_is_refused_and_not_executed(checkpoint, path, tmp_path, ca
     assert not created.exists()
 
 
-@pytest.mark.parametrize("keys", [{"state_dict"}, {"hyper_parameters"}, set()])
-def test_a_dictionary_that_is_no_training_checkpoint_is_refused(checkpoint, path, keys):
-    torch.save({key: checkpoint[key] for key in keys}, path)
-    with pytest.raises(ValueError, match="it lacks state_dict or hyper_parameters"):
-        vit.load(path)
-
-
-@pytest.mark.parametrize("contents", [torch.zeros(3), [1, 2, 3], "state_dict hyper_parameters"], ids=type)
-def test_what_is_no_dictionary_is_refused(path, contents):
+@pytest.mark.parametrize(
+    "contents",
+    [
+        *(torch.zeros(3), [1, 2, 3], "state_dict hyper_parameters", {}, {"state_dict": {}}, {"hyper_parameters": {}}),
+        {"state_dict": [], "hyper_parameters": {}},
+        {"state_dict": {}, "hyper_parameters": []},
+    ],
+    ids=str,
+)
+def test_what_is_no_dictionary_with_both_parts_is_refused(path, contents):
     torch.save(contents, path)
-    with pytest.raises(ValueError, match=r"last\.ckpt is not a checkpoint of a training run"):
+    message = r"last\.ckpt is not a checkpoint of a training run: it lacks state_dict or hyper_parameters"
+    with pytest.raises(ValueError, match=message):
         vit.load(path)
 
 

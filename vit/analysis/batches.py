@@ -1,8 +1,7 @@
-"""Batches of images on the device of a model, and the precision of sums over them."""
+"""Batches of images on the device of a model."""
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor, nn
 
 
@@ -17,8 +16,3 @@ def in_batches(model: nn.Module, tensors: Tensor, batch_size: int) -> Iterator[T
     device = next(model.parameters()).device
     for batch in tensors.split(batch_size):
         yield batch.to(device)
-
-
-def in_float32(x: Tensor) -> Tensor:
-    """Convert a tensor to float32 if its type is coarser: a sum of many numbers in bfloat16 stops growing."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.analysis.batches import in_float32
 from vit.analysis.importance import ablation_importance, head_importance, weight_importance
 from vit.analysis.modules import attention_modules
 from vit.analysis.pruning import prune_heads
+from vit.attention.mechanisms.linear import widened
 from vit.capture.attention import check_capturable, logits_of
 
 Order = Literal["importance", "oracle", "weight", "random"]
@@ -132,7 +132,7 @@ def _measure(
         for images, labels in batches:
             images, labels = images.to(device), labels.to(device)
             first = images if first is None else first
-            logits = in_float32(logits_of(pruned(images)))
+            logits = widened(logits_of(pruned(images)))
             correct += (logits.argmax(dim=-1) == labels).sum().item()
             loss += F.cross_entropy(logits, labels, reduction="sum").item()
             count += len(images)

@@ -60,12 +60,9 @@ def draw_kinds(table: HeadTable, path: Path) -> None:
 
 
 def draw_importance(importance: Sequence[Tensor], quantity: str, path: Path) -> None:
-    """Draw the importance of each head as a cell.
+    """Draw the importance of each head, (H,) for each layer, from any function of ``vit.analysis.importance``.
 
-    Args:
-        importance: One (H,) for each layer, from any function of ``vit.analysis.importance``.
-        quantity: Label of the colour bar with the unit, such as "rise of the loss without the head, nats".
-        path: The PNG file.
+    The quantity labels the colour bar, with its unit: "rise of the loss without the head, nats".
     """
     values = _cells([layer.tolist() for layer in importance])
     figure, axes = _head_map(values, "Importance of the heads")
@@ -84,12 +81,7 @@ def draw_importance(importance: Sequence[Tensor], quantity: str, path: Path) -> 
 
 @plot_style
 def draw_pruning(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> None:
-    """Draw accuracy and speed as heads are removed, for each order of removal.
-
-    Args:
-        curves: The points from ``pruning_curve``, by the name of the order.
-        path: The PNG file.
-    """
+    """Draw accuracy and speed as heads are removed: the points from ``pruning_curve`` for each order of removal."""
     figure = Figure(figsize=(10.5, 4))
     accuracy, speed = figure.subplots(1, 2)
     for order, points in curves.items():
@@ -112,12 +104,8 @@ def draw_spectra(spectra: Sequence[Tensor], title: str, path: Path) -> None:
     """Draw the cumulative share of the singular values, for each layer the mean over its heads.
 
     As figure 1 of Wang et al. (2020, Linformer) for attention (``HeadTable.spectra``), and figure 1 of Cordonnier et
-    al. (2020) for projections (``LayerRanks.query_key``): the steeper a line, the fewer dimensions are used.
-
-    Args:
-        spectra: Singular values of each layer, (H, K) or (K,), largest first.
-        title: Title of the figure.
-        path: The PNG file.
+    al. (2020) for projections (``LayerRanks.query_key``): the steeper a line, the fewer dimensions are used. A spectrum
+    is (H, K) or (K,), largest first.
     """
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()

@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from vit.analysis.batches import in_batches, in_float32
+from vit.analysis.batches import in_batches
 from vit.analysis.modules import attention_modules, with_emptied_layers
 from vit.analysis.projections import head_projections
 from vit.attention import MultiHeadAttention
 from vit.attention.mechanisms import DifferentialAttention
+from vit.attention.mechanisms.linear import widened
 from vit.capture.attention import logits_of, run_intercepted
 from vit.capture.intercept import Edit
 
@@ -47,7 +48,12 @@ def head_importance(
         ValueError: If attention cannot be captured (see ``capture_attention``), a norm follows the heads (differential
             attention), or the numbers of images and labels differ.
     """
-    _check_gates(model)
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention) and isinstance(module.mechanism, DifferentialAttention):
+            raise ValueError(
+                "the norm after each head of DifferentialAttention cancels any factor of its attention, so that the "
+                "gradient of a gate is always zero: use ablation_importance"
+            )
     totals: list[Tensor] = []
     for batch, targets in _labelled(model, images, labels, batch_size):
         slopes = _slopes(model, batch, targets)
@@ -112,7 +118,7 @@ def mean_attention(model: nn.Module, images: Tensor, *, batch_size: int = 32) ->
 
     def add(layer: int, attn: Tensor) -> Tensor:
         if attn.shape[-2] > 1:
-            sums[layer] = sums.get(layer, 0) + reduce(in_float32(attn), "b h n m -> h n m", "sum")
+            sums[layer] = sums.get(layer, 0) + reduce(widened(attn), "b h n m -> h n m", "sum")
         return attn
 
     for batch in in_batches(model, images, batch_size):
@@ -139,15 +145,6 @@ def weight_importance(model: nn.Module) -> list[Tensor]:
     return with_emptied_layers(model, [torch.stack(layer).mean(dim=0).cpu() for layer in sizes])
 
 
-def _check_gates(model: nn.Module) -> None:
-    for module in model.modules():
-        if isinstance(module, MultiHeadAttention) and isinstance(module.mechanism, DifferentialAttention):
-            raise ValueError(
-                "the norm after each head of DifferentialAttention cancels any factor of its attention, so that the "
-                "gradient of a gate is always zero: use ablation_importance"
-            )
-
-
 def _slopes(model: nn.Module, images: Tensor, labels: Tensor) -> list[Tensor]:
     """Sum ``|d loss / d gate|`` over images: one (H,) for each layer."""
     gates: list[Tensor] = []
@@ -160,8 +157,8 @@ def _slopes(model: nn.Module, images: Tensor, labels: Tensor) -> list[Tensor]:
         return attn * rearrange(gates[-1], "b h -> b h 1 1")
 
     with torch.enable_grad():
-        loss = F.cross_entropy(in_float32(run_intercepted(model, images, gate)), labels, reduction="sum")
-        return [reduce(in_float32(slope).abs(), "b h -> h", "sum") for slope in torch.autograd.grad(loss, gates)]
+        loss = F.cross_entropy(widened(run_intercepted(model, images, gate)), labels, reduction="sum")
+        return [reduce(widened(slope).abs(), "b h -> h", "sum") for slope in torch.autograd.grad(loss, gates)]
 
 
 def _labelled(
@@ -181,6 +178,6 @@ def _labelled(
 
 @torch.no_grad()
 def _mean_loss(model: nn.Module, batches: list[tuple[Tensor, Tensor]], edit: Edit) -> float:
-    logits = ((in_float32(run_intercepted(model, images, edit)), labels) for images, labels in batches)
+    logits = ((widened(run_intercepted(model, images, edit)), labels) for images, labels in batches)
     losses = [F.cross_entropy(*each, reduction="sum").item() for each in logits]
     return sum(losses) / sum(len(images) for images, _ in batches)

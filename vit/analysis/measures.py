@@ -1,5 +1,7 @@
 """Measures of attention: pure functions of the weights of heads.
 
+``grid`` is rows and columns of patches, ``num_prefix_tokens`` the tokens before them, and ``patch_size`` in pixels.
+
 Letters in the einops patterns: b batch, h heads, n queries, m keys, k pairs of both, g heads again.
 """
 
@@ -13,11 +15,7 @@ Grid = tuple[int, int]
 
 
 def attention_distance(
-    attn: Tensor,
-    grid: Grid,
-    patch_size: tuple[float, float],
-    num_prefix_tokens: int = 0,
-    renormalise: bool = True,
+    attn: Tensor, grid: Grid, patch_size: tuple[float, float], num_prefix_tokens: int = 0, renormalise: bool = True
 ) -> Tensor:
     """Compute the mean attention distance in pixels: (B, H, N, N) -> (B, H), the mean over querying patches.
 
@@ -27,13 +25,6 @@ def attention_distance(
 
     >>> attention_distance(torch.full((1, 1, 2, 2), 0.5), grid=(1, 2), patch_size=(8, 8))
     tensor([[4.]])
-
-    Args:
-        attn: Attention of queries to keys.
-        grid: Rows and columns of patches.
-        patch_size: Rows and columns of a patch in pixels.
-        num_prefix_tokens: Tokens before the patches.
-        renormalise: Whether attention to patches is scaled to sum to 1.
     """
     between = _between_patches(attn, grid, num_prefix_tokens)
     pixels = einsum(between, pair_distances(grid, patch_size).to(attn), "b h n m, n m -> b h n")
@@ -102,12 +93,8 @@ def positional_score(mean: Tensor, mean_square: Tensor, num_images: int) -> Tens
     """Compute the share of attention that is the same for all images: (H, N, N), (H,) -> (H,).
 
     ``1 - E ||A - mean||^2 / E ||A||^2``: 1 if attention is the same for every image, 0 if it depends on content only.
-    The variance is the unbiased one; the biased one of few images would make any head look positional.
-
-    Args:
-        mean: Mean attention over images.
-        mean_square: Mean of ``||A||^2``, the sum over queries and keys of squared attention.
-        num_images: Number of images in the means, at least 2.
+    ``mean_square`` is the mean of ``||A||^2``, a sum over queries and keys. The variance is the unbiased one, of at
+    least 2 images; the biased one of few images would make any head look positional.
     """
     same = reduce(mean.square(), "h n m -> h", "sum") / mean_square
     return 1 - (1 - same) * num_images / (num_images - 1)

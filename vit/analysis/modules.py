@@ -10,11 +10,7 @@ from vit.attention import MultiHeadAttention
 
 
 class NoHeads(nn.Module):
-    """An attention pruned of all heads: its output is the bias of its output projection, the same for every token.
-
-    Args:
-        bias: The bias (C,) of the projection, or None.
-    """
+    """An attention pruned of all heads: its output is the bias of its output projection, the same for every token."""
 
     num_heads = 0
 

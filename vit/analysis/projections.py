@@ -76,8 +76,8 @@ def _ranks(of: Projections) -> LayerRanks:
         einsum(of.output, of.value, "h o d, h d c -> h o c"),
     )
     # A product of inner width d has at most d singular values above zero.
-    per_head = [singular_values(x)[:, : of.query.shape[1]] for x in products[:1]]
-    per_head += [singular_values(x)[:, : of.value.shape[1]] for x in products[1:]]
+    inner = (of.query.shape[1], of.value.shape[1])
+    per_head = (singular_values(x)[:, :width] for x, width in zip(products, inner, strict=True))
     return LayerRanks(*per_head, *(singular_values(x.sum(dim=0)) for x in products))
 
 

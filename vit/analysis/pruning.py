@@ -8,7 +8,7 @@ from copy import deepcopy
 
 import torch
 from einops import rearrange
-from torch import Tensor, nn
+from torch import nn
 
 from vit.analysis.modules import NoHeads, attention_modules
 from vit.attention import MultiHeadAttention
@@ -22,14 +22,7 @@ from vit.attention.mechanisms import (
 )
 
 # Mechanisms whose heads are independent, and which have no weights of their own.
-SEPARATE = (
-    SoftmaxAttention,
-    ChunkedAttention,
-    WindowAttention,
-    NeighborhoodAttention,
-    SparseAttention,
-    TopKAttention,
-)
+SEPARATE = (SoftmaxAttention, ChunkedAttention, WindowAttention, NeighborhoodAttention, SparseAttention, TopKAttention)
 
 
 def prune_heads(model: nn.Module, heads: Mapping[int, Iterable[int]]) -> nn.Module:
@@ -115,9 +108,9 @@ def _keep(attention: nn.Module, left: list[int]) -> None:
         if joint is not None:
             parts = [rearrange(part, "(h d) ... -> h d ...", h=before)[left] for part in joint.split(widths)]
             rows = torch.cat([rearrange(part, "h d ... -> (h d) ...") for part in parts])
-            setattr(qkv, name, _parameter(rows, joint))
+            setattr(qkv, name, nn.Parameter(rows, joint.requires_grad))
     columns = rearrange(proj.weight, "c (h d) -> h c d", h=before)[left]
-    proj.weight = _parameter(rearrange(columns, "h c d -> c (h d)"), proj.weight)
+    proj.weight = nn.Parameter(rearrange(columns, "h c d -> c (h d)"), proj.weight.requires_grad)
     qkv.out_features, proj.in_features = len(qkv.weight), proj.weight.shape[1]
     attention.num_heads = now
     if ours:
@@ -126,10 +119,6 @@ def _keep(attention: nn.Module, left: list[int]) -> None:
         attention.key_dim, _, attention.value_dim = attention.split_dims
     else:
         attention.attn_dim = now * attention.head_dim
-
-
-def _parameter(values: Tensor, before: Tensor) -> nn.Parameter:
-    return nn.Parameter(values, requires_grad=before.requires_grad)
 
 
 def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:

@@ -41,10 +41,7 @@ class Anatomy:
 
 @torch.inference_mode(False)  # the read-out tokens are found by a gradient, in any mode of the caller
 def examine(
-    model: nn.Module,
-    images: Tensor,
-    grid: tuple[int, int] | None = None,
-    num_prefix_tokens: int | None = None,
+    model: nn.Module, images: Tensor, grid: tuple[int, int] | None = None, num_prefix_tokens: int | None = None
 ) -> Anatomy:
     """Find the parts of a model and check that its attention can be captured, by passing the first image.
 

@@ -30,9 +30,7 @@ class Boundary:
     def changed(self, change: Change) -> Iterator[None]:
         """Replace the tokens at this place by ``change(tokens)`` within the context."""
 
-        def before(
-            _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-        ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
             if args:
                 return (change(args[0]), *args[1:]), kwargs
             (name, tokens), *others = kwargs.items()

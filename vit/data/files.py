@@ -37,6 +37,8 @@ def upright(image: Image.Image) -> Image.Image:
 def decode(path: Path, image_size: tuple[int, int] | None, in_channels: int) -> Tensor:
     """Read an image as uint8 (C, H, W), upright, scaled and centre-cropped to ``image_size`` (rows, columns) if given.
 
+    Of ``in_channels``, 3 is colour and 1 grey.
+
     Raises:
         ValueError: If the file is damaged or not an image; the message names it.
     """
@@ -62,14 +64,7 @@ def _eight_bit(image: Image.Image) -> Image.Image:
 
 
 class ImageFiles(Dataset):
-    """Image files with labels, decoded on access.
-
-    Args:
-        paths: The files.
-        labels: Class index of each file.
-        image_size: Rows and columns that every image is scaled and cropped to.
-        in_channels: 3 to decode as colour, 1 as grey.
-    """
+    """Image files with the class index of each, decoded on access, as ``decode`` does."""
 
     def __init__(
         self, paths: Sequence[Path], labels: Sequence[int], image_size: tuple[int, int], in_channels: int

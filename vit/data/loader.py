@@ -97,15 +97,7 @@ class BatchLoader(ABC):
 
 
 class MemoryLoader(BatchLoader):
-    """Batches gathered from a uint8 array on the device: a few microseconds per image.
-
-    Args:
-        images: All images, uint8 (N, C, H, W).
-        labels: Their classes, (N,).
-        sampler: Draws the indices of the images of each batch.
-        augment: Augmentation of training batches; None for evaluation.
-        device: Device of the array and of the batches.
-    """
+    """Batches gathered from an array uint8 (N, C, H, W) on the device: a few microseconds per image."""
 
     def __init__(
         self,
@@ -132,13 +124,6 @@ class StreamLoader(BatchLoader):
     """Batches decoded from image files by worker processes, for data sets that do not fit into memory.
 
     Iterating raises a ValueError that names the file if an image cannot be read.
-
-    Args:
-        files: The image files.
-        sampler: Draws the indices of the images of each batch.
-        augment: Augmentation of training batches; None for evaluation.
-        device: Device of the batches.
-        num_workers: Number of processes that decode.
     """
 
     def __init__(

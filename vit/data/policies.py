@@ -47,16 +47,13 @@ class BatchPolicy:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Apply ``num_ops`` random operations to each image."""
+        b = len(images)
         for _ in range(self.num_ops):
-            images = self._apply_one(images)
+            choice = torch.randint(len(self.operations), (b,))
+            drawn = self.magnitude is None
+            magnitudes = torch.randint(MAX_MAGNITUDE + 1, (b,)) if drawn else torch.full((b,), self.magnitude)
+            signs = 1 - 2 * torch.randint(2, (b,))
+            strengths = magnitudes / MAX_MAGNITUDE * self.strongest[choice]
+            strengths = torch.where(self.signed[choice], strengths * signs, strengths)
+            images = apply_operations(images, self.operations[choice], strengths)
         return images
-
-    def _apply_one(self, images: Tensor) -> Tensor:
-        b = images.shape[0]
-        choice = torch.randint(len(self.operations), (b,))
-        drawn = self.magnitude is None
-        magnitudes = torch.randint(MAX_MAGNITUDE + 1, (b,)) if drawn else torch.full((b,), self.magnitude)
-        signs = 1 - 2 * torch.randint(2, (b,))
-        strengths = magnitudes / MAX_MAGNITUDE * self.strongest[choice]
-        strengths = torch.where(self.signed[choice], strengths * signs, strengths)
-        return apply_operations(images, self.operations[choice], strengths)

@@ -13,16 +13,8 @@ class BatchSampler:
     together see the batches of a single process with the joined batch size. The order depends on ``seed`` and the epoch
     alone, so that a resumed run repeats it.
 
-    Training (``shuffle``) drops the last incomplete batch, which has other images in each epoch. Evaluation takes every
-    image once, and pads the last batch with the index -1.
-
-    Args:
-        num_images: Number of images in the data set.
-        batch_size: Images per batch and process.
-        shuffle: Whether each epoch has a new random order (training) or the order of the data set (evaluation).
-        seed: Seed of the order.
-        rank: Index of this process.
-        world_size: Number of processes.
+    Training (``shuffle``) has a new random order in each epoch, and drops the last incomplete batch. Evaluation takes
+    every image once, in the order of the data set, and pads the last batch with the index -1.
 
     Raises:
         ValueError: If there are fewer images than processes.

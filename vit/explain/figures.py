@@ -81,13 +81,8 @@ def draw_maps(
 def draw_heads(image: Tensor, attentions: Sequence[Tensor], anatomy: Anatomy, path: str | Path) -> None:
     """Draw the attention of the read-out token, the one that the logits read, for each layer and head.
 
-    Negative weights, as of differential and talking-heads attention, are shown as zero.
-
-    Args:
-        image: One image for display (see ``displayable``), (C, H, W).
-        attentions: Attention of each layer over that image, (1, H, N, N), from ``capture_attention``.
-        anatomy: The parts of the model, from ``examine``.
-        path: The PNG file.
+    The image (C, H, W) is for display (see ``displayable``); its attentions, (1, H, N, N), are those of
+    ``capture_attention``. Negative weights, as of differential and talking-heads attention, are shown as zero.
     """
     layers = [attn.detach() for attn in attentions if attn.shape[-2] > 1]
     heads = max(attn.shape[1] for attn in layers)
@@ -108,9 +103,7 @@ def draw_heads(image: Tensor, attentions: Sequence[Tensor], anatomy: Anatomy, pa
 def draw_curves(curves: Mapping[str, Curves], path: str | Path) -> None:
     """Draw the probability of the predicted class as patches are removed, the mean over images; controls in grey.
 
-    Args:
-        curves: The curves from ``removal_curves``, by the name of the method.
-        path: The PNG file.
+    The curves are those of ``removal_curves``, by the name of the method.
     """
     figure = Figure(figsize=(11, 4))
     most, least = figure.subplots(1, 2, sharey=True)

@@ -5,7 +5,6 @@ p q pixel rows and columns of a patch, k anchors of the colour map.
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,18 +19,11 @@ ANCHORS = bytes.fromhex("000004 160b39 420a68 6a176e 932667 bc3754 dd513a f37819
 LUMA = (0.299, 0.587, 0.114)  # perceived brightness of red, green and blue (ITU-R BT.601)
 
 
-def overlay(
-    images: Tensor,
-    maps: Tensor,
-    *,
-    opacity: float = 0.7,
-    smooth: bool = False,
-    scale: Literal["image", "batch"] = "image",
-) -> Tensor:
+def overlay(images: Tensor, maps: Tensor, *, opacity: float = 0.7, smooth: bool = False) -> Tensor:
     """Lay maps in colour over images in grey: (B, C, H, W), (B, rows, columns) -> (B, 3, H, W), in [0, 1].
 
     Each patch gets one flat colour over exactly its pixels, from black for 0 through red to pale yellow for the largest
-    value.
+    value of its image.
 
     >>> overlay(torch.rand(5, 3, 32, 32), torch.rand(5, 8, 8)).shape
     torch.Size([5, 3, 32, 32])
@@ -41,14 +33,12 @@ def overlay(
         maps: Relevance of each patch, non-negative.
         opacity: Share of the colour in each pixel, from 0 to 1; the rest is the image.
         smooth: Whether values are interpolated between patches, which suggests a resolution that the map does not have.
-        scale: What pale yellow stands for: the largest value of each "image", or that of the "batch", which makes
-            images comparable.
 
     Raises:
         ValueError: If shapes do not fit, or values are out of range.
     """
     grey = _grey(images)
-    shares = _shares(maps, scale)
+    shares = _shares(maps)
     if not 0 <= opacity <= 1:
         raise ValueError(f"opacity ({opacity}) must be from 0 (image only) to 1 (colour only)")
     if len(maps) != len(images):
@@ -121,12 +111,10 @@ def _grey(images: Tensor) -> Tensor:
     return rearrange(einsum(images, weights, "b c h w, c -> b h w"), "b h w -> b 1 h w")
 
 
-def _shares(maps: Tensor, scale: str) -> Tensor:
+def _shares(maps: Tensor) -> Tensor:
     """Divide maps by their largest value: (B, rows, columns) -> float (B, rows, columns), in [0, 1]."""
     if maps.ndim != 3:
         raise ValueError(f"maps have shape {tuple(maps.shape)}: give (batch, rows, columns) of patches")
-    if scale not in ("image", "batch"):
-        raise ValueError(f"unknown scale {scale!r}: choose 'image' or 'batch'")
     maps = maps.detach().float()
     if not maps.isfinite().all():
         raise ValueError("the maps contain NaN or infinity, which have no colour: look for a division by zero")
@@ -135,5 +123,5 @@ def _shares(maps: Tensor, scale: str) -> Tensor:
             f"the smallest value of the maps is {maps.min().item():.3g}, but the colours start at 0: give "
             "maps.clamp(min=0), or (-maps).clamp(min=0) for the evidence against the class"
         )
-    largest = reduce(maps, "b r s -> b 1 1" if scale == "image" else "b r s -> 1 1 1", "max")
+    largest = reduce(maps, "b r s -> b 1 1", "max")
     return torch.where(largest > 0, maps / largest.clamp(min=torch.finfo(maps.dtype).tiny), 0.0)

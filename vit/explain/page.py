@@ -95,7 +95,11 @@ def explorer(
         attentions = capture_attention(model, image)
         maps = [attn[0] for attn in attentions if attn.shape[-2] > 1]
         heads = [len(attn) for attn in maps]
-        _check_logits(attentions.logits)
+        if attentions.logits.ndim != 2:
+            raise ValueError(
+                f"the model returned logits of shape {tuple(attentions.logits.shape)}: give a classifier, "
+                "(batch, classes)"
+            )
         names = name_classes(class_names, attentions.logits.shape[1])
         logits = torch.cat([attentions.logits, *ablated_logits(model, image, heads)]).float()
     lows, steps, codes = quantise(torch.cat(maps))
@@ -123,12 +127,8 @@ def explorer(
 def ablated_logits(model: nn.Module, image: Tensor, heads: list[int]) -> list[Tensor]:
     """Return the logits without each head and, last, without any head: (heads + 1, classes) for each layer.
 
-    The attention of a head that is switched off is zero, so that it adds nothing to the tokens.
-
-    Args:
-        model: A model in eval mode.
-        image: One image, (1, C, H, W).
-        heads: Number of heads of each layer.
+    The attention of a head that is switched off is zero, so that it adds nothing to the tokens. The image is
+    (1, C, H, W); ``heads`` has the number of each layer's.
     """
     ablated = []
     for layer, count in enumerate(heads):
@@ -177,13 +177,6 @@ def name_other_tokens(model: nn.Module, anatomy: Anatomy) -> list[tuple[int, str
 def pack_bytes(tensor: Tensor) -> str:
     """Encode the numbers of a tensor: little-endian, deflated, base64."""
     return base64.b64encode(zlib.compress(tensor.cpu().numpy().tobytes())).decode("ascii")
-
-
-def _check_logits(logits: Tensor) -> None:
-    if logits.ndim != 2:
-        raise ValueError(
-            f"the model returned logits of shape {tuple(logits.shape)}: give a classifier, (batch, classes)"
-        )
 
 
 def _fill_template(data: dict[str, Any]) -> Explorer:

@@ -1,24 +1,105 @@
-"""The order in which the callbacks of a run are called. Each callback has a file of its own."""
+"""The small callbacks of a run, and the list of all in the order in which they are called."""
 
-from collections.abc import Iterable
+from typing import Any
 
-from lightning import Callback
+import torch
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.trainer.states import TrainerFn
 
-from vit.training.checkpoints import RunCheckpoint
+from vit.data.loader import BatchLoader
+from vit.data.seeding import seed_of
 from vit.training.pictures import RunPictures
 from vit.training.record import RunRecord
-from vit.training.seeded_steps import SeededSteps
-from vit.training.stop_at_nan import StopAtNaN
-
-ORDER = (
-    SeededSteps,  # seeds a step before the other callbacks can draw
-    StopAtNaN,  # raises before a bad step is counted or saved
-    RunPictures,  # prints what it could not draw before RunRecord prints how to resume
-    RunRecord,  # completes the record before a checkpoint holds it
-    RunCheckpoint,
-)
 
 
-def in_order(callbacks: Iterable[Callback]) -> list[Callback]:
-    """Return the callbacks in the order of ``ORDER``; a ValueError means that it has no place for one of them."""
-    return sorted(callbacks, key=lambda callback: ORDER.index(type(callback)))
+def run_callbacks(seed: int, record: RunRecord, checkpoints: list[Callback]) -> list[Callback]:
+    """Return the callbacks of a training or an evaluation, in the order in which they are called."""
+    return [
+        SeededSteps(seed),  # seeds a step before the other callbacks can draw
+        StopAtNaN(),  # raises before a bad step is counted or saved
+        RunPictures(record),  # prints what it could not draw before RunRecord prints how to resume
+        record,  # is complete before a checkpoint holds it
+        *checkpoints,
+    ]
+
+
+class SeededSteps(Callback):
+    """Make the random draws of a step (order of images, dropout, ...) a function of the seed and the step alone.
+
+    A run that was killed and resumed at any step then draws what it would have drawn.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Pass the epoch to the loader: Lightning's is one too high after a resume from the end of an epoch."""
+        loader = trainer.train_dataloader
+        if isinstance(loader, BatchLoader):
+            loader.begin_epoch(trainer.current_epoch)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Seed torch for this step and process."""
+        torch.manual_seed(seed_of(self.seed, trainer.current_epoch, batch_idx, trainer.global_rank))
+
+
+class StopAtNaN(Callback):
+    """Stop when the loss is no longer finite, before a checkpoint is written.
+
+    The device notes the first bad step. On a CPU, the host reads it after each step. On a GPU, where reading waits for
+    the device, the host reads it every 50 steps, and before each validation and checkpoint.
+    """
+
+    READ_EVERY = 50
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start without a bad step."""
+        self.first_bad_step = torch.full((), -1, dtype=torch.long, device=pl_module.device)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Note the step if its loss is the first bad one."""
+        is_first = ~outputs["loss"].detach().isfinite() & (self.first_bad_step < 0)
+        self.first_bad_step = torch.where(is_first, trainer.global_step, self.first_bad_step)
+        if pl_module.device.type == "cpu" or (batch_idx + 1) % self.READ_EVERY == 0:
+            self.check(trainer)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Check before validation, at whose end a checkpoint is written."""
+        if trainer.state.fn == TrainerFn.FITTING:
+            self.check(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Check before the checkpoint of the epoch."""
+        self.check(trainer)
+
+    def check(self, trainer: Trainer) -> None:
+        """Check that no step was bad.
+
+        Raises:
+            ValueError: With the first bad step, and the remedies.
+        """
+        step = int(self.first_bad_step)
+        if step >= 0:
+            raise ValueError(
+                f"the loss is no longer finite, first at step {step}: try a lower --model.lr "
+                f"({trainer.lightning_module.hparams.lr}), a longer --model.warmup, or --trainer.gradient_clip_val 1. "
+                "The last good checkpoint is kept"
+            )
+
+
+class ImagesPerSecondBar(RichProgressBar):
+    """Lightning's rich progress bar, with the images per second."""
+
+    def __init__(self) -> None:
+        super().__init__(refresh_rate=10)
+        self.images_per_second = 0.0
+
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+        """Return the logged values and the speed, without the version number of the run."""
+        metrics = super().get_metrics(trainer, pl_module)
+        metrics.pop("v_num", None)
+        speed = {"images/s": f"{self.images_per_second:,.0f}"} if self.images_per_second else {}
+        return speed | metrics

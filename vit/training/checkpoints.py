@@ -39,10 +39,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 class RunCheckpoint(ModelCheckpoint):
     """One file in the folder of a run, such as ``last.ckpt``; a resumed run copies it into its own folder.
 
-    Args:
-        folder: The folder.
-        filename: Name of the file, without ``.ckpt``.
-        monitor: Name of the logged value whose highest value is kept; None keeps the latest checkpoint.
+    With ``monitor``, the name of a logged value, its highest value is kept, else the latest checkpoint.
     """
 
     def __init__(self, folder: Path, filename: str, monitor: str | None = None) -> None:

@@ -17,17 +17,13 @@ from lightning.pytorch.plugins import Precision
 import vit.data
 from vit.class_names import name_classes
 from vit.model import VisionTransformer
-from vit.training.callbacks import in_order
+from vit.training.callbacks import ImagesPerSecondBar, run_callbacks
 from vit.training.checkpoints import AtomicCheckpointIO, RunCheckpoint
 from vit.training.classifier import ViTClassifier
 from vit.training.console import print_results
-from vit.training.pictures import RunPictures
 from vit.training.prediction_writer import PredictionWriter
-from vit.training.progress_bar import ImagesPerSecondBar
 from vit.training.record import RunRecord
 from vit.training.runs import experiment_of, new_run_folder, newest_checkpoint, run_folder_of
-from vit.training.seeded_steps import SeededSteps
-from vit.training.stop_at_nan import StopAtNaN
 from vit.weights import read_checkpoint
 
 FROM_DATA = ("num_classes", "image_size", "in_channels", "class_names", "mean", "std")
@@ -165,7 +161,7 @@ class ViTCLI(LightningCLI):
         self._dump_config()
         text = self._parser("fit").dump(self.config["fit"], skip_none=False) if self.subcommand == "fit" else ""
         self.record = RunRecord(self.run_folder, facts, text, self.config_dump["data"])
-        return in_order([SeededSteps(seed), StopAtNaN(), RunPictures(self.record), self.record, *checkpoints])
+        return run_callbacks(seed, self.record, checkpoints)
 
     def _checkpoints(self) -> list[Callback]:
         folder = self.run_folder / "checkpoints"

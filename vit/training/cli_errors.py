@@ -5,6 +5,7 @@ import inspect
 import logging
 import re
 import sys
+import traceback
 import warnings
 from argparse import ArgumentParser
 from collections.abc import Iterator
@@ -116,10 +117,6 @@ def _deliberate_cause(error: BaseException | None) -> BaseException | None:
 
 def _is_deliberate(error: BaseException) -> bool:
     """Whether the line that raised an error is in vit or Lightning."""
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    if traceback is None:
-        return False
-    folders = Path(traceback.tb_frame.f_code.co_filename).parents
-    return any(Path(package.__file__).parent in folders for package in (vit, lightning))
+    lines = traceback.extract_tb(error.__traceback__)
+    folders = [Path(package.__file__).parent for package in (vit, lightning)]
+    return bool(lines) and any(folder in Path(lines[-1].filename).parents for folder in folders)

@@ -62,14 +62,11 @@ class EMA(Callback):
         torch._foreach_lerp_(averages, weights, 1 - decay)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the average into the module."""
+        """Put the average into the module; at the end of the validation, put the training weights back."""
         if trainer.state.fn == TrainerFn.FITTING:
             self._swap(pl_module)
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the training weights back."""
-        if trainer.state.fn == TrainerFn.FITTING:
-            self._swap(pl_module)
+    on_validation_end = on_validation_start
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the average into the module for good."""

@@ -11,10 +11,6 @@ class Evaluation:
     """Sums over the batches of an evaluation, exact for any number of processes and any size of the last batch.
 
     Rows with the label -1 are padding and do not count.
-
-    Args:
-        num_classes: Number of classes.
-        device: The device of the batches.
     """
 
     def __init__(self, num_classes: int, device: torch.device) -> None:

@@ -25,9 +25,6 @@ def mimetic_attention(model: nn.Module) -> None:
     benchmarks/results/ablation.md): 71.2 % without, 71.7 % with it, a difference that may be chance; 69.7 % with
     positions that are initialised as noise.
 
-    Args:
-        model: A VisionTransformer.
-
     Raises:
         ValueError: If the attention has no projections.
     """

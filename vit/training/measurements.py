@@ -12,15 +12,6 @@ class Measurements:
         self.history: dict[str, list[dict[str, float]]] = {"train": [], "val": []}
         self.clock = self.last_batch_end = 0.0
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the part that checkpoints hold."""
-        return {"measured": self.measured, "history": self.history}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue the measurements of a checkpoint."""
-        self.measured.update(state_dict["measured"])
-        self.history = state_dict["history"]
-
     def start_clocks(self) -> None:
         """Start both clocks: of the run, and of the training steps."""
         self.clock = self.last_batch_end = time.monotonic()

@@ -25,11 +25,7 @@ CELL, CAPTION, HEAD = 1.5, 0.4, 0.4  # inches: width of a mistake, height of its
 
 
 class RunPictures(Callback):
-    """Draw the curves of a training, and of its last validation or test the confusion matrix, mistakes and attention.
-
-    Args:
-        record: The record of the run, for its folder and its history.
-    """
+    """Draw the curves of a training, and confusion matrix, mistakes and attention of the last validation or test."""
 
     def __init__(self, record: RunRecord) -> None:
         self.record = record
@@ -42,20 +38,16 @@ class RunPictures(Callback):
         """Draw the last validation of a training, unless a test follows; EMA put the average in place in on_fit_end."""
         sets = trainer.datamodule.sets
         if stage == "fit" and "val" in sets and not ("test" in sets and trainer.limit_test_batches):
-            if pl_module.evaluation is not None:
-                self._draw_evaluation(pl_module, trainer, "validation")
-            self._draw_attention(trainer, pl_module, "val")
+            self._draw_images(trainer, pl_module, "val")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw a validation, unless it is one of those during training."""
         if trainer.state.fn != TrainerFn.FITTING:
-            self._draw_evaluation(pl_module, trainer, "validation")
-            self._draw_attention(trainer, pl_module, "val")
+            self._draw_images(trainer, pl_module, "val")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw the test."""
-        self._draw_evaluation(pl_module, trainer, "test")
-        self._draw_attention(trainer, pl_module, "test")
+        self._draw_images(trainer, pl_module, "test")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Draw the curves so far."""
@@ -72,24 +64,21 @@ class RunPictures(Callback):
             draw_curves(history, self._file("curves.png"))
 
     @rank_zero_only
-    def _draw_evaluation(self, pl_module: LightningModule, trainer: Trainer, split: str) -> None:
+    def _draw_images(self, trainer: Trainer, pl_module: LightningModule, stage: Stage) -> None:
+        """Draw the confusion matrix and the mistakes of the last evaluation, if there was one, and the attention."""
         if trainer.fast_dev_run:
             return
-        evaluation = pl_module.evaluation
-        names = name_classes(pl_module.hparams.class_names, len(evaluation.confusion))
-        title = f"{split}: {100 * evaluation.accuracy:.2f} % of {evaluation.count:,} images correct"
-        draw_confusion(evaluation, names, title, self._file("confusion_matrix.png"))
-        title = f"The most confident mistakes on the {split} images"
-        draw_mistakes(evaluation, names, title, self._file("mistakes.png"))
-
-    @rank_zero_only
-    def _draw_attention(self, trainer: Trainer, pl_module: LightningModule, stage: Stage) -> None:
-        if trainer.fast_dev_run:
-            return
-        names, path = pl_module.hparams.class_names, self._file("attention.png")
+        evaluation, class_names = pl_module.evaluation, pl_module.hparams.class_names
         split = "validation" if stage == "val" else stage
+        if evaluation is not None:
+            names = name_classes(class_names, len(evaluation.confusion))
+            title = f"{split}: {100 * evaluation.accuracy:.2f} % of {evaluation.count:,} images correct"
+            draw_confusion(evaluation, names, title, self._file("confusion_matrix.png"))
+            title = f"The most confident mistakes on the {split} images"
+            draw_mistakes(evaluation, names, title, self._file("mistakes.png"))
+        title, path = f"Attention rollout on {split} images", self._file("attention.png")
         try:
-            draw_rollout(pl_module, trainer.datamodule.sets[stage], names, f"Attention rollout on {split} images", path)
+            draw_rollout(pl_module, trainer.datamodule.sets[stage], class_names, title, path)
         except Exception as error:  # of any kind: a picture must not end a training
             print(f"no attention.png: {' '.join(str(error).split())}", flush=True)
 
@@ -100,12 +89,7 @@ class RunPictures(Callback):
 
 @plot_style
 def draw_curves(history: dict[str, list[dict[str, float]]], path: Path) -> None:
-    """Draw loss, accuracy and learning rate over the epochs.
-
-    Args:
-        history: "train" points with epoch, loss and lr, "val" points with epoch, loss and accuracy.
-        path: The PNG file.
-    """
+    """Draw "train" points (epoch, loss, lr) and "val" points (epoch, loss, accuracy) over the epochs."""
     figure = Figure(figsize=(12, 3.6))
     loss, accuracy, rate = figure.subplots(1, 3)
     train, val = history["train"], history["val"]

@@ -9,12 +9,7 @@ from torch import Tensor
 
 
 class PredictionWriter(Callback):
-    """Write one row per image (file, class, probability, the five best classes), and print the unreadable files.
-
-    Args:
-        path: The CSV file.
-        class_names: Names of the classes, in the order of the logits.
-    """
+    """Write one row per image (file, class, probability, the five best classes), and print the unreadable files."""
 
     TOP = 5
 

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from vit.training.console import print_header, print_resume, print_validation
 from vit.training.flop import training_flop
 from vit.training.measurements import Measurements
-from vit.training.results import ResultsFile, epochs_done
+from vit.training.results import epochs_done, write_results
 
 
 class RunRecord(Callback):
@@ -28,18 +28,18 @@ class RunRecord(Callback):
         self.facts = facts
         self.config = config
         self.data = data
-        self.results = ResultsFile(folder, facts)
         self.measurements = Measurements()
         self.flop_per_image: dict[float, int] = {}  # by the share of patches that are dropped
         self.flop_now = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the measurements."""
-        return self.measurements.state_dict()
+        return {"measured": self.measurements.measured, "history": self.measurements.history}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue the measurements of a checkpoint."""
-        self.measurements.load_state_dict(state_dict)
+        self.measurements.measured |= state_dict["measured"]
+        self.measurements.history = state_dict["history"]
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the arguments of the data module to the checkpoint."""
@@ -128,4 +128,5 @@ class RunRecord(Callback):
     @rank_zero_only
     def _write_results(self, trainer: Trainer, pl_module: LightningModule, stopped: str | None = None) -> None:
         if not trainer.fast_dev_run:
-            self.results.write(trainer, pl_module, self.measurements, stopped)
+            path = self.folder / "results.json"
+            write_results(path, self.facts, self.measurements, trainer, pl_module, stopped)

@@ -15,48 +15,44 @@ from vit.training.measurements import Measurements
 ACCURACIES = {"test_accuracy": None, "test_accuracy_views": None, "test_views": "none", "val_accuracy": None}
 
 
-class ResultsFile:
-    """``results.json`` in the folder of a run. A later test or validation updates the accuracies alone.
+def write_results(
+    path: Path,
+    facts: dict[str, Any],
+    measurements: Measurements,
+    trainer: Trainer,
+    pl_module: LightningModule,
+    stopped: str | None = None,
+) -> None:
+    """Write what is known before the run (``facts``) and its measurements.
 
-    Args:
-        folder: The folder of the run.
-        facts: What is known before the run begins, such as the seed and the command.
+    A later test or validation updates the accuracies alone. ``stopped`` names the exception that ended the training.
     """
-
-    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
-        self.path = folder / "results.json"
-        self.facts = facts
-
-    def write(
-        self, trainer: Trainer, pl_module: LightningModule, measurements: Measurements, stopped: str | None
-    ) -> None:
-        """Write the measurements; ``stopped`` names the exception that ended the training early."""
-        measured = measurements.measured
-        results = json.loads(self.path.read_text()) if self.path.exists() else {}
-        results.pop("stopped", None)
-        if not results or trainer.state.fn == TrainerFn.FITTING:
-            results |= self.facts
-        results |= {name: measured[name] for name in ACCURACIES if name in measured}
-        if measured["images"]:
-            results |= {
-                "epochs": round(epochs_done(trainer, measurements), 2),
-                "steps": trainer.global_step,
-                "seconds": round(measured["seconds"], 1),
-                "petaflop": round(measured["flop"] / 1e15, 4),
-                "images_per_second": round(measurements.images_per_second, 1),
-            }
-        if measured["images"] or "precision" not in results:  # those of the training, not of a later test
-            results |= {
-                "parameters": count_parameters(pl_module),
-                "device": device_name(pl_module.device),
-                "devices": trainer.world_size,
-                "precision": str(trainer.precision),
-                "torch": torch.__version__,
-            }
-        if stopped:
-            results["stopped"] = stopped
-        with replacing(self.path) as unfinished:
-            unfinished.write_text(json.dumps(ACCURACIES | results, indent=2) + "\n")
+    measured = measurements.measured
+    results = json.loads(path.read_text()) if path.exists() else {}
+    results.pop("stopped", None)
+    if not results or trainer.state.fn == TrainerFn.FITTING:
+        results |= facts
+    results |= {name: measured[name] for name in ACCURACIES if name in measured}
+    if measured["images"]:
+        results |= {
+            "epochs": round(epochs_done(trainer, measurements), 2),
+            "steps": trainer.global_step,
+            "seconds": round(measured["seconds"], 1),
+            "petaflop": round(measured["flop"] / 1e15, 4),
+            "images_per_second": round(measurements.images_per_second, 1),
+        }
+    if measured["images"] or "precision" not in results:  # those of the training, not of a later test
+        results |= {
+            "parameters": count_parameters(pl_module),
+            "device": device_name(pl_module.device),
+            "devices": trainer.world_size,
+            "precision": str(trainer.precision),
+            "torch": torch.__version__,
+        }
+    if stopped:
+        results["stopped"] = stopped
+    with replacing(path) as unfinished:
+        unfinished.write_text(json.dumps(ACCURACIES | results, indent=2) + "\n")
 
 
 def epochs_done(trainer: Trainer, measurements: Measurements) -> float:

@@ -27,11 +27,7 @@ def learning_rate_factor(progress: float, warmup: float, decay: Decay) -> float:
 
 
 class TrainingLength:
-    """The length of a training in steps, in time, or both: the end is what comes first.
-
-    Args:
-        trainer: The trainer, once training has started.
-    """
+    """The length of a training that has started, in steps, in time, or both: the end is what comes first."""
 
     def __init__(self, trainer: Trainer) -> None:
         total_steps = trainer.estimated_stepping_batches

@@ -39,7 +39,8 @@ def _build(arguments: dict[str, Any], state: dict[str, Tensor], path: str | Path
     """Build the model that a checkpoint describes, after a check that its tensors fit."""
     names = inspect.signature(VisionTransformer).parameters
     settings = {name: value for name, value in arguments.items() if name in names}
-    depth, blocks = settings.get("depth", names["depth"].default), _count_blocks(state)
+    depth = settings.get("depth", names["depth"].default)
+    blocks = len({name.split(".")[1] for name in state if name.startswith("blocks.")})
     if depth != blocks:
         raise ValueError(f"{path} describes a model of depth {depth}, and holds {blocks} blocks: it is damaged")
     try:
@@ -49,10 +50,6 @@ def _build(arguments: dict[str, Any], state: dict[str, Tensor], path: str | Path
         return VisionTransformer(**settings)
     except (TypeError, AttributeError, RuntimeError, OverflowError) as error:
         raise ValueError(f"{path} describes a model that cannot be built: {error}") from error
-
-
-def _count_blocks(state: Mapping[str, Tensor]) -> int:
-    return len({name.split(".")[1] for name in state if name.startswith("blocks.")})
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -88,14 +85,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 def check_same_tensors(model: nn.Module, state: Mapping[str, Tensor], origin: str | Path, remedy: str) -> None:
     """Check that a checkpoint has the tensors of a model.
 
-    Args:
-        model: The model.
-        state: The tensors of the checkpoint by name.
-        origin: The checkpoint, as the message names it.
-        remedy: The remedy, as the message names it.
-
     Raises:
-        ValueError: If names or shapes differ; the message lists the first few.
+        ValueError: If names or shapes differ; the message names the ``origin``, the first few, and the ``remedy``.
     """
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in state.items()}

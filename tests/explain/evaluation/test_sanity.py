@@ -9,20 +9,9 @@ from torch.testing import assert_close
 
 from vit import VisionTransformer
 from vit.explain.evaluation.sanity import other_class, randomised_layers, rank_correlation, uniform_attention
+from vit.explain.maps import METHODS
 
-
-@pytest.fixture
-def model():
-    torch.manual_seed(0)
-    model = VisionTransformer((6, 10), 2, embed_dim=12, depth=3, num_heads=3, num_classes=7).eval()
-    with torch.no_grad():
-        model.head.weight.mul_(30)
-    return model
-
-
-@pytest.fixture
-def images():
-    return torch.randn(5, 3, 6, 10, generator=torch.Generator().manual_seed(1))
+DEPTH = 3  # layers of the model
 
 
 def test_rank_correlation_is_spearmans_also_with_ties():
@@ -53,6 +42,16 @@ def test_randomised_layers_stay_randomised(model, images):
     assert similar["head"].mean == 1
     assert similar["layer 2"].mean < 0.9
     assert similar["layer 0"].mean < 0.9
+
+
+def test_the_head_is_all_that_follows_the_last_layer(model, images, monkeypatch):
+    def last_weights(subject):
+        return subject.model.blocks[2].mlp.fc2.weight.flatten()[: 5 * 15].reshape(5, 3, 5)
+
+    monkeypatch.setitem(METHODS, "last_weights", last_weights)
+    similar = randomised_layers(model, images, ["last_weights"])["last_weights"]
+    assert similar["head"].mean == 1
+    assert similar["layer 2"].mean < 0.9
 
 
 def test_a_model_that_ignores_the_class_has_the_same_map_for_the_runner_up(model, images):

@@ -14,16 +14,6 @@ METHODS_SCORED = ["rollout", "relevance", "token_drop"]
 
 
 @pytest.fixture(scope="module")
-def model(sure_vit):
-    return sure_vit
-
-
-@pytest.fixture(scope="module")
-def images(noise):
-    return noise
-
-
-@pytest.fixture(scope="module")
 def scores(model, images):
     return score(model, images.split(7), METHODS_SCORED)
 

@@ -1,6 +1,7 @@
 """The trust report: its sentences follow the measurements."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -8,16 +9,6 @@ from torch import nn
 
 from vit import VisionTransformer
 from vit.explain.evaluation.trust import trust_report
-
-
-@pytest.fixture(scope="module")
-def model(sure_vit):
-    return sure_vit
-
-
-@pytest.fixture(scope="module")
-def images(noise):
-    return noise
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +80,9 @@ def test_tokens_of_outlying_norm_are_found_with_the_attention_they_get(images):
     shares = []
     for candidate in (plain, model):
         (finding,) = findings(trust_report(candidate, images, []), "outliers")
-        shares.append(float(finding.text.split()[0]) if finding.text[0].isdigit() else 0.0)
+        share, mass = [*map(float, re.findall(r"[\d.]+ (?=%)", finding.text)), 0.0, 0.0][:2]
+        assert (finding.level == "red") == (mass > 3 * share)
+        shares.append(share)
     assert shares[1] - shares[0] == pytest.approx(100 / 15, abs=0.11)  # one patch in fifteen; texts round to 0.1
 
 

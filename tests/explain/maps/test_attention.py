@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from tests.architectures import EXACT, IMAGES, ROWS, TARGET, TWO_HEADS, VERSUS
 from vit.explain import METHODS, capture_attention, explain
 from vit.explain.maps.subject import Subject
 
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
 EACH_POOL = pytest.mark.parametrize(
     "kwargs",
     [
@@ -28,37 +28,12 @@ class ByHand(nn.Module):
     """
 
     patch_size = 2
-    first = torch.tensor(
-        [
-            [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.25, 0.75]],
-            [[0.0, 1.0, 0.0], [0.0, 0.5, 0.5], [0.5, 0.25, 0.25]],
-        ]
-    )
-    second = torch.tensor(
-        [
-            [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]],
-            [[0.5, 0.0, 0.5], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
-        ]
-    )
-    gradient_of_first = torch.tensor(
-        [
-            [[-2.0, 1.0, 1.0], [4.0, 2.0, 1.0], [3.0, 4.0, -4.0]],
-            [[1.0, 6.0, 1.0], [1.0, -4.0, 2.0], [2.0, 4.0, -4.0]],
-        ]
-    )
-    gradient_of_second = torch.tensor(
-        [
-            [[5.0, 7.0, 4.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
-            [[2.0, 9.0, -2.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
-        ]
-    )
+    slope_of_first = torch.tensor([[[-2.0, 1, 1], [4, 2, 1], [3, 4, -4]], [[1, 6, 1], [1, -4, 2], [2, 4, -4]]])
+    slope_of_second = torch.tensor([[[5.0, 7, 4], [0, 0, 0], [0, 0, 0]], [[2, 9, -2], [0, 0, 0], [0, 0, 0]]])
 
     def forward(self, images):
         score = 0
-        for attn, gradient in (
-            (self.first, self.gradient_of_first),
-            (self.second, self.gradient_of_second),
-        ):
+        for attn, gradient in ((TWO_HEADS[0], self.slope_of_first), (TWO_HEADS[1], self.slope_of_second)):
             weights = attn.log().expand(len(images), -1, -1, -1).softmax(dim=-1)
             score = score + (weights * gradient).sum(dim=(1, 2, 3))
         return torch.stack([score, -3 * score], dim=1)
@@ -92,9 +67,6 @@ def test_relevance_is_that_worked_out_by_hand():
     # The row of the class token: (1 0 0) + (.5 0 2) = (1.5 0 2), and to that 1.5 (0 3 0) + 2 (.5 1 0) = (1 6.5 0).
     # If the mean came before the clamp, it would be (5.5 1.5).
     assert_close(by_hand("relevance", target=0), both(6.5, 2.0))
-
-
-def test_relevance_from_a_later_layer_is_that_worked_out_by_hand():
     assert_close(by_hand("relevance", target=0, start_layer=1), both(0.0, 2.0))
 
 
@@ -147,9 +119,12 @@ def readout_of(model):
     return row / row.sum()
 
 
-IMAGES = torch.randn(3, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-TARGET, VERSUS = torch.tensor([1, 4, 2]), torch.tensor([6, 0, 5])
-ROWS = torch.arange(3)
+def mixing(method, attn, gradient):
+    product, eye = attn * gradient, torch.eye(attn.shape[-1], dtype=attn.dtype)
+    if method == "relevance":
+        return product.clamp(min=0).mean(dim=1) + eye
+    mixed = product.mean(dim=1).clamp(min=0) + eye
+    return mixed / mixed.sum(dim=-1, keepdim=True)
 
 
 @EACH_POOL
@@ -169,31 +144,20 @@ def test_attention_is_the_readout_of_a_layer(kwargs, layer, random_vit):
 
 @EACH_POOL
 @pytest.mark.parametrize(("versus", "start_layer"), [(None, 1), (VERSUS, 0)], ids=["", "versus"])
-def test_relevance_is_the_readout_of_the_whole_product(kwargs, versus, start_layer, random_vit):
+@pytest.mark.parametrize("method", ["relevance", "gradient_rollout"])
+def test_relevance_and_gradient_rollout_are_the_readout_of_the_whole_product(
+    method, kwargs, versus, start_layer, random_vit
+):
     model = random_vit(**kwargs)
     attentions, _, logits = written_out(model, IMAGES)
     score = logits[ROWS, TARGET] - (0 if versus is None else logits[ROWS, versus])
     gradients = torch.autograd.grad(score.sum(), attentions)
     whole = eye = torch.eye(attentions[0].shape[-1], dtype=torch.float64)
     for attn, gradient in list(zip(attentions, gradients, strict=True))[start_layer:]:
-        whole = (eye + (attn * gradient).clamp(min=0).mean(dim=1)) @ whole
-    expected = patches_of(model, torch.einsum("n,bnm->bm", readout_of(model), whole - eye))
-    found = explain(model, IMAGES, "relevance", TARGET, versus=versus, start_layer=start_layer)
-    assert_close(found, expected, rtol=1e-6, atol=1e-7)
-
-
-@EACH_POOL
-@pytest.mark.parametrize("start_layer", [0, 1])
-def test_gradient_rollout_is_the_readout_of_the_whole_product(kwargs, start_layer, random_vit):
-    model = random_vit(**kwargs)
-    attentions, _, logits = written_out(model, IMAGES)
-    gradients = torch.autograd.grad(logits[ROWS, TARGET].sum(), attentions)
-    whole = eye = torch.eye(attentions[0].shape[-1], dtype=torch.float64)
-    for attn, gradient in list(zip(attentions, gradients, strict=True))[start_layer:]:
-        mixing = (attn * gradient).mean(dim=1).clamp(min=0) + eye
-        whole = mixing / mixing.sum(dim=-1, keepdim=True) @ whole
+        whole = mixing(method, attn, gradient) @ whole
+    whole = whole - eye if method == "relevance" else whole
     expected = patches_of(model, torch.einsum("n,bnm->bm", readout_of(model), whole))
-    found = explain(model, IMAGES, "gradient_rollout", TARGET, start_layer=start_layer)
+    found = explain(model, IMAGES, method, TARGET, versus=versus, start_layer=start_layer)
     assert_close(found, expected, rtol=1e-6, atol=1e-7)
 
 
@@ -215,31 +179,17 @@ def test_legrad_reads_the_mean_token_of_each_layer_with_the_head(kwargs, versus,
 
 
 @pytest.mark.parametrize("name", ["timm, map", "timm, map with class token"])
-def test_relevance_goes_through_attention_pooling(name, architectures, model_of):
+@pytest.mark.parametrize("method", ["relevance", "gradient_rollout"])
+def test_relevance_and_gradient_rollout_go_through_attention_pooling(method, name, architectures, model_of):
     model, images = model_of(name), architectures[name].images()
     attentions = capture_attention(model, images)
     gradients = torch.autograd.grad(attentions.logits[:, 3].sum(), attentions)
-    *mixed, pool = ((a * g).clamp(min=0).mean(dim=1) for a, g in zip(attentions, gradients, strict=True))
-    row = nn.functional.pad(pool, (architectures[name].prefix, 0))
-    for mixing in reversed(mixed):
-        row = row + row @ mixing
-    expected = row[:, 0, architectures[name].prefix :].reshape(2, 3, 5)
-    assert_close(explain(model, images, "relevance", 3), expected, **EXACT)
-
-
-@pytest.mark.parametrize("name", ["timm, map", "timm, map with class token"])
-def test_gradient_rollout_goes_through_attention_pooling(name, architectures, model_of):
-    model, images = model_of(name), architectures[name].images()
-    attentions = capture_attention(model, images)
-    gradients = torch.autograd.grad(attentions.logits[:, 3].sum(), attentions)
-    *mixed, _ = ((a * g).mean(dim=1).clamp(min=0) for a, g in zip(attentions, gradients, strict=True))
     pool = (attentions[-1] * gradients[-1]).clamp(min=0).mean(dim=1)
     row = nn.functional.pad(pool, (architectures[name].prefix, 0))
-    for mixing in reversed(mixed):
-        mixing = mixing + torch.eye(architectures[name].tokens, dtype=torch.float64)
-        row = row @ (mixing / mixing.sum(dim=-1, keepdim=True))
+    for attn, gradient in reversed(list(zip(attentions[:-1], gradients[:-1], strict=True))):
+        row = row @ mixing(method, attn, gradient)
     expected = row[:, 0, architectures[name].prefix :].reshape(2, 3, 5)
-    assert_close(explain(model, images, "gradient_rollout", 3), expected, **EXACT)
+    assert_close(explain(model, images, method, 3), expected, **EXACT)
 
 
 def test_a_pooled_model_of_timm_gives_legrad_of_all_tokens_alike(architectures, model_of):
@@ -279,24 +229,6 @@ def test_each_class_has_its_own_map_and_each_pair_of_classes(method, random_vit)
     for i, one in enumerate(maps):
         for other in maps[:i]:
             assert not one.allclose(other, rtol=0.1)
-
-
-@pytest.mark.parametrize("method", ["attention", "rollout", *OF_A_CLASS])
-def test_images_of_a_batch_do_not_mix(method, random_vit):
-    model = random_vit(pool="cls+mean")
-    alone = [
-        explain(model, image[None], method, int(target), versus=int(versus))
-        for image, target, versus in zip(IMAGES, TARGET, VERSUS, strict=True)
-    ]
-    assert_close(explain(model, IMAGES, method, TARGET, versus=VERSUS), torch.cat(alone), **EXACT)
-
-
-@pytest.mark.parametrize("method", ["attention", "rollout", *OF_A_CLASS])
-def test_maps_have_no_graph_and_leave_no_gradient(method, random_vit):
-    model, images = random_vit(), IMAGES.clone().requires_grad_()
-    assert not explain(model, images, method).requires_grad
-    assert images.grad is None
-    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 # Refusals.

@@ -6,14 +6,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.architectures import EXACT, IMAGES, ROWS, TARGET, VERSUS
 from vit.explain import METHODS, explain
 from vit.explain.maps.methods import signed_map
 from vit.explain.maps.subject import Subject
 
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
-IMAGES = torch.randn(3, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-TARGET, VERSUS = torch.tensor([1, 4, 2]), torch.tensor([6, 0, 5])
-ROWS = torch.arange(3)
 OF_PIXELS = ["input_gradient", "integrated_gradients", "smoothgrad"]
 
 
@@ -174,24 +171,6 @@ def test_the_map_of_a_difference_is_the_difference_of_the_maps(method, random_vi
     one, other = signed(method, model), signed(method, model, target=VERSUS)
     assert_close(signed(method, model, versus=VERSUS), one - other, **EXACT)
     assert_close(signed(method, model, target=VERSUS, versus=TARGET), other - one, **EXACT)
-
-
-@pytest.mark.parametrize("method", ["gradcam", *OF_PIXELS[:2]])
-def test_images_of_a_batch_do_not_mix(method, random_vit):
-    model = random_vit()
-    alone = [
-        signed(method, model, IMAGES[i : i + 1], int(TARGET[i]), int(VERSUS[i]))  #
-        for i in range(3)
-    ]
-    assert_close(signed(method, model, versus=VERSUS), torch.cat(alone), **EXACT)
-
-
-@pytest.mark.parametrize("method", ["gradcam", *OF_PIXELS])
-def test_maps_have_no_graph_and_leave_no_gradient(method, random_vit):
-    model, images = random_vit(), IMAGES.clone().requires_grad_()
-    assert not explain(model, images, method).requires_grad
-    assert images.grad is None
-    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("method", OF_PIXELS)

@@ -9,11 +9,11 @@ import torch
 from torch.testing import assert_close
 
 import vit.explain
+from tests.architectures import EXACT, IMAGES, TARGET, VERSUS
 from vit.explain import CLASS_AGNOSTIC, CONTROLS, METHODS, explain
 from vit.explain.maps.methods import signed_map
 from vit.explain.maps.subject import Subject
 
-IMAGES = torch.randn(3, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 EACH_METHOD = pytest.mark.parametrize("method", METHODS)
 FEWER = {"integrated_gradients": {"steps": 2}, "smoothgrad": {"samples": 2}}
 
@@ -102,6 +102,24 @@ def test_a_tensor_of_targets_is_one_for_each_image(method, random_vit):
     assert_close(explain(model, IMAGES, method, torch.tensor([1, 4, 2]), **options), torch.stack(one_by_one))
     found = explain(model, IMAGES, method, torch.tensor(4), **options)
     assert_close(found[1], one_by_one[1])
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method not in ("smoothgrad", "random")])
+def test_images_of_a_batch_do_not_mix(method, random_vit):
+    model, options = random_vit(pool="cls+mean"), FEWER.get(method, {})
+    alone = [
+        signed_map(method, Subject(model, image[None], int(target), int(versus)), **options)
+        for image, target, versus in zip(IMAGES, TARGET, VERSUS, strict=True)
+    ]
+    assert_close(signed_map(method, Subject(model, IMAGES, TARGET, VERSUS), **options), torch.cat(alone), **EXACT)
+
+
+@EACH_METHOD
+def test_maps_have_no_graph_and_leave_no_gradient(method, random_vit):
+    model, images = random_vit(), IMAGES.clone().requires_grad_()
+    assert not explain(model, images, method, **FEWER.get(method, {})).requires_grad
+    assert images.grad is None
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 # Refusals.

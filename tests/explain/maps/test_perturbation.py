@@ -6,16 +6,13 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.architectures import EXACT, IMAGES, ROWS, TARGET, VERSUS
 from vit.explain import explain
 from vit.explain.maps.methods import signed_map
 from vit.explain.maps.perturbation import can_drop
 from vit.explain.maps.subject import Subject
 
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
 ROUNDED = {"rtol": 1e-6, "atol": 1e-6, "check_dtype": False}  # Captum counts in float32
-IMAGES = torch.randn(3, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-TARGET, VERSUS = torch.tensor([1, 4, 2]), torch.tensor([6, 0, 5])
-ROWS = torch.arange(3)
 PLACES = [(row, column) for row in range(3) for column in range(5)]
 
 
@@ -81,21 +78,6 @@ def test_token_drop_of_timm_is_that_of_the_same_weights_in_ours(architectures, m
     model.load_state_dict(model_of("timm, registers").state_dict())
     expected = explain(model, images, "token_drop", 3)
     assert_close(explain(model_of("timm, registers"), images, "token_drop", 3), expected, **EXACT)
-
-
-@pytest.mark.parametrize("method", ["occlusion", "token_drop"])
-def test_images_of_a_batch_do_not_mix(method, random_vit):
-    model = random_vit(pool="cls+mean")
-    alone = [signed(method, model, IMAGES[i : i + 1], int(TARGET[i]), int(VERSUS[i])) for i in range(3)]
-    assert_close(signed(method, model), torch.cat(alone), **EXACT)
-
-
-@pytest.mark.parametrize("method", ["occlusion", "token_drop"])
-def test_maps_have_no_graph_and_leave_no_gradient(method, random_vit):
-    model, images = random_vit(), IMAGES.clone().requires_grad_()
-    assert not explain(model, images, method).requires_grad
-    assert images.grad is None
-    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("attention", ["window", "neighborhood", "sparse"])

@@ -6,28 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from tests.architectures import EXACT, TWO_HEADS
 from vit.explain import attention_rollout, explain
 from vit.explain.maps.rollout import roll
 
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
-
-# Two layers, two heads, three tokens. No matrix is symmetric, and the two layers do not commute.
-FIRST = torch.tensor(
-    [
-        [
-            [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.25, 0.75]],
-            [[0.0, 1.0, 0.0], [0.0, 0.5, 0.5], [0.5, 0.25, 0.25]],
-        ]
-    ]
-)
-SECOND = torch.tensor(
-    [
-        [
-            [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]],
-            [[0.5, 0.0, 0.5], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
-        ]
-    ]
-)
+FIRST, SECOND = TWO_HEADS[:, None]
 
 
 def rolled(**kwargs):

@@ -3,17 +3,17 @@
 Letters in the einops patterns: b batch, n queries, m keys of a chunk, h heads, d channels per head.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from einops import einsum
 from torch import Tensor
 
-from vit.attention.functional import attention_logits, attention_weights, check_mask, check_qkv
-from vit.attention.mechanisms.base import Mechanism
+from vit.attention.functional import attention_logits, check_mask, check_qkv
+from vit.attention.mechanisms.softmax import SoftmaxAttention
 
 
-class ChunkedAttention(Mechanism):
+class ChunkedAttention(SoftmaxAttention):
     """Softmax attention that processes the keys in chunks (Rabe and Staats 2021; Dao et al. 2022).
 
     The softmax is computed online: a larger logit rescales the earlier sums. The backward pass computes the weights
@@ -25,8 +25,6 @@ class ChunkedAttention(Mechanism):
     Args:
         chunk: Number of keys in a chunk.
     """
-
-    independent_queries: ClassVar[bool] = True
 
     def __init__(self, chunk: int = 64) -> None:
         super().__init__()
@@ -43,10 +41,6 @@ class ChunkedAttention(Mechanism):
         if mask is not None:
             check_mask(mask, (*q.shape[:3], k.shape[2]), q.device)
         return _Chunked.apply(q, k, v, mask, causal, self.chunk)[0]
-
-    def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Compute the attention weights, without chunks: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
-        return attention_weights(q, k, mask=mask, causal=causal)
 
 
 class _Chunked(torch.autograd.Function):

@@ -4,19 +4,18 @@ Letters in the einops patterns: b batch, h heads, n tokens, d channels of a half
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
 from vit.attention.functional import attention_weights
-from vit.attention.mechanisms.base import Mechanism
 from vit.attention.mechanisms.linear import widened
-from vit.attention.mechanisms.softmax import attend
+from vit.attention.mechanisms.softmax import DenseAttention, attend
 
 
-class DifferentialAttention(Mechanism):
+class DifferentialAttention(DenseAttention):
     """Differential attention: subtracting a second softmax cancels common noise (Ye et al. 2025, eq. 1 to 3).
 
     The queries and keys of each head are split in halves: ``(softmax(q1 k1^T) - lambda softmax(q2 k2^T)) v``, then each
@@ -24,8 +23,6 @@ class DifferentialAttention(Mechanism):
     learned, with ``lambda_init = 0.8 - 0.6 exp(-0.3 block_index)``. Lambda 0 gives softmax attention of the first
     halves, normalised and scaled.
     """
-
-    independent_queries: ClassVar[bool] = True
 
     def __init__(self, head_dim: int, value_head_dim: int, block_index: int = 0) -> None:
         super().__init__()

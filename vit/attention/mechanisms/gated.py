@@ -3,24 +3,20 @@
 Letters in the einops patterns: b batch, h heads, n tokens, d channels per head.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from einops import rearrange
 from torch import Tensor, nn
 
-from vit.attention.functional import attention_weights
-from vit.attention.mechanisms.base import Mechanism
-from vit.attention.mechanisms.softmax import attend
+from vit.attention.mechanisms.softmax import DenseAttention, attend
 
 
-class GatedAttention(Mechanism):
+class GatedAttention(DenseAttention):
     """Softmax attention, times the gate ``sigmoid(x W + b)`` of the query's token x (Qiu et al. 2025).
 
-    Each channel of each head has a gate. A closed gate makes the output zero; without gates, heads put their weight on
-    the class token or a background patch instead (an attention sink).
+    Each channel of each head has a gate; ``weights`` are those before it. A closed gate makes the output zero; without
+    gates, heads put their weight on the class token or a background patch instead (an attention sink).
     """
-
-    independent_queries: ClassVar[bool] = True
 
     def __init__(self, embed_dim: int, num_heads: int, value_head_dim: int) -> None:
         super().__init__()
@@ -31,10 +27,6 @@ class GatedAttention(Mechanism):
     ) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e), tokens (B, N, D) -> (B, H, N, e)."""
         return attend(q, k, v, mask=mask, causal=causal) * self._gate(tokens, q.shape[1])
-
-    def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Compute the attention weights, before the gate: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
-        return attention_weights(q, k, mask=mask, causal=causal)
 
     def mix(self, weights: Tensor, v: Tensor, *, tokens: Tensor, **inputs: Any) -> Tensor:
         """Mix the values, times the gate: (B, H, N, M), (B, H, M, e), tokens (B, N, D) -> (B, H, N, e)."""

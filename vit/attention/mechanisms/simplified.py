@@ -5,11 +5,11 @@ from typing import ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.attention.functional import attention_weights, check_qkv
-from vit.attention.mechanisms.base import Mechanism
+from vit.attention.functional import attention_weights
+from vit.attention.mechanisms.softmax import DenseAttention
 
 
-class SimplifiedAttention(Mechanism):
+class SimplifiedAttention(DenseAttention):
     """``simplified_attention`` in each head: no projections, no scale.
 
     Queries, keys and values are slices of the tokens, and the output has no projection either. Of a block with this
@@ -20,18 +20,12 @@ class SimplifiedAttention(Mechanism):
     """
 
     projected: ClassVar[bool] = False
-    independent_queries: ClassVar[bool] = True
 
     def __init__(self, similarity: Literal["dot", "cosine"] = "dot") -> None:
         super().__init__()
         if similarity not in ("dot", "cosine"):
             raise ValueError(f"unknown similarity {similarity!r}: choose 'dot' or 'cosine'")
         self.similarity = similarity
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
-        check_qkv(q, k, v)
-        return self.mix(self.weights(q, k, mask=mask, causal=causal), v)
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Compute the attention weights: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""

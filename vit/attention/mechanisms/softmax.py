@@ -1,4 +1,4 @@
-"""Exact softmax attention, by the kernel that was measured to be faster."""
+"""Softmax attention: its explicit form, and the kernel that was measured to be faster."""
 
 from typing import ClassVar
 
@@ -16,22 +16,31 @@ EXPLICIT_KEYS_TRAINING = 4096
 EXPLICIT_KEYS_INFERENCE = 1024
 
 
-class SoftmaxAttention(Mechanism):
+class DenseAttention(Mechanism):
+    """The base of mechanisms with a weight for each query and key: softmax attention, where they define no other."""
+
+    independent_queries: ClassVar[bool] = True
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
+        check_qkv(q, k, v)
+        return self.mix(self.weights(q, k, mask=mask, causal=causal), v)
+
+    def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """Compute the attention weights: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+        return attention_weights(q, k, mask=mask, causal=causal)
+
+
+class SoftmaxAttention(DenseAttention):
     """Attention of every token to every token: ``softmax(q k^T / sqrt(d)) v`` (Vaswani et al. 2017, eq. 1).
 
     Under ``torch.func.vmap``, torch runs its fused CPU kernel once for each image, and warns that this is slow; the
     same holds for all mechanisms that call ``attend``.
     """
 
-    independent_queries: ClassVar[bool] = True
-
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
         return attend(q, k, v, mask=mask, causal=causal)
-
-    def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Compute the attention weights: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
-        return attention_weights(q, k, mask=mask, causal=causal)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:

@@ -4,8 +4,6 @@ Letters in the einops patterns: b batch, h heads, d channels per head, g groups 
 l tokens of a group, n queries, m keys.
 """
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange
@@ -14,7 +12,7 @@ from torch import Tensor
 from vit.attention.functional import attention_logits, attention_weights, check_qkv, mask_logits, softmax_or_zeros
 from vit.attention.mechanisms.base import Mechanism
 from vit.attention.mechanisms.local import Grid, prefix_length
-from vit.attention.mechanisms.softmax import attend
+from vit.attention.mechanisms.softmax import DenseAttention, attend
 
 
 class SparseAttention(Mechanism):
@@ -57,7 +55,7 @@ class SparseAttention(Mechanism):
         return attention_weights(q, k, mask=F.pad(mask, (prefix, 0, prefix, 0), value=True))
 
 
-class TopKAttention(Mechanism):
+class TopKAttention(DenseAttention):
     """Attention of each query to the ``k`` keys of the largest logits (Zhao et al. 2019; Gupta et al. 2021).
 
     Keys that tie with the k-th are kept as well, so that the order of the keys does not matter. All logits are
@@ -67,18 +65,11 @@ class TopKAttention(Mechanism):
         k: Number of keys that each query keeps.
     """
 
-    independent_queries: ClassVar[bool] = True
-
     def __init__(self, k: int = 8) -> None:
         super().__init__()
         if k < 1:
             raise ValueError(f"k ({k}) must be at least 1")
         self.k = k
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
-        check_qkv(q, k, v)
-        return self.mix(self.weights(q, k, mask=mask, causal=causal), v)
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Compute the attention weights, zero but for the largest: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""

@@ -1,36 +1,27 @@
 """Attention with learned mixing across heads.
 
-Letters in the einops patterns: b batch, h g heads, n queries, m keys, d channels per head.
+Letters in the einops patterns: b batch, h g heads, n queries, m keys.
 """
-
-from typing import ClassVar
 
 import torch
 from einops import einsum
 from torch import Tensor, nn
 
-from vit.attention.functional import attention_logits, check_qkv, masked_softmax
-from vit.attention.mechanisms.base import Mechanism
+from vit.attention.functional import attention_logits, masked_softmax
+from vit.attention.mechanisms.softmax import DenseAttention
 
 
-class TalkingHeadsAttention(Mechanism):
+class TalkingHeadsAttention(DenseAttention):
     """Attention that mixes logits across heads before the softmax, and weights after it (Shazeer et al. 2020).
 
     Both mixtures are learned matrices, initially the identity, which gives softmax attention. They need the N x M
     matrix of every head, which fused kernels never form.
     """
 
-    independent_queries: ClassVar[bool] = True
-
     def __init__(self, num_heads: int) -> None:
         super().__init__()
         self.mix_logits = nn.Parameter(torch.eye(num_heads))
         self.mix_weights = nn.Parameter(torch.eye(num_heads))
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
-        check_qkv(q, k, v)
-        return self.mix(self.weights(q, k, mask=mask, causal=causal), v)
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Compute the factors of the values; rows need not sum to one: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""

@@ -145,15 +145,12 @@ def pointing_game(maps: Tensor, masks: Tensor) -> Tensor:
 def energy_inside(maps: Tensor, masks: Tensor) -> Tensor:
     """Compute the share of the positive mass inside: (B, rows, columns), masks of that shape -> (B,), in [0, 1].
 
-    A map without positive values gets the share of the mask, as a constant map does.
+    A map without positive values gets the share of the mask, as a constant map does. Maps and masks are as in
+    ``pointing_game``.
 
     >>> mask = torch.tensor([[[True, False, False, False]]])
     >>> [energy_inside(torch.tensor([[row]]), mask).item() for row in ([3, 1, 0, -8], [5, 5, 5, 5], [0, 0, 0, -1])]
     [0.75, 0.25, 0.25]
-
-    Args:
-        maps: How much each patch counts for the class asked for.
-        masks: The patches inside, boolean, or the share of each that is, of which ``INSIDE`` is enough.
     """
     flat, inside = _flat(maps, masks)
     # Divided by the largest, as sums of huge values overflow, and those of tiny ones underflow.
@@ -167,16 +164,12 @@ def intersection_over_union(maps: Tensor, masks: Tensor) -> Tensor:
     """Compare the mask with the highest cells of the map, as many as the mask has: -> (B,), in [0, 1].
 
     Cells that tie for the last places share them evenly. A constant map spreads its k cells over all n, of which k / n
-    are in the mask, and gets k / (2 n - k): less than the share of the mask.
+    are in the mask, and gets k / (2 n - k): less than the share of the mask. For the arguments see ``pointing_game``.
 
     >>> mask = torch.tensor([[[True, True, False, False]]])
     >>> maps = ([9, 8, 2, 3], [9, 1, 2, 0], [7, 7, 7, 7])
     >>> [round(intersection_over_union(torch.tensor([[row]]), mask).item(), 4) for row in maps]
     [1.0, 0.3333, 0.3333]
-
-    Args:
-        maps: How much each patch counts for the class asked for.
-        masks: The patches inside, boolean, or the share of each that is, of which ``INSIDE`` is enough.
     """
     flat, inside = _flat(maps, masks)
     count = inside.sum(dim=1, keepdim=True)

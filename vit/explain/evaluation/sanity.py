@@ -49,15 +49,7 @@ def randomised_layers(
 
     A layer is randomised by shuffling the entries of each of its tensors, which keeps their scale; later layers stay
     randomised. The target stays the class that the trained model predicts. A map that stays similar depends on the
-    image, not on the model.
-
-    Args:
-        model: A ViT classifier in eval mode.
-        images: Images as the model takes them, (B, C, H, W).
-        methods: Keys of ``METHODS``.
-        seed: Seed of the shuffling.
-        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
-        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
+    image, not on the model. The arguments are those of ``trust_report``, and the seed of the shuffling.
 
     Returns:
         For each method, the rank correlation with the map of the trained model by the part randomised last: "head",
@@ -74,13 +66,11 @@ def randomised_layers(
     trained = {method: signed_map(method, subject) for method in methods}
     randomised = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
-    stages = [("head", _head_parameters(randomised, names))]
-    for layer in reversed(range(len(names))):
-        stages.append(
-            (f"layer {layer}", [p for n, p in randomised.named_parameters() if n.startswith(f"{names[layer]}.")])
-        )
+    stages = {"head": _head_parameters(randomised, names)}
+    for layer, name in reversed(list(enumerate(names))):
+        stages[f"layer {layer}"] = [p for n, p in randomised.named_parameters() if n.startswith(f"{name}.")]
     similar: dict[str, dict[str, Interval]] = {method: {} for method in methods}
-    for stage, parameters in stages:
+    for stage, parameters in stages.items():
         _shuffle(parameters, generator)
         changed = replace(subject, model=randomised, target=target)
         for method in methods:
@@ -98,14 +88,8 @@ def other_class(
 ) -> dict[str, Interval]:
     """Compute the rank correlation of the map for the predicted class with that for the runner-up, for each method.
 
-    1 means that the map is the same for both classes, so it does not explain the choice between them.
-
-    Args:
-        model: A ViT classifier in eval mode.
-        images: Images as the model takes them, (B, C, H, W).
-        methods: Keys of ``METHODS``.
-        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
-        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
+    1 means that the map is the same for both classes, so it does not explain the choice between them. The arguments
+    are those of ``trust_report``.
 
     Raises:
         ValueError: If the model has one class only.
@@ -123,11 +107,6 @@ def uniform_attention(model: nn.Module, images: Tensor, labels: Tensor | None = 
     """Measure how predictions change when attention is uniform: in one head, one layer, or the first layers.
 
     If little changes, a map of that attention is no evidence for the prediction.
-
-    Args:
-        model: A ViT in eval mode.
-        images: Images as the model takes them, (B, C, H, W).
-        labels: Classes of the images, (B,), for the change of accuracy.
 
     Returns:
         A row for each replacement, with ``layers`` and ``heads`` as text, ``flips`` (share of predictions that change),

@@ -133,16 +133,11 @@ def _check_class(method: str, correlation: float) -> Finding:
     about = f"{method}: class"
     if method in CLASS_AGNOSTIC or correlation > SAME:
         why = "by its definition" if method in CLASS_AGNOSTIC else f"rank correlation {correlation:.2f}"
-        return Finding(
-            "red", about, f"{method} does not depend on the class ({why}): do not use it to justify the label"
-        )
-    level = "amber" if correlation > UNRELATED else "green"
+        text = f"{method} does not depend on the class ({why}): do not use it to justify the label"
+        return Finding("red", about, text)
+    level, depends = ("amber", "depends little") if correlation > UNRELATED else ("green", "depends")
     text = f"the maps for the predicted class and the runner-up have rank correlation {correlation:.2f}"
-    return Finding(
-        level,
-        about,
-        text + (": the map depends little on the class" if level == "amber" else ": the map depends on the class"),
-    )
+    return Finding(level, about, f"{text}: the map {depends} on the class")
 
 
 def _check_weights(method: str, correlations: list[float]) -> Finding:
@@ -163,11 +158,10 @@ def _check_noise(method: str, subject: Subject, maps: Tensor) -> Finding:
     noisy = replace(subject, images=subject.images + NOISE * subject.images.std() * noise, target=target)
     correlation = rank_correlation(maps, signed_map(method, noisy)).mean().item()
     level: Level = "green" if correlation > SAME else "amber" if correlation > UNRELATED else "red"
-    return Finding(
-        level,
-        f"{method}: noise",
-        f"with {100 * NOISE:.0f} % of pixel noise the map has rank correlation {correlation:.2f} with the original one",
+    text = (
+        f"with {100 * NOISE:.0f} % of pixel noise the map has rank correlation {correlation:.2f} with the original one"
     )
+    return Finding(level, f"{method}: noise", text)
 
 
 def _check_faithfulness(method: str, subject: Subject, maps: Tensor) -> Finding:
@@ -179,11 +173,8 @@ def _check_faithfulness(method: str, subject: Subject, maps: Tensor) -> Finding:
     difference = bootstrap(areas[0] - areas[1])
     about, measured = f"{method}: faith", f"removal area above random: {difference.mean:.3f}"
     if len(maps) < FEWEST:
-        return Finding(
-            "amber",
-            about,
-            f"too few images to tell whether it marks the patches that the prediction depends on ({measured})",
-        )
+        text = f"too few images to tell whether it marks the patches that the prediction depends on ({measured})"
+        return Finding("amber", about, text)
     level: Level = "green" if difference.low > 0 else "red" if difference.high < 0 else "amber"
     verdict = {
         "green": "it marks patches that the prediction depends on",
@@ -205,9 +196,8 @@ def _check_agreement(maps: dict[str, Tensor]) -> list[Finding]:
 
 def _check_attention(model: nn.Module, images: Tensor, labels: Tensor | None) -> list[Finding]:
     if len(images) < FEWEST:
-        return [
-            Finding("amber", "attention", "too few images to tell whether predictions change when attention is uniform")
-        ]
+        text = "too few images to tell whether predictions change when attention is uniform"
+        return [Finding("amber", "attention", text)]
     table = uniform_attention(model, images, labels)
     findings = []
     unused = [r for r in table.rows if r["heads"] == "all" and r["layers"].startswith("0") and r["flips"] < UNUSED]

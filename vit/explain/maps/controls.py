@@ -11,12 +11,7 @@ from vit.explain.maps.subject import Subject
 
 
 def random(subject: Subject, *, seed: int = 0) -> Tensor:
-    """Return uniform noise: -> (B, rows, columns).
-
-    Args:
-        subject: Model, images and score.
-        seed: Seed of the noise.
-    """
+    """Return uniform noise: -> (B, rows, columns)."""
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(len(subject.images), *subject.grid, generator=generator).to(subject.images)
 

@@ -41,11 +41,10 @@ def token_drop(subject: Subject) -> Tensor:
     """
     if not can_drop(subject):
         raise _cannot_drop(subject.model)
-    patches = torch.arange(subject.anatomy.num_tokens)[subject.anatomy.patches]
-    batch, at_once = len(subject.images), max(1, SAMPLES_AT_ONCE // len(subject.images))
     tokens = torch.arange(subject.anatomy.num_tokens)
+    batch, at_once = len(subject.images), max(1, SAMPLES_AT_ONCE // len(subject.images))
     losses = []
-    for dropped in patches.split(at_once):
+    for dropped in tokens[subject.anatomy.patches].split(at_once):
         kept = torch.stack([tokens[tokens != patch] for patch in dropped])
         images = repeat(subject.images, "b c h w -> (k b) c h w", k=len(dropped))
         logits = logits_with_tokens(subject.model, subject.anatomy, images, repeat(kept, "k n -> (k b) n", b=batch))
@@ -88,9 +87,7 @@ def can_drop(subject: Subject) -> bool:
     try:
         anatomy = subject.anatomy
         tokens = torch.arange(anatomy.num_tokens)
-        kept = torch.cat(
-            [tokens[: anatomy.patches.start], tokens[anatomy.patches][::2], tokens[anatomy.patches.stop :]]
-        )
+        kept = tokens[~torch.isin(tokens, tokens[anatomy.patches][1::2])]
         logits_with_tokens(subject.model, anatomy, subject.images[:1], rearrange(kept, "n -> 1 n"))
     except ValueError:  # also of attention that cannot be captured
         return False

@@ -10,6 +10,8 @@ import torch
 from einops import einsum, rearrange, reduce
 from torch import Tensor
 
+from vit.attention.mechanisms.linear import widened
+
 HeadFusion = Literal["mean", "max", "min"]
 
 
@@ -50,17 +52,10 @@ def attention_rollout(
     return rolled
 
 
-def roll(
-    rolled: Tensor | None,
-    attn: Tensor,
-    head_fusion: HeadFusion = "mean",
-    discard_ratio: float = 0.0,
-    residual: float = 0.5,
-) -> Tensor:
+def roll(rolled: Tensor | None, attn: Tensor, head_fusion: HeadFusion, discard_ratio: float, residual: float) -> Tensor:
     """Multiply a rollout by one more layer: (B, N, N) or None, (B, H, N, N) -> (B, N, N)."""
-    mixing = reduce(attn.detach(), "b h n m -> b n m", head_fusion)
     # Talking heads and differential attention have negative weights, but a share of a token is not negative.
-    mixing = mixing.to(torch.promote_types(attn.dtype, torch.float32)).clamp(min=0)
+    mixing = widened(reduce(attn.detach(), "b h n m -> b n m", head_fusion)).clamp(min=0)
     if discard_ratio:
         mixing = _discard_smallest(mixing, discard_ratio)
     if mixing.shape[-2] > 1:
