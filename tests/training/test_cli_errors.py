@@ -38,7 +38,7 @@ def pets(folder) -> Path:
         (["--model.attention_kwargs.window", "2"], "attention 'softmax' has no argument 'window': it takes none"),
         (["--model.ema_decay", "1.5"], "ema_decay (1.5) must be between 0 and 1"),
         (["--model.optimizer", "sgd"], "--model.optimizer: expected one of ['adamw', 'muon'], got sgd"),
-        (["--trainer.overfit_batches", "1"], "overfit_batches (1) would train on other images each epoch"),
+        (["--trainer.overfit_batches", "1"], "overfit_batches (1) would train on other images in each epoch"),
         (["--data.crop_padding", "9"], "crop_padding (9) must be smaller than the image (8, 8)"),
         (["--data", "Digitz"], "no data module Digitz: choose one of CIFAR10, CIFAR100, Digits, ImageFolder"),
         (["--data", "Digitz"], "(did you mean Digits?)"),

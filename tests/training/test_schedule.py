@@ -36,7 +36,9 @@ def test_no_warm_up_starts_at_the_peak():
     assert learning_rate_factor(0.0, 0.0, "linear") == 1.0
 
 
-@pytest.mark.parametrize(("steps", "step", "share"), [(10, 0, 0.0), (10, 3, 0.3), (10, 12, 1.0), (math.inf, 12, 0.0)])
+@pytest.mark.parametrize(
+    ("steps", "step", "share"), [(10, 0, 0.0), (10, 3, 0.3), (10, 12, 1.0), (1, 1, 1.0), (math.inf, 12, 0.0)]
+)
 def test_progress_is_the_share_of_the_steps(steps, step, share):
     assert TrainingLength(trainer(steps)).progress(step, ALONE) == pytest.approx(share)
 

@@ -137,9 +137,7 @@ def _measure(
             loss += F.cross_entropy(logits, labels, reduction="sum").item()
             count += len(images)
         if first is None:
-            raise ValueError(
-                "there are no batches to measure on: give a list or a loader, which can be iterated over again"
-            )
+            raise ValueError("there are no batches to measure on: give a list or a loader, which can be read again")
         pairs = [(_seconds(full, first), _seconds(pruned, first)) for _ in range(ROUNDS)]
     return PruningPoint(
         heads_left=heads_left,

@@ -54,7 +54,12 @@ def describe_heads(
 
     def measure(number: int, attn: Tensor) -> Tensor:
         if attn.shape[-2] > 1:
-            _check_weights(number, attn)
+            if attn.numel() and attn.min() < 0:
+                raise ValueError(
+                    f"attention of layer {number} has negative weights ({attn.min().item():.2g}), as in differential "
+                    "and talking-heads attention: distance, entropy and sinks need weights of 0 or more, so give "
+                    "another model"
+                )
             layers.setdefault(number, _Layer(anatomy, patch_size)).add(attn)
         return attn
 
@@ -130,11 +135,3 @@ def _table(layers: dict[int, _Layer], anatomy: Anatomy, patch_size: tuple[float,
             values = {name: mean[head].item() for name, mean in means.items()}
             heads.append(Head(number, head, offset=offset, redundancy=next(redundancies), **values))
     return HeadTable(heads, anatomy.grid, uniform, offset_maps, spectra)
-
-
-def _check_weights(number: int, attn: Tensor) -> None:
-    if attn.numel() and attn.min() < 0:
-        raise ValueError(
-            f"attention of layer {number} has negative weights ({attn.min().item():.2g}), as in differential and "
-            "talking-heads attention: distance, entropy and sinks need weights of 0 or more, so give another model"
-        )

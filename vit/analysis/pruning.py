@@ -55,15 +55,14 @@ def prune_heads(model: nn.Module, heads: Mapping[int, Iterable[int]]) -> nn.Modu
         if not 0 <= layer < len(modules):
             raise ValueError(f"there is no layer {layer}: layers are 0 to {len(modules) - 1}")
         attention = modules[layer]
-        unknown = sorted(doomed - set(range(attention.num_heads)))
+        count = attention.num_heads
+        unknown = sorted(doomed - set(range(count)))
         if unknown:
-            raise ValueError(
-                f"layer {layer} has {attention.num_heads} heads, counted from 0: there is no head {unknown[0]}"
-            )
+            raise ValueError(f"layer {layer} has {count} heads, counted from 0: there is no head {unknown[0]}")
         if not doomed:
             continue
         check_separate(attention)
-        left = [head for head in range(attention.num_heads) if head not in doomed]
+        left = [head for head in range(count) if head not in doomed]
         if left:
             _keep(attention, left)
         else:

@@ -96,7 +96,8 @@ def run(options: argparse.Namespace) -> None:
     class_chosen = target is not None or versus is not None
     maps: dict[str, list[Tensor]] = {method: [] for method in methods}
     for index, (file, name) in enumerate(zip(files, file_names, strict=True)):
-        print(f"{file}: {_prediction(logits[index], names)}")
+        probability, predicted = logits[index].softmax(dim=-1).max(dim=-1)
+        print(f"{file}: {names[predicted]} ({100 * probability:.1f} %)")
         if class_chosen:
             print(f"  {_question(explained[index], versus, names)}")
         for method in methods:
@@ -168,11 +169,6 @@ def _check_not_equal(explained: Tensor, versus: int | None, files: Sequence[Path
 def _question(target: Tensor | int | None, versus: int | None, names: Sequence[str]) -> str:
     explained = "the predicted class" if target is None else names[target]
     return f"why {explained}?" if versus is None else f"why {explained}, and not {names[versus]}?"
-
-
-def _prediction(logits: Tensor, names: Sequence[str]) -> str:
-    probability, predicted = logits.softmax(dim=-1).max(dim=-1)
-    return f"{names[predicted]} ({100 * probability:.1f} %)"
 
 
 def _save(image: Tensor, values: Tensor, path: Path) -> None:

@@ -75,8 +75,7 @@ def displayable(images: Tensor, mean: Sequence[float] | None = None, std: Sequen
     check_images(images)
     images = images.detach().float()
     if mean is None and std is None:
-        low = reduce(images, "b c h w -> b 1 1 1", "min")
-        high = reduce(images, "b c h w -> b 1 1 1", "max")
+        low, high = (reduce(images, "b c h w -> b 1 1 1", how) for how in ("min", "max"))
         return (images - low) / (high - low).clamp(min=torch.finfo(images.dtype).tiny)
     if mean is None or std is None or not len(mean) == len(std) == images.shape[1]:
         raise ValueError(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from einops import einsum, rearrange, reduce
@@ -70,9 +70,7 @@ class TrustReport:
         return f"<table>{''.join(rows)}</table><p>{escape(self._summary())}</p>"
 
     def _summary(self) -> str:
-        counts = ", ".join(
-            f"{sum(f.level == level for f in self.findings)} {level}" for level in ("green", "amber", "red")
-        )
+        counts = ", ".join(f"{sum(f.level == level for f in self.findings)} {level}" for level in get_args(Level))
         images = "1 image" if self.images == 1 else f"{self.images} images"
         return f"{counts}; measured on {images}: fewer than 100 show tendencies only"
 
@@ -199,13 +197,10 @@ def _check_attention(model: nn.Module, images: Tensor, labels: Tensor | None) ->
         text = "too few images to tell whether predictions change when attention is uniform"
         return [Finding("amber", "attention", text)]
     table = uniform_attention(model, images, labels)
-    findings = []
     unused = [r for r in table.rows if r["heads"] == "all" and r["layers"].startswith("0") and r["flips"] < UNUSED]
-    if unused:
-        findings.append(_judge_replacement(unused[-1]))
-    reported = {row["layers"] for row in unused[-1:]}
     singles = [row for row in table.rows if row["heads"] == "all" and row["layers"].isdigit()]
-    return findings + [_judge_replacement(row) for row in singles if row["layers"] not in reported]
+    reported = unused[-1:]
+    return [_judge_replacement(row) for row in reported + [row for row in singles if row not in reported]]
 
 
 def _judge_replacement(row: dict[str, Any]) -> Finding:

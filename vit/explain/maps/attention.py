@@ -17,8 +17,12 @@ from vit.explain.maps.subject import Subject
 def attention(subject: Subject, *, layer: int = -1, head: int | None = None) -> Tensor:
     """Return the attention of the read-out tokens in one layer, mean of the heads or one head: -> (B, rows, columns).
 
-    ``E_h A_layer[readout, patches]``. The content of the tokens and the class have no influence. Layers and heads are
-    counted from 0, a negative layer from the end.
+    ``E_h A_layer[readout, patches]``. The content of the tokens and the class have no influence.
+
+    Args:
+        subject: Model, images and score.
+        layer: Layer, from 0; negative counts from the end.
+        head: Head, from 0; None is the mean of all.
     """
     depth = subject.anatomy.depth
     if not -depth <= layer < depth:
@@ -46,9 +50,16 @@ def rollout(
     residual: float = 0.5,
     start_layer: int = 0,
 ) -> Tensor:
-    """Return the read-out row of ``attention_rollout``, which has the same options: -> (B, rows, columns).
+    """Return the read-out row of ``attention_rollout``: -> (B, rows, columns).
 
     Each layer is multiplied during the forward pass, so only one N x N matrix per image is kept at any depth.
+
+    Args:
+        subject: Model, images and score.
+        head_fusion: How heads are fused: "mean", "max" or "min".
+        discard_ratio: Share of the fused weights, the smallest ones, that are set to zero in each layer.
+        residual: Weight of the skip connection, from 0 to 1.
+        start_layer: First layer that counts.
     """
     check_rollout(head_fusion, discard_ratio, residual)
     check_start_layer(start_layer, subject.anatomy.depth)
@@ -70,8 +81,11 @@ def rollout(
 def gradient_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
     """Compute the rollout of attention times its gradient: -> (B, rows, columns).
 
-    ``A_l = normalised((E_h[A * dy/dA])+ + I)``, multiplied from ``start_layer`` on as in
-    ``attention_rollout``; y is the score.
+    ``A_l = normalised((E_h[A * dy/dA])+ + I)``, multiplied as in ``attention_rollout``; y is the score.
+
+    Args:
+        subject: Model, images and score.
+        start_layer: First layer that counts.
     """
     row, layers = _readout_row(subject, *_attention_and_gradient(subject), start_layer)
     for attn, gradient in layers:
@@ -87,7 +101,11 @@ def relevance(subject: Subject, *, start_layer: int = 0) -> Tensor:
 
     ``R <- R + A_l R`` from R = I, with ``A_l = E_h[(A * dy/dA)+]``: only attention that raises the score y counts. The
     map leaves out I itself, which is the read-out alone. The clamp comes before the mean over heads, so that heads do
-    not cancel each other. Layers before ``start_layer`` are left out; in deep models they can outweigh late ones.
+    not cancel each other.
+
+    Args:
+        subject: Model, images and score.
+        start_layer: First layer that counts; in deep models early layers can outweigh late ones.
     """
     row, layers = _readout_row(subject, *_attention_and_gradient(subject), start_layer)
     for attn, gradient in layers:
@@ -100,8 +118,11 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
     """Compute LeGrad, the gradient with respect to attention (Bousselham et al. 2025): -> (B, rows, columns).
 
     For layer l the model's own head reads the mean of that layer's tokens, and its score y_l gives
-    ``E_l = E_h E_n (dy_l/dA_l)+``; the map is the mean over layers, from ``start_layer`` on. The gradient is not
-    multiplied by attention.
+    ``E_l = E_h E_n (dy_l/dA_l)+``; the map is the mean over layers. The gradient is not multiplied by attention.
+
+    Args:
+        subject: Model, images and score.
+        start_layer: First layer that counts.
 
     Raises:
         ValueError: If the model has no module between its layers and its head, such as a final norm.

@@ -11,7 +11,12 @@ from vit.explain.maps.subject import Subject
 
 
 def random(subject: Subject, *, seed: int = 0) -> Tensor:
-    """Return uniform noise: -> (B, rows, columns)."""
+    """Return uniform noise: -> (B, rows, columns).
+
+    Args:
+        subject: Model, images and score.
+        seed: Seed of the noise.
+    """
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(len(subject.images), *subject.grid, generator=generator).to(subject.images)
 

@@ -19,8 +19,11 @@ def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
     """Compute Grad-CAM after the first norm of a layer (Selvaraju et al. 2017, eq. 1 and 2): -> (B, rows, columns).
 
     ``(sum_d w_d z_d)+`` with ``w_d`` the mean over patches of dy/dz_d, y the score. If the logits read the class token,
-    the norm before the last attention is the last place where patches have a gradient. A negative layer counts from the
-    end.
+    the norm before the last attention is the last place where patches have a gradient.
+
+    Args:
+        subject: Model, images and score.
+        layer: Layer, from 0; negative counts from the end.
 
     Raises:
         ValueError: If there is no such layer, or the layers share one module.
@@ -54,7 +57,11 @@ def integrated_gradients(subject: Subject, *, steps: int = 32) -> Tensor:
     """Integrate gradients from a grey image to the image; may be negative: -> (B, rows, columns).
 
     The patches add up to the score's difference between the image and a grey one (pixels of 0 after normalisation), up
-    to an error that falls with the number of steps between them (Sundararajan et al. 2017, eq. 1).
+    to an error that falls with the number of steps (Sundararajan et al. 2017, eq. 1).
+
+    Args:
+        subject: Model, images and score.
+        steps: Images between grey and the image.
     """
     if steps < 1:
         raise ValueError(f"steps ({steps}) must be at least 1")
@@ -66,7 +73,11 @@ def integrated_gradients(subject: Subject, *, steps: int = 32) -> Tensor:
 def smoothgrad(subject: Subject, *, samples: int = 16, noise: float = 0.15, seed: int = 0) -> Tensor:
     """Sum the magnitude of the mean gradient of noisy copies (Smilkov et al. 2017): -> (B, rows, columns).
 
-    ``noise`` is the standard deviation of the noise, as a share of the range of an image's pixels.
+    Args:
+        subject: Model, images and score.
+        samples: Noisy copies of an image.
+        noise: Standard deviation of the noise, as a share of the range of an image's pixels.
+        seed: Seed of the noise.
     """
     if samples < 1:
         raise ValueError(f"samples ({samples}) must be at least 1")
