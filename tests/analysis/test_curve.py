@@ -97,7 +97,7 @@ def test_invalid_arguments_are_refused(ours, images, labels, batches):
         pruning_curve(ours, batches, ranking, step=0)
     with pytest.raises(ValueError, match="there are no batches"):
         pruning_curve(ours, [], ranking)
-    with pytest.raises(ValueError, match="iterated over again"):
+    with pytest.raises(ValueError, match="can be read again"):
         pruning_curve(ours, iter(batches), ranking)
     with pytest.raises(ValueError, match="training mode"):
         pruning_curve(ours.train(), batches, ranking, "weight")

@@ -73,24 +73,19 @@ def two_processes(request: pytest.FixtureRequest, folder: Path) -> Path:
     return train(folder, name, "--data.batch_size", "20", "--trainer.devices", "2", *strategy)
 
 
+# One test, because the workers of pytest-xdist would each start the three runs anew for tests of their own.
 @pytest.mark.slow
-def test_the_weights_equal_those_of_one_process_on_the_joined_batch(one_process, two_processes):
+def test_two_processes_train_and_evaluate_as_one_process_does_on_the_joined_batch(folder, one_process, two_processes):
     paths = [run / "checkpoints/last.ckpt" for run in (one_process, two_processes)]
-    one, two = (torch.load(path, weights_only=True)["state_dict"] for path in paths)
-    torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-6)
+    weights_of_one, weights_of_two = (torch.load(path, weights_only=True)["state_dict"] for path in paths)
+    torch.testing.assert_close(weights_of_two, weights_of_one, rtol=1e-4, atol=1e-6)
 
-
-@pytest.mark.slow
-def test_validation_and_test_count_every_image_once(one_process, two_processes):
     one, two = (json.loads((run / "results.json").read_text()) for run in (one_process, two_processes))
     for name in ("val_accuracy", "test_accuracy", "test_accuracy_views"):
         assert two[name] == one[name] is not None
     assert two["devices"] == 2
     assert (two["steps"], two["epochs"]) == (one["steps"], one["epochs"]) == (10, 2.0)
 
-
-@pytest.mark.slow
-def test_every_training_image_is_seen_once_an_epoch(folder, two_processes):
     lines = [line for rank in (0, 1) for line in (folder / f"seen_2_{rank}.txt").read_text().splitlines()]
     epochs = [Counter(line.split()[1] for line in lines if line.startswith(f"{epoch} ")) for epoch in (0, 1)]
     assert sum(epochs[0].values()) == 200
