@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from vit import VisionTransformer
+from vit.capture import capture_attention
 from vit.explain.evaluation.trust import trust_report
 
 
@@ -83,6 +84,11 @@ def test_tokens_of_outlying_norm_are_found_with_the_attention_they_get(images):
         share, mass = [*map(float, re.findall(r"[\d.]+ (?=%)", finding.text)), 0.0, 0.0][:2]
         assert (finding.level == "red") == (mass > 3 * share)
         shares.append(share)
+    with torch.no_grad():
+        norms = model.blocks[0](model.embed(images), model.patch_embed.grid_size)[:, 1:].norm(dim=-1)
+        received = capture_attention(model, images)[-1].mean(dim=1)[:, 0, 1:]  # by the patches, from the class token
+    is_outlier = norms > norms.median() + 6 * (norms - norms.median()).abs().median()
+    assert mass == pytest.approx(100 * received[is_outlier].sum().item() / received.sum().item(), abs=0.06)
     assert shares[1] - shares[0] == pytest.approx(100 / 15, abs=0.11)  # one patch in fifteen; texts round to 0.1
 
 
