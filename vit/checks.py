@@ -1,0 +1,119 @@
+"""Checks of arguments, one for each kind of number: each raises a ValueError that quotes the value and the remedy."""
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+
+def check_positive_int(name: str, value: Any, remedy: str = "") -> None:
+    """Check that a value is a whole number of at least 1.
+
+    >>> check_positive_int("depth", 0)
+    Traceback (most recent call last):
+    ValueError: depth (0) must be a positive whole number
+
+    Raises:
+        ValueError: If it is not.
+    """
+    _check(_is_whole(value) and value >= 1, name, value, "a positive whole number", remedy)
+
+
+def check_natural(name: str, value: Any, remedy: str = "") -> None:
+    """Check that a value is a whole number of at least 0.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    _check(_is_whole(value) and value >= 0, name, value, "a whole number of at least 0", remedy)
+
+
+def check_positive(name: str, value: Any, remedy: str = "") -> None:
+    """Check that a value is a finite number above 0.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    _check(_is_finite(value) and value > 0, name, value, "a number above 0", remedy)
+
+
+def check_non_negative(name: str, value: Any, remedy: str = "") -> None:
+    """Check that a value is a finite number of at least 0.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    _check(_is_finite(value) and value >= 0, name, value, "a number of at least 0", remedy)
+
+
+def check_share(name: str, value: Any, remedy: str = "") -> None:
+    """Check that a value is a share of something that is never all of it: in [0, 1).
+
+    >>> check_share("drop_path", 1, "0.1 is usual")
+    Traceback (most recent call last):
+    ValueError: drop_path (1) must be in [0, 1): 0.1 is usual
+
+    Raises:
+        ValueError: If it is not.
+    """
+    _check(_is_finite(value) and 0 <= value < 1, name, value, "in [0, 1)", remedy)
+
+
+def check_positive_share(name: str, value: Any, remedy: str = "") -> None:
+    """Check that a value is a share of something that is never none of it: in (0, 1].
+
+    Raises:
+        ValueError: If it is not.
+    """
+    _check(_is_finite(value) and 0 < value <= 1, name, value, "in (0, 1]", remedy)
+
+
+def check_probability(name: str, value: Any, remedy: str = "") -> None:
+    """Check that a value is a probability: in [0, 1].
+
+    Raises:
+        ValueError: If it is not.
+    """
+    _check(_is_finite(value) and 0 <= value <= 1, name, value, "in [0, 1]", remedy)
+
+
+def check_size(name: str, value: Any, remedy: str = "") -> None:
+    """Check that a value is a size in pixels: a positive whole number, or two of them, rows and columns.
+
+    >>> check_size("image_size", (32, 0))
+    Traceback (most recent call last):
+    ValueError: image_size ((32, 0)) must be a positive whole number, or two of them (rows, columns)
+
+    Raises:
+        ValueError: If it is not.
+    """
+    sides = value if isinstance(value, (tuple, list)) else (value, value)
+    is_size = len(sides) == 2 and all(_is_whole(side) and side >= 1 for side in sides)
+    _check(is_size, name, value, "a positive whole number, or two of them (rows, columns)", remedy)
+
+
+def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Check that a value is one of several.
+
+    >>> check_choice("decay", "step", ("cosine", "linear", "constant"))
+    Traceback (most recent call last):
+    ValueError: unknown decay 'step': choose 'cosine', 'linear' or 'constant'
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise ValueError(f"unknown {name} {value!r}: choose {', '.join(others)} or {last}")
+
+
+def _check(is_right: bool, name: str, value: Any, kind: str, remedy: str) -> None:
+    if not is_right:
+        raise ValueError(f"{name} ({value!r}) must be {kind}{f': {remedy}' if remedy else ''}")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
