@@ -1,8 +1,13 @@
+import json
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.metrics import balanced_accuracy_score, precision_recall_fscore_support, top_k_accuracy_score
+from torchmetrics.functional.classification import multiclass_calibration_error
 
-from vit.training.evaluation import MISTAKES, Evaluation
+from vit.training.evaluation import BINS, MISTAKES, Evaluation
 
 
 @pytest.fixture
@@ -46,3 +51,82 @@ def test_the_most_confident_mistakes_are_kept_over_batches_with_their_images(eva
 
 def test_no_image_at_all_is_no_error(evaluation):
     assert (evaluation.accuracy, evaluation.accuracy_views, evaluation.loss) == (0.0, 0.0, 0.0)
+
+
+def scores_of(logits, labels) -> dict:
+    """The scores of logits in two batches and on two processes."""
+    whole, other = (Evaluation(logits.shape[1], torch.device("cpu")) for _ in range(2))
+    for process, rows in ((whole, slice(0, 11)), (whole, slice(11, 13)), (other, slice(13, None))):
+        process.update(logits[rows], labels[rows], torch.zeros(len(labels), 1, 2, 2)[rows])
+    for mine, theirs in zip(whole.sums(), other.sums(), strict=True):
+        mine += theirs
+    return whole.scores([f"class {number}" for number in range(logits.shape[1])])
+
+
+@pytest.fixture(scope="module")
+def predictions():
+    """Logits (101, 7) that are right about half of the time, and labels (101,)."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 7, (101,), generator=generator)
+    return 2 * F.one_hot(labels, 7) + 1.5 * torch.randn(101, 7, generator=generator), labels
+
+
+def test_scores_are_those_of_scikit_learn_over_batches_and_processes(predictions):
+    logits, labels = predictions
+    scores, predicted = scores_of(logits, labels), logits.argmax(dim=1)
+    oracle = precision_recall_fscore_support(labels, predicted)
+    for column, expected in zip(("precision", "recall", "f1", "support"), oracle, strict=True):
+        assert [row[column] for row in scores["classes"]] == pytest.approx(expected)
+    assert [row["name"] for row in scores["classes"]] == [f"class {number}" for number in range(7)]
+    assert scores["accuracy"] == (predicted == labels).sum().item() / 101
+    assert scores["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(labels, predicted))
+    assert scores["top5_accuracy"] == pytest.approx(top_k_accuracy_score(labels, logits, k=5))
+    assert scores["loss"] == pytest.approx(F.cross_entropy(logits, labels).item())
+
+
+def test_the_calibration_error_is_that_of_torchmetrics_over_batches_and_processes(predictions):
+    logits, labels = predictions
+    scores = scores_of(logits, labels)
+    expected = multiclass_calibration_error(logits.softmax(dim=1), labels, num_classes=7, n_bins=BINS)
+    assert scores["calibration_error"] == pytest.approx(expected.item(), rel=1e-6)
+    assert sum(row["count"] for row in scores["reliability"]) == 101
+
+
+def test_a_calibration_by_hand(evaluation):
+    # Confidence 0.5 twice, of which one is right; confidence 0.9 once, wrong; confidence 1 once, right.
+    probabilities = torch.tensor([[0.5, 0.3, 0.2], [0.3, 0.5, 0.2], [0.9, 0.06, 0.04], [0.0, 1.0, 0.0]])
+    evaluation.update(probabilities.log(), torch.tensor([0, 0, 1, 1]), torch.zeros(4, 1, 2, 2))
+    scores = evaluation.scores(["a", "b", "c"])
+    assert scores["calibration_error"] == pytest.approx((0 + abs(0 - 0.9) + 0) / 4)
+    filled = {place: row for place, row in enumerate(scores["reliability"]) if row["count"]}
+    assert filled == {
+        7: {"confidence": pytest.approx(0.5), "accuracy": 0.5, "count": 2},
+        13: {"confidence": pytest.approx(0.9), "accuracy": 0.0, "count": 1},
+        14: {"confidence": 1.0, "accuracy": 1.0, "count": 1},
+    }
+    assert scores["reliability"][0] == {"confidence": None, "accuracy": None, "count": 0}
+
+
+def test_what_has_no_value_is_null(evaluation):
+    labels, predicted = torch.tensor([0, 0, 1, -1]), torch.tensor([0, 2, 0, 1])
+    evaluation.update(9.0 * F.one_hot(predicted, 3), labels, torch.zeros(4, 1, 2, 2))
+    scores = json.loads(json.dumps(evaluation.scores(["cat", "dog", "never seen"]), allow_nan=False))
+    assert scores["classes"] == [
+        {"name": "cat", "precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 2},
+        {"name": "dog", "precision": None, "recall": 0.0, "f1": 0.0, "support": 1},
+        {"name": "never seen", "precision": 0.0, "recall": None, "f1": None, "support": 0},
+    ]
+    assert scores["balanced_accuracy"] == 0.25
+    assert scores["top5_accuracy"] is None
+
+
+@pytest.mark.parametrize("logit", [math.nan, math.inf])
+def test_logits_that_are_not_finite_give_null_and_no_error(evaluation, logit):
+    evaluation.update(torch.full((2, 3), logit), torch.tensor([0, 1]), torch.zeros(2, 1, 2, 2))
+    scores = evaluation.scores(["a", "b", "c"])
+    assert (scores["loss"], scores["calibration_error"]) == (None, None)
+
+
+def test_no_image_at_all_has_no_scores(evaluation):
+    scores = evaluation.scores(["a", "b", "c"])
+    assert (scores["accuracy"], scores["balanced_accuracy"], scores["calibration_error"]) == (0.0, None, None)
