@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from einops import repeat
 
 from vit.data.augment import Augment, crop_and_flip, erase
+from vit.data.crops import random_resized_crop
 from vit.data.policies import RANDAUGMENT, TRIVIALAUGMENT, BatchPolicy
 from vit.data.seeding import seeded
 
@@ -200,6 +201,8 @@ def test_without_options_batches_are_unchanged():
 @pytest.mark.parametrize(
     ("options", "alone"),
     [
+        ({"crop_scale": (0.3, 0.9)}, lambda images: random_resized_crop(images, (0.3, 0.9), (5, 7))),
+        ({"crop_scale": (0.3, 1.0), "crop_size": (3, 4)}, lambda images: random_resized_crop(images, (0.3, 1), (3, 4))),
         ({"crop_padding": 2}, lambda images: crop_and_flip(images, 2, flip=False)),
         ({"flip": True}, lambda images: crop_and_flip(images, 0, flip=True)),
         ({"policy": "randaugment"}, BatchPolicy(RANDAUGMENT, num_ops=2, magnitude=9)),
@@ -213,7 +216,7 @@ def test_each_option_adds_one_step(options, alone):
     with seeded(7):
         expected = alone(noise())
     assert torch.equal(images, expected)
-    assert not torch.equal(images, noise())
+    assert images.shape != noise().shape or not torch.equal(images, noise())
     assert torch.equal(labels, LABELS)
 
 
@@ -223,6 +226,16 @@ def test_the_chain_crops_then_applies_the_policy_then_erases():
         images, _ = augmented(chain, noise())
     with seeded(7):
         expected = erase(ONE_OF_ANY_MAGNITUDE(crop_and_flip(noise(), 2, flip=True)), 0.5)
+    assert torch.equal(images, expected)
+
+
+def test_a_random_box_is_cut_out_before_all_other_steps():
+    chain = Augment(13, crop_scale=(0.3, 0.9), crop_size=(4, 6), crop_padding=2, flip=True, erasing=0.5)
+    with seeded(7):
+        images, _ = augmented(chain, noise())
+    with seeded(7):
+        boxes = random_resized_crop(noise(), (0.3, 0.9), (4, 6))
+        expected = erase(crop_and_flip(boxes, 2, flip=True), 0.5)
     assert torch.equal(images, expected)
 
 

@@ -8,7 +8,8 @@ import torch
 from safetensors import SafetensorError
 
 from vit.data import cache
-from vit.data.cache import cache_folder, load_decoded
+from vit.data.cache import cache_folder, readable_files
+from vit.data.cache import load_decoded as load
 from vit.data.files import ImageFiles
 
 
@@ -16,6 +17,13 @@ from vit.data.files import ImageFiles
 def files(write_image):
     """Five images of 3x5."""
     return ImageFiles([write_image(f"{number}.png", (3, 5)) for number in range(5)], [0] * 5, (3, 5), in_channels=3)
+
+
+def load_decoded(files, num_workers):
+    """The images alone, where none is damaged."""
+    images, of_images = load(files, num_workers)
+    assert of_images is files
+    return images
 
 
 def decoded(files):
@@ -143,13 +151,98 @@ def test_without_a_cache_folder_the_run_continues(files, tmp_path, monkeypatch, 
     assert f"could not keep the decoded images in {tmp_path / 'file/vit'}: " in capsys.readouterr().out
 
 
+both = pytest.mark.parametrize("read", [load, readable_files])
+
+
+def damaged(files, *numbers):
+    for number in numbers:
+        files.paths[number].write_text("no image")
+    return "\n".join(f"cannot read image {files.paths[number]}: it is no image" for number in numbers)
+
+
+@both
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_unreadable_image_is_named_and_nothing_is_cached(files, num_workers):
-    files.paths[3].write_text("no image")
-    message = f"^cannot read image {files.paths[3]}: it is no image: replace or delete the file$"
-    with pytest.raises(ValueError, match=message):
-        load_decoded(files, num_workers)
+def test_all_unreadable_images_are_named_and_nothing_is_cached(read, files, num_workers, monkeypatch):
+    monkeypatch.setattr(cache, "DECODE_BATCH", 2)
+    messages = damaged(files, 1, 3)
+    with pytest.raises(ValueError, match=f"^{messages}: replace or delete the files, or leave them out by"):
+        read(files, num_workers)
     assert not cache_folder().exists()
+
+
+@pytest.mark.parametrize("missing", [(0,), (1, 3), (2, 3, 4)])
+def test_images_stay_beside_their_files_where_damaged_ones_are_skipped(files, missing, monkeypatch, capsys):
+    monkeypatch.setattr(cache, "DECODE_BATCH", 2)
+    files.labels = [0, 1, 2, 3, 4]
+    kept = [number for number in range(5) if number not in missing]
+    expected = [decoded(files)[number] for number in kept]
+    messages = damaged(files, *missing)
+    for _ in range(2):  # the second time from the cache
+        images, of_images = load(files, 0, skip_damaged=True)
+        assert images.tolist() == expected
+        assert (of_images.labels, of_images.paths) == (kept, [files.paths[number] for number in kept])
+        assert f"{len(missing)} damaged files are left out:\n{messages}\n" in capsys.readouterr().out
+
+
+def test_of_files_that_are_not_kept_in_memory_the_readable_ones_are_found_once(files, monkeypatch, capsys):
+    files.labels = [0, 1, 2, 3, 4]
+    messages = damaged(files, 1, 3)
+    for _ in range(2):
+        kept = readable_files(files, 0, skip_damaged=True)
+        assert (kept.labels, kept.paths) == ([0, 2, 4], [files.paths[number] for number in (0, 2, 4)])
+        assert capsys.readouterr().out.endswith(f"2 damaged files are left out:\n{messages}\n")
+        monkeypatch.setattr(cache, "_decoded", None)
+
+
+@both
+def test_a_run_that_skips_damaged_files_hides_them_from_no_other(read, files):
+    messages = damaged(files, 1)
+    read(files, 0, skip_damaged=True)
+    with pytest.raises(ValueError, match=f"^{messages}: replace"):
+        read(files, 0)
+
+
+@both
+def test_a_repaired_file_is_found(read, files, write_image):
+    damaged(files, 1)
+    read(files, 0, skip_damaged=True)
+    write_image("1.png", (3, 5))
+    result = read(files, 0)
+    assert (result if read is readable_files else result[1]) is files
+
+
+@both
+def test_where_no_file_is_damaged_skipping_changes_nothing(read, files, capsys):
+    read(files, 0, skip_damaged=True)
+    (kept,) = cache_folder().iterdir()
+    before = kept.stat().st_ino
+    capsys.readouterr()
+    read(files, 0)
+    assert [path.stat().st_ino for path in cache_folder().iterdir()] == [before]
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"a": "b"}'])
+def test_a_damaged_list_of_damaged_files_is_made_again(files, content):
+    damaged(files, 1)
+    readable_files(files, 0, skip_damaged=True)
+    (kept,) = cache_folder().iterdir()
+    whole = kept.read_text()
+    kept.write_text(content)
+    assert len(readable_files(files, 0, skip_damaged=True)) == 4
+    assert kept.read_text() == whole
+
+
+@pytest.mark.parametrize("position", ["cannot", "no image"])
+def test_an_array_whose_list_of_damaged_files_changed_is_decoded_again(files, position):
+    damaged(files, 1)
+    load(files, 0, skip_damaged=True)
+    (array,) = cache_folder().iterdir()
+    whole = array.read_bytes()
+    assert position.encode() in whole
+    array.write_bytes(whole.replace(position.encode(), position.upper().encode()))
+    load(files, 0, skip_damaged=True)
+    assert array.read_bytes() == whole
 
 
 def test_decoding_draws_nothing_from_the_global_generator(files):
@@ -175,7 +268,10 @@ def test_without_xdg_cache_home_the_cache_is_under_home(tmp_path, monkeypatch, u
 def test_writing_an_array_deletes_those_not_read_for_thirty_days(files, write_image):
     load_decoded(files, num_workers=0)
     (used,) = cache_folder().iterdir()
-    old = {cache_folder() / name for name in ("old.safetensors", "old.12.tmp", ".old.safetensors.12.unfinished")}
+    old = {
+        cache_folder() / name
+        for name in ("old.safetensors", "old.json", "old.12.tmp", ".old.safetensors.12.unfinished")
+    }
     others = {cache_folder() / name for name in ("new.safetensors", ".new.safetensors.12.unfinished", "old.txt")}
     for path in old | others:
         path.touch()

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 from einops import rearrange
-from PIL import ExifTags, Image, TiffTags
+from PIL import ExifTags, Image, ImageOps, TiffTags
+from sklearn.datasets import load_sample_image
 
 from vit.data.files import collate_readable, decode, find_files
 
@@ -134,6 +135,66 @@ def test_large_images_are_scaled_before_they_are_cropped(tmp_path):
     assert (centre.int() - 100).abs().max() <= 5
 
 
+@pytest.fixture(scope="module")
+def photograph(tmp_path_factory):
+    """Write a part of a photograph with these rows and columns, and return its file."""
+    picture = Image.fromarray(load_sample_image("china.jpg"))
+
+    def write(rows, columns, **options):
+        path = tmp_path_factory.mktemp("photo") / "photo.jpg"
+        picture.resize((columns, rows)).save(path, **options)
+        return path
+
+    return write
+
+
+def in_full(path, image_size, in_channels):
+    """The image decoded at its full size, then scaled: (H, W, C), or (H, W) if grey."""
+    with Image.open(path) as file:
+        image = ImageOps.exif_transpose(file).convert("L" if in_channels == 1 else "RGB")
+    return torch.from_numpy(np.array(ImageOps.fit(image, image_size[::-1], Image.Resampling.BICUBIC)))
+
+
+@pytest.mark.parametrize("in_channels", [1, 3])
+@pytest.mark.parametrize(
+    ("size", "image_size"), [((101, 97), (64, 64)), ((61, 97), (31, 29)), ((255, 255), (64, 64)), ((7, 5), (11, 13))]
+)
+def test_a_photo_less_than_four_times_as_large_is_decoded_in_full(photograph, size, image_size, in_channels):
+    path = photograph(*size, quality=90)
+    image = rearrange(decode(path, image_size, in_channels), "c h w -> h w c").squeeze(2)
+    assert image.tolist() == in_full(path, image_size, in_channels).tolist()
+
+
+@pytest.mark.parametrize(
+    ("size", "scale"), [((256, 256), 2), ((427, 640), 2), ((613, 512), 4), ((1201, 1101), 8), ((855, 1283), 4)]
+)
+def test_a_larger_photo_is_decoded_at_a_reduced_scale_and_differs_by_less_than_a_grey_level(
+    photograph, monkeypatch, size, scale
+):
+    path = photograph(*size, quality=90)
+    sizes = []
+
+    def watched(image, *args, **kwargs):
+        sizes.append(image.size)
+        return resize(image, *args, **kwargs)
+
+    resize = Image.Image.resize
+    with monkeypatch.context() as patch:
+        patch.setattr(Image.Image, "resize", watched)
+        image = rearrange(decode(path, (64, 64), 3), "c h w -> h w c").int()
+    assert sizes == [(-(-size[1] // scale), -(-size[0] // scale))]
+    assert (image - in_full(path, (64, 64), 3).int()).abs().float().mean() < 1
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_reduced_photo_is_upright(photograph, orientation):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    path = photograph(643, 427, exif=exif)
+    image = rearrange(decode(path, (64, 96), 3), "c h w -> h w c").int()
+    assert (image - in_full(path, (64, 96), 3).int()).abs().float().mean() < 1
+
+
 def test_a_truncated_photo_is_named_in_one_line(write_image):
     path = write_image("photo.jpg", (47, 43))
     path.write_bytes(path.read_bytes()[:1500])
@@ -167,6 +228,22 @@ def test_the_index_minus_one_is_a_blank_without_a_label(image_files):
     assert (label, index) == (-1, -1)
 
 
+def test_of_a_scaled_image_only_the_centre_may_be_kept(image_files):
+    image_files.centre = (3, 5)
+    image, label, index = image_files[5]
+    assert image.tolist() == decode(image_files.paths[5], (7, 11), in_channels=3)[:, 2:5, 3:8].tolist()
+    assert (label, index) == (2, 5)
+    assert image_files[-1][0].shape == (3, 3, 5)
+
+
+def test_some_files_may_be_chosen_or_left_out(image_files):
+    paths = image_files.paths
+    chosen, others = image_files.subset(torch.tensor([7, 2, 3])), image_files.without({*range(13)} - {2, 3, 7})
+    assert (chosen.paths, chosen.labels) == ([paths[7], paths[2], paths[3]], [1, 2, 0])
+    assert (others.paths, others.labels) == ([paths[2], paths[3], paths[7]], [2, 0, 1])
+    assert chosen[0][0].tolist() == image_files[7][0].tolist()
+
+
 def test_as_many_items_as_files(image_files):
     assert len(image_files) == 13
 
@@ -177,7 +254,7 @@ def test_a_batch_holds_the_readable_images_and_messages_about_the_others(image_f
     assert batch.images.tolist() == [image_files[0][0].tolist(), image_files[2][0].tolist()]
     assert batch.labels.tolist() == [0, 2]
     assert batch.indices.tolist() == [0, 2]
-    assert batch.unreadable == [f"cannot read image {image_files.paths[1]}: it is no image"]
+    assert batch.unreadable == {1: f"cannot read image {image_files.paths[1]}: it is no image"}
 
 
 def test_a_batch_may_be_without_readable_images(image_files):
@@ -187,14 +264,21 @@ def test_a_batch_may_be_without_readable_images(image_files):
     assert len(batch.unreadable) == 1
 
 
-@pytest.mark.parametrize(("damaged", "more"), [([1], ""), ([1, 2, 4], r" \(and 2 more\)")])
-def test_the_first_unreadable_file_is_named_and_the_others_counted(image_files, damaged, more):
-    for number in damaged:
-        image_files.paths[number].write_text("no image")
-    batch = collate_readable([image_files[number] for number in range(5)])
-    message = f"^cannot read image {image_files.paths[1]}: it is no image{more}: replace or delete the file$"
-    with pytest.raises(ValueError, match=message):
-        batch.raise_unreadable()
+def test_an_unreadable_file_is_named_with_the_remedy(image_files):
+    image_files.paths[1].write_text("no image")
+    message = f"cannot read image {image_files.paths[1]}: it is no image: replace or delete the file, or leave it out"
+    with pytest.raises(ValueError, match=f"^{message} by --data.skip_damaged true$"):
+        collate_readable([image_files[number] for number in range(5)]).raise_unreadable()
+
+
+@pytest.mark.parametrize(("damaged", "counted"), [(2, ""), (10, ""), (11, "\nand 1 more"), (13, "\nand 3 more")])
+def test_ten_unreadable_files_are_named_and_the_others_counted(image_files, damaged, counted):
+    for path in image_files.paths[:damaged]:
+        path.write_text("no image")
+    named = "\n".join(f"cannot read image {path}: it is no image" for path in image_files.paths[: min(damaged, 10)])
+    with pytest.raises(ValueError, match="replace or delete the files, or leave them out") as error:
+        collate_readable([image_files[number] for number in range(13)]).raise_unreadable()
+    assert str(error.value).startswith(f"{named}{counted}: replace")
 
 
 def test_a_readable_batch_raises_nothing(image_files):

@@ -1,13 +1,15 @@
-"""Trees of image files."""
+"""Images in one folder per class."""
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from PIL import ExifTags, Image
+from PIL import Image
 
-from vit.data import ImageFolder, UnsortedImages
+from tests.photographs import damage, make_photographs
+from vit.data import ImageFolder
 from vit.data.files import ImageFiles, decode
 
 COUNTS = {"ant": 11, "bee": 7, "cow": 5}
@@ -135,43 +137,41 @@ def test_nested_images_are_found_and_other_files_are_ignored(plant, write_image)
     assert data.sets["train"].labels.bincount().tolist() == [12, 7, 5]
 
 
-def test_images_take_the_size_of_the_first(plant, write_image):
-    root = plant()
+def test_images_of_one_modest_size_keep_it_without_a_word(plant, capsys):
+    data = ready(plant())
+    assert data.image_size == (7, 11)
+    assert data.sets["train"].images.shape[1:] == (3, 7, 11)
+    assert "image_size" not in capsys.readouterr().out
+
+
+def test_images_of_several_sizes_become_squares_and_the_reason_is_said(plant, write_image, capsys):
+    root = plant(size=(70, 83))
     write_image("root/ant/00.png", size=(13, 5))
     data = ready(root)
-    assert data.image_size == (13, 5)
-    assert data.sets["train"].images.shape[1:] == (3, 13, 5)
+    assert data.image_size == (64, 64)
+    assert data.sets["train"].images.shape[1:] == (3, 64, 64)
+    line = "image_size (64, 64): 23 images have shorter sides of 5 to 70 pixels, median 70; --data.image_size overrules"
+    assert capsys.readouterr().out.splitlines()[0] == line
 
 
-def test_the_size_of_a_rotated_photo_is_its_upright_one(plant, write_image):
-    root = plant()
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = 6
-    write_image("root/ant/00.png", size=(5, 13), exif=exif)
-    assert ImageFolder(str(root)).image_size == (13, 5)
-
-
-@pytest.mark.parametrize(("image_size", "expected"), [(13, (13, 13)), ((13, 3), (13, 3))])
-def test_images_are_scaled_to_the_given_size(plant, image_size, expected):
+@pytest.mark.parametrize(("image_size", "expected"), [(13, (13, 13)), ((13, 3), (13, 3)), ([13, 3], (13, 3))])
+def test_images_are_scaled_to_the_given_size(plant, image_size, expected, capsys):
     data = ready(plant(), image_size=image_size)
+    assert "image_size" not in capsys.readouterr().out
     assert data.image_size == expected
     images, _ = next(iter(data.train_dataloader()))
     assert images.shape[1:] == (3, *expected)
 
 
-@pytest.mark.parametrize("mode", ["L", "1", "LA", "I;16"])
-def test_a_set_whose_first_image_is_grey_is_grey(plant, write_image, mode):
-    root = plant(mode="L")
-    grey = Image.fromarray(np.zeros((7, 11), dtype=np.uint16)) if mode == "I;16" else Image.new(mode, (11, 7))
-    grey.save(root / "ant/00.png")
-    data = ready(root)
+def test_grey_images_have_one_channel(plant):
+    data = ready(plant(mode="L"))
     assert data.in_channels == len(data.mean) == len(data.std) == 1
     assert data.sets["train"].images.shape[1:] == (1, 7, 11)
 
 
-def test_a_set_whose_first_image_is_in_colour_is_in_colour(plant):
-    root = plant(mode="L")
-    Image.new("P", (11, 7)).save(root / "ant/00.png")
+def test_a_grey_image_among_coloured_ones_becomes_one_of_three_channels(plant):
+    root = plant()
+    Image.new("L", (11, 7)).save(root / "ant/00.png")
     data = ready(root)
     assert data.in_channels == len(data.mean) == len(data.std) == 3
     assert data.sets["train"].images.shape[1:] == (3, 7, 11)
@@ -212,9 +212,44 @@ def test_one_class_alone_is_named(plant):
         ImageFolder(str(root))
 
 
+def labels_of(data):
+    return {stage: part.labels.bincount(minlength=data.num_classes).tolist() for stage, part in data.sets.items()}
+
+
+def test_of_few_images_one_is_for_training_the_second_for_validation_and_the_third_for_test(plant, capsys):
+    data = ready(plant(counts={"ant": 1, "bee": 2, "cow": 3, "dog": 4}))
+    assert labels_of(data) == {"train": [1, 1, 1, 2], "val": [0, 1, 1, 1], "test": [0, 0, 1, 1]}
+    out = capsys.readouterr().out
+    assert "no val image of ant: add images, or its accuracy stays unknown" in out
+    assert "no test image of ant, bee: add images, or its accuracy stays unknown" in out
+
+
+def test_without_validation_the_second_image_is_for_test(plant):
+    data = ready(plant(counts={"ant": 1, "bee": 2}), val_fraction=0.0)
+    assert labels_of(data) == {"train": [1, 1], "test": [0, 1]}
+
+
+def test_few_validation_images_are_said(plant, capsys):
+    ready(plant())
+    line = "3 validation images (val_fraction 0.1): each is 33.3 % of their accuracy; a larger --data.val_fraction hol"
+    assert line in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("counts", "fraction"), [({"ant": 150, "bee": 150}, 0.4), ({"ant": 5, "bee": 5}, 0.0)])
+def test_enough_validation_images_or_none_are_not_worth_a_word(plant, capsys, counts, fraction):
+    ready(plant(counts=counts, size=(1, 1)), val_fraction=fraction, test_fraction=0.0)
+    assert "validation" not in capsys.readouterr().out
+
+
+def test_given_validation_images_are_not_worth_a_word(plant, capsys):
+    plant("train")
+    ready(plant("val"))
+    assert "validation" not in capsys.readouterr().out
+
+
 def test_a_test_fraction_that_holds_out_no_images_is_an_error(plant):
     root = plant(counts={"ant": 2, "bee": 2})
-    with pytest.raises(ValueError, match=r"test_fraction \(0.2\) of 4 images holds out none: make it larger, or 0"):
+    with pytest.raises(ValueError, match=r"test_fraction \(0.2\) of 4 images holds out none: add images, or set 0"):
         ready(root)
 
 
@@ -243,108 +278,108 @@ def test_a_folder_without_class_folders_is_named_with_what_it_needs(tmp_path, ma
         ImageFolder(str(tmp_path))
 
 
-@pytest.mark.parametrize("damaged", [b"", b"no image", b"P6 1!3 7 255 "])
-def test_a_first_image_that_is_damaged_is_named(plant, damaged):
-    root = plant()
-    (root / "ant/00.png").write_bytes(damaged)
-    with pytest.raises(ValueError, match=f"^cannot read image {root / 'ant/00.png'}: "):
-        ImageFolder(str(root))
+MEMORY_AND_STREAM = pytest.mark.parametrize("memory_limit", [1.0, 1e-9])
 
 
-@pytest.mark.parametrize("memory_limit", [1.0, 1e-9])
-def test_a_later_image_that_is_damaged_is_named(plant, memory_limit):
+@MEMORY_AND_STREAM
+def test_all_damaged_images_are_named_before_the_training(plant, memory_limit):
     root = plant("train")
-    (root / "train/bee/03.png").write_text("no image")
-    with pytest.raises(ValueError, match=f"^cannot read image {root / 'train/bee/03.png'}: it is no image: replace or"):
-        list(ready(root, memory_limit=memory_limit, val_fraction=0.0, batch_size=23).train_dataloader())
-
-
-def test_a_test_fraction_outside_zero_to_one_is_an_error(plant):
-    root = plant()
-    for fraction in (-0.1, 1.0):
-        with pytest.raises(ValueError, match=rf"fraction \({fraction}\) must be in \[0, 1\)"):
-            ready(root, test_fraction=fraction)
-
-
-def unsorted(root, **kwargs):
-    options = {
-        "num_workers": 0,
-        "image_size": (5, 7),
-        "in_channels": 3,
-        "class_names": ["ant", "bee"],
-        "mean": [0.5] * 3,
-        "std": [0.2] * 3,
-    }
-    return UnsortedImages(str(root), **options | kwargs)
-
-
-def test_unsorted_images_come_in_batches_with_their_files(write_image, tmp_path):
-    files = sorted([write_image(f"photos/{name}.png") for name in ("b", "a", "deep/er/c", "d", "e")])
-    batches = list(unsorted(tmp_path / "photos", batch_size=3).predict_dataloader())
-    assert [named for _, named, _ in batches] == [[str(path) for path in files[:3]], [str(path) for path in files[3:]]]
-    images = torch.cat([images for images, _, _ in batches])
-    assert images.tolist() == [decode(path, (5, 7), 3).tolist() for path in files]
-    assert [messages for _, _, messages in batches] == [[], []]
-
-
-def test_one_file_may_be_named_instead_of_a_folder(write_image):
-    path = write_image("photos/a.png")
-    ((images, files, messages),) = unsorted(path).predict_dataloader()
-    assert images.tolist() == [decode(path, (5, 7), 3).tolist()]
-    assert (files, messages) == ([str(path)], [])
-
-
-def test_files_that_are_not_images_are_reported_and_the_others_kept(write_image, tmp_path):
-    path = write_image("photos/a.png")
-    (tmp_path / "photos/notes.txt").write_text("no image")
-    (tmp_path / "photos/.hidden").write_text("no image")
-    ((images, files, messages),) = unsorted(tmp_path / "photos").predict_dataloader()
-    assert len(images) == 1
-    assert files == [str(path)]
-    assert messages == [f"cannot read image {tmp_path / 'photos/notes.txt'}: it is no image"]
-
-
-def test_a_batch_without_any_image_is_empty_and_of_the_right_shape(tmp_path):
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos/notes.txt").write_text("no image")
-    ((images, files, messages),) = unsorted(tmp_path / "photos", in_channels=1).predict_dataloader()
-    assert images.shape == (0, 1, 5, 7)
-    assert images.dtype == torch.uint8
-    assert files == []
-    assert len(messages) == 1
-
-
-def test_more_unsorted_images_than_a_batch_are_decoded_by_workers(write_image, tmp_path):
-    files = [write_image(f"photos/{number}.png") for number in range(3)]
-    loader = unsorted(tmp_path / "photos", num_workers=2, batch_size=2).predict_dataloader()
-    assert loader.num_workers == 2
-    assert [named for _, named, _ in loader] == [[str(path) for path in files[:2]], [str(files[2])]]
-    assert unsorted(tmp_path / "photos", num_workers=2, batch_size=3).predict_dataloader().num_workers == 0
-
-
-def test_unsorted_images_have_the_size_and_channels_of_the_model(write_image, tmp_path):
-    write_image("photos/a.png", size=(17, 13))
-    ((images, _, _),) = unsorted(tmp_path / "photos", image_size=(3, 11), in_channels=1).predict_dataloader()
-    assert images.shape == (1, 1, 3, 11)
-
-
-def test_unsorted_images_have_the_classes_and_statistics_of_the_model(write_image, tmp_path):
-    write_image("photos/a.png")
-    data = unsorted(tmp_path / "photos")
-    data.prepare_data()
-    data.setup("predict")
-    assert (data.num_classes, data.class_names) == (2, ["ant", "bee"])
-    assert (data.image_size, data.in_channels, data.mean, data.std) == ((5, 7), 3, [0.5] * 3, [0.2] * 3)
-
-
-def test_a_missing_folder_of_unsorted_images_is_named(tmp_path):
+    for name, content in (("ant/00", b""), ("bee/03", b"no image"), ("cow/04", b"P6 1!3 7 255 ")):
+        (root / f"train/{name}.png").write_bytes(content)
     with pytest.raises(
-        ValueError, match=f"^no images at {tmp_path / 'gone'}: name a folder of image files by --data.root$"
-    ):
-        unsorted(tmp_path / "gone")
+        ValueError, match=r"replace or delete the files, or leave them out by --data.skip_damaged true"
+    ) as e:
+        ready(root, memory_limit=memory_limit)
+    named = [line.split(":")[0] for line in str(e.value).splitlines()]
+    assert named == [f"cannot read image {root}/train/{name}.png" for name in ("ant/00", "bee/03", "cow/04")]
 
 
-def test_an_empty_folder_of_unsorted_images_is_named(tmp_path):
-    (tmp_path / ".hidden").touch()
-    with pytest.raises(ValueError, match=f"^no files in {tmp_path}: name a folder of image files by --data.root$"):
-        unsorted(tmp_path)
+@MEMORY_AND_STREAM
+def test_damaged_images_may_be_left_out(plant, memory_limit, capsys):
+    root = plant()
+    options = {"memory_limit": memory_limit, "val_fraction": 0.2, "batch_size": 3, "skip_damaged": True}
+    whole = sorted(item for part in ready(root, **options).sets.values() for item in served(part))
+    gone = decode(root / "bee/03.png", None, 3)
+    (root / "bee/03.png").write_text("no image")
+    data = ready(root, **options)
+    left = sorted(item for part in data.sets.values() for item in served(part))
+    assert left == sorted({*whole} - {(tuple(gone.flatten().tolist()), 1)})
+    assert len(left) == 22
+    assert "1 damaged files are left out:\ncannot read image" in capsys.readouterr().out
+    assert all(len(labels) == 3 for _, labels in data.train_dataloader())
+
+
+def served(part):
+    """All images and labels of a split, in memory or as files."""
+    images = part.images
+    if isinstance(images, ImageFiles):
+        images = torch.stack([images[index][0] for index in range(len(images))])
+    return sorted(zip(rows(images), part.labels.tolist(), strict=True))
+
+
+def test_a_class_whose_images_are_all_damaged_is_an_error(plant):
+    root = plant()
+    for path in (root / "cow").iterdir():
+        path.write_text("no image")
+    with pytest.raises(ValueError, match=r"^no readable training image of cow: add images, or delete the class folder"):
+        ready(root, skip_damaged=True)
+
+
+@MEMORY_AND_STREAM
+def test_validation_and_test_images_are_the_centre_of_larger_ones(plant, memory_limit):
+    root = plant(size=(29, 37))
+    options = {"image_size": (7, 11), "val_fraction": 0.2, "memory_limit": memory_limit, "crop_scale": (0.35, 1.0)}
+    data = ready(root, **options, crop_ratio=0.5)
+    assert (data.image_size, data.stored_size) == ((7, 11), (14, 22))
+    larger = {
+        pixels for part in ready(root, **options | {"image_size": (14, 22)}).sets.values() for pixels, _ in served(part)
+    }
+    centres = {tuple(torch.tensor(pixels).reshape(3, 14, 22)[:, 4:11, 6:17].flatten().tolist()) for pixels in larger}
+    for stage in ("val", "test"):
+        assert {pixels for pixels, _ in served(data.sets[stage])} <= centres
+        ((images, _),) = getattr(data, f"{stage}_dataloader")()
+        assert images.shape[1:] == (3, 7, 11)
+    assert {pixels for pixels, _ in served(data.sets["train"])} <= larger
+    ((images, _),) = data.train_dataloader()
+    assert images.shape[1:] == (3, 7, 11)
+
+
+def test_without_random_crops_training_images_are_centres_too(plant):
+    data = ready(plant(size=(29, 37)), image_size=(7, 11), crop_ratio=0.5)
+    assert data.sets["train"].images.shape[1:] == (3, 7, 11)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"image_size": 0}, "image_size (0) must be a positive whole number, or two of them (rows, columns)"),
+        (
+            {"image_size": (8, -8)},
+            "image_size ((8, -8)) must be a positive whole number, or two of them (rows, columns)",
+        ),
+        ({"crop_ratio": 0.0}, "crop_ratio (0.0) must be in (0, 1]: 1 keeps whole images"),
+        ({"crop_ratio": 1.5}, "crop_ratio (1.5) must be in (0, 1]: 1 keeps whole images"),
+        ({"test_fraction": 1.0}, "test_fraction (1.0) must be in [0, 1): 0.2 holds out one image in five"),
+        ({"test_fraction": -0.1}, "test_fraction (-0.1) must be in [0, 1): 0.2 holds out one image in five"),
+    ],
+)
+def test_an_argument_out_of_its_range_is_named(plant, option, message):
+    root = plant()
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        ImageFolder(str(root), **option)
+
+
+def test_photographs_as_people_have_them_are_trained_on(tmp_path, capsys):
+    root = make_photographs(tmp_path / "photos", per_class=(7, 5, 5, 3, 2), scale=0.1)
+    damaged = damage(root)
+    with pytest.raises(ValueError, match=f"^cannot read image {damaged[0]}: it is no image\n.*\n.*: replace"):
+        ready(root)
+    data = ready(root, skip_damaged=True, image_size=24, crop_scale=(0.35, 1.0), crop_ratio=0.8, balance="sampling")
+    assert data.class_names == ["flower", "leaves", "sky", "temple", "trees"]
+    assert data.in_channels == 3
+    assert labels_of(data) == {"train": [5, 3, 3, 1, 1], "val": [1] * 5, "test": [1, 1, 1, 1, 0]}
+    ((images, labels),) = data.train_dataloader()
+    assert images.shape == (13, 3, 24, 24)
+    assert sorted(labels.bincount().tolist()) == [2, 2, 3, 3, 3]
+    assert ImageFolder(str(root)).image_size == (64, 64)
+    assert "image_size (64, 64): 22 images have shorter sides of 3" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """The base of all data modules."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -82,15 +83,16 @@ def test_the_fraction_zero_trains_on_all_images_and_validates_on_none():
     assert data.val_dataloader() == []
 
 
-@pytest.mark.parametrize("fraction", [-0.1, 1.0])
-def test_a_fraction_outside_zero_to_one_is_an_error(fraction):
-    with pytest.raises(ValueError, match=rf"fraction \({fraction}\) must be in \[0, 1\)"):
-        ready(val_fraction=fraction)
+class Singles(Toy):
+    """Three images, each of a class of its own."""
+
+    def load_sets(self):
+        return {"train": ImageSet(IMAGES[:3], LABELS[:3])}
 
 
 def test_a_fraction_that_holds_out_no_images_is_an_error():
-    with pytest.raises(ValueError, match=r"val_fraction \(0\.01\)"):
-        ready(val_fraction=0.01).val_dataloader()
+    with pytest.raises(ValueError, match=r"val_fraction \(0\.5\) of 3 images holds out none: make it larger, or 0"):
+        ready(Singles, val_fraction=0.5)
 
 
 def test_the_splits_are_loaded_only_once():
@@ -116,6 +118,7 @@ def test_training_batches_are_shuffled_and_augmented():
 @pytest.mark.parametrize(
     "option",
     [
+        {"crop_scale": (0.35, 1.0)},
         *({"crop_padding": 2}, {"flip": True}, {"policy": "randaugment"}, {"policy": "trivialaugment"}),
         *({"erasing": 0.5}, {"mixup": 0.8}, {"cutmix": 0.8}, {"mixup": 1}, {"cutmix": 1}),
     ],
@@ -144,12 +147,6 @@ def test_by_default_batches_are_mixed_to_the_end_and_beyond():
     assert targets.shape == (5, 3)
 
 
-@pytest.mark.parametrize("share", [-0.1, 0.0, 1.1])
-def test_a_mix_until_outside_zero_to_one_is_an_error(share):
-    with pytest.raises(ValueError, match=rf"^mix_until \({share}\) must be in \(0, 1\]: .* set mixup and cutmix to 0$"):
-        Toy(mix_until=share)
-
-
 @pytest.mark.parametrize("stage", ["val", "test"])
 def test_evaluation_takes_each_image_once_in_order_and_unchanged(stage):
     data = ready(batch_size=3, crop_padding=2, flip=True, policy="randaugment", erasing=1.0, mixup=0.8, cutmix=1.0)
@@ -168,10 +165,36 @@ def test_the_base_class_is_not_a_data_set():
         ready(ImageDataModule)
 
 
-@pytest.mark.parametrize("batch_size", [0, -1])
-def test_a_batch_without_images_is_an_error(batch_size):
-    with pytest.raises(ValueError, match=rf"^batch_size \({batch_size}\) must be at least 1$"):
-        Toy(batch_size=batch_size)
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"batch_size": 0}, "batch_size (0) must be a positive whole number"),
+        ({"val_fraction": 1.0}, "val_fraction (1.0) must be in [0, 1): 0.1 holds out one image in ten"),
+        ({"val_fraction": -0.1}, "val_fraction (-0.1) must be in [0, 1): 0.1 holds out one image in ten"),
+        ({"crop_padding": -1}, "crop_padding (-1) must be a whole number of at least 0: 0 is no shift"),
+        ({"policy": "auto"}, "unknown policy 'auto': choose 'none', 'randaugment' or 'trivialaugment'"),
+        ({"erasing": 1.1}, "erasing (1.1) must be in [0, 1]"),
+        ({"mixup": -1}, "mixup (-1) must be a number of at least 0: 0 is no mixup"),
+        ({"cutmix": -1.0}, "cutmix (-1.0) must be a number of at least 0: 0 is no cutmix"),
+        ({"mix_until": 0.0}, "mix_until (0.0) must be in (0, 1]: for no mixing, set mixup and cutmix to 0"),
+        ({"balance": "classes"}, "unknown balance 'classes': choose 'none', 'sampling' or 'loss'"),
+        (
+            {"num_workers": -1},
+            "num_workers (-1) must be a whole number of at least 0: 0 decodes in the process of the training",
+        ),
+        ({"memory_limit": -1}, "memory_limit (-1) must be a number of at least 0: 0 keeps no images in memory"),
+    ],
+)
+def test_an_argument_out_of_its_range_is_named(option, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Toy(**option)
+
+
+@pytest.mark.parametrize("crop_scale", [(0.0, 1.0), (0.5, 0.4), (0.5, 1.1), (0.5,), 0.5, (float("nan"), 1.0)])
+def test_a_crop_scale_that_is_no_range_of_shares_is_an_error(crop_scale):
+    message = f"crop_scale ({crop_scale!r}) must be the smallest and the largest share of an image, in (0, 1]: "
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        Toy(crop_scale=crop_scale)
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(3, 3), (64, 8), (None, 1)])
@@ -190,7 +213,7 @@ def test_files_are_decoded_into_memory_if_they_fit_and_streamed_otherwise(memory
             return {"train": self.decode_or_stream(image_files, 13)}
 
     data = ready(Files, memory_limit=memory_limit, num_workers=0, batch_size=13, val_fraction=0.25)
-    assert cache_folder().exists() == (loader is MemoryLoader)
+    assert any(cache_folder().glob("*.safetensors")) == (loader is MemoryLoader)
     for stage, batches in (("train", data.train_dataloader()), ("val", data.val_dataloader())):
         assert type(batches) is loader
         kept_and_held_out = stratified_split(torch.tensor(image_files.labels), 0.25)
@@ -204,6 +227,45 @@ def test_files_are_decoded_into_memory_if_they_fit_and_streamed_otherwise(memory
 def test_the_images_of_all_splits_together_fit_in_memory_up_to_the_limit_in_gigabytes(image_files, total, decoded):
     data = Toy(memory_limit=105e-9 * 20, num_workers=0)
     assert isinstance(data.decode_or_stream(image_files, total).images, torch.Tensor) is decoded
+
+
+class Unbalanced(Toy):
+    """Thirty-one training images in classes of 19, 8 and 4."""
+
+    def load_sets(self):
+        return {"train": ImageSet(IMAGES[:31], torch.tensor([0] * 19 + [1] * 8 + [2] * 4))}
+
+
+def test_classes_may_be_drawn_equally_often():
+    data = ready(Unbalanced, val_fraction=0.0, balance="sampling", batch_size=31)
+    ((_, labels),) = data.train_dataloader()
+    assert sorted(labels.bincount().tolist()) == [10, 10, 11]
+    assert data.class_weights is None
+
+
+def test_classes_may_have_weights_inverse_to_their_training_images():
+    data = ready(Unbalanced, val_fraction=0.25, balance="loss")
+    labels = data.sets["train"].labels
+    assert labels.bincount().tolist() == [14, 6, 3]
+    weights = data.class_weights
+    assert (weights * labels.bincount()).tolist() == pytest.approx([23 / 3] * 3)
+    assert weights[labels].mean() == pytest.approx(1)
+    ((_, drawn),) = ready(Unbalanced, val_fraction=0.0, balance="loss", batch_size=31).train_dataloader()
+    assert drawn.bincount().tolist() == [19, 8, 4]
+
+
+def test_by_default_all_images_count_alike():
+    data = ready(Unbalanced, val_fraction=0.0, batch_size=31)
+    ((_, labels),) = data.train_dataloader()
+    assert labels.bincount().tolist() == [19, 8, 4]
+    assert data.class_weights is None
+
+
+@pytest.mark.parametrize(("batch_size", "world_size", "left_out"), [(5, 1, 2), (37, 1, 0), (128, 1, 0), (5, 3, 7)])
+def test_the_images_that_fill_no_batch_are_counted(batch_size, world_size, left_out):
+    data = ready(batch_size=batch_size, val_fraction=0.0)
+    data.trainer = SimpleNamespace(global_rank=0, world_size=world_size)
+    assert data.left_out == left_out
 
 
 def test_each_process_takes_its_share_of_a_batch_on_its_device():

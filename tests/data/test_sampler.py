@@ -1,11 +1,11 @@
 """The images of each batch."""
 
-from itertools import chain
+from itertools import chain, pairwise
 
 import pytest
 import torch
 
-from vit.data.sampler import BatchSampler
+from vit.data.sampler import BatchSampler, balanced_order
 
 WORLD_SIZES = [1, 2, 3]
 # Images and images per batch: multiples and not, one batch, fewer images than a batch holds.
@@ -93,6 +93,48 @@ def test_an_epoch_resumed_at_a_batch_takes_exactly_the_remaining_ones(first_batc
 def test_a_training_set_smaller_than_a_batch_is_one_batch(world_size):
     ranks = [epoch(7, 128, shuffle=True, rank=rank, world_size=world_size) for rank in range(world_size)]
     assert [[len(batch) for batch in batches] for batches in ranks] == [[7 // world_size]] * world_size
+
+
+# Twenty-three images in classes of 13, 7, 2 and 1.
+UNBALANCED = torch.tensor([2, 5, 2, 7] + [5] * 6 + [0] * 13)
+
+
+def drawn(seed):
+    return balanced_order(UNBALANCED, torch.Generator().manual_seed(seed))
+
+
+def test_a_balanced_order_has_each_class_equally_often():
+    counts = torch.stack([UNBALANCED[drawn(seed)].bincount()[[0, 2, 5, 7]] for seed in range(50)])
+    assert counts.unique().tolist() == [5, 6]
+    assert (counts.sum(dim=1) == 23).all()
+    assert (counts.max(dim=0).values == 6).all()  # a random class has one less
+
+
+def test_a_balanced_order_repeats_no_image_before_all_others_of_its_class_were_drawn():
+    for seed in range(11):
+        for label in (0, 2, 5, 7):
+            counts = drawn(seed).bincount(minlength=23)[label == UNBALANCED]
+            assert counts.max() - counts.min() <= 1
+
+
+def test_a_balanced_order_mixes_the_classes_and_draws_other_images_each_time():
+    classes = UNBALANCED[drawn(0)].tolist()
+    assert sum(first == second for first, second in pairwise(classes)) < 11
+    assert len({frozenset(drawn(seed).tolist()) for seed in range(11)}) > 8
+
+
+def test_training_may_draw_the_classes_equally_often():
+    options = {"shuffle": True, "balance": UNBALANCED, "seed": 5}
+    alone = epoch(23, 6, **options, number=7)
+    assert [len(batch) for batch in alone] == [6, 6, 6]
+    assert alone == epoch(23, 6, **options, number=7) != epoch(23, 6, **options, number=8)
+    ranks = [epoch(23, 2, **options, rank=rank, world_size=3, number=7) for rank in range(3)]
+    assert [list(chain(*batches)) for batches in zip(*ranks, strict=True)] == alone
+    assert sum(UNBALANCED[list(chain(*alone))] == 7) > 1
+
+
+def test_evaluation_is_never_balanced():
+    assert list(chain(*epoch(23, 5, balance=UNBALANCED))) == list(range(23))
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

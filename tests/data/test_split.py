@@ -16,6 +16,25 @@ def test_the_same_share_of_every_class_is_held_out(fraction):
     assert LABELS[held_out].bincount(minlength=3).tolist() == [round(fraction * size) for size in CLASS_SIZES]
 
 
+# Sums of the indices held out by the first version of this package.
+@pytest.mark.parametrize(("fraction", "count", "total"), [(0.04, 2000, 51313610), (0.1, 5000, 127218490)])
+def test_a_large_balanced_set_is_split_as_ever(fraction, count, total):
+    _, held_out = stratified_split(torch.arange(50_000) * 7919 % 10, fraction)
+    assert (len(held_out), int(held_out.sum())) == (count, total)
+
+
+@pytest.mark.parametrize(("size", "fraction", "expected"), [(2, 0.1, 1), (3, 0.01, 1), (1, 0.5, 0), (2, 0.9, 1)])
+def test_of_a_small_class_at_least_one_image_is_held_out_and_one_kept(size, fraction, expected):
+    kept, held_out = stratified_split(torch.zeros(size), fraction)
+    assert (len(kept), len(held_out)) == (size - expected, expected)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(1, 0), (2, 0), (3, 1), (4, 2)])
+def test_more_images_of_a_class_may_be_kept(size, expected):
+    _, held_out = stratified_split(torch.zeros(size), 0.5, keep=2)
+    assert len(held_out) == expected
+
+
 @pytest.mark.parametrize("fraction", [0.0, 0.1, 0.5, 0.9])
 def test_every_image_is_in_exactly_one_part(fraction):
     parts = stratified_split(LABELS, fraction)

@@ -2,8 +2,9 @@
 
 from vit.data.cifar import CIFAR10, CIFAR100
 from vit.data.digits import Digits
-from vit.data.folder import ImageFolder, UnsortedImages
+from vit.data.folder import ImageFolder
 from vit.data.module import ImageDataModule
 from vit.data.planted import PlantedDigits
+from vit.data.unsorted import UnsortedImages
 
 __all__ = ["CIFAR10", "CIFAR100", "Digits", "ImageDataModule", "ImageFolder", "PlantedDigits", "UnsortedImages"]

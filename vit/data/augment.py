@@ -18,16 +18,20 @@ from einops import rearrange, repeat
 from torch import Tensor
 from torchvision.transforms import v2
 
+from vit.data.crops import random_resized_crop
 from vit.data.operations import split_for_cache
 from vit.data.policies import RANDAUGMENT, TRIVIALAUGMENT, BatchPolicy
 from vit.data.transfer import copy_async
 
 
 class Augment:
-    """The augmentation of training batches: crop and flip, a policy, erasing, then mixup or cutmix.
+    """The augmentation of training batches: crops and flip, a policy, erasing, then mixup or cutmix.
 
     Args:
         num_classes: Number of classes, for the soft targets of mixup and cutmix.
+        crop_scale: Smallest and largest share of an image that a random box covers, which is then scaled to
+            ``crop_size``; None for no such crop.
+        crop_size: Rows and columns of a scaled box; None for those of the images.
         crop_padding: Largest shift of an image in pixels; its border is filled by reflection.
         flip: Whether an image is mirrored left to right with probability 1/2.
         policy: "randaugment" (two operations of magnitude 9), "trivialaugment" (one of any magnitude) or "none".
@@ -41,6 +45,8 @@ class Augment:
         self,
         num_classes: int,
         *,
+        crop_scale: tuple[float, float] | None = None,
+        crop_size: tuple[int, int] | None = None,
         crop_padding: int = 0,
         flip: bool = False,
         policy: Literal["none", "randaugment", "trivialaugment"] = "none",
@@ -49,6 +55,8 @@ class Augment:
         cutmix: float = 0.0,
         mixing: Callable[[], bool] = lambda: True,
     ) -> None:
+        self.crop_scale = crop_scale
+        self.crop_size = crop_size
         self.crop_padding = crop_padding
         self.flip = flip
         self.policy = {
@@ -65,7 +73,9 @@ class Augment:
             self.mixes.append(v2.CutMix(alpha=float(cutmix), num_classes=num_classes))
 
     def change(self, images: Tensor) -> Tensor:
-        """Crop, flip, apply the policy and erase, each image by itself: uint8 (B, C, H, W) -> uint8 (B, C, H, W)."""
+        """Crop, flip, apply the policy and erase, each image by itself: uint8 (B, C, H, W) -> uint8 (B, C, h, w)."""
+        if self.crop_scale is not None:
+            images = random_resized_crop(images, self.crop_scale, self.crop_size or (images.shape[2], images.shape[3]))
         if self.crop_padding or self.flip:
             images = crop_and_flip(images, self.crop_padding, self.flip)
         if self.policy is not None:

@@ -1,18 +1,31 @@
 """Image files: search, decoding, and batches of decoded images."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from einops import rearrange
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import Dataset
+from torchvision.transforms.v2 import functional as tv
 
 # The errors of Pillow for a damaged file and for a file that is not an image.
 UNREADABLE = (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+NAMED = 10  # unreadable files in a message; the others are counted
+# How the values of the EXIF orientation become upright (EXIF 2.3, table 6); rows are columns where it is sideways.
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+SIDEWAYS = (5, 6, 7, 8)
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
@@ -25,15 +38,6 @@ def find_files(root: Path) -> list[Path]:
     )
 
 
-def upright(image: Image.Image) -> Image.Image:
-    """Rotate and mirror an image as its EXIF orientation requires."""
-    image.load()
-    image.getexif()
-    # exif_transpose would parse the raw block again, and fail if it is malformed; the parsed tags are enough.
-    image.info.pop("exif", None)
-    return ImageOps.exif_transpose(image)
-
-
 def decode(path: Path, image_size: tuple[int, int] | None, in_channels: int) -> Tensor:
     """Read an image as uint8 (C, H, W), upright, scaled and centre-cropped to ``image_size`` (rows, columns) if given.
 
@@ -44,14 +48,42 @@ def decode(path: Path, image_size: tuple[int, int] | None, in_channels: int) -> 
     """
     try:
         with Image.open(path) as file:
-            image = _eight_bit(upright(file)).convert("L" if in_channels == 1 else "RGB")
+            extent = (file.width, file.height) if image_size is None else _reduce(file, 2 * max(image_size))
+            file.load()
+            orientation = file.getexif().get(ExifTags.Base.Orientation, 1)
+            image = _eight_bit(file)
     except UNREADABLE as error:
         reason = "it is no image" if isinstance(error, UnidentifiedImageError) else str(error)
         raise ValueError(f"cannot read image {path}: {reason}") from None
-    if image_size is not None and image.size != image_size[::-1]:
-        image = ImageOps.fit(image, image_size[::-1], Image.Resampling.BICUBIC)
+    mode = "L" if in_channels == 1 else "RGB"
+    image = image if image.mode == mode else image.convert(mode)
+    if image_size is not None:
+        # Turning the small result takes less time than turning the photograph.
+        image = _fit(image, extent, image_size if orientation in SIDEWAYS else image_size[::-1])
+    if orientation in UPRIGHT:
+        image = image.transpose(UPRIGHT[orientation])
     pixels = np.array(image)
     return torch.from_numpy(pixels[None] if in_channels == 1 else rearrange(pixels, "h w c -> c h w"))
+
+
+def _reduce(file: Image.Image, side: int) -> tuple[float, float]:
+    """Have a JPEG decoded at 1/2, 1/4 or 1/8 of its size, if that leaves ``side`` pixels, and return width and height.
+
+    This takes a fraction of the time. Scaled to half of ``side``, the image differs from that of the full size by less
+    than a grey level on average. Width and height are not whole numbers where a part of the last pixel is padding.
+    """
+    reduced = file.draft(None, (side, side))
+    return reduced[1][2:] if reduced else file.size
+
+
+def _fit(image: Image.Image, extent: tuple[float, float], size: tuple[int, int]) -> Image.Image:
+    """Scale and centre-crop an image that fills ``extent``, as ImageOps.fit does; sizes are width, height."""
+    if image.size == size == extent:
+        return image
+    (width, height), ratio = extent, size[0] / size[1]
+    crop_width, crop_height = min(width, ratio * height), min(height, width / ratio)
+    left, top = (width - crop_width) / 2, (height - crop_height) / 2
+    return image.resize(size, Image.Resampling.BICUBIC, box=(left, top, left + crop_width, top + crop_height))
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
@@ -63,16 +95,33 @@ def _eight_bit(image: Image.Image) -> Image.Image:
     return image
 
 
-class ImageFiles(Dataset):
-    """Image files with the class index of each, decoded on access, as ``decode`` does."""
+def stored_size(image_size: tuple[int, int], crop_ratio: float) -> tuple[int, int]:
+    """Return the size to which images are scaled, whose centre of ``crop_ratio`` per side is of ``image_size``.
 
-    def __init__(
-        self, paths: Sequence[Path], labels: Sequence[int], image_size: tuple[int, int], in_channels: int
-    ) -> None:
-        self.paths = list(paths)
-        self.labels = list(labels)
-        self.image_size = image_size
-        self.in_channels = in_channels
+    >>> stored_size((224, 224), 0.875)
+    (256, 256)
+    """
+    rows, columns = (round(side / crop_ratio) for side in image_size)
+    return rows, columns
+
+
+@dataclass(eq=False)
+class ImageFiles(Dataset):
+    """Image files with the class index of each, decoded on access, as ``decode`` does.
+
+    Args:
+        paths: The files.
+        labels: The class index of each.
+        image_size: Rows and columns that every image is scaled and cropped to.
+        in_channels: 3 for colour, 1 for grey.
+        centre: Rows and columns of the centre that is kept of a scaled image; None for the whole image.
+    """
+
+    paths: list[Path]
+    labels: list[int]
+    image_size: tuple[int, int]
+    in_channels: int
+    centre: tuple[int, int] | None = None
 
     def __len__(self) -> int:
         """Return the number of files."""
@@ -81,28 +130,38 @@ class ImageFiles(Dataset):
     def __getitem__(self, index: int) -> tuple[Tensor | str, int, int]:
         """Return an image (C, H, W) or its error message, its label and its index; for index -1 a blank (padding)."""
         if index < 0:
-            return torch.zeros(self.in_channels, *self.image_size, dtype=torch.uint8), -1, -1
+            return torch.zeros(self.in_channels, *(self.centre or self.image_size), dtype=torch.uint8), -1, -1
         try:
-            return decode(self.paths[index], self.image_size, self.in_channels), self.labels[index], int(index)
+            image = decode(self.paths[index], self.image_size, self.in_channels)
         except ValueError as error:
             # Returned instead of raised, since a worker process would wrap the error in its traceback.
             return str(error), self.labels[index], int(index)
+        return tv.center_crop(image, self.centre) if self.centre else image, self.labels[index], int(index)
+
+    def subset(self, indices: Tensor) -> "ImageFiles":
+        """Return the files at ``indices``."""
+        chosen = indices.tolist()
+        return replace(self, paths=[self.paths[i] for i in chosen], labels=[self.labels[i] for i in chosen])
+
+    def without(self, left_out: Collection[int]) -> "ImageFiles":
+        """Return all files but those at the indices ``left_out``."""
+        return self.subset(
+            torch.tensor([index for index in range(len(self)) if index not in left_out], dtype=torch.long)
+        )
 
 
 @dataclass
 class DecodedBatch:
-    """The readable images of a batch, and an error message for each unreadable file."""
+    """The readable images of a batch, and the error message of each unreadable file by its index."""
 
     images: Tensor
     labels: Tensor
     indices: Tensor
-    unreadable: list[str]
+    unreadable: dict[int, str]
 
     def raise_unreadable(self) -> None:
-        """Raise a ValueError that names the first unreadable file and counts the others, if there are any."""
-        if self.unreadable:
-            more = f" (and {len(self.unreadable) - 1} more)" if len(self.unreadable) > 1 else ""
-            raise ValueError(f"{self.unreadable[0]}{more}: replace or delete the file")
+        """Raise a ValueError that names the unreadable files, if there are any."""
+        raise_unreadable(self.unreadable)
 
     def pin_memory(self) -> "DecodedBatch":
         """Copy images and labels to pinned memory, for asynchronous copies to a GPU; DataLoader calls this."""
@@ -117,5 +176,21 @@ def collate_readable(items: list[tuple[Tensor | str, int, int]]) -> DecodedBatch
         images=torch.stack(images) if images else torch.empty(0),
         labels=torch.tensor(labels),
         indices=torch.tensor(indices),
-        unreadable=[item[0] for item in items if isinstance(item[0], str)],
+        unreadable={index: image for image, _, index in items if isinstance(image, str)},
     )
+
+
+def raise_unreadable(unreadable: Mapping[int, str]) -> None:
+    """Raise a ValueError that names the unreadable files, given their messages by index, if there are any."""
+    if unreadable:
+        them, files = ("it", "the file") if len(unreadable) == 1 else ("them", "the files")
+        raise ValueError(
+            f"{name_unreadable(unreadable)}: replace or delete {files}, or leave {them} out by --data.skip_damaged true"
+        )
+
+
+def name_unreadable(unreadable: Mapping[int, str]) -> str:
+    """Return the messages about the first ten unreadable files, one a line, and the number of the others."""
+    lines = list(unreadable.values())
+    others = len(lines) - NAMED
+    return "\n".join([*lines[:NAMED], *([f"and {others:,} more"] if others > 0 else [])])

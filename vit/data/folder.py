@@ -1,16 +1,15 @@
-"""Trees of image files: class folders for training, or unsorted images for prediction."""
+"""Image files in one folder per class, for training."""
 
 from pathlib import Path
 from typing import Any
 
-import torch
-from PIL import Image
-from torch import Tensor
-from torch.utils.data import DataLoader
+from lightning.pytorch.utilities import rank_zero_only
 
-from vit.data.files import IMAGE_SUFFIXES, UNREADABLE, ImageFiles, collate_readable, find_files, upright
+from vit.checks import check_positive_share, check_share, check_size
+from vit.data.files import IMAGE_SUFFIXES, ImageFiles, find_files, stored_size
 from vit.data.module import ImageDataModule, ImageSet, Stage
 from vit.data.split import stratified_split
+from vit.data.survey import survey
 
 # Usual folder names of the splits, and the split of each.
 SPLIT_NAMES = {
@@ -18,44 +17,70 @@ SPLIT_NAMES = {
     **dict.fromkeys(("val", "valid", "validation"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-GREY_MODES = {"1", "L", "I", "I;16", "F", "LA"}
+FEW = 100  # validation images: with fewer, each is more than a percentage point
 
 
 class ImageFolder(ImageDataModule):
     """Images in one folder per class.
 
     The layout is ``root/train/CLASS/...`` beside ``root/val/CLASS/...``, ``root/test/CLASS/...`` or both, or a single
-    tree ``root/CLASS/...``, which is split. Missing validation images are held out of the training images.
+    tree ``root/CLASS/...``, which is split. Missing validation images are held out of the training images. A class of
+    two images has one for training and one for validation; a class of three has one for test, too.
 
     Args:
         root: The folder.
-        image_size: Rows and columns that every image is scaled and cropped to, or one number for both; None for the
-            size of the first image.
+        image_size: Rows and columns of the model's input, to which every image is scaled and cropped, or one number for
+            both; None for the size of the images if it is one size of at most 64 pixels, else for a square that suits
+            them, at most 64 pixels wide.
+        crop_ratio: Share of the side of a scaled image that validation and test images keep, their centre, in (0, 1],
+            such as 0.875. Training images are cropped alike, or at random from the whole scaled image by crop_scale.
         test_fraction: Share of the images of each class held out for test, if there is a single tree.
+        skip_damaged: Whether files that cannot be read are left out and named; else they are an error before the
+            training.
         kwargs: Batches, splits and augmentation, as for every data module.
 
     Raises:
-        ValueError: If there are no class folders, or their names differ between the splits.
+        ValueError: If there are no class folders, their names differ between the splits, or an argument is out of its
+            range.
     """
 
     def __init__(
-        self, root: str, image_size: int | tuple[int, int] | None = None, test_fraction: float = 0.2, **kwargs: Any
+        self,
+        root: str,
+        image_size: int | tuple[int, int] | None = None,
+        crop_ratio: float = 1.0,
+        test_fraction: float = 0.2,
+        skip_damaged: bool = False,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if image_size is not None:
+            check_size("image_size", image_size)
+        check_positive_share("crop_ratio", crop_ratio, "1 keeps whole images")
+        check_share("test_fraction", test_fraction, "0.2 holds out one image in five")
         self.root = Path(root)
+        self.crop_ratio = crop_ratio
         self.test_fraction = test_fraction
+        self.skip_damaged = skip_damaged
         self.files = _class_folders(self.root)
         self.class_names = sorted(next(iter(self.files.values())))
         self.num_classes = len(self.class_names)
-        first = next(path for paths in self.files["train"].values() for path in paths)
-        size, self.in_channels = _size_and_channels(first)
+        found = survey([path for split in self.files.values() for paths in split.values() for path in paths])
+        self.in_channels = found.in_channels
+        self.image_size = found.image_size
         if image_size is not None:
-            size = (image_size, image_size) if isinstance(image_size, int) else image_size
-        self.image_size = size
+            self.image_size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+        elif set(found.sizes) != {self.image_size}:
+            tell(f"image_size {self.image_size}: {found}; --data.image_size overrules")
         # The statistics of ImageNet, and their means for grey: the first linear layer can learn any other scale, and
         # the statistics of the images themselves would differ between the splits.
         self.mean = [0.485, 0.456, 0.406] if self.in_channels == 3 else [0.449]
         self.std = [0.229, 0.224, 0.225] if self.in_channels == 3 else [0.226]
+
+    @property
+    def stored_size(self) -> tuple[int, int]:
+        """Rows and columns of the images before they are cropped to ``image_size``."""
+        return stored_size(self.image_size, self.crop_ratio)
 
     @property
     def has_validation(self) -> bool:
@@ -67,15 +92,39 @@ class ImageFolder(ImageDataModule):
         if self.trainer is not None and self.trainer.world_size > 1:
             self.load_sets()
 
+    def setup(self, stage: str) -> None:
+        """Load the splits, and tell which of them are small.
+
+        Raises:
+            ValueError: If a class has no training image, or files are damaged.
+        """
+        if self.sets:
+            return
+        super().setup(stage)
+        for split, part in self.sets.items():
+            counts = part.labels.bincount(minlength=self.num_classes).tolist()
+            missing = ", ".join(name for name, count in zip(self.class_names, counts, strict=True) if count == 0)
+            if missing and split == "train":
+                raise ValueError(f"no readable training image of {missing}: add images, or delete the class folder")
+            if missing:
+                tell(f"no {split} image of {missing}: add images, or its accuracy stays unknown")
+        held_out = len(self.sets["val"].labels) if "val" in self.sets else FEW
+        if "val" not in self.files and held_out < FEW:
+            tell(
+                f"{held_out} validation images (val_fraction {self.val_fraction}): each is {100 / held_out:.1f} % of "
+                "their accuracy; a larger --data.val_fraction holds out more"
+            )
+
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return the splits that have a folder; a single tree is split into training and test images."""
         total = sum(len(paths) for split in self.files.values() for paths in split.values())
         sets = {stage: self._image_set(split, total) for stage, split in self.files.items()}
-        if set(sets) == {"train"} and self.test_fraction != 0:
-            train, test = stratified_split(sets["train"].labels, self.test_fraction)
+        if set(sets) == {"train"} and self.test_fraction > 0:
+            # Of a class of two images, the second one is for validation.
+            train, test = stratified_split(sets["train"].labels, self.test_fraction, keep=2 if self.val_fraction else 1)
             if len(test) == 0:
                 raise ValueError(
-                    f"test_fraction ({self.test_fraction}) of {len(train)} images holds out none: make it larger, or 0"
+                    f"test_fraction ({self.test_fraction}) of {len(train)} images holds out none: add images, or set 0"
                 )
             sets = {"train": sets["train"].subset(train), "test": sets["train"].subset(test)}
         return sets
@@ -83,7 +132,14 @@ class ImageFolder(ImageDataModule):
     def _image_set(self, split: dict[str, list[Path]], total: int) -> ImageSet:
         paths = [path for name in self.class_names for path in split[name]]
         labels = [label for label, name in enumerate(self.class_names) for _ in split[name]]
-        return self.decode_or_stream(ImageFiles(paths, labels, self.image_size, self.in_channels), total)
+        files = ImageFiles(paths, labels, self.stored_size, self.in_channels)
+        return self.decode_or_stream(files, total, skip_damaged=self.skip_damaged)
+
+
+@rank_zero_only
+def tell(line: str) -> None:
+    """Print a line, in the first of several processes."""
+    print(line, flush=True)
 
 
 def _class_folders(root: Path) -> dict[Stage, dict[str, list[Path]]]:
@@ -121,73 +177,3 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
         path.name: [file for file in find_files(path) if file.suffix.lower() in IMAGE_SUFFIXES] for path in folders
     }
     return {name: files for name, files in found.items() if files}
-
-
-def _size_and_channels(path: Path) -> tuple[tuple[int, int], int]:
-    try:
-        with Image.open(path) as file:
-            channels = 1 if file.mode in GREY_MODES else 3
-            image = upright(file)
-            return (image.height, image.width), channels
-    except UNREADABLE as error:
-        raise ValueError(f"cannot read image {path}: {error}") from None
-
-
-class UnsortedImages(ImageDataModule):
-    """Image files without labels, for prediction; all arguments but ``root`` come from the trained model.
-
-    Args:
-        root: A folder of image files, nested or flat, or one file.
-        image_size: Rows and columns of the model's input.
-        in_channels: Channels of the model's input: 3 for colour, 1 for grey.
-        class_names: Names of the classes, in the order of the logits.
-        mean: Mean of each channel in the model's training, in [0, 1].
-        std: Standard deviation of each channel in the model's training, in [0, 1].
-        kwargs: Batches, as for every data module.
-
-    Raises:
-        ValueError: If there are no files.
-    """
-
-    def __init__(
-        self,
-        root: str,
-        image_size: tuple[int, int],
-        in_channels: int,
-        class_names: list[str],
-        mean: list[float],
-        std: list[float],
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.root = Path(root)
-        self.image_size = image_size
-        self.in_channels = in_channels
-        self.class_names = class_names
-        self.num_classes = len(class_names)
-        self.mean = mean
-        self.std = std
-        if not self.root.exists():
-            raise ValueError(f"no images at {self.root}: name a folder of image files by --data.root")
-        paths = find_files(self.root) if self.root.is_dir() else [self.root]
-        if not paths:
-            raise ValueError(f"no files in {self.root}: name a folder of image files by --data.root")
-        self.files = ImageFiles(paths, [0] * len(paths), image_size, in_channels)
-
-    def setup(self, stage: str) -> None:
-        """Do nothing: files are decoded on access."""
-
-    def predict_dataloader(self) -> DataLoader:
-        """Return batches of (images, their paths, error messages of unreadable files)."""
-        return DataLoader(
-            self.files,
-            batch_size=self.batch_size,
-            num_workers=self.num_workers if len(self.files) > self.batch_size else 0,
-            collate_fn=self._collate,
-        )
-
-    def _collate(self, items: list[tuple[Tensor | str, int, int]]) -> tuple[Tensor, list[str], list[str]]:
-        decoded = collate_readable(items)
-        files = [str(self.files.paths[index]) for index in decoded.indices.tolist()]
-        images = decoded.images if files else torch.empty(0, self.in_channels, *self.image_size, dtype=torch.uint8)
-        return images, files, decoded.unreadable

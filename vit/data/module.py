@@ -2,21 +2,33 @@
 
 import math
 import os
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import torch
 from lightning import LightningDataModule
 from torch import Tensor
+from torchvision.transforms.v2 import functional as tv
 
+from vit.checks import (
+    check_choice,
+    check_natural,
+    check_non_negative,
+    check_positive_int,
+    check_positive_share,
+    check_probability,
+    check_share,
+)
 from vit.data.augment import Augment
-from vit.data.cache import load_decoded
+from vit.data.cache import load_decoded, readable_files
 from vit.data.files import ImageFiles
 from vit.data.loader import BatchLoader, MemoryLoader, StreamLoader
 from vit.data.sampler import BatchSampler
 from vit.data.split import stratified_split
 
 Stage = Literal["train", "val", "test"]
+Policy = Literal["none", "randaugment", "trivialaugment"]
+Balance = Literal["none", "sampling", "loss"]
 
 
 @dataclass
@@ -28,11 +40,14 @@ class ImageSet:
 
     def subset(self, indices: Tensor) -> "ImageSet":
         """Return the images and labels at ``indices``."""
+        images = self.images[indices] if isinstance(self.images, Tensor) else self.images.subset(indices)
+        return ImageSet(images, self.labels[indices])
+
+    def centred(self, size: tuple[int, int]) -> "ImageSet":
+        """Return the centre of each image, of ``size`` (rows, columns)."""
         if isinstance(self.images, Tensor):
-            return ImageSet(self.images[indices], self.labels[indices])
-        paths = [self.images.paths[i] for i in indices]
-        labels = self.labels[indices]
-        return ImageSet(ImageFiles(paths, labels.tolist(), self.images.image_size, self.images.in_channels), labels)
+            return ImageSet(tv.center_crop(self.images, list(size)).contiguous(), self.labels)
+        return ImageSet(replace(self.images, centre=size), self.labels)
 
 
 class ImageDataModule(LightningDataModule):
@@ -42,6 +57,8 @@ class ImageDataModule(LightningDataModule):
         batch_size: Images per step and device.
         val_fraction: Share of the training images of each class held out for validation; 0 trains on all images,
             without validation.
+        crop_scale: Smallest and largest share of a training image that is cut out at a random place, with an aspect
+            ratio from 3/4 to 4/3, and scaled to the size of the model's input, such as (0.35, 1.0); None for none.
         crop_padding: Largest random shift of training images, in pixels; 0 for no shift.
         flip: Whether training images are mirrored left to right with probability 1/2.
         policy: Further augmentation of training images: RandAugment (two operations of magnitude 9),
@@ -51,10 +68,15 @@ class ImageDataModule(LightningDataModule):
         cutmix: Alpha of cutmix's Beta distribution, such as 1.0; 0 for no cutmix.
         mix_until: Share of the training after which mixup and cutmix stop, in (0, 1]. At 0.6, the last 40 % are
             without them; the recipe of CCT stops at epoch 175 of 300 (Hassani et al. 2021).
+        balance: What is done about classes with few images: "sampling" draws each class equally often in training,
+            "loss" weights each class in the loss by the inverse of its number of training images.
         num_workers: Processes that decode image files; None for one per CPU core, at most 8.
         memory_limit: Largest data set kept in memory, in GB of decoded pixels; a larger one is decoded again in each
             epoch.
         seed: Seed of the order and the augmentation of the images; the splits are the same for every seed.
+
+    Raises:
+        ValueError: If an argument is out of its range.
     """
 
     num_classes: int
@@ -68,27 +90,37 @@ class ImageDataModule(LightningDataModule):
         self,
         batch_size: int = 128,
         val_fraction: float = 0.1,
+        crop_scale: tuple[float, float] | None = None,
         crop_padding: int = 0,
         flip: bool = False,
-        policy: Literal["none", "randaugment", "trivialaugment"] = "none",
+        policy: Policy = "none",
         erasing: float = 0.0,
         mixup: float = 0.0,
         cutmix: float = 0.0,
         mix_until: float = 1.0,
+        balance: Balance = "none",
         num_workers: int | None = None,
         memory_limit: float = 4.0,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if batch_size < 1:
-            raise ValueError(f"batch_size ({batch_size}) must be at least 1")
-        if not 0 <= val_fraction < 1:
-            raise ValueError(f"val_fraction ({val_fraction}) must be in [0, 1): 0.1 holds out one image in ten")
-        if not 0 < mix_until <= 1:
-            raise ValueError(f"mix_until ({mix_until}) must be in (0, 1]: for no mixing, set mixup and cutmix to 0")
+        check_positive_int("batch_size", batch_size)
+        check_share("val_fraction", val_fraction, "0.1 holds out one image in ten")
+        _check_crop_scale(crop_scale)
+        check_natural("crop_padding", crop_padding, "0 is no shift")
+        check_choice("policy", policy, get_args(Policy))
+        check_probability("erasing", erasing)
+        check_non_negative("mixup", mixup, "0 is no mixup")
+        check_non_negative("cutmix", cutmix, "0 is no cutmix")
+        check_positive_share("mix_until", mix_until, "for no mixing, set mixup and cutmix to 0")
+        check_choice("balance", balance, get_args(Balance))
+        if num_workers is not None:
+            check_natural("num_workers", num_workers, "0 decodes in the process of the training")
+        check_non_negative("memory_limit", memory_limit, "0 keeps no images in memory")
         self.batch_size = batch_size
         self.val_fraction = val_fraction
         self.augmentation: dict[str, Any] = {
+            "crop_scale": crop_scale,
             "crop_padding": crop_padding,
             "flip": flip,
             "policy": policy,
@@ -97,6 +129,7 @@ class ImageDataModule(LightningDataModule):
             "cutmix": cutmix,
         }
         self.mix_until = mix_until
+        self.balance = balance
         self.progress = 0.0  # share of the training that is done, in [0, 1]; the trained module sets it after each step
         self.num_workers = min(8, os.cpu_count() or 1) if num_workers is None else num_workers
         self.memory_limit = memory_limit
@@ -121,6 +154,10 @@ class ImageDataModule(LightningDataModule):
                     f"val_fraction ({self.val_fraction}) of {len(kept)} images holds out none: make it larger, or 0"
                 )
             sets["val"], sets["train"] = sets["train"].subset(held_out), sets["train"].subset(kept)
+        if self.stored_size != self.image_size:
+            # Random crops are cut out of the stored images.
+            whole = () if self.augmentation["crop_scale"] is None else ("train",)
+            sets = {stage: part if stage in whole else part.centred(self.image_size) for stage, part in sets.items()}
         self.sets = sets
 
     @property
@@ -128,14 +165,41 @@ class ImageDataModule(LightningDataModule):
         """Whether the data set has validation images, known before ``setup``."""
         return self.val_fraction > 0
 
-    def decode_or_stream(self, files: ImageFiles, total: int) -> ImageSet:
-        """Return the files as a split, decoded if the ``total`` images of all splits stay within ``memory_limit``."""
-        fits = total * self.in_channels * math.prod(self.image_size) <= self.memory_limit * 1e9
-        return ImageSet(load_decoded(files, self.num_workers) if fits else files, torch.tensor(files.labels))
+    @property
+    def stored_size(self) -> tuple[int, int]:
+        """Rows and columns of the images before they are cropped to ``image_size``."""
+        return self.image_size
+
+    @property
+    def class_weights(self) -> Tensor | None:
+        """Weight of each class in the loss, (num_classes,), if ``balance`` is "loss"; its mean over the images is 1."""
+        if self.balance != "loss":
+            return None
+        labels = self.sets["train"].labels
+        return len(labels) / (self.num_classes * labels.bincount(minlength=self.num_classes).clamp(min=1))
+
+    @property
+    def left_out(self) -> int:
+        """Number of training images left out of each epoch, since they fill no batch; other ones in each epoch."""
+        sampler = self._sampler("train")
+        return sampler.num_images - len(sampler) * sampler.batch_size * sampler.world_size
+
+    def decode_or_stream(self, files: ImageFiles, total: int, *, skip_damaged: bool = False) -> ImageSet:
+        """Return the files as a split, decoded if the ``total`` images of all splits stay within ``memory_limit``.
+
+        Raises:
+            ValueError: If files are damaged and not to be skipped; the message names them.
+        """
+        if total * self.in_channels * math.prod(self.stored_size) <= self.memory_limit * 1e9:
+            images, files = load_decoded(files, self.num_workers, skip_damaged=skip_damaged)
+        else:
+            images = files = readable_files(files, self.num_workers, skip_damaged=skip_damaged)
+        return ImageSet(images, torch.tensor(files.labels))
 
     def train_dataloader(self) -> BatchLoader:
         """Return the augmented training batches, in a new order each epoch."""
-        return self._loader("train", Augment(self.num_classes, **self.augmentation, mixing=self._mixing))
+        augment = Augment(self.num_classes, **self.augmentation, crop_size=self.image_size, mixing=self._mixing)
+        return self._loader("train", augment)
 
     def _mixing(self) -> bool:
         # With mix_until 1, steps beyond the planned end (min_epochs) are mixed, too.
@@ -163,15 +227,30 @@ class ImageDataModule(LightningDataModule):
                 f"overfit_batches ({trainer.overfit_batches}) would train on other images in each epoch, since the "
                 "order is new: use a folder of few images, or --trainer.limit_train_batches"
             )
-        sampler = BatchSampler(
+        device = trainer.strategy.root_device if trainer else torch.device("cpu")
+        if isinstance(images, Tensor):
+            return MemoryLoader(images, labels, self._sampler(stage), augment, device)
+        return StreamLoader(images, self._sampler(stage), augment, device, self.num_workers)
+
+    def _sampler(self, stage: Stage) -> BatchSampler:
+        labels = self.sets[stage].labels
+        return BatchSampler(
             len(labels),
             self.batch_size,
             shuffle=stage == "train",
+            balance=labels if self.balance == "sampling" else None,
             seed=self.seed,
-            rank=trainer.global_rank if trainer else 0,
-            world_size=trainer.world_size if trainer else 1,
+            rank=self.trainer.global_rank if self.trainer else 0,
+            world_size=self.trainer.world_size if self.trainer else 1,
         )
-        device = trainer.strategy.root_device if trainer else torch.device("cpu")
-        if isinstance(images, Tensor):
-            return MemoryLoader(images, labels, sampler, augment, device)
-        return StreamLoader(images, sampler, augment, device, self.num_workers)
+
+
+def _check_crop_scale(crop_scale: tuple[float, float] | None) -> None:
+    if crop_scale is None:
+        return
+    is_range = isinstance(crop_scale, (tuple, list)) and len(crop_scale) == 2
+    if not (is_range and 0 < crop_scale[0] <= crop_scale[1] <= 1):
+        raise ValueError(
+            f"crop_scale ({crop_scale!r}) must be the smallest and the largest share of an image, in (0, 1]: "
+            "(0.35, 1.0) is usual"
+        )

@@ -16,6 +16,16 @@ class BatchSampler:
     Training (``shuffle``) has a new random order in each epoch, and drops the last incomplete batch. Evaluation takes
     every image once, in the order of the data set, and pads the last batch with the index -1.
 
+    Args:
+        num_images: Images of the data set.
+        batch_size: Images of a batch of one process.
+        shuffle: Whether the order is that of training.
+        balance: The labels of the images, (N,), to draw each class equally often in training; None draws each image
+            once.
+        seed: Seed of the order.
+        rank: Number of this process.
+        world_size: Number of processes.
+
     Raises:
         ValueError: If there are fewer images than processes.
     """
@@ -26,6 +36,7 @@ class BatchSampler:
         batch_size: int,
         *,
         shuffle: bool = False,
+        balance: Tensor | None = None,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -35,6 +46,7 @@ class BatchSampler:
         self.num_images = num_images
         self.batch_size = min(batch_size, num_images // world_size) if shuffle else batch_size
         self.shuffle = shuffle
+        self.balance = balance
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
@@ -65,4 +77,28 @@ class BatchSampler:
         if not self.shuffle:
             return torch.arange(self.num_images)
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        if self.balance is not None:
+            return balanced_order(self.balance, generator)
         return torch.randperm(self.num_images, generator=generator)
+
+
+def balanced_order(labels: Tensor, generator: torch.Generator) -> Tensor:
+    """Return as many indices as there are images, in random order, equally many of each class: (N,) -> (N,).
+
+    No image of a class is repeated before all others of the class were drawn. If the classes do not divide the number,
+    random ones have one more.
+
+    >>> labels = torch.tensor([0, 0, 0, 0, 0, 0, 1, 2, 2])
+    >>> labels[balanced_order(labels, torch.Generator().manual_seed(0))].bincount()
+    tensor([3, 3, 3])
+    """
+    classes = labels.unique()
+    classes = classes[torch.randperm(len(classes), generator=generator)]
+    shares = (len(labels) + len(classes) - 1 - torch.arange(len(classes))) // len(classes)
+    drawn = []
+    for label, share in zip(classes, shares.tolist(), strict=True):
+        members = (labels == label).nonzero().squeeze(1)
+        rounds = range(-(-share // len(members)))
+        in_turn = torch.cat([members[torch.randperm(len(members), generator=generator)] for _ in rounds])
+        drawn.append(in_turn[:share])
+    return torch.cat(drawn)[torch.randperm(len(labels), generator=generator)]

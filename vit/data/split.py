@@ -3,14 +3,17 @@
 import torch
 from torch import Tensor
 
+from vit.checks import check_share
+
 # Fixed for all runs: a model tested under another seed must not be tested on images it was trained on.
 SPLIT_SEED = 0
 
 
-def stratified_split(labels: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
+def stratified_split(labels: Tensor, fraction: float, keep: int = 1) -> tuple[Tensor, Tensor]:
     """Return the sorted indices of the kept and of the held-out images: labels (N,) -> (kept,), (held_out,).
 
-    ``fraction`` of each class, rounded, is held out. The same labels are always split the same way.
+    ``fraction`` of each class, rounded, is held out: at least one image, unless ``fraction`` is 0, and at most as many
+    as leave ``keep`` images. The same labels are always split the same way.
 
     >>> labels = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
     >>> kept, held_out = stratified_split(labels, 0.25)
@@ -20,12 +23,13 @@ def stratified_split(labels: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
     Raises:
         ValueError: If ``fraction`` is not in [0, 1).
     """
-    if not 0 <= fraction < 1:
-        raise ValueError(f"the held-out fraction ({fraction}) must be in [0, 1): 0.1 holds out one image in ten")
+    check_share("the held-out fraction", fraction, "0.1 holds out one image in ten")
+    fewest = 1 if fraction > 0 else 0
     generator = torch.Generator().manual_seed(SPLIT_SEED)
     held_out = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():
         members = (labels == label).nonzero().squeeze(1)
         shuffled = members[torch.randperm(len(members), generator=generator)]
-        held_out[shuffled[: round(fraction * len(members))]] = True
+        count = min(max(fewest, round(fraction * len(members))), max(0, len(members) - keep))
+        held_out[shuffled[:count]] = True
     return (~held_out).nonzero().squeeze(1), held_out.nonzero().squeeze(1)

@@ -1,0 +1,99 @@
+"""Image files without labels."""
+
+import pytest
+import torch
+
+from vit.data import UnsortedImages
+from vit.data.files import decode
+
+
+def unsorted(root, **kwargs):
+    options = {
+        "num_workers": 0,
+        "image_size": (5, 7),
+        "in_channels": 3,
+        "class_names": ["ant", "bee"],
+        "mean": [0.5] * 3,
+        "std": [0.2] * 3,
+    }
+    return UnsortedImages(str(root), **options | kwargs)
+
+
+def test_unsorted_images_come_in_batches_with_their_files(write_image, tmp_path):
+    files = sorted([write_image(f"photos/{name}.png") for name in ("b", "a", "deep/er/c", "d", "e")])
+    batches = list(unsorted(tmp_path / "photos", batch_size=3).predict_dataloader())
+    assert [named for _, named, _ in batches] == [[str(path) for path in files[:3]], [str(path) for path in files[3:]]]
+    images = torch.cat([images for images, _, _ in batches])
+    assert images.tolist() == [decode(path, (5, 7), 3).tolist() for path in files]
+    assert [messages for _, _, messages in batches] == [[], []]
+
+
+def test_one_file_may_be_named_instead_of_a_folder(write_image):
+    path = write_image("photos/a.png")
+    ((images, files, messages),) = unsorted(path).predict_dataloader()
+    assert images.tolist() == [decode(path, (5, 7), 3).tolist()]
+    assert (files, messages) == ([str(path)], [])
+
+
+def test_files_that_are_not_images_are_reported_and_the_others_kept(write_image, tmp_path):
+    path = write_image("photos/a.png")
+    (tmp_path / "photos/notes.txt").write_text("no image")
+    (tmp_path / "photos/.hidden").write_text("no image")
+    ((images, files, messages),) = unsorted(tmp_path / "photos").predict_dataloader()
+    assert len(images) == 1
+    assert files == [str(path)]
+    assert messages == [f"cannot read image {tmp_path / 'photos/notes.txt'}: it is no image"]
+
+
+def test_a_batch_without_any_image_is_empty_and_of_the_right_shape(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/notes.txt").write_text("no image")
+    ((images, files, messages),) = unsorted(tmp_path / "photos", in_channels=1).predict_dataloader()
+    assert images.shape == (0, 1, 5, 7)
+    assert images.dtype == torch.uint8
+    assert files == []
+    assert len(messages) == 1
+
+
+def test_more_unsorted_images_than_a_batch_are_decoded_by_workers(write_image, tmp_path):
+    files = [write_image(f"photos/{number}.png") for number in range(3)]
+    loader = unsorted(tmp_path / "photos", num_workers=2, batch_size=2).predict_dataloader()
+    assert loader.num_workers == 2
+    assert [named for _, named, _ in loader] == [[str(path) for path in files[:2]], [str(files[2])]]
+    assert unsorted(tmp_path / "photos", num_workers=2, batch_size=3).predict_dataloader().num_workers == 0
+
+
+def test_unsorted_images_have_the_size_and_channels_of_the_model(write_image, tmp_path):
+    write_image("photos/a.png", size=(17, 13))
+    ((images, _, _),) = unsorted(tmp_path / "photos", image_size=(3, 11), in_channels=1).predict_dataloader()
+    assert images.shape == (1, 1, 3, 11)
+
+
+def test_unsorted_images_are_cropped_as_in_the_evaluation_of_the_model(write_image, tmp_path):
+    path = write_image("photos/a.png", size=(17, 13))
+    ((images, _, _),) = unsorted(tmp_path / "photos", crop_ratio=0.5).predict_dataloader()
+    assert images.tolist() == [decode(path, (10, 14), 3)[:, 2:7, 4:11].tolist()]
+    with pytest.raises(ValueError, match=r"^crop_ratio \(0\) must be in \(0, 1\]: 1 keeps whole images$"):
+        unsorted(path, crop_ratio=0)
+
+
+def test_unsorted_images_have_the_classes_and_statistics_of_the_model(write_image, tmp_path):
+    write_image("photos/a.png")
+    data = unsorted(tmp_path / "photos")
+    data.prepare_data()
+    data.setup("predict")
+    assert (data.num_classes, data.class_names) == (2, ["ant", "bee"])
+    assert (data.image_size, data.in_channels, data.mean, data.std) == ((5, 7), 3, [0.5] * 3, [0.2] * 3)
+
+
+def test_a_missing_folder_of_unsorted_images_is_named(tmp_path):
+    with pytest.raises(
+        ValueError, match=f"^no images at {tmp_path / 'gone'}: name a folder of image files by --data.root$"
+    ):
+        unsorted(tmp_path / "gone")
+
+
+def test_an_empty_folder_of_unsorted_images_is_named(tmp_path):
+    (tmp_path / ".hidden").touch()
+    with pytest.raises(ValueError, match=f"^no files in {tmp_path}: name a folder of image files by --data.root$"):
+        unsorted(tmp_path)

@@ -1,0 +1,76 @@
+"""Random resized crops of whole batches (Szegedy et al. 2015), with a box for each image.
+
+The boxes are distributed as those of torchvision's RandomResizedCrop, and the pixels are those of its ``resized_crop``
+with antialiasing, up to rounding. Letters in the einops patterns: b batch, c channels, h w rows and columns of the
+image, o p rows and columns of the result.
+"""
+
+import math
+
+import torch
+from einops import einsum, rearrange
+from torch import Tensor
+
+from vit.data.operations import split_for_cache
+from vit.data.transfer import copy_async
+
+ASPECTS = (3 / 4, 4 / 3)  # of width to height
+TRIES = 10
+
+
+def random_resized_crop(images: Tensor, scale: tuple[float, float], size: tuple[int, int]) -> Tensor:
+    """Cut a random box out of each image and scale it to ``size``: uint8 (B, C, H, W) -> (B, C, *size).
+
+    A box covers a share of the image within ``scale``; its aspect ratio is from 3/4 to 4/3.
+    """
+    _, _, h, w = images.shape
+    return resample(images, draw_boxes(len(images), (h, w), scale), size)
+
+
+def draw_boxes(count: int, image_size: tuple[int, int], scale: tuple[float, float]) -> Tensor:
+    """Return random boxes inside an image, (count, 4): first row, first column, height, width.
+
+    The first of ten tries that fits is taken; if none does, the largest centred box with an allowed aspect ratio.
+    """
+    h, w = image_size
+    area = torch.empty(count, TRIES).uniform_(*scale) * (h * w)
+    aspect = torch.empty(count, TRIES).uniform_(math.log(ASPECTS[0]), math.log(ASPECTS[1])).exp()
+    largest = min(h, round(w / ASPECTS[0])), min(w, round(h * ASPECTS[1]))
+    tries = torch.stack([(area / aspect).sqrt().round(), (area * aspect).sqrt().round()])
+    extents = torch.cat([tries, rearrange(torch.tensor(largest), "e -> e 1 1").expand(-1, count, -1)], dim=2)
+    fits = ((extents > 0) & (extents <= torch.tensor([[[h]], [[w]]]))).all(dim=0)
+    first = fits.int().argmax(dim=1)
+    extents = extents[:, torch.arange(count), first]
+    room = torch.tensor([[h], [w]]) - extents
+    starts = torch.where(first == TRIES, room // 2, (torch.rand(2, count) * (room + 1)).floor())
+    return rearrange([starts, extents], "part side b -> b (part side)").long()
+
+
+def resample(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
+    """Scale the box of each image to one size, bilinearly and antialiased: uint8 (B, C, H, W) -> (B, C, *size)."""
+    boxes = copy_async(boxes, images.device)
+    return torch.cat([_resample(*chunk, size) for chunk in split_for_cache(images, boxes)])
+
+
+def _resample(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
+    _, _, h, w = images.shape
+    top, left, height, width = boxes.unbind(dim=1)
+    rows, columns = _weights(top, height, h, size[0]), _weights(left, width, w, size[1])
+    scaled = einsum(images.float(), columns, "b c h w, b p w -> b c h p")
+    scaled = einsum(scaled, rows, "b c h p, b o h -> b c o p")
+    # To int first: float to uint8 takes three times as long.
+    return scaled.round_().int().to(images.dtype)
+
+
+def _weights(start: Tensor, extent: Tensor, length: int, size: int) -> Tensor:
+    """Return the weight of each of ``length`` pixels in each of ``size`` scaled ones: (B,), (B,) -> (B, size, length).
+
+    They fall linearly with the distance, to zero at one pixel, or at one scaled pixel where that is larger; pixels
+    outside the box have none.
+    """
+    start, extent = rearrange([start, extent], "part b -> part b 1 1")
+    pixel = torch.arange(length, device=start.device) + 0.5
+    centre = rearrange(torch.arange(size, device=start.device) + 0.5, "o -> o 1") * (extent / size) + start
+    weights = (1 - (pixel - centre).abs() / (extent / size).clamp(min=1)).clamp(min=0)
+    weights = weights * ((pixel > start) & (pixel < start + extent))
+    return weights / weights.sum(dim=2, keepdim=True)

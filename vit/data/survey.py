@@ -1,0 +1,81 @@
+"""What the headers of image files say: sizes and channels, from which those of the model's input are chosen."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import ExifTags, Image, PngImagePlugin
+
+from vit.data.files import SIDEWAYS, UNREADABLE
+
+MOST_HEADERS = 2000  # of more files, an evenly spaced sample is read
+GREY_MODES = {"1", "L", "I", "I;16", "F", "LA"}
+GREY_SHARE = 0.95  # of the files, from which on the others count as exceptions
+# Sides of square inputs. At 64 pixels, a model with the smallest usual patches (4 pixels) has 256 tokens; larger inputs
+# are a decision about time.
+SIDES = (64, 48, 32, 24, 16, 8)
+
+
+@dataclass
+class Survey:
+    """Sizes and channels of the images of a data set.
+
+    Args:
+        sizes: Rows and columns of each image, upright.
+        in_channels: 1 if nearly all images are grey, else 3.
+    """
+
+    sizes: list[tuple[int, int]]
+    in_channels: int
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Rows and columns of the model's input.
+
+        Those of the images, if all are equal and not above 64; else a square with the largest usual side that is not
+        above 64 and not above the shorter side of half of the images.
+        """
+        if len(set(self.sizes)) == 1 and max(self.sizes[0]) <= SIDES[0]:
+            return self.sizes[0]
+        side = next((side for side in SIDES if side <= self.median), self.median)
+        return side, side
+
+    @property
+    def median(self) -> int:
+        """The median of the shorter sides."""
+        return statistics.median_low(min(size) for size in self.sizes)
+
+    def __str__(self) -> str:
+        """Return the sizes in words."""
+        sides = sorted(min(size) for size in self.sizes)
+        return (
+            f"{len(sides):,} images have shorter sides of {sides[0]:,} to {sides[-1]:,} pixels, median {self.median:,}"
+        )
+
+
+def survey(paths: Sequence[Path]) -> Survey:
+    """Read the headers of many of the files, without decoding the images.
+
+    Raises:
+        ValueError: If none of the files is an image.
+    """
+    step = -(-len(paths) // MOST_HEADERS)
+    headers = [header for path in paths[::step] if (header := _read_header(path)) is not None]
+    if not headers:
+        raise ValueError(f"cannot read any of the {len(paths):,} image files, such as {paths[0]}: are they images?")
+    sizes, grey = zip(*headers, strict=True)
+    return Survey([*sizes], in_channels=1 if sum(grey) >= GREY_SHARE * len(grey) else 3)
+
+
+def _read_header(path: Path) -> tuple[tuple[int, int], bool] | None:
+    """Return the upright size of an image and whether it is grey, or None if it cannot be read."""
+    try:
+        with Image.open(path) as file:
+            columns, rows = file.size
+            # getexif decodes a whole PNG that has no EXIF block before its pixels.
+            has_exif = not isinstance(file, PngImagePlugin.PngImageFile) or "exif" in file.info
+            orientation = file.getexif().get(ExifTags.Base.Orientation, 1) if has_exif else 1
+            return (columns, rows) if orientation in SIDEWAYS else (rows, columns), file.mode in GREY_MODES
+    except UNREADABLE:
+        return None
