@@ -1,9 +1,12 @@
 """Files that are written whole or not at all."""
 
 import os
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+HOST = socket.gethostname()
 
 
 @contextmanager
@@ -20,7 +23,7 @@ def replacing(path: Path) -> Iterator[Path]:
     '{}'
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    unfinished = path.with_name(f".{path.name}.{HOST}.{os.getpid()}.unfinished")
     try:
         yield unfinished
         with unfinished.open("r+b") as file:  # on disk before the name points to it, or a power cut leaves neither
@@ -28,3 +31,24 @@ def replacing(path: Path) -> Iterator[Path]:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Delete the unfinished files below a folder whose process, on this machine, was killed."""
+    for path in folder.rglob(f".*.{HOST}.*.unfinished"):
+        process = path.name.split(".")[-2]
+        if process.isdecimal() and not _is_running(int(process)):
+            with suppress(OSError):
+                path.unlink()
+
+
+def _is_running(process: int) -> bool:
+    if os.name != "posix":  # elsewhere, os.kill would end the process
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

@@ -63,12 +63,17 @@ class PatchEmbed(nn.Module):
         """Embed the patches, row by row: (B, C, H, W) -> (B, N, D).
 
         Raises:
-            ValueError: If the images have another shape, or their size is not a multiple of ``patch_size``.
+            ValueError: If the images have another shape or type, or their size is not a multiple of ``patch_size``.
         """
         if images.ndim != 4 or images.shape[1] != self.in_channels:
             raise ValueError(
                 f"images have shape {tuple(images.shape)}, but this model takes (batch, {self.in_channels}, rows, "
                 f"columns): check in_channels ({self.in_channels}), and add the batch axis with images[None]"
+            )
+        if len(images) == 0 or not images.is_floating_point():
+            raise ValueError(
+                f"images are {images.dtype} of shape {tuple(images.shape)}, but this model takes at least one image of "
+                "floating point: convert by images.float() / 255, then normalise"
             )
         self._check_size(*images.shape[-2:])
         if not is_plain(self.proj, nn.Conv2d):

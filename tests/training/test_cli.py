@@ -3,7 +3,10 @@
 import csv
 import inspect
 import json
+import multiprocessing
+import os
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -35,6 +38,8 @@ def test_a_run_leaves_a_complete_record(finished):
     record = results(finished)
     assert (record["epochs"], record["steps"], record["seed"], record["data"]) == (1.85, 24, 3, "Digits")
     assert record["command"].startswith("python train.py fit --data Digits ")
+    assert record["date"].endswith("+00:00")
+    assert record["finished"] is True
     assert 0 <= record["test_accuracy"] <= 1
     assert min(record["images_per_second"], record["seconds"]) > 0
     names = {path.name for path in finished.iterdir()}
@@ -104,30 +109,73 @@ def test_a_checkpoint_is_evaluated_without_a_config_and_gives_the_same_number(ru
     name = {"test": "test_accuracy", "validate": "val_accuracy"}[command]
     assert cli.trainer.callback_metrics[name].item() == pytest.approx(before[name])
     assert results(finished) == before
+    assert results(finished / f"evaluations/{command}_last_0")[name] == pytest.approx(before[name])
+
+
+def test_an_evaluation_has_a_record_of_its_own_and_leaves_that_of_the_training(run, finished, folder):
+    before = {path.name: path.read_bytes() for path in finished.iterdir() if path.is_file()}
+    shown = folder / "shown"
+    for digit in "0123456789":
+        (shown / "train" / digit).mkdir(parents=True)
+        Image.new("L", (8, 8), 200).save(shown / "train" / digit / "0.png")
+    (shown / "test").symlink_to("train")
+    other = ["--data", "ImageFolder", "--data.root", shown, "--data.val_fraction", "0"]
+    for number in range(2):
+        run("test", "--ckpt_path", "best", "--experiment", "tiny", *CPU, *other)
+        evaluation = finished / f"evaluations/test_best_{number}"
+        record = results(evaluation)
+        assert (record["split"], record["data"]) == ("test", f"ImageFolder {shown}")
+        assert record["checkpoint"] == "runs/tiny/version_0/checkpoints/best.ckpt"
+        assert record["test_accuracy"] == 0.1  # ten images that are all alike
+        assert not {"epochs", "seconds", "finished"} & record.keys()
+        assert {path.name for path in evaluation.iterdir()} >= {"confusion_matrix.png", "mistakes.png", "attention.png"}
+    assert {path.name: path.read_bytes() for path in finished.iterdir() if path.is_file()} == before
+
+
+def test_the_record_of_a_checkpoint_outside_of_a_run_is_below_runs(run, finished, folder):
+    (finished / "checkpoints/last.ckpt").rename(folder / "mine.ckpt")
+    run("test", "--ckpt_path", "mine.ckpt", *CPU, "--experiment", "borrowed")
+    assert results(folder / "runs/borrowed/evaluations/test_mine_0")["checkpoint"] == "mine.ckpt"
 
 
 def test_test_views_of_the_checkpoint_are_the_default_of_a_test_and_change_no_other_accuracy(run, finished):
     before = results(finished)
     assert before["test_views"] == "six"
     assert 0 < before["test_accuracy_views"] <= 1
-    cli = run("test", "--ckpt_path", "best", "--experiment", "tiny", *CPU, "--model.test_views", "none")
-    assert [path.name for path in finished.parent.iterdir()] == ["version_0"]
+    run("test", "--ckpt_path", "last", "--experiment", "tiny", *CPU)
+    cli = run("test", "--ckpt_path", "last", "--experiment", "tiny", *CPU, "--model.test_views", "none")
     assert "test_accuracy_views" not in cli.trainer.callback_metrics
-    assert results(finished) == before | {"test_accuracy_views": None, "test_views": "none"}
+    six, none = (results(finished / f"evaluations/test_last_{number}") for number in range(2))
+    names = ("test_accuracy", "test_accuracy_views", "test_views")
+    assert [six[name] for name in names] == [before[name] for name in names]
+    assert [none[name] for name in names] == [before["test_accuracy"], None, "none"]
 
 
 def test_a_run_from_before_there_were_views_is_tested(run, finished):
     def age(checkpoint):
         del checkpoint["hyper_parameters"]["test_views"], checkpoint["data"]["init_args"]["mix_until"]
 
-    path, before = finished / "checkpoints/last.ckpt", results(finished)
+    path = finished / "checkpoints/last.ckpt"
     change_checkpoint(path, age)
-    old = {name: value for name, value in before.items() if name not in ("test_views", "test_accuracy_views")}
-    (finished / "results.json").write_text(json.dumps(old))
     run("test", "--ckpt_path", path, *CPU, "--trainer.fast_dev_run", "true")
-    assert results(finished) == old
+    assert not (finished / "evaluations").exists()
     run("test", "--ckpt_path", path, *CPU)
-    assert results(finished) == before | {"test_accuracy_views": None, "test_views": "none"}
+    assert results(finished / "evaluations/test_last_0")["test_views"] == "none"
+
+
+def test_the_test_of_a_training_takes_the_best_weights_on_request(run, folder, monkeypatch):
+    monkeypatch.setattr("vit.training.checkpoints.RunCheckpoint.check_monitor_top_k", lambda self, *_: first(self))
+
+    def first(callback) -> bool:  # the first validation is the best
+        return callback.best_model_score is None
+
+    run("fit", *TINY, "--experiment", "best", "--test_weights", "best")
+    run_folder = folder / "runs/best/version_0"
+    run("test", "--ckpt_path", "best", "--experiment", "best", *CPU)
+    run("test", "--ckpt_path", "last", "--experiment", "best", *CPU)
+    best, last = (results(run_folder / f"evaluations/test_{name}_0") for name in ("best", "last"))
+    assert results(run_folder)["test_accuracy"] == best["test_accuracy"] != last["test_accuracy"]
+    assert results(run_folder)["test_weights"] == "best"
 
 
 def test_a_resumed_run_keeps_the_arguments_of_the_run_except_for_those_typed(run, finished, folder, monkeypatch):
@@ -160,7 +208,7 @@ def test_options_that_this_version_does_not_have_are_left_out(run, finished, cap
     path, before = finished / "checkpoints/last.ckpt", results(finished)
     change_checkpoint(path, add_options)
     run("test", "--ckpt_path", path, *CPU)
-    assert results(finished) == before
+    assert results(finished / "evaluations/test_last_0")["test_accuracy"] == before["test_accuracy"]
     printed = capsys.readouterr().err
     for name in ("sharpness", "scent"):
         assert f"the checkpoint was trained with {name}, which this version does not have: left out\n" in printed
@@ -170,7 +218,7 @@ def test_a_test_is_in_the_precision_of_the_run_unless_one_is_typed(run, finished
     test = ["test", "--ckpt_path", finished / "checkpoints/last.ckpt", "--trainer.accelerator", "cpu"]
     before = results(finished)
     assert run(*test, "--trainer.precision", "64-true").trainer.precision == "64-true"
-    assert results(finished)["precision"] == "32-true"
+    assert results(finished / "evaluations/test_last_0")["precision"] == "64-true"
     (finished / "results.json").write_text(json.dumps(before | {"precision": "bf16-mixed"}))
     assert run(*test, "--trainer.fast_dev_run", "true").trainer.precision == "bf16-mixed"
 
@@ -188,16 +236,27 @@ def test_a_precision_plugin_takes_the_place_of_the_precision(run):
     assert cli.trainer.precision == "64-true"
 
 
-def test_predict_writes_a_row_per_image_and_names_the_files_that_are_not_images(run, finished, folder, capsys):
-    photos = folder / "photos/nested"
-    photos.mkdir(parents=True)
-    for name, size in (("a.png", (8, 8)), ("nested/b.jpg", (31, 17)), ("nested/c.webp", (5, 64))):
-        Image.new("RGB", size, (200, 200, 200)).save(folder / "photos" / name)
+@pytest.fixture
+def photos(folder):
+    """Seven images, and a file that is none."""
+    (folder / "photos/nested").mkdir(parents=True)
+    sizes = {"a.png": (8, 8), "b.jpg": (31, 17), "c.webp": (5, 64), "d.png": (9, 9)}
+    sizes |= {f"nested/{name}.png": (8, 9) for name in "efg"}
+    for number, (name, size) in enumerate(sizes.items()):
+        Image.new("RGB", size, (200, 30 * number, 200)).save(folder / "photos" / name)
     (folder / "photos/notes.txt").write_text("no image")
+    return [f"photos/{name}" for name in sizes]
+
+
+def rows_of(path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def test_predict_writes_a_row_per_image_and_names_the_files_that_are_not_images(run, finished, photos, capsys):
     capsys.readouterr()
     run("predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root", "photos")
-    rows = list(csv.DictReader((finished / "predictions.csv").read_text().splitlines()))
-    assert [row["file"] for row in rows] == ["photos/a.png", "photos/nested/b.jpg", "photos/nested/c.webp"]
+    rows = rows_of(finished / "predictions.csv")
+    assert [row["file"] for row in rows] == photos
     for row in rows:
         best = [part.rsplit(" ", 1) for part in row["top5"].split("; ")]
         assert len(best) == 5
@@ -207,12 +266,73 @@ def test_predict_writes_a_row_per_image_and_names_the_files_that_are_not_images(
     assert capsys.readouterr().err == "cannot read image photos/notes.txt: it is no image\n"
 
 
+def test_no_prediction_is_written_over_another(run, error_of, finished, photos):
+    predict = ["predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root"]
+    for root in ("photos", "photos/nested", "photos"):
+        run(*predict, root)
+    counts = {path.name: len(rows_of(path)) for path in finished.glob("predictions*")}
+    assert counts == {"predictions.csv": 7, "predictions_1.csv": 3, "predictions_2.csv": 7}
+    run(*predict, "photos/nested", "--output", "mine/out.csv")
+    assert len(rows_of(Path("mine/out.csv"))) == 3
+    assert [path.name for path in Path("mine").iterdir()] == ["out.csv"]
+    assert "mine/out.csv exists: name another file by --output" in error_of(
+        *predict, "photos", "--output", "mine/out.csv"
+    )
+
+
+def test_a_prediction_that_was_killed_is_continued(run, finished, photos, monkeypatch, capsys):
+    predict = ["predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root", "photos"]
+    predict += ["--data.batch_size", "2", "--output", "out.csv"]
+    predicted, step = [], ViTClassifier.predict_step
+
+    def killed_in_the_third_batch(module, batch, batch_idx):
+        if len(predicted) == 4:
+            os._exit(9)
+        predicted.extend(batch[1])
+        return step(module, batch, batch_idx)
+
+    monkeypatch.setattr(ViTClassifier, "predict_step", killed_in_the_third_batch)
+    process = multiprocessing.get_context("fork").Process(target=run, args=predict)
+    process.start()
+    process.join()
+    assert process.exitcode == 9
+    (partial,) = Path().glob("out.csv.*.partial")
+    assert [row["file"] for row in rows_of(partial)] == photos[:4]
+    partial.write_text(partial.read_text()[:-5])  # as if the kill had cut the last row
+
+    monkeypatch.setattr(ViTClassifier, "predict_step", lambda *args: (predicted.extend(args[1][1]), step(*args))[1])
+    run(*predict)
+    assert predicted == photos[3:]
+    assert "3 rows of out.csv" in capsys.readouterr().out
+    resumed = rows_of(Path("out.csv"))
+    run(*predict[:-1], "whole.csv")
+    assert resumed == rows_of(Path("whole.csv"))
+    assert not [*Path().glob("*.partial*")]
+
+
+def test_two_equal_predictions_at_once_do_not_mix(run, finished, photos, monkeypatch):
+    predict = ["predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root", "photos"]
+    refused, step = [], ViTClassifier.predict_step
+
+    def start_another(*arguments):
+        process = multiprocessing.get_context("fork").Process(target=run, args=predict)
+        process.start()
+        process.join()
+        refused.append(process.exitcode)
+        return step(*arguments)
+
+    monkeypatch.setattr(ViTClassifier, "predict_step", start_another)
+    run(*predict)
+    assert refused == [2]
+    assert [row["file"] for row in rows_of(finished / "predictions.csv")] == photos
+
+
 def test_predictions_are_those_of_the_loaded_backbone_even_if_a_config_names_other_data(run, finished, folder):
     levels = torch.arange(64, dtype=torch.uint8).reshape(8, 8) * 4
     Image.fromarray(levels.numpy()).save(folder / "ramp.png")
     path = finished / "checkpoints/last.ckpt"
     run("predict", "--config", finished / "config.yaml", "--ckpt_path", path, "--data.root", "ramp.png")
-    (row,) = csv.DictReader((finished / "predictions.csv").read_text().splitlines())
+    (row,) = rows_of(finished / "predictions.csv")
     model = vit.load(path)
     mean, std = model.pretrained_cfg["mean"][0], model.pretrained_cfg["std"][0]
     with torch.no_grad():

@@ -82,14 +82,11 @@ def test_a_stopped_training_writes_the_exception_until_it_is_resumed(record, tra
     assert list(results(record)) == FIELDS
 
 
-def test_a_later_test_changes_the_accuracies_alone(record, trainer, module, tmp_path):
+def test_a_finished_run_says_so(record, trainer, module):
     record.load_state_dict(STATE)
-    record.on_train_end(trainer, module)
-    before = results(record)
-    later = RunRecord(record.folder, {"seed": 4}, "", {})
-    trainer.state.fn, trainer.precision = TrainerFn.TESTING, "64-true"
-    later.on_test_end(trainer, module)
-    assert results(record) == before | {"test_accuracy": 1.0}
+    record.write_results(trainer, module, finished=True)
+    assert list(results(record)) == [*FIELDS, "finished"]
+    assert results(record)["finished"] is True
 
 
 def test_a_test_without_a_training_writes_its_facts_and_its_machine(record, trainer, module):

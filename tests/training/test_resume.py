@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
+from PIL import Image
 
 from tests.training.tiny import CPU, MODEL, run_command
 from vit.training import ViTClassifier
@@ -125,8 +127,19 @@ def test_a_run_of_steps_resumed_from_the_end_of_an_epoch_ends_with_the_same_bits
     assert_same_weights(runs / "version_0/checkpoints/last.ckpt", runs / "version_1/checkpoints/last.ckpt")
 
 
-def test_a_finished_run_is_resumed_to_test_the_same_weights(whole, run, folder):
+def test_a_finished_run_says_so_and_ends(whole, run, folder, capsys):
     shutil.copytree(whole / "runs", folder / "runs")
+    for again in (["--experiment", "resume"], RANDOM):
+        with pytest.raises(SystemExit) as stopped:
+            run("fit", *again, "--ckpt_path", "last")
+        assert stopped.value.code == 0
+        assert capsys.readouterr().out.startswith("runs/resume/version_0 is finished; to train on, set a larger ")
+    assert [path.name for path in (folder / "runs/resume").iterdir()] == ["version_0"]
+
+
+def test_a_run_killed_in_its_test_is_resumed_to_test_the_same_weights(whole, run, folder):
+    shutil.copytree(whole / "runs", folder / "runs")
+    (folder / "runs/resume/version_0/results.json").unlink()
     cli = run("fit", "--ckpt_path", "last", "--experiment", "resume")
     runs = (whole / LAST.parents[1], cli.run_folder)
     before, after = (json.loads((run_folder / "results.json").read_text()) for run_folder in runs)
@@ -139,19 +152,59 @@ def test_the_best_weights_come_along_from_a_folder_that_was_moved(whole, run, fo
     moved = folder / "elsewhere"
     shutil.copytree(whole / "runs", moved)
     last, best = (moved / f"resume/version_0/checkpoints/{name}.ckpt" for name in ("last", "best"))
-    still = ["--model.lr", "0", "--model.warmup", "0", "--trainer.max_epochs", "3", "--trainer.limit_test_batches", "0"]
-    cli = run("fit", *RANDOM, *still, "--ckpt_path", last)
+    longer = ["--trainer.max_epochs", "3", "--trainer.limit_test_batches", "0"]
+    cli = run("fit", *RANDOM, *longer, "--trainer.limit_val_batches", "0", "--ckpt_path", last)
     taken = torch.load(cli.run_folder / "checkpoints/best.ckpt", weights_only=True)
     assert taken["global_step"] == torch.load(best, weights_only=True)["global_step"]
 
     best.unlink()
-    cli = run("fit", *RANDOM, *still, "--ckpt_path", last)
+    cli = run("fit", *RANDOM, *longer, "--ckpt_path", last)
     assert (cli.run_folder / "checkpoints/best.ckpt").exists()
+
+
+def test_a_run_killed_soon_after_a_resume_keeps_its_config(whole, run, folder, monkeypatch):
+    shutil.copytree(whole / "runs", folder / "runs")
+    (folder / "runs/resume/version_0/results.json").unlink()
+
+    def killed(*_) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ViTClassifier, "on_train_start", killed)
+    with pytest.raises(SystemExit):
+        run("fit", "--ckpt_path", "last", "--trainer.max_epochs", "3")
+    monkeypatch.undo()
+    second = folder / "runs/resume/version_1"
+    assert yaml.safe_load((second / "config.yaml").read_text())["trainer"]["max_epochs"] == 3
+
+
+def test_a_checkpoint_without_its_config_is_refused(whole, error_of, folder):
+    shutil.copy(whole / LAST, folder / "alone.ckpt")
+    answer = error_of("fit", "--ckpt_path", "alone.ckpt")
+    assert "no config.yaml: without it, the length of the training, its seed and its precision are unknown" in answer
 
 
 @pytest.mark.parametrize("other", [["--model.optimizer", "muon"], ["--model.layer_decay", "0.5"]])
 def test_the_state_of_another_optimizer_is_refused(whole, error_of, other):
-    assert f"leave {other[0]} as it was" in error_of("fit", *RANDOM, *other, "--ckpt_path", whole / LAST)
+    longer = ["--trainer.max_epochs", "3"]
+    assert f"leave {other[0]} as it was" in error_of("fit", *RANDOM, *other, *longer, "--ckpt_path", whole / LAST)
+
+
+@pytest.mark.parametrize("command", ["fit", "test", "predict"])
+def test_sigterm_ends_with_the_status_that_a_shell_expects(whole, run, folder, monkeypatch, command):
+    def terminated(*_) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    hook = {"fit": "on_train_batch_start", "test": "on_test_batch_start", "predict": "on_predict_batch_start"}[command]
+    monkeypatch.setattr(ViTClassifier, hook, terminated)
+    (folder / "images").mkdir()
+    for number in range(3):
+        Image.new("L", (8, 8), number).save(folder / f"images/{number}.png")
+    read = ["--ckpt_path", whole / LAST, *CPU]
+    images = ["--data.root", "images", "--data.batch_size", "1"]
+    arguments = {"fit": RANDOM, "test": [*read, "--data.batch_size", "100"], "predict": [*read, *images]}[command]
+    with pytest.raises(SystemExit) as stopped:
+        run(command, *arguments)
+    assert stopped.value.code == 128 + 15
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Checkpoints of a run: each file is complete at any time, also after a kill or on a full disk."""
 
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from lightning import LightningModule, Trainer
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
 
 from vit.atomic import replacing
 from vit.weights import read_checkpoint
@@ -39,7 +41,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 class RunCheckpoint(ModelCheckpoint):
     """One file in the folder of a run, such as ``last.ckpt``; a resumed run copies it into its own folder.
 
-    With ``monitor``, the name of a logged value, its highest value is kept, else the latest checkpoint.
+    With ``monitor``, the name of a logged value, its highest value is kept, else the latest checkpoint. Of two equal
+    values, the one with the lower ``val_loss`` is higher, and of two equal losses the later one.
     """
 
     def __init__(self, folder: Path, filename: str, monitor: str | None = None) -> None:
@@ -51,6 +54,20 @@ class RunCheckpoint(ModelCheckpoint):
             enable_version_counter=False,
             save_on_train_epoch_end=monitor is None,
         )
+        self.best_loss = math.inf
+
+    def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
+        """Return whether the current value is the highest so far, and note the loss that belongs to it."""
+        loss = float(trainer.callback_metrics["val_loss"])
+        is_tied = self.best_model_score is not None and bool(current == self.best_model_score)
+        is_best = loss <= self.best_loss if is_tied else super().check_monitor_top_k(trainer, current)
+        if is_best:
+            self.best_loss = loss
+        return is_best
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best value so far, and the loss that belongs to it."""
+        return super().state_dict() | {"best_loss": self.best_loss}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Note the folder of the resumed checkpoint, which may have been moved since it was written."""
@@ -67,6 +84,7 @@ class RunCheckpoint(ModelCheckpoint):
         moved = {"dirpath": self.dirpath, "best_model_path": str(new), "kth_best_model_path": str(new)}
         scores = {str(new): score for score in state_dict["best_k_models"].values()}
         super().load_state_dict({**state_dict, **moved, "best_k_models": scores})
+        self.best_loss = state_dict.get("best_loss", math.inf)
 
     @rank_zero_only
     def _copy(self, old: Path, new: Path) -> None:

@@ -199,7 +199,9 @@ class ViTClassifier(LightningModule):
 
     def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Tensor:
         """Return the probabilities of the classes for the readable images of a batch, (B, num_classes)."""
-        images, _, _ = batch
+        images, files, _ = batch
+        if not files:  # none of the batch is readable
+            return torch.empty(0, self.vit.num_classes)
         return self(images).float().softmax(dim=-1)
 
     def configure_optimizers(self) -> dict[str, Any]:

@@ -5,14 +5,17 @@ import inspect
 import json
 import shlex
 import sys
+import zlib
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning import Callback, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.plugins import Precision
+from lightning.pytorch.utilities import rank_zero_only
 
 import vit.data
 from vit.class_names import name_classes
@@ -23,7 +26,16 @@ from vit.training.classifier import ViTClassifier
 from vit.training.console import print_results
 from vit.training.prediction_writer import PredictionWriter
 from vit.training.record import RunRecord
-from vit.training.runs import experiment_of, new_run_folder, newest_checkpoint, run_folder_of
+from vit.training.runs import (
+    RUNS,
+    check_experiment,
+    claim_folder,
+    discard_if_unused,
+    experiment_of,
+    has_same_length,
+    newest_checkpoint,
+    run_folder_of,
+)
 from vit.weights import read_checkpoint
 
 FROM_DATA = ("num_classes", "image_size", "in_channels", "class_names", "mean", "std")
@@ -34,6 +46,15 @@ class ViTCLI(LightningCLI):
 
     ``fit`` ends with one pass over the test images (``--trainer.limit_test_batches 0`` omits it).
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.claimed: Path | None = None  # the new folder of this run or evaluation
+        try:
+            super().__init__(*args, **kwargs)
+        except BaseException:
+            if self.claimed is not None:
+                discard_if_unused(self.claimed)
+            raise
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Link the sizes of the model to the data, and add ``--experiment``."""
@@ -46,6 +67,24 @@ class ViTCLI(LightningCLI):
             default=None,
             help="Name of the folder under runs/; None takes the name of the config file, or of the data set.",
         )
+        parser.add_argument(
+            "--test_weights",
+            type=Literal["last", "best"],
+            default="last",
+            help="Weights that the test at the end of fit takes: those of the last step, or of the best validation.",
+        )
+
+    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        if subcommand == "predict":
+            parser.add_argument(
+                "--output",
+                type=str | None,
+                default=None,
+                help="CSV file of the predictions, which must not exist; None is predictions.csv in the folder of the "
+                "run, or predictions_1.csv where that exists.",
+            )
+        return parser
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the arguments; those of the checkpoint, if there is one, are the defaults."""
@@ -79,15 +118,26 @@ class ViTCLI(LightningCLI):
             experiment = found.experiment or (experiment_of(Path(found.config[-1])) if found.config else "*")
             found.ckpt_path = str(newest_checkpoint(experiment, found.ckpt_path))
         self.checkpoint_path = Path(found.ckpt_path)
-        run_folder = run_folder_of(self.checkpoint_path)
-        if args[0] == "fit" and not found.config and run_folder is not None and (run_folder / "config.yaml").exists():
-            # The checkpoint lacks the length of the training, the seed and the trainer's options.
-            found.config = [str(run_folder / "config.yaml")]
+        has_length = any(word.startswith("--trainer.max_") for word in others)
+        if args[0] == "fit" and not found.config and (config := self._config_of_run(is_needed=not has_length)):
+            found.config = [str(config)]
         defaults = self._defaults_from(self.checkpoint_path, args[0])
         self._subcommand_parsers[args[0]].set_defaults(defaults)
         configs = [word for config in found.config for word in ("--config", config)]
         named = ["--experiment", found.experiment] if found.experiment else []
         return [args[0], *configs, *self.arguments_of_data, *others, *named, "--ckpt_path", found.ckpt_path]
+
+    def _config_of_run(self, is_needed: bool) -> Path | None:
+        """Return the config of the run to resume; its checkpoint lacks the length, seed and precision of the training."""
+        config = (run_folder_of(self.checkpoint_path) or self.checkpoint_path.parent) / "config.yaml"
+        if config.exists():
+            return config
+        if is_needed:
+            raise ValueError(
+                f"no {config}: without it, the length of the training, its seed and its precision are unknown; name "
+                "the config of the run by --config FILE"
+            )
+        return None
 
     def _defaults_from(self, path: Path, subcommand: str) -> dict[str, Any]:
         if path.is_dir():  # a sharded checkpoint, which needs a config
@@ -117,10 +167,13 @@ class ViTCLI(LightningCLI):
         """Return the trainer, with the fastest precision, loggers and the callbacks of the run."""
         config = {**self._get(self.config_init, "trainer"), **kwargs}
         fit = self.subcommand in ("fit", None)
-        self.run_folder = self._choose_run_folder()
+        self._stop_if_finished(config)
+        self.run_folder = self._choose_run_folder(claim=self.subcommand is not None and not config["fast_dev_run"])
         plugins = _as_list(config["plugins"])
         if not any(isinstance(plugin, Precision) for plugin in plugins):
             config["precision"] = config["precision"] or self._precision(config["accelerator"])
+            if fit and self.subcommand:
+                self.config["fit"]["trainer"]["precision"] = config["precision"]  # for config.yaml
         config["plugins"] = [*plugins, AtomicCheckpointIO()]
         if not fit:
             config["enable_checkpointing"] = False
@@ -134,8 +187,20 @@ class ViTCLI(LightningCLI):
         config["enable_progress_bar"] = interactive
         config["enable_model_summary"] = bool(config["enable_model_summary"])
         saves = self.subcommand == "fit" and config["enable_checkpointing"] is not False
+        check_monitors(_as_list(config["callbacks"]), self.datamodule.has_validation)
         callbacks = self._callbacks(self._checkpoints() if saves else [])
         return self._instantiate_trainer(config, [*callbacks, *([ImagesPerSecondBar()] if interactive else [])])
+
+    def _stop_if_finished(self, trainer: dict[str, Any]) -> None:
+        """End with one line if the run to resume is finished, and this one would be as long."""
+        origin = run_folder_of(self.checkpoint_path)
+        if self.subcommand != "fit" or origin is None:
+            return
+        record, config = origin / "results.json", origin / "config.yaml"
+        finished = record.exists() and json.loads(record.read_text()).get("finished", False)
+        if finished and config.exists() and has_same_length(config, self._get(self.config, "trainer")):
+            print(f"{origin} is finished; to train on, set a larger --trainer.max_epochs, max_steps or max_time")
+            raise SystemExit(0)
 
     def _loggers(self) -> list[Logger]:
         place = {"save_dir": self.run_folder.parent.parent, "name": self.run_folder.parent.name}
@@ -143,72 +208,132 @@ class ViTCLI(LightningCLI):
 
     def _precision(self, accelerator: Any) -> str:
         """Return the precision of the training for an evaluation, which repeats its numbers; else the fastest."""
-        record = self.run_folder / "results.json"
+        record = (run_folder_of(self.checkpoint_path) or self.run_folder) / "results.json"
         known = json.loads(record.read_text()) if self.subcommand in ("validate", "test") and record.exists() else {}
         return known.get("precision") or fastest_precision(accelerator)
 
     def _callbacks(self, checkpoints: list[Callback]) -> list[Callback]:
-        seed = int(self._get(self.config, "seed_everything"))
         if self.subcommand == "predict":
-            names = name_classes(self.model.hparams.class_names, self.model.vit.num_classes)
-            return [PredictionWriter(self.run_folder / "predictions.csv", names)]
-        facts = {
-            "experiment": self.run_folder.parent.name,
-            "data": " ".join([type(self.datamodule).__name__, str(getattr(self.datamodule, "root", ""))]).strip(),
-            "seed": seed,
-            "command": shlex.join(["python", "train.py", *self.arguments]),
-        }
+            return [self._prediction_writer()]
         self._dump_config()
         text = self._parser("fit").dump(self.config["fit"], skip_none=False) if self.subcommand == "fit" else ""
-        self.record = RunRecord(self.run_folder, facts, text, self.config_dump["data"])
-        return run_callbacks(seed, self.record, checkpoints)
+        self.record = RunRecord(self.run_folder, self._facts(), text, self.config_dump["data"])
+        return run_callbacks(int(self._get(self.config, "seed_everything")), self.record, checkpoints)
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what is known before the run."""
+        facts = {
+            "experiment": self._experiment(),
+            "data": " ".join([type(self.datamodule).__name__, str(getattr(self.datamodule, "root", ""))]).strip(),
+            "seed": int(self._get(self.config, "seed_everything")),
+            "command": shlex.join(["python", "train.py", *self.arguments]),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        if self.subcommand in ("test", "validate"):
+            facts |= {"split": self.subcommand, "checkpoint": str(self.checkpoint_path)}
+        else:
+            facts["test_weights"] = self._get(self.config, "test_weights")
+        return facts
+
+    def _prediction_writer(self) -> PredictionWriter:
+        output = self._get(self.config, "output")
+        path = Path(output) if output else self.run_folder / "predictions.csv"
+        names = name_classes(self.model.hparams.class_names, self.model.vit.num_classes)
+        predicted = (
+            f"{zlib.crc32(self.checkpoint_path.read_bytes())} {self.datamodule.root} {self.datamodule.image_size}"
+        )
+        return PredictionWriter(path, output is not None, f"{zlib.crc32(predicted.encode()):08x}", names)
 
     def _checkpoints(self) -> list[Callback]:
         folder = self.run_folder / "checkpoints"
         best = [RunCheckpoint(folder, "best", monitor="val_accuracy")] if self.datamodule.has_validation else []
         return [*best, RunCheckpoint(folder, "last")]
 
-    def _choose_run_folder(self) -> Path:
-        """Return a new folder for ``fit``, else the folder of the checkpoint."""
+    def _experiment(self) -> str:
         origin = run_folder_of(self.checkpoint_path)
-        if self.subcommand != "fit" and origin is not None:
-            return origin
         configs = self._get(self.config, "config") or []
-        return new_run_folder(
+        return (
             self._get(self.config, "experiment")
             or (origin.parent.name if origin is not None else None)
             or (experiment_of(Path(str(configs[-1]))) if configs else type(self.datamodule).__name__.lower())
         )
 
+    def _choose_run_folder(self, claim: bool) -> Path:
+        """Return a new folder for a run or an evaluation, or for ``predict`` the folder of the run; ``claim`` makes it.
+
+        Only the first process makes a folder; no other writes to it by this path.
+        """
+        check_experiment(self._experiment())
+        experiment = RUNS / self._experiment()
+        origin = run_folder_of(self.checkpoint_path) or experiment
+        if self.subcommand == "predict":
+            return origin
+        evaluates = self.subcommand in ("test", "validate")
+        parent = origin / "evaluations" if evaluates else experiment
+        prefix = f"{self.subcommand}_{self.checkpoint_path.stem}" if evaluates else "version"
+        if not claim or rank_zero_only.rank != 0:
+            return parent / f"{prefix}_0"
+        self.claimed = claim_folder(parent, prefix)
+        return self.claimed
+
     def before_validate(self) -> None:
         """Load the weights here: Lightning would require the callbacks of the training."""
         arguments = self.config_init[self.subcommand]
         if self.checkpoint_path is not None and self.checkpoint_path.is_file():
-            checkpoint = read_checkpoint(self.checkpoint_path)
-            self.model.check_fits(checkpoint)
-            self.model.load_state_dict(checkpoint["state_dict"])
+            self._load_weights(self.checkpoint_path)
             arguments["ckpt_path"] = None
         if "verbose" in arguments:
             arguments["verbose"] = False
 
     before_test = before_predict = before_validate
 
+    def _load_weights(self, path: Path) -> None:
+        checkpoint = read_checkpoint(path)
+        self.model.check_fits(checkpoint)
+        self.model.load_state_dict(checkpoint["state_dict"])
+
     def after_fit(self) -> None:
-        """Validate and test the final weights, once."""
+        """Validate the final weights, and test them or the best ones, once."""
         if self.trainer.fast_dev_run:
             return
         ending = {"model": self.model, "datamodule": self.datamodule, "verbose": False}
         if "val" in self.datamodule.sets and self.record.measurements.last_step("val") != self.trainer.global_step:
             self.trainer.validate(**ending)
         if "test" in self.datamodule.sets and self.trainer.limit_test_batches != 0:
+            if self._get(self.config, "test_weights") == "best":
+                self._load_weights(self._best_checkpoint())
             self.trainer.test(**ending)
+        self.record.write_results(self.trainer, self.model, finished=True)
         print_results(self.run_folder)
+
+    def _best_checkpoint(self) -> Path:
+        paths = (callback.best_model_path for callback in self.trainer.checkpoint_callbacks if callback.monitor)
+        best = next(filter(None, paths), None)
+        if best is None:
+            raise ValueError("test_weights is best, and no validation chose the best weights: set it to last")
+        return Path(best)
 
     def after_validate(self) -> None:
         """Print the results."""
-        print_results(self.run_folder)
+        if not self.trainer.fast_dev_run:
+            print_results(self.run_folder)
 
     after_test = after_validate
+
+
+def check_monitors(callbacks: list[Callback], has_validation: bool) -> None:
+    """Check before the training that the values which callbacks monitor are logged.
+
+    Raises:
+        ValueError: If one is not.
+    """
+    logged = ["train_loss", "lr", *(("val_loss", "val_accuracy") if has_validation else ())]
+    for callback in callbacks:
+        monitor = getattr(callback, "monitor", None)
+        if monitor is not None and monitor not in logged:
+            raise ValueError(
+                f"{type(callback).__name__} monitors {monitor!r}, which no training logs: choose {', '.join(logged)}"
+            )
 
 
 def fastest_precision(accelerator: Any) -> str:

@@ -4,6 +4,7 @@ import difflib
 import inspect
 import logging
 import re
+import signal
 import sys
 import traceback
 import warnings
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 
 import lightning
 from lightning.pytorch.cli import LightningArgumentParser
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 
 import vit.data
 
@@ -98,6 +99,8 @@ def plain_output() -> Iterator[None]:
             # torch.compile reads the gradient of the tokens that enter a block.
             warnings.filterwarnings("ignore", "The .grad attribute of a Tensor", UserWarning)
             yield
+    except SIGTERMException:
+        raise SystemExit(128 + signal.SIGTERM) from None  # as the shell reports it
     except MisconfigurationException as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None

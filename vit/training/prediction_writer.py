@@ -1,23 +1,63 @@
-"""A callback that writes predictions to a CSV file."""
+"""A callback that writes predictions to a CSV file, row by row, and continues a file that a kill left unfinished."""
 
 import csv
 import sys
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from typing import Literal
 
+from filelock import FileLock, Timeout
 from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
+
+COLUMNS = ["file", "class", "probability", "top5"]
+TOP = 5
 
 
 class PredictionWriter(Callback):
-    """Write one row per image (file, class, probability, the five best classes), and print the unreadable files."""
+    """Write one row per image (file, class, probability, the five best classes), and print the unreadable files.
 
-    TOP = 5
+    Rows go to ``NAME.KEY.partial`` as they come; the file gets its name when it is complete. No file is replaced. The
+    same prediction, started again after a kill, keeps the rows of the partial file.
 
-    def __init__(self, path: Path, class_names: list[str]) -> None:
+    Args:
+        path: The file.
+        is_typed: Whether the user chose the path; else a number is added to the name if the file exists.
+        key: Names what is predicted by which weights, so that no file mixes two predictions.
+        class_names: Names of the classes, in the order of the logits.
+
+    Raises:
+        ValueError: If a chosen file exists, or another process makes the same prediction.
+    """
+
+    def __init__(self, path: Path, is_typed: bool, key: str, class_names: list[str]) -> None:
+        if is_typed and path.exists():
+            raise ValueError(f"{path} exists: name another file by --output, or delete it")
         self.path = path
+        self.is_typed = is_typed
         self.class_names = class_names
-        self.rows: list[dict[str, str]] = []
+        self.partial = path.with_name(f"{path.name}.{key}.partial")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.lock = FileLock(f"{self.partial}.lock")
+        try:
+            self.lock.acquire(timeout=0)
+        except Timeout:
+            raise ValueError(
+                f"another process writes {self.partial}: wait for it, or name another file by --output"
+            ) from None
+        self.rows = 0
         self.unreadable: list[str] = []
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Start the file, or continue it after its last complete row."""
+        rows = _complete_rows(self.partial)
+        self._write([dict(zip(COLUMNS, COLUMNS, strict=True)), *rows], mode="w")
+        self.rows = len(rows)
+        if rows:
+            print(f"{len(rows)} rows of {self.partial} are kept: predicting the other images")
+            trainer.datamodule.leave_out({row["file"] for row in rows})
 
     def on_predict_batch_end(
         self,
@@ -28,23 +68,61 @@ class PredictionWriter(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Add the rows of a batch."""
+        """Write the rows of a batch."""
         _, files, unreadable = batch
         self.unreadable += unreadable
+        rows = []
         for file, probabilities in zip(files, outputs.cpu(), strict=True):
-            values, classes = probabilities.topk(min(self.TOP, len(probabilities)))
+            values, classes = probabilities.topk(min(TOP, len(probabilities)))
             names = [self.class_names[number] for number in classes.tolist()]
             ranked = [f"{name} {value:.4f}" for name, value in zip(names, values.tolist(), strict=True)]
             row = {"file": file, "class": names[0], "probability": f"{values[0]:.4f}", "top5": "; ".join(ranked)}
-            self.rows.append(row)
+            rows.append(row)
+        self._write(rows, mode="a")
+        self.rows += len(rows)
+        if trainer.received_sigterm:  # Lightning's loop would predict to the end
+            raise SIGTERMException
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the file, and print the messages about unreadable files."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["file", "class", "probability", "top5"])
-            writer.writeheader()
-            writer.writerows(self.rows)
+        """Give the complete file its name, and print the messages about unreadable files."""
+        path = self._claimed_path()
+        self.partial.replace(path)
+        self._release()
         for message in self.unreadable:
             print(message, file=sys.stderr)
-        print(f"{len(self.rows)} predictions in {self.path}")
+        print(f"{self.rows} predictions in {path}")
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Say how to continue."""
+        self._release()
+        print(f"{self.rows} predictions in {self.partial}: the same command continues it", flush=True)
+
+    def _write(self, rows: list[dict[str, str]], mode: Literal["w", "a"]) -> None:
+        with self.partial.open(mode, newline="") as file:
+            csv.DictWriter(file, COLUMNS).writerows(rows)
+
+    def _claimed_path(self) -> Path:
+        for path in self._names():
+            try:
+                path.open("x").close()
+            except FileExistsError:  # made since the start, by another prediction
+                continue
+            return path
+        raise ValueError(f"{self.path} exists since the prediction began: its rows are in {self.partial}")
+
+    def _names(self) -> Iterator[Path]:
+        yield self.path
+        if not self.is_typed:
+            yield from (self.path.with_name(f"{self.path.stem}_{number}{self.path.suffix}") for number in count(1))
+
+    def _release(self) -> None:
+        self.lock.release()
+        Path(self.lock.lock_file).unlink(missing_ok=True)
+
+
+def _complete_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of an unfinished file, except the last one, which the kill may have cut."""
+    if not path.exists():
+        return []
+    with path.open(newline="", errors="replace") as file:
+        return list(csv.DictReader(file))[:-1]

@@ -7,6 +7,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
+from vit.atomic import replacing
 from vit.training.console import print_header, print_resume, print_validation
 from vit.training.flop import training_flop
 from vit.training.measurements import Measurements
@@ -32,6 +33,16 @@ class RunRecord(Callback):
         self.flop_per_image: dict[float, int] = {}  # by the share of patches that are dropped
         self.flop_now = 0
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Write ``config.yaml``: before a resumed run copies its first checkpoint, which could not do without."""
+        if stage == "fit" and not trainer.fast_dev_run:
+            self._write_config()
+
+    @rank_zero_only
+    def _write_config(self) -> None:
+        with replacing(self.folder / "config.yaml") as unfinished:
+            unfinished.write_text(self.config)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the measurements."""
         return {"measured": self.measurements.measured, "history": self.measurements.history}
@@ -47,10 +58,9 @@ class RunRecord(Callback):
         checkpoint["data"] = self.data
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clocks, write ``config.yaml``, and print the header."""
+        """Start the clocks, and print the header."""
         self.measurements.start_clocks()
         if not trainer.fast_dev_run:
-            self._write_config()
             print_header(self.facts["data"], self.folder, trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -84,7 +94,7 @@ class RunRecord(Callback):
         evaluation = pl_module.evaluation
         self.measurements.measured["val_accuracy"] = evaluation.accuracy
         if trainer.state.fn != TrainerFn.FITTING:
-            self._write_results(trainer, pl_module)
+            self.write_results(trainer, pl_module)
             return
         self.measurements.skip_pause()
         self._note("val", trainer, loss=evaluation.loss, accuracy=evaluation.accuracy)
@@ -97,17 +107,17 @@ class RunRecord(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write ``results.json``."""
         self.measurements.update_seconds()
-        self._write_results(trainer, pl_module)
+        self.write_results(trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the test accuracy into ``results.json``."""
+        """Write ``results.json`` with the test accuracy."""
         evaluation, views = pl_module.evaluation, pl_module.hparams.test_views
         self.measurements.measured |= {
             "test_accuracy": evaluation.accuracy,
             "test_accuracy_views": None if views == "none" else evaluation.accuracy_views,
             "test_views": views,
         }
-        self._write_results(trainer, pl_module)
+        self.write_results(trainer, pl_module)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Write the results so far, and print how to resume."""
@@ -115,18 +125,14 @@ class RunRecord(Callback):
             return
         self.measurements.update_seconds()
         try:
-            self._write_results(trainer, pl_module, stopped=type(exception).__name__)
+            self.write_results(trainer, pl_module, stopped=type(exception).__name__)
         except OSError as error:  # such as the full disk that stopped the run
             print(f"could not write the results so far: {error}")
         print_resume(self.folder)
 
     @rank_zero_only
-    def _write_config(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "config.yaml").write_text(self.config)
-
-    @rank_zero_only
-    def _write_results(self, trainer: Trainer, pl_module: LightningModule, stopped: str | None = None) -> None:
+    def write_results(self, trainer: Trainer, pl_module: LightningModule, **ending: Any) -> None:
+        """Write ``results.json``; ``ending`` says how the run ended."""
         if not trainer.fast_dev_run:
             path = self.folder / "results.json"
-            write_results(path, self.facts, self.measurements, trainer, pl_module, stopped)
+            write_results(path, self.facts, self.measurements, trainer, pl_module, ending)

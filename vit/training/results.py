@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
 
 from vit.atomic import replacing
 from vit.training.measurements import Measurements
@@ -21,18 +20,14 @@ def write_results(
     measurements: Measurements,
     trainer: Trainer,
     pl_module: LightningModule,
-    stopped: str | None = None,
+    ending: dict[str, Any],
 ) -> None:
-    """Write what is known before the run (``facts``) and its measurements.
+    """Write what is known before a run (``facts``), its measurements, and how it ended.
 
-    A later test or validation updates the accuracies alone. ``stopped`` names the exception that ended the training.
+    ``ending`` is empty while the run goes on, {"finished": True}, or {"stopped": name of the exception}.
     """
     measured = measurements.measured
-    results = json.loads(path.read_text()) if path.exists() else {}
-    results.pop("stopped", None)
-    if not results or trainer.state.fn == TrainerFn.FITTING:
-        results |= facts
-    results |= {name: measured[name] for name in ACCURACIES if name in measured}
+    results = ACCURACIES | {name: measured[name] for name in ACCURACIES if name in measured} | facts
     if measured["images"]:
         results |= {
             "epochs": round(epochs_done(trainer, measurements), 2),
@@ -41,18 +36,17 @@ def write_results(
             "petaflop": round(measured["flop"] / 1e15, 4),
             "images_per_second": round(measurements.images_per_second, 1),
         }
-    if measured["images"] or "precision" not in results:  # those of the training, not of a later test
-        results |= {
-            "parameters": count_parameters(pl_module),
-            "device": device_name(pl_module.device),
-            "devices": trainer.world_size,
-            "precision": str(trainer.precision),
-            "torch": torch.__version__,
-        }
-    if stopped:
-        results["stopped"] = stopped
+    results |= {
+        "parameters": count_parameters(pl_module),
+        "device": device_name(pl_module.device),
+        "devices": trainer.world_size,
+        "precision": str(trainer.precision),
+        "torch": torch.__version__,
+        **({"scores": measured["scores"]} if "scores" in measured else {}),
+        **ending,
+    }
     with replacing(path) as unfinished:
-        unfinished.write_text(json.dumps(ACCURACIES | results, indent=2) + "\n")
+        unfinished.write_text(json.dumps(results, indent=2) + "\n")
 
 
 def epochs_done(trainer: Trainer, measurements: Measurements) -> float:

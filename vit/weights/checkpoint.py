@@ -3,6 +3,7 @@
 import inspect
 import re
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -56,11 +57,12 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Return the contents of a training checkpoint, on the CPU; code in the file is not executed.
 
     Raises:
-        ValueError: If the file does not exist, is not a training checkpoint, or carries pickled code.
+        ValueError: If the file does not exist, is damaged, is not a training checkpoint, or carries pickled code.
     """
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"no checkpoint at {path}: runs keep theirs in runs/EXPERIMENT/VERSION/checkpoints/")
+    _check_intact(path)
     try:
         with warnings.catch_warnings(action="ignore"):
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
@@ -80,6 +82,25 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if strange:
         raise ValueError(f"{path} is not a checkpoint of a training run: {strange[0]!r} of its weights is not a tensor")
     return checkpoint
+
+
+def _check_intact(path: Path) -> None:
+    """Compare each part of a zip archive with its checksum, which torch writes and does not read."""
+    try:
+        if not zipfile.is_zipfile(path):
+            return
+        with zipfile.ZipFile(path) as archive:
+            # Of what the checksums leave out, torch obeys the attributes: it reads no data of a "directory".
+            marked = (part.filename for part in archive.infolist() if part.external_attr)
+            damaged = archive.testzip() or next(marked, None)
+    except PermissionError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except Exception as error:  # zipfile can raise any error on damaged bytes
+        raise ValueError(f"{path} is damaged ({error}): take another checkpoint, or a copy of it") from None
+    if damaged is not None:
+        raise ValueError(
+            f"{path} is damaged ({damaged} is not what was written): take another checkpoint, or a copy of it"
+        )
 
 
 def check_same_tensors(model: nn.Module, state: Mapping[str, Tensor], origin: str | Path, remedy: str) -> None:
