@@ -1,0 +1,49 @@
+"""A browser that opens the pages of the package."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+@contextmanager
+def running_browser() -> Iterator:
+    """A browser; without one the test is skipped, or fails where REQUIRE_BROWSER is 1."""
+    try:
+        from playwright.sync_api import Error, sync_playwright
+    except ImportError:
+        _no_browser("playwright is not installed: pip install playwright")
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    with sync_playwright() as playwright:
+        try:
+            browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        except Error as error:
+            _no_browser(f"no Chromium starts (playwright install chromium): {error.message.splitlines()[0]}")
+        yield browser
+        browser.close()
+
+
+def _no_browser(reason: str) -> None:
+    if os.environ.get("REQUIRE_BROWSER") == "1":
+        pytest.fail(f"REQUIRE_BROWSER is 1, but {reason}")
+    pytest.skip(reason)
+
+
+@contextmanager
+def opened(browser, path: Path, **options) -> Iterator:
+    """A browser's page of this file; afterwards, it must have printed nothing and loaded nothing else."""
+    messages, requests = [], []
+    with browser.new_context(**options) as context:
+        page = context.new_page()
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        yield page
+    assert not messages
+    assert {url for url in requests if not url.startswith("data:")} <= {path.as_uri(), "about:srcdoc"}

@@ -1,0 +1,179 @@
+"""The report of a run: one HTML file with its scores, pictures, commands and settings.
+
+The page is `report.html`, a Jinja template that escapes every text; it needs no server, no network and no script.
+"""
+
+import base64
+import json
+import math
+import shlex
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+
+from vit.atomic import replacing
+
+PICTURES = ("curves", "confusion_matrix", "mistakes", "attention", "reliability")
+NONE = "\u2013"  # written for what has no value
+
+
+def write_report(folder: Path) -> Path:
+    """Write ``report.html`` into the folder of a run or of an evaluation, and return its path.
+
+    The page shows what it finds in that folder: ``results.json``, ``config.yaml`` and the pictures. What is missing,
+    as in a run that was stopped, leaves out its section.
+    """
+    path = folder / "report.html"
+    with replacing(path) as unfinished:
+        unfinished.write_text(render_report(folder), encoding="utf-8")
+    return path
+
+
+def render_report(folder: Path) -> str:
+    """Return the page for the files in the folder of a run."""
+    results = json.loads(_read(folder / "results.json") or "{}")
+    scores = results.get("scores") or {}
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["percent"] = percent
+    template = files("vit.training").joinpath("report.html").read_text(encoding="utf-8")
+    return environment.from_string(template).render(
+        name=results.get("experiment") or folder.name,
+        subtitle=subtitle(results, folder),
+        stopped=results.get("stopped"),
+        headline=headline(results),
+        classes=sorted(scores.get("classes", []), key=lambda row: 2 if row["f1"] is None else row["f1"]),
+        split=scored_split(results),
+        pictures={name: picture for name in PICTURES if (picture := data_url(folder / f"{name}.png"))},
+        facts=facts(results),
+        commands=commands(results, folder),
+        config=_read(folder / "config.yaml"),
+    )
+
+
+def subtitle(results: dict[str, Any], folder: Path) -> list[str]:
+    """Return the data, the date, the duration and the folder of a run, those that are known."""
+    date, seconds = results.get("date"), results.get("seconds")
+    return [
+        *([results["data"]] if results.get("data") else []),
+        *([f"{date[:16].replace('T', ' ')} UTC"] if date else []),
+        *([duration(seconds)] if seconds is not None else []),
+        str(folder),
+    ]
+
+
+def scored_split(results: dict[str, Any]) -> str | None:
+    """Return "test" or "validation": the images that the scores are of; None without scores."""
+    scores = results.get("scores")
+    if not scores:
+        return None
+    return "test" if scores["accuracy"] == results.get("test_accuracy") else "validation"
+
+
+def headline(results: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the label, the value and a note for each of the most important figures that are known."""
+    scores, split = results.get("scores") or {}, scored_split(results)
+    tiles = []
+    for of, accuracy in (("test", results.get("test_accuracy")), ("validation", results.get("val_accuracy"))):
+        if accuracy is not None:
+            note = interval_note(scores) if of == split else ""
+            tiles.append((f"{of.capitalize()} accuracy", accuracy, note))
+    views = results.get("test_views")
+    tiles += [
+        ("Test accuracy over views", results.get("test_accuracy_views"), f"logits averaged over views: {views}"),
+        ("Balanced accuracy", scores.get("balanced_accuracy"), "mean recall of the classes"),
+        ("Top-5 accuracy", scores.get("top5_accuracy"), "the class is among the five best"),
+        ("Calibration error", scores.get("calibration_error"), "between confidence and accuracy"),
+    ]
+    return [(label, percent(value), note) for label, value, note in tiles if value is not None]
+
+
+def interval_note(scores: dict[str, Any]) -> str:
+    """Return the number of images of an accuracy and its 95 % interval, in words."""
+    count = sum(row["support"] for row in scores["classes"])
+    if not count:
+        return "no images"
+    low, high = wilson_interval(scores["accuracy"], count)
+    return f"{count:,} images; 95 % interval {100 * low:.2f} to {100 * high:.2f} %"
+
+
+def wilson_interval(share: float, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share of ``count`` independent images (Wilson 1927).
+
+    >>> [round(end, 3) for end in wilson_interval(0.9, 100)]
+    [0.826, 0.945]
+    """
+    z = 1.959964  # the normal distribution has 95 % of its mass within z
+    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z / (1 + z**2 / count) * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
+    return middle - half, middle + half
+
+
+def facts(results: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the name and the value of what is known of how a run was made."""
+    speed, flop, devices = (results.get(name) for name in ("images_per_second", "petaflop", "devices"))
+    known = {
+        "Parameters": _grouped(results.get("parameters")),
+        "Epochs": results.get("epochs"),
+        "Steps": _grouped(results.get("steps")),
+        "Speed": f"{speed:,.0f} images/s" if speed is not None else None,
+        "Computation": f"{flop:g} petaFLOP" if flop is not None else None,
+        "Device": results.get("device"),
+        "Devices": devices if devices != 1 else None,
+        "Precision": results.get("precision"),
+        "Seed": results.get("seed"),
+        "torch": results.get("torch"),
+    }
+    return [(name, str(value)) for name, value in known.items() if value is not None]
+
+
+def commands(results: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
+    """Return what can be done with a run, and the command for it."""
+    found = [("Repeat", results["command"])] if results.get("command") else []
+    evaluated = results.get("checkpoint")  # of an evaluation, which has no checkpoints of its own
+    saved = [path for name in ("best", "last") if (path := folder / "checkpoints" / f"{name}.ckpt").exists()]
+    if results.get("stopped") and saved:
+        found.append(("Resume", f"python train.py fit --ckpt_path {shlex.quote(str(saved[-1]))}"))
+    if saved and not evaluated:
+        found.append(("Test", f"python train.py test --ckpt_path {shlex.quote(str(saved[0]))}"))
+    if checkpoint := evaluated or (saved and saved[0]):
+        path = shlex.quote(str(checkpoint))
+        found.append(("Predict images of your own", f"python train.py predict --ckpt_path {path} --data.root FOLDER"))
+    return found
+
+
+def percent(share: float | None) -> str:
+    """Return a share in per cent.
+
+    >>> percent(0.98765)
+    '98.77 %'
+    """
+    return NONE if share is None else f"{100 * share:.2f} %"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in its two largest units.
+
+    >>> duration(59.4), duration(754), duration(36_060)
+    ('59 s', '12 min 34 s', '10 h 1 min')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def data_url(picture: Path) -> str | None:
+    """Return a PNG file as a URL that holds the file itself; None if there is no such file."""
+    if not picture.exists():
+        return None
+    return f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode('ascii')}"
+
+
+def _grouped(number: int | None) -> str | None:
+    return None if number is None else f"{number:,}"
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
