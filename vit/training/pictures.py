@@ -1,10 +1,12 @@
-"""The pictures of a run: learning curves, confusion matrix, the most confident mistakes, attention.
+"""The pictures of a run: curves, confusion matrix, scores of the classes, calibration, mistakes, attention.
 
 Letters in the einops patterns: c image channels, h w rows and columns of pixels.
 """
 
 from pathlib import Path
+from typing import Any
 
+import matplotlib
 import numpy as np
 from einops import rearrange
 from lightning import Callback, LightningModule, Trainer
@@ -14,18 +16,22 @@ from matplotlib.figure import Figure
 
 from vit.class_names import name_classes
 from vit.data.module import Stage
-from vit.plotting import BLUE, GREY, ORANGE, plot_style
+from vit.plotting import BLUE, GREY, ORANGE, SKY, plot_style
 from vit.training.evaluation import Evaluation
 from vit.training.examples import draw_rollout
 from vit.training.record import RunRecord
 
 MOST_NAMED_CLASSES = 20
+MOST_CLASSES, MOST_LETTERS = 100, 30  # of a chart of classes: its rows, and the length of a name
 COLUMNS = 8  # of mistakes
 CELL, CAPTION, HEAD = 1.5, 0.4, 0.4  # inches: width of a mistake, height of its caption, height of the title
 
+# A decorator of functions that write names of classes: a dollar sign in one starts no formula.
+plain_text = matplotlib.rc_context({"text.parse_math": False})
+
 
 class RunPictures(Callback):
-    """Draw the curves of a training, and confusion matrix, mistakes and attention of the last validation or test."""
+    """Draw the curves of a training, and the other pictures of the last validation or test."""
 
     def __init__(self, record: RunRecord) -> None:
         self.record = record
@@ -65,7 +71,7 @@ class RunPictures(Callback):
 
     @rank_zero_only
     def _draw_images(self, trainer: Trainer, pl_module: LightningModule, stage: Stage) -> None:
-        """Draw the confusion matrix and the mistakes of the last evaluation, if there was one, and the attention."""
+        """Draw the pictures of the last evaluation, if there was one, and the attention."""
         if trainer.fast_dev_run:
             return
         evaluation, class_names = pl_module.evaluation, pl_module.hparams.class_names
@@ -74,6 +80,9 @@ class RunPictures(Callback):
             names = name_classes(class_names, len(evaluation.confusion))
             title = f"{split}: {100 * evaluation.accuracy:.2f} % of {evaluation.count:,} images correct"
             draw_confusion(evaluation, names, title, self._file("confusion_matrix.png"))
+            scores = evaluation.scores(names)
+            draw_classes(scores, f"Scores of the classes on the {split} images", self._file("per_class.png"))
+            draw_reliability(scores, f"Confidence on the {split} images", self._file("reliability.png"))
             title = f"The most confident mistakes on the {split} images"
             draw_mistakes(evaluation, names, title, self._file("mistakes.png"))
         title, path = f"Attention rollout on {split} images", self._file("attention.png")
@@ -111,6 +120,7 @@ def _column(points: list[dict[str, float]], name: str) -> np.ndarray:
     return np.array([point[name] for point in points])
 
 
+@plain_text
 def draw_confusion(evaluation: Evaluation, class_names: list[str], title: str, path: Path) -> None:
     """Draw the confusion matrix, each row in per cent of its class."""
     counts = evaluation.confusion.cpu().numpy()
@@ -132,6 +142,63 @@ def draw_confusion(evaluation: Evaluation, class_names: list[str], title: str, p
     figure.savefig(path, dpi=120)
 
 
+@plot_style
+@plain_text
+def draw_classes(scores: dict[str, Any], title: str, path: Path) -> None:
+    """Draw precision, recall and F1 of each class as dots, the class of the lowest F1 on top.
+
+    Of more than 100 classes, those of the lowest F1 are drawn; classes without images come last.
+    """
+    ranked = sorted(scores["classes"], key=lambda row: 2 if row["f1"] is None else row["f1"])
+    rows = ranked[:MOST_CLASSES]
+    if len(rows) < len(ranked):
+        title += f": the {len(rows)} of the lowest F1 of {len(ranked):,}"
+    figure = Figure(figsize=(8, 1.4 + 0.22 * len(rows)))
+    axes = figure.subplots()
+    # Of a class without images nothing is known; its precision is zero or none.
+    values = {
+        name: np.array([np.nan if row["f1"] is None or row[name] is None else 100 * row[name] for row in rows])
+        for name in ("precision", "recall", "f1")
+    }
+    axes.hlines(range(len(rows)), values["precision"], values["recall"], color=GREY, lw=1, alpha=0.6)
+    for name, color, marker in (("precision", SKY, "<"), ("recall", ORANGE, ">"), ("f1", BLUE, "o")):
+        label = "F1" if name == "f1" else name
+        axes.plot(values[name], range(len(rows)), marker, color=color, ms=5, label=label, clip_on=False)
+    axes.set_yticks(range(len(rows)), [_row_label(row) for row in rows], fontsize=9)
+    axes.set(title=title, xlabel="% (after each name: its number of images)", ylim=(len(rows) - 0.5, -0.5))
+    axes.set_xlim(right=100.5)
+    figure.legend(loc="outside upper right", ncols=3)
+    figure.savefig(path)
+
+
+def _row_label(row: dict[str, Any]) -> str:
+    name = row["name"]
+    short = name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 3]}..."
+    return f"{short} ({row['support']:,})"
+
+
+@plot_style
+def draw_reliability(scores: dict[str, Any], title: str, path: Path) -> None:
+    """Draw the accuracy of the images of about the same confidence over their confidence, and their number below."""
+    bins = scores["reliability"]
+    filled = [row for row in bins if row["count"]]
+    confidence, accuracy = (100 * _column(filled, name) for name in ("confidence", "accuracy"))
+    figure = Figure(figsize=(6, 6.6))
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    above.plot([0, 100], [0, 100], color=GREY, ls="--", label="as often right as confident")
+    above.vlines(confidence, accuracy, confidence, color=ORANGE, lw=2, label="difference")
+    above.plot(confidence, accuracy, "o", color=BLUE, label="accuracy", clip_on=False)
+    above.legend(loc="upper left")
+    error = scores["calibration_error"]
+    ending = "" if error is None else f": calibration error (ECE) {100 * error:.2f} %"
+    above.set(title=f"{title}{ending}", ylabel="accuracy, %", xlim=(0, 100), ylim=(0, 101))
+    width = 100 / len(bins)
+    below.bar(width * np.arange(len(bins)), _column(bins, "count"), width, align="edge", color=BLUE, edgecolor="white")
+    below.set(xlabel="confidence of the prediction, %", ylabel="images")
+    figure.savefig(path)
+
+
+@plain_text
 def draw_mistakes(evaluation: Evaluation, class_names: list[str], title: str, path: Path) -> None:
     """Draw the most confident mistakes: each image with its predicted class, the confidence, and its true class."""
     mistakes = evaluation.mistakes
