@@ -57,8 +57,8 @@ def test_a_sheet_names_the_predicted_class_and_marks_wrong_ones(drawn, tmp_path)
         title="two images",
     )
     found = texts(drawn[0])
-    assert found["said cat (100 %)\nis cat"] == "black"
-    assert found["said American\nStaffordshire terrier\n(100 %)\nis cat"] == ORANGE
+    assert found["cat (100 %)\ntrue: cat"] == "black"
+    assert found["American Staffordshire\nterrier (100 %)\ntrue: cat"] == ORANGE
     assert "two images" in found
 
 

@@ -160,7 +160,7 @@ def _captions(
         return [(textwrap.fill(text, TEXT_WIDTH), "black") for text in predictions]
     captions = []
     for text, predicted, label in zip(predictions, classes, labels.tolist(), strict=True):
-        lines = [textwrap.fill(line, TEXT_WIDTH) for line in (f"said {text}", f"is {names[label]}")]
+        lines = [textwrap.fill(line, TEXT_WIDTH) for line in (text, f"true: {names[label]}")]
         captions.append(("\n".join(lines), "black" if predicted == label else ORANGE))
     return captions
 
