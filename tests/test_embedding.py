@@ -65,6 +65,24 @@ def test_an_image_size_that_is_no_multiple_of_the_patch_is_refused_with_both_siz
         embed(torch.zeros(2, 3, *image_size))
 
 
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (
+            torch.zeros(2, 3, 6, 35, dtype=torch.uint8),
+            r"images are torch.uint8 of shape \(2, 3, 6, 35\), but this model",
+        ),
+        (
+            torch.zeros(0, 3, 6, 35),
+            r"images are torch.float32 of shape \(0, 3, 6, 35\), but .* takes at least one image",
+        ),
+    ],
+)
+def test_images_of_another_type_and_an_empty_batch_are_refused(images, message):
+    with pytest.raises(ValueError, match=message):
+        PatchEmbed((6, 35), (3, 5), 3, 11)(images)
+
+
 @pytest.mark.parametrize("shape", [(2, 1, 6, 35), (3, 6, 35), (3, 3, 3, 6, 35)])
 def test_images_of_another_shape_are_refused_with_both_shapes_and_a_remedy(shape):
     embed = PatchEmbed((6, 35), (2, 5), in_channels=3, embed_dim=11)

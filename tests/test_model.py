@@ -237,15 +237,21 @@ def test_a_hook_on_the_patch_projection_is_called():
 
 
 @pytest.mark.parametrize("attention", MECHANISMS)
-def test_a_model_built_on_the_meta_device_can_be_filled_later(attention):
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_model_built_on_the_meta_device_and_filled_later_trains_as_any_other(attention, assign):
     kwargs = SMALL | {"attention": attention, "drop_path": 0.3}
     with torch.device("meta"):
         empty = VisionTransformer(**kwargs)
     full = VisionTransformer(**kwargs)
-    empty.to_empty(device="cpu").init_weights()
-    empty.load_state_dict(full.state_dict())
-    images = torch.randn(2, 3, 6, 10)
-    assert_close(empty.eval()(images), full.eval()(images))
+    if not assign:
+        empty.to_empty(device="cpu")
+    empty.load_state_dict(full.state_dict(), assign=assign)
+    images = torch.randn(7, 3, 6, 10)
+    outputs = []
+    for model in (empty, full):
+        torch.manual_seed(0)
+        outputs.append(model.train()(images))
+    assert_close(*outputs)
     assert [block.drop_path.keep.item() for block in empty.blocks] == pytest.approx([1, 0.85, 0.7])
 
 
@@ -449,7 +455,7 @@ def test_learned_tokens_and_positions_have_no_weight_decay(kwargs, names):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"pool": "max"}, r"unknown pool 'max': choose one of 'cls', 'mean', 'cls\+mean'"),
+        ({"pool": "max"}, r"unknown pool 'max': choose 'cls', 'mean' or 'cls\+mean'"),
         ({"pool": "cls", "class_token": False}, "pool 'cls' reads the class token, but .* is False: use pool 'mean'"),
         (
             {"pool": "cls+mean", "class_token": False},
@@ -457,11 +463,30 @@ def test_learned_tokens_and_positions_have_no_weight_decay(kwargs, names):
         ),
         (
             {"pos_embed_interpolation": "bicubc"},
-            "unknown pos_embed_interpolation 'bicubc': choose one of 'bicubic', 'bilinear', 'nearest'",
+            "unknown pos_embed_interpolation 'bicubc': choose 'bicubic', 'bilinear' or 'nearest'",
         ),
-        ({"pos_embed_init": "zeros"}, "unknown pos_embed_init 'zeros': choose one of 'sincos', 'normal'"),
+        ({"pos_embed_init": "zeros"}, "unknown pos_embed_init 'zeros': choose 'sincos' or 'normal'"),
         ({"embed_dim": 190, "num_heads": 19}, r"embed_dim \(190\) must be a multiple of 4 .*: use 'normal'"),
         ({"attention": "quantum"}, "unknown attention 'quantum'"),
+        ({"image_size": 0}, r"image_size \(0\) must be a positive whole number, or two of them"),
+        ({"image_size": -32}, r"image_size \(-32\) must be a positive whole number"),
+        ({"image_size": "32"}, r"image_size \('32'\) must be a positive whole number"),
+        ({"image_size": (32, 32, 3)}, r"image_size \(\(32, 32, 3\)\) must be a positive whole number"),
+        ({"patch_size": 0}, r"patch_size \(0\) must be a positive whole number"),
+        ({"patch_size": 2.5}, r"patch_size \(2.5\) must be a positive whole number"),
+        ({"in_channels": 0}, r"in_channels \(0\) must be a positive whole number: 3 for colour"),
+        ({"embed_dim": 0}, r"embed_dim \(0\) must be a positive whole number"),
+        ({"depth": 0}, r"depth \(0\) must be a positive whole number"),
+        ({"depth": 2.0}, r"depth \(2.0\) must be a positive whole number"),
+        ({"num_heads": 0}, r"num_heads \(0\) must be a positive whole number"),
+        ({"num_classes": -1}, r"num_classes \(-1\) must be a whole number of at least 0"),
+        ({"num_registers": -1}, r"num_registers \(-1\) must be a whole number of at least 0"),
+        ({"mlp_ratio": 0}, r"mlp_ratio \(0\) must be a number above 0: 4 is usual"),
+        ({"mlp_ratio": 0.01}, r"hidden_dim \(0\) must be a positive whole number: it is embed_dim times mlp_ratio"),
+        ({"dropout": 1.0}, r"dropout \(1.0\) must be in \[0, 1\)"),
+        ({"drop_path": -0.1}, r"drop_path \(-0.1\) must be in \[0, 1\)"),
+        ({"layer_scale": True}, r"layer_scale \(True\) must be a number of at least 0: 1e-4 is usual"),
+        ({"layer_scale": float("nan")}, r"layer_scale \(nan\) must be a number"),
     ],
 )
 def test_unknown_or_conflicting_choices_are_refused_with_a_remedy(kwargs, message):

@@ -10,6 +10,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from vit.attention import MultiHeadAttention
+from vit.checks import check_positive_int, check_share
 from vit.hooks import is_hooked
 
 
@@ -18,6 +19,7 @@ class Mlp(nn.Module):
 
     def __init__(self, embed_dim: int, hidden_dim: int, dropout: float = 0.0) -> None:
         super().__init__()
+        check_positive_int("hidden_dim", hidden_dim, "it is embed_dim times mlp_ratio, whose usual value is 4")
         self.fc1 = nn.Linear(embed_dim, hidden_dim)
         self.act = nn.GELU()
         self.fc2 = nn.Linear(hidden_dim, embed_dim)
@@ -36,12 +38,12 @@ class DropPath(nn.Module):
 
     def __init__(self, probability: float) -> None:
         super().__init__()
-        if not 0 <= probability < 1:
-            raise ValueError(f"drop_path ({probability}) must be in [0, 1): 0.1 is usual")
+        check_share("drop_path", probability, "0.1 is usual")
         self.probability = probability
         self.active = probability > 0.0
-        # A tensor, as torch.compile would compile every block separately for different numbers.
-        self.register_buffer("keep", torch.tensor(1.0 - probability), persistent=False)
+        # A tensor, as torch.compile would compile every block separately for different numbers. On the CPU, and no
+        # buffer, it survives the meta device and to_empty, and a tensor without axes works beside any device.
+        self.keep = torch.tensor(1.0 - probability, device="cpu")
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Zero or scale the branch of each image: (B, N, D) -> (B, N, D)."""

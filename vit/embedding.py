@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from einops import pack, rearrange, repeat
 from torch import Tensor, nn
 
+from vit.checks import check_positive_int, check_share, check_size
 from vit.hooks import is_plain
 
 Size = int | tuple[int, int]
@@ -38,6 +39,9 @@ class PatchEmbed(nn.Module):
 
     def __init__(self, image_size: Size, patch_size: Size, in_channels: int, embed_dim: int) -> None:
         super().__init__()
+        check_size("image_size", image_size)
+        check_size("patch_size", patch_size)
+        check_positive_int("in_channels", in_channels, "3 for colour, 1 for grey")
         self.image_size = to_pair(image_size)
         self.patch_size = to_pair(patch_size)
         self.in_channels = in_channels
@@ -70,7 +74,9 @@ class PatchEmbed(nn.Module):
                 f"images have shape {tuple(images.shape)}, but this model takes (batch, {self.in_channels}, rows, "
                 f"columns): check in_channels ({self.in_channels}), and add the batch axis with images[None]"
             )
-        if len(images) == 0 or not images.is_floating_point():
+        # An exported program must not compare the size of the batch, which it leaves open.
+        is_empty = not torch.compiler.is_compiling() and len(images) == 0
+        if is_empty or not images.is_floating_point():
             raise ValueError(
                 f"images are {images.dtype} of shape {tuple(images.shape)}, but this model takes at least one image of "
                 "floating point: convert by images.float() / 255, then normalise"
@@ -90,8 +96,7 @@ class PatchDrop(nn.Module):
 
     def __init__(self, rate: float) -> None:
         super().__init__()
-        if not 0 <= rate < 1:
-            raise ValueError(f"patch_drop ({rate}) must be in [0, 1): 0.5 drops half of the patches")
+        check_share("patch_drop", rate, "0.5 drops half of the patches")
         self.rate = rate
 
     def forward(self, tokens: Tensor, num_prefix_tokens: int) -> Tensor:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vit.attention import sinusoidal_positions_2d
-from vit.blocks import DropPath, EncoderBlock
+from vit.blocks import EncoderBlock
+from vit.checks import check_choice, check_natural, check_non_negative, check_positive, check_positive_int, check_share
 from vit.embedding import Interpolation, PatchDrop, PatchEmbed, Size, resize_positions
 from vit.hooks import is_hooked
 
@@ -97,17 +98,20 @@ class VisionTransformer(nn.Module):
         grad_checkpointing: bool = False,
     ) -> None:
         super().__init__()
-        for name, value, choices in (
-            ("pool", pool, Pool),
-            ("pos_embed_init", pos_embed_init, PositionInit),
-            ("pos_embed_interpolation", pos_embed_interpolation, Interpolation),
-        ):
-            if value not in get_args(choices):
-                raise ValueError(f"unknown {name} {value!r}: choose one of {', '.join(map(repr, get_args(choices)))}")
+        for name, size in (("embed_dim", embed_dim), ("depth", depth), ("num_heads", num_heads)):
+            check_positive_int(name, size)
+        for name, number in (("num_classes", num_classes), ("num_registers", num_registers)):
+            check_natural(name, number)
+        check_positive("mlp_ratio", mlp_ratio, "4 is usual")
+        check_share("dropout", dropout, "0.1 is usual")
+        check_share("drop_path", drop_path, "0.1 is usual")
+        if layer_scale is not None:
+            check_non_negative("layer_scale", layer_scale, "1e-4 is usual, None leaves it out")
+        check_choice("pool", pool, get_args(Pool))
+        check_choice("pos_embed_init", pos_embed_init, get_args(PositionInit))
+        check_choice("pos_embed_interpolation", pos_embed_interpolation, get_args(Interpolation))
         if "cls" in pool and not class_token:
             raise ValueError(f"pool {pool!r} reads the class token, but class_token is False: use pool 'mean'")
-        if depth < 1:
-            raise ValueError(f"depth ({depth}) must be at least 1")
         self.embed_dim = embed_dim
         self.pool = pool
         self.num_features = 2 * embed_dim if pool == "cls+mean" else embed_dim
@@ -160,9 +164,6 @@ class VisionTransformer(nn.Module):
         likely.
         """
         for module in self.modules():
-            if isinstance(module, DropPath):
-                # A buffer outside the state dict, which a model built on the meta device has to compute again.
-                module.keep.fill_(1.0 - module.probability)
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
@@ -342,6 +343,14 @@ class VisionTransformer(nn.Module):
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute activations in the backward pass if ``enable``, else keep them."""
         self.grad_checkpointing = enable
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, str]:
+        """Return the layers of the parameters as timm's optimisers read them, for ``layer_decay``.
+
+        Final norm and head, which no pattern matches, are the last layer. ``coarse`` makes all blocks one layer.
+        """
+        blocks = r"^blocks" if coarse else r"^blocks\.(\d+)"
+        return {"stem": r"^(?:cls_token|reg_token|pos_embed|patch_embed)", "blocks": blocks}
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of the parameters without weight decay: learned tokens and positions."""

@@ -55,6 +55,15 @@ def test_the_loss_is_cross_entropy_with_smoothed_hard_or_soft_targets(soft):
     torch.testing.assert_close(loss, expected)
 
 
+def test_the_loss_weighs_the_classes_as_the_data_asks(run):
+    cli = run("fit", "--data", "Digits", *MODEL, *CPU, "--data.balance", "loss", "--trainer.max_steps", "1")
+    weights = cli.model.class_weights
+    torch.testing.assert_close(weights, cli.datamodule.class_weights)
+    images, labels = torch.rand(7, 1, 8, 8), torch.randint(0, 10, (7,))
+    loss = cli.model.training_step((images, labels), 0)
+    torch.testing.assert_close(loss, F.cross_entropy(cli.model(images), labels, weights))
+
+
 def test_it_is_rebuilt_from_its_checkpoint_alone(tmp_path):
     model = ViTClassifier(lr=0.5, mean=[0.1, 0.2, 0.3], **SIZES)
     trainer = Trainer(accelerator="cpu", logger=False, max_epochs=0)
@@ -117,10 +126,18 @@ def test_the_loss_is_logged_at_the_end_of_an_epoch_even_if_nothing_is_logged_bet
     [
         ({"warmup": 5.0}, r"^warmup \(5.0\) must be in \[0, 1\): it is a share of the training, such as 0.05$"),
         ({"warmup": -0.1}, r"^warmup \(-0.1\) must be in"),
-        ({"label_smoothing": 1.0}, r"^label_smoothing \(1.0\) must be in \[0, 1\), such as 0.1$"),
+        ({"label_smoothing": 1.0}, r"^label_smoothing \(1.0\) must be in \[0, 1\): 0.1 is usual$"),
         ({"label_smoothing": -0.1}, r"^label_smoothing \(-0.1\) must be in"),
         ({"patch_drop_until": 0.0}, r"^patch_drop_until \(0.0\) must be in \(0, 1\]: to drop no patches, set patch_d"),
         ({"patch_drop_until": 1.1}, r"^patch_drop_until \(1.1\) must be in"),
+        ({"lr": -1.0}, r"^lr \(-1.0\) must be a number of at least 0: 1e-3 is usual$"),
+        ({"lr": float("inf")}, r"^lr \(inf\) must be a number of at least 0"),
+        ({"weight_decay": -5.0}, r"^weight_decay \(-5.0\) must be a number of at least 0"),
+        ({"betas": (0.9, 1.0)}, r"^betas \(1.0\) must be in \[0, 1\): 0.9 and 0.99 are usual$"),
+        ({"betas": (-0.1, 0.9)}, r"^betas \(-0.1\) must be in"),
+        ({"layer_decay": 0.0}, r"^layer_decay \(0.0\) must be in \(0, 1\]"),
+        ({"layer_decay": 1.5}, r"^layer_decay \(1.5\) must be in"),
+        ({"optimizer": "sgd"}, "^unknown optimizer 'sgd': choose 'adamw' or 'muon'$"),
         ({"test_views": "four"}, "^unknown test_views 'four': choose 'none', 'flip' or 'six'$"),
         ({"init": "zero"}, "^unknown init 'zero': choose 'glorot' or 'mimetic'$"),
         ({"decay": "step"}, "^unknown decay 'step': choose 'cosine', 'linear' or 'constant'$"),

@@ -1,5 +1,7 @@
 import pytest
 import torch
+from timm.models import group_parameters
+from timm.optim import create_optimizer_v2
 
 from vit import VisionTransformer
 from vit.training.optimizer import make_optimizer, parameter_groups
@@ -37,6 +39,21 @@ def test_layer_decay_gives_each_layer_a_real_learning_rate(model):
     assert rates["blocks.1.norm1.weight"] == 0.2
     assert rates["blocks.0.attn.q_norm.weight"] == 0.1
     assert rates["pos_embed"] == rates["cls_token"] == rates["reg_token"] == rates["patch_embed.proj.bias"] == 0.05
+
+
+def test_the_layer_decay_of_timm_gives_the_same_learning_rates(model):
+    theirs = create_optimizer_v2(model, opt="adamw", lr=0.8, weight_decay=0.05, layer_decay=0.75)
+    for group in theirs.param_groups:
+        group["lr"] = 0.8 * group["lr_scale"]
+    ours = settings(model, parameter_groups(model, 0.8, 0.05, 0.75))
+    for name, (rate, _) in settings(model, theirs.param_groups).items():
+        assert rate == pytest.approx(ours[name][0]), name
+
+
+def test_the_blocks_are_one_layer_to_a_coarse_matcher(model):
+    names = [name for name, _ in model.named_parameters()]
+    layers = group_parameters(model, model.group_matcher(coarse=True), reverse=True)
+    assert {layers[name] for name in names if name.startswith("blocks.")} == {1}
 
 
 def test_layer_decay_holds_under_a_scheduler(model):

@@ -8,6 +8,7 @@ from lightning import Callback, LightningModule
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 
+from vit.checks import check_choice, check_non_negative, check_positive_share, check_share
 from vit.data.module import ImageDataModule
 from vit.model import VisionTransformer
 from vit.training.ema import EMA
@@ -88,22 +89,22 @@ class ViTClassifier(LightningModule):
         self.register_buffer("std", torch.tensor(std or [0.5] * channels)[:, None, None], persistent=False)
         self.progress = 0.0  # share of the training that is done, in [0, 1]
         self.data: ImageDataModule | None = None
+        self.class_weights: Tensor | None = None  # of the loss, (num_classes,)
         self.evaluation: Evaluation | None = None
 
     def _check_hyperparameters(self) -> None:
         hp = self.hparams
-        if not 0 < hp.patch_drop_until <= 1:
-            raise ValueError(
-                f"patch_drop_until ({hp.patch_drop_until}) must be in (0, 1]: to drop no patches, set patch_drop to 0"
-            )
-        if not 0 <= hp.warmup < 1:
-            raise ValueError(f"warmup ({hp.warmup}) must be in [0, 1): it is a share of the training, such as 0.05")
-        if not 0 <= hp.label_smoothing < 1:
-            raise ValueError(f"label_smoothing ({hp.label_smoothing}) must be in [0, 1), such as 0.1")
-        for name, kind in (("decay", Decay), ("init", Init), ("test_views", Views)):
-            *others, last = map(repr, get_args(kind))
-            if hp[name] not in get_args(kind):
-                raise ValueError(f"unknown {name} {hp[name]!r}: choose {', '.join(others)} or {last}")
+        check_non_negative("lr", hp.lr, "1e-3 is usual")
+        check_non_negative("weight_decay", hp.weight_decay, "0.05 is usual, 0 turns it off")
+        for beta in hp.betas:
+            check_share("betas", beta, "0.9 and 0.99 are usual")
+        if hp.layer_decay is not None:
+            check_positive_share("layer_decay", hp.layer_decay, "0.75 is usual, null gives all blocks the same rate")
+        check_share("warmup", hp.warmup, "it is a share of the training, such as 0.05")
+        check_share("label_smoothing", hp.label_smoothing, "0.1 is usual")
+        check_positive_share("patch_drop_until", hp.patch_drop_until, "to drop no patches, set patch_drop to 0")
+        for name, kind in (("optimizer", Optimizer), ("decay", Decay), ("init", Init), ("test_views", Views)):
+            check_choice(name, hp[name], get_args(kind))
 
     def configure_model(self) -> None:
         """Shard the blocks if the strategy does so, then compile them; a second call does nothing."""
@@ -134,6 +135,8 @@ class ViTClassifier(LightningModule):
         # the position in the epoch.
         self.length = TrainingLength(self.trainer)
         self.data = self.trainer.datamodule if isinstance(self.trainer.datamodule, ImageDataModule) else None
+        weights = None if self.data is None else self.data.class_weights
+        self.class_weights = None if weights is None else weights.to(self.device)
         self._check_end()
         self._update_progress()
         self._restore_settings()
@@ -146,7 +149,8 @@ class ViTClassifier(LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Return the cross-entropy with the labels, or with the soft targets of mixup and cutmix."""
         images, targets = batch
-        loss = F.cross_entropy(self(images).float(), targets, label_smoothing=self.hparams.label_smoothing)
+        logits, smoothing = self(images).float(), self.hparams.label_smoothing
+        loss = F.cross_entropy(logits, targets, self.class_weights, label_smoothing=smoothing)
         # Summed on the device and logged every log_every_n_steps: each call of self.log takes 0.3 ms.
         self.loss_sum += loss.detach()
         self.loss_count += 1
