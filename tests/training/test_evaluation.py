@@ -120,11 +120,16 @@ def test_what_has_no_value_is_null(evaluation):
     assert scores["top5_accuracy"] is None
 
 
-@pytest.mark.parametrize("logit", [math.nan, math.inf])
-def test_logits_that_are_not_finite_give_null_and_no_error(evaluation, logit):
-    evaluation.update(torch.full((2, 3), logit), torch.tensor([0, 1]), torch.zeros(2, 1, 2, 2))
+def test_logits_that_are_not_a_number_give_null_and_no_error(evaluation):
+    evaluation.update(torch.full((2, 3), math.nan), torch.tensor([0, 1]), torch.zeros(2, 1, 2, 2))
     scores = evaluation.scores(["a", "b", "c"])
     assert (scores["loss"], scores["calibration_error"]) == (None, None)
+
+
+def test_a_loss_that_is_infinite_is_null(evaluation):
+    evaluation.update(torch.tensor([[0, -math.inf, 0]]), torch.tensor([1]), torch.zeros(1, 1, 2, 2))
+    assert evaluation.loss == math.inf
+    assert evaluation.scores(["a", "b", "c"])["loss"] is None
 
 
 def test_no_image_at_all_has_no_scores(evaluation):

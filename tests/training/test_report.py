@@ -159,6 +159,7 @@ def test_the_interval_is_that_of_wilson(correct, count):
 
 def test_a_run_that_was_stopped_says_so_and_how_to_resume(folder):
     assert "The training was stopped" not in change(folder)
+    (folder / "checkpoints/best.ckpt").touch()
     text = change(folder, stopped="KeyboardInterrupt")
     assert "The training was stopped by KeyboardInterrupt." in text
     assert f"python train.py fit --ckpt_path {folder / 'checkpoints/last.ckpt'}" in text
