@@ -74,6 +74,16 @@ def test_the_pixels_are_those_of_torchvision_up_to_rounding(image_size, size):
         assert (ours.int() - theirs.int()).abs().max() <= 1
 
 
+def test_larger_images_are_scaled_one_by_one_with_the_same_pixels_up_to_rounding(monkeypatch):
+    images, boxes = noise(5, 3, 71, 97), draw_boxes(5, (71, 97), (0.08, 1.0))
+    one_by_one = resample(images, boxes, (17, 19))
+    assert torch.equal(one_by_one[3], tv.resized_crop(images[3], *boxes[3].tolist(), size=[17, 19], antialias=True))
+    monkeypatch.setattr("vit.data.crops.PRODUCT_PIXELS", 71 * 97)
+    at_once = resample(images, boxes, (17, 19))
+    assert not torch.equal(at_once, one_by_one)
+    assert (at_once.int() - one_by_one.int()).abs().max() <= 1
+
+
 def test_a_box_as_large_as_the_result_is_cut_out_unchanged():
     images = noise()
     boxes = torch.tensor([[3, 5, 11, 7]]).expand(13, -1)

@@ -157,33 +157,39 @@ def in_full(path, image_size, in_channels):
 
 @pytest.mark.parametrize("in_channels", [1, 3])
 @pytest.mark.parametrize(
-    ("size", "image_size"), [((101, 97), (64, 64)), ((61, 97), (31, 29)), ((255, 255), (64, 64)), ((7, 5), (11, 13))]
+    ("size", "image_size"), [((101, 97), (64, 64)), ((61, 97), (31, 29)), ((128, 200), (64, 64)), ((7, 5), (11, 13))]
 )
-def test_a_photo_less_than_four_times_as_large_is_decoded_in_full(photograph, size, image_size, in_channels):
+def test_a_photo_up_to_twice_as_large_is_decoded_in_full(photograph, size, image_size, in_channels):
     path = photograph(*size, quality=90)
     image = rearrange(decode(path, image_size, in_channels), "c h w -> h w c").squeeze(2)
     assert image.tolist() == in_full(path, image_size, in_channels).tolist()
 
 
 @pytest.mark.parametrize(
-    ("size", "scale"), [((256, 256), 2), ((427, 640), 2), ((613, 512), 4), ((1201, 1101), 8), ((855, 1283), 4)]
+    ("size", "scale"), [((130, 130), 2), ((259, 300), 2), ((260, 300), 4), ((640, 520), 8), ((1283, 855), 8)]
 )
-def test_a_larger_photo_is_decoded_at_a_reduced_scale_and_differs_by_less_than_a_grey_level(
-    photograph, monkeypatch, size, scale
-):
-    path = photograph(*size, quality=90)
+def test_a_larger_photo_is_decoded_at_a_reduced_scale(photograph, monkeypatch, size, scale):
     sizes = []
 
     def watched(image, *args, **kwargs):
         sizes.append(image.size)
         return resize(image, *args, **kwargs)
 
-    resize = Image.Image.resize
-    with monkeypatch.context() as patch:
-        patch.setattr(Image.Image, "resize", watched)
-        image = rearrange(decode(path, (64, 64), 3), "c h w -> h w c").int()
+    resize, path = Image.Image.resize, photograph(*size)
+    monkeypatch.setattr(Image.Image, "resize", watched)
+    assert decode(path, (64, 64), 3).shape == (3, 64, 64)
     assert sizes == [(-(-size[1] // scale), -(-size[0] // scale))]
-    assert (image - in_full(path, (64, 64), 3).int()).abs().float().mean() < 1
+
+
+def test_a_reduced_scale_changes_pixels_by_a_grey_level_on_average(photograph):
+    # Sizes as of photographs for inputs of 128 pixels: at the limits of the scales, between them, and no multiples.
+    differences = []
+    for size in ((258, 301), (427, 640), (600, 515), (854, 1281), (1031, 1033), (1281, 1923)):
+        path = photograph(*size, quality=90)
+        image = rearrange(decode(path, (128, 128), 3), "c h w -> h w c").int()
+        differences.append(float((image - in_full(path, (128, 128), 3).int()).abs().float().mean()))
+    assert max(differences) < 3
+    assert np.mean(differences) < 1.5
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -192,7 +198,7 @@ def test_a_reduced_photo_is_upright(photograph, orientation):
     exif[ExifTags.Base.Orientation] = orientation
     path = photograph(643, 427, exif=exif)
     image = rearrange(decode(path, (64, 96), 3), "c h w -> h w c").int()
-    assert (image - in_full(path, (64, 96), 3).int()).abs().float().mean() < 1
+    assert (image - in_full(path, (64, 96), 3).int()).abs().float().mean() < 3
 
 
 def test_a_truncated_photo_is_named_in_one_line(write_image):

@@ -10,12 +10,16 @@ import math
 import torch
 from einops import einsum, rearrange
 from torch import Tensor
+from torchvision.transforms.v2 import functional as tv
 
 from vit.data.operations import split_for_cache
 from vit.data.transfer import copy_async
 
 ASPECTS = (3 / 4, 4 / 3)  # of width to height
 TRIES = 10
+# Two matrix products scale all images of a batch at once. On a CPU, torchvision's kernel, which scales one image a call
+# and skips the weights that are zero, is faster for images above this size: twice at 96x96, four times at 256x256.
+PRODUCT_PIXELS = 80 * 80
 
 
 def random_resized_crop(images: Tensor, scale: tuple[float, float], size: tuple[int, int]) -> Tensor:
@@ -48,11 +52,16 @@ def draw_boxes(count: int, image_size: tuple[int, int], scale: tuple[float, floa
 
 def resample(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
     """Scale the box of each image to one size, bilinearly and antialiased: uint8 (B, C, H, W) -> (B, C, *size)."""
+    _, _, h, w = images.shape
+    if images.device.type == "cpu" and h * w > PRODUCT_PIXELS:
+        boxed = zip(images, boxes.tolist(), strict=True)
+        return torch.stack([tv.resized_crop(image, *box, size=list(size), antialias=True) for image, box in boxed])
     boxes = copy_async(boxes, images.device)
     return torch.cat([_resample(*chunk, size) for chunk in split_for_cache(images, boxes)])
 
 
 def _resample(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
+    """Scale boxes by two matrix products."""
     _, _, h, w = images.shape
     top, left, height, width = boxes.unbind(dim=1)
     rows, columns = _weights(top, height, h, size[0]), _weights(left, width, w, size[1])

@@ -48,7 +48,7 @@ def decode(path: Path, image_size: tuple[int, int] | None, in_channels: int) -> 
     """
     try:
         with Image.open(path) as file:
-            extent = (file.width, file.height) if image_size is None else _reduce(file, 2 * max(image_size))
+            extent = (file.width, file.height) if image_size is None else _reduce(file, max(image_size))
             file.load()
             orientation = file.getexif().get(ExifTags.Base.Orientation, 1)
             image = _eight_bit(file)
@@ -67,12 +67,12 @@ def decode(path: Path, image_size: tuple[int, int] | None, in_channels: int) -> 
 
 
 def _reduce(file: Image.Image, side: int) -> tuple[float, float]:
-    """Have a JPEG decoded at 1/2, 1/4 or 1/8 of its size, if that leaves ``side`` pixels, and return width and height.
+    """Have a JPEG decoded at 1/2, 1/4 or 1/8 of its size if more than ``side`` pixels are left; return width, height.
 
-    This takes a fraction of the time. Scaled to half of ``side``, the image differs from that of the full size by less
-    than a grey level on average. Width and height are not whole numbers where a part of the last pixel is padding.
+    This takes half of the time and less. Scaled further to ``side``, the image differs from that of the full size by
+    about a grey level on average. Width and height are not whole numbers where a part of the last pixel is padding.
     """
-    reduced = file.draft(None, (side, side))
+    reduced = file.draft(None, (side + 1, side + 1))
     return reduced[1][2:] if reduced else file.size
 
 
