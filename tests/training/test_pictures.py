@@ -119,3 +119,14 @@ def test_dollar_signs_in_names_are_text(tmp_path):
     draw_confusion(one, [name, name], "a title", tmp_path / "confusion.png")
     draw_mistakes(one, [name, name], "a title", tmp_path / "mistakes.png")
     draw_classes(one.scores([name, name]), "a title", tmp_path / "classes.png")
+
+
+def test_a_mistake_has_its_predicted_and_its_true_class_cut_to_its_width(drawn, tmp_path):
+    one = Evaluation(2, torch.device("cpu"))
+    one.update(torch.tensor([[0, 9.0]]), torch.tensor([0]), torch.zeros(1, 1, 2, 2))
+    draw_mistakes(one, ["seventeen letters", "eighteen letters !"], "mistakes", tmp_path / "mistakes.png")
+    (axes,) = drawn[0].axes
+    assert [text.get_text() for text in axes.texts] == [
+        "mistakes",
+        "eighteen lette... (100 %)\ntrue: seventeen letters",
+    ]

@@ -80,14 +80,14 @@ def test_the_page_of_a_run_has_its_figures_classes_pictures_and_commands(folder)
     path = write_report(folder)
     text = path.read_text(encoding="utf-8")
     assert path == folder / "report.html"
-    assert "<title>pets: test accuracy 75.00 %</title>" in text
+    assert "<title>pets: test accuracy 75.00\u00a0%</title>" in text
     assert f"ImageFolder photos · 2026-03-04 05:06 UTC · 12 min 34 s · {folder}" in text
     values = re.findall(r'<dt class="quiet small">(.*?)</dt>\s*<dd class="value">(.*?)</dd>', text)
     assert values == [
-        ("Test accuracy", "75.00 %"),
-        ("Validation accuracy", "70.00 %"),
-        ("Balanced accuracy", "81.25 %"),
-        ("Calibration error", "3.21 %"),
+        ("Test accuracy", "75.00\u00a0%"),
+        ("Validation accuracy", "70.00\u00a0%"),
+        ("Balanced accuracy", "81.25\u00a0%"),
+        ("Calibration error", "3.21\u00a0%"),
     ]
     assert "<dt>Parameters</dt><dd>1,234,567</dd>" in text
     for name in PICTURES:
@@ -100,15 +100,15 @@ def test_the_page_of_a_run_has_its_figures_classes_pictures_and_commands(folder)
         f"python train.py test --ckpt_path {checkpoint}",
         f"python train.py predict --ckpt_path {checkpoint} --data.root FOLDER",
     ]
-    assert sorted(sections(text)) == sorted([*SECTIONS.values(), "Classes, test images", "Run", "Commands"])
+    assert sorted(sections(text)) == sorted([*SECTIONS.values(), "3 classes, test images", "Run", "Commands"])
 
 
 def test_the_class_of_the_lowest_f1_comes_first_and_one_without_images_last(folder):
     names, numbers = zip(*((row[0], row[1:]) for row in rows(write_report(folder).read_text())), strict=True)
     assert [name[:5] for name in names] == ["&lt;s", "cat", "never"]
     assert numbers == (
-        ["21.00 %", "12.50 %", "62.50 %", "10"],
-        ["85.00 %", "90.00 %", "80.00 %", "30"],
+        ["21.0", "12.5", "62.5", "10"],
+        ["85.0", "90.0", "80.0", "30"],
         ["\u2013", "\u2013", "\u2013", "0"],
     )
 
@@ -136,12 +136,12 @@ def test_a_value_that_is_not_known_is_no_error(folder, name):
 
 def test_the_interval_stands_by_the_accuracy_that_the_scores_are_of(folder):
     low, high = wilson_interval(0.75, 40)
-    note = f"40 images; 95 % interval {100 * low:.2f} to {100 * high:.2f} %"
+    note = f"40 images; 95\u00a0% interval {100 * low:.2f} to {100 * high:.2f}\u00a0%"
     of_test, of_validation = change(folder), change(folder, test_accuracy=None, val_accuracy=0.75)
     assert of_test.index("Test accuracy<") < of_test.index(note) < of_test.index("Validation accuracy<")
     assert of_validation.index("Validation accuracy<") < of_validation.index(note)
     assert "Test accuracy<" not in of_validation
-    assert "Classes, validation images" in of_validation
+    assert "3 classes, validation images" in of_validation
 
 
 def test_scores_of_no_image_have_no_interval(folder):
@@ -172,6 +172,7 @@ def test_the_best_checkpoint_goes_before_the_last(folder):
 
 def test_the_page_of_an_evaluation_names_the_checkpoint_that_was_evaluated(folder):
     text = change(folder, checkpoint="runs/my pets/best.ckpt", command="python train.py test --ckpt_path best")
+    assert "<dt>Checkpoint</dt><dd>runs/my pets/best.ckpt</dd>" in text
     assert re.findall("<dd><pre>(.*?)</pre></dd>", text) == [
         "python train.py test --ckpt_path best",
         "python train.py predict --ckpt_path &#39;runs/my pets/best.ckpt&#39; --data.root FOLDER",
@@ -180,7 +181,7 @@ def test_the_page_of_an_evaluation_names_the_checkpoint_that_was_evaluated(folde
 
 def test_names_are_shown_as_text_and_no_other_file_is_needed(browser, folder):
     with opened(browser, write_report(folder)) as page:
-        assert page.title() == "pets: test accuracy 75.00 %"
+        assert page.title() == "pets: test accuracy 75.00\u00a0%"
         assert page.locator("tbody th").first.inner_text() == HOSTILE
         page.locator("summary").click()
         assert HOSTILE in page.locator("details pre").inner_text()

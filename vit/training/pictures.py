@@ -22,8 +22,8 @@ from vit.training.examples import draw_rollout
 from vit.training.record import RunRecord
 
 MOST_NAMED_CLASSES = 20
-MOST_CLASSES, MOST_LETTERS = 100, 30  # of a chart of classes: its rows, and the length of a name
-COLUMNS = 8  # of mistakes
+MOST_CLASSES, CLASS_LETTERS = 100, 30  # of the chart of classes: its rows, and the length of a name
+COLUMNS, MISTAKE_LETTERS = 8, 17  # of the mistakes
 CELL, CAPTION, HEAD = 1.5, 0.4, 0.4  # inches: width of a mistake, height of its caption, height of the title
 
 # A decorator of functions that write names of classes: a dollar sign in one starts no formula.
@@ -172,9 +172,12 @@ def draw_classes(scores: dict[str, Any], title: str, path: Path) -> None:
 
 
 def _row_label(row: dict[str, Any]) -> str:
-    name = row["name"]
-    short = name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 3]}..."
-    return f"{short} ({row['support']:,})"
+    return f"{_cut(row['name'], CLASS_LETTERS)} ({row['support']:,})"
+
+
+def _cut(name: str, letters: int) -> str:
+    """Cut a long name, which would cover its neighbour."""
+    return name if len(name) <= letters else f"{name[: letters - 3]}..."
 
 
 @plot_style
@@ -215,7 +218,8 @@ def draw_mistakes(evaluation: Evaluation, class_names: list[str], title: str, pa
         down, across = (0.9 * CELL * size / max(pixels.shape[:2]) for size in pixels.shape[:2])
         middle = left + CELL / 2
         axes.imshow(pixels, cmap="gray", extent=(middle - across / 2, middle + across / 2, top + down, top))
-        caption = f"{class_names[predicted]} ({100 * confidence:.0f} %)\ntrue: {class_names[label]}"
+        said, true = (_cut(class_names[number], MISTAKE_LETTERS) for number in (predicted, label))
+        caption = f"{said} ({100 * confidence:.0f} %)\ntrue: {true}"
         axes.text(middle, top - 0.04, caption, ha="center", va="bottom", fontsize=8, color=ORANGE)
     axes.set(xlim=(0, width), ylim=(height, 0), aspect="auto")
     figure.savefig(path, dpi=120)

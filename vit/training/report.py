@@ -17,6 +17,7 @@ from vit.atomic import replacing
 
 PICTURES = ("curves", "confusion_matrix", "mistakes", "attention", "reliability")
 NONE = "\u2013"  # written for what has no value
+SPACE = "\u00a0"  # at which no line is broken
 
 
 def write_report(folder: Path) -> Path:
@@ -36,7 +37,7 @@ def render_report(folder: Path) -> str:
     results = json.loads(_read(folder / "results.json") or "{}")
     scores = results.get("scores") or {}
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["percent"] = percent
+    environment.filters["tenths"] = lambda share: NONE if share is None else f"{100 * share:.1f}"
     template = files("vit.training").joinpath("report.html").read_text(encoding="utf-8")
     return environment.from_string(template).render(
         name=results.get("experiment") or folder.name,
@@ -86,7 +87,7 @@ def headline(results: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("Top-5 accuracy", scores.get("top5_accuracy"), "the class is among the five best"),
         ("Calibration error", scores.get("calibration_error"), "between confidence and accuracy"),
     ]
-    return [(label, percent(value), note) for label, value, note in tiles if value is not None]
+    return [(label, f"{100 * value:.2f}{SPACE}%", note) for label, value, note in tiles if value is not None]
 
 
 def interval_note(scores: dict[str, Any]) -> str:
@@ -95,7 +96,7 @@ def interval_note(scores: dict[str, Any]) -> str:
     if not count:
         return "no images"
     low, high = wilson_interval(scores["accuracy"], count)
-    return f"{count:,} images; 95 % interval {100 * low:.2f} to {100 * high:.2f} %"
+    return f"{count:,} images; 95{SPACE}% interval {100 * low:.2f} to {100 * high:.2f}{SPACE}%"
 
 
 def wilson_interval(share: float, count: int) -> tuple[float, float]:
@@ -123,6 +124,8 @@ def facts(results: dict[str, Any]) -> list[tuple[str, str]]:
         "Devices": devices if devices != 1 else None,
         "Precision": results.get("precision"),
         "Seed": results.get("seed"),
+        "Tested weights": results.get("test_weights"),
+        "Checkpoint": results.get("checkpoint"),
         "torch": results.get("torch"),
     }
     return [(name, str(value)) for name, value in known.items() if value is not None]
@@ -141,15 +144,6 @@ def commands(results: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         path = shlex.quote(str(checkpoint))
         found.append(("Predict images of your own", f"python train.py predict --ckpt_path {path} --data.root FOLDER"))
     return found
-
-
-def percent(share: float | None) -> str:
-    """Return a share in per cent.
-
-    >>> percent(0.98765)
-    '98.77 %'
-    """
-    return NONE if share is None else f"{100 * share:.2f} %"
 
 
 def duration(seconds: float) -> str:
