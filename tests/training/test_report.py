@@ -165,9 +165,12 @@ def test_a_run_that_was_stopped_says_so_and_how_to_resume(folder):
     assert f"python train.py fit --ckpt_path {folder / 'checkpoints/last.ckpt'}" in text
 
 
-def test_the_best_checkpoint_goes_before_the_last(folder):
+@pytest.mark.parametrize(("weights", "name"), [("best", "best"), ("last", "last"), (None, "best")])
+def test_the_checkpoint_in_the_commands_is_the_one_that_the_run_tested(folder, weights, name):
     (folder / "checkpoints/best.ckpt").touch()
-    assert f"test --ckpt_path {folder / 'checkpoints/best.ckpt'}<" in change(folder)
+    text = change(folder, test_weights=weights)
+    for command in ("test", "predict"):
+        assert f"{command} --ckpt_path {folder / f'checkpoints/{name}.ckpt'}" in text
 
 
 def test_the_page_of_an_evaluation_names_the_checkpoint_that_was_evaluated(folder):

@@ -133,17 +133,22 @@ def facts(results: dict[str, Any]) -> list[tuple[str, str]]:
 
 def commands(results: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     """Return what can be done with a run, and the command for it."""
+    saved = {name: path for name in ("best", "last") if (path := folder / "checkpoints" / f"{name}.ckpt").exists()}
     found = [("Repeat", results["command"])] if results.get("command") else []
-    evaluated = results.get("checkpoint")  # of an evaluation, which has no checkpoints of its own
-    saved = [path for name in ("best", "last") if (path := folder / "checkpoints" / f"{name}.ckpt").exists()]
-    if results.get("stopped") and saved:
-        found.append(("Resume", f"python train.py fit --ckpt_path {shlex.quote(str(saved[-1]))}"))
-    if saved and not evaluated:
-        found.append(("Test", f"python train.py test --ckpt_path {shlex.quote(str(saved[0]))}"))
-    if checkpoint := evaluated or (saved and saved[0]):
-        path = shlex.quote(str(checkpoint))
-        found.append(("Predict images of your own", f"python train.py predict --ckpt_path {path} --data.root FOLDER"))
+    if results.get("stopped") and "last" in saved:
+        found.append(("Resume", _command("fit", saved["last"])))
+    # The weights that the scores are of, where that is known. An evaluation has no checkpoints of its own.
+    evaluated = results.get("checkpoint")
+    scored = saved.get(results.get("test_weights"), next(iter(saved.values()), None))
+    if scored and not evaluated:
+        found.append(("Test", _command("test", scored)))
+    if evaluated or scored:
+        found.append(("Predict images of your own", f"{_command('predict', evaluated or scored)} --data.root FOLDER"))
     return found
+
+
+def _command(subcommand: str, checkpoint: str | Path) -> str:
+    return f"python train.py {subcommand} --ckpt_path {shlex.quote(str(checkpoint))}"
 
 
 def duration(seconds: float) -> str:
