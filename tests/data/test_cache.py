@@ -157,7 +157,7 @@ both = pytest.mark.parametrize("read", [load, readable_files])
 def damaged(files, *numbers):
     for number in numbers:
         files.paths[number].write_text("no image")
-    return "\n".join(f"cannot read image {files.paths[number]}: it is no image" for number in numbers)
+    return "; ".join(f"cannot read image {files.paths[number]}: it is no image" for number in numbers)
 
 
 @both
@@ -181,7 +181,8 @@ def test_images_stay_beside_their_files_where_damaged_ones_are_skipped(files, mi
         images, of_images = load(files, 0, skip_damaged=True)
         assert images.tolist() == expected
         assert (of_images.labels, of_images.paths) == (kept, [files.paths[number] for number in kept])
-        assert f"{len(missing)} damaged files are left out:\n{messages}\n" in capsys.readouterr().out
+        said = "\n  ".join([f"left out {len(missing)} of 5 files:", *messages.split("; ")])
+        assert f"{said}\n" in capsys.readouterr().out
 
 
 def test_of_files_that_are_not_kept_in_memory_the_readable_ones_are_found_once(files, monkeypatch, capsys):
@@ -190,7 +191,8 @@ def test_of_files_that_are_not_kept_in_memory_the_readable_ones_are_found_once(f
     for _ in range(2):
         kept = readable_files(files, 0, skip_damaged=True)
         assert (kept.labels, kept.paths) == ([0, 2, 4], [files.paths[number] for number in (0, 2, 4)])
-        assert capsys.readouterr().out.endswith(f"2 damaged files are left out:\n{messages}\n")
+        said = "\n  ".join(["left out 2 of 5 files:", *messages.split("; ")])
+        assert capsys.readouterr().out.endswith(f"{said}\n")
         monkeypatch.setattr(cache, "_decoded", None)
 
 

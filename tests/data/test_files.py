@@ -277,11 +277,11 @@ def test_an_unreadable_file_is_named_with_the_remedy(image_files):
         collate_readable([image_files[number] for number in range(5)]).raise_unreadable()
 
 
-@pytest.mark.parametrize(("damaged", "counted"), [(2, ""), (10, ""), (11, "\nand 1 more"), (13, "\nand 3 more")])
+@pytest.mark.parametrize(("damaged", "counted"), [(2, ""), (10, ""), (11, "; and 1 more"), (13, "; and 3 more")])
 def test_ten_unreadable_files_are_named_and_the_others_counted(image_files, damaged, counted):
     for path in image_files.paths[:damaged]:
         path.write_text("no image")
-    named = "\n".join(f"cannot read image {path}: it is no image" for path in image_files.paths[: min(damaged, 10)])
+    named = "; ".join(f"cannot read image {path}: it is no image" for path in image_files.paths[: min(damaged, 10)])
     with pytest.raises(ValueError, match="replace or delete the files, or leave them out") as error:
         collate_readable([image_files[number] for number in range(13)]).raise_unreadable()
     assert str(error.value).startswith(f"{named}{counted}: replace")

@@ -117,7 +117,9 @@ def _decoded(files: ImageFiles, num_workers: int, doing: str) -> Iterator[Decode
 def _skip(files: ImageFiles, unreadable: dict[int, str]) -> ImageFiles:
     if not unreadable:
         return files
-    rank_zero_only(print)(f"{len(unreadable):,} damaged files are left out:\n{name_unreadable(unreadable)}")
+    rank_zero_only(print)(
+        f"left out {len(unreadable):,} of {len(files):,} files:", *name_unreadable(unreadable), sep="\n  "
+    )
     return files.without(unreadable)
 
 

@@ -185,12 +185,13 @@ def raise_unreadable(unreadable: Mapping[int, str]) -> None:
     if unreadable:
         them, files = ("it", "the file") if len(unreadable) == 1 else ("them", "the files")
         raise ValueError(
-            f"{name_unreadable(unreadable)}: replace or delete {files}, or leave {them} out by --data.skip_damaged true"
+            f"{'; '.join(name_unreadable(unreadable))}: replace or delete {files}, or leave {them} out by "
+            "--data.skip_damaged true"
         )
 
 
-def name_unreadable(unreadable: Mapping[int, str]) -> str:
-    """Return the messages about the first ten unreadable files, one a line, and the number of the others."""
-    lines = list(unreadable.values())
-    others = len(lines) - NAMED
-    return "\n".join([*lines[:NAMED], *([f"and {others:,} more"] if others > 0 else [])])
+def name_unreadable(unreadable: Mapping[int, str]) -> list[str]:
+    """Return the messages about the first ten unreadable files, and one that counts the others."""
+    messages = list(unreadable.values())
+    others = len(messages) - NAMED
+    return [*messages[:NAMED], *([f"and {others:,} more"] if others > 0 else [])]

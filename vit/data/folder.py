@@ -17,7 +17,6 @@ SPLIT_NAMES = {
     **dict.fromkeys(("val", "valid", "validation"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-FEW = 100  # validation images: with fewer, each is more than a percentage point
 
 
 class ImageFolder(ImageDataModule):
@@ -93,7 +92,7 @@ class ImageFolder(ImageDataModule):
             self.load_sets()
 
     def setup(self, stage: str) -> None:
-        """Load the splits, and tell which of them are small.
+        """Load the splits, and tell which classes are missing in some.
 
         Raises:
             ValueError: If a class has no training image, or files are damaged.
@@ -108,12 +107,6 @@ class ImageFolder(ImageDataModule):
                 raise ValueError(f"no readable training image of {missing}: add images, or delete the class folder")
             if missing:
                 tell(f"no {split} image of {missing}: add images, or its accuracy stays unknown")
-        held_out = len(self.sets["val"].labels) if "val" in self.sets else FEW
-        if "val" not in self.files and held_out < FEW:
-            tell(
-                f"{held_out} validation images (val_fraction {self.val_fraction}): each is {100 / held_out:.1f} % of "
-                "their accuracy; a larger --data.val_fraction holds out more"
-            )
 
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return the splits that have a folder; a single tree is split into training and test images."""
