@@ -11,7 +11,7 @@ from einops import rearrange
 from torch import Tensor
 
 import vit
-from vit.data.files import IMAGE_SUFFIXES, decode, find_files
+from vit.data.files import IMAGE_SUFFIXES, ImageFiles, collate_readable, find_files, name_unreadable
 
 
 def find_images(paths: Sequence[Path]) -> list[Path]:
@@ -54,9 +54,13 @@ def read_images(files: Sequence[Path], model: vit.VisionTransformer) -> tuple[Te
     They are scaled and centre-cropped to the image size of the model.
 
     Raises:
-        ValueError: If a file is not an image.
+        ValueError: If files are damaged or not images; the message names them.
     """
     embed, statistics = model.patch_embed, model.pretrained_cfg
-    pixels = torch.stack([decode(file, embed.image_size, embed.in_channels) for file in files])
+    image_files = ImageFiles([*files], [0] * len(files), embed.image_size, embed.in_channels)
+    decoded = collate_readable([image_files[index] for index in range(len(files))])
+    if decoded.unreadable:
+        raise ValueError(f"{'; '.join(name_unreadable(decoded.unreadable))}: leave them out")
+    pixels = decoded.images
     mean, std = (torch.tensor(statistics[name]) for name in ("mean", "std"))
     return pixels, (pixels / 255 - rearrange(mean, "c -> c 1 1")) / rearrange(std, "c -> c 1 1")
