@@ -26,6 +26,14 @@ def pets(folder) -> Path:
     return folder / "pets"
 
 
+@pytest.fixture
+def broken_configs(folder) -> None:
+    (folder / "empty.yaml").touch()
+    (folder / "binary.yaml").write_bytes(bytes(range(256)))
+    (folder / "list.yaml").write_text("- model\n- data\n")
+    (folder / "open.yaml").write_text("model: {depth: 3\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
@@ -38,6 +46,65 @@ def pets(folder) -> Path:
         (["--model.attention_kwargs.window", "2"], "attention 'softmax' has no argument 'window': it takes none"),
         (["--model.ema_decay", "1.5"], "ema_decay (1.5) must be between 0 and 1"),
         (["--model.optimizer", "sgd"], "--model.optimizer: expected one of ['adamw', 'muon'], got sgd"),
+        (["--model.betas", "3"], "--model.betas: expected a list such as [1,2], got 3"),
+        (["--model.betas", "[0.9,1]"], "betas (1.0) must be in [0, 1)"),
+        (["--model.patch_size", "x"], "--model.patch_size: expected a whole number or a list such as [1,2], got x"),
+        (["--model.patch_size", "0"], "patch_size (0) must be a positive whole number"),
+        (["--model.patch_size", "-4"], "patch_size (-4) must be a positive whole number"),
+        (["--model.patch_size", "1000000"], "image_size (8, 8) must be a multiple of patch_size (1000000, 1000000)"),
+        (
+            ["--model.image_size", "16"],
+            "--model.image_size is that of the data: set --data.image_size, or leave it out",
+        ),
+        (["--model.img_size", "32"], "(img_size of timm is here --data.image_size)"),
+        (["--model.in_chans", "1"], "(in_chans of timm is here --model.in_channels, which the data sets)"),
+        (["--model.drop_path_rate", "0.1"], "(drop_path_rate of timm is here --model.drop_path)"),
+        (["--model.global_pool", "avg"], "(global_pool of timm is here --model.pool)"),
+        (["--model.init_values", "1e-4"], "(init_values of timm is here --model.layer_scale)"),
+        (["--model.reg_tokens", "4"], "(reg_tokens of timm is here --model.num_registers)"),
+        (["--model.pool", "token"], "got token (token of timm is here cls)"),
+        (["--model.layer_scale", "x"], "--model.layer_scale: expected a number or null, got x"),
+        (["--model.layer_scale", "true"], "layer_scale"),
+        (["--model.attention_kwargs", "3"], "expected a mapping such as {name: value} or null, got 3"),
+        (["--model.lr", "-1"], "lr (-1.0) must be a number of at least 0"),
+        (["--model.weight_decay", "-5"], "weight_decay (-5.0) must be a number of at least 0"),
+        (["--model.mlp_ratio", "0"], "mlp_ratio (0.0) must be a number above 0"),
+        (["--model.dropout", "1.0"], "dropout (1.0) must be in [0, 1)"),
+        (["--model.num_registers", "-1"], "num_registers (-1) must be a whole number of at least 0"),
+        (["--model.embed_dim", "1000000000000"], "try a smaller --data.batch_size or --data.image_size"),
+        (["--data.mixup", "-1"], "mixup (-1.0) must be a number of at least 0"),
+        (["--data.erasing", "2"], "erasing (2.0) must be in [0, 1]"),
+        (["--data.num_workers", "-1"], "num_workers (-1) must be a whole number of at least 0"),
+        (["--data.memory_limit", "-1"], "memory_limit (-1.0) must be a number of at least 0"),
+        (["--data.crop_padding", "-1"], "crop_padding (-1) must be a whole number of at least 0"),
+        (["--data.batch_size", "x"], "--data.batch_size: expected a whole number, got x"),
+        (["--data.batch_size", "0"], "batch_size (0) must be a positive whole number"),
+        (["--data.val_fraction", "1"], "val_fraction (1.0) must be in [0, 1)"),
+        (["--data.root", "photos"], "--data.root is an option of CIFAR10, CIFAR100, ImageFolder: add --data NAME"),
+        (["--experiment", "../../x"], "experiment ('../../x') must be the name of one folder"),
+        (["--test_weights", "first"], "--test_weights: expected one of ['last', 'best'], got first"),
+        (["--test_weights", "best", "--data.val_fraction", "0"], "test_weights is best, and no validation chooses"),
+        (["--config", "nope.yaml"], "cannot read the config nope.yaml: [Errno 2] No such file or directory"),
+        (["--config", "empty.yaml"], "the config empty.yaml has no arguments by name"),
+        (["--config", "binary.yaml"], "cannot read the config binary.yaml: 'utf-8' codec can't decode byte"),
+        (["--config", "list.yaml"], "the config list.yaml has no arguments by name"),
+        (["--config", "open.yaml"], "cannot read the config open.yaml: while parsing a flow"),
+        (["--seed_everything", "x"], "--seed_everything: expected true or false or a whole number, got x"),
+        (["--trainer.callbacks", "Foo"], "--trainer.callbacks: expected a list, the name of a class or null, got Foo"),
+        (
+            ["--trainer.callbacks+", "EarlyStopping", "--trainer.callbacks.monitor", "val_los"],
+            "EarlyStopping monitors 'val_los', which no training logs: choose train_loss, lr, val_loss, val_accuracy",
+        ),
+        (
+            ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val_loss", "--data.val_fraction=0"],
+            "EarlyStopping monitors 'val_loss', which no training logs: choose train_loss, lr",
+        ),
+        (["--trainer.callbacks+", "LearningRateFinder"], "would replace the schedule of the training: compare"),
+        (["--trainer.devices", "many"], "`devices` selected with `CPUAccelerator` should be an int > 0"),
+        (["--trainer.strategy", "foo"], "You selected an invalid strategy name: `strategy='foo'`"),
+        (["--trainer.accelerator", "abc"], "You selected an invalid accelerator name"),
+        (["--trainer.precision", "7"], "--trainer.precision: expected one of [64, 32, 16], one of"),
+        (["--trainer.max_time", "soon"], "soon"),
         (["--trainer.overfit_batches", "1"], "overfit_batches (1) would train on other images in each epoch"),
         (["--data.crop_padding", "9"], "crop_padding (9) must be smaller than the image (8, 8)"),
         (["--data", "Digitz"], "no data module Digitz: choose one of CIFAR10, CIFAR100, Digits, ImageFolder"),
@@ -54,14 +121,24 @@ def pets(folder) -> Path:
         ),
     ],
 )
-def test_a_wrong_argument(error_of, arguments, answer):
-    assert answer in error_of("fit", *TINY, *arguments)
+def test_a_wrong_argument(error_of, broken_configs, arguments, answer):
+    """It is one line of at most 500 characters, and leaves no folder of a run."""
+    line = error_of("fit", *TINY, *arguments)
+    assert answer in line
+    assert len(line) < 500
+    assert not [*Path("runs").glob("*/*")]
 
 
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
         (["fit"], "add --config FILE, or --data NAME"),
+        (
+            ["fit", "--data.root", "photos"],
+            "--data.root is an option of CIFAR10, CIFAR100, ImageFolder: add --data NAME",
+        ),
+        (["fit", "--data", "7"], "no data module 7: choose one of CIFAR10"),
+        (["fit", "--model", "3"], "--model: "),
         (["ft"], "invalid choice: 'ft'"),
         (["test"], "test needs trained weights: add --ckpt_path FILE"),
         (["validate"], "validate needs trained weights"),

@@ -24,10 +24,7 @@ COMMON = [
     *("--trainer.max_epochs", "2", "--trainer.callbacks+", "seen_images.SeenImages"),
 ]
 DDP = ["--trainer.strategy", "ddp"]
-FSDP2 = [
-    *("--trainer.strategy", "ModelParallelStrategy", "--trainer.strategy.save_distributed_checkpoint", "false"),
-    *("--trainer.strategy.data_parallel_size", "2", "--trainer.strategy.tensor_parallel_size", "1"),
-]
+FSDP2 = ["--trainer.strategy", "fsdp2"]
 
 
 def train(folder: Path, experiment: str, *arguments: str) -> Path:

@@ -21,7 +21,7 @@ STATE = {
 }
 FIELDS = [
     *("test_accuracy", "test_accuracy_views", "test_views", "val_accuracy", "seed", "epochs", "steps", "seconds"),
-    *("petaflop", "images_per_second", "parameters", "device", "devices", "precision", "torch"),
+    *("petaflop", "images_per_second", "parameters", "device", "devices", "precision", "torch", "scores"),
 ]
 
 
@@ -42,7 +42,9 @@ def trainer() -> SimpleNamespace:
 def module() -> SimpleNamespace:
     evaluation = Evaluation(2, torch.device("cpu"))
     evaluation.update(torch.tensor([[9.0, 0]]), torch.tensor([0]), torch.zeros(1, 1, 2, 2))
-    parts = {"vit": torch.nn.Linear(2, 3), "hparams": SimpleNamespace(test_views="none")}
+    head = torch.nn.Linear(2, 3)
+    head.num_classes = 2
+    parts = {"vit": head, "hparams": SimpleNamespace(test_views="none", class_names=None)}
     return SimpleNamespace(**parts, device=torch.device("cpu"), evaluation=evaluation)
 
 
@@ -77,6 +79,7 @@ def test_a_stopped_training_writes_the_exception_until_it_is_resumed(record, tra
     record.on_exception(trainer, module, KeyboardInterrupt())
     assert list(results(record)) == [*FIELDS, "stopped"]
     assert results(record)["stopped"] == "KeyboardInterrupt"
+    assert results(record)["scores"] is None  # those of a part of the images, perhaps
     assert capsys.readouterr().out == "stopped before the first checkpoint: start again\n"
     record.on_train_end(trainer, module)
     assert list(results(record)) == FIELDS
@@ -87,6 +90,7 @@ def test_a_finished_run_says_so(record, trainer, module):
     record.write_results(trainer, module, finished=True)
     assert list(results(record)) == [*FIELDS, "finished"]
     assert results(record)["finished"] is True
+    assert results(record)["scores"]["accuracy"] == 1.0
 
 
 def test_a_test_without_a_training_writes_its_facts_and_its_machine(record, trainer, module):

@@ -1,5 +1,7 @@
 """The small callbacks of a run, and the list of all in the order in which they are called."""
 
+import time
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -91,15 +93,32 @@ class StopAtNaN(Callback):
 
 
 class ImagesPerSecondBar(RichProgressBar):
-    """Lightning's rich progress bar, with the images per second."""
+    """Lightning's rich progress bar of an epoch, with the images per second and the time left of the whole training."""
 
     def __init__(self) -> None:
         super().__init__(refresh_rate=10)
         self.images_per_second = 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note when the training began, and how much of it was done before."""
+        super().on_train_start(trainer, pl_module)
+        self.start, self.done_before = time.monotonic(), pl_module.progress
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         """Return the logged values and the speed, without the version number of the run."""
         metrics = super().get_metrics(trainer, pl_module)
         metrics.pop("v_num", None)
         speed = {"images/s": f"{self.images_per_second:,.0f}"} if self.images_per_second else {}
-        return speed | metrics
+        left = self._time_left(pl_module.progress) if trainer.training else None
+        return speed | metrics | ({"left": left} if left else {})
+
+    def _time_left(self, progress: float) -> str | None:
+        """Return the time to the end if the rest goes as fast as the part since the start, in hours, minutes, seconds.
+
+        The progress is that of the schedule, by steps or by the clock, whichever ends the training.
+        """
+        done = progress - self.done_before
+        if done <= 0:
+            return None
+        seconds = (time.monotonic() - self.start) * (1 - progress) / done
+        return str(timedelta(seconds=round(seconds)))

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import yaml
 from lightning import Callback, Trainer
+from lightning.pytorch.callbacks import LearningRateFinder
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.plugins import Precision
@@ -26,6 +28,7 @@ from vit.training.classifier import ViTClassifier
 from vit.training.console import print_results
 from vit.training.prediction_writer import PredictionWriter
 from vit.training.record import RunRecord
+from vit.training.report import write_report
 from vit.training.runs import (
     RUNS,
     check_experiment,
@@ -36,6 +39,7 @@ from vit.training.runs import (
     newest_checkpoint,
     run_folder_of,
 )
+from vit.training.sharding import FullySharded
 from vit.weights import read_checkpoint
 
 FROM_DATA = ("num_classes", "image_size", "in_channels", "class_names", "mean", "std")
@@ -47,14 +51,21 @@ class ViTCLI(LightningCLI):
     ``fit`` ends with one pass over the test images (``--trainer.limit_test_batches 0`` omits it).
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *classes: type, args: ArgsType = None, **kwargs: Any) -> None:
         self.claimed: Path | None = None  # the new folder of this run or evaluation
+        self.typed = sys.argv[1:] if args is None else args
         try:
-            super().__init__(*args, **kwargs)
+            super().__init__(*classes, args=args, **kwargs)
         except BaseException:
             if self.claimed is not None:
                 discard_if_unused(self.claimed)
             raise
+
+    def subcommands(self) -> dict[str, set[str]]:
+        """Return the typed subcommand alone: the parser of each takes 0.1 s to build; all where none is typed."""
+        every = LightningCLI.subcommands()
+        first = self.typed[0] if isinstance(self.typed, list) and self.typed else None
+        return {first: every[first]} if first in every else every
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Link the sizes of the model to the data, and add ``--experiment``."""
@@ -76,6 +87,11 @@ class ViTCLI(LightningCLI):
 
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        path = next(action for action in parser._actions if action.dest == "ckpt_path")
+        path.help = (
+            'A checkpoint: its file, or "last" or "best" for that of the newest run (of --experiment, if it is given). '
+            "fit continues its run."
+        )
         if subcommand == "predict":
             parser.add_argument(
                 "--output",
@@ -89,7 +105,7 @@ class ViTCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the arguments; those of the checkpoint, if there is one, are the defaults."""
         if args is None or isinstance(args, list):
-            self.arguments = list(sys.argv[1:] if args is None else args)
+            self.arguments = list(self.typed)
             self.config = parser.parse_args(self._with_checkpoint(self.arguments))
         else:
             self.arguments = []
@@ -110,6 +126,8 @@ class ViTCLI(LightningCLI):
         scan.add_argument("--experiment")
         scan.add_argument("-c", "--config", action="append", default=[])
         found, others = scan.parse_known_args(args[1:])
+        for config in found.config:
+            check_config(Path(config))
         if found.ckpt_path is None:
             if args[0] != "fit" and "--help" not in args and not any("print_config" in arg for arg in args):
                 raise ValueError(f"{args[0]} needs trained weights: add --ckpt_path FILE, or --ckpt_path last")
@@ -128,7 +146,7 @@ class ViTCLI(LightningCLI):
         return [args[0], *configs, *self.arguments_of_data, *others, *named, "--ckpt_path", found.ckpt_path]
 
     def _config_of_run(self, is_needed: bool) -> Path | None:
-        """Return the config of the run to resume; its checkpoint lacks the length, seed and precision of the training."""
+        """Return the config of the run to resume; its checkpoint lacks length, seed and precision of the training."""
         config = (run_folder_of(self.checkpoint_path) or self.checkpoint_path.parent) / "config.yaml"
         if config.exists():
             return config
@@ -168,6 +186,9 @@ class ViTCLI(LightningCLI):
         config = {**self._get(self.config_init, "trainer"), **kwargs}
         fit = self.subcommand in ("fit", None)
         self._stop_if_finished(config)
+        saves = self.subcommand == "fit" and config["enable_checkpointing"] is not False
+        if saves and self._get(self.config, "test_weights") == "best" and not self.datamodule.has_validation:
+            raise ValueError("test_weights is best, and no validation chooses the best weights: set it to last")
         self.run_folder = self._choose_run_folder(claim=self.subcommand is not None and not config["fast_dev_run"])
         plugins = _as_list(config["plugins"])
         if not any(isinstance(plugin, Precision) for plugin in plugins):
@@ -175,6 +196,8 @@ class ViTCLI(LightningCLI):
             if fit and self.subcommand:
                 self.config["fit"]["trainer"]["precision"] = config["precision"]  # for config.yaml
         config["plugins"] = [*plugins, AtomicCheckpointIO()]
+        if config["strategy"] == "fsdp2":
+            config["strategy"] = FullySharded()
         if not fit:
             config["enable_checkpointing"] = False
         elif not self.datamodule.has_validation:
@@ -186,7 +209,6 @@ class ViTCLI(LightningCLI):
         interactive = sys.stdout.isatty() and config["enable_progress_bar"] is not False
         config["enable_progress_bar"] = interactive
         config["enable_model_summary"] = bool(config["enable_model_summary"])
-        saves = self.subcommand == "fit" and config["enable_checkpointing"] is not False
         check_monitors(_as_list(config["callbacks"]), self.datamodule.has_validation)
         callbacks = self._callbacks(self._checkpoints() if saves else [])
         return self._instantiate_trainer(config, [*callbacks, *([ImagesPerSecondBar()] if interactive else [])])
@@ -255,8 +277,14 @@ class ViTCLI(LightningCLI):
         return (
             self._get(self.config, "experiment")
             or (origin.parent.name if origin is not None else None)
-            or (experiment_of(Path(str(configs[-1]))) if configs else type(self.datamodule).__name__.lower())
+            or (experiment_of(Path(str(configs[-1]))) if configs else self._data_name())
         )
+
+    def _data_name(self) -> str:
+        """Return the name of the folder of images, or of the data set."""
+        if isinstance(self.datamodule, vit.data.ImageFolder):
+            return self.datamodule.root.resolve().name
+        return type(self.datamodule).__name__.lower()
 
     def _choose_run_folder(self, claim: bool) -> Path:
         """Return a new folder for a run or an evaluation, or for ``predict`` the folder of the run; ``claim`` makes it.
@@ -304,21 +332,40 @@ class ViTCLI(LightningCLI):
                 self._load_weights(self._best_checkpoint())
             self.trainer.test(**ending)
         self.record.write_results(self.trainer, self.model, finished=True)
-        print_results(self.run_folder)
+        self._print_results()
 
     def _best_checkpoint(self) -> Path:
         paths = (callback.best_model_path for callback in self.trainer.checkpoint_callbacks if callback.monitor)
         best = next(filter(None, paths), None)
         if best is None:
-            raise ValueError("test_weights is best, and no validation chose the best weights: set it to last")
+            raise ValueError("test_weights is best, and the run kept no best.ckpt: set it to last")
         return Path(best)
 
     def after_validate(self) -> None:
-        """Print the results."""
+        """Write the report, and print the results."""
         if not self.trainer.fast_dev_run:
-            print_results(self.run_folder)
+            self._print_results()
+
+    @rank_zero_only
+    def _print_results(self) -> None:
+        write_report(self.run_folder)
+        print_results(self.run_folder)
 
     after_test = after_validate
+
+
+def check_config(path: Path) -> None:
+    """Check that a config is a file of YAML with arguments by name, before jsonargparse reads it.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"cannot read the config {path}: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"the config {path} has no arguments by name, such as model: or data:; see configs/")
 
 
 def check_monitors(callbacks: list[Callback], has_validation: bool) -> None:
@@ -327,6 +374,11 @@ def check_monitors(callbacks: list[Callback], has_validation: bool) -> None:
     Raises:
         ValueError: If one is not.
     """
+    if any(isinstance(callback, LearningRateFinder) for callback in callbacks):
+        raise ValueError(
+            "LearningRateFinder would replace the schedule of the training: compare val_accuracy of short runs "
+            "instead, such as --model.lr 1e-3 and 3e-3"
+        )
     logged = ["train_loss", "lr", *(("val_loss", "val_accuracy") if has_validation else ())]
     for callback in callbacks:
         monitor = getattr(callback, "monitor", None)

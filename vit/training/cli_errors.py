@@ -15,18 +15,49 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import lightning
+import torch
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 
 import vit.data
 
-WORDING = {
-    "Expected a <class 'int'>": "expected a whole number",
-    "Expected a <class 'float'>": "expected a number",
-    "Expected a <class 'bool'>": "expected true or false",
-    "Expected a typing.Literal": "expected one of ",
-    ". Got value:": ", got",
+# Types as jsonargparse writes them, and in words.
+WORDS = {
+    "<class 'int'>": "a whole number",
+    "<class 'float'>": "a number",
+    "<class 'bool'>": "true or false",
+    "<class 'str'>": "text",
+    "<class 'NoneType'>": "null",
+    "<class 'tuple'>": "a list such as [1,2]",
+    "<class 'list'>": "a list",
+    "<class 'dict'>": "a mapping such as {name: value}",
+    "<class 'collections.abc.Iterable'>": "a list",
+    "dot import path string": "the name of a class",
 }
+# Arguments and values of timm, and what they are called here.
+OF_TIMM = {
+    "img_size": "--data.image_size",
+    "in_chans": "--model.in_channels, which the data sets",
+    "drop_path_rate": "--model.drop_path",
+    "drop_rate": "--model.dropout",
+    "global_pool": "--model.pool",
+    "init_values": "--model.layer_scale",
+    "reg_tokens": "--model.num_registers",
+    "patch_drop_rate": "--model.patch_drop",
+    "token": "cls",
+    "avg": "mean",
+}
+LESS_MEMORY = "try a smaller --data.batch_size or --data.image_size, a larger --model.patch_size, or a smaller model"
+# What is no news to a user.
+NOTICES = [
+    (".*LeafSpec", FutureWarning),  # Lightning 2.6 uses a name that torch 2.15 deprecates
+    ("The .grad attribute of a Tensor", UserWarning),  # torch.compile reads the gradient of what enters a block
+    ("The number of training batches", UserWarning),  # the last batch of an epoch is logged in any case
+    (".*does not have many workers", UserWarning),  # the images are in memory
+    ("`max_epochs` was not set", UserWarning),  # the header has the length
+    ("Checkpoint directory .* exists", UserWarning),
+]
+LONGEST = 400  # characters of a message
 
 
 class Parser(LightningArgumentParser):
@@ -49,23 +80,55 @@ def shorten(message: str, known: set[str]) -> str:
     '--model.depth: expected a whole number, got x'
     >>> shorten("Option 'dept' is not accepted", {"depth", "lr"})
     "Option 'dept' is not accepted (did you mean depth?)"
+    >>> shorten("unrecognized arguments: --model.img_size 32", set())
+    'unrecognized arguments: --model.img_size 32 (img_size of timm is here --data.image_size)'
     """
-    modules = ", ".join(name for name in vit.data.__all__ if name not in ("ImageDataModule", "UnsortedImages"))
-    if found := re.search(r"dot import path string: (\S+)", message):
-        return f"no data module {found[1]}: choose one of {modules}{_nearest(found[1], set(vit.data.__all__))}"
-    if re.search(r"required: (\w+\.)?data$", message):
+    modules = ", ".join(_data_modules())
+    line = re.sub(r"\s+", " ", message).strip()
+    if re.search(r"required: (\w+\.)?data$", line):
         return f"no data: add --config FILE, or --data NAME with one of {modules}"
-    if found := re.search(r"arguments are required: (\w+)$", message):
+    if found := re.search(r"arguments are required: (\w+)$", line):
         return f"an argument is missing: add --data.{found[1]}"
-    line = re.sub(r"\s+", " ", message)
-    line = re.sub(r'Parser key "([^"]+)": ', r"--\1: ", line)
-    for theirs, ours in WORDING.items():
-        line = line.replace(theirs, ours)
+    if found := re.search(r"Option '(\w+)' is not accepted", line):
+        owners = [name for name, cls in _data_modules().items() if found[1] in inspect.signature(cls).parameters]
+        if owners:
+            return f"--data.{found[1]} is an option of {', '.join(owners)}: add --data NAME with one of these"
+    if found := re.match(r"argument data\.(\w+) --> model\.\w+:", line):
+        return f"--model.{found[1]} is that of the data: set --data.{found[1]}, or leave it out"
+    if found := re.match(r'Parser key "([^"]+)": ?(.*)$', line):
+        key = f"data.{found[1]}" if f"data.{found[1]}" in known else found[1]
+        line = f"--{key}: {_expectation(key, found[2], modules)}"
+    return (line if len(line) <= LONGEST else f"{line[:LONGEST]} ...") + _hint(line, known)
+
+
+def _expectation(key: str, rest: str, modules: str) -> str:
+    """Return "expected A, B or C, got VALUE" for the failed checks of a value, each of which names a type."""
+    got = re.search(r"(?:Given value|Got value): (.*)$", rest)
+    expected = re.findall(r"Expected a (typing\.Literal\[.*?\]|dot import path string|<class '[^']+'>)", rest)
+    if got is None or not expected:
+        return rest
+    if key.split(".")[-1] == "data":
+        return f"no data module {got[1]}: choose one of {modules}{_nearest(got[1], set(_data_modules()))}"
+    words = dict.fromkeys(WORDS.get(each, each.replace("typing.Literal", "one of ")) for each in expected)
+    *others, last = words
+    return f"expected {', '.join(others)}{' or ' if others else ''}{last}, got {got[1]}"
+
+
+def _hint(line: str, known: set[str]) -> str:
+    """Return the name that an unknown one of a message stands for, in parentheses."""
+    words = [word.split("=")[0].lstrip("-") for word in re.findall(r"[\w.=+-]+", line)]
+    for name in (word.rsplit(".", 1)[-1] for word in words):
+        if name in OF_TIMM and re.search("nrecognized|got ", line):
+            return f" ({name} of timm is here {OF_TIMM[name]})"
     if not re.search("not accept|nrecognized|invalid choice", line):
-        return line
-    words = [word.split("=")[0] for word in re.findall(r"[\w.=+-]+", message)]
-    unknown = [word.lstrip("-") for word in words if word.lstrip("-") not in known]
-    return line + next((hint for word in unknown if (hint := _nearest(word, known))), "")
+        return ""
+    return next((hint for word in words if word not in known and (hint := _nearest(word, known))), "")
+
+
+def _data_modules() -> dict[str, type]:
+    """Return the data modules that a training can take, by name."""
+    names = [name for name in vit.data.__all__ if name not in ("ImageDataModule", "UnsortedImages")]
+    return {name: getattr(vit.data, name) for name in names}
 
 
 def _nearest(name: str, known: set[str]) -> str:
@@ -89,26 +152,39 @@ def _option_names(parser: ArgumentParser) -> set[str]:
 
 @contextmanager
 def plain_output() -> Iterator[None]:
-    """Hide the log messages of the frameworks; print an error that vit or Lightning raised on purpose in one line."""
+    """Hide the notices of the frameworks; print an error that vit or Lightning raised on purpose in one line.
+
+    An error ends with status 2, and SIGTERM with 143, as a shell reports it.
+    """
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)  # its table
     try:
         with warnings.catch_warnings():
-            # Lightning 2.6 uses a name that torch 2.15 deprecates.
-            warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
-            # torch.compile reads the gradient of the tokens that enter a block.
-            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor", UserWarning)
+            for message, category in NOTICES:
+                warnings.filterwarnings("ignore", message, category)
             yield
     except SIGTERMException:
-        raise SystemExit(128 + signal.SIGTERM) from None  # as the shell reports it
-    except MisconfigurationException as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except (ValueError, OSError) as error:
+        raise SystemExit(128 + signal.SIGTERM) from None
+    except (MisconfigurationException, UnicodeDecodeError) as error:
+        _end(str(error))
+    except torch.OutOfMemoryError as error:
+        _end(f"{_first_line(error)}: {LESS_MEMORY}")
+    except (ValueError, OSError, TypeError, RuntimeError) as error:
+        if re.search("not enough memory|can't allocate memory|alloc_cpu", str(error)):
+            _end(f"{_first_line(error)}: {LESS_MEMORY}")
         if (deliberate := _deliberate_cause(error)) is None:
             raise
-        print(f"error: {deliberate}", file=sys.stderr)
-        raise SystemExit(2) from None
+        _end(str(deliberate))
+
+
+def _end(message: str) -> NoReturn:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(2) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".")
 
 
 def _deliberate_cause(error: BaseException | None) -> BaseException | None:
@@ -119,7 +195,8 @@ def _deliberate_cause(error: BaseException | None) -> BaseException | None:
 
 
 def _is_deliberate(error: BaseException) -> bool:
-    """Whether the line that raised an error is in vit or Lightning."""
+    """Whether vit or Lightning raised an error by a ``raise``; a mistake in their code raises in other lines."""
     lines = traceback.extract_tb(error.__traceback__)
     folders = [Path(package.__file__).parent for package in (vit, lightning)]
-    return bool(lines) and any(folder in Path(lines[-1].filename).parents for folder in folders)
+    is_theirs = bool(lines) and any(folder in Path(lines[-1].filename).parents for folder in folders)
+    return is_theirs and (isinstance(error, (ValueError, OSError)) or lines[-1].line.startswith("raise "))

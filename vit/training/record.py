@@ -8,6 +8,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
 from vit.atomic import replacing
+from vit.class_names import name_classes
 from vit.training.console import print_header, print_resume, print_validation
 from vit.training.flop import training_flop
 from vit.training.measurements import Measurements
@@ -133,6 +134,12 @@ class RunRecord(Callback):
     @rank_zero_only
     def write_results(self, trainer: Trainer, pl_module: LightningModule, **ending: Any) -> None:
         """Write ``results.json``; ``ending`` says how the run ended."""
-        if not trainer.fast_dev_run:
-            path = self.folder / "results.json"
-            write_results(path, self.facts, self.measurements, trainer, pl_module, ending)
+        if trainer.fast_dev_run:
+            return
+        evaluation = pl_module.evaluation
+        scores = None
+        if evaluation is not None and "stopped" not in ending:  # which may have cut an evaluation short
+            scores = evaluation.scores(name_classes(pl_module.hparams.class_names, pl_module.vit.num_classes))
+        write_results(
+            self.folder / "results.json", self.facts, self.measurements, trainer, pl_module, {"scores": scores} | ending
+        )

@@ -22,9 +22,9 @@ def write_results(
     pl_module: LightningModule,
     ending: dict[str, Any],
 ) -> None:
-    """Write what is known before a run (``facts``), its measurements, and how it ended.
+    """Write what is known before a run (``facts``), its measurements, and its ``ending``.
 
-    ``ending`` is empty while the run goes on, {"finished": True}, or {"stopped": name of the exception}.
+    The ending has the "scores" of the last evaluation, and "finished" or the exception that "stopped" the run.
     """
     measured = measurements.measured
     results = ACCURACIES | {name: measured[name] for name in ACCURACIES if name in measured} | facts
@@ -42,7 +42,6 @@ def write_results(
         "devices": trainer.world_size,
         "precision": str(trainer.precision),
         "torch": torch.__version__,
-        **({"scores": measured["scores"]} if "scores" in measured else {}),
         **ending,
     }
     with replacing(path) as unfinished:
