@@ -46,17 +46,17 @@ def decode(path: Path, image_size: tuple[int, int] | None, in_channels: int) -> 
     Raises:
         ValueError: If the file is damaged or not an image; the message names it.
     """
+    mode = "L" if in_channels == 1 else "RGB"
     try:
         with Image.open(path) as file:
             extent = (file.width, file.height) if image_size is None else _reduce(file, max(image_size))
             file.load()
             orientation = file.getexif().get(ExifTags.Base.Orientation, 1)
             image = _eight_bit(file)
+            image = image if image.mode == mode else image.convert(mode)
     except UNREADABLE as error:
         reason = "it is no image" if isinstance(error, UnidentifiedImageError) else str(error)
         raise ValueError(f"cannot read image {path}: {reason}") from None
-    mode = "L" if in_channels == 1 else "RGB"
-    image = image if image.mode == mode else image.convert(mode)
     if image_size is not None:
         # Turning the small result takes less time than turning the photograph.
         image = _fit(image, extent, image_size if orientation in SIDEWAYS else image_size[::-1])
