@@ -99,7 +99,21 @@ def test_it_measures_every_path_with_and_without_workers(tmp_path, monkeypatch, 
     monkeypatch.setattr(pipeline.os, "cpu_count", lambda: 1)
     for name, value in {"PHOTO_PAUSE": 0, "PHOTO_BATCH": 2, "PHOTO_WORKERS": 1, "SHORTEST": 5, "LONGEST": 9}.items():
         monkeypatch.setattr(pipeline, name, value)
-    main(["--images", "200", "--photographs", "3", "--rounds", "1", "--output", str(tmp_path)])
+    main(
+        [
+            "--sources",
+            "memory",
+            "files",
+            "--images",
+            "200",
+            "--photographs",
+            "3",
+            "--rounds",
+            "1",
+            "--output",
+            str(tmp_path),
+        ]
+    )
     (name, cell), (from_files, cell_of_files) = json.loads((tmp_path / "pipeline.json").read_text()).items()
     assert name == f"crop, flip and RandAugment {pipeline.DEVICE.type}"
     assert from_files == f"photographs from files {pipeline.DEVICE.type}"
@@ -117,6 +131,15 @@ def test_it_measures_every_path_with_and_without_workers(tmp_path, monkeypatch, 
     report = (tmp_path / "pipeline.md").read_text()
     assert capsys.readouterr().out.strip() == report.strip()
     assert unpadded(report).count("\n| ours | ") == unpadded(report).count("\n| ours, 1 workers | ") == 1
+
+
+def test_one_source_may_be_measured_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "measure", None)
+    monkeypatch.setattr(pipeline, "measure_files", lambda *_: {"images": 7, "rounds": 1, "batches": 2, "rows": {}})
+    monkeypatch.setattr(pipeline, "report", str)
+    main(["--sources", "files", "--output", str(tmp_path)])
+    (cell,) = json.loads((tmp_path / "pipeline.json").read_text()).values()
+    assert cell["images"] == 7
 
 
 def test_batches_prepared_before_a_turn_are_not_counted(monkeypatch):
