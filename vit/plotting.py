@@ -18,3 +18,6 @@ plot_style = matplotlib.rc_context(
         "savefig.dpi": 120,
     }
 )
+
+# A decorator of functions that write names of classes: a dollar sign in one starts no formula.
+plain_text = matplotlib.rc_context({"text.parse_math": False})

@@ -2,9 +2,7 @@
 
 import base64
 import json
-import os
 import re
-import shutil
 import zlib
 from contextlib import contextmanager
 from copy import deepcopy
@@ -15,6 +13,8 @@ import torch
 from timm.models.deit import VisionTransformerDistilled
 from torch.testing import assert_close
 
+from tests.browser import opened as opened_file
+from tests.browser import running_browser
 from vit import VisionTransformer
 from vit.capture.anatomy import examine
 from vit.capture.attention import capture_attention
@@ -22,7 +22,6 @@ from vit.explain import page as page_module
 from vit.explain.page import ablated_logits, displayed_pixels, explorer, name_other_tokens, quantise
 
 SMALL = {"image_size": (12, 16), "patch_size": 4, "embed_dim": 24, "depth": 3, "num_heads": 4, "num_classes": 7}
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 NAMES = [f"kind {letter}" for letter in "ABCDEFG"]
 MINUS = "\u2212"  # what the page writes before negative numbers
 LAST = 2  # the layer shown first
@@ -250,45 +249,21 @@ def test_the_explorer_is_saved_and_shown_in_notebooks(model, image, tmp_path):
     assert shown.count("<") == 2  # the markup of the page is escaped
 
 
-def no_browser(reason):
-    if os.environ.get("REQUIRE_BROWSER") == "1":
-        pytest.fail(f"REQUIRE_BROWSER is 1, but {reason}")
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")
 def browser():
-    try:
-        from playwright.sync_api import Error, sync_playwright
-    except ImportError:
-        no_browser("playwright is not installed: pip install playwright")
-    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
-    with sync_playwright() as playwright:
-        try:
-            browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        except Error as error:
-            no_browser(f"no Chromium starts (playwright install chromium): {error.message.splitlines()[0]}")
+    with running_browser() as browser:
         yield browser
-        browser.close()
 
 
 @contextmanager
 def opened(browser, text, folder, **options):
-    """A browser's page of this text; afterwards, it must have printed nothing and loaded nothing else."""
+    """A browser's page of this text, drawn."""
     path = folder / "page.html"
     path.write_text(text, encoding="utf-8")
-    messages, requests = [], []
-    with browser.new_context(**options) as context:
-        page = context.new_page()
-        page.on("console", lambda message: messages.append(message.text))
-        page.on("pageerror", lambda error: messages.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(path.as_uri())
+    with opened_file(browser, path, **options) as page:
         if "srcdoc" not in text:
             page.wait_for_selector("#main:not([hidden])")
         yield page
-    assert not messages
-    assert set(requests) <= {path.as_uri(), "about:srcdoc"}
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,9 @@ from tests.training.tiny import CPU, MODEL, TINY
 from vit.training import ViTClassifier
 from vit.training.cli import FROM_DATA
 
-PICTURES = {"curves.png", "confusion_matrix.png", "mistakes.png", "attention.png"}
+PICTURES = {
+    f"{name}.png" for name in ("curves", "confusion_matrix", "per_class", "reliability", "mistakes", "attention")
+}
 
 
 def results(run_folder) -> dict:
@@ -43,7 +45,7 @@ def test_a_run_leaves_a_complete_record(finished):
     assert 0 <= record["test_accuracy"] <= 1
     assert min(record["images_per_second"], record["seconds"]) > 0
     names = {path.name for path in finished.iterdir()}
-    assert names >= PICTURES | {"config.yaml", "metrics.csv", "checkpoints"}
+    assert names >= PICTURES | {"config.yaml", "metrics.csv", "checkpoints", "report.html"}
     assert any(name.startswith("events.out.tfevents") for name in names)
     assert {path.name for path in (finished / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
     for name in PICTURES:

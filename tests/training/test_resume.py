@@ -80,22 +80,6 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.slow
-def test_a_run_killed_in_mid_epoch_and_resumed_ends_with_the_same_bits(run, folder):
-    long_enough = ("--trainer.max_epochs", "8")
-    run("fit", *RANDOM, *long_enough, "--experiment", "whole")
-    with started(folder, *long_enough) as process:
-        wait_for(folder / LAST, process)
-        time.sleep(0.2)
-        process.send_signal(signal.SIGKILL)
-    assert not (folder / LAST.parents[1] / "results.json").exists(), "it had finished before it was killed"
-
-    run("fit", *RANDOM, *long_enough, "--ckpt_path", "last")
-
-    runs = folder / "runs"
-    assert_same_weights(runs / "resume/version_1/checkpoints/last.ckpt", runs / "whole/version_0/checkpoints/last.ckpt")
-
-
 def test_a_run_resumed_from_the_middle_of_an_epoch_ends_with_the_same_bits(whole, run, folder):
     assert torch.load(whole / "middle.ckpt", weights_only=True)["epoch"] == 1
     run("fit", *RANDOM, "--ckpt_path", whole / "middle.ckpt")

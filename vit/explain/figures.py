@@ -21,13 +21,14 @@ from vit.explain.evaluation.table import Interval
 from vit.explain.heatmap import overlay
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
 from vit.explain.sheet import Sheet
-from vit.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, PINK, SKY, plot_style
+from vit.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, PINK, SKY, plain_text, plot_style
 
 METHOD_COLORS = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY)
 TEXT_WIDTH = 22  # letters that fit below an image
 PERCENTS_GONE = range(0, 100, 10)  # patches removed at each step of a curve
 
 
+@plain_text
 def draw_maps(
     images: Tensor,
     maps: Mapping[str, Tensor],

@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 import zlib
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -59,6 +60,9 @@ class ViTCLI(LightningCLI):
         except BaseException:
             if self.claimed is not None:
                 discard_if_unused(self.claimed)
+            if self.claimed is not None and self.claimed.exists():
+                with suppress(OSError):  # such as the full disk that stopped the run
+                    write_report(self.claimed)
             raise
 
     def subcommands(self) -> dict[str, set[str]]:

@@ -6,7 +6,6 @@ Letters in the einops patterns: c image channels, h w rows and columns of pixels
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from einops import rearrange
 from lightning import Callback, LightningModule, Trainer
@@ -16,7 +15,7 @@ from matplotlib.figure import Figure
 
 from vit.class_names import name_classes
 from vit.data.module import Stage
-from vit.plotting import BLUE, GREY, ORANGE, SKY, plot_style
+from vit.plotting import BLUE, GREY, ORANGE, SKY, plain_text, plot_style
 from vit.training.evaluation import Evaluation
 from vit.training.examples import draw_rollout
 from vit.training.record import RunRecord
@@ -25,9 +24,6 @@ MOST_NAMED_CLASSES = 20
 MOST_CLASSES, CLASS_LETTERS = 100, 30  # of the chart of classes: its rows, and the length of a name
 COLUMNS, MISTAKE_LETTERS = 8, 17  # of the mistakes
 CELL, CAPTION, HEAD = 1.5, 0.4, 0.4  # inches: width of a mistake, height of its caption, height of the title
-
-# A decorator of functions that write names of classes: a dollar sign in one starts no formula.
-plain_text = matplotlib.rc_context({"text.parse_math": False})
 
 
 class RunPictures(Callback):

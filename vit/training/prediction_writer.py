@@ -85,9 +85,10 @@ class PredictionWriter(Callback):
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Give the complete file its name, and print the messages about unreadable files."""
-        path = self._claimed_path()
-        self.partial.replace(path)
+        path = next(filter(self._gives, self._names()), None)
         self._release()
+        if path is None:
+            raise ValueError(f"{self.path} exists since the prediction began: its rows are in {self.partial}")
         for message in self.unreadable:
             print(message, file=sys.stderr)
         print(f"{self.rows} predictions in {path}")
@@ -101,14 +102,18 @@ class PredictionWriter(Callback):
         with self.partial.open(mode, newline="") as file:
             csv.DictWriter(file, COLUMNS).writerows(rows)
 
-    def _claimed_path(self) -> Path:
-        for path in self._names():
-            try:
-                path.open("x").close()
-            except FileExistsError:  # made since the start, by another prediction
-                continue
-            return path
-        raise ValueError(f"{self.path} exists since the prediction began: its rows are in {self.partial}")
+    def _gives(self, path: Path) -> bool:
+        """Give the file a name unless another prediction has it, in one step that a kill cannot cut in two."""
+        try:
+            path.hardlink_to(self.partial)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without hard links
+            if path.exists():
+                return False
+            self.partial.replace(path)
+        self.partial.unlink(missing_ok=True)
+        return True
 
     def _names(self) -> Iterator[Path]:
         yield self.path
