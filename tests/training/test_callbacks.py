@@ -7,7 +7,7 @@ import pytest
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
 
-from vit.training.callbacks import SeededSteps, StopAtNaN, run_callbacks
+from vit.training.callbacks import ImagesPerSecondBar, SeededSteps, StopAtNaN, run_callbacks
 from vit.training.pictures import RunPictures
 from vit.training.record import RunRecord
 
@@ -83,3 +83,12 @@ def test_a_finite_loss_stops_nothing(steps):
     stop, trainer, module = steps(*[1.0] * 50)
     stop.on_validation_start(trainer, module)
     stop.on_train_epoch_end(trainer, module)
+
+
+@pytest.mark.parametrize(("progress", "left"), [(0.25, None), (0.3, "0:07:00"), (0.75, "0:00:15"), (1.0, "0:00:00")])
+def test_the_bar_says_how_long_the_rest_of_the_training_takes(monkeypatch, progress, left):
+    """A quarter was done before a resume, and 30 s have gone by since."""
+    bar = ImagesPerSecondBar()
+    bar.start, bar.done_before = 100.0, 0.25
+    monkeypatch.setattr("vit.training.callbacks.time.monotonic", lambda: 130.0)
+    assert bar._time_left(progress) == left

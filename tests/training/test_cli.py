@@ -99,6 +99,32 @@ def test_help_describes_every_argument_of_the_classifier_and_the_model(run, caps
         assert re.search(rf"--model\.{name} .{{0,400}}{re.escape(first_words)}", printed), name
 
 
+def test_help_explains_last_and_best(run, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        run("fit", "--help")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert 'A checkpoint: its file, or "last" or "best" for that of the newest run (of --experiment, if' in printed
+
+
+def test_a_profiler_shows_its_table_and_frameworks_no_notices(run, capfd):
+    run("fit", *TINY, "--trainer.profiler", "simple", "--trainer.max_steps", "1", "--trainer.limit_test_batches", "0")
+    printed = capfd.readouterr()
+    assert "run_training_batch" in printed.out + printed.err
+    assert "number of training batches" not in printed.out + printed.err
+
+
+def test_a_run_without_a_config_is_named_after_its_data(run, folder):
+    for name in ("train/cat", "train/dog"):
+        (folder / "pets" / name).mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(folder / "pets" / name / f"{number}.png")
+    short = ["--trainer.max_steps", "1", "--data.val_fraction", "0"]
+    run("fit", "--data", "ImageFolder", "--data.root", "pets", *short, *MODEL, *CPU)
+    run("fit", *TINY, *short)
+    assert {path.name for path in (folder / "runs").iterdir()} == {"pets", "digits"}
+
+
 def test_the_data_sizes_the_model(finished):
     model = vit.load(finished / "checkpoints/last.ckpt")
     assert (model.num_classes, model.patch_embed.image_size, model.patch_embed.in_channels) == (10, (8, 8), 1)
