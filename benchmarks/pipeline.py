@@ -224,13 +224,13 @@ def measure_files(count: int, rounds: int, batches: int, device: torch.device) -
         folder = Path(name)
         save_photographs(folder, count)
         on_pil, on_tensors = (datasets.ImageFolder(folder, photograph_transform(tensors)) for tensors in (False, True))
-        streams = {
-            "ours": from_files(folder, PHOTO_WORKERS, device),
+        others = {
             "torchvision, PIL images": torchvision_batches(on_pil, PHOTO_BATCH, PHOTO_WORKERS, device),
             "torchvision, v2 on tensors": torchvision_batches(on_tensors, PHOTO_BATCH, PHOTO_WORKERS, device),
             "timm": timm_batches(folder, PHOTO_WORKERS, device),
         }
-        streams = {f"{name}, {PHOTO_WORKERS} workers": stream for name, stream in streams.items()}
+        streams = {"ours": from_files(folder, PHOTO_WORKERS, device)}
+        streams |= {f"{name}, {PHOTO_WORKERS} workers": stream for name, stream in others.items()}
         ahead = dict.fromkeys(streams, PREFETCH * PHOTO_WORKERS)
         rows = _rows(streams, ahead, rounds, {}, batches, PHOTO_BATCH, PHOTO_PAUSE, device)
         for stream in streams.values():
@@ -251,7 +251,7 @@ def _rows(
     """Return images per second of each path, and ours against the fastest other.
 
     Args:
-        streams: Batches of each path by its name, of which ours begins with "ours".
+        streams: Batches of each path by its name, of which one is "ours".
         ahead: Batches of each path that its workers prepare ahead.
         rounds: Timed calls of each path.
         longer: Batches of the calls of single paths.
@@ -269,7 +269,7 @@ def _rows(
     calls = {name: repeated(partial(next, stream), longer.get(name, batches)) for name, stream in streams.items()}
     times = interleaved(calls, rounds, 1, device, prepare)
     per_call = {name: [s * batches / longer.get(name, batches) for s in seconds] for name, seconds in times.items()}
-    return compared(per_call, batches * batch_size, {name for name in streams if not name.startswith("ours")})
+    return compared(per_call, batches * batch_size, streams.keys() - {"ours"})
 
 
 def report(cells: dict[str, Any]) -> str:

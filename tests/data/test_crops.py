@@ -84,6 +84,25 @@ def test_larger_images_are_scaled_one_by_one_with_the_same_pixels_up_to_rounding
     assert (at_once.int() - one_by_one.int()).abs().max() <= 1
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_one_by_one_images_are_scaled_on_one_thread_and_the_others_return(threads, monkeypatch):
+    used, before = [], torch.get_num_threads()
+
+    def watched(*args, **kwargs):
+        used.append(torch.get_num_threads())
+        return resized_crop(*args, **kwargs)
+
+    resized_crop = tv.resized_crop
+    monkeypatch.setattr("vit.data.crops.tv.resized_crop", watched)
+    torch.set_num_threads(threads)
+    try:
+        random_resized_crop(noise(3, 3, 83, 97), (0.35, 1.0), (7, 11))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert used == [1] * 3
+
+
 def test_a_box_as_large_as_the_result_is_cut_out_unchanged():
     images = noise()
     boxes = torch.tensor([[3, 5, 11, 7]]).expand(13, -1)

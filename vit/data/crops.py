@@ -6,6 +6,8 @@ image, o p rows and columns of the result.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from einops import einsum, rearrange
@@ -55,9 +57,25 @@ def resample(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
     _, _, h, w = images.shape
     if images.device.type == "cpu" and h * w > PRODUCT_PIXELS:
         boxed = zip(images, boxes.tolist(), strict=True)
-        return torch.stack([tv.resized_crop(image, *box, size=list(size), antialias=True) for image, box in boxed])
+        with one_thread():
+            return torch.stack([tv.resized_crop(image, *box, size=list(size), antialias=True) for image, box in boxed])
     boxes = copy_async(boxes, images.device)
     return torch.cat([_resample(*chunk, size) for chunk in split_for_cache(images, boxes)])
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread inside the block.
+
+    Many small kernels would each wait for all threads, while the workers that decode have the other cores: streaming
+    would be half as fast.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _resample(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
