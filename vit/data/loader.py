@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from vit.data.augment import Augment
+from vit.data.crops import one_thread
 from vit.data.files import ImageFiles, collate_readable
 from vit.data.sampler import BatchSampler
 from vit.data.seeding import seeded
@@ -70,13 +71,17 @@ class BatchLoader(ABC):
             key = (self.sampler.seed, self.sampler.epoch, self.sampler.rank, start)
             if self.augment is not None:
                 with seeded(*key):
-                    images = self.augment.change(images)
+                    images = self.change(images, self.augment)
             for number, batch in enumerate(zip(images.split(size), labels.split(size), strict=True)):
                 if self.augment is not None:
                     with seeded(*key, number):
                         batch = self.augment.mix(*batch)
                 yield batch
             start += self.group_size
+
+    def change(self, images: Tensor, augment: Augment) -> Tensor:
+        """Augment the images of a group, each by itself: (B, C, H, W) -> (B, C, h, w)."""
+        return augment.change(images)
 
     @abstractmethod
     def groups(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -155,6 +160,11 @@ class StreamLoader(BatchLoader):
             images = [decoded.images.to(self.device, non_blocking=True) for decoded in group]
             labels = [decoded.labels.to(self.device, non_blocking=True) for decoded in group]
             yield (images[0], labels[0]) if len(group) == 1 else (torch.cat(images), torch.cat(labels))
+
+    def change(self, images: Tensor, augment: Augment) -> Tensor:
+        """Augment the images of a group on one thread: the workers that decode have the other cores."""
+        with one_thread():
+            return augment.change(images)
 
 
 def grouped(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
