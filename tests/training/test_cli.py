@@ -294,6 +294,13 @@ def test_predict_writes_a_row_per_image_and_names_the_files_that_are_not_images(
     assert capsys.readouterr().err == "cannot read image photos/notes.txt: it is no image\n"
 
 
+def test_predict_crops_as_the_data_of_the_training_did(run, finished, photos):
+    path = finished / "checkpoints/last.ckpt"
+    change_checkpoint(path, lambda checkpoint: checkpoint["data"]["init_args"].update(crop_ratio=0.5))
+    cli = run("predict", "--ckpt_path", path, "--data.root", "photos", *CPU, "--output", "cropped.csv")
+    assert (cli.datamodule.files.image_size, cli.datamodule.files.centre) == ((16, 16), (8, 8))
+
+
 def test_no_prediction_is_written_over_another(run, error_of, finished, photos):
     predict = ["predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root"]
     for root in ("photos", "photos/nested", "photos"):

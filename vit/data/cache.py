@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from vit.atomic import replacing
+from vit.atomic import replacing, sweep
 from vit.data.files import DecodedBatch, ImageFiles, collate_readable, name_unreadable, raise_unreadable
 
 DECODE_BATCH = 256
@@ -170,6 +170,7 @@ def _keep(path: Path, write: Callable[[Path], object]) -> None:
     try:
         with replacing(path) as unfinished:
             write(unfinished)
+        sweep(path.parent)
         _delete_unused(path.parent)
     except (OSError, SafetensorError) as error:
         print(f"could not keep the decoded images in {path.parent}: {error}")

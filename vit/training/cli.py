@@ -174,6 +174,7 @@ class ViTCLI(LightningCLI):
         if subcommand == "predict":
             names = ("image_size", "in_channels", "class_names", "mean", "std")
             described = {name: of_data[name] for name in names}
+            described["crop_ratio"] = checkpoint.get("data", {}).get("init_args", {}).get("crop_ratio", 1.0)
             # An argument and not a default, because it also replaces the data of a config.
             self.arguments_of_data = ["--data", json.dumps({"class_path": "UnsortedImages", "init_args": described})]
         else:
