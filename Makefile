@@ -34,7 +34,7 @@ cifar10: $(VENV)/installed-train
 
 bench: $(VENV)/installed-test
 	$(BIN)/python benchmarks/throughput.py
-	$(BIN)/python benchmarks/pipeline.py
+	$(BIN)/python benchmarks/pipeline.py --sources memory files
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/results_page.py
 	$(BIN)/python benchmarks/pages.py

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import train
+from tests.photographs import make_photographs
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -27,6 +28,7 @@ def results(name):
 @for_each
 def test_it_builds_and_its_header_has_command_and_parameters(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    make_photographs(tmp_path / "photos", per_class=2, scale=0.05)  # what configs/photos.yaml reads
     monkeypatch.setattr(sys, "argv", ["train.py"])
     header = header_of(config)
     assert f"python train.py fit --config configs/{config.name}" in header

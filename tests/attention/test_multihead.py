@@ -234,6 +234,15 @@ def test_a_cached_step_costs_as_much_as_the_tokens_so_far_and_no_more():
     assert (costs[1] - projections) / (costs[0] - projections) == pytest.approx(2, rel=0.05)
 
 
+def test_a_mask_covers_the_cached_keys_and_the_new_ones():
+    attention = randomised(MultiHeadAttention(H * D, H, causal=True))
+    x, mask = torch.randn(B, 7, H * D, dtype=torch.float64), torch.rand(B, 1, 7, 7) > 0.4
+    cache = KeyValueCache(max_length=7)
+    first = attention(x[:, :4], mask=mask[..., :4, :4], cache=cache)
+    second = attention(x[:, 4:], mask=mask[..., 4:, :], cache=cache)
+    assert_close(torch.cat([first, second], dim=1), attention(x, mask=mask), **EXACT)
+
+
 @pytest.mark.parametrize(
     "mask", [torch.ones(N, N, dtype=torch.long), torch.ones(N, N + 1, dtype=torch.bool)], ids=["numbers", "size"]
 )

@@ -3,6 +3,7 @@
 import copy
 import gc
 import weakref
+from contextlib import nullcontext
 
 import pytest
 import timm
@@ -14,6 +15,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.architectures import EXACT, LIBRARIES, WAYS, captured
+from vit.capture.attention import TOLERANCE, check_logits_unchanged
 from vit.explain import METHODS, InterceptAttention, attention_rollout, capture_attention, explain
 from vit.explain.maps.subject import Subject
 
@@ -436,6 +438,15 @@ def test_a_model_whose_logits_move_is_refused():
         capture_attention(Attending(attend).eval(), torch.randn(2, 3, 6, 10))
     with pytest.raises(ValueError, match=r"the logits moved by nan"):
         capture_attention(Attending(F.scaled_dot_product_attention).eval(), torch.full((2, 3, 6, 10), torch.nan))
+
+
+@pytest.mark.parametrize("largest", [0.01, 1.0, 50.0])
+@pytest.mark.parametrize(("moved", "is_refused"), [(0.9, False), (1.2, True)])
+def test_the_allowed_difference_is_a_share_of_the_largest_logit_or_of_one(largest, moved, is_refused):
+    plain = torch.tensor([[largest, 0.0]], dtype=torch.float64)
+    logits = plain + moved * TOLERANCE * max(1.0, largest)
+    with pytest.raises(ValueError, match="moved") if is_refused else nullcontext():
+        check_logits_unchanged(logits, plain)
 
 
 # Edits.

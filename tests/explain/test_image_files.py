@@ -32,6 +32,16 @@ def test_images_have_the_size_and_the_normalisation_of_the_model(model, files):
     assert_close(images[:, :, 3, 5], torch.tensor([[-0.2, -0.8, -2.4], [0.2, 0.0, -0.8], [1.8, 3.2, 5.6]]))
 
 
+def test_images_are_cropped_as_in_the_tests_of_the_model(model, tmp_path):
+    model.pretrained_cfg["crop_ratio"] = 0.5
+    image = Image.new("RGB", (22, 14), (255, 0, 0))
+    image.paste((0, 0, 255), (5, 3, 17, 11))  # more than the centre
+    image.save(tmp_path / "framed.png")
+    pixels, _ = read_images([tmp_path / "framed.png"], model)
+    assert pixels.shape == (1, 3, 7, 11)
+    assert pixels[0, 0].max() == 0
+
+
 def test_all_damaged_files_are_named_at_once(model, files):
     for path in files[:2]:
         path.write_text("no image")

@@ -49,13 +49,19 @@ def test_a_loaded_model_is_in_eval_mode_and_gives_the_same_logits(model, checkpo
 
 def test_a_loaded_model_knows_how_its_images_are_normalised_and_its_classes_are_named(checkpoint, path):
     torch.save(checkpoint, path)
-    assert vit.load(path).pretrained_cfg == {name: CLASSIFIER[name] for name in ("mean", "std", "class_names")}
+    expected = {name: CLASSIFIER[name] for name in ("mean", "std", "class_names")} | {"crop_ratio": 1.0}
+    assert vit.load(path).pretrained_cfg == expected
 
 
 def test_what_the_checkpoint_does_not_say_is_what_the_classifier_took(checkpoint, path):
     checkpoint["hyper_parameters"] = SIZES
     torch.save(checkpoint, path)
-    assert vit.load(path).pretrained_cfg == {"mean": [0.5] * 3, "std": [0.5] * 3, "class_names": None}
+    assert vit.load(path).pretrained_cfg == {
+        "mean": [0.5] * 3,
+        "std": [0.5] * 3,
+        "class_names": None,
+        "crop_ratio": 1.0,
+    }
     classifier = ViTClassifier(**SIZES)
     assert classifier.mean.flatten().tolist() == classifier.std.flatten().tolist() == [0.5] * 3
 
@@ -75,7 +81,7 @@ def test_models_with_every_attention_are_loaded(path, attention):
         ({"depth": 10**9}, "describes a model of depth 1000000000, and holds 2 blocks: it is damaged"),
         ({"embed_dim": 12 * 10**6}, "comes from another architecture, .* tensors differ: .*: it is damaged"),
         ({"embed_dim": "wide"}, "describes a model that cannot be built: "),
-        ({"patch_size": [1, 2, 3]}, "too many values to unpack"),
+        ({"patch_size": [1, 2, 3]}, "cannot be built: patch_size .* must be a positive whole number"),
         ({"num_heads": 5}, r"embed_dim \(12\) must be divisible by num_heads \(5\)"),
     ],
 )
@@ -200,3 +206,23 @@ def test_tensors_that_differ_are_missing_unwanted_or_of_another_shape():
     )
     with pytest.raises(ValueError, match=message):
         check_same_tensors(model, state, "here", "go elsewhere")
+
+
+@pytest.mark.parametrize("part", ["tensor", "pickle", "directory of the archive", "attributes of a tensor"])
+def test_a_flipped_byte_is_damage_and_not_another_model(tmp_path, part):
+    path = tmp_path / "last.ckpt"
+    weight = torch.arange(1000.0)
+    torch.save({"state_dict": {"weight": weight}, "hyper_parameters": {"depth": 3}}, path)
+    content = bytearray(path.read_bytes())
+    entry = content.rindex(b"PK\x01\x02", 0, content.rindex(b"/data/0"))  # of the tensor, in the directory
+    place, mask = {
+        "tensor": (content.index(weight.numpy().tobytes()) + 1234, 0x01),
+        "pickle": (content.index(b"depth"), 0x01),
+        "directory of the archive": (entry + 24, 0x01),  # the size of the tensor
+        "attributes of a tensor": (entry + 38, 0x10),  # a directory, which torch would not read
+    }[part]
+    content[place] ^= mask
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"last\.ckpt is (not a checkpoint, or is )?damaged") as refusal:
+        read_checkpoint(path)
+    assert "architecture" not in str(refusal.value)

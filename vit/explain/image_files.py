@@ -11,7 +11,14 @@ from einops import rearrange
 from torch import Tensor
 
 import vit
-from vit.data.files import IMAGE_SUFFIXES, ImageFiles, collate_readable, find_files, name_unreadable
+from vit.data.files import (
+    IMAGE_SUFFIXES,
+    ImageFiles,
+    collate_readable,
+    find_files,
+    name_unreadable,
+    stored_size,
+)
 
 
 def find_images(paths: Sequence[Path]) -> list[Path]:
@@ -51,13 +58,14 @@ def distinct_names(files: Sequence[Path]) -> list[str]:
 def read_images(files: Sequence[Path], model: vit.VisionTransformer) -> tuple[Tensor, Tensor]:
     """Read images as uint8 (B, C, H, W), and normalised for the model.
 
-    They are scaled and centre-cropped to the image size of the model.
+    They are scaled and centre-cropped to the image size of the model, as those of its tests were.
 
     Raises:
         ValueError: If files are damaged or not images; the message names them.
     """
     embed, statistics = model.patch_embed, model.pretrained_cfg
-    image_files = ImageFiles([*files], [0] * len(files), embed.image_size, embed.in_channels)
+    size = stored_size(embed.image_size, statistics.get("crop_ratio", 1.0))
+    image_files = ImageFiles([*files], [0] * len(files), size, embed.in_channels, centre=embed.image_size)
     decoded = collate_readable([image_files[index] for index in range(len(files))])
     if decoded.unreadable:
         raise ValueError(f"{'; '.join(name_unreadable(decoded.unreadable))}: leave them out")

@@ -20,7 +20,7 @@ def load(path: str | Path) -> VisionTransformer:
     """Return the model of a training checkpoint, in eval mode.
 
     The model takes normalised images: ``model.pretrained_cfg``, which has timm's name, holds the ``mean`` and ``std``
-    for this, and the ``class_names``.
+    for this, the ``class_names``, and the ``crop_ratio`` of its data.
 
     Raises:
         ValueError: If the file is not a checkpoint, carries code, or its tensors do not fit its hyper-parameters.
@@ -32,7 +32,8 @@ def load(path: str | Path) -> VisionTransformer:
     model.load_state_dict(state)
     middle = [0.5] * model.patch_embed.in_channels  # the default of ViTClassifier
     statistics = {name: arguments.get(name) or middle for name in ("mean", "std")}
-    model.pretrained_cfg = {**statistics, "class_names": arguments.get("class_names")}
+    crop_ratio = checkpoint.get("data", {}).get("init_args", {}).get("crop_ratio", 1.0)
+    model.pretrained_cfg = {**statistics, "class_names": arguments.get("class_names"), "crop_ratio": crop_ratio}
     return model.eval()
 
 
@@ -47,10 +48,11 @@ def _build(arguments: dict[str, Any], state: dict[str, Tensor], path: str | Path
     try:
         # On the meta device first: an untrusted file may describe a model of any size.
         with torch.device("meta"):
-            check_same_tensors(VisionTransformer(**settings), state, path, "it is damaged")
-        return VisionTransformer(**settings)
-    except (TypeError, AttributeError, RuntimeError, OverflowError) as error:
+            described = VisionTransformer(**settings)
+    except (TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         raise ValueError(f"{path} describes a model that cannot be built: {error}") from error
+    check_same_tensors(described, state, path, "it is damaged")
+    return VisionTransformer(**settings)
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
