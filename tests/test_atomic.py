@@ -1,10 +1,10 @@
 """Files that are written whole or not at all, and what a kill leaves."""
 
-import multiprocessing
 import os
 
 import pytest
 
+from tests.forked import forked
 from vit.atomic import HOST, replacing, sweep
 
 
@@ -20,9 +20,7 @@ def killed(tmp_path):
     path = tmp_path / "version_0/checkpoints/last.ckpt"
     path.parent.mkdir(parents=True)
     path.write_text("whole")
-    process = multiprocessing.get_context("fork").Process(target=write_and_die, args=(path,))
-    process.start()
-    process.join()
+    forked(tmp_path / "output.txt", write_and_die, path).join()
     (unfinished,) = path.parent.glob(".*.unfinished")
     return unfinished
 

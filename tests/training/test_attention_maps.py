@@ -32,6 +32,7 @@ def untested(module_folder):
             lambda classifier, images, names, title, path: drawn.append((title, classifier.vit.head.weight.clone())),
         )
         run_command("fit", *TINY, "--experiment", "untested")
+        (module_folder / "runs/untested/version_0/results.json").unlink()  # as if it had been killed before its end
         run_command("fit", "--ckpt_path", "last", "--experiment", "untested")
     return SimpleNamespace(drawn=drawn, folder=module_folder / "runs/untested/version_0")
 
@@ -109,7 +110,7 @@ def test_bfloat16_and_negative_weights_are_shown_by_fit_and_test(run, folder, ca
     run("fit", *TINY, *precise, "--experiment", "half", CALLBACK)
     run_folder = folder / "runs/half/version_0"
     assert (run_folder / "attention/epoch_0001.png").exists()
-    (run_folder / "attention.png").unlink()
-    run("test", "--ckpt_path", run_folder / "checkpoints/last.ckpt")
     assert (run_folder / "attention.png").exists()
+    run("test", "--ckpt_path", run_folder / "checkpoints/last.ckpt")
+    assert (run_folder / "evaluations/test_last_0/attention.png").exists()
     assert "no attention.png" not in capsys.readouterr().out

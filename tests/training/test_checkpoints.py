@@ -1,12 +1,11 @@
 import os
-import subprocess
-import sys
-import textwrap
+import resource
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from tests.forked import forked
 from vit.training.checkpoints import AtomicCheckpointIO, RunCheckpoint
 
 
@@ -25,17 +24,19 @@ def test_what_is_written_is_read_back(tmp_path):
 def test_a_full_disk_leaves_the_previous_checkpoint_and_says_so(tmp_path):
     path = tmp_path / "last.ckpt"
     AtomicCheckpointIO().save_checkpoint(checkpoint(1.0), path)
-    program = f"""
-        import resource, torch
-        from vit.training.checkpoints import AtomicCheckpointIO
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-        big = {{"state_dict": {{"weight": torch.zeros(100_000)}}, "hyper_parameters": {{}}}}
-        AtomicCheckpointIO().save_checkpoint(big, {str(path)!r})
-    """
-    result = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
-    assert result.returncode == 1
-    assert f"could not write {path}" in result.stderr
-    assert "the one before is intact; free some space, then resume" in result.stderr
+
+    def write_too_much() -> None:
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, most))
+        with pytest.raises(OSError, match="could not write") as error:
+            AtomicCheckpointIO().save_checkpoint(checkpoint(2.0) | {"more": torch.zeros(100_000)}, path)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        assert f"could not write {path}" in str(error.value)
+        assert "the one before is intact; free some space, then resume" in str(error.value)
+
+    process = forked(tmp_path.with_suffix(".txt"), write_too_much)
+    process.join()
+    assert process.exitcode == 0, tmp_path.with_suffix(".txt").read_text()
     assert AtomicCheckpointIO().load_checkpoint(path)["state_dict"]["weight"][0] == 1.0
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 

@@ -3,9 +3,10 @@
 import csv
 import inspect
 import json
-import multiprocessing
 import os
 import re
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ import torch
 from PIL import Image
 
 import vit
-from tests.training.tiny import CPU, MODEL, TINY
+from tests.forked import forked
+from tests.training.tiny import CPU, MODEL, TINY, run_command
 from vit.training import ViTClassifier
 from vit.training.cli import FROM_DATA
 
@@ -327,8 +329,7 @@ def test_a_prediction_that_was_killed_is_continued(run, finished, photos, monkey
         return step(module, batch, batch_idx)
 
     monkeypatch.setattr(ViTClassifier, "predict_step", killed_in_the_third_batch)
-    process = multiprocessing.get_context("fork").Process(target=run, args=predict)
-    process.start()
+    process = forked(Path("killed.txt"), run, *predict)
     process.join()
     assert process.exitcode == 9
     (partial,) = Path().glob("out.csv.*.partial")
@@ -350,8 +351,7 @@ def test_two_equal_predictions_at_once_do_not_mix(run, finished, photos, monkeyp
     refused, step = [], ViTClassifier.predict_step
 
     def start_another(*arguments):
-        process = multiprocessing.get_context("fork").Process(target=run, args=predict)
-        process.start()
+        process = forked(Path("refused.txt"), run, *predict)
         process.join()
         refused.append(process.exitcode)
         return step(*arguments)
@@ -387,3 +387,22 @@ def test_training_without_validation_images_keeps_the_last_checkpoint(run, folde
     run("fit", *TINY, "--experiment", "all", "--data.val_fraction", "0", "--trainer.max_epochs", "1")
     assert [path.name for path in (folder / "runs/all/version_0/checkpoints").iterdir()] == ["last.ckpt"]
     assert results(folder / "runs/all/version_0")["val_accuracy"] is None
+
+
+def test_ctrl_c_keeps_the_last_checkpoint_and_the_results_and_prints_how_to_resume(folder):
+    def train_for_long() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of pytest-xdist may ignore it
+        run_command("fit", *TINY, "--trainer.max_epochs", "1000")
+
+    process, run_folder = forked(folder / "output.txt", train_for_long), folder / "runs/digits/version_0"
+    while not (run_folder / "checkpoints/last.ckpt").exists():
+        assert process.is_alive(), (folder / "output.txt").read_text()
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGINT)
+    process.join()
+    output = (folder / "output.txt").read_text()
+    assert process.exitcode == 1
+    for name in ("results.json", "curves.png", "report.html"):
+        assert (run_folder / name).exists()
+    assert "resume with: python train.py fit --ckpt_path runs/digits/version_0/checkpoints/last.ckpt\n" in output
+    assert "Traceback" not in output

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from tests.training.tiny import CPU, MODEL
+from tests.forked import forked
+from tests.training.tiny import CPU, MODEL, run_command
 
 REPOSITORY = Path(__file__).parents[2]
 COMMON = [
@@ -23,22 +25,45 @@ COMMON = [
     *("--model.qkv_bias", "false"),
     *("--trainer.max_epochs", "2", "--trainer.callbacks+", "seen_images.SeenImages"),
 ]
-DDP = ["--trainer.strategy", "ddp"]
-FSDP2 = ["--trainer.strategy", "fsdp2"]
 
 
-def train(folder: Path, experiment: str, *arguments: str) -> Path:
+def started_by_the_script(folder: Path, experiment: str, *arguments: str) -> Path:
     """Run ``fit`` in a process of its own, which starts the second one; return the folder of the run."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests/training")])
     environment = os.environ | {"PYTHONPATH": path, "XDG_CACHE_HOME": str(folder / "cache")}
-    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(REPOSITORY / "train.py"), "fit", *COMMON, "--experiment", experiment, *arguments]
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stdout + result.stderr
     return folder / "runs" / experiment / "version_0"
+
+
+def started_from_outside(folder: Path, experiment: str, *arguments: str, processes: int = 1) -> Path:
+    """Run ``fit`` in processes that find their rank in the environment, as torchrun and srun start them."""
+    port = free_port()
+
+    def fit(rank: int) -> None:
+        os.chdir(folder)
+        sys.path.append(str(REPOSITORY / "tests/training"))
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "XDG_CACHE_HOME": str(folder / "cache")}
+        if processes > 1:
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+            rank_zero_only.rank = rank  # as lightning finds it in the environment when it is imported
+        sys.argv = ["train.py"]
+        run_command("fit", *COMMON, "--experiment", experiment, *arguments)
+
+    outputs = [folder / f"{experiment}_{rank}.txt" for rank in range(processes)]
+    started = [forked(output, fit, rank) for rank, output in enumerate(outputs)]
+    for process, output in zip(started, outputs, strict=True):
+        process.join()
+        assert process.exitcode == 0, output.read_text()
+    return folder / "runs" / experiment / "version_0"
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +84,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def one_process(folder: Path) -> Path:
-    return train(folder, "one", "--data.batch_size", "40")
+    return started_from_outside(folder, "one", "--data.batch_size", "40")
 
 
-@pytest.fixture(scope="module", params=[("ddp", DDP), ("fsdp2", FSDP2)], ids=["ddp", "fsdp2"])
+@pytest.fixture(scope="module", params=["ddp", "fsdp2"])
 def two_processes(request: pytest.FixtureRequest, folder: Path) -> Path:
     for seen in folder.glob("seen_2_*.txt"):
         seen.unlink()
-    name, strategy = request.param
-    return train(folder, name, "--data.batch_size", "20", "--trainer.devices", "2", *strategy)
+    strategy = request.param
+    typed = ["--data.batch_size", "20", "--trainer.devices", "2", "--trainer.strategy", strategy]
+    if strategy == "ddp":
+        return started_by_the_script(folder, strategy, *typed)
+    return started_from_outside(folder, strategy, *typed, processes=2)
 
 
 # One test, because the workers of pytest-xdist would each start the three runs anew for tests of their own.

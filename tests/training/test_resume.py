@@ -1,14 +1,8 @@
 """A run that is stopped at any point and resumed ends with the same weights, to the last bit."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,7 +15,6 @@ from vit.training import ViTClassifier
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
-REPOSITORY = Path(__file__).parents[2]
 LAST = Path("runs/resume/version_0/checkpoints/last.ckpt")
 RANDOM = [  # every source of randomness, and an average beside the weights
     *("--data", "Digits", "--data.batch_size", "100", "--data.crop_padding", "1", "--data.erasing", "0.5"),
@@ -55,29 +48,6 @@ def assert_same_weights(one: Path, other: Path) -> None:
     first, second = weights(one), weights(other)
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-@contextmanager
-def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen]:
-    """A run in another process, which prints to ``output.txt``."""
-    places = {"XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(REPOSITORY)}
-    environment = os.environ | places | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(REPOSITORY / "train.py"), "fit", *RANDOM, *arguments]
-    with (folder / "output.txt").open("w") as output:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-
-
-def wait_for(path: Path, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 120
-    while not path.exists():
-        assert process.poll() is None, "the run ended early"
-        assert time.monotonic() < deadline, f"no {path}"
-        time.sleep(0.02)
 
 
 def test_a_run_resumed_from_the_middle_of_an_epoch_ends_with_the_same_bits(whole, run, folder):
@@ -189,16 +159,3 @@ def test_sigterm_ends_with_the_status_that_a_shell_expects(whole, run, folder, m
     with pytest.raises(SystemExit) as stopped:
         run(command, *arguments)
     assert stopped.value.code == 128 + 15
-
-
-@pytest.mark.slow
-def test_ctrl_c_keeps_the_last_checkpoint_and_the_results_and_prints_how_to_resume(folder):
-    with started(folder, "--trainer.max_epochs", "1000") as process:
-        wait_for(folder / LAST, process)
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=60)
-    output = (folder / "output.txt").read_text()
-    for name in ("results.json", "curves.png"):
-        assert (folder / LAST.parents[1] / name).exists()
-    assert f"resume with: python train.py fit --ckpt_path {LAST}\n" in output
-    assert "Traceback" not in output

@@ -1,0 +1,28 @@
+"""Copies of the process of pytest, which have nothing to import: what a test kills, or what runs beside it."""
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def forked(output: Path, function: Callable[..., Any], *arguments: Any) -> multiprocessing.Process:
+    """Start a function in a copy of this process, which prints to a file and ends with the status of SystemExit."""
+    process = multiprocessing.get_context("fork").Process(target=_run, args=(output, function, arguments))
+    process.start()
+    return process
+
+
+def _run(output: Path, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+    status = 0
+    try:
+        function(*arguments)
+    except SystemExit as end:
+        status = end.code or 0
+    os._exit(status)
