@@ -124,7 +124,7 @@ def results() -> str:
                 rows[-1]["compared with"] = "the fastest of timm, torchvision, vit-pytorch and transformers"
     for name, cell in read("pipeline").items():
         what, result = name.rsplit(" ", 1)[0], f"{cell['rows']['ours']['against_best_peer'][1]:.2g} times"
-        rows.append({"measured": f"speed of augmentation: {what}", "result": result, "cells": [cell]})
+        rows.append({"measured": f"speed of the data path: {what}", "result": result, "cells": [cell]})
         rows[-1]["compared with"] = "the fastest of torchvision and timm, two workers"
     for cell in read("overhead").values():
         result = f"{cell['rows']['Lightning']['against_best_peer'][1]:.2f} times"

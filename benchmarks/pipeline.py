@@ -70,7 +70,7 @@ image, as PIL images or (v2) as tensors.
 
 From files: JPEG photographs with sides of 500 to 2,000 pixels, in batches of 32, as random resized crops (8 to 100 % of
 the area) of 224 pixels, mirrored. Our workers scale a photograph to 256 pixels, from a reduced scale of the JPEG where
-it is at least four times as large, and each batch is cropped as a whole; in torchvision and timm, the workers crop.
+it is more than twice as large, and each batch is cropped as a whole; in torchvision and timm, the workers crop.
 
 All take turns in one process, and numbers are medians over the rounds, with quartiles. Starting the workers is not
 timed, and batches that they prepared during the turns of others are not counted. "Against the best other": speed as a
