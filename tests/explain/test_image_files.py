@@ -6,7 +6,7 @@ from PIL import Image
 from torch.testing import assert_close
 
 import vit
-from vit.explain.image_files import read_images
+from vit.explain.image_files import read_images, without_damaged
 
 
 @pytest.fixture
@@ -46,5 +46,14 @@ def test_all_damaged_files_are_named_at_once(model, files):
     for path in files[:2]:
         path.write_text("no image")
     message = "; ".join(f"cannot read image {path}: it is no image" for path in files[:2])
-    with pytest.raises(ValueError, match=f"^{message}: leave them out$"):
+    with pytest.raises(ValueError, match=f"^{message}: delete them, or leave them out by --skip-damaged$"):
         read_images(files, model)
+
+
+def test_damaged_files_are_left_out_and_named_on_request(files, capsys):
+    files[1].write_bytes(files[1].read_bytes()[:40])
+    assert without_damaged(files) == [files[0], files[2]]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"left out: cannot read image {files[1]}: ")
+    with pytest.raises(ValueError, match="none of the 1 files can be read"):
+        without_damaged([files[1]])

@@ -80,6 +80,14 @@ def test_folders_methods_and_pages_of_several_images(here, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_damaged_images_are_skipped_on_request(here, capsys):
+    (here / "more/broken.jpg").write_text("no image")
+    main(["photo.png", "more", "--checkpoint", "best.ckpt", "--skip-damaged"])
+    output = capsys.readouterr()
+    assert "left out: cannot read image more/broken.jpg: it is no image" in output.err
+    assert "photo.png: " in output.out
+
+
 def test_classes_are_chosen_by_name_or_number(here, capsys):
     main(["photo.png", "--checkpoint", "best.ckpt", "--target", "dog", "--versus", "2", "--html", "new/pages/one.html"])
     printed = capsys.readouterr().out

@@ -134,7 +134,11 @@ def test_a_run_killed_soon_after_a_resume_keeps_its_config(whole, run, folder, m
 def test_a_checkpoint_without_its_config_is_refused(whole, error_of, folder):
     shutil.copy(whole / LAST, folder / "alone.ckpt")
     answer = error_of("fit", "--ckpt_path", "alone.ckpt")
-    assert "no config.yaml: without it, the length of the training, its seed and its precision are unknown" in answer
+    assert "alone.ckpt has lost the config.yaml of its run: the length of the training, its seed and" in answer
+    moved = folder / "runs/resume/version_0/checkpoints/last.ckpt"
+    moved.parent.mkdir(parents=True)
+    shutil.copy(whole / LAST, moved)
+    assert "last.ckpt has lost the config.yaml of its run" in error_of("fit", "--ckpt_path", "last")
 
 
 @pytest.mark.parametrize("other", [["--model.optimizer", "muon"], ["--model.layer_decay", "0.5"]])

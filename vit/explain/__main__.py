@@ -65,6 +65,7 @@ def _parser() -> Parser:
         metavar="FILE",
         help="also write a page to explore all heads: to FILE, or one for each image to the folder",
     )
+    add("--skip-damaged", action="store_true", help="name files that cannot be read, and explain the others")
     add("--trust", action="store_true", help="also report how far these maps can be trusted")
     return parser
 
@@ -77,9 +78,10 @@ def run(options: argparse.Namespace) -> None:
     """
     methods = _check_methods(options.method or ["rollout"])
     # Imported here, as it imports Lightning, which takes seconds.
-    from vit.explain.image_files import distinct_names, find_images, read_images
+    from vit.explain.image_files import distinct_names, find_images, read_images, without_damaged
 
     files = find_images(options.image)
+    files = without_damaged(files) if options.skip_damaged else files
     file_names = distinct_names(files)
     pages = _name_pages(options.html, file_names, options.out)
     overlays = [options.out / f"{name}_{method}.png" for name in file_names for method in methods]

@@ -3,6 +3,7 @@
 Letters in the einops patterns: c channels.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,6 +41,21 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(files))
 
 
+def without_damaged(files: Sequence[Path]) -> list[Path]:
+    """Return the files that can be read, and print what is wrong with the others.
+
+    Raises:
+        ValueError: If none can be read.
+    """
+    tried = ImageFiles([*files], [0] * len(files), (1, 1), in_channels=3)
+    messages = {index: image for image, _, index in map(tried.__getitem__, range(len(files))) if isinstance(image, str)}
+    for message in name_unreadable(messages):
+        print(f"left out: {message}", file=sys.stderr)
+    if len(messages) == len(files):
+        raise ValueError(f"none of the {len(files):,} files can be read: give images")
+    return tried.without(messages).paths
+
+
 def distinct_names(files: Sequence[Path]) -> list[str]:
     """Return a distinct name for each file: its stem, with its folder or a number added if stems are equal.
 
@@ -68,7 +84,9 @@ def read_images(files: Sequence[Path], model: vit.VisionTransformer) -> tuple[Te
     image_files = ImageFiles([*files], [0] * len(files), size, embed.in_channels, centre=embed.image_size)
     decoded = collate_readable([image_files[index] for index in range(len(files))])
     if decoded.unreadable:
-        raise ValueError(f"{'; '.join(name_unreadable(decoded.unreadable))}: leave them out")
+        raise ValueError(
+            f"{'; '.join(name_unreadable(decoded.unreadable))}: delete them, or leave them out by --skip-damaged"
+        )
     pixels = decoded.images
     mean, std = (torch.tensor(statistics[name]) for name in ("mean", "std"))
     return pixels, (pixels / 255 - rearrange(mean, "c -> c 1 1")) / rearrange(std, "c -> c 1 1")

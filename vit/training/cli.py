@@ -102,7 +102,7 @@ class ViTCLI(LightningCLI):
                 type=str | None,
                 default=None,
                 help="CSV file of the predictions, which must not exist; None is predictions.csv in the folder of the "
-                "run, or predictions_1.csv where that exists.",
+                "run (of a checkpoint outside of a run: in this folder), or predictions_1.csv where that exists.",
             )
         return parser
 
@@ -151,13 +151,13 @@ class ViTCLI(LightningCLI):
 
     def _config_of_run(self, is_needed: bool) -> Path | None:
         """Return the config of the run to resume; its checkpoint lacks length, seed and precision of the training."""
-        config = (run_folder_of(self.checkpoint_path) or self.checkpoint_path.parent) / "config.yaml"
-        if config.exists():
-            return config
+        run_folder = run_folder_of(self.checkpoint_path)
+        if run_folder is not None and (run_folder / "config.yaml").exists():
+            return run_folder / "config.yaml"
         if is_needed:
             raise ValueError(
-                f"no {config}: without it, the length of the training, its seed and its precision are unknown; name "
-                "the config of the run by --config FILE"
+                f"{self.checkpoint_path} has lost the config.yaml of its run: the length of the training, its seed and "
+                "its precision are unknown; name its config by --config FILE"
             )
         return None
 
@@ -190,7 +190,7 @@ class ViTCLI(LightningCLI):
         """Return the trainer, with the fastest precision, loggers and the callbacks of the run."""
         config = {**self._get(self.config_init, "trainer"), **kwargs}
         fit = self.subcommand in ("fit", None)
-        self._stop_if_finished(config)
+        self._stop_if_finished()
         saves = self.subcommand == "fit" and config["enable_checkpointing"] is not False
         if saves and self._get(self.config, "test_weights") == "best" and not self.datamodule.has_validation:
             raise ValueError("test_weights is best, and no validation chooses the best weights: set it to last")
@@ -218,7 +218,7 @@ class ViTCLI(LightningCLI):
         callbacks = self._callbacks(self._checkpoints() if saves else [])
         return self._instantiate_trainer(config, [*callbacks, *([ImagesPerSecondBar()] if interactive else [])])
 
-    def _stop_if_finished(self, trainer: dict[str, Any]) -> None:
+    def _stop_if_finished(self) -> None:
         """End with one line if the run to resume is finished, and this one would be as long."""
         origin = run_folder_of(self.checkpoint_path)
         if self.subcommand != "fit" or origin is None:
@@ -298,11 +298,11 @@ class ViTCLI(LightningCLI):
         """
         check_experiment(self._experiment())
         experiment = RUNS / self._experiment()
-        origin = run_folder_of(self.checkpoint_path) or experiment
+        origin = run_folder_of(self.checkpoint_path)
         if self.subcommand == "predict":
-            return origin
+            return origin or Path()
         evaluates = self.subcommand in ("test", "validate")
-        parent = origin / "evaluations" if evaluates else experiment
+        parent = (origin or experiment) / "evaluations" if evaluates else experiment
         prefix = f"{self.subcommand}_{self.checkpoint_path.stem}" if evaluates else "version"
         if not claim or rank_zero_only.rank != 0:
             return parent / f"{prefix}_0"
@@ -340,9 +340,9 @@ class ViTCLI(LightningCLI):
         self._print_results()
 
     def _best_checkpoint(self) -> Path:
-        paths = (callback.best_model_path for callback in self.trainer.checkpoint_callbacks if callback.monitor)
-        best = next(filter(None, paths), None)
-        if best is None:
+        ours = (callback for callback in self.trainer.checkpoint_callbacks if isinstance(callback, RunCheckpoint))
+        best = next((callback.best_model_path for callback in ours if callback.monitor), "")
+        if not best:
             raise ValueError("test_weights is best, and the run kept no best.ckpt: set it to last")
         return Path(best)
 
