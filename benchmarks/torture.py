@@ -293,8 +293,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--kills", type=int, default=100, help="signals to send (default: 100)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments and the signals (default: 0)")
     options = parser.parse_args(arguments)
-    sys.argv = ["train.py"]  # of the runs
     made = origin()
+    sys.argv = ["train.py"]  # of the runs
     with tempfile.TemporaryDirectory() as folder:
         result = torture(Path(folder), options.kills, options.seed)
     write_results(options.output / "torture.json", {"made": made} | result, report)
