@@ -90,11 +90,13 @@ def test_one_token_is_left_at_the_end_even_without_a_class_token():
 
 
 def test_equal_patches_are_not_removed_in_reading_order():
-    first, second = random_if_equal(torch.zeros(2, 64)).tolist()
+    images = torch.rand(2, 1, 4, 4)
+    first, second = random_if_equal(torch.zeros(2, 64), images).tolist()
+    assert random_if_equal(torch.zeros(1, 64), images[1:]).tolist() == [second]  # in any batch
     assert sorted(first) == sorted(second) == list(range(64))
     assert first != list(range(64))
     assert first != second  # one order for all images would be a map
-    assert random_if_equal(torch.tensor([[3.0, 1.0, 2.0]])).tolist() == [[2, 0, 1]]
+    assert random_if_equal(torch.tensor([[3.0, 1.0, 2.0]]), images[:1]).tolist() == [[2, 0, 1]]
 
 
 def test_saco_is_one_for_the_true_costs_and_minus_one_for_their_opposite(adder):

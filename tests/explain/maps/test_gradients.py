@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from tests.architectures import EXACT, IMAGES, ROWS, TARGET, VERSUS
 from vit.explain import METHODS, explain
 from vit.explain.maps.methods import signed_map
+from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.subject import Subject
 
 OF_PIXELS = ["input_gradient", "integrated_gradients", "smoothgrad"]
@@ -132,15 +133,22 @@ def test_smoothgrad_without_noise_is_the_magnitude_of_the_gradient(random_vit):
 
 
 def test_smoothgrad_is_the_magnitude_of_the_mean_gradient_of_noisy_copies(random_vit):
-    model, generator, total = random_vit(), torch.Generator().manual_seed(7), 0
+    model, total = random_vit(), 0
     widths = torch.tensor([2.0, 0.5, 11.0], dtype=torch.float64)[:, None, None, None]
     images = widths * (IMAGES - IMAGES.amin(dim=(1, 2, 3), keepdim=True))
     images = images / (images.amax(dim=(1, 2, 3), keepdim=True) / widths) - 1  # from -1 to widths - 1
-    for _ in range(5):
-        noise = torch.randn(IMAGES.shape, generator=generator).double()
+    for sample in range(5):
+        noise = draw_for_each(images, IMAGES.shape[1:], 7, sample, draw=torch.randn)
         total = total + gradient(model, images + 0.3 * widths * noise)
     expected = summed_by_patch((total / 5).abs())
     assert_close(signed("smoothgrad", model, images, samples=5, noise=0.3, seed=7), expected, **EXACT)
+
+
+def test_the_noise_of_smoothgrad_does_not_depend_on_the_place_in_the_batch(random_vit):
+    model = random_vit()
+    together = explain(model, IMAGES, "smoothgrad", samples=3)
+    for index, image in enumerate(IMAGES):
+        assert_close(explain(model, image[None], "smoothgrad", samples=3)[0], together[index], **EXACT)
 
 
 def test_smoothgrad_is_reproducible_and_its_noise_has_a_seed(random_vit):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vit.capture.attention import logits_of
 from vit.explain.maps import Subject
+from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.perturbation import logits_with_tokens
 
 STEPS = 10  # of a curve: 0, 10, ..., 90 % of the patches are removed
@@ -59,7 +60,7 @@ def removal_curves(subject: Subject, maps: Tensor, removal: Removal = "token_dro
     Raises:
         ValueError: If the model cannot run with fewer tokens.
     """
-    order = random_if_equal(rearrange(maps, "b r s -> b (r s)")).argsort(dim=-1, descending=True)
+    order = random_if_equal(rearrange(maps, "b r s -> b (r s)"), subject.images).argsort(dim=-1, descending=True)
     remove = _drop if removal == "token_drop" else _fill
     target = subject.contrast.argmax(dim=-1)
     halves = []
@@ -84,7 +85,7 @@ def saco(subject: Subject, maps: Tensor) -> Tensor:
     may differ by one in size. A constant map gets 0.
     """
     values = rearrange(maps, "b r s -> b (r s)")
-    order = random_if_equal(values).argsort(dim=-1, descending=True)
+    order = random_if_equal(values, subject.images).argsort(dim=-1, descending=True)
     groups = order.tensor_split(min(GROUPS, order.shape[-1]), dim=-1)
     target = subject.contrast.argmax(dim=-1)[:, None]
     whole = subject.logits.softmax(dim=-1).gather(1, target)[:, 0]
@@ -112,10 +113,13 @@ def gini(maps: Tensor) -> Tensor:
     return (values * weights).sum(dim=-1) / (n * total)
 
 
-def random_if_equal(values: Tensor) -> Tensor:
-    """Return the ranks, from 0, of the values of each row, equal ones in a random order: (B, N) -> (B, N)."""
-    # The order differs between images, as one for all would be a map itself, and its seed from that of random maps.
-    shuffled = torch.rand(values.shape, generator=torch.Generator().manual_seed(1)).argsort(dim=-1).to(values.device)
+def random_if_equal(values: Tensor, images: Tensor) -> Tensor:
+    """Return the ranks, from 0, of the values of each row, equal ones in a random order: (B, N) -> (B, N).
+
+    The order depends on the image (B, C, H, W): one for all would be a map itself.
+    """
+    # The seed differs from that of random maps.
+    shuffled = draw_for_each(images, values.shape[1:], 1).argsort(dim=-1)
     ranks = values.gather(1, shuffled).argsort(dim=-1, stable=True).argsort(dim=-1)
     return torch.empty_like(ranks).scatter(1, shuffled, ranks)
 

@@ -19,6 +19,7 @@ from vit.explain.evaluation.faithfulness import removal_curves
 from vit.explain.evaluation.sanity import other_class, randomised_layers, rank_correlation, uniform_attention
 from vit.explain.evaluation.table import bootstrap
 from vit.explain.maps import CLASS_AGNOSTIC, METHODS, Subject, signed_map
+from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.perturbation import can_drop
 
 Level = Literal["green", "amber", "red"]
@@ -150,8 +151,7 @@ def _check_weights(method: str, correlations: list[float]) -> Finding:
 
 
 def _check_noise(method: str, subject: Subject, maps: Tensor) -> Finding:
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(subject.images.shape, generator=generator).to(subject.images)
+    noise = draw_for_each(subject.images, subject.images.shape[1:], 0, draw=torch.randn)
     target = subject.contrast.argmax(dim=-1)
     noisy = replace(subject, images=subject.images + NOISE * subject.images.std() * noise, target=target)
     correlation = rank_correlation(maps, signed_map(method, noisy)).mean().item()

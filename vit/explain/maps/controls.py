@@ -7,18 +7,18 @@ import torch
 from einops import repeat
 from torch import Tensor
 
+from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.subject import Subject
 
 
 def random(subject: Subject, *, seed: int = 0) -> Tensor:
-    """Return uniform noise: -> (B, rows, columns).
+    """Return uniform noise, other noise for each image: -> (B, rows, columns).
 
     Args:
         subject: Model, images and score.
         seed: Seed of the noise.
     """
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(len(subject.images), *subject.grid, generator=generator).to(subject.images)
+    return draw_for_each(subject.images, subject.grid, seed)
 
 
 def uniform(subject: Subject) -> Tensor:

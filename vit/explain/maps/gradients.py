@@ -10,6 +10,7 @@ from einops import einsum, reduce
 from torch import Tensor
 
 from vit.capture.attention import logits_of
+from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.subject import Subject
 
 SAMPLES_AT_ONCE = 256  # images that are passed together
@@ -77,17 +78,16 @@ def smoothgrad(subject: Subject, *, samples: int = 16, noise: float = 0.15, seed
         subject: Model, images and score.
         samples: Noisy copies of an image.
         noise: Standard deviation of the noise, as a share of the range of an image's pixels.
-        seed: Seed of the noise.
+        seed: Seed of the noise, which depends on the image and not on its place in the batch.
     """
     if samples < 1:
         raise ValueError(f"samples ({samples}) must be at least 1")
     images, contrast = subject.images, subject.contrast
     lowest, highest = (reduce(images, "b c h w -> b 1 1 1", how) for how in ("min", "max"))
-    generator = torch.Generator().manual_seed(seed)
     total = torch.zeros_like(images)
     method = captum().Saliency(subject.score_of)
-    for _ in range(samples):
-        drawn = torch.randn(images.shape, generator=generator).to(images)
+    for sample in range(samples):
+        drawn = draw_for_each(images, images.shape[1:], seed, sample, draw=torch.randn)
         noisy = (images + noise * (highest - lowest) * drawn).detach().requires_grad_()
         total += method.attribute(noisy, abs=False, additional_forward_args=contrast).detach()
     return subject.pixels_as_map((total / samples).abs(), "sum")
