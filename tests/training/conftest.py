@@ -36,19 +36,37 @@ def module_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+DRAW = {name: getattr(RunPictures, name) for name in ("_draw_curves", "_draw_images")}
+
+
 @pytest.fixture(scope="module")
 def no_pictures() -> Iterator[None]:
     """Runs without pictures, which take longer than the training of a model so small."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("curves", "images"):
-            patch.setattr(RunPictures, f"_draw_{name}", lambda *_: None)
+        for name in DRAW:
+            patch.setattr(RunPictures, name, lambda *_: None)
+        yield
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Runs with pictures, also where a file has none."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, draw in DRAW.items():
+            patch.setattr(RunPictures, name, draw)
+        yield
+
+
+@pytest.fixture
+def pictures() -> Iterator[None]:
+    with drawing():
         yield
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder ``runs`` of a finished training, which all tests share."""
-    with working_in(tmp_path_factory.mktemp("trained")) as folder:
+    with drawing(), working_in(tmp_path_factory.mktemp("trained")) as folder:
         run_command("fit", *TINY, "--experiment", "tiny", "--seed_everything", "3", "--model.test_views", "six")
     return folder / "runs"
 

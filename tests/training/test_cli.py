@@ -19,6 +19,8 @@ from tests.training.tiny import CPU, MODEL, TINY, run_command
 from vit.training import ViTClassifier
 from vit.training.cli import FROM_DATA
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 PICTURES = {
     f"{name}.png" for name in ("curves", "confusion_matrix", "per_class", "reliability", "mistakes", "attention")
 }
@@ -142,6 +144,7 @@ def test_a_checkpoint_is_evaluated_without_a_config_and_gives_the_same_number(ru
     assert results(finished / f"evaluations/{command}_last_0")[name] == pytest.approx(before[name])
 
 
+@pytest.mark.usefixtures("pictures")
 def test_an_evaluation_has_a_record_of_its_own_and_leaves_that_of_the_training(run, finished, folder):
     before = {path.name: path.read_bytes() for path in finished.iterdir() if path.is_file()}
     shown = folder / "shown"
@@ -389,6 +392,7 @@ def test_training_without_validation_images_keeps_the_last_checkpoint(run, folde
     assert results(folder / "runs/all/version_0")["val_accuracy"] is None
 
 
+@pytest.mark.usefixtures("pictures")
 def test_ctrl_c_keeps_the_last_checkpoint_and_the_results_and_prints_how_to_resume(folder):
     def train_for_long() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of pytest-xdist may ignore it
