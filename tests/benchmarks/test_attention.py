@@ -17,6 +17,7 @@ RESULTS = {"test_accuracy": 0.5, "seconds": 3.0} | dict.fromkeys(attention.KEPT[
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory of a process from /proc")
 
 
+@pytest.mark.slow
 def test_it_writes_a_table_the_numbers_and_two_plots(monkeypatch, tmp_path, capsys):
     given = []
     monkeypatch.setattr(attention, "train", lambda name, typed: given.append(typed) or RESULTS)
@@ -69,6 +70,7 @@ def test_results_of_some_mechanisms_and_lengths_without_a_grid_are_refused(argum
     assert error in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_costs_that_are_too_high_or_fail_are_left_out(monkeypatch, capsys):
     assert costs(["softmax"], 64, 1, {})["softmax"]["rounds"] == 1
     before = {"64": {"softmax": {"seconds": {MEASURED: 31.0}, "bytes": {MEASURED: 1}}}}
