@@ -62,13 +62,7 @@ def load_decoded(files: ImageFiles, num_workers: int, *, skip_damaged: bool = Fa
 def readable_files(files: ImageFiles, num_workers: int, *, skip_damaged: bool = False) -> ImageFiles:
     """Return the files that can be read, found by decoding each once; only the first call decodes them.
 
-    Args:
-        files: The image files.
-        num_workers: Processes that decode.
-        skip_damaged: Whether files that cannot be read are left out and named, instead of raising an error.
-
-    Raises:
-        ValueError: If images cannot be read and are not to be skipped; the message names their files.
+    Arguments and errors are those of ``load_decoded``.
     """
     path = cache_folder() / f"{fingerprint(files)}.json"
     unreadable = _read_names(path)

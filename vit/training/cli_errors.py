@@ -103,7 +103,7 @@ def shorten(message: str, known: set[str]) -> str:
 
 def _expectation(key: str, rest: str, modules: str) -> str:
     """Return "expected A, B or C, got VALUE" for the failed checks of a value, each of which names a type."""
-    got = re.search(r"(?:Given value|Got value): (.*)$", rest)
+    got = re.search(r"Given value: (.*)$", rest) or re.search(r"Got value: (.*)$", rest)
     expected = re.findall(r"Expected a (typing\.Literal\[.*?\]|dot import path string|<class '[^']+'>)", rest)
     if got is None or not expected:
         return rest
