@@ -17,7 +17,7 @@ import vit
 from tests.forked import forked
 from tests.training.tiny import CPU, MODEL, TINY, run_command
 from vit.training import ViTClassifier
-from vit.training.cli import FROM_DATA
+from vit.training.defaults import FROM_DATA
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

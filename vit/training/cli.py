@@ -1,7 +1,6 @@
 """The command line around Lightning's: folders of runs, defaults from checkpoints, errors in one line."""
 
 import argparse
-import inspect
 import json
 import shlex
 import sys
@@ -22,11 +21,10 @@ from lightning.pytorch.utilities import rank_zero_only
 
 import vit.data
 from vit.class_names import name_classes
-from vit.model import VisionTransformer
 from vit.training.callbacks import ImagesPerSecondBar, run_callbacks
 from vit.training.checkpoints import AtomicCheckpointIO, RunCheckpoint
-from vit.training.classifier import ViTClassifier
 from vit.training.console import print_results
+from vit.training.defaults import FROM_DATA, arguments_of
 from vit.training.prediction_writer import PredictionWriter
 from vit.training.record import RunRecord
 from vit.training.report import write_report
@@ -42,8 +40,6 @@ from vit.training.runs import (
 )
 from vit.training.sharding import FullySharded
 from vit.weights import read_checkpoint
-
-FROM_DATA = ("num_classes", "image_size", "in_channels", "class_names", "mean", "std")
 
 
 class ViTCLI(LightningCLI):
@@ -122,7 +118,6 @@ class ViTCLI(LightningCLI):
     def _with_checkpoint(self, args: list[str]) -> list[str]:
         """Resolve ``--ckpt_path last`` and ``best`` to files, and set the checkpoint's arguments as defaults."""
         self.checkpoint_path: Path | None = None
-        self.arguments_of_data: list[str] = []
         if not args or args[0] not in self.subcommands():
             return args
         scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -143,11 +138,11 @@ class ViTCLI(LightningCLI):
         has_length = any(word.startswith("--trainer.max_") for word in others)
         if args[0] == "fit" and not found.config and (config := self._config_of_run(is_needed=not has_length)):
             found.config = [str(config)]
-        defaults = self._defaults_from(self.checkpoint_path, args[0])
+        defaults, of_data = arguments_of(self.checkpoint_path, args[0])
         self._subcommand_parsers[args[0]].set_defaults(defaults)
         configs = [word for config in found.config for word in ("--config", config)]
         named = ["--experiment", found.experiment] if found.experiment else []
-        return [args[0], *configs, *self.arguments_of_data, *others, *named, "--ckpt_path", found.ckpt_path]
+        return [args[0], *configs, *of_data, *others, *named, "--ckpt_path", found.ckpt_path]
 
     def _config_of_run(self, is_needed: bool) -> Path | None:
         """Return the config of the run to resume; its checkpoint lacks length, seed and precision of the training."""
@@ -160,31 +155,6 @@ class ViTCLI(LightningCLI):
                 "its precision are unknown; name its config by --config FILE"
             )
         return None
-
-    def _defaults_from(self, path: Path, subcommand: str) -> dict[str, Any]:
-        if path.is_dir():  # a sharded checkpoint, which needs a config
-            return {}
-        checkpoint = read_checkpoint(path)
-        arguments = dict(checkpoint["hyper_parameters"])
-        of_data = {name: arguments.pop(name, None) for name in FROM_DATA}
-        arguments = _known(arguments, ViTClassifier, VisionTransformer)
-        if subcommand != "fit":
-            arguments["compile"] = False  # compiling takes longer than most tests and predictions
-        defaults = {f"model.{name}": value for name, value in arguments.items()}
-        if subcommand == "predict":
-            names = ("image_size", "in_channels", "class_names", "mean", "std")
-            described = {name: of_data[name] for name in names}
-            described["crop_ratio"] = checkpoint.get("data", {}).get("init_args", {}).get("crop_ratio", 1.0)
-            # An argument and not a default, because it also replaces the data of a config.
-            self.arguments_of_data = ["--data", json.dumps({"class_path": "UnsortedImages", "init_args": described})]
-        else:
-            data = checkpoint.get("data", {})
-            name = data.get("class_path", "").removeprefix("vit.data.")
-            # Only the classes of vit.data: the class path in an untrusted file must import nothing.
-            if name in vit.data.__all__:
-                known = _known(data.get("init_args", {}), getattr(vit.data, name), vit.data.ImageDataModule)
-                defaults["data"] = {**data, "init_args": known}
-        return defaults
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Return the trainer, with the fastest precision, loggers and the callbacks of the run."""
@@ -400,14 +370,6 @@ def fastest_precision(accelerator: Any) -> str:
     if accelerator != "cpu" and torch.backends.mps.is_available():
         return "32-true"
     return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"
-
-
-def _known(arguments: dict[str, Any], *classes: type) -> dict[str, Any]:
-    """Return the arguments that the classes take; a checkpoint of another version may have others."""
-    names = {name for cls in classes for name in inspect.signature(cls).parameters}
-    for name in sorted(arguments.keys() - names):
-        print(f"the checkpoint was trained with {name}, which this version does not have: left out", file=sys.stderr)
-    return {name: value for name, value in arguments.items() if name in names}
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -1,0 +1,51 @@
+"""The arguments that a checkpoint brings to the command line, as defaults that typed ones overrule."""
+
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import vit.data
+from vit.model import VisionTransformer
+from vit.training.classifier import ViTClassifier
+from vit.weights import read_checkpoint
+
+# What the data decides about the model.
+FROM_DATA = ("num_classes", "image_size", "in_channels", "class_names", "mean", "std")
+
+
+def arguments_of(path: Path, subcommand: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the defaults of the options, and the words of the command line that name the data of ``predict``.
+
+    Raises:
+        ValueError: If the file is no checkpoint.
+    """
+    if path.is_dir():  # a sharded checkpoint, which needs a config
+        return {}, []
+    checkpoint = read_checkpoint(path)
+    arguments, data = dict(checkpoint["hyper_parameters"]), checkpoint.get("data", {})
+    of_data = {name: arguments.pop(name, None) for name in FROM_DATA}
+    arguments = _known(arguments, ViTClassifier, VisionTransformer)
+    if subcommand != "fit":
+        arguments["compile"] = False  # compiling takes longer than most tests and predictions
+    defaults = {f"model.{name}": value for name, value in arguments.items()}
+    if subcommand == "predict":
+        described = {name: value for name, value in of_data.items() if name != "num_classes"}
+        described["crop_ratio"] = data.get("init_args", {}).get("crop_ratio", 1.0)
+        # An argument and not a default, because it also replaces the data of a config.
+        return defaults, ["--data", json.dumps({"class_path": "UnsortedImages", "init_args": described})]
+    name = data.get("class_path", "").removeprefix("vit.data.")
+    # Only the classes of vit.data: the class path in an untrusted file must import nothing.
+    if name in vit.data.__all__:
+        known = _known(data.get("init_args", {}), getattr(vit.data, name), vit.data.ImageDataModule)
+        defaults["data"] = {**data, "init_args": known}
+    return defaults, []
+
+
+def _known(arguments: dict[str, Any], *classes: type) -> dict[str, Any]:
+    """Return the arguments that the classes take; a checkpoint of another version may have others."""
+    names = {name for cls in classes for name in inspect.signature(cls).parameters}
+    for name in sorted(arguments.keys() - names):
+        print(f"the checkpoint was trained with {name}, which this version does not have: left out", file=sys.stderr)
+    return {name: value for name, value in arguments.items() if name in names}
