@@ -26,3 +26,8 @@ def test_the_mean_over_images_is_that_of_the_distribution_and_not_that_of_one_ma
     assert (batches.mean(dim=0) - 0.5).abs().max() < 4 * (1 / 12 / 200) ** 0.5
     normal = draw_for_each(images, (2, 2), 0, draw=torch.randn)
     assert 0.8 < normal.std() < 1.2
+
+
+def test_images_with_a_gradient_get_numbers_without_one(images):
+    drawn = draw_for_each(images[:2].requires_grad_(), (2, 2), 0)
+    assert not drawn.requires_grad
