@@ -49,7 +49,7 @@ class VisionTransformer(nn.Module):
         fc_norm: Whether the final norm comes after pooling instead of before; None means True for pool "mean", as in
             timm.
         attention: Name of the attention mechanism: softmax, chunked, window, neighborhood, sparse, topk, linear,
-            performer, lowrank, linformer, simplified, talking, differential or gated.
+            performer, lowrank, linformer, simplified, talking, differential, gated, positional or uniform.
         attention_kwargs: Arguments of the mechanism by name: chunked (chunk), window (window), neighborhood (kernel),
             sparse (block, stride), topk (k), performer (num_features), lowrank (landmarks, iterations), linformer
             (landmarks), simplified (similarity).

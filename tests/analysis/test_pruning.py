@@ -58,7 +58,14 @@ def test_models_with_qk_norm_or_without_biases_are_pruned(images, options):
         assert_pruned_is_gated(model.eval(), images, HEADS | {1: range(5)})
 
 
-MECHANISMS = {"chunked": {"chunk": 5}, "window": {"window": 2}, "neighborhood": {"kernel": 3}, "sparse": {}, "topk": {}}
+MECHANISMS = {
+    "chunked": {"chunk": 5},
+    "window": {"window": 2},
+    "neighborhood": {"kernel": 3},
+    "sparse": {},
+    "topk": {},
+    "uniform": {},
+}
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -111,7 +118,7 @@ def test_a_pruned_model_can_be_trained_and_frozen_weights_stay_frozen(ours, imag
     assert pruned.blocks[1].attn.qkv.weight.grad.abs().sum() > 0
 
 
-NOT_SEPARATE = ["talking", "differential", "gated", "simplified", "linear", "performer", "lowrank", "linformer"]
+NOT_SEPARATE = [name for name in vit.attention.MECHANISMS if name not in ("softmax", *MECHANISMS)]
 
 
 @pytest.mark.parametrize("name", NOT_SEPARATE)

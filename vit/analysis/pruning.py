@@ -18,11 +18,20 @@ from vit.attention.mechanisms import (
     SoftmaxAttention,
     SparseAttention,
     TopKAttention,
+    UniformAttention,
     WindowAttention,
 )
 
 # Mechanisms whose heads are independent, and which have no weights of their own.
-SEPARATE = (SoftmaxAttention, ChunkedAttention, WindowAttention, NeighborhoodAttention, SparseAttention, TopKAttention)
+SEPARATE = (
+    SoftmaxAttention,
+    ChunkedAttention,
+    WindowAttention,
+    NeighborhoodAttention,
+    SparseAttention,
+    TopKAttention,
+    UniformAttention,
+)
 
 
 def prune_heads(model: nn.Module, heads: Mapping[int, Iterable[int]]) -> nn.Module:

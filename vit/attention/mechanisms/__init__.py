@@ -7,10 +7,12 @@ from vit.attention.mechanisms.gated import GatedAttention
 from vit.attention.mechanisms.linear import LinearAttention, RandomFeatureAttention
 from vit.attention.mechanisms.local import NeighborhoodAttention, WindowAttention
 from vit.attention.mechanisms.lowrank import LinformerAttention, NystromAttention
+from vit.attention.mechanisms.positional import PositionalAttention
 from vit.attention.mechanisms.simplified import SimplifiedAttention
 from vit.attention.mechanisms.softmax import SoftmaxAttention
 from vit.attention.mechanisms.sparse import SparseAttention, TopKAttention
 from vit.attention.mechanisms.talking import TalkingHeadsAttention
+from vit.attention.mechanisms.uniform import UniformAttention
 
 MECHANISMS: dict[str, type[Mechanism]] = {
     "softmax": SoftmaxAttention,
@@ -27,6 +29,8 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "talking": TalkingHeadsAttention,
     "differential": DifferentialAttention,
     "gated": GatedAttention,
+    "positional": PositionalAttention,
+    "uniform": UniformAttention,
 }
 
 __all__ = ["MECHANISMS", "Mechanism", "build", *(mechanism.__name__ for mechanism in MECHANISMS.values())]
