@@ -59,7 +59,7 @@ def test_a_block_passes_its_arguments_to_its_parts():
     assert shifts == [0, 2]
     with pytest.raises(ValueError, match="unknown attention 'quantum'"):
         EncoderBlock(H * D, H, attention="quantum")
-    with pytest.raises(ValueError, match="'softmax' has no argument 'strangeness': it takes none"):
+    with pytest.raises(ValueError, match="'softmax' has no argument 'strangeness': it takes scaled"):
         EncoderBlock(H * D, H, attention_kwargs={"strangeness": 1})
 
 

@@ -465,6 +465,9 @@ def test_learned_tokens_and_positions_have_no_weight_decay(kwargs, names):
             {"pos_embed_interpolation": "bicubc"},
             "unknown pos_embed_interpolation 'bicubc': choose 'bicubic', 'bilinear' or 'nearest'",
         ),
+        ({"pos_embed": "rotary"}, "unknown pos_embed 'rotary': choose 'learned', 'sincos' or 'none'"),
+        ({"tie_kv": True, "tie_qkv": True}, r"tie_qkv \(True\) makes keys and values equal as well"),
+        ({"num_kv_heads": 2}, r"num_heads \(3\) must be divisible by num_kv_heads \(2\)"),
         ({"pos_embed_init": "zeros"}, "unknown pos_embed_init 'zeros': choose 'sincos' or 'normal'"),
         ({"embed_dim": 190, "num_heads": 19}, r"embed_dim \(190\) must be a multiple of 4 .*: use 'normal'"),
         ({"attention": "quantum"}, "unknown attention 'quantum'"),
@@ -547,6 +550,35 @@ def test_positions_may_start_as_noise():
 
 
 # Training.
+
+
+def test_fixed_positions_are_sincos_codes_and_are_not_learned():
+    fixed, learned = small(pos_embed="sincos", pos_embed_init="normal"), small()
+    assert_close(fixed.pos_embed.data, learned.pos_embed.data, rtol=0, atol=0)
+    fixed(torch.randn(2, 3, 6, 10)).square().sum().backward()
+    assert fixed.pos_embed.grad is None
+    assert fixed.patch_embed.proj.weight.grad.abs().sum() > 0
+    assert fixed.state_dict().keys() == learned.state_dict().keys()
+
+
+def test_without_positions_the_logits_do_not_depend_on_the_order_of_the_patches():
+    images = torch.randn(2, 3, 6, 10).double()
+    mixed = images.unflatten(3, (5, 2))[:, :, :, torch.randperm(5)].flatten(3)  # the columns of patches
+    without, learned = (randomised(small(pos_embed=kind)) for kind in ("none", "learned"))
+    without.pos_embed.data.zero_()
+    assert_close(without(mixed), without(images), **EXACT)
+    assert (learned(mixed) - learned(images)).abs().max() > 1e-3
+    assert (small(pos_embed="none").pos_embed == 0).all()
+    assert not small(pos_embed="none").pos_embed.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "rows"), [({"tie_qkv": True}, 12), ({"tie_kv": True}, 24), ({"num_kv_heads": 1}, 20)], ids=str
+)
+def test_shared_projections_reach_every_block(kwargs, rows):
+    model = small(**kwargs)
+    assert [block.attn.qkv.weight.shape for block in model.blocks] == 3 * [(rows, 12)]
+    assert model(torch.randn(2, 3, 6, 10)).shape == (2, 11)
 
 
 @pytest.mark.parametrize("kwargs", [*ARCHITECTURES.values(), {"pool": "cls+mean"}])

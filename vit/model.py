@@ -19,6 +19,7 @@ from vit.embedding import Interpolation, PatchDrop, PatchEmbed, Size, resize_pos
 from vit.hooks import is_hooked
 
 Pool = Literal["cls", "mean", "cls+mean"]
+Positions = Literal["learned", "sincos", "none"]
 PositionInit = Literal["sincos", "normal"]
 
 
@@ -40,6 +41,10 @@ class VisionTransformer(nn.Module):
         num_heads: Attention heads of a block; must divide ``embed_dim``.
         mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
         qkv_bias: Whether the projections to queries, keys and values add a bias.
+        num_kv_heads: Heads of keys and values, each shared by equally many query heads (Ainslie et al. 2023); None
+            means ``num_heads``.
+        tie_qkv: Whether queries, keys and values share one projection.
+        tie_kv: Whether keys and values share one projection.
         class_token: Whether to prepend a learned class token.
         num_registers: Learned tokens between class token and patches, whose output the head ignores (Darcet et al.
             2024).
@@ -50,9 +55,9 @@ class VisionTransformer(nn.Module):
             timm.
         attention: Name of the attention mechanism: softmax, chunked, window, neighborhood, sparse, topk, linear,
             performer, lowrank, linformer, simplified, talking, differential, gated, positional or uniform.
-        attention_kwargs: Arguments of the mechanism by name: chunked (chunk), window (window), neighborhood (kernel),
-            sparse (block, stride), topk (k), performer (num_features), lowrank (landmarks, iterations), linformer
-            (landmarks), simplified (similarity).
+        attention_kwargs: Arguments of the mechanism by name: softmax (scaled), chunked (chunk), window (window),
+            neighborhood (kernel), sparse (block, stride), topk (k), performer (num_features), lowrank (landmarks,
+            iterations), linformer (landmarks), simplified (similarity).
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
         patch_drop: Share of the patches dropped from each training image, in [0, 1): with 0.5 a step takes little more
             than half the time.
@@ -60,6 +65,8 @@ class VisionTransformer(nn.Module):
             from 0 at the first block.
         layer_scale: Initial factor of LayerScale at the end of each branch, such as 1e-4; None means no LayerScale.
         qk_norm: Whether to layer-normalise queries and keys per head, which keeps attention logits bounded.
+        pos_embed: Positions that are added to the tokens: "learned" ones, fixed two-dimensional sine-cosine codes
+            ("sincos"), or "none": the model then sees a set of patches without an order.
         pos_embed_init: Initial values of the learned positions: two-dimensional sine-cosine codes ("sincos"), or a
             truncated normal of standard deviation 0.02 ("normal").
         pos_embed_interpolation: How positions are resized for images of another size than ``image_size``.
@@ -81,6 +88,9 @@ class VisionTransformer(nn.Module):
         num_heads: int = 12,
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
+        num_kv_heads: int | None = None,
+        tie_qkv: bool = False,
+        tie_kv: bool = False,
         class_token: bool = True,
         num_registers: int = 0,
         no_embed_class: bool = False,
@@ -93,6 +103,7 @@ class VisionTransformer(nn.Module):
         drop_path: float = 0.0,
         layer_scale: float | None = None,
         qk_norm: bool = False,
+        pos_embed: Positions = "learned",
         pos_embed_init: PositionInit = "sincos",
         pos_embed_interpolation: Interpolation = "bicubic",
         grad_checkpointing: bool = False,
@@ -108,6 +119,7 @@ class VisionTransformer(nn.Module):
         if layer_scale is not None:
             check_non_negative("layer_scale", layer_scale, "1e-4 is usual, None leaves it out")
         check_choice("pool", pool, get_args(Pool))
+        check_choice("pos_embed", pos_embed, get_args(Positions))
         check_choice("pos_embed_init", pos_embed_init, get_args(PositionInit))
         check_choice("pos_embed_interpolation", pos_embed_interpolation, get_args(Interpolation))
         if "cls" in pool and not class_token:
@@ -117,7 +129,7 @@ class VisionTransformer(nn.Module):
         self.num_features = 2 * embed_dim if pool == "cls+mean" else embed_dim
         self.num_prefix_tokens = int(class_token) + num_registers
         self.no_embed_class = no_embed_class
-        self.pos_embed_init = pos_embed_init
+        self.pos_embed_init = pos_embed_init if pos_embed == "learned" else pos_embed
         self.pos_embed_interpolation = pos_embed_interpolation
         self.grad_checkpointing = grad_checkpointing
 
@@ -125,7 +137,8 @@ class VisionTransformer(nn.Module):
         self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim)) if class_token else None
         self.reg_token = nn.Parameter(torch.empty(1, num_registers, embed_dim)) if num_registers else None
         num_positions = self.patch_embed.num_patches + (0 if no_embed_class else self.num_prefix_tokens)
-        self.pos_embed = nn.Parameter(torch.empty(1, num_positions, embed_dim))
+        # Fixed positions, and zeros in place of none, are weights as well: the names of the weights stay the same.
+        self.pos_embed = nn.Parameter(torch.empty(1, num_positions, embed_dim), requires_grad=pos_embed == "learned")
         self.pos_drop = nn.Dropout(dropout)
         self.patch_drop = PatchDrop(patch_drop)
         self.blocks = nn.ModuleList(
@@ -134,6 +147,9 @@ class VisionTransformer(nn.Module):
                 num_heads,
                 mlp_ratio=mlp_ratio,
                 qkv_bias=qkv_bias,
+                num_kv_heads=num_kv_heads,
+                tie_qkv=tie_qkv,
+                tie_kv=tie_kv,
                 qk_norm=qk_norm,
                 attention=attention,
                 attention_kwargs=attention_kwargs,
@@ -176,10 +192,10 @@ class VisionTransformer(nn.Module):
         for token in (self.cls_token, self.reg_token):
             if token is not None:
                 nn.init.normal_(token, std=0.02)
+        self.pos_embed.zero_()
         if self.pos_embed_init == "normal":
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
-        else:
-            self.pos_embed.zero_()
+        elif self.pos_embed_init == "sincos":
             self.pos_embed[0, -self.patch_embed.num_patches :] = sinusoidal_positions_2d(
                 self.patch_embed.grid_size, self.embed_dim
             )

@@ -92,7 +92,7 @@ def test_pooling_attention_is_not_a_layer():
     assert len(projection_ranks(model)) == 2
 
 
-@pytest.mark.parametrize("sharing", [{"num_kv_heads": 1}, {"tie_qkv": True}])
+@pytest.mark.parametrize("sharing", [{"num_kv_heads": 1}, {"tie_qkv": True}, {"tie_kv": True}])
 def test_heads_that_share_projections_are_refused(sharing):
     with pytest.raises(ValueError, match=r"rows of qkv for 4 heads: heads that share"):
         head_projections(vit.attention.MultiHeadAttention(24, 4, **sharing))

@@ -128,7 +128,9 @@ def test_mechanisms_whose_heads_are_not_separate_are_refused(name):
         prune_heads(model, {0: [1]})
 
 
-@pytest.mark.parametrize("sharing", [{"num_kv_heads": 1}, {"tie_qkv": True}, {"context_dim": 12}], ids=str)
+@pytest.mark.parametrize(
+    "sharing", [{"num_kv_heads": 1}, {"tie_qkv": True}, {"tie_kv": True}, {"context_dim": 12}], ids=str
+)
 def test_shared_projections_are_refused(sharing):
     with pytest.raises(ValueError, match="heads that share projections cannot be pruned"):
         check_separate(vit.attention.MultiHeadAttention(24, 4, **sharing))

@@ -103,7 +103,11 @@ def test_cross_attention_equals_that_of_torch_with_the_same_weights():
     assert weights.shape == (B, H, N, m)
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"qkv_bias": False}, {"tie_qkv": True}, {"num_kv_heads": 1}, {"qk_norm": True}])
+@pytest.mark.parametrize(
+    "kwargs",
+    [{}, {"qkv_bias": False}, {"tie_qkv": True}, {"tie_kv": True}, {"num_kv_heads": 1}, {"qk_norm": True}],
+    ids=str,
+)
 def test_cross_attention_to_itself_is_self_attention(kwargs):
     attention = randomised(MultiHeadAttention(H * D, H, **kwargs))
     x = torch.randn(B, N, H * D, dtype=torch.float64)
@@ -144,6 +148,35 @@ def test_tied_projections_make_the_logits_symmetric_with_a_third_of_the_weights(
     context = torch.randn(B, 7, H * D, dtype=torch.float64)
     expected, _ = scaled_dot_product_attention(q, *2 * [attention.heads(context)[1]])
     assert_close(attention(x, context), attention.proj(expected.transpose(1, 2).flatten(2)), **EXACT)
+
+
+@pytest.mark.parametrize("context_dim", [None, 13])
+@pytest.mark.parametrize("num_kv_heads", [None, 1])
+def test_tied_keys_and_values_equal_separate_projections_of_the_same_weights(context_dim, num_kv_heads):
+    kwargs = {"context_dim": context_dim, "num_kv_heads": num_kv_heads}
+    tied = randomised(MultiHeadAttention(H * D, H, tie_kv=True, **kwargs))
+    separate = randomised(MultiHeadAttention(H * D, H, **kwargs))
+    joint = "qkv" if context_dim is None else "kv"
+    rows = (num_kv_heads or H) * D  # of the projection to keys, the last of the joint one
+
+    def doubled(weights):
+        return torch.cat([weights, weights[-rows:]])
+
+    state = {name: doubled(x) if name.startswith(f"{joint}.") else x for name, x in tied.state_dict().items()}
+    separate.load_state_dict(state)
+    x, context = torch.randn(B, N, H * D).double(), torch.randn(B, 7, context_dim or H * D).double()
+    assert_close(tied(x, context), separate(x, context), **EXACT)
+    assert_close(tied.weights(x, context), separate.weights(x, context), **EXACT)
+    if context_dim is None:
+        assert_close(tied(x), separate(x), **EXACT)
+
+
+def test_an_adapter_around_tied_keys_and_values_is_called():
+    attention = randomised(MultiHeadAttention(H * D, H, tie_kv=True))
+    x, context = torch.randn(B, N, H * D).double(), torch.randn(B, 7, H * D).double()
+    expected = attention(x, context)
+    attention.qkv = nn.Sequential(attention.qkv)
+    assert_close(attention(x, context), expected, **EXACT)
 
 
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 3, 6])
@@ -280,6 +313,9 @@ def test_a_cache_is_for_causal_self_attention():
         ({"tie_qkv": True, "value_dim": 9}, r"tie_qkv needs one width .*embed_dim 21.*value_dim 9"),
         ({"tie_qkv": True, "context_dim": 9}, r"tie_qkv needs one width .*context_dim 9"),
         ({"tie_qkv": True, "num_kv_heads": 1}, r"tie_qkv needs one width .*num_kv_heads 1"),
+        ({"tie_kv": True, "tie_qkv": True}, r"tie_qkv \(True\) makes keys and values equal as well: set tie_kv"),
+        ({"tie_kv": True, "key_dim": 9}, r"tie_kv needs keys as wide as values \(key_dim 9, value_dim 21\)"),
+        ({"mechanism": "simplified", "tie_kv": True}, "SimplifiedAttention has no projections.* without .*tie_kv"),
         (
             {"mechanism": "simplified", "out_dim": 9},
             r"SimplifiedAttention has no projections: .* \(21\), not \[9, 21\]",

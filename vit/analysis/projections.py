@@ -98,10 +98,10 @@ def head_projections(attention: nn.Module) -> Projections:
         )
     heads = attention.num_heads
     dims = getattr(attention, "split_dims", None) or [len(joint) // 3] * 3
-    if sum(dims) != len(joint) or len(set(dims[:2])) > 1:
+    if len(dims) != 3 or sum(dims) != len(joint) or len(set(dims[:2])) > 1:
         raise ValueError(
             f"{type(attention).__name__} has {len(joint)} rows of qkv for {heads} heads: heads that share projections "
-            "(num_kv_heads, tie_qkv) have no spectra of their own; give a model without"
+            "(num_kv_heads, tie_qkv, tie_kv) have no spectra of their own; give a model without"
         )
     query, key, value = (rearrange(rows, "(h d) c -> h d c", h=heads) for rows in joint.split(dims))
     return Projections(query, key, value, rearrange(output, "o (h d) -> h o d", h=heads))

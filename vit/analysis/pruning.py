@@ -89,10 +89,12 @@ def check_separate(attention: nn.Module) -> None:
                 f"heads of {name} cannot be pruned, as they interact or have weights besides qkv and proj: "
                 f"give a model with {known}"
             )
-        if attention.tie_qkv or attention.num_kv_heads != attention.num_heads or not hasattr(attention, "qkv"):
+        tied = attention.tie_qkv or attention.tie_kv
+        if tied or attention.num_kv_heads != attention.num_heads or not hasattr(attention, "qkv"):
             raise ValueError(
                 f"heads that share projections cannot be pruned (num_heads {attention.num_heads}, num_kv_heads "
-                f"{attention.num_kv_heads}, tie_qkv {attention.tie_qkv}): give each head queries, keys and values"
+                f"{attention.num_kv_heads}, tie_qkv {attention.tie_qkv}, tie_kv {attention.tie_kv}): give each head "
+                "queries, keys and values"
             )
         return
     own = {name.split(".")[0] for name, _ in attention.named_parameters()}

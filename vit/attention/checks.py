@@ -27,25 +27,32 @@ def check_widths(attention: nn.Module, name: str, width: int) -> None:
 
 
 def check_tied(attention: nn.Module) -> None:
-    """Check that queries, keys and values have one width and can share one projection."""
-    if (
+    """Check that what shares one projection has one width: queries, keys and values, or keys and values."""
+    if attention.tie_qkv and attention.tie_kv:
+        raise ValueError("tie_qkv (True) makes keys and values equal as well: set tie_kv (True) to False")
+    if attention.tie_qkv and not (
         attention.context_dim == attention.embed_dim
         and attention.key_dim == attention.value_dim
         and attention.num_kv_heads == attention.num_heads
     ):
-        return
-    names = ("embed_dim", "context_dim", "key_dim", "value_dim", "num_heads", "num_kv_heads")
-    given = ", ".join(f"{name} {getattr(attention, name)}" for name in names)
-    raise ValueError(f"tie_qkv needs one width for all three ({given}): make them equal, or set tie_qkv to False")
+        names = ("embed_dim", "context_dim", "key_dim", "value_dim", "num_heads", "num_kv_heads")
+        given = ", ".join(f"{name} {getattr(attention, name)}" for name in names)
+        raise ValueError(f"tie_qkv needs one width for all three ({given}): make them equal, or set tie_qkv to False")
+    if attention.tie_kv and attention.key_dim != attention.value_dim:
+        raise ValueError(
+            f"tie_kv needs keys as wide as values (key_dim {attention.key_dim}, value_dim {attention.value_dim}): make "
+            "them equal, or set tie_kv to False"
+        )
 
 
 def check_unprojected(attention: nn.Module, mechanism: str, out_dim: int, qk_norm: bool) -> None:
     """Check the arguments around a mechanism without projections."""
     widths = {attention.embed_dim, attention.context_dim, attention.key_dim, attention.value_dim, out_dim}
-    if len(widths) > 1 or attention.num_kv_heads != attention.num_heads or attention.tie_qkv or qk_norm:
+    shared = attention.num_kv_heads != attention.num_heads or attention.tie_qkv or attention.tie_kv
+    if len(widths) > 1 or shared or qk_norm:
         raise ValueError(
             f"{mechanism} has no projections: all widths must be embed_dim ({attention.embed_dim}), not "
-            f"{sorted(widths)}, without num_kv_heads, tie_qkv and qk_norm"
+            f"{sorted(widths)}, without num_kv_heads, tie_qkv, tie_kv and qk_norm"
         )
 
 

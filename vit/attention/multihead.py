@@ -43,6 +43,7 @@ class MultiHeadAttention(nn.Module):
         qkv_bias: Whether the projections to queries, keys and values add a bias.
         causal: Whether a token attends only to itself and the tokens before it.
         tie_qkv: Whether queries, keys and values share one projection.
+        tie_kv: Whether keys and values share one projection.
         qk_norm: Whether to layer-normalise queries and keys per head, which keeps the logits bounded (Dehghani et al.
             2023).
         mechanism: Name of the mechanism, a key of ``MECHANISMS``.
@@ -68,6 +69,7 @@ class MultiHeadAttention(nn.Module):
         qkv_bias: bool = True,
         causal: bool = False,
         tie_qkv: bool = False,
+        tie_kv: bool = False,
         qk_norm: bool = False,
         mechanism: str = "softmax",
         mechanism_kwargs: dict[str, Any] | None = None,
@@ -84,6 +86,7 @@ class MultiHeadAttention(nn.Module):
         out_dim = embed_dim if out_dim is None else out_dim
         self.causal = causal
         self.tie_qkv = tie_qkv
+        self.tie_kv = tie_kv
         check_widths(self, "embed_dim" if key_dim is None else "key_dim", self.key_dim)
         check_widths(self, "embed_dim" if value_dim is None else "value_dim", self.value_dim)
         head_dim, value_head_dim = self.key_dim // num_heads, self.value_dim // num_heads
@@ -180,9 +183,10 @@ class MultiHeadAttention(nn.Module):
 
     def _make_projections(self, qkv_bias: bool) -> None:
         kv_dims = [dim * self.num_kv_heads // self.num_heads for dim in (self.key_dim, self.value_dim)]
+        check_tied(self)
+        kv_dims = kv_dims[:1] if self.tie_kv else kv_dims
         self.split_dims = [self.key_dim, *kv_dims]
         if self.tie_qkv:
-            check_tied(self)
             self.qkv = nn.Linear(self.embed_dim, self.key_dim, bias=qkv_bias)
         elif self.context_dim == self.embed_dim:
             self.qkv = nn.Linear(self.embed_dim, sum(self.split_dims), bias=qkv_bias)
@@ -198,17 +202,18 @@ class MultiHeadAttention(nn.Module):
             q = self.qkv(x)
             k = q if context is None else self.qkv(context)
             return q, k, k
-        if self.context_dim != self.embed_dim:
-            return self.q(x), *self.kv(source).split(self.split_dims[1:], dim=-1)
-        if context is None:
-            return self.qkv(x).split(self.split_dims, dim=-1)
-        if not is_plain(self.qkv, nn.Linear):
-            q, _, _ = self.qkv(x).split(self.split_dims, dim=-1)
-            return q, *self.qkv(context).split(self.split_dims, dim=-1)[1:]
         sizes = [self.split_dims[0], sum(self.split_dims[1:])]
-        q_weight, kv_weight = self.qkv.weight.split(sizes)
-        q_bias, kv_bias = (None, None) if self.qkv.bias is None else self.qkv.bias.split(sizes)
-        return F.linear(x, q_weight, q_bias), *F.linear(context, kv_weight, kv_bias).split(self.split_dims[1:], dim=-1)
+        if self.context_dim != self.embed_dim:
+            q, kv = self.q(x), self.kv(source)
+        elif context is None:
+            q, kv = self.qkv(x).split(sizes, dim=-1)
+        elif not is_plain(self.qkv, nn.Linear):
+            q, kv = self.qkv(x)[..., : sizes[0]], self.qkv(context)[..., sizes[0] :]
+        else:
+            q_weight, kv_weight = self.qkv.weight.split(sizes)
+            q_bias, kv_bias = (None, None) if self.qkv.bias is None else self.qkv.bias.split(sizes)
+            q, kv = F.linear(x, q_weight, q_bias), F.linear(context, kv_weight, kv_bias)
+        return (q, kv, kv) if self.tie_kv else (q, *kv.split(self.split_dims[1:], dim=-1))
 
     def _repeat_kv(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Repeat keys and values for each query head that shares them."""

@@ -36,6 +36,21 @@ def test_softmax_attention_is_named_softmax():
     assert MECHANISMS["softmax"] is SoftmaxAttention
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_unscaled_logits_are_the_plain_products_of_queries_and_keys(dtype):
+    q, k, v = (torch.randn(B, H, n, D, dtype=dtype) for n in (N, M, M))
+    expected, weights = scaled_dot_product_attention(q, k, v, scale=1.0)
+    attention = SoftmaxAttention(scaled=False)
+    tolerance = {"rtol": 1e-9, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 0.05, "atol": 0.05}
+    assert_close(attention(q, k, v), expected, **tolerance)
+    assert_close(attention.weights(q, k), weights, **tolerance)
+
+
+def test_whether_logits_are_scaled_is_true_or_false():
+    with pytest.raises(ValueError, match=r"scaled \('no'\) must be True or False"):
+        SoftmaxAttention(scaled="no")
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 @pytest.mark.parametrize("requires_grad", [True, False])
 def test_the_fused_kernel_is_used_where_it_is_not_slower(dtype, requires_grad):

@@ -36,11 +36,28 @@ class SoftmaxAttention(DenseAttention):
 
     Under ``torch.func.vmap``, torch runs its fused CPU kernel once for each image, and warns that this is slow; the
     same holds for all mechanisms that call ``attend``.
+
+    Args:
+        scaled: Whether logits are divided by ``sqrt(d)``. Without, their variance grows with the width of the heads,
+            and attention starts closer to one key (Vaswani et al. 2017, sec. 3.2.1).
     """
+
+    def __init__(self, scaled: bool = True) -> None:
+        super().__init__()
+        if not isinstance(scaled, bool):
+            raise ValueError(f"scaled ({scaled!r}) must be True or False")
+        self.scaled = scaled
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
-        return attend(q, k, v, mask=mask, causal=causal)
+        return attend(self._rescaled(q), k, v, mask=mask, causal=causal)
+
+    def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """Compute the attention weights: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+        return attention_weights(self._rescaled(q), k, mask=mask, causal=causal)
+
+    def _rescaled(self, q: Tensor) -> Tensor:
+        return q if self.scaled else q * q.shape[-1] ** 0.5
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
