@@ -18,4 +18,4 @@ def model(request):
 
 @pytest.fixture(scope="module")
 def images():
-    return torch.randn(12, 3, 6, 10, generator=torch.Generator().manual_seed(1))
+    return torch.randn(31, 3, 6, 10, generator=torch.Generator().manual_seed(1))

@@ -1,34 +1,8 @@
-"""Tables of measurements, and the intervals in them."""
-
-import math
+"""Tables of measurements."""
 
 import pytest
-import torch
 
-from vit.explain.evaluation.table import Interval, Table, bootstrap
-
-
-def test_the_interval_is_that_of_the_mean():
-    values = torch.randn(400, generator=torch.Generator().manual_seed(0)).double()
-    interval = bootstrap(values)
-    assert interval.mean == pytest.approx(values.mean().item())
-    assert interval.high - interval.low == pytest.approx(2 * 1.96 * values.std().item() / 20, rel=0.1)
-
-
-def test_the_same_images_are_drawn_for_every_method_so_that_pairs_stay_pairs():
-    values = torch.rand(50)
-    shifted = bootstrap(values + 1)
-    plain = bootstrap(values)
-    assert shifted.low - plain.low == pytest.approx(1, abs=1e-6)
-
-
-def test_one_image_has_no_interval():
-    assert bootstrap(torch.tensor([0.5])) == Interval(0.5, -math.inf, math.inf)
-
-
-def test_no_values_are_an_error():
-    with pytest.raises(ValueError, match=r"values have shape \(0,\)"):
-        bootstrap(torch.empty(0))
+from vit.explain.evaluation.table import Interval, Table
 
 
 def test_numbers_stand_right_and_words_left():

@@ -2,38 +2,25 @@
 
 To pass is necessary and not sufficient: a map of noise passes the first two (Binder et al. 2023).
 
-Letters in the einops patterns: b batch, r s grid rows and columns, n patches.
+Letters in the einops patterns: h heads.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from einops import rearrange, reduce
+from einops import rearrange
 from torch import Tensor, nn
 
 from vit.capture.attention import run_intercepted
-from vit.explain.evaluation.table import Interval, Table, bootstrap
+from vit.explain.evaluation.similarity import rank_correlation
+from vit.explain.evaluation.table import Table
 from vit.explain.maps import Subject, signed_map
+from vit.explain.maps.noise import draw_for_each
 
-
-def rank_correlation(maps: Tensor, others: Tensor) -> Tensor:
-    """Compute Spearman's correlation of two maps of each image: (B, rows, columns) twice -> (B,), from -1 to 1.
-
-    Equal maps have 1, even if they are constant; a constant map and another one have 0.
-
-    >>> rising = torch.tensor([[[0.0, 1.0], [2.0, 3.0]]])
-    >>> rank_correlation(rising, rising.exp()).item(), rank_correlation(rising, -rising).item()
-    (1.0, -1.0)
-    """
-    ranks, other_ranks = (_centred_ranks(rearrange(x, "b r s -> b (r s)")) for x in (maps, others))
-    product = reduce(ranks * other_ranks, "b n -> b", "sum")
-    norms = (reduce(ranks**2, "b n -> b", "sum") * reduce(other_ranks**2, "b n -> b", "sum")).sqrt()
-    correlation = torch.where(norms > 0, product / norms.clamp(min=1e-12), 0.0)
-    equal = reduce((maps == others).to(correlation), "b r s -> b", "min") == 1
-    return torch.where(equal, 1.0, correlation)
+Replacement = Callable[[int, Tensor], Tensor]  # a layer's number and its attention (B, H, N, M) -> other attention
 
 
 def randomised_layers(
@@ -44,7 +31,7 @@ def randomised_layers(
     *,
     grid: tuple[int, int] | None = None,
     num_prefix_tokens: int | None = None,
-) -> dict[str, dict[str, Interval]]:
+) -> dict[str, dict[str, Tensor]]:
     """Compare maps while layers are randomised, from the head down to the first layer (Adebayo et al. 2018).
 
     A layer is randomised by shuffling the entries of each of its tensors, which keeps their scale; later layers stay
@@ -52,8 +39,8 @@ def randomised_layers(
     image, not on the model. The arguments are those of ``trust_report``, and the seed of the shuffling.
 
     Returns:
-        For each method, the rank correlation with the map of the trained model by the part randomised last: "head",
-        then "layer L-1" to "layer 0".
+        For each method, the rank correlation of each image's map with that of the trained model, (B,), by the part
+        randomised last: "head", then "layer L-1" to "layer 0". It is NaN where both maps are constant.
 
     Raises:
         ValueError: If the layers share one module.
@@ -69,12 +56,12 @@ def randomised_layers(
     stages = {"head": _head_parameters(randomised, names)}
     for layer, name in reversed(list(enumerate(names))):
         stages[f"layer {layer}"] = [p for n, p in randomised.named_parameters() if n.startswith(f"{name}.")]
-    similar: dict[str, dict[str, Interval]] = {method: {} for method in methods}
+    similar: dict[str, dict[str, Tensor]] = {method: {} for method in methods}
     for stage, parameters in stages.items():
         _shuffle(parameters, generator)
         changed = replace(subject, model=randomised, target=target)
         for method in methods:
-            similar[method][stage] = bootstrap(rank_correlation(trained[method], signed_map(method, changed)))
+            similar[method][stage] = rank_correlation(trained[method], signed_map(method, changed))
     return similar
 
 
@@ -85,11 +72,14 @@ def other_class(
     *,
     grid: tuple[int, int] | None = None,
     num_prefix_tokens: int | None = None,
-) -> dict[str, Interval]:
-    """Compute the rank correlation of the map for the predicted class with that for the runner-up, for each method.
+) -> dict[str, Tensor]:
+    """Compute the rank correlation of each image's map for the predicted class with that for the runner-up.
 
-    1 means that the map is the same for both classes, so it does not explain the choice between them. The arguments
-    are those of ``trust_report``.
+    1 means that the map is the same for both classes, so it does not explain the choice between them; NaN, that both
+    are constant. The arguments are those of ``trust_report``.
+
+    Returns:
+        For each method, a number for each image, (B,).
 
     Raises:
         ValueError: If the model has one class only.
@@ -99,19 +89,69 @@ def other_class(
         raise ValueError(f"{type(model).__name__} has one logit only: there is no other class to compare its maps with")
     first, second = subject.logits.topk(2, dim=-1).indices.unbind(dim=-1)
     one, other = (replace(subject, target=target) for target in (first, second))
-    return {m: bootstrap(rank_correlation(signed_map(m, one), signed_map(m, other))) for m in methods}
+    return {m: rank_correlation(signed_map(m, one), signed_map(m, other)) for m in methods}
 
 
-@torch.no_grad()
 def uniform_attention(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> Table:
-    """Measure how predictions change when attention is uniform: in one head, one layer, or the first layers.
+    """Measure how predictions change when attention is uniform: in one head, one layer, or the first layers jointly.
 
-    If little changes, a map of that attention is no evidence for the prediction.
+    If little changes without any layer's attention, a map of attention is no evidence for the prediction. One layer
+    that is not needed says less: other layers may do its work.
 
     Returns:
         A row for each replacement, with ``layers`` and ``heads`` as text, ``flips`` (share of predictions that change),
         ``accuracy_change`` (if labels are given) and ``divergence`` (mean Kullback-Leibler divergence, in nats).
     """
+    return _table_of_replacements(model, images, labels, uniform)
+
+
+def permuted_attention(model: nn.Module, images: Tensor, labels: Tensor | None = None, seed: int = 0) -> Table:
+    """Measure how predictions change when each token attends to other tokens, as unevenly as before.
+
+    The weights of each query and head are shuffled among the keys (Jain and Wallace 2019), once for each image. Weights
+    of exactly zero, as of masked keys, stay zero. The rows are those of ``uniform_attention``.
+    """
+    return _table_of_replacements(model, images, labels, permuted(images, seed))
+
+
+def uniform(layer: int, attn: Tensor) -> Tensor:
+    """Return attention that is equal for all keys: (B, H, N, M) -> (B, H, N, M)."""
+    return torch.full_like(attn, 1 / attn.shape[-1])
+
+
+def permuted(images: Tensor, seed: int = 0) -> Replacement:
+    """Return the replacement that shuffles each row of attention among the keys whose weight is not zero."""
+
+    def shuffle(layer: int, attn: Tensor) -> Tensor:
+        places = draw_for_each(images, attn.shape[1:], seed, layer)
+        masked = attn == 0
+        in_order = masked.byte().argsort(dim=-1, stable=True)
+        shuffled = places.masked_fill(masked, 2.0).argsort(dim=-1)  # the masked keys last, as in in_order
+        return torch.zeros_like(attn).scatter(-1, shuffled, attn.gather(-1, in_order))
+
+    return shuffle
+
+
+@torch.no_grad()
+def replaced_logits(
+    model: nn.Module, images: Tensor, replacement: Replacement, layers: Sequence[int], head: int | None = None
+) -> Tensor:
+    """Return the logits with the attention of these layers replaced, in one head or in all (None): -> (B, classes)."""
+
+    def edit(layer: int, attn: Tensor) -> Tensor:
+        if layer not in layers:
+            return attn
+        other = replacement(layer, attn)
+        if head is None:
+            return other
+        chosen = torch.arange(attn.shape[1], device=attn.device) == head
+        return torch.where(rearrange(chosen, "h -> h 1 1"), other, attn)
+
+    return run_intercepted(model, images, edit)
+
+
+@torch.no_grad()
+def _table_of_replacements(model: nn.Module, images: Tensor, labels: Tensor | None, replacement: Replacement) -> Table:
     num_heads: list[int] = []
 
     def count_heads(_: int, attn: Tensor) -> Tensor:
@@ -119,39 +159,30 @@ def uniform_attention(model: nn.Module, images: Tensor, labels: Tensor | None = 
         return attn
 
     plain = run_intercepted(model, images, count_heads)
-    rows = []
-    for layer, heads in enumerate(num_heads):
-        rows += [_replaced(model, images, labels, plain, [layer], head) for head in (*range(heads), None)]
-    rows += [_replaced(model, images, labels, plain, range(last + 1), None) for last in range(1, len(num_heads))]
+    which = [([layer], head) for layer, heads in enumerate(num_heads) for head in (*range(heads), None)]
+    which += [(range(last + 1), None) for last in range(1, len(num_heads))]
+    rows = [
+        {
+            "layers": str(layers[0]) if len(layers) == 1 else f"{layers[0]} to {layers[-1]}",
+            "heads": "all" if head is None else str(head),
+            **_change(plain, replaced_logits(model, images, replacement, layers, head), labels),
+        }
+        for layers, head in which
+    ]
     return Table(rows, note=f"{len(images)} images; layers and heads are counted from 0")
 
 
-def _replaced(
-    model: nn.Module, images: Tensor, labels: Tensor | None, plain: Tensor, layers: Sequence[int], head: int | None
-) -> dict[str, Any]:
-    """Return the row of one replacement: one head or all heads (None) of these layers."""
-
-    def make_uniform(layer: int, attn: Tensor) -> Tensor:
-        if layer not in layers:
-            return attn
-        uniform = torch.full_like(attn, 1 / attn.shape[-1])
-        if head is None:
-            return uniform
-        chosen = torch.arange(attn.shape[1], device=attn.device) == head
-        return torch.where(rearrange(chosen, "h -> h 1 1"), uniform, attn)
-
-    logits = run_intercepted(model, images, make_uniform)
+def _change(plain: Tensor, logits: Tensor, labels: Tensor | None) -> dict[str, Any]:
+    """Return how far logits are from those of the unchanged model."""
     before, after = plain.log_softmax(dim=-1), logits.log_softmax(dim=-1)
-    row = {
-        "layers": str(layers[0]) if len(layers) == 1 else f"{layers[0]} to {layers[-1]}",
-        "heads": "all" if head is None else str(head),
+    change = {
         "flips": (logits.argmax(dim=-1) != plain.argmax(dim=-1)).double().mean().item(),
         "divergence": (before.exp() * (before - after)).sum(dim=-1).mean().item(),
     }
     if labels is not None:
         right, was_right = (x.argmax(dim=-1) == labels for x in (logits, plain))
-        row["accuracy_change"] = (right.double() - was_right.double()).mean().item()
-    return row
+        change["accuracy_change"] = (right.double() - was_right.double()).mean().item()
+    return change
 
 
 def _head_parameters(model: nn.Module, layer_names: list[str]) -> list[nn.Parameter]:
@@ -167,11 +198,3 @@ def _shuffle(parameters: list[nn.Parameter], generator: torch.Generator) -> None
         flat = parameter.flatten()
         order = torch.randperm(len(flat), generator=generator).to(flat.device)
         parameter.copy_(flat[order].view_as(parameter))
-
-
-def _centred_ranks(values: Tensor) -> Tensor:
-    """Return the ranks of each row less their mean; equal values share their mean rank: (B, N) -> (B, N)."""
-    below = (values[:, :, None] > values[:, None]).sum(dim=-1)
-    equal = (values[:, :, None] == values[:, None]).sum(dim=-1)
-    ranks = below + (equal - 1) / 2
-    return ranks - reduce(ranks, "b n -> b 1", "mean")

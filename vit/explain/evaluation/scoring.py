@@ -3,6 +3,7 @@
 The measures of one image are in ``faithfulness.py``, those against a known answer in ``ground_truth.py``.
 """
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +14,14 @@ from torch import Tensor, nn
 
 from vit.explain.evaluation.faithfulness import Curves, Removal, gini, removal_curves, saco
 from vit.explain.evaluation.ground_truth import energy_inside, intersection_over_union, pointing_game
-from vit.explain.evaluation.table import Interval, Table, bootstrap
+from vit.explain.evaluation.intervals import Interval, mean_interval
+from vit.explain.evaluation.table import Table
 from vit.explain.maps import CONTROLS, METHODS, Subject, signed_map
 from vit.explain.maps.perturbation import can_drop
 from vit.explain.memory import PeakMemory
+
+ERROR = 0.05  # probability that any comparison of a table is wrong
+FEWEST = 10  # images from which methods are compared
 
 
 @dataclass
@@ -29,17 +34,34 @@ class Scores(Table):
 
     values: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
-    def difference(self, method: str, other: str, measure: str) -> Interval:
+    def difference(self, method: str, other: str, measure: str, confidence: float = 0.95) -> Interval:
         """Return the difference of a measure between two methods, paired by image."""
-        return bootstrap(self.values[method][measure] - self.values[other][measure])
+        return mean_interval(self.values[method][measure] - self.values[other][measure], confidence)
 
-    def recommended(self, measure: str) -> str | None:
-        """Return the method with the highest mean of a measure, or None if it is not surely above every control map."""
-        candidates = [method for method in self.values if method not in CONTROLS]
-        best = max(candidates, key=lambda method: self.values[method][measure].mean().item(), default=None)
+    def recommended(self, measure: str) -> list[str]:
+        """Return the best methods by the mean of a measure, the best first: all that are not surely below the best.
+
+        Those are left out that are not surely above every control map, so none may be left. All comparisons together
+        hold with 95 % confidence, each being made at the level of Bonferroni (Dunn 1961). Fewer than 10 images
+        recommend nothing.
+        """
         controls = [control for control in CONTROLS if control in self.values]
-        sure = best and all(self.difference(best, control, measure).low > 0 for control in controls)
-        return best if sure else None
+        methods = sorted((m for m in self.values if m not in CONTROLS), key=lambda m: -self._mean(m, measure))
+        if not methods or len(self.values[methods[0]][measure]) < FEWEST:
+            return []
+        comparisons = math.comb(len(methods), 2) + len(methods) * len(controls)  # any two may be the best ones
+        confidence = 1 - ERROR / max(comparisons, 1)
+
+        def surely_above(method: str, other: str) -> bool:
+            return self.difference(method, other, measure, confidence).low > 0
+
+        sure = [method for method in methods if all(surely_above(method, control) for control in controls)]
+        if methods[0] not in sure:
+            return []
+        return [method for method in sure if not surely_above(methods[0], method)]
+
+    def _mean(self, method: str, measure: str) -> float:
+        return self.values[method][measure].mean().item()
 
 
 def score(
@@ -60,7 +82,8 @@ def score(
     - ``positive``, ``negative``: share of predictions kept, most and least relevant painted first.
     - ``SaCo``: whether the values, and not only their order, are right, from -1 to 1.
     - ``Gini``: concentration of the map on few patches; neither good nor bad.
-    - ``against random``: whether ``drop`` (or ``fill``) is surely above that of random maps on the same images.
+    - ``against random``: whether ``drop`` (or ``fill``) is surely above that of random maps on the same images, all
+      methods together with 95 % confidence.
     - ``ms``, ``MB``: time and peak memory of tensors for a map, both per image of a batch.
 
     Args:
@@ -102,8 +125,8 @@ def score(
     values = {method: {name: torch.cat(found) for name, found in parts[method].items()} for method in methods}
     rows = [
         {"method": method}
-        | {name: bootstrap(numbers) for name, numbers in values[method].items()}
-        | {"against random": _verdict(values, method)}
+        | {name: mean_interval(numbers) for name, numbers in values[method].items()}
+        | {"against random": _against_random(values, method)}
         | {"ms": 1000 * seconds[method] / count, "MB": megabytes[method]}
         for method in methods
     ]
@@ -143,7 +166,7 @@ def localise(
             for name, measure in measures.items():
                 found[name].append(measure(maps, inside))
         values[method] = {name: torch.cat(numbers) for name, numbers in found.items()}
-    rows = [{"method": method} | {name: bootstrap(x) for name, x in values[method].items()} for method in values]
+    rows = [{"method": method} | {name: mean_interval(x) for name, x in values[method].items()} for method in values]
     return Scores(rows, f"{len(images)} images; mean (95 % interval)", values)
 
 
@@ -174,9 +197,10 @@ def _with_controls(methods: Sequence[str] | None) -> list[str]:
     return chosen + [control for control in CONTROLS if control not in chosen]
 
 
-def _verdict(values: dict[str, dict[str, Tensor]], method: str) -> str:
+def _against_random(values: dict[str, dict[str, Tensor]], method: str) -> str:
     measure = "drop" if "drop" in values[method] else "fill"
-    difference = bootstrap(values[method][measure] - values["random"][measure])
-    if difference.low > 0:
-        return "above"
-    return "below" if difference.high < 0 else "no difference"
+    confidence = 1 - ERROR / len(values)
+    difference = mean_interval(values[method][measure] - values["random"][measure], confidence)
+    if len(values[method][measure]) < FEWEST or difference.low <= 0 <= difference.high:
+        return "cannot tell"
+    return "above" if difference.low > 0 else "below"

@@ -1,47 +1,13 @@
-"""Tables of measurements that print themselves, and means with confidence intervals."""
+"""Tables of measurements that print themselves."""
 
-import math
 from dataclasses import dataclass
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-from torch import Tensor
-
+from vit.explain.evaluation.intervals import Interval
 from vit.markdown import markdown_table
 
-RESAMPLES = 1000
-
-
-class Interval(NamedTuple):
-    """A mean with its 95 % confidence interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3f} ({self.low:.3f} to {self.high:.3f})"
-
-
-def bootstrap(values: Tensor) -> Interval:
-    """Average one number per image, with the interval from resampling the images: (B,) -> Interval.
-
-    It is from the 2.5 to the 97.5 % quantile of the means of 1,000 resamples (Efron 1979). The same images are drawn
-    for every array of the same length, so intervals of differences are paired. One image has no interval: -inf to inf.
-
-    >>> str(bootstrap(torch.ones(7)))
-    '1.000 (1.000 to 1.000)'
-    """
-    if values.ndim != 1 or not len(values):
-        raise ValueError(f"values have shape {tuple(values.shape)}: give one number for each of at least one image")
-    values = values.detach().double().cpu()
-    if len(values) == 1:
-        return Interval(values.item(), -math.inf, math.inf)
-    drawn = torch.randint(len(values), (RESAMPLES, len(values)), generator=torch.Generator().manual_seed(0))
-    means = values[drawn].mean(dim=-1)
-    low, high = means.quantile(torch.tensor([0.025, 0.975], dtype=means.dtype)).tolist()
-    return Interval(values.mean().item(), low, high)
+__all__ = ["Interval", "Table"]
 
 
 @dataclass

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from vit.capture.attention import run_intercepted
 from vit.capture.outliers import outliers
 from vit.explain.evaluation.faithfulness import removal_curves
-from vit.explain.evaluation.sanity import other_class, randomised_layers, rank_correlation, uniform_attention
-from vit.explain.evaluation.table import bootstrap
+from vit.explain.evaluation.intervals import mean_interval as bootstrap
+from vit.explain.evaluation.sanity import other_class, randomised_layers, uniform_attention
+from vit.explain.evaluation.similarity import rank_correlation
 from vit.explain.maps import CLASS_AGNOSTIC, METHODS, Subject, signed_map
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.perturbation import can_drop
@@ -118,8 +119,8 @@ def trust_report(
     classes = other_class(model, images, methods, **layout)
     weights = randomised_layers(model, images, methods, **layout)
     for method in methods:
-        findings.append(_check_class(method, classes[method].mean))
-        findings.append(_check_weights(method, [interval.mean for interval in weights[method].values()]))
+        findings.append(_check_class(method, classes[method].mean().item()))
+        findings.append(_check_weights(method, [c.mean().item() for c in weights[method].values()]))
         findings.append(_check_noise(method, subject, maps[method]))
         findings.append(_check_faithfulness(method, subject, maps[method]))
     findings += _check_agreement(maps)

@@ -1,0 +1,87 @@
+"""Confidence intervals: those of scipy, and how often they hold."""
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+from vit.explain.evaluation.intervals import (
+    Estimate,
+    Interval,
+    fewest_images,
+    mean_interval,
+    median_interval,
+    share_interval,
+    student_t,
+)
+
+CONFIDENCES = [0.5, 0.95, 0.95 + 0.05 * 22 / 23]
+
+
+@pytest.mark.parametrize("confidence", CONFIDENCES)
+def test_students_t_is_that_of_scipy_for_even_and_odd_degrees_of_freedom(confidence):
+    for freedom in (1, 2, 3, 4, 5, 10, 11, 102, 499):
+        assert student_t(confidence, freedom) == pytest.approx(stats.t.ppf((1 + confidence) / 2, freedom), rel=1e-6)
+
+
+@pytest.mark.parametrize("confidence", CONFIDENCES)
+def test_the_interval_of_a_share_is_that_of_clopper_and_pearson(confidence):
+    for count, total in ((0, 1), (1, 1), (0, 97), (5, 97), (97, 97), (389, 997)):
+        exact = stats.binomtest(count, total).proportion_ci(confidence, method="exact")
+        assert share_interval(count, total, confidence) == pytest.approx((count / total, exact.low, exact.high))
+
+
+@pytest.mark.parametrize("confidence", CONFIDENCES)
+def test_the_interval_of_a_median_leaves_out_as_many_values_as_a_coin_allows(confidence):
+    for total in (11, 12, 101, 1009):
+        tail = (1 - confidence) / 2
+        outside = max(r for r in range(total) if r == 0 or stats.binom.cdf(r - 1, total, 0.5) <= tail)
+        found = median_interval(torch.randperm(total).double(), confidence)
+        assert found == ((total - 1) / 2, outside - 1, total - outside) if outside else math.isinf(found.high)
+
+
+def test_the_fewest_images_are_those_from_which_a_median_has_an_interval():
+    for confidence in CONFIDENCES:
+        fewest = fewest_images(confidence)
+        assert median_interval(torch.ones(fewest), confidence) == (1, 1, 1)
+        assert median_interval(torch.ones(fewest - 1), confidence) == (1, -math.inf, math.inf)
+
+
+@pytest.mark.parametrize("draw", ["normal", "skewed"])
+def test_of_200_medians_no_more_than_the_level_lie_outside(draw):
+    values = torch.randn(200, 23, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    values = values if draw == "normal" else 1 - values.exp()  # most near 0, a few far below
+    found = [median_interval(row) for row in values]
+    assert sum(not interval.low <= 0 <= interval.high for interval in found) <= 0.05 * 200
+
+
+def test_of_200_shares_no_more_than_the_level_lie_outside():
+    counts = (torch.rand(200, 97, generator=torch.Generator().manual_seed(0)) < 0.1).sum(dim=1).tolist()
+    found = [share_interval(count, 97) for count in counts]
+    assert sum(not interval.low <= 0.1 <= interval.high for interval in found) <= 0.05 * 200
+
+
+def test_of_200_means_of_few_normal_values_about_the_level_lie_outside():
+    values = torch.randn(200, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    outside = sum(not interval.low <= 0 <= interval.high for interval in map(mean_interval, values))
+    assert outside <= stats.binom.ppf(0.99, 200, 0.05)
+
+
+def test_one_image_has_no_interval():
+    assert mean_interval(torch.tensor([0.5])) == Interval(0.5, -math.inf, math.inf)
+    assert median_interval(torch.tensor([0.5])) == Estimate(0.5, -math.inf, math.inf)
+
+
+def test_no_values_have_no_mean():
+    with pytest.raises(ValueError, match=r"values have shape \(0,\)"):
+        mean_interval(torch.empty(0))
+
+
+def test_no_values_have_no_median():
+    assert math.isnan(median_interval(torch.empty(0)).value)
+
+
+def test_intervals_print_with_their_centre_first():
+    assert str(Interval(0.5, 0.25, 0.75)) == "0.500 (0.250 to 0.750)"
+    assert str(Estimate(0.5, 0.25, 0.75)) == "0.50 (0.25 to 0.75)"

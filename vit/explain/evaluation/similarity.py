@@ -1,0 +1,65 @@
+"""How alike two maps of an image are: in the order of all patches, and in their highest patches.
+
+Letters in the einops patterns: b batch, r s grid rows and columns, n patches.
+"""
+
+import torch
+from einops import rearrange, reduce
+from torch import Tensor
+
+
+def is_constant(maps: Tensor) -> Tensor:
+    """Return whether all patches of a map have one value, but for rounding: (B, rows, columns) -> (B,), boolean."""
+    rounding = 100 * torch.finfo(maps.dtype).eps
+    low, high, largest = (
+        reduce(x, "b r s -> b", how) for x, how in ((maps, "min"), (maps, "max"), (maps.abs(), "max"))
+    )
+    return high - low <= rounding * largest
+
+
+def rank_correlation(maps: Tensor, others: Tensor) -> Tensor:
+    """Compute Spearman's correlation of two maps of each image: (B, rows, columns) twice -> (B,), from -1 to 1.
+
+    A constant map and another one have 0. Two constant maps have NaN: neither orders its patches.
+
+    >>> rising = torch.tensor([[[0.0, 1.0], [2.0, 3.0]]])
+    >>> rank_correlation(rising, rising.exp()).item(), rank_correlation(rising, -rising).item()
+    (1.0, -1.0)
+    """
+    ranks, other_ranks = (_centred_ranks(rearrange(x, "b r s -> b (r s)")) for x in (maps, others))
+    product = reduce(ranks * other_ranks, "b n -> b", "sum")
+    norms = (reduce(ranks**2, "b n -> b", "sum") * reduce(other_ranks**2, "b n -> b", "sum")).sqrt()
+    flat, other_flat = is_constant(maps), is_constant(others)
+    correlation = torch.where(flat | other_flat, 0.0, product / norms.clamp(min=1e-12))
+    return torch.where(flat & other_flat, torch.nan, correlation)
+
+
+def top_overlap(maps: Tensor, others: Tensor, count: int) -> Tensor:
+    """Compute the share that two maps have in common of their ``count`` highest patches: -> (B,), from 0 to 1.
+
+    ``count`` / N is expected by chance of N patches. Patches that tie for the last places share them evenly. Two
+    constant maps have NaN.
+
+    >>> peak, slope = torch.tensor([[[9.0, 2.0], [1.0, 0.0]]]), torch.tensor([[[9.0, 0.0], [1.0, 2.0]]])
+    >>> top_overlap(peak, slope, 1).item(), top_overlap(peak, slope, 2).item()
+    (1.0, 0.5)
+    """
+    chosen, other_chosen = (_highest(rearrange(x, "b r s -> b (r s)"), count) for x in (maps, others))
+    overlap = reduce(chosen * other_chosen, "b n -> b", "sum") / count
+    return torch.where(is_constant(maps) & is_constant(others), torch.nan, overlap)
+
+
+def _highest(values: Tensor, count: int) -> Tensor:
+    """Return 1 for each of the highest values of a row, and a share for those that tie: (B, N) -> (B, N)."""
+    last = values.sort(dim=-1, descending=True).values[:, count - 1 : count]
+    above, tied = values > last, values == last
+    share = (count - above.sum(dim=-1, keepdim=True)) / tied.sum(dim=-1, keepdim=True)
+    return above + tied * share
+
+
+def _centred_ranks(values: Tensor) -> Tensor:
+    """Return the ranks of each row less their mean; equal values share their mean rank: (B, N) -> (B, N)."""
+    below = (values[:, :, None] > values[:, None]).sum(dim=-1)
+    equal = (values[:, :, None] == values[:, None]).sum(dim=-1)
+    ranks = below + (equal - 1) / 2
+    return ranks - reduce(ranks, "b n -> b 1", "mean")
