@@ -1,7 +1,7 @@
 """Accuracy, loss and speed of a model as its heads are removed step by step."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.analysis.importance import ablation_importance, head_importance, weight_importance
-from vit.analysis.modules import attention_modules
+from vit.analysis.modules import attention_modules, head_count
 from vit.analysis.pruning import prune_heads
 from vit.attention.mechanisms.linear import widened
 from vit.capture.attention import check_capturable, logits_of
@@ -51,6 +51,7 @@ def pruning_curve(
     *,
     step: int | None = None,
     rerank: bool = True,
+    layers: Sequence[int] | None = None,
     seed: int = 0,
 ) -> list[PruningPoint]:
     """Remove the heads of a model, least important first, until none is left, and measure it after each step.
@@ -73,21 +74,27 @@ def pruning_curve(
             the head ("oracle"), the size of its weights ("weight"), or random ("random").
         step: Number of heads removed at once; None removes a tenth of all.
         rerank: Whether heads are ranked again after every step. The importance of a head depends on those left.
+        layers: Layers whose heads are removed; the others keep theirs. None removes the heads of all.
         seed: Seed of the random order.
 
     Raises:
-        ValueError: If heads cannot be pruned (see ``prune_heads``), order or step is invalid, or there are no batches.
+        ValueError: If heads cannot be pruned (see ``prune_heads``), order, step or a layer is invalid, or there are no
+            batches.
     """
     check_capturable(model)
     if order not in ("importance", "oracle", "weight", "random"):
         raise ValueError(f"unknown order {order!r}: choose 'importance', 'oracle', 'weight' or 'random'")
-    left = {layer: list(range(module.num_heads)) for layer, module in enumerate(attention_modules(model))}
+    heads = {layer: list(range(head_count(module))) for layer, module in enumerate(attention_modules(model))}
+    if unknown := [layer for layer in layers or [] if layer not in heads]:
+        raise ValueError(f"there is no layer {unknown[0]}: layers are 0 to {len(heads) - 1}")
+    left = {layer: of_layer for layer, of_layer in heads.items() if layers is None or layer in layers}
+    kept = sum(map(len, heads.values())) - sum(map(len, left.values()))
     total = sum(map(len, left.values()))
     step = max(1, round(total / 10)) if step is None else step
     if step < 1:
         raise ValueError(f"step ({step}) must be at least 1 head")
     removed: dict[int, list[int]] = {layer: [] for layer in left}
-    pruned, points = model, [_measure(model, model, batches, removed, total)]
+    pruned, points = model, [_measure(model, model, batches, removed, kept + total)]
     queue: list[tuple[int, int]] = []
     while any(left.values()):
         # The other two orders do not depend on the heads left.
@@ -98,7 +105,7 @@ def pruning_curve(
             removed[layer].append(head)
         queue = queue[step:]
         pruned = prune_heads(model, removed)
-        points.append(_measure(model, pruned, batches, removed, sum(map(len, left.values()))))
+        points.append(_measure(model, pruned, batches, removed, kept + sum(map(len, left.values()))))
     return points
 
 
@@ -116,7 +123,8 @@ def _ranked(
         scores = ablation_importance(pruned, *ranking)
     else:
         scores = weight_importance(pruned)
-    return [names[i] for i in torch.cat(scores).argsort(stable=True).tolist()]
+    of_left = torch.cat([scores[layer] for layer in left])
+    return [names[i] for i in of_left.argsort(stable=True).tolist()]
 
 
 def _measure(

@@ -19,12 +19,17 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from vit.analysis.curve import PruningPoint
+from vit.analysis.probes import Probes
+from vit.analysis.projections import LayerRanks
 from vit.analysis.table import HeadTable
+from vit.analysis.truncation import RankPoint
 from vit.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, plot_style
 
 KIND_COLORS = {"local": SKY, "positional": AMBER, "content": GREEN, "sink": GREY}
 ORDER_COLORS = {"importance": BLUE, "oracle": ORANGE, "weight": GREEN, "random": GREY}
 ORDER_NAMES = {"importance": "gradient of the gate", "oracle": "loss without it", "weight": "size of weights"}
+TRAINED = {"color": BLUE, "marker": "o", "ms": 4, "label": "trained"}
+UNTRAINED = {"color": GREY, "marker": "o", "ms": 4, "ls": "--", "label": "before training"}
 MOST_NUMBERED = 16  # heads of a layer; the numbers of more would not fit their cells
 
 
@@ -96,6 +101,116 @@ def draw_pruning(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> No
     speed.set(title="What it gains", xlabel="measured speed, times that of the full model", ylabel="accuracy, %")
     for axes in (accuracy, speed):
         axes.set_ylim(bottom=0)
+    figure.savefig(path)
+
+
+@plot_style
+def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], path: Path) -> None:
+    """Draw accuracy as the heads of one layer are removed and all others stay: ``pruning_curve`` for each layer."""
+    figure = Figure(figsize=(6.4, 4))
+    axes = figure.subplots()
+    colors = ScalarMappable(Normalize(0, max(1, len(curves) - 1)), "viridis")
+    for layer, points in curves.items():
+        count = len(points[-1].removed[layer])
+        left = [count - len(point.removed.get(layer, [])) for point in points]
+        accuracies = [100 * point.accuracy for point in points]
+        axes.plot(left, accuracies, marker="o", ms=4, color=colors.to_rgba(layer))
+    bar = figure.colorbar(colors, ax=axes, label="layer")
+    axes.set(title="Heads of one layer removed", xlabel="heads left in this layer", ylabel="accuracy, %")
+    axes.set_ylim(bottom=0)
+    axes.invert_xaxis()
+    _use_integer_ticks(axes.xaxis, bar.ax.yaxis)
+    figure.savefig(path)
+
+
+@plot_style
+def draw_truncation(points: Sequence[RankPoint], uniform: float, path: Path) -> None:
+    """Draw accuracy over the rank that attention is cut to, beside random subspaces and uniform attention."""
+    figure = Figure(figsize=(6.4, 4))
+    axes = figure.subplots()
+    ranks = [point.rank for point in points]
+    axes.plot(ranks, [100 * point.accuracy for point in points], "o-", ms=4, color=BLUE, label="best subspace")
+    controls = [100 * point.random_accuracy for point in points]
+    axes.plot(ranks, controls, "o-", ms=4, color=GREY, label="random subspace")
+    axes.axhline(100 * uniform, color=AMBER, ls="--", label="uniform attention")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ranks, [str(rank) for rank in ranks])
+    axes.minorticks_off()
+    axes.set(title="Attention cut to a rank", xlabel="rank of every attention", ylabel="accuracy, %")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    figure.savefig(path)
+
+
+@plot_style
+def draw_ranks(trained: Sequence[LayerRanks], untrained: Sequence[LayerRanks], path: Path) -> None:
+    """Draw the effective ranks of the projections of each layer, all heads together, before and after training."""
+    figure = Figure(figsize=(10.5, 4))
+    names = {"shared_query_key": "Queries and keys", "shared_value_output": "Values and outputs"}
+    for axes, (name, title) in zip(figure.subplots(1, 2, sharey=True), names.items(), strict=True):
+        for ranks, style in ((trained, TRAINED), (untrained, UNTRAINED)):
+            axes.plot([layer.effective_ranks()[name].item() for layer in ranks], **style)
+        width = getattr(trained[0], name).numel()
+        axes.axhline(width, color="black", lw=0.8, ls=":", label=f"width of a token, {width}")
+        axes.set(title=title, xlabel="layer", ylabel="effective rank", ylim=(0, 1.08 * width))
+        _use_integer_ticks(axes.xaxis)
+    axes.legend(loc="lower right")
+    figure.savefig(path)
+
+
+@plot_style
+def draw_probes(trained: Probes, untrained: Probes, path: Path) -> None:
+    """Draw what is read from the tokens before and after each layer, and from single heads, beside an untrained model.
+
+    A head stands between the tokens before and after its layer.
+    """
+    figure = Figure(figsize=(10.5, 3.6))
+    titles = {"class_accuracy": "Class, accuracy", "colour": "Colour of the patch, R²", "position": "Its place, R²"}
+    for axes, (name, title) in zip(figure.subplots(1, 3), titles.items(), strict=True):
+        for probes, style in ((trained, TRAINED), (untrained, UNTRAINED)):
+            axes.plot([getattr(probe, name) for probe in probes.layers], **style)
+        places = [layer + 0.5 for layer, of_layer in enumerate(trained.heads) for _ in of_layer]
+        values = [getattr(probe, name) for of_layer in trained.heads for probe in of_layer]
+        axes.plot(places, values, "o", ms=4, color=ORANGE, alpha=0.6, label="one trained head")
+        axes.set(title=title, xlabel="layers passed", ylim=(min(0, *values, 0) - 0.03, 1.03))
+        _use_integer_ticks(axes.xaxis)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.savefig(path)
+
+
+@plot_style
+def draw_rare(own: Sequence[Tensor], others: Sequence[Tensor], path: Path) -> None:
+    """Draw how the attention of each head follows the rarity of the patches, beside that of other images."""
+    figure = Figure(figsize=(6.4, 4))
+    axes = figure.subplots()
+    axes.axhline(0, color="black", lw=0.8)
+    for values, shift, color, label in ((own, -0.12, BLUE, "own image"), (others, 0.12, GREY, "another image")):
+        places = [layer + shift for layer, heads in enumerate(values) for _ in heads]
+        axes.plot(places, torch.cat(list(values)).tolist(), "o", ms=5, color=color, alpha=0.7, label=label)
+    axes.set(title="Attention to rare patches", xlabel="layer", ylabel="rank correlation with rarity", ylim=(-1, 1))
+    axes.legend(loc="upper center", ncols=2)
+    _use_integer_ticks(axes.xaxis)
+    figure.savefig(path)
+
+
+@plot_style
+def draw_positions(accuracies: Mapping[str, float], chance: float, path: Path) -> None:
+    """Draw the accuracies with other positions, from ``position_accuracies``, beside the largest class."""
+    figure = Figure(figsize=(6.4, 3))
+    axes = figure.subplots()
+    names = {
+        "own": "own positions",
+        "larger": "1.5 times the size",
+        "shuffled": "shuffled positions",
+        "mean": "one position for all",
+    }
+    bars = axes.barh(list(names.values()), [100 * accuracies[name] for name in names], color=[BLUE, SKY, GREY, GREY])
+    axes.bar_label(bars, fmt="%.1f", padding=3)
+    axes.axvline(100 * chance, color=AMBER, ls="--", label="most frequent class")
+    axes.invert_yaxis()
+    axes.set(xlabel="accuracy, %", xlim=(0, 100))
+    axes.legend(loc="lower right")
+    axes.grid(axis="y", visible=False)
     figure.savefig(path)
 
 

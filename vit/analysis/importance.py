@@ -12,7 +12,7 @@ from einops import rearrange, reduce
 from torch import Tensor, nn
 
 from vit.analysis.batches import in_batches
-from vit.analysis.modules import attention_modules, with_emptied_layers
+from vit.analysis.modules import attention_modules, head_count, with_emptied_layers
 from vit.analysis.projections import head_projections
 from vit.attention import MultiHeadAttention
 from vit.attention.mechanisms import DifferentialAttention
@@ -140,7 +140,7 @@ def weight_importance(model: nn.Module) -> list[Tensor]:
     Raises:
         ValueError: If the heads of an attention have no projections of their own.
     """
-    layers = [head_projections(attention) for attention in attention_modules(model) if attention.num_heads]
+    layers = [head_projections(attention) for attention in attention_modules(model) if head_count(attention)]
     sizes = [[reduce(weights.abs(), "h d c -> h", "mean") for weights in vars(layer).values()] for layer in layers]
     return with_emptied_layers(model, [torch.stack(layer).mean(dim=0).cpu() for layer in sizes])
 

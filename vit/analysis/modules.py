@@ -10,21 +10,29 @@ from vit.attention import MultiHeadAttention
 
 
 class NoHeads(nn.Module):
-    """An attention pruned of all heads: its output is the bias of its output projection, the same for every token."""
+    """An attention pruned of all heads: its output is the bias of its output projection, the same for every token.
+
+    Args:
+        bias: The bias.
+        name: Name of the output projection in the attention that is replaced, and so of the bias in its weights.
+    """
 
     num_heads = 0
 
-    def __init__(self, bias: nn.Parameter | None) -> None:
+    def __init__(self, bias: nn.Parameter | None, name: str = "proj") -> None:
         super().__init__()
-        self.proj = nn.ParameterDict({} if bias is None else {"bias": bias})
+        self.name = name
+        self.add_module(name, nn.ParameterDict({} if bias is None else {"bias": bias}))
 
-    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Return the bias for each token: (B, N, C) -> (B, N, C)."""
-        return self.proj["bias"].to(x.dtype).expand_as(x) if "bias" in self.proj else torch.zeros_like(x)
+    def forward(self, x: Tensor, *_: Any, **__: Any) -> Any:
+        """Return the bias for each token: (B, N, C) -> (B, N, C); for transformers a pair, without weights."""
+        kept = self.get_submodule(self.name)
+        output = kept["bias"].to(x.dtype).expand_as(x) if "bias" in kept else torch.zeros_like(x)
+        return (output, None) if self.name == "o_proj" else output
 
 
 def attention_modules(model: nn.Module) -> list[nn.Module]:
-    """Return the attention of each layer, first layer first: ours, timm's or torch's ``nn.MultiheadAttention``.
+    """Return the attention of each layer, first layer first: ours, timm's, transformers' or ``nn.MultiheadAttention``.
 
     Raises:
         ValueError: If the model has none of these.
@@ -36,6 +44,26 @@ def attention_modules(model: nn.Module) -> list[nn.Module]:
             "out_proj (as in torchvision), so its heads cannot be separated: use describe_heads to measure them"
         )
     return found
+
+
+def head_count(attention: nn.Module) -> int:
+    """Return the number of heads of an attention, which transformers names differently."""
+    return attention.num_attention_heads if is_of_transformers(attention) else attention.num_heads
+
+
+def output_projection(attention: nn.Module) -> nn.Module | None:
+    """Return the module that projects the joined heads; None if the attention does not call it as a module."""
+    if isinstance(attention, nn.MultiheadAttention):
+        return None
+    return attention.o_proj if is_of_transformers(attention) else attention.proj
+
+
+def is_of_transformers(attention: nn.Module) -> bool:
+    """Return whether an attention has the parts of those in transformers 5: its ViT, DeiT and DINOv2."""
+    names = ("q_proj", "k_proj", "v_proj", "o_proj")
+    return hasattr(attention, "num_attention_heads") and all(
+        isinstance(getattr(attention, name, None), nn.Linear) for name in names
+    )
 
 
 def emptied_layers(model: nn.Module) -> list[int]:
@@ -55,4 +83,5 @@ def with_emptied_layers(model: nn.Module, captured: Sequence[Tensor]) -> list[Te
 def _is_attention(module: nn.Module) -> bool:
     # Recognised by the joint projection: timm has many classes, and that of its pooling attention is no layer.
     joint = hasattr(module, "num_heads") and isinstance(getattr(module, "qkv", None), nn.Linear)
-    return joint or isinstance(module, MultiHeadAttention | nn.MultiheadAttention | NoHeads)
+    known = isinstance(module, MultiHeadAttention | nn.MultiheadAttention | NoHeads)
+    return joint or known or is_of_transformers(module)

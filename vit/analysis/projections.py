@@ -10,7 +10,7 @@ from einops import einsum, rearrange
 from torch import Tensor, nn
 
 from vit.analysis.measures import effective_rank, singular_values
-from vit.analysis.modules import attention_modules
+from vit.analysis.modules import attention_modules, head_count, is_of_transformers
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def projection_ranks(model: nn.Module) -> list[LayerRanks]:
     Raises:
         ValueError: If the heads of an attention have no projections of their own.
     """
-    return [_ranks(head_projections(attention)) for attention in attention_modules(model) if attention.num_heads]
+    return [_ranks(head_projections(attention)) for attention in attention_modules(model) if head_count(attention)]
 
 
 def _ranks(of: Projections) -> LayerRanks:
@@ -87,6 +87,13 @@ def head_projections(attention: nn.Module) -> Projections:
     Raises:
         ValueError: If there is no joint projection, or heads share projections.
     """
+    if is_of_transformers(attention):
+        heads = attention.num_attention_heads
+        rows = (attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight)
+        if len({len(weight) for weight in rows}) > 1:
+            raise ValueError(f"{type(attention).__name__} shares keys and values between heads: give a model without")
+        projections = (rearrange(weight, "(h d) c -> h d c", h=heads) for weight in rows)
+        return Projections(*projections, rearrange(attention.o_proj.weight, "o (h d) -> h o d", h=heads))
     if isinstance(attention, nn.MultiheadAttention) and attention.in_proj_weight is not None:
         joint, output = attention.in_proj_weight, attention.out_proj.weight
     elif isinstance(getattr(attention, "qkv", None), nn.Linear):

@@ -10,7 +10,8 @@ import torch
 from einops import rearrange
 from torch import nn
 
-from vit.analysis.modules import NoHeads, attention_modules
+from vit.analysis.modules import NoHeads, attention_modules, head_count, is_of_transformers
+from vit.analysis.projections import head_projections
 from vit.attention import MultiHeadAttention
 from vit.attention.mechanisms import (
     ChunkedAttention,
@@ -49,7 +50,7 @@ def prune_heads(model: nn.Module, heads: Mapping[int, Iterable[int]]) -> nn.Modu
     [2, 1]
 
     Args:
-        model: A ``vit.VisionTransformer`` or a ViT of timm with its plain ``Attention``.
+        model: A ``vit.VisionTransformer``, a ViT of timm with its plain ``Attention``, or one of transformers 5.
         heads: For each layer, counted from 0, the numbers of the heads to remove: a list, array or tensor.
 
     Raises:
@@ -64,7 +65,7 @@ def prune_heads(model: nn.Module, heads: Mapping[int, Iterable[int]]) -> nn.Modu
         if not 0 <= layer < len(modules):
             raise ValueError(f"there is no layer {layer}: layers are 0 to {len(modules) - 1}")
         attention = modules[layer]
-        count = attention.num_heads
+        count = head_count(attention)
         unknown = sorted(doomed - set(range(count)))
         if unknown:
             raise ValueError(f"layer {layer} has {count} heads, counted from 0: there is no head {unknown[0]}")
@@ -75,7 +76,8 @@ def prune_heads(model: nn.Module, heads: Mapping[int, Iterable[int]]) -> nn.Modu
         if left:
             _keep(attention, left)
         else:
-            _replace(pruned, attention, NoHeads(attention.proj.bias))
+            name = "o_proj" if is_of_transformers(attention) else "proj"
+            _replace(pruned, attention, NoHeads(getattr(attention, name).bias, name))
     return pruned
 
 
@@ -97,31 +99,33 @@ def check_separate(attention: nn.Module) -> None:
                 "queries, keys and values"
             )
         return
+    if is_of_transformers(attention):
+        head_projections(attention)
+        return
     own = {name.split(".")[0] for name, _ in attention.named_parameters()}
     others = sorted(own - {"qkv", "proj", "q_norm", "k_norm"})
     if type(attention).__name__ != "Attention" or not hasattr(attention, "attn_dim") or others:
         raise ValueError(
             f"heads of {type(attention).__module__}.{type(attention).__name__} cannot be pruned (weights besides qkv "
-            f"and proj: {', '.join(others) or 'none'}): give a vit.VisionTransformer, or timm's with its Attention"
+            f"and proj: {', '.join(others) or 'none'}): give a vit.VisionTransformer, timm's with its Attention, or "
+            "one of transformers 5"
         )
 
 
 @torch.no_grad()
 def _keep(attention: nn.Module, left: list[int]) -> None:
     """Cut an attention down to these heads, in place."""
-    before, now = attention.num_heads, len(left)
-    qkv, proj = attention.qkv, attention.proj
+    before, now = head_count(attention), len(left)
+    if is_of_transformers(attention):
+        for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
+            _keep_rows(projection, [len(projection.weight)], before, left)
+        _keep_columns(attention.o_proj, before, left)
+        attention.num_attention_heads = now
+        return
     ours = isinstance(attention, MultiHeadAttention)
     widths = attention.split_dims if ours else [attention.attn_dim] * 3
-    for name in ("weight", "bias"):
-        joint = getattr(qkv, name)
-        if joint is not None:
-            parts = [rearrange(part, "(h d) ... -> h d ...", h=before)[left] for part in joint.split(widths)]
-            rows = torch.cat([rearrange(part, "h d ... -> (h d) ...") for part in parts])
-            setattr(qkv, name, nn.Parameter(rows, joint.requires_grad))
-    columns = rearrange(proj.weight, "c (h d) -> h c d", h=before)[left]
-    proj.weight = nn.Parameter(rearrange(columns, "h c d -> c (h d)"), proj.weight.requires_grad)
-    qkv.out_features, proj.in_features = len(qkv.weight), proj.weight.shape[1]
+    _keep_rows(attention.qkv, widths, before, left)
+    _keep_columns(attention.proj, before, left)
     attention.num_heads = now
     if ours:
         attention.num_kv_heads = now
@@ -129,6 +133,24 @@ def _keep(attention: nn.Module, left: list[int]) -> None:
         attention.key_dim, _, attention.value_dim = attention.split_dims
     else:
         attention.attn_dim = now * attention.head_dim
+
+
+def _keep_rows(projection: nn.Linear, widths: list[int], heads: int, left: list[int]) -> None:
+    """Keep what a projection computes for these heads, in each of its parts of these widths."""
+    for name in ("weight", "bias"):
+        joint = getattr(projection, name)
+        if joint is not None:
+            parts = [rearrange(part, "(h d) ... -> h d ...", h=heads)[left] for part in joint.split(widths)]
+            rows = torch.cat([rearrange(part, "h d ... -> (h d) ...") for part in parts])
+            setattr(projection, name, nn.Parameter(rows, joint.requires_grad))
+    projection.out_features = len(projection.weight)
+
+
+def _keep_columns(projection: nn.Linear, heads: int, left: list[int]) -> None:
+    """Keep what a projection reads of these heads."""
+    columns = rearrange(projection.weight, "c (h d) -> h c d", h=heads)[left]
+    projection.weight = nn.Parameter(rearrange(columns, "h c d -> c (h d)"), projection.weight.requires_grad)
+    projection.in_features = projection.weight.shape[1]
 
 
 def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:

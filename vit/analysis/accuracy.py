@@ -1,0 +1,38 @@
+"""Accuracy of a model, also of one whose attention is changed while it runs."""
+
+import torch
+from torch import Tensor, nn
+
+from vit.analysis.batches import in_batches
+from vit.capture.attention import logits_of, run_intercepted
+from vit.capture.intercept import Edit
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, images: Tensor, labels: Tensor, edit: Edit | None = None, batch_size: int = 64) -> float:
+    """Compute the share of images (B, C, H, W) that are classified as their labels (B,) say.
+
+    >>> import vit
+    >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
+    >>> images = torch.randn(5, 3, 32, 32)
+    >>> accuracy(model, images, model(images).argmax(dim=-1))
+    1.0
+
+    Args:
+        model: A ViT of any library, in eval mode.
+        images: Images, normalised as the model expects.
+        labels: Their classes.
+        edit: Replaces the attention of each layer (see ``InterceptAttention``); None leaves the model as it is.
+        batch_size: Images that pass at once.
+
+    Raises:
+        ValueError: If the numbers of images and labels differ, or attention cannot be replaced.
+    """
+    if len(images) != len(labels):
+        raise ValueError(f"{len(images)} images have {len(labels)} labels: give one label for each image")
+    correct = 0
+    batches = zip(in_batches(model, images, batch_size), in_batches(model, labels, batch_size), strict=True)
+    for batch, targets in batches:
+        logits = logits_of(model(batch)) if edit is None else run_intercepted(model, batch, edit)
+        correct += (logits.argmax(dim=-1) == targets).sum().item()
+    return correct / len(images)

@@ -1,0 +1,90 @@
+"""The labelled images of the command ``python -m vit.analysis``."""
+
+import inspect
+from typing import Any, NamedTuple
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+import vit.data
+from vit.class_names import name_classes
+from vit.data.files import collate_readable
+from vit.data.module import ImageDataModule, ImageSet
+from vit.model import VisionTransformer
+
+# What makes the splits and the pixels of a data set, of the arguments that a checkpoint notes; the rest augments.
+SPLITTING = ("root", "val_fraction", "test_fraction", "crop_ratio", "skip_damaged", "memory_limit", "num_workers")
+
+
+class Labelled(NamedTuple):
+    """Images (B, C, H, W), normalised for a model, and their classes (B,)."""
+
+    images: Tensor
+    labels: Tensor
+
+
+def labelled_images(
+    model: VisionTransformer, noted: dict[str, Any], root: str | None, count: int
+) -> tuple[str, Labelled, Labelled]:
+    """Return the name of the data, and up to ``count`` training images and as many test images.
+
+    The splits are those of the training, so that no test image was trained on. Where there are no test images, the
+    validation images take their place. The images are drawn at random, the same at each call.
+
+    Args:
+        model: The model, as ``vit.load`` returns it.
+        noted: What the checkpoint notes of its data: "class_path" and "init_args"; empty if it notes nothing.
+        root: Folder of class folders in place of the noted data; None for the noted data.
+        count: Number of images.
+
+    Raises:
+        ValueError: If there are no such data, or their classes are not those of the model.
+    """
+    data = _data_module(model, noted, root)
+    if isinstance(data, vit.data.ImageFolder):
+        data.in_channels, data.image_size = model.patch_embed.in_channels, model.patch_embed.image_size
+    name = " ".join([type(data).__name__, str(getattr(data, "root", ""))]).strip()
+    names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)
+    if model.pretrained_cfg["class_names"] is not None and list(data.class_names) != names:
+        raise ValueError(
+            f"the classes of {name} ({_listed(data.class_names)}) are not those of the model ({_listed(names)}): give "
+            "the data that it was trained on by --data.root"
+        )
+    data.prepare_data()
+    data.setup("test")
+    held_out = data.sets.get("test", data.sets.get("val"))
+    if held_out is None:
+        raise ValueError(f"{name} has neither test nor validation images: nothing can be measured that was not learned")
+    return name, _drawn(data.sets["train"], model, count), _drawn(held_out, model, count)
+
+
+def _data_module(model: VisionTransformer, noted: dict[str, Any], root: str | None) -> ImageDataModule:
+    kind = noted.get("class_path", "").removeprefix("vit.data.")
+    # Only the classes of vit.data: the class path in an untrusted file must import nothing.
+    known = getattr(vit.data, kind) if kind in vit.data.__all__ and kind != "UnsortedImages" else None
+    if root is not None and known is not vit.data.ImageFolder:
+        return vit.data.ImageFolder(root, crop_ratio=model.pretrained_cfg["crop_ratio"])
+    if known is None:
+        raise ValueError("the checkpoint does not say what data it was trained on: name its folder by --data.root DIR")
+    names = {name for of in (known, ImageDataModule) for name in inspect.signature(of).parameters}
+    arguments = {name: value for name, value in noted.get("init_args", {}).items() if name in SPLITTING}
+    return known(
+        **{name: value for name, value in arguments.items() if name in names} | ({"root": root} if root else {})
+    )
+
+
+def _drawn(of: ImageSet, model: VisionTransformer, count: int) -> Labelled:
+    """Draw images, decode those that are files, and normalise them."""
+    chosen = of.subset(torch.randperm(len(of.labels), generator=torch.Generator().manual_seed(0))[:count])
+    pixels = chosen.images
+    if not isinstance(pixels, Tensor):
+        decoded = collate_readable([pixels[index] for index in range(len(pixels))])
+        decoded.raise_unreadable()
+        pixels = decoded.images
+    mean, std = (torch.tensor(model.pretrained_cfg[name]) for name in ("mean", "std"))
+    return Labelled((pixels / 255 - rearrange(mean, "c -> c 1 1")) / rearrange(std, "c -> c 1 1"), chosen.labels)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,304 @@
+"""The questions that ``python -m vit.analysis`` asks of a model, each answered beside its control."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean
+
+import torch
+from torch import Tensor, nn
+
+from vit.analysis import figures
+from vit.analysis.accuracy import accuracy
+from vit.analysis.curve import PruningPoint, pruning_curve
+from vit.analysis.heads import describe_heads
+from vit.analysis.importance import ablation_importance, head_importance, weight_importance
+from vit.analysis.labelled import Labelled
+from vit.analysis.positions import position_accuracies
+from vit.analysis.probes import Probe, probe_layers
+from vit.analysis.projections import LayerRanks, projection_ranks
+from vit.analysis.rarity import rare_attention
+from vit.analysis.table import HeadTable
+from vit.analysis.truncation import truncation_curve
+
+RANKED_ON = 128  # training images; ranking by ablation takes a pass over them for each head
+TRUNCATED = 256  # test images whose attention is cut, which takes an eigendecomposition for each image and head
+BATCH = 64
+NOTICEABLE = 0.1  # difference of two rank correlations; a convention
+ORDER_WORDS = {
+    "importance": "gradient of their gate",
+    "oracle": "rise of the loss without them",
+    "weight": "size of weights",
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A trained model, the same before training, and images that it was and was not trained on."""
+
+    model: nn.Module
+    untrained: nn.Module
+    trained_on: Labelled
+    held_out: Labelled
+
+    @property
+    def chance(self) -> float:
+        """The accuracy of the most frequent class for all images."""
+        return self.held_out.labels.bincount().max().item() / len(self.held_out.labels)
+
+    @property
+    def batches(self) -> list[tuple[Tensor, Tensor]]:
+        """The images that accuracy is measured on."""
+        images, labels = self.held_out
+        return list(zip(images.split(BATCH), labels.split(BATCH), strict=True))
+
+    @property
+    def ranking(self) -> tuple[Tensor, Tensor]:
+        """The images that heads are ranked by, none of which accuracy is measured on."""
+        return self.trained_on.images[:RANKED_ON], self.trained_on.labels[:RANKED_ON]
+
+
+@dataclass
+class Answer:
+    """What was found: sentences, what they have to be compared with, pictures, and columns of the table of heads.
+
+    Attributes:
+        found: Sentences.
+        control: The control, in sentences.
+        pictures: Name of each file, and what it shows.
+        columns: For each column of the table of heads, a value for each layer and head.
+    """
+
+    found: str
+    control: str
+    pictures: dict[str, str] = field(default_factory=dict)
+    columns: dict[str, Sequence[Sequence[float]]] = field(default_factory=dict)
+
+
+def what_heads_attend_to(subject: Subject, folder: Path) -> Answer:
+    """Describe all heads, beside those of the untrained model."""
+    images = subject.held_out.images
+    trained, untrained = (describe_heads(model, images) for model in (subject.model, subject.untrained))
+    figures.draw_kinds(trained, folder / "kinds.png")
+    figures.draw_distances(trained, folder / "distances.png")
+    figures.draw_offsets(trained, folder / "offsets.png")
+    return Answer(
+        f"{_kinds(trained)} On average, a head attends {_distance(trained):.1f} pixels away; uniform attention is "
+        f"{trained.uniform_distance:.1f} pixels away.",
+        f"Before training: {_kinds(untrained)} The average is {_distance(untrained):.1f} pixels.",
+        {
+            "kinds.png": "The kind of each head, by layer, with the entropy of its attention",
+            "distances.png": "Mean attention distance of each head over the layers",
+            "offsets.png": "Mean attention of each head at each offset, the querying patch in the middle",
+        },
+        _columns_of(trained),
+    )
+
+
+def _kinds(table: HeadTable) -> str:
+    kinds = [head.kind for head in table.heads]
+    counts = [f"{kinds.count(kind)} {kind}" for kind in figures.KIND_COLORS]
+    return f"Of {len(kinds)} heads, {', '.join(counts[:-1])} and {counts[-1]}."
+
+
+def _distance(table: HeadTable) -> float:
+    return mean(head.distance for head in table.heads)
+
+
+def _columns_of(table: HeadTable) -> dict[str, list[list[object]]]:
+    rows = table.to_rows()
+    layers = [[row for row in rows if row["layer"] == layer] for layer in range(1 + max(row["layer"] for row in rows))]
+    names = [name for name in rows[0] if name not in ("layer", "head", "offset")]
+    columns = {name: [[row[name] for row in of_layer] for of_layer in layers] for name in names}
+    offsets = [[row["offset"] for row in of_layer] for of_layer in layers]
+    for axis, name in enumerate(("offset_down", "offset_right")):
+        columns[name] = [[offset[axis] for offset in of_layer] for of_layer in offsets]
+    return columns
+
+
+def how_many_heads_can_go(subject: Subject, folder: Path) -> Answer:
+    """Prune heads in four orders, and measure accuracy and speed."""
+    curves = {
+        order: pruning_curve(subject.model, subject.batches, subject.ranking, order)
+        for order in ("importance", "oracle", "weight", "random")
+    }
+    figures.draw_pruning(curves, folder / "pruning.png")
+    full, random = curves["random"][0], curves["random"]
+    left = min((point.heads_left for point in random), key=lambda count: abs(count - full.heads_left / 2))
+    at_half = {order: _point(points, left) for order, points in curves.items()}
+    best = max(("importance", "oracle", "weight"), key=lambda order: at_half[order].accuracy)
+    fewest = min(point.heads_left for point in curves[best] if point.accuracy >= full.accuracy - 0.01)
+    images, labels = subject.ranking
+    return Answer(
+        f"With all {full.heads_left} heads the model is right on {_percent(full.accuracy)}. With {left} heads left, in "
+        f"the best of three orders (first those of the least {ORDER_WORDS[best]}), it is right on "
+        f"{_percent(at_half[best].accuracy)}, and {at_half[best].speedup:.2f} times as fast. In this order "
+        f"{full.heads_left - fewest} heads can go for at most one point of accuracy. Nothing is trained in between.",
+        f"With {left} heads left in random order, it is right on {_percent(at_half['random'].accuracy)}; without any "
+        f"head on {_percent(random[-1].accuracy)}.",
+        {"pruning.png": "Accuracy as heads are removed in four orders, and over the measured speed"},
+        {
+            "importance_gate": _listed(head_importance(subject.model, images, labels)),
+            "importance_ablation": _listed(ablation_importance(subject.model, images, labels)),
+            "importance_weight": _listed(weight_importance(subject.model)),
+        },
+    )
+
+
+def which_layers_need_their_heads(subject: Subject, folder: Path) -> Answer:
+    """Prune the heads of one layer at a time."""
+    curves = {
+        layer: pruning_curve(
+            subject.model, subject.batches, subject.ranking, step=max(1, heads // 4), rerank=False, layers=[layer]
+        )
+        for layer, heads in enumerate(map(len, weight_importance(subject.model)))
+    }
+    figures.draw_layers(curves, folder / "layers.png")
+    full = curves[0][0]
+    without = {layer: points[-1].accuracy for layer, points in curves.items()}
+    needed, spared = min(without, key=without.__getitem__), max(without, key=without.__getitem__)
+    one = [points[-2].accuracy for points in curves.values()]
+    return Answer(
+        f"Layer {needed} needs its attention most: without all of its heads, accuracy falls from "
+        f"{_percent(full.accuracy)} to {_percent(without[needed])}. Layer {spared} needs it least: "
+        f"{_percent(without[spared])} are left.",
+        f"With the last heads of one layer still there, accuracy is {_percent(mean(one))}, the mean over layers; "
+        f"without them, {_percent(mean(without.values()))}.",
+        {"layers.png": "Accuracy as the heads of one layer are removed, for each layer"},
+    )
+
+
+def is_attention_low_rank(subject: Subject, folder: Path) -> Answer:
+    """Cut attention to lower and lower ranks."""
+    images, labels = subject.held_out.images[:TRUNCATED], subject.held_out.labels[:TRUNCATED]
+    tokens = subject.model.embed(images[:1]).shape[1]
+    ranks = [*(2**power for power in range(round(math.log2(tokens)))), tokens]
+    points = truncation_curve(subject.model, images, labels, ranks)
+    uniform = accuracy(subject.model, images, labels, lambda _, attn: torch.full_like(attn, 1 / attn.shape[-1]))
+    figures.draw_truncation(points, uniform, folder / "truncation.png")
+    full = points[-1].accuracy
+    enough = next(point for point in points if point.accuracy >= full - 0.01)
+    return Answer(
+        f"With the attention of every image, head and layer cut to rank {enough.rank} of {tokens}, the model is right "
+        f"on {_percent(enough.accuracy)} of {len(images)} images, and on {_percent(full)} with nothing cut.",
+        f"A random subspace of the same {enough.rank} dimensions leaves {_percent(enough.random_accuracy)}; uniform "
+        f"attention, which has rank 1, {_percent(uniform)}; the best rank 1 {_percent(points[0].accuracy)}.",
+        {"truncation.png": "Accuracy over the rank of attention, beside random subspaces and uniform attention"},
+    )
+
+
+def are_projections_low_rank(subject: Subject, folder: Path) -> Answer:
+    """Compare the effective ranks of the projections with those before training."""
+    trained, untrained = projection_ranks(subject.model), projection_ranks(subject.untrained)
+    figures.draw_ranks(trained, untrained, folder / "ranks.png")
+    width = trained[0].shared_query_key.numel()
+    after, before = (
+        [_mean_rank(ranks, f"shared_{of}") for of in ("query_key", "value_output")] for ranks in (trained, untrained)
+    )
+    return Answer(
+        f"Of {width} dimensions, queries and keys of all heads together use {after[0]:.1f}, values and outputs "
+        f"{after[1]:.1f} (effective rank, the mean over layers).",
+        f"Before training these were {before[0]:.1f} and {before[1]:.1f}. Only what is lower after training is "
+        "evidence that heads have dimensions in common.",
+        {"ranks.png": "Effective rank of the projections of each layer, before and after training"},
+    )
+
+
+def _mean_rank(ranks: Sequence[LayerRanks], name: str) -> float:
+    return mean(layer.effective_ranks()[name].item() for layer in ranks)
+
+
+def what_layers_and_heads_keep(subject: Subject, folder: Path) -> Answer:
+    """Read class, colour and place from the tokens of each layer, and from each head."""
+    trained, untrained = (
+        probe_layers(model, subject.trained_on, subject.held_out) for model in (subject.model, subject.untrained)
+    )
+    figures.draw_probes(trained, untrained, folder / "probes.png")
+    first, last, control = trained.layers[0], trained.layers[-1], untrained.layers[-1]
+    return Answer(
+        f"After the last layer, linear probes read {_read(last)}. Before the first layer they read {_read(first)}.",
+        f"After the last layer of the untrained model they read {_read(control)}. The most frequent class alone is "
+        f"right on {_percent(subject.chance)}.",
+        {"probes.png": "Probes for class, colour and place after each layer and on each head"},
+        {
+            f"probe_{name}": [[getattr(probe, name) for probe in heads] for heads in trained.heads]
+            for name in ("class_accuracy", "colour", "position")
+        },
+    )
+
+
+def _read(probe: Probe) -> str:
+    return (
+        f"the class from the mean patch of {_percent(probe.class_accuracy)} of the images, the colour of a patch with "
+        f"R² {probe.colour:.2f} and its place with R² {probe.position:.2f}"
+    )
+
+
+def do_heads_look_at_rare_patches(subject: Subject, folder: Path) -> Answer:
+    """Correlate attention with the rarity of patches."""
+    own, others = rare_attention(subject.model, subject.held_out.images)
+    figures.draw_rare(own, others, folder / "rare.png")
+    above = [values - control for values, control in zip(own, others, strict=True)]
+    layer, head = max(
+        ((layer, head) for layer, heads in enumerate(above) for head in range(len(heads))),
+        key=lambda place: above[place[0]][place[1]].item(),
+    )
+    many = (torch.cat(above) > NOTICEABLE).sum().item()
+    return Answer(
+        f"{many} of {len(torch.cat(own))} heads attend more to rare patches than the places explain: the rank "
+        "correlation of the attention that a patch gets with its distance from the most similar other patch is more "
+        f"than {NOTICEABLE} above the control. Head {head} of layer {layer} is furthest above it, with "
+        f"{own[layer][head]:+.2f}; the mean over heads is {torch.cat(own).mean():+.2f}.",
+        f"With the rarity of another image, which keeps only the part of the places, these two are "
+        f"{others[layer][head]:+.2f} and {torch.cat(others).mean():+.2f}.",
+        {"rare.png": "Correlation of attention with rarity for each head, beside that with another image"},
+        {"rare_patches": _listed(own), "rare_patches_of_another_image": _listed(others)},
+    )
+
+
+def what_positions_do(subject: Subject, folder: Path) -> Answer:
+    """Exchange the positions of a trained model, and enlarge its images."""
+    found = position_accuracies(subject.model, *subject.held_out)
+    figures.draw_positions(found, subject.chance, folder / "positions.png")
+    return Answer(
+        f"With its own positions the model is right on {_percent(found['own'])}; with the positions of the patches "
+        f"shuffled on {_percent(found['shuffled'])}, with one position for all on {_percent(found['mean'])}, and on "
+        f"images enlarged 1.5 times, to which the positions are resized, on {_percent(found['larger'])}.",
+        f"The most frequent class alone is right on {_percent(subject.chance)}. A model that was trained without "
+        "positions may reach more: train one by --model.pos_embed none.",
+        {"positions.png": "Accuracy with own, shuffled and equal positions, and on larger images"},
+    )
+
+
+QUESTIONS: dict[str, Callable[[Subject, Path], Answer]] = {
+    "What do the heads attend to?": what_heads_attend_to,
+    "How many heads can go?": how_many_heads_can_go,
+    "Which layers need their heads?": which_layers_need_their_heads,
+    "Is attention low-rank?": is_attention_low_rank,
+    "Are the projections low-rank?": are_projections_low_rank,
+    "What do layers and heads keep?": what_layers_and_heads_keep,
+    "Do heads look at rare patches?": do_heads_look_at_rare_patches,
+    "What do positions do?": what_positions_do,
+}
+
+
+def margin(share: float, count: int) -> float:
+    """Return two standard errors of a share of ``count`` independent images.
+
+    >>> round(margin(0.9, 400), 3)
+    0.03
+    """
+    return 2 * math.sqrt(share * (1 - share) / count)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}\u00a0%"
+
+
+def _listed(layers: Sequence[Tensor]) -> list[list[float]]:
+    return [layer.tolist() for layer in layers]
+
+
+def _point(points: Sequence[PruningPoint], heads_left: int) -> PruningPoint:
+    return next(point for point in points if point.heads_left == heads_left)

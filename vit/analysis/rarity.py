@@ -1,0 +1,88 @@
+"""Attention to patches that look like no other patch of their image.
+
+Letters in the einops patterns: b batch, h heads, n queries, m keys, c channels, y x rows and columns of patches, p q
+those of the pixels in a patch.
+"""
+
+import torch
+from einops import rearrange, reduce
+from torch import Tensor, nn
+
+from vit.analysis.batches import in_batches
+from vit.analysis.measures import column_mass
+from vit.analysis.modules import with_emptied_layers
+from vit.attention.mechanisms.linear import widened
+from vit.capture.anatomy import examine
+from vit.capture.attention import run_intercepted
+
+
+@torch.no_grad()
+def rare_attention(model: nn.Module, images: Tensor, batch_size: int = 32) -> tuple[list[Tensor], list[Tensor]]:
+    """Correlate the attention that patches get with their rarity: one (H,) for each layer, and the same as a control.
+
+    The correlation is Spearman's over the patches of an image, the mean over images: 1 if the rarest patches always get
+    the most attention. The control takes the rarity of the next image in place of the own one, so that what is left is
+    the part of the places: rare patches may often be in the middle, where a head looks anyway.
+
+    >>> import vit
+    >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
+    >>> own, other = rare_attention(model, torch.randn(5, 3, 32, 32))
+    >>> [tuple(layer.shape) for layer in own]
+    [(3,), (3,)]
+
+    Args:
+        model: A ViT of any library, in eval mode.
+        images: At least 2 images (B, C, H, W), normalised as the model expects.
+        batch_size: Images that pass at once.
+
+    Raises:
+        ValueError: If there are fewer than 2 images, or attention cannot be captured (see ``capture_attention``).
+    """
+    if len(images) < 2:
+        raise ValueError(f"there are too few images ({len(images)}): give at least 2, as the control exchanges them")
+    anatomy = examine(model, next(in_batches(model, images, 1)))
+    received: list[Tensor] = []
+
+    def keep(layer: int, attn: Tensor) -> Tensor:
+        if attn.shape[-2] > 1:
+            received.append(column_mass(widened(attn))[..., anatomy.patches].cpu())
+        return attn
+
+    of_batches = []
+    for batch in in_batches(model, images, batch_size):
+        received.clear()
+        run_intercepted(model, batch, keep)
+        of_batches.append([*received])
+    layers = [torch.cat(batches) for batches in zip(*of_batches, strict=True)]
+    rare = rarity(images, anatomy.grid)
+    return tuple(
+        with_emptied_layers(model, [_correlation(layer, rearrange(values, "b m -> b 1 m")) for layer in layers])
+        for values in (rare, rare.roll(1, dims=0))
+    )
+
+
+def rarity(images: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Compute the distance of each patch to the most similar other patch of its image: (B, C, H, W) -> (B, patches).
+
+    >>> rarity(torch.tensor([[[[1.0, 1.0, 1.0, 5.0]]]]), grid=(1, 4))
+    tensor([[0., 0., 0., 4.]])
+    """
+    pixels = rearrange(widened(images), "b c (y p) (x q) -> b (y x) (c p q)", y=grid[0], x=grid[1])
+    distances = torch.cdist(pixels, pixels, compute_mode="donot_use_mm_for_euclid_dist")
+    itself = torch.eye(grid[0] * grid[1], dtype=torch.bool, device=images.device)
+    return distances.masked_fill(itself, torch.inf).amin(dim=-1).cpu()
+
+
+def _correlation(received: Tensor, rare: Tensor) -> Tensor:
+    """Compute Spearman's correlation, the mean over images: (B, H, M), (B, 1, M) -> (H,)."""
+    first, second = (ranks - ranks.mean(dim=-1, keepdim=True) for ranks in (_ranks(received), _ranks(rare)))
+    spread = first.norm(dim=-1) * second.norm(dim=-1)
+    # An image whose patches are all alike has no rare ones, and counts 0.
+    correlations = (first * second).sum(dim=-1) / spread.clamp(min=torch.finfo(spread.dtype).tiny)
+    return reduce(correlations, "b h -> h", "mean")
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Return the rank of each value in its row, the mean rank for equal values: (..., M) -> (..., M)."""
+    row, column = values[..., None, :], values[..., :, None]
+    return (row < column).sum(dim=-1) + (row == column).sum(dim=-1) / 2

@@ -1,0 +1,88 @@
+"""Accuracy of a model whose attention is cut to a low rank.
+
+Letters in the einops patterns: b batch, h heads, n queries, m keys, k dimensions that are kept.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from einops import einsum
+from torch import Tensor, nn
+
+from vit.analysis.accuracy import accuracy
+from vit.attention.mechanisms.linear import widened
+
+
+@dataclass(frozen=True)
+class RankPoint:
+    """Accuracy of a model whose attention has a lower rank.
+
+    Attributes:
+        rank: Rank of the attention of each image, head and layer.
+        accuracy: Share of the images classified correctly with the best approximation of this rank.
+        random_accuracy: The same with a projection to a random subspace of as many dimensions, the control.
+    """
+
+    rank: int
+    accuracy: float
+    random_accuracy: float
+
+
+def truncation_curve(
+    model: nn.Module, images: Tensor, labels: Tensor, ranks: Sequence[int], *, seed: int = 0, batch_size: int = 64
+) -> list[RankPoint]:
+    """Measure the accuracy with the attention of every layer cut to each rank, without any training.
+
+    >>> import vit
+    >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
+    >>> images = torch.randn(5, 3, 32, 32)
+    >>> points = truncation_curve(model, images, model(images).argmax(dim=-1), ranks=[1, 17])
+    >>> points[-1].accuracy, points[-1].random_accuracy  # 17 tokens: nothing is cut
+    (1.0, 1.0)
+
+    Args:
+        model: A ViT of any library, in eval mode.
+        images: Images (B, C, H, W), normalised as the model expects.
+        labels: Their classes, (B,).
+        ranks: Ranks to cut to; that of the number of tokens changes nothing.
+        seed: Seed of the random subspaces, one for each layer and head.
+        batch_size: Images that pass at once.
+
+    Raises:
+        ValueError: If a rank is below 1, or attention cannot be captured (see ``capture_attention``).
+    """
+    if low := [rank for rank in ranks if rank < 1]:
+        raise ValueError(f"ranks ({low[0]}) must be at least 1: rank 0 is no attention at all")
+
+    def best(rank: int, layer: int, attn: Tensor) -> Tensor:
+        return attn if attn.shape[-2] <= rank else truncated(attn, rank)
+
+    def random(rank: int, layer: int, attn: Tensor) -> Tensor:
+        return attn if attn.shape[-2] <= rank else randomly_projected(attn, rank, seed + layer)
+
+    def measured(cut, rank: int) -> float:
+        return accuracy(model, images, labels, lambda layer, attn: cut(rank, layer, attn), batch_size)
+
+    return [RankPoint(rank, measured(best, rank), measured(random, rank)) for rank in ranks]
+
+
+def truncated(attn: Tensor, rank: int) -> Tensor:
+    """Return the nearest attention of a rank: (B, H, N, M) -> (B, H, N, M) (Eckart and Young 1936).
+
+    It is ``U U^T A`` with the first left singular vectors U, which are eigenvectors of ``A A^T``. Rows need no longer
+    sum to one.
+    """
+    wide = attn.double()
+    vectors = torch.linalg.eigh(wide @ wide.mT).eigenvectors[..., -rank:]
+    coordinates = einsum(vectors, wide, "b h n k, b h n m -> b h k m")
+    return einsum(vectors, coordinates, "b h n k, b h k m -> b h n m").to(attn.dtype)
+
+
+def randomly_projected(attn: Tensor, rank: int, seed: int) -> Tensor:
+    """Project attention to a random subspace of the queries, one for each head: (B, H, N, M) -> (B, H, N, M)."""
+    generator = torch.Generator().manual_seed(seed)
+    directions = torch.randn(attn.shape[1], attn.shape[2], rank, generator=generator).to(attn.device)
+    basis = torch.linalg.qr(directions).Q
+    coordinates = einsum(basis, widened(attn), "h n k, b h n m -> b h k m")
+    return einsum(basis, coordinates, "h n k, b h k m -> b h n m").to(attn.dtype)
