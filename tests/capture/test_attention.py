@@ -149,7 +149,7 @@ def test_the_gradient_of_a_logit_is_its_slope_when_attention_is_edited(name, mod
                 output = model(images)
             return getattr(output, "logits", output)[:, 3].sum().double()
 
-        step = 1e-3 if gradient.dtype == torch.float32 else 1e-5
+        step = 1e-3 if "eager" in name else 1e-5  # its softmax is in float32
         slope = (logit(step) - logit(-step)) / (2 * step)
         assert gradient.abs().max() > 0
         assert_close((gradient * direction).sum().double(), slope, rtol=1e-3 if "eager" in name else 1e-6, atol=1e-6)
@@ -393,9 +393,9 @@ def test_attention_to_a_coarser_grid_is_refused_whatever_the_batch(batch):
         x = F.scaled_dot_product_attention(q, k, v)
         return F.scaled_dot_product_attention(x, k[:, :, :7], v[:, :, :7])
 
-    with pytest.raises(ValueError, match=r"attends within windows or to a coarser grid"):
+    with pytest.raises(ValueError, match=r"attends within windows, to a coarser grid"):
         capture_attention(Attending(attend).eval(), torch.randn(batch, 3, 6, 10))
-    with pytest.raises(ValueError, match=r"attends within windows or to a coarser grid"):
+    with pytest.raises(ValueError, match=r"attends within windows, to a coarser grid"):
         capture_attention(
             Attending(lambda q, k, v: F.scaled_dot_product_attention(q, k[:, :, :1], v[:, :, :1])).eval(),
             torch.randn(batch, 3, 6, 10),
@@ -406,7 +406,7 @@ def test_a_single_query_that_no_layer_stands_before_is_refused():
     def attend(q, k, v):
         return F.scaled_dot_product_attention(q[:, :, :1], k, v)
 
-    with pytest.raises(ValueError, match=r"to a coarser grid .*\(2, 3, 1, 15\)"):
+    with pytest.raises(ValueError, match=r"to a coarser grid.*\(2, 3, 1, 15\)"):
         capture_attention(Attending(attend).eval(), torch.randn(2, 3, 6, 10))
 
 

@@ -1,11 +1,19 @@
 """Finds the parts of a ViT: its grid of patches, the tokens that its logits read, its layers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from vit.capture.attention import check_capturable, check_images, check_logits_unchanged, logits_of, run_intercepted
+from vit.capture.attention import (
+    check_capturable,
+    check_images,
+    check_logits_unchanged,
+    differentiable,
+    logits_of,
+    run_intercepted,
+)
+from vit.capture.patches import Layout, find_patches
 from vit.capture.trace import Parts, check_sequential, find_parts, trace_forward
 
 
@@ -17,33 +25,55 @@ class Anatomy:
         grid: Rows and columns of patches.
         num_prefix_tokens: Tokens before the patches: class token, distillation token, registers.
         num_tokens: Number of all tokens of an image.
-        depth: Number of layers.
-        readout: Share of each token in the features that the logits are computed from, (N,), sums to one. It is 1 for
-            the class token, or 1 / N for each of N averaged tokens. Class token and mean side by side ("cls+mean")
-            count half each. The tokens with a share are the read-out tokens.
+        calls: Numbers of the attention calls that are layers; others have no influence on the logits.
+        depth: Number of layers, without an attention with one query at the end.
         pooled: Whether an attention with one query gathers the tokens after the last layer.
         parts: The layers, and the places before and after them.
+        fixed_readout: ``readout``, or None if the tokens that are read change from image to image.
+        model: Name of the model's class.
     """
 
     grid: tuple[int, int]
     num_prefix_tokens: int
     num_tokens: int
+    calls: tuple[int, ...]
     depth: int
-    readout: Tensor
     pooled: bool
     parts: Parts
+    fixed_readout: Tensor | None
+    model: str
 
     @property
     def patches(self) -> slice:
         """The positions of the patches among the tokens."""
         return slice(self.num_prefix_tokens, self.num_prefix_tokens + self.grid[0] * self.grid[1])
 
+    @property
+    def readout(self) -> Tensor:
+        """Share of each token in the features that the logits are computed from, (N,), sums to one.
+
+        It is 1 for the class token, or 1 / N for each of N averaged tokens. Class token and mean side by side
+        ("cls+mean") count half each. The tokens with a share are the read-out tokens.
+
+        Raises:
+            ValueError: If other tokens are read for each image, as by a maximum over tokens.
+        """
+        if self.fixed_readout is None:
+            raise ValueError(
+                f"{self.model} reads other tokens for each image, as a maximum over tokens does, so no row of its "
+                "attention is read out: choose occlusion, token_drop, input_gradient, integrated_gradients or "
+                "smoothgrad"
+            )
+        return self.fixed_readout
+
 
 @torch.inference_mode(False)  # the read-out tokens are found by a gradient, in any mode of the caller
 def examine(
     model: nn.Module, images: Tensor, grid: tuple[int, int] | None = None, num_prefix_tokens: int | None = None
 ) -> Anatomy:
-    """Find the parts of a model and check that its attention can be captured, by passing the first image.
+    """Find the parts of a model and check that its attention can be captured, by passing the first images.
+
+    Which token is which patch is found by experiment (``find_patches``), and checked against what is given.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -53,48 +83,72 @@ def examine(
     Args:
         model: A ViT in eval mode.
         images: Images as the model takes them, (B, C, H, W).
-        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
-        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
+        grid: Rows and columns of patches, to be checked against those found.
+        num_prefix_tokens: Tokens before the patches, to be checked against those found.
 
     Raises:
-        ValueError: If attention cannot be captured (see ``capture_attention``), a layer has several attentions side by
-            side, or grid and tokens do not fit.
+        ValueError: If attention cannot be captured (see ``capture_attention``), attentions are side by side instead of
+            in a row, or no grid of patches is found among the tokens.
     """
     check_images(images)
     check_capturable(model)
-    image = images[:1]
+    name = type(model).__name__
+    image = differentiable(images[:1])
+    pair = torch.cat([image, differentiable(images[1:2]) if len(images) > 1 else image.flip(-1)])
+    trace, logits = trace_forward(model, pair)
     with torch.no_grad():
-        trace, logits = trace_forward(model, image)
-        check_logits_unchanged(logits, logits_of(model(image)))
-    check_sequential(trace, type(model).__name__)
-    if not trace.attentions or trace.num_pooling > 1:
+        check_logits_unchanged(logits, logits_of(model(pair)))
+    if not trace.attentions or len(trace.pooling) > 1:
         raise ValueError(
-            f"{type(model).__name__} has {trace.num_pooling} attentions of one query: only a single, last one is "
+            f"{name} has {len(trace.attentions)} attentions of all tokens and {len(trace.pooling)} of one query that "
+            "its logits depend on: at least one of all tokens is needed, and only a single, last one of one query is "
             "followed"
         )
-    num_tokens = trace.attentions[0].num_tokens
-    grid = grid or patch_grid(model, image)
-    num_patches = grid[0] * grid[1]
-    read = _tokens_read(model, image, trace.attentions[-1].layer)
-    prefix = num_tokens - num_patches if num_prefix_tokens is None else num_prefix_tokens
-    if num_prefix_tokens is None and read[:num_patches].all() and not read[num_patches:].any():
-        prefix = 0  # registers that follow the patches
-    if prefix < 0 or prefix + num_patches > num_tokens:
-        raise ValueError(
-            f"{type(model).__name__} has {num_tokens} tokens, which do not hold {prefix} prefix tokens and a grid of "
-            f"{grid[0]} x {grid[1]} = {num_patches} patches: give grid=(rows, columns) and num_prefix_tokens, if these "
-            "are wrong; a model whose attention is over channels has no map"
-        )
-    patches = slice(prefix, prefix + num_patches)
-    return Anatomy(
-        grid,
-        prefix,
+    check_sequential(trace, name)
+    num_tokens = trace.attentions[0].shape[-1]
+    layout = _layout(model, image, trace.attentions[0].call, num_tokens, grid, num_prefix_tokens)
+    anatomy = Anatomy(
+        layout.grid,
+        layout.first,
         num_tokens,
+        tuple(event.call for event in (*trace.attentions, *trace.pooling)),
         len(trace.attentions),
-        _readout(read, patches, all_tokens=getattr(model, "pool_include_prefix", False)),
-        bool(trace.num_pooling),
+        bool(trace.pooling),
         find_parts(trace, num_tokens),
+        None,
+        name,
     )
+    read = _tokens_read(model, pair, trace.attentions[-1].call)
+    if trace.takes_maximum or not (read == read[0]).all():
+        return anatomy
+    all_tokens = getattr(model, "pool_include_prefix", False)
+    return replace(anatomy, fixed_readout=_readout(read[0], anatomy.patches, all_tokens))
+
+
+def _layout(
+    model: nn.Module,
+    image: Tensor,
+    call: int,
+    num_tokens: int,
+    grid: tuple[int, int] | None,
+    num_prefix_tokens: int | None,
+) -> Layout:
+    """Return where the patches are, found by experiment; what is given has to agree with it."""
+    found, name = find_patches(model, image, call, num_tokens), type(model).__name__
+    if found is None:
+        raise ValueError(
+            f"{name} has {num_tokens} tokens, among which changed strips of an image move no grid of patches: its "
+            "attention is over channels, its patches are not in order, or every token depends on the whole image; "
+            "choose methods that need no attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
+        )
+    given = Layout(tuple(grid or found.grid), found.first if num_prefix_tokens is None else num_prefix_tokens)
+    if given != found:
+        raise ValueError(
+            f"{name} was said to have {given.first} prefix tokens and {given.grid[0]} x {given.grid[1]} patches, but "
+            f"changed strips of an image move {found.grid[0]} x {found.grid[1]} patches after {found.first} tokens: "
+            "leave out grid and num_prefix_tokens"
+        )
+    return found
 
 
 def patch_grid(model: nn.Module, images: Tensor) -> tuple[int, int]:
@@ -121,22 +175,22 @@ def patch_grid(model: nn.Module, images: Tensor) -> tuple[int, int]:
     raise ValueError(f"{type(model).__name__} does not say its patch_size: give grid=(rows, columns)")
 
 
-def _tokens_read(model: nn.Module, image: Tensor, layer: int) -> Tensor:
-    """Return which tokens the logits read, (N,): those whose row of the last attention has a gradient."""
+def _tokens_read(model: nn.Module, images: Tensor, call: int) -> Tensor:
+    """Return which tokens the logits read, (B, N): those whose row of the last attention has a gradient."""
     last = []
 
     def start_graph(index: int, attn: Tensor) -> Tensor:
-        if index == layer:  # a graph of the layers before it would only take memory
+        if index == call:  # a graph of the layers before it would only take memory
             torch.set_grad_enabled(True)
             last.append(attn.requires_grad_())
         return attn
 
     with torch.no_grad():  # restores the mode that start_graph changes
-        logits = run_intercepted(model, image, start_graph)
+        logits = run_intercepted(model, images, start_graph)
         # A random direction, as the sum of the logits may be constant.
         direction = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
         (gradient,) = torch.autograd.grad((logits * direction).sum(), last)
-    return gradient.abs().sum(dim=(0, 1, 3)) > 0
+    return gradient.abs().sum(dim=(1, 3)) > 0
 
 
 def _readout(read: Tensor, patches: slice, all_tokens: bool) -> Tensor:

@@ -1,10 +1,12 @@
 """Captures the attention of any running ViT, and checks that capturing leaves the logits unchanged."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from vit.capture.graph import attentions_behind, graph_alone
 from vit.capture.intercept import Edit, InterceptAttention
 
 TOLERANCE = 1e-4  # of the largest logit, or of 1; fused kernels differ from the formula by 1e-6
@@ -24,7 +26,8 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     """Return the attention of every layer over images: (B, C, H, W) -> a list of (B, H, N, M), first layer first.
 
     The model may be ours, or any ViT of timm, torchvision, transformers, vit-pytorch, or your own, in eval mode; its
-    attention may be fused or not. The weights are in the autograd graph of ``.logits`` unless gradients are off.
+    attention may be fused or not. The weights are those that multiply the values, and are in the autograd graph of
+    ``.logits`` unless gradients are off. Attention that has no influence on the logits is left out.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -36,26 +39,60 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
             mechanism without weights), is not over whole images (a hierarchy of windows), or capturing it changes the
             logits.
     """
+    images = differentiable(images)
     attentions = capture_unchecked(model, images)
     with torch.no_grad():
         check_logits_unchanged(attentions.logits, logits_of(model(images)))
+    attentions[:] = [attentions[call] for call in influential_calls(model, images[:1])]
     return attentions
 
 
-def capture_unchecked(model: nn.Module, images: Tensor) -> Attentions:
-    """Return the attention of every layer as ``capture_attention`` does, but without its second pass as a check."""
+def capture_unchecked(model: nn.Module, images: Tensor, calls: Sequence[int] | None = None) -> Attentions:
+    """Return the attention of every layer as ``capture_attention`` does, but without its passes as checks."""
     attentions = Attentions()
 
     def keep(_: int, attn: Tensor) -> Tensor:
         attentions.append(attn)
         return attn
 
-    attentions.logits = run_intercepted(model, images, keep)
+    attentions.logits = run_intercepted(model, images, keep, calls)
     return attentions
 
 
-def run_intercepted(model: nn.Module, images: Tensor, edit: Edit) -> Tensor:
+@torch.inference_mode(False)
+@torch.enable_grad()
+def influential_calls(model: nn.Module, image: Tensor) -> list[int]:
+    """Return the numbers of the attention calls that the logits of an image (1, C, H, W) depend on.
+
+    Raises:
+        ValueError: If there is none, besides the errors of ``run_intercepted``.
+    """
+    made = []
+
+    def keep(_: int, attn: Tensor) -> Tensor:
+        copied = attn.clone()
+        made.append(copied.grad_fn)
+        return copied
+
+    with graph_alone():
+        logits = run_intercepted(model, image, keep)
+    behind = attentions_behind(logits, made)
+    if not behind:
+        raise ValueError(
+            f"no attention of {type(model).__name__} has an influence on its logits: they are computed without "
+            "gradients, or from something else"
+        )
+    return sorted(behind)
+
+
+def run_intercepted(model: nn.Module, images: Tensor, edit: Edit, calls: Sequence[int] | None = None) -> Tensor:
     """Return the logits of a model whose attention ``edit`` reads or replaces: (B, C, H, W) -> (B, classes).
+
+    Args:
+        model: A ViT in eval mode.
+        images: Images as the model takes them.
+        edit: Called as ``edit(layer, attn)``; the weights that it returns multiply the values.
+        calls: Numbers of the attention calls that are layers, as in ``Anatomy.calls``; None is all.
 
     Raises:
         ValueError: As ``capture_attention``, except that the logits are not checked, as an edit may change them.
@@ -64,20 +101,48 @@ def run_intercepted(model: nn.Module, images: Tensor, edit: Edit) -> Tensor:
     check_images(images)
     shapes: list[torch.Size] = []
 
-    def checked(layer: int, attn: Tensor) -> Tensor:
+    def checked(call: int, attn: Tensor) -> Tensor:
+        if calls is not None and call not in calls:
+            return attn
         shapes.append(attn.shape)
         _check_whole_images(model, images, shapes)
-        return edit(layer, attn)
+        return edit(call if calls is None else calls.index(call), attn)
 
-    with InterceptAttention(model, checked):
-        logits = logits_of(model(images))
+    with InterceptAttention(model, checked, len(images)) as intercepted:
+        try:
+            logits = logits_of(model(images))
+        except RuntimeError as error:
+            if type(error).__module__.startswith("torch._dynamo") or "FlexAttention" in str(error):
+                raise _unseen(model, "flex_attention, which compiles itself") from error
+            raise
+    if intercepted.unseen:
+        raise _unseen(model, f"queries of shape {intercepted.unseen[0]}, in windows or with axes of its own")
+    if intercepted.unused:
+        shape = next(iter(intercepted.unused.values()))
+        raise _unseen(model, f"a softmax of shape {shape}, which multiplies no values in a matrix product")
     if not shapes:
         raise ValueError(
             f"{type(model).__name__} called none of torch's attention functions (scaled_dot_product_attention, "
-            "multi_head_attention_forward, softmax over (batch, heads, queries, keys)): it has no attention, or "
-            "a kernel of its own, which has to be switched off to see it"
+            "multi_head_attention_forward, softmax over (batch, heads, queries, keys) times values): it has no "
+            "attention, or a kernel of its own, which has to be switched off to see it"
         )
     return logits
+
+
+def _unseen(model: nn.Module, what: str) -> ValueError:
+    return ValueError(
+        f"{type(model).__name__} has attention that cannot be intercepted ({what}): switch it to "
+        "scaled_dot_product_attention if it offers that, or choose methods that need no attention: occlusion, "
+        "input_gradient, integrated_gradients, smoothgrad"
+    )
+
+
+def differentiable(images: Tensor) -> Tensor:
+    """Return images that autograd accepts: those made in inference mode are copied."""
+    if not images.is_inference():
+        return images
+    with torch.inference_mode(False):
+        return images.clone()
 
 
 def logits_of(output: Any) -> Tensor:
@@ -139,8 +204,8 @@ def _check_whole_images(model: nn.Module, images: Tensor, shapes: list[torch.Siz
     if batch == len(images) and (pooling or (queries == keys == first[-1])):
         return
     raise ValueError(
-        f"{type(model).__name__} attends within windows or to a coarser grid ({len(images)} images gave attention of "
-        f"shape {tuple(shapes[-1])}, the first layer's is {tuple(first)}): the maps of its layers do not multiply. "
-        "Swin and other hierarchies can be explained by methods that need no attention: occlusion, input_gradient, "
-        "integrated_gradients, smoothgrad"
+        f"{type(model).__name__} attends within windows, to a coarser grid, or to other tokens in some layers "
+        f"({len(images)} images gave attention of shape {tuple(shapes[-1])}, the first layer's is {tuple(first)}): the "
+        "maps of its layers do not multiply. Swin and other hierarchies can be explained by methods that need no "
+        "attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
     )

@@ -1,27 +1,42 @@
-"""Intercepts attention weights before they multiply the values, in any running model.
+"""Intercepts attention weights where they multiply the values, in any running model.
 
 Fused kernels do not return their weights, and every library calls them in its own way. All of them go through a few
 functions of torch, which a ``TorchFunctionMode`` can replace: here by the explicit formula, with the weights in the
-autograd graph. Our own mechanisms compute their ``weights`` instead, as their tiles and chunks are no attention of
-whole images. The model is unchanged afterwards.
+autograd graph. Weights that a model computes itself, by a softmax, are followed to the matrix product with the values:
+what mixes the heads, adds a second softmax or rescales in between is then part of them (CaiT, DeepViT, ConViT). Our own
+mechanisms compute their ``weights`` instead, as their tiles and chunks are no attention of whole images. The model is
+unchanged afterwards.
 
 Letters in the einops patterns: b batch, n tokens, h heads, d channels per head, s the three of queries, keys, values.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange, repeat
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from vit.attention.functional import attention_weights
 from vit.attention.mechanisms.base import Mechanism
 
 Edit = Callable[[int, Tensor], Tensor]
+
+# Attributes by which timm and transformers turn on checkpoints, in eval mode too: the recomputation in the backward
+# pass would not be intercepted.
+CHECKPOINTING = ("grad_checkpointing", "gradient_checkpointing")
+
+
+class Weights(NamedTuple):
+    """What a tensor made from softmaxes holds."""
+
+    shape: tuple[int, int]  # queries and keys
+    softmaxes: frozenset[int]  # numbers of the softmaxes, in the order of their calls
 
 
 class InterceptAttention(TorchFunctionMode):
@@ -38,53 +53,173 @@ class InterceptAttention(TorchFunctionMode):
         model: The model that runs within the context.
         edit: Called as ``edit(layer, attn)`` for each attention (B, H, N, M), layers counted from 0 in the order of
             their calls; the weights that it returns multiply the values.
+        num_images: Images of a batch, by which attention of three axes (B * H, N, M) is split into heads; None leaves
+            it alone.
+
+    Attributes:
+        values: The values (B, H, M, d) that the weights last given to ``edit`` multiply.
+        unseen: Shapes of the queries of attention that was not intercepted.
     """
 
-    def __init__(self, model: nn.Module, edit: Edit) -> None:
+    def __init__(self, model: nn.Module, edit: Edit, num_images: int | None = None) -> None:
         super().__init__()
         self.model = model
         self.edit = edit
+        self.num_images = num_images
         self.num_calls = 0
-        self.replaced: list[tuple[Mechanism, Any]] = []
+        self.values: Tensor | None = None
+        self.unseen: list[tuple[int, ...]] = []
+        self.weights = WeakTensorKeyDictionary()  # tensors made from softmaxes, with their Weights
+        self.unused: dict[int, tuple[int, ...]] = {}  # shapes of softmaxes that have multiplied no values yet
+        self.num_softmaxes = 0
+        self.replaced: list[tuple[nn.Module, str, Any]] = []
         self.paused = False
 
     def __enter__(self) -> "InterceptAttention":
-        """Replace the forward methods of our mechanisms, and the functions of torch."""
-        mechanisms = [module for module in self.model.modules() if isinstance(module, Mechanism)]
-        self.replaced = [(mechanism, vars(mechanism).get("forward")) for mechanism in mechanisms]
-        for mechanism, _ in self.replaced:
-            mechanism.forward = partial(self._explicit_forward, mechanism)
+        """Replace the forward methods of our mechanisms and the functions of torch, and turn off checkpoints."""
+        for module in self.model.modules():
+            if isinstance(module, Mechanism):
+                self._replace(module, "forward", partial(self._explicit_forward, module))
+            for name in CHECKPOINTING:
+                if vars(module).get(name) is True:
+                    self._replace(module, name, False)
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         """Restore them."""
         super().__exit__(*error)
-        for mechanism, forward in self.replaced:
-            del mechanism.forward
-            if forward is not None:  # an outer interception
-                mechanism.forward = forward
+        for module, name, value in self.replaced:
+            delattr(module, name)
+            if value is not None:  # also the forward of an outer interception
+                setattr(module, name, value)
+
+    def _replace(self, module: nn.Module, name: str, value: Any) -> None:
+        self.replaced.append((module, name, vars(module).get(name)))
+        setattr(module, name, value)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Compute attention explicitly, and call every other function as it is."""
-        explicit = None if self.paused else EXPLICIT.get(func)
+        """Compute attention explicitly; call every other function as it is, and follow weights through it."""
         kwargs = kwargs or {}
-        return func(*args, **kwargs) if explicit is None else explicit(self, func, *args, **kwargs)
+        if self.paused:
+            return func(*args, **kwargs)
+        explicit = EXPLICIT.get(func)
+        if explicit is not None:
+            return explicit(self, func, *args, **kwargs)
+        result = func(*args, **kwargs)
+        if len(self.weights):
+            self.follow(result, (*args, *kwargs.values()))
+        return result
 
     def _explicit_forward(self, mechanism: Mechanism, q: Tensor, k: Tensor, v: Tensor, **around: Any) -> Tensor:
         self.paused = True  # the softmax inside is not another layer
         weights = mechanism.weights(q, k, **{name: around[name] for name in mechanism.weights_take})
         self.paused = False
-        return mechanism.mix(self.edited(weights).to(v.dtype), v, **around)
+        return mechanism.mix(self.edited(weights, v).to(v.dtype), v, **around)
 
-    def edited(self, attn: Tensor) -> Tensor:
-        """Return the weights to use in place of these: (B, H, N, M) -> (B, H, N, M)."""
+    def edited(self, attn: Tensor, values: Tensor) -> Tensor:
+        """Return the weights to use in place of these: (B, H, N, M), values (B, H, M, d) -> (B, H, N, M)."""
         # Frozen models, too, need gradients with respect to attention.
         if torch.is_grad_enabled() and not attn.requires_grad:
             attn.requires_grad_()
+        self.values = values
         self.num_calls += 1
         return self.edit(self.num_calls - 1, attn)
+
+    def mark(self, probabilities: Tensor) -> None:
+        """Remember the result of a softmax over keys."""
+        queries, keys = probabilities.shape[-2:]
+        self.weights[probabilities] = Weights((queries, keys), frozenset([self.num_softmaxes]))
+        if probabilities.ndim == 4:
+            self.unused[self.num_softmaxes] = tuple(probabilities.shape)
+        self.num_softmaxes += 1
+
+    def splits(self, tensor: Tensor) -> bool:
+        """Return whether the first axis of (B * H, ...) holds whole images; remember the shape if not."""
+        if self.num_images and len(tensor) % self.num_images == 0:
+            return True
+        self.unseen.append(tuple(tensor.shape))
+        return False
+
+    def split(self, tensor: Tensor) -> Tensor:
+        """Split images and heads: (B * H, N, M) -> (B, H, N, M)."""
+        return rearrange(tensor, "(b h) n m -> b h n m", b=self.num_images)
+
+    def use(self, softmaxes: frozenset[int]) -> None:
+        """Remember that these softmaxes have multiplied values."""
+        for softmax in softmaxes:
+            self.unused.pop(softmax, None)
+
+    def follow(self, result: Any, arguments: Iterable[Any]) -> None:
+        """Remember results that still hold a weight for each query and key of the weights they were made from."""
+        sources = [self.weights[x] for x in _tensors(arguments) if x in self.weights]
+        for made in _tensors([result]) if sources else ():
+            held = [source for source in sources if not Counter(source.shape) - Counter(made.shape)]
+            if held and made.ndim >= 3:
+                softmaxes = frozenset().union(*(source.softmaxes for source in held))
+                self.weights[made] = Weights(held[0].shape, softmaxes)
+
+
+def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            yield argument
+        elif isinstance(argument, list | tuple):
+            yield from _tensors(argument)
+
+
+def _softmax(
+    mode: InterceptAttention,
+    func: Callable[..., Tensor],
+    input: Tensor,
+    dim: int | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Tensor:
+    probabilities = func(input, dim, *args, **kwargs)
+    over_keys = dim in (-1, input.ndim - 1) and input.is_floating_point() and input.shape[-1] > 1
+    if input.ndim in (3, 4) and over_keys:
+        mode.mark(probabilities)
+    return probabilities
+
+
+def _matrix_product(
+    mode: InterceptAttention, func: Callable[..., Tensor], input: Tensor, *args: Any, **kwargs: Any
+) -> Tensor:
+    weights, other = mode.weights.get(input), next(_tensors((*args, *kwargs.values())))
+    if weights is None or input.shape[-2:] != weights.shape or input.ndim != other.ndim or input.ndim > 4:
+        product = func(input, *args, **kwargs)
+        mode.follow(product, (input, other))
+        return product
+    mode.use(weights.softmaxes)
+    if input.ndim == 4:
+        return func(mode.edited(input, other), other)
+    if not mode.splits(input):
+        return func(input, other)
+    attn = mode.edited(mode.split(input), mode.split(other))
+    return func(rearrange(attn, "b h n m -> (b h) n m"), other)
+
+
+def _einsum(mode: InterceptAttention, func: Callable[..., Tensor], equation: str, *operands: Any) -> Tensor:
+    factors = list(_tensors(operands))
+    marked = [i for i, factor in enumerate(factors) if factor in mode.weights]
+    letters = equation.replace(" ", "").split("->")[0].split(",")
+    if len(marked) == 1 and len(factors) == 2 and "." not in equation:
+        (i,) = marked
+        weights, attn, values = mode.weights[factors[i]], factors[i], factors[1 - i]
+        over, of = letters[i], letters[1 - i]
+        mixes = over[-1] in of and over[-2] not in of and over[-1] not in equation.split("->")[-1]
+        if attn.ndim == 4 and attn.shape[-2:] == weights.shape and mixes:
+            mode.use(weights.softmaxes)
+            channels = "".join(letter for letter in of if letter not in over)
+            pattern = f"{' '.join(of)} -> {over[0]} {over[1]} {over[-1]} ({' '.join(channels)})"
+            heads = {} if over[1] in of else {over[1]: attn.shape[1]}
+            factors[i] = mode.edited(attn, repeat(values, pattern, **heads))
+            return func(equation, *factors)
+    product = func(equation, *factors)
+    mode.follow(product, factors)
+    return product
 
 
 def _scaled_dot_product(
@@ -99,14 +234,19 @@ def _scaled_dot_product(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
+    if query.ndim == 3 and mode.splits(query):
+        inputs = [mode.split(x) if isinstance(x, Tensor) and x.ndim == 3 else x for x in (query, key, value, attn_mask)]
+        mixed = _scaled_dot_product(mode, func, *inputs, dropout_p, is_causal, scale, enable_gqa)
+        return rearrange(mixed, "b h n d -> (b h) n d")
     if query.ndim != 4:
+        mode.unseen.append(tuple(query.shape))
         return func(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     if enable_gqa:
         copies = query.shape[1] // key.shape[1]
         key, value = (repeat(x, "b g n d -> b (g r) n d", r=copies) for x in (key, value))
     if attn_mask is not None and attn_mask.ndim == 3:
         attn_mask = attn_mask[None]
-    attn = mode.edited(attention_weights(query, key, mask=attn_mask, causal=is_causal, scale=scale))
+    attn = mode.edited(attention_weights(query, key, mask=attn_mask, causal=is_causal, scale=scale), value)
     return einsum(attn.to(value.dtype), value, "b h n m, b h m d -> b h n d")
 
 
@@ -144,25 +284,12 @@ def _multi_head(
         rearrange(F.linear(x, weight, bias), "n b (h d) -> b h n d", h=num_heads)
         for x, weight, bias in zip((query, key, value), weights, biases, strict=True)
     )
-    attn = mode.edited(attention_weights(q, k, mask=attn_mask))
+    attn = mode.edited(attention_weights(q, k, mask=attn_mask), v)
     mixed = einsum(attn.to(v.dtype), v, "b h n m, b h m d -> b h n d")
     output = F.linear(rearrange(mixed, "b h n d -> n b (h d)"), out_proj_weight, out_proj_bias)
     if not need_weights:
         return output, None
     return output, attn.mean(dim=1) if average_attn_weights else attn
-
-
-def _softmax(
-    mode: InterceptAttention,
-    func: Callable[..., Tensor],
-    input: Tensor,
-    dim: int | None = None,
-    *args: Any,
-    **kwargs: Any,
-) -> Tensor:
-    probabilities = func(input, dim, *args, **kwargs)
-    is_attention = input.ndim == 4 and dim in (-1, 3) and input.is_floating_point() and input.shape[-1] > 1
-    return mode.edited(probabilities) if is_attention else probabilities
 
 
 EXPLICIT: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -171,4 +298,10 @@ EXPLICIT: dict[Callable[..., Any], Callable[..., Any]] = {
     F.softmax: _softmax,
     torch.softmax: _softmax,
     Tensor.softmax: _softmax,
+    torch.matmul: _matrix_product,
+    Tensor.matmul: _matrix_product,
+    Tensor.__matmul__: _matrix_product,
+    torch.bmm: _matrix_product,
+    Tensor.bmm: _matrix_product,
+    torch.einsum: _einsum,
 }

@@ -12,9 +12,13 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import Node
+from torch.overrides import TorchFunctionMode
 
 from vit.capture.attention import run_intercepted
+from vit.capture.graph import attentions_behind, graph_alone
 
 Change = Callable[[Tensor], Tensor]
 
@@ -78,37 +82,62 @@ class TokenEvent:
 
 @dataclass
 class AttentionEvent:
-    """An attention of all tokens to all tokens."""
+    """An attention."""
 
     path: str  # of the innermost module around it
-    layer: int  # its number among all attentions
-    num_tokens: int
-    num_before: int  # token events before it
+    call: int  # its number among all attentions
+    shape: torch.Size  # (B, H, N, M)
+    made_by: Node  # in the graph of the logits
 
 
 @dataclass
 class Trace:
-    """The events of one forward pass, in their order."""
+    """The events of one forward pass, in their order.
+
+    Attributes:
+        tokens: Tokens that enter or leave modules.
+        attentions: Attentions of all tokens to all tokens that have an influence on the logits.
+        pooling: Attentions of one query, which gather the tokens, that have an influence on the logits.
+        takes_maximum: Whether a maximum over an axis is taken after the last attention.
+    """
 
     tokens: list[TokenEvent] = field(default_factory=list)
     attentions: list[AttentionEvent] = field(default_factory=list)
-    num_pooling: int = 0  # attentions of one query
+    pooling: list[AttentionEvent] = field(default_factory=list)
+    takes_maximum: bool = False
 
 
-def trace_forward(model: nn.Module, image: Tensor) -> tuple[Trace, Tensor]:
-    """Pass an image (1, C, H, W) through a model and return the events and the logits."""
-    trace, active = Trace(), []
+class WatchMaximum(TorchFunctionMode):
+    """A context that records whether a maximum over an axis was taken since ``seen`` was last set to False."""
 
-    def record_attention(layer: int, attn: Tensor) -> Tensor:
-        if attn.shape[-2] > 1:
-            trace.attentions.append(AttentionEvent(active[-1], layer, attn.shape[-1], len(trace.tokens)))
-        else:
-            trace.num_pooling += 1
-        return attn
+    FUNCTIONS = (torch.max, Tensor.max, torch.amax, Tensor.amax, F.adaptive_max_pool1d, F.adaptive_max_pool2d)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, and record it."""
+        self.seen = self.seen or func in self.FUNCTIONS
+        return func(*args, **(kwargs or {}))
+
+
+def trace_forward(model: nn.Module, images: Tensor) -> tuple[Trace, Tensor]:
+    """Pass images (B, C, H, W) through a model and return the events and the logits."""
+    trace, active, maximum = Trace(), [], WatchMaximum()
+    events: list[AttentionEvent] = []
+
+    def record_attention(call: int, attn: Tensor) -> Tensor:
+        copied = attn.clone()
+        events.append(AttentionEvent(active[-1], call, attn.shape, copied.grad_fn))
+        maximum.seen = False
+        return copied
 
     def record_tokens(path: str, boundary: Boundary, tokens: Any) -> None:
         if isinstance(tokens, Tensor):
-            kept = None if trace.attentions else tokens
+            kept = None if events else tokens.detach()
             trace.tokens.append(TokenEvent(path, boundary, tokens.shape, kept))
 
     def enter(path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -120,11 +149,18 @@ def trace_forward(model: nn.Module, image: Tensor) -> tuple[Trace, Tensor]:
         tokens = output[0] if isinstance(output, tuple) and output else output
         record_tokens(path, Boundary(module, "output"), tokens)
 
-    with ExitStack() as hooks:
+    with ExitStack() as hooks, torch.enable_grad(), graph_alone():
         for path, module in model.named_modules():
             hooks.enter_context(module.register_forward_pre_hook(partial(enter, path), with_kwargs=True))
             hooks.enter_context(module.register_forward_hook(partial(leave, path)))
-        return trace, run_intercepted(model, image, record_attention)
+        hooks.enter_context(maximum)
+        logits = run_intercepted(model, images, record_attention)
+    trace.takes_maximum = maximum.seen
+    behind = attentions_behind(logits, [event.made_by for event in events])
+    influential = [event for event in events if event.call in behind]
+    trace.attentions = [event for event in influential if event.shape[-2] > 1]
+    trace.pooling = [event for event in influential if event.shape[-2] == 1]
+    return trace, logits
 
 
 def find_parts(trace: Trace, num_tokens: int) -> Parts:
@@ -151,22 +187,15 @@ def find_parts(trace: Trace, num_tokens: int) -> Parts:
 
 
 def check_sequential(trace: Trace, model: str) -> None:
-    """Raise a ValueError if a layer has attentions side by side, whose maps do not multiply as those of layers do."""
-    names = _layer_names(trace)
-    parallel = len(set(names)) < len(names)
-    # As in differential attention, where no tokens pass from one to the other. (A model without modules shows none.)
-    within_one = any(
-        attention.path
-        and attention.path == following.path
-        and not any(len(event.shape) == 3 for event in trace.tokens[attention.num_before : following.num_before])
-        for attention, following in pairwise(trace.attentions)
-    )
-    if parallel or within_one:
-        raise ValueError(
-            f"{model} has attentions side by side in a layer, which would be taken for layers in a row: choose methods "
-            "that need no attention (occlusion, input_gradient, integrated_gradients, smoothgrad), or look at the "
-            "matrices themselves by capture_attention"
-        )
+    """Raise a ValueError if an attention does not depend on the one before it, so that their maps do not multiply."""
+    for attention, following in pairwise([*trace.attentions, *trace.pooling]):
+        if not attentions_behind(following.made_by, [attention.made_by]):
+            raise ValueError(
+                f"{model} has attentions side by side (number {following.call} does not depend on number "
+                f"{attention.call}), as in parallel branches or a model that runs twice, which would be taken for "
+                "layers in a row: choose methods that need no attention (occlusion, input_gradient, "
+                "integrated_gradients, smoothgrad), or look at the matrices themselves by capture_attention"
+            )
 
 
 def _layer_names(trace: Trace) -> list[str]:

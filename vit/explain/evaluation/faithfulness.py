@@ -1,13 +1,12 @@
 """Faithfulness: whether predictions change when the patches that a map marks are removed.
 
-Letters in the einops patterns: b batch, c image channels, r s grid rows and columns, p q pixel rows and columns of a
-patch, n patches, k groups of patches, t steps.
+Letters in the einops patterns: b batch, r s grid rows and columns, n patches, k groups of patches, t steps.
 """
 
 from typing import Literal, NamedTuple
 
 import torch
-from einops import rearrange, reduce, repeat
+from einops import rearrange, reduce
 from torch import Tensor
 
 from vit.capture.attention import logits_of
@@ -126,11 +125,7 @@ def random_if_equal(values: Tensor, images: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _fill(subject: Subject, removed: Tensor) -> Tensor:
-    rows, columns = subject.grid
-    keep = subject.images.new_ones(len(removed), rows * columns).scatter(1, removed, 0.0)
-    height, width = subject.images.shape[-2] // rows, subject.images.shape[-1] // columns
-    mask = repeat(keep, "b (r s) -> b 1 (r p) (s q)", r=rows, p=height, q=width)
-    return logits_of(subject.model(subject.images * mask))
+    return logits_of(subject.model(subject.paint_grey(removed)))
 
 
 def _drop(subject: Subject, removed: Tensor) -> Tensor:

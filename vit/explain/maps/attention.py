@@ -38,7 +38,7 @@ def attention(subject: Subject, *, layer: int = -1, head: int | None = None) -> 
         return attn
 
     with torch.no_grad():
-        run_intercepted(subject.model, subject.images, keep_row)
+        run_intercepted(subject.model, subject.images, keep_row, subject.anatomy.calls)
     return subject.as_map(rows[0])
 
 
@@ -72,7 +72,7 @@ def rollout(
         return attn
 
     with torch.no_grad():
-        run_intercepted(subject.model, subject.images, roll_on)
+        run_intercepted(subject.model, subject.images, roll_on, subject.anatomy.calls)
     if subject.anatomy.pooled:
         return subject.as_map(rolled[:, 0])
     return subject.as_map(einsum(subject.anatomy.readout.to(rolled), rolled, "n, b n m -> b m"))
@@ -140,7 +140,13 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
     with torch.enable_grad(), ExitStack() as stack:
         for boundary in [*parts.layers[1:], parts.last]:
             stack.enter_context(boundary.changed(keep_tokens))
-        attentions = capture_unchecked(subject.model, subject.images)
+        attentions = capture_unchecked(subject.model, subject.images, subject.anatomy.calls)
+    shapes = {tuple(tokens.shape) for tokens in outputs}
+    if len(shapes) > 1:
+        raise ValueError(
+            f"legrad reads the head from every layer, but tokens of the layers of {type(subject.model).__name__} have "
+            f"different shapes ({', '.join(map(str, sorted(shapes)))}): choose 'relevance'"
+        )
     with torch.enable_grad():
         scores = reduce(_scores_of_layers(subject, outputs), "l b -> l", "sum").unbind()
     maps = []
@@ -163,7 +169,7 @@ def _scores_of_layers(subject: Subject, outputs: list[Tensor]) -> Tensor:
 
 def _attention_and_gradient(subject: Subject) -> tuple[list[Tensor], list[Tensor]]:
     with torch.enable_grad():
-        attentions = capture_unchecked(subject.model, subject.images)
+        attentions = capture_unchecked(subject.model, subject.images, subject.anatomy.calls)
         gradients = torch.autograd.grad(subject.score(attentions.logits).sum(), attentions)
     return [attn.detach() for attn in attentions], list(gradients)
 

@@ -90,7 +90,7 @@ def smoothgrad(subject: Subject, *, samples: int = 16, noise: float = 0.15, seed
         drawn = draw_for_each(images, images.shape[1:], seed, sample, draw=torch.randn)
         noisy = (images + noise * (highest - lowest) * drawn).detach().requires_grad_()
         total += method.attribute(noisy, abs=False, additional_forward_args=contrast).detach()
-    return subject.pixels_as_map((total / samples).abs(), "sum")
+    return subject.sum_over_patches((total / samples).abs())
 
 
 def captum() -> Any:
@@ -109,4 +109,4 @@ def captum() -> Any:
 def _pixel_map(subject: Subject, method: Any, **options: Any) -> Tensor:
     images = subject.images.detach().clone().requires_grad_()
     pixels = method.attribute(images, additional_forward_args=subject.contrast, **options)
-    return subject.pixels_as_map(pixels.detach(), "sum")
+    return subject.sum_over_patches(pixels.detach())

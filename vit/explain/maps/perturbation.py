@@ -20,18 +20,15 @@ def occlusion(subject: Subject) -> Tensor:
     Grey is 0 after normalisation, the mean colour of the training images (Zeiler and Fergus 2014). Each patch costs one
     pass of the whole model.
     """
-    rows, columns = subject.grid
-    channels, height, width = subject.images.shape[1:]
-    patch = (channels, height // rows, width // columns)
-    method = captum().Occlusion(subject.score_of)
+    method = captum().FeatureAblation(subject.score_of)
     pixels = method.attribute(
         subject.images,
-        sliding_window_shapes=patch,
-        strides=patch,
+        feature_mask=subject.cell_of_pixel[None, None],
         additional_forward_args=subject.contrast,
         perturbations_per_eval=max(1, SAMPLES_AT_ONCE // len(subject.images)),
     )
-    return subject.pixels_as_map(pixels, "mean")
+    # Captum writes the value of a patch to each of its pixels.
+    return subject.mean_over_patches(pixels)
 
 
 def token_drop(subject: Subject) -> Tensor:
@@ -50,7 +47,7 @@ def token_drop(subject: Subject) -> Tensor:
         logits = logits_with_tokens(subject.model, subject.anatomy, images, repeat(kept, "k n -> (k b) n", b=batch))
         without = [subject.score(part) for part in rearrange(logits, "(k b) c -> k b c", b=batch)]
         losses.append(subject.score(subject.logits) - torch.stack(without))
-    return rearrange(torch.cat(losses), "(r s) b -> b r s", r=subject.grid[0])
+    return rearrange(torch.cat(losses), "(r s) b -> b r s", r=subject.anatomy.grid[0])
 
 
 @torch.no_grad()
@@ -75,7 +72,7 @@ def logits_with_tokens(model: nn.Module, anatomy: Anatomy, images: Tensor, kept:
             return logits_of(model(images))
     except torch.OutOfMemoryError:
         raise
-    except RuntimeError as error:  # the shape does not fit
+    except (AssertionError, IndexError, RuntimeError, ValueError) as error:  # the number of tokens does not fit
         raise _cannot_drop(model) from error
 
 

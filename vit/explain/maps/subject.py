@@ -1,19 +1,18 @@
 """The subject of a map: a model, images, and the number that is explained.
 
-Letters in the einops patterns: b batch, c image channels, r s grid rows and columns, p q pixel rows and columns of a
-patch, k classes.
+Letters in the einops patterns: b batch, c image channels, r s grid rows and columns, y x pixel rows and columns,
+k classes.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import torch
-from einops import rearrange, reduce
+from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
 from vit.capture.anatomy import Anatomy, examine, patch_grid
-from vit.capture.attention import check_capturable, check_images, logits_of
+from vit.capture.attention import check_capturable, check_images, differentiable, logits_of
 
 Target = int | Tensor | None
 
@@ -27,8 +26,9 @@ class Subject:
         images: Images as the model takes them, (B, C, H, W).
         target: The class to explain: one for all images, or (B,); None is the predicted class.
         versus: The class to compare with, if any: the score is then the difference of the two logits.
-        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
-        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
+        grid: Rows and columns of patches. None finds them among the tokens, or takes them from the ``patch_size`` of a
+            model without tokens.
+        num_prefix_tokens: Tokens before the patches, checked against those found.
     """
 
     model: nn.Module
@@ -41,12 +41,27 @@ class Subject:
     def __post_init__(self) -> None:
         check_images(self.images)
         check_capturable(self.model)
-        self.grid = self.grid or patch_grid(self.model, self.images)
+        if not self.images.is_floating_point():
+            raise ValueError(
+                f"images are {self.images.dtype}, whose pixels have no gradient and no grey of 0: give floats as the "
+                "model takes them, normalised"
+            )
+        self.images = differentiable(self.images)
+        self.grid = self.grid or self._found_grid()
 
     @cached_property
     def anatomy(self) -> Anatomy:
         """The parts of the model, for methods that need its attention or its layers."""
         return examine(self.model, self.images, self.grid, self.num_prefix_tokens)
+
+    @cached_property
+    def cell_of_pixel(self) -> Tensor:
+        """Number of the patch that each pixel belongs to, (H, W): the nearest if patches overlap."""
+        rows, columns = (
+            torch.div((torch.arange(side) + 0.5) * cells, side, rounding_mode="floor").long()
+            for side, cells in zip(self.images.shape[-2:], self.grid, strict=True)
+        )
+        return (rows[:, None] * self.grid[1] + columns).to(self.images.device)
 
     @cached_property
     def logits(self) -> Tensor:
@@ -70,12 +85,29 @@ class Subject:
 
     def as_map(self, tokens: Tensor) -> Tensor:
         """Arrange the values of the patches among those of all tokens as a map: (B, N) -> (B, rows, columns)."""
-        return rearrange(tokens[:, self.anatomy.patches], "b (r s) -> b r s", r=self.grid[0])
+        return rearrange(tokens[:, self.anatomy.patches], "b (r s) -> b r s", r=self.anatomy.grid[0])
 
-    def pixels_as_map(self, pixels: Tensor, how: Literal["sum", "mean"]) -> Tensor:
-        """Join the values of the pixels of each patch: (B, C, H, W) -> (B, rows, columns)."""
-        rows, columns = self.grid
-        return reduce(pixels, "b c (r p) (s q) -> b r s", how, r=rows, s=columns)
+    def sum_over_patches(self, pixels: Tensor) -> Tensor:
+        """Add up the values of the pixels of each patch: (B, C, H, W) -> (B, rows, columns)."""
+        flat = reduce(pixels, "b c y x -> b (y x)", "sum")
+        cells = repeat(self.cell_of_pixel, "y x -> b (y x)", b=len(flat))
+        sums = flat.new_zeros(len(flat), self.grid[0] * self.grid[1]).scatter_add(1, cells, flat)
+        return rearrange(sums, "b (r s) -> b r s", r=self.grid[0])
+
+    def mean_over_patches(self, pixels: Tensor) -> Tensor:
+        """Average the values of the pixels of each patch: (B, C, H, W) -> (B, rows, columns)."""
+        return self.sum_over_patches(pixels) / self.sum_over_patches(torch.ones_like(pixels))
+
+    def paint_grey(self, patches: Tensor) -> Tensor:
+        """Return the images with the pixels of these patches set to 0: numbers (B, n) -> (B, C, H, W)."""
+        keep = self.images.new_ones(len(patches), self.grid[0] * self.grid[1]).scatter(1, patches, 0.0)
+        return self.images * rearrange(keep[:, self.cell_of_pixel], "b y x -> b 1 y x")
+
+    def _found_grid(self) -> tuple[int, int]:
+        try:
+            return self.anatomy.grid
+        except ValueError:  # a CNN or a hierarchy, whose pixels can be explained all the same
+            return patch_grid(self.model, self.images)
 
     def _one_hot(self, name: str, classes: int | Tensor) -> Tensor:
         batch, num_classes = self.logits.shape

@@ -1,0 +1,152 @@
+"""Finds which token is which patch, by experiment: strips of pixels are changed, and tokens move.
+
+Neither the size of a patch nor the number of tokens tells: patches may overlap, a model may resize its images, and
+other tokens may stand before or after those of the patches.
+
+Letters in the einops patterns: b changed images, h heads, m keys, d channels of a head, s strips,
+r c rows and columns of patches or pixels.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange, reduce
+from torch import Tensor, nn
+
+from vit.capture.intercept import InterceptAttention
+
+STRIPS_AT_ONCE = 32
+FAINT = 0.1  # of a token's largest response to a strip: strips below do not count as its place
+SPREAD = 0.75  # of the strips: a token that responds to more of them depends on the whole image
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the patches are among the tokens: row by row from ``first`` on, in a grid of rows and columns."""
+
+    grid: tuple[int, int]
+    first: int
+
+
+def find_patches(model: nn.Module, image: Tensor, call: int, num_tokens: int) -> Layout | None:
+    """Find the tokens of the patches by changing strips of an image (1, C, H, W).
+
+    Every row and every column of a grid responds to strips of its own. Tokens that no strip changes are no patches, nor
+    are those that every strip changes, such as a class token that depends on the whole image.
+
+    Args:
+        model: A ViT in eval mode.
+        image: The image to change.
+        call: Number of the first attention call that is a layer; its values tell the tokens.
+        num_tokens: Number of all tokens.
+
+    Returns:
+        The grid that all tokens with a place form row by row, or None if they form none: patches in another order,
+        several windows of patches, attention over channels, or tokens that all depend on the whole image.
+    """
+    sides = image.shape[-2:]
+    coarse = 2 * math.isqrt(num_tokens) + 2
+    for strips in (tuple(min(side, coarse) for side in sides), sides):  # every row and column only if need be
+        responses = [_response(model, image, call, axis, strips[axis]) for axis in (0, 1)]
+        if not all(x.isfinite().all() and x.shape[1] == num_tokens for x in responses):
+            return None
+        found = _lattice(*responses, 0.05 if torch.finfo(image.dtype).bits < 32 else 1e-3)
+        if found is not None:
+            return found
+    return None
+
+
+class _SeenError(Exception):
+    """Ends a forward pass whose values have been seen."""
+
+
+@torch.no_grad()
+def _response(model: nn.Module, image: Tensor, call: int, axis: int, strips: int) -> Tensor:
+    """Return how far the values of each token move when a strip is changed: (strips, M).
+
+    Axis 0 changes strips of rows, axis 1 strips of columns.
+    """
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(image.shape, generator=generator).to(image)
+    spread = image.double().std().item() if image.numel() > 1 else 0.0
+    changed = image + (spread or 1.0) * noise
+    side = image.shape[2 + axis]
+    strip_of = torch.div((torch.arange(side) + 0.5) * strips, side, rounding_mode="floor").to(image.device)
+    responses = []
+    for part in torch.arange(strips, device=image.device).split(STRIPS_AT_ONCE):
+        inside = strip_of == part[:, None]
+        mask = rearrange(inside, "b r -> b 1 r 1" if axis == 0 else "b c -> b 1 1 c")
+        values = _values(model, torch.cat([image, torch.where(mask, changed, image)]), call)
+        tokens = rearrange(values, "b h m d -> b m (h d)").double().cpu()
+        responses.append((tokens[1:] - tokens[:1]).norm(dim=-1))
+    return torch.cat(responses)
+
+
+def _values(model: nn.Module, images: Tensor, call: int) -> Tensor:
+    """Return the values (B, H, M, d) of an attention call; the forward pass ends there."""
+    seen = []
+
+    def keep(index: int, attn: Tensor) -> Tensor:
+        if index == call:
+            seen.append(intercepted.values)
+            raise _SeenError
+        return attn
+
+    intercepted = InterceptAttention(model, keep, len(images))
+    try:
+        with intercepted:
+            model(images)
+    except _SeenError:
+        pass
+    return seen[0]
+
+
+def _lattice(by_rows: Tensor, by_columns: Tensor, rounding: float) -> Layout | None:
+    """Return the grid that tokens form by their responses to strips of rows and of columns, each (strips, M)."""
+    largest = torch.stack([by_rows.amax(dim=0), by_columns.amax(dim=0)])
+    moves = largest.amax(dim=0) > rounding * largest.max()
+    # Tokens of a single patch respond to every strip, those of a single row of patches to every strip of rows.
+    spread = (_place(by_rows).mean(dim=0) > SPREAD) & (_place(by_columns).mean(dim=0) > SPREAD)
+    alone = moves.sum() == 1
+    placed = (moves if alone else moves & ~spread).nonzero()[:, 0]
+    if len(placed) < (1 if alone else 2):
+        return None
+    first, count = int(placed[0]), len(placed)
+    if int(placed[-1]) != first + count - 1 or not _in_one_piece(by_rows[:, placed], by_columns[:, placed]):
+        return None
+    rows, columns = _centers(by_rows[:, placed]), _centers(by_columns[:, placed])
+    for height in (n for n in range(1, count + 1) if count % n == 0):
+        of_rows, of_columns = rearrange(rows, "(r c) -> r c", r=height), rearrange(columns, "(r c) -> c r", r=height)
+        if _ascends(of_rows) and _ascends(of_columns):
+            return Layout((height, count // height), first)
+    return None
+
+
+def _place(response: Tensor) -> Tensor:
+    """Mark the strips that clearly move each token by 1: (strips, M) -> (strips, M)."""
+    return (response > FAINT * response.amax(dim=0)).to(response.dtype)
+
+
+def _centers(response: Tensor) -> Tensor:
+    """Return the center of the strips that move each token: (strips, M) -> (M,), from 0 to 1."""
+    weight = response**2  # little influence from afar, as by a norm over the image, counts little
+    places = (torch.arange(len(weight), dtype=weight.dtype) + 0.5) / len(weight)
+    return places @ weight / reduce(weight, "s m -> m", "sum")
+
+
+def _in_one_piece(*responses: Tensor) -> bool:
+    """Return whether the strips that move a token are neighbours; tokens of several windows have gaps between them."""
+    for response in responses:
+        inside = _place(response)
+        starts = inside[0] + (inside.diff(dim=0) > 0).sum(dim=0)
+        if (starts > 1).any():
+            return False
+    return True
+
+
+def _ascends(places: Tensor) -> bool:
+    """Return whether each row of places lies below the next, and all rows are spread evenly from 0 to 1."""
+    even = (torch.arange(len(places), dtype=places.dtype) + 0.5) / len(places)
+    near = (places - even[:, None]).abs().amax() <= 1 / len(places)
+    return bool(near and (places[:-1].amax(dim=1) < places[1:].amin(dim=1)).all())
