@@ -1,0 +1,227 @@
+"""Adversarial attention: the most different attention with the same predictions (Jain and Wallace 2019).
+
+If it is far from the attention of the model, a picture of that attention is one of many that fit the prediction.
+
+Letters in the einops patterns: b batch, h heads, n queries, m keys, l layers, k classes, r s grid rows and columns.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange, reduce, repeat
+from torch import Tensor, nn
+
+from vit.capture.anatomy import Anatomy
+from vit.capture.attention import capture_unchecked, run_intercepted
+from vit.explain.maps import Subject, attention_rollout
+from vit.explain.maps.noise import draw_for_each
+
+FARTHEST = math.log(2)  # the divergence of two distributions that have no key in common, in nats
+TOLERANCE = 0.01  # of the total variation between the predicted probabilities
+STEPS = 150  # of the search
+# Noise of the first logits, so that the search starts far from the model's attention and comes back until the
+# predictions are the same: on digits it ends farther away than a search that starts near.
+START = 3.0
+SMALLEST = 1e-4  # weight at the start of the search; the softmax of a smaller one has no gradient
+RATE = 0.3  # Adam's learning rate at the start, in units of logits; it falls to zero
+PENALTY, GROWTH = 1.0, 1.2  # of an image above the tolerance: at first, and its factor after a step
+
+
+@dataclass(repr=False)
+class AdversarialAttention:
+    """Attention of some layers, and other attention with the same predictions.
+
+    Attributes:
+        layers: The layers whose attention was changed jointly, from 0.
+        before: The attention (B, H, N, M) of the unchanged model, for each of these layers.
+        after: The adversarial attention, of the same shapes.
+        divergence: Mean Jensen-Shannon divergence between the two in nats, (B,), at most ln 2. Each head counts alike,
+            and each query as much as it reaches the read-out by attention rollout.
+        total_variation: Distance of the predicted probabilities, (B,), at most ``TOLERANCE``.
+        anatomy: The parts of the model.
+    """
+
+    layers: list[int]
+    before: list[Tensor]
+    after: list[Tensor]
+    divergence: Tensor
+    total_variation: Tensor
+    anatomy: Anatomy
+
+    def maps(self) -> tuple[Tensor, Tensor]:
+        """Return the maps of the attention before and after, (B, rows, columns) each.
+
+        They are the rollout of the changed layers, or the attention of the read-out tokens if there is one layer only.
+        """
+        return self._map(self.before), self._map(self.after)
+
+    def _map(self, attentions: list[Tensor]) -> Tensor:
+        anatomy = self.anatomy
+        rows = attention_rollout(attentions, residual=0.5 if len(attentions) > 1 else 0.0)
+        row = rows[:, 0] if rows.shape[1] == 1 else einsum(anatomy.readout.to(rows), rows, "n, b n m -> b m")
+        row = F.pad(row, (anatomy.num_tokens - row.shape[-1], 0))  # attention pooling may leave out the prefix
+        return rearrange(row[:, anatomy.patches], "b (r s) -> b r s", r=anatomy.grid[0])
+
+
+@torch.inference_mode(False)  # for gradients, in any mode of the caller
+def adversarial_attention(
+    model: nn.Module,
+    images: Tensor,
+    layers: Sequence[int] | None = None,
+    *,
+    steps: int = STEPS,
+    seed: int = 0,
+    grid: tuple[int, int] | None = None,
+    num_prefix_tokens: int | None = None,
+) -> AdversarialAttention:
+    """Search the most different attention at which no prediction moves by more than 0.01 in total variation.
+
+    The logits of the attention of each head and query are moved by gradient ascent (Adam) on the divergence, less a
+    penalty on images above the tolerance. Its factor for an image grows while the image is above and shrinks while it
+    is below. The farthest attention within the tolerance is kept for each image, and the model's own if the search
+    finds none. A better search may find attention that is farther still.
+
+    Weights of exactly zero, as of masked keys, stay zero.
+
+    >>> import vit
+    >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
+    >>> found = adversarial_attention(model, torch.randn(5, 3, 32, 32), steps=20)
+    >>> found.layers, found.after[1].shape, bool((found.total_variation <= 0.01).all())
+    ([0, 1], torch.Size([5, 3, 17, 17]), True)
+
+    Args:
+        model: A ViT classifier in eval mode.
+        images: Images as the model takes them, (B, C, H, W); all are in memory at once, with the graph of a pass.
+        layers: The layers whose attention changes jointly; None is all.
+        steps: Number of steps of the search, each a forward and a backward pass.
+        seed: Seed of the attention that the search starts from.
+        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
+        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
+
+    Raises:
+        ValueError: If there is no such layer, or the weights of one are no distribution.
+    """
+    subject = Subject(model, images, grid=grid, num_prefix_tokens=num_prefix_tokens)
+    with torch.no_grad():
+        attentions = capture_unchecked(model, images)
+    depth = len(attentions)
+    chosen = list(range(depth)) if layers is None else sorted(set(layers))
+    if not chosen or not 0 <= chosen[0] <= chosen[-1] < depth:
+        raise ValueError(f"layers ({layers}) must be some of {depth} layers, from 0 to {depth - 1}")
+    before = [attentions[layer].float() for layer in chosen]
+    for layer, attn in zip(chosen, before, strict=True):
+        _check_distribution(layer, attn)
+    shares = _shares_of_queries(subject.anatomy, attentions)
+    plain = attentions.logits.float().softmax(dim=-1)
+    search = _Search(subject, chosen, before, [shares[layer] for layer in chosen], plain)
+    search.run(steps, seed)
+    return AdversarialAttention(
+        chosen, before, search.after, search.divergence, search.total_variation, subject.anatomy
+    )
+
+
+class _Search:
+    """Gradient ascent on the divergence, and the farthest attention found for each image."""
+
+    def __init__(
+        self, subject: Subject, layers: list[int], before: list[Tensor], shares: list[Tensor], plain: Tensor
+    ) -> None:
+        self.subject, self.layers, self.before, self.shares, self.plain = subject, layers, before, shares, plain
+        self.after = before
+        self.divergence, self.total_variation = torch.zeros(2, len(plain), device=plain.device)
+
+    @torch.enable_grad()
+    def run(self, steps: int, seed: int) -> None:
+        """Move the attention, keeping the best."""
+        logits = [self._start(layer, attn, seed) for layer, attn in zip(self.layers, self.before, strict=True)]
+        penalty = torch.full_like(self.divergence, PENALTY)
+        optimizer = torch.optim.Adam(logits, lr=RATE, betas=(0.9, 0.99))
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        for _ in range(steps):
+            after = [
+                moved.masked_fill(attn == 0, -torch.inf).softmax(dim=-1)
+                for moved, attn in zip(logits, self.before, strict=True)
+            ]
+            divergence, prediction = self._divergence(after), self._log_probabilities(after)
+            above = self._keep(after, divergence.detach(), prediction.detach())
+            # The total variation itself has no gradient where the model is sure of another class.
+            moved_by = F.kl_div(prediction, self.plain, reduction="none").sum(dim=-1)
+            loss = (penalty * above * moved_by - divergence).sum()
+            # Not backward(), which would leave gradients in the parameters of the model.
+            for moved, gradient in zip(logits, torch.autograd.grad(loss, logits), strict=True):
+                moved.grad = gradient
+            optimizer.step()
+            schedule.step()
+            penalty = torch.where(above, penalty * GROWTH, penalty / GROWTH)
+
+    def _start(self, layer: int, attn: Tensor, seed: int) -> Tensor:
+        noise = draw_for_each(self.subject.images, attn.shape[1:], seed, layer, draw=torch.randn).to(attn)
+        return (attn.clamp(min=SMALLEST).log() + START * noise).requires_grad_()
+
+    def _keep(self, after: list[Tensor], divergence: Tensor, prediction: Tensor) -> Tensor:
+        """Keep the attention of images that are within the tolerance and farther; return which ones are above it."""
+        variation = (prediction.exp() - self.plain).abs().sum(dim=-1) / 2
+        better = (variation <= TOLERANCE) & (divergence > self.divergence)
+        self.divergence = torch.where(better, divergence, self.divergence)
+        self.total_variation = torch.where(better, variation, self.total_variation)
+        where = rearrange(better, "b -> b 1 1 1")
+        self.after = [torch.where(where, new.detach(), old) for new, old in zip(after, self.after, strict=True)]
+        return variation > TOLERANCE
+
+    def _divergence(self, after: list[Tensor]) -> Tensor:
+        of_layers = [
+            einsum(jensen_shannon(attn, other), share, "b h n, b n -> b") / attn.shape[1]
+            for attn, other, share in zip(self.before, after, self.shares, strict=True)
+        ]
+        return reduce(torch.stack(of_layers), "l b -> b", "mean")
+
+    def _log_probabilities(self, after: list[Tensor]) -> Tensor:
+        def edit(layer: int, attn: Tensor) -> Tensor:
+            return after[self.layers.index(layer)].to(attn.dtype) if layer in self.layers else attn
+
+        return run_intercepted(self.subject.model, self.subject.images, edit).float().log_softmax(dim=-1)
+
+
+def jensen_shannon(one: Tensor, other: Tensor) -> Tensor:
+    """Compute the Jensen-Shannon divergence of distributions over keys, in nats: (..., M) twice -> (...).
+
+    >>> one, other = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]), torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
+    >>> jensen_shannon(one, other)
+    tensor([0.0000, 0.6931])
+    """
+    least = torch.finfo(one.dtype).tiny  # the logarithm of a weight of zero has no gradient
+    middle = ((one + other) / 2).clamp(min=least)
+    one_term, other_term = (torch.xlogy(x, x.clamp(min=least) / middle) for x in (one, other))
+    return (one_term + other_term).sum(dim=-1) / 2
+
+
+def _shares_of_queries(anatomy: Anatomy, attentions: Sequence[Tensor]) -> list[Tensor]:
+    """Return the share of each query in the read-out, by rollout through the later layers: L of (B, N).
+
+    Queries that the read-out does not depend on could attend anywhere, which would be no feat.
+    """
+    row = repeat(anatomy.readout.float(), "n -> b n", b=len(attentions[0]))
+    shares = []
+    for attn in reversed(attentions):
+        mixing = reduce(attn.float(), "b h n m -> b n m", "mean")
+        if mixing.shape[1] == 1:  # attention pooling, which has no residual and may leave out the prefix
+            shares.append(torch.ones_like(row[:, :1]))
+            row = F.pad(mixing[:, 0], (row.shape[-1] - mixing.shape[-1], 0))
+        else:
+            shares.append(row)
+            row = row / 2 + einsum(row, mixing, "b n, b n m -> b m") / 2
+    return shares[::-1]
+
+
+def _check_distribution(layer: int, attn: Tensor) -> None:
+    """Raise a ValueError if the weights (B, H, N, M) of a layer are negative or do not sum to one."""
+    low, totals = attn.min().item(), reduce(attn, "b h n m -> b h n", "sum")
+    if low < 0 or (totals - 1).abs().max() > 1e-3:
+        raise ValueError(
+            f"the attention of layer {layer} is no distribution (its smallest weight is {low:.2g}, its rows sum to "
+            f"{totals.min().item():.2g} to {totals.max().item():.2g}), so it has no divergence: adversarial attention "
+            "needs weights as of softmax, not as of talking heads or differential attention"
+        )
