@@ -129,10 +129,10 @@ def _place(response: Tensor) -> Tensor:
 
 
 def _centers(response: Tensor) -> Tensor:
-    """Return the center of the strips that move each token: (strips, M) -> (M,), from 0 to 1."""
-    weight = response**2  # little influence from afar, as by a norm over the image, counts little
-    places = (torch.arange(len(weight), dtype=weight.dtype) + 0.5) / len(weight)
-    return places @ weight / reduce(weight, "s m -> m", "sum")
+    """Return the middle of the place of each token: (strips, M) -> (M,), from 0 to 1."""
+    place, strips = _place(response), len(response)
+    before, behind = place.argmax(dim=0), place.flip(0).argmax(dim=0)
+    return (before + strips - behind) / (2 * strips)
 
 
 def _in_one_piece(*responses: Tensor) -> bool:
@@ -147,6 +147,7 @@ def _in_one_piece(*responses: Tensor) -> bool:
 
 def _ascends(places: Tensor) -> bool:
     """Return whether each row of places lies below the next, and all rows are spread evenly from 0 to 1."""
-    even = (torch.arange(len(places), dtype=places.dtype) + 0.5) / len(places)
+    even = (torch.arange(len(places)) + 0.5) / len(places)
     near = (places - even[:, None]).abs().amax() <= 1 / len(places)
-    return bool(near and (places[:-1].amax(dim=1) < places[1:].amin(dim=1)).all())
+    gaps = places[1:].amin(dim=1) - places[:-1].amax(dim=1)
+    return bool(near and (gaps > FAINT / len(places)).all())
