@@ -3,6 +3,7 @@
 import pytest
 import timm
 import torch
+import transformers
 
 import vit
 
@@ -30,6 +31,20 @@ def timms():
             img_size=(12, 20), patch_size=4, embed_dim=40, depth=3, num_heads=5, num_classes=10, reg_tokens=2
         )
     )
+
+
+@pytest.fixture
+def transformers_vit():
+    """A ViT of transformers; its heads are separable since version 5."""
+    config = transformers.ViTConfig(
+        image_size=(12, 20), patch_size=4, hidden_size=40, num_hidden_layers=3, num_attention_heads=5, num_labels=10
+    )
+    torch.manual_seed(0)
+    model = transformers.ViTForImageClassification(config)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.normal_(std=0.3)
+    return model.eval()
 
 
 @pytest.fixture

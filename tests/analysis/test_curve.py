@@ -89,12 +89,26 @@ def test_a_pruned_model_is_pruned_further(ours, images, labels, batches):
         assert [point.heads_left for point in points] == [9, 3, 0]
 
 
+def test_only_the_heads_of_the_chosen_layers_go(ours, images, labels, batches):
+    for order in ("importance", "oracle", "weight", "random"):
+        points = pruning_curve(ours, batches, (images, labels), order, step=2, layers=[1])
+        assert [point.heads_left for point in points] == [15, 13, 11, 10]
+        assert points[-1].removed == {1: [0, 1, 2, 3, 4]}
+    first = pruning_curve(ours, batches, (images, labels), step=2, layers=[1])[1]
+    assert first.removed == {1: sorted(head_importance(ours, images, labels)[1].argsort()[:2].tolist())}
+    both = pruning_curve(ours, batches, (images, labels), "weight", step=5, layers=[0, 2])
+    assert [point.heads_left for point in both] == [15, 10, 5]
+    assert set(both[-1].removed) == {0, 2}
+
+
 def test_invalid_arguments_are_refused(ours, images, labels, batches):
     ranking = (images, labels)
     with pytest.raises(ValueError, match="unknown order 'best'"):
         pruning_curve(ours, batches, ranking, "best")
     with pytest.raises(ValueError, match=r"step \(0\) must be at least 1 head"):
         pruning_curve(ours, batches, ranking, step=0)
+    with pytest.raises(ValueError, match="there is no layer 3: layers are 0 to 2"):
+        pruning_curve(ours, batches, ranking, layers=[1, 3])
     with pytest.raises(ValueError, match="there are no batches"):
         pruning_curve(ours, [], ranking)
     with pytest.raises(ValueError, match="can be read again"):

@@ -4,6 +4,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vit.analysis import PruningPoint, describe_heads, figures, projection_ranks, prune_heads
+from vit.analysis.probes import Probe, Probes
+from vit.analysis.truncation import RankPoint
 
 
 @pytest.fixture
@@ -84,6 +86,71 @@ def test_pruning_shows_cost_and_gain_of_every_order(drawn):
     assert len({line.get_color() for line in cost.lines}) == 3
     labels = [text.get_text() for text in cost.get_legend().get_texts()]
     assert labels == ["gradient of the gate", "loss without it", "random"]
+
+
+def test_layers_have_a_line_each_over_the_heads_left_in_them(drawn):
+    def points(layer, accuracies):
+        steps = enumerate(accuracies)
+        return [PruningPoint(9, {layer: list(range(n))} if n else {}, value, 1.0, 1, 1.0, 1.0) for n, value in steps]
+
+    axes, bar = drawn(figures.draw_layers, {0: points(0, [0.9, 0.5]), 1: points(1, [0.9, 0.8, 0.7])}).axes
+    assert [list(line.get_xdata()) for line in axes.lines] == [[1, 0], [2, 1, 0]]
+    assert [list(line.get_ydata()) for line in axes.lines] == [[90, 50], [90, 80, 70]]
+    assert bar.get_ylabel() == "layer"
+    assert axes.get_xlim()[0] > axes.get_xlim()[1]
+
+
+def test_truncation_stands_beside_random_subspaces_and_uniform_attention(drawn):
+    points = [RankPoint(1, 0.4, 0.1), RankPoint(4, 0.8, 0.2), RankPoint(17, 0.9, 0.9)]
+    (axes,) = drawn(figures.draw_truncation, points, 0.3).axes
+    best, random, uniform = axes.lines
+    assert list(best.get_xdata()) == list(random.get_xdata()) == [1, 4, 17]
+    assert list(best.get_ydata()) == [40, 80, 90]
+    assert list(random.get_ydata()) == [10, 20, 90]
+    assert set(uniform.get_ydata()) == {30}
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "4", "17"]
+
+
+def test_ranks_of_projections_stand_beside_those_before_training(drawn, ours, timms):
+    trained, untrained = projection_ranks(ours), projection_ranks(timms)
+    for axes, name in zip(
+        drawn(figures.draw_ranks, trained, untrained).axes, ("shared_query_key", "shared_value_output"), strict=True
+    ):
+        for line, ranks in zip(axes.lines, (trained, untrained), strict=False):
+            assert list(line.get_ydata()) == [layer.effective_ranks()[name].item() for layer in ranks]
+        assert set(axes.lines[2].get_ydata()) == {40}
+
+
+def test_probes_show_layers_before_and_after_training_and_each_head_in_its_layer(drawn):
+    probes = [Probes([Probe(v, v + 0.1, v + 0.2) for v in (0.1, 0.2, 0.3)], [[Probe(0.5, 0.6, 0.7)] * 2] * 2)]
+    probes.append(Probes([Probe(0.0, 0.0, -0.1)] * 3, []))
+    for axes, shift in zip(drawn(figures.draw_probes, *probes).axes, (0, 0.1, 0.2), strict=True):
+        trained, untrained, heads = axes.lines
+        assert list(trained.get_ydata()) == pytest.approx([0.1 + shift, 0.2 + shift, 0.3 + shift])
+        assert len(untrained.get_ydata()) == 3
+        assert list(heads.get_xdata()) == [0.5, 0.5, 1.5, 1.5]
+        assert list(heads.get_ydata()) == pytest.approx([0.5 + shift] * 4)
+
+
+def test_attention_to_rare_patches_stands_beside_that_of_another_image(drawn):
+    own, others = (
+        [torch.tensor([0.5, 0.25]), torch.empty(0), torch.tensor([-0.5])],
+        [torch.zeros(2), torch.ones(0), torch.zeros(1)],
+    )
+    (axes,) = drawn(figures.draw_rare, own, others).axes
+    _, first, second = axes.lines
+    assert list(first.get_ydata()) == [0.5, 0.25, -0.5]
+    assert [round(place) for place in first.get_xdata()] == [0, 0, 2]
+    assert list(second.get_ydata()) == [0, 0, 0]
+    assert all(a < b for a, b in zip(first.get_xdata(), second.get_xdata(), strict=True))
+
+
+def test_positions_are_bars_beside_chance(drawn):
+    accuracies = {"own": 0.9, "mean": 0.2, "shuffled": 0.1, "larger": 0.8}
+    (axes,) = drawn(figures.draw_positions, accuracies, 0.15).axes
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([90, 80, 10, 20])
+    assert texts(axes) == ["90.0", "80.0", "10.0", "20.0"]
+    assert set(axes.lines[0].get_xdata()) == {15}
 
 
 def test_spectra_rise_to_all_of_the_sum(drawn, ours, table):

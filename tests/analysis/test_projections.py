@@ -96,3 +96,14 @@ def test_pooling_attention_is_not_a_layer():
 def test_heads_that_share_projections_are_refused(sharing):
     with pytest.raises(ValueError, match=r"rows of qkv for 4 heads: heads that share"):
         head_projections(vit.attention.MultiHeadAttention(24, 4, **sharing))
+
+
+def test_projections_of_transformers_give_the_same_ranks_as_one_joint_matrix(transformers_vit):
+    attention = attention_modules(transformers_vit)[0]
+    joint = vit.attention.MultiHeadAttention(40, 5)
+    separate = [attention.q_proj, attention.k_proj, attention.v_proj]
+    joint.qkv.weight.data = torch.cat([projection.weight.data for projection in separate])
+    joint.proj.weight.data = attention.o_proj.weight.data
+    for name, found in vars(head_projections(attention)).items():
+        torch.testing.assert_close(found, getattr(head_projections(joint), name), rtol=0, atol=0)
+    assert len(projection_ranks(transformers_vit)) == 3

@@ -5,7 +5,7 @@ from einops import rearrange
 
 import vit
 from vit.analysis import prune_heads
-from vit.analysis.modules import NoHeads
+from vit.analysis.modules import NoHeads, attention_modules, head_count
 from vit.analysis.pruning import check_separate
 from vit.capture.attention import run_intercepted
 
@@ -43,6 +43,21 @@ def test_a_pruned_model_equals_the_model_with_zeroed_heads(ours, images):
 def test_a_pruned_model_of_timm_equals_it_with_zeroed_heads(timms, images):
     pruned = assert_pruned_is_gated(timms, images, HEADS)
     assert [block.attn.num_heads for block in pruned.blocks] == [3, 4, 2]
+
+
+def test_a_pruned_model_of_transformers_equals_it_with_zeroed_heads(transformers_vit, images):
+    model, images = transformers_vit.double(), images.double()
+    for heads in (HEADS, {1: range(5)}):
+        pruned = prune_heads(model, heads)
+        with torch.no_grad():
+            found = pruned(images).logits
+            torch.testing.assert_close(found, with_gates(model, images, heads), atol=1e-10, rtol=0)
+        assert (found - model(images).logits).abs().max() > 1e-3
+    counts = [head_count(attention) for attention in attention_modules(prune_heads(model, HEADS))]
+    assert counts == [3, 4, 2]
+    emptied = prune_heads(prune_heads(model, {1: [0, 1]}), {1: range(3)})
+    assert [head_count(attention) for attention in attention_modules(emptied)] == [5, 0, 5]
+    assert "vit.layers.1.attention.o_proj.bias" in emptied.state_dict()
 
 
 @pytest.mark.parametrize("options", [{"qk_norm": True}, {"qkv_bias": False}], ids=str)

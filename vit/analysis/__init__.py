@@ -1,24 +1,35 @@
-"""Analysis of attention heads: measures, importance, pruning, token norms."""
+"""Analysis of layers and heads: measures, importance, pruning, rank, probes, positions, token norms."""
 
 from vit.analysis.curve import PruningPoint, pruning_curve
 from vit.analysis.heads import describe_heads
 from vit.analysis.importance import ablation_importance, head_importance, weight_importance
+from vit.analysis.positions import position_accuracies
+from vit.analysis.probes import Probe, Probes, probe_layers
 from vit.analysis.projections import projection_ranks
 from vit.analysis.pruning import prune_heads
+from vit.analysis.rarity import rare_attention
 from vit.analysis.table import Head, HeadTable
 from vit.analysis.tokens import TokenNorms, token_norms
+from vit.analysis.truncation import RankPoint, truncation_curve
 
 __all__ = [
     "Head",
     "HeadTable",
+    "Probe",
+    "Probes",
     "PruningPoint",
+    "RankPoint",
     "TokenNorms",
     "ablation_importance",
     "describe_heads",
     "head_importance",
+    "position_accuracies",
+    "probe_layers",
     "projection_ranks",
     "prune_heads",
     "pruning_curve",
+    "rare_attention",
     "token_norms",
+    "truncation_curve",
     "weight_importance",
 ]

@@ -1,7 +1,7 @@
 """The questions that ``python -m vit.analysis`` asks of a model, each answered beside its control."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
@@ -18,12 +18,14 @@ from vit.analysis.labelled import Labelled
 from vit.analysis.positions import position_accuracies
 from vit.analysis.probes import Probe, probe_layers
 from vit.analysis.projections import LayerRanks, projection_ranks
+from vit.analysis.pruning import prune_heads
 from vit.analysis.rarity import rare_attention
 from vit.analysis.table import HeadTable
 from vit.analysis.truncation import truncation_curve
 
 RANKED_ON = 128  # training images; ranking by ablation takes a pass over them for each head
 TRUNCATED = 256  # test images whose attention is cut, which takes an eigendecomposition for each image and head
+CONTROLS = 3  # draws of random heads
 BATCH = 64
 NOTICEABLE = 0.1  # difference of two rank correlations; a convention
 ORDER_WORDS = {
@@ -158,15 +160,28 @@ def which_layers_need_their_heads(subject: Subject, folder: Path) -> Answer:
     full = curves[0][0]
     without = {layer: points[-1].accuracy for layer, points in curves.items()}
     needed, spared = min(without, key=without.__getitem__), max(without, key=without.__getitem__)
-    one = [points[-2].accuracy for points in curves.values()]
+    count = len(curves[needed][-1].removed[needed])
+    anywhere = [
+        accuracy(prune_heads(subject.model, _random_heads(curves, count, seed)), *subject.held_out)
+        for seed in range(CONTROLS)
+    ]
     return Answer(
-        f"Layer {needed} needs its attention most: without all of its heads, accuracy falls from "
+        f"Layer {needed} needs its attention most: without its {count} heads, accuracy falls from "
         f"{_percent(full.accuracy)} to {_percent(without[needed])}. Layer {spared} needs it least: "
         f"{_percent(without[spared])} are left.",
-        f"With the last heads of one layer still there, accuracy is {_percent(mean(one))}, the mean over layers; "
-        f"without them, {_percent(mean(without.values()))}.",
+        f"Without {count} random heads of all layers, {_percent(mean(anywhere))} are left (mean of {CONTROLS} draws).",
         {"layers.png": "Accuracy as the heads of one layer are removed, for each layer"},
     )
+
+
+def _random_heads(curves: Mapping[int, Sequence[PruningPoint]], count: int, seed: int) -> dict[int, list[int]]:
+    """Draw heads of all layers, by the curves that remove all heads of each."""
+    heads = [(layer, head) for layer, points in curves.items() for head in points[-1].removed[layer]]
+    drawn = torch.randperm(len(heads), generator=torch.Generator().manual_seed(seed))[:count].tolist()
+    chosen: dict[int, list[int]] = {}
+    for layer, head in map(heads.__getitem__, drawn):
+        chosen.setdefault(layer, []).append(head)
+    return chosen
 
 
 def is_attention_low_rank(subject: Subject, folder: Path) -> Answer:

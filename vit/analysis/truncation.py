@@ -3,7 +3,7 @@
 Letters in the einops patterns: b batch, h heads, n queries, m keys, k dimensions that are kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,6 @@ from einops import einsum
 from torch import Tensor, nn
 
 from vit.analysis.accuracy import accuracy
-from vit.attention.mechanisms.linear import widened
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def truncation_curve(
     def random(rank: int, layer: int, attn: Tensor) -> Tensor:
         return attn if attn.shape[-2] <= rank else randomly_projected(attn, rank, seed + layer)
 
-    def measured(cut, rank: int) -> float:
+    def measured(cut: Callable[[int, int, Tensor], Tensor], rank: int) -> float:
         return accuracy(model, images, labels, lambda layer, attn: cut(rank, layer, attn), batch_size)
 
     return [RankPoint(rank, measured(best, rank), measured(random, rank)) for rank in ranks]
@@ -82,7 +81,7 @@ def truncated(attn: Tensor, rank: int) -> Tensor:
 def randomly_projected(attn: Tensor, rank: int, seed: int) -> Tensor:
     """Project attention to a random subspace of the queries, one for each head: (B, H, N, M) -> (B, H, N, M)."""
     generator = torch.Generator().manual_seed(seed)
-    directions = torch.randn(attn.shape[1], attn.shape[2], rank, generator=generator).to(attn.device)
-    basis = torch.linalg.qr(directions).Q
-    coordinates = einsum(basis, widened(attn), "h n k, b h n m -> b h k m")
+    directions = torch.randn(attn.shape[1], attn.shape[2], rank, generator=generator, dtype=torch.float64)
+    basis = torch.linalg.qr(directions.to(attn.device)).Q
+    coordinates = einsum(basis, attn.double(), "h n k, b h n m -> b h k m")
     return einsum(basis, coordinates, "h n k, b h k m -> b h n m").to(attn.dtype)

@@ -1,0 +1,107 @@
+import pytest
+import torch
+from PIL import Image
+from torch.testing import assert_close
+
+import vit
+from vit.analysis.labelled import labelled_images
+from vit.data import Digits, ImageFolder
+
+DIGITS = {"class_path": "vit.data.Digits", "init_args": {"val_fraction": 0.2, "crop_padding": 1, "batch_size": 3}}
+NAMES = ["cat", "dog"]
+
+
+def model_of(class_names, **kwargs):
+    arguments = {"image_size": 8, "patch_size": 4, "embed_dim": 12, "depth": 1, "num_heads": 3} | kwargs
+    model = vit.VisionTransformer(**arguments, num_classes=len(class_names or [0, 1])).eval()
+    channels = model.patch_embed.in_channels
+    statistics = {"mean": [0.25] * channels, "std": [0.5] * channels, "crop_ratio": 1.0}
+    model.pretrained_cfg = {"class_names": class_names, **statistics}
+    return model
+
+
+def of_digits():
+    return model_of(Digits.class_names, in_channels=1)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Ten pictures in each of two class folders; those of dogs are bright."""
+    for name, level in zip(NAMES, (10, 200), strict=True):
+        for number in range(10):
+            (tmp_path / name).mkdir(exist_ok=True)
+            Image.new("RGB", (16, 16), (level, level, level)).save(tmp_path / name / f"{number}.png")
+    return tmp_path
+
+
+def test_the_data_of_the_checkpoint_are_split_as_in_its_training():
+    name, trained_on, held_out = labelled_images(of_digits(), DIGITS, None, 10_000)
+    data = Digits(val_fraction=0.2)
+    data.setup("fit")
+    assert name == "Digits"
+    for found, stage in ((trained_on, "train"), (held_out, "test")):
+        assert len(found.labels) == len(data.sets[stage].labels)
+        assert found.labels.bincount().tolist() == data.sets[stage].labels.bincount().tolist()
+        pixels = (found.images * 0.5 + 0.25) * 255
+        assert pixels.sum().item() == pytest.approx(data.sets[stage].images.sum().item(), rel=1e-4)
+
+
+def test_as_many_images_as_asked_for_are_drawn_at_random_and_always_the_same():
+    draws = [labelled_images(of_digits(), DIGITS, None, 50) for _ in range(2)]
+    for of_name in zip(*(draw[1:] for draw in draws), strict=True):
+        first, second = of_name
+        assert first.images.shape == (50, 1, 8, 8)
+        assert_close(first.images, second.images, rtol=0, atol=0)
+    assert len(draws[0][1].labels.unique()) > 5
+
+
+def test_a_folder_takes_the_place_of_the_data_and_is_scaled_to_the_model(photos):
+    name, trained_on, held_out = labelled_images(model_of(NAMES), DIGITS, str(photos), 100)
+    assert name == f"ImageFolder {photos}"
+    assert trained_on.images.shape[1:] == held_out.images.shape[1:] == (3, 8, 8)
+    assert held_out.labels.sort().values.tolist() == [0, 0, 1, 1]
+    expected = torch.tensor([(10 / 255 - 0.25) / 0.5, (200 / 255 - 0.25) / 0.5])[held_out.labels]
+    assert_close(held_out.images[:, 0, 3, 3], expected, atol=1e-5, rtol=0)
+
+
+def test_files_that_are_not_kept_in_memory_are_decoded(photos):
+    noted = {"class_path": "vit.data.ImageFolder", "init_args": {"root": str(photos), "memory_limit": 0.0}}
+    streamed = labelled_images(model_of(NAMES), noted, None, 100)
+    noted["init_args"]["memory_limit"] = 1.0
+    kept = labelled_images(model_of(NAMES), noted, None, 100)
+    assert_close(streamed[2].images, kept[2].images, rtol=0, atol=0)
+
+
+def test_validation_images_take_the_place_of_missing_test_images(photos):
+    noted = {"class_path": "ImageFolder", "init_args": {"root": str(photos), "test_fraction": 0.0, "val_fraction": 0.3}}
+    _, trained_on, held_out = labelled_images(model_of(None), noted, None, 100)
+    assert (len(trained_on.labels), len(held_out.labels)) == (14, 6)
+    noted["init_args"]["val_fraction"] = 0.0
+    with pytest.raises(ValueError, match="neither test nor validation images"):
+        labelled_images(model_of(None), noted, None, 100)
+
+
+def test_grey_pictures_suit_a_model_of_one_channel(photos):
+    _, _, held_out = labelled_images(model_of(NAMES, in_channels=1), {}, str(photos), 100)
+    assert held_out.images.shape[1] == 1
+
+
+@pytest.mark.parametrize("noted", [{}, {"class_path": "os.system"}, {"class_path": "vit.data.UnsortedImages"}])
+def test_without_known_data_a_folder_is_asked_for_and_nothing_is_imported(noted):
+    with pytest.raises(ValueError, match="does not say what data it was trained on: name its folder by"):
+        labelled_images(model_of(NAMES), noted, None, 5)
+
+
+def test_classes_of_another_model_are_refused_with_both_lists(photos):
+    with pytest.raises(
+        ValueError, match=r"\(cat, dog\) are not those of the model \(0, 1, 2 and 7 more\): give the data"
+    ):
+        labelled_images(model_of(Digits.class_names), {}, str(photos), 5)
+
+
+def test_another_root_keeps_the_other_arguments_of_the_checkpoint(photos):
+    noted = {"class_path": "ImageFolder", "init_args": {"root": "gone", "test_fraction": 0.4, "crop_scale": (0.3, 1)}}
+    name, _, held_out = labelled_images(model_of(NAMES), noted, str(photos), 100)
+    assert name == f"ImageFolder {photos}"
+    assert len(held_out.labels) == 8
+    assert ImageFolder(str(photos)).class_names == NAMES

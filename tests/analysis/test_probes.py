@@ -1,0 +1,104 @@
+import pytest
+import timm
+import torch
+import torchvision
+import vit_pytorch
+
+import vit
+from vit.analysis import prune_heads
+from vit.analysis.probes import Probe, probe_layers
+
+
+def squares(count, seed):
+    """Images of 12 x 20 pixels whose patches of 4 have random colours; the class is whether the image is bright."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(count, 3, 3, 5, generator=generator)
+    labels = torch.arange(count) % 2
+    images = images + 2 * labels[:, None, None, None]
+    return images.repeat_interleave(4, 2).repeat_interleave(4, 3), labels
+
+
+@pytest.fixture
+def sets():
+    return squares(40, 0), squares(30, 1)
+
+
+def designed(**kwargs):
+    """A model whose attention and MLP add nothing to the tokens."""
+    torch.manual_seed(0)
+    model = vit.VisionTransformer((12, 20), 4, embed_dim=40, depth=2, num_heads=5, **kwargs).eval()
+    for block in model.blocks:
+        for layer in (block.attn.proj, block.mlp.fc2):
+            torch.nn.init.zeros_(layer.weight)
+    return model
+
+
+def test_tokens_that_pass_unchanged_keep_class_colour_and_place(sets):
+    before, *after = probe_layers(designed(), *sets).layers
+    assert after == [before, before]
+    assert before.class_accuracy == 1
+    assert before.colour > 0.99
+    assert before.position > 0.9
+
+
+def test_without_positions_only_the_place_is_lost(sets):
+    for probe in probe_layers(designed(pos_embed="none"), *sets).layers:
+        assert probe.class_accuracy == 1
+        assert probe.colour > 0.99
+        assert probe.position < 0.1
+
+
+def test_shuffled_classes_are_not_read(sets):
+    (images, labels), (others, expected) = sets
+    shuffled = labels[torch.randperm(40, generator=torch.Generator().manual_seed(0))]
+    probe = probe_layers(designed(), (images, shuffled), (others, expected)).layers[-1]
+    assert probe.class_accuracy < 0.8
+    assert probe.colour > 0.99
+
+
+def test_a_head_that_looks_nowhere_keeps_nothing_of_a_patch(sets):
+    model = designed()
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attn.qkv.weight[:80] = 0  # all logits are equal
+    for heads in probe_layers(model, *sets).heads:
+        assert len(heads) == 5
+        for probe in heads:
+            assert probe.colour < 0.5
+            assert probe.position < 0.1
+
+
+def test_each_head_is_probed_by_its_own_output(sets):
+    model = designed(attention_kwargs={"scaled": False})
+    with torch.no_grad():
+        for block in model.blocks:  # each token attends to itself alone, and the first head has no values
+            block.attn.qkv.weight[:80] = 8 * torch.eye(40).repeat(2, 1)
+            block.attn.qkv.weight[80:88] = 0
+    for first, *others in probe_layers(model, *sets).heads:
+        assert first == Probe(0.5, pytest.approx(0, abs=0.1), pytest.approx(0, abs=0.1))
+        assert all(probe.class_accuracy > 0.9 for probe in others)
+
+
+LIBRARIES = {
+    "timm": lambda: timm.models.VisionTransformer(
+        img_size=(12, 20), patch_size=4, embed_dim=40, depth=2, num_heads=5, num_classes=2
+    ),
+    "torchvision": lambda: torchvision.models.VisionTransformer(12, 4, 2, 5, 40, 80, num_classes=2),
+    "vit-pytorch": lambda: vit_pytorch.ViT(
+        image_size=(12, 20), patch_size=4, num_classes=2, dim=40, depth=2, heads=5, mlp_dim=80
+    ),
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_models_of_other_libraries_are_probed_and_their_heads_where_they_can_be_told_apart(sets, library):
+    width = 12 if library == "torchvision" else 20
+    found = probe_layers(LIBRARIES[library]().eval(), *((images[..., :width], labels) for images, labels in sets))
+    assert len(found.layers) == 3
+    assert [len(heads) for heads in found.heads] == ([5, 5] if library == "timm" else [])
+
+
+def test_a_layer_without_heads_is_refused(ours, images, labels):
+    pruned = prune_heads(ours, {1: range(5)})
+    with pytest.raises(ValueError, match="layer 1 has no heads left: probe the model before pruning"):
+        probe_layers(pruned, (images, labels), (images, labels))
