@@ -1,17 +1,10 @@
 """What the heads of a trained model do, from the command line: ``python -m vit.analysis --checkpoint best.ckpt``."""
 
 import argparse
-import inspect
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
-
-import torch
-
-import vit
-from vit.model import VisionTransformer
-from vit.weights import read_checkpoint
+from typing import NoReturn
 
 FEWEST = 20  # images; of fewer, no share would mean anything
 
@@ -59,48 +52,20 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> None:
     """
     if options.images < FEWEST:
         raise ValueError(f"--images ({options.images}) must be at least {FEWEST}: of fewer, no share means anything")
-    model = vit.load(options.checkpoint)
-    checkpoint = read_checkpoint(options.checkpoint)
     # Imported here, as these import Lightning, matplotlib and scikit-learn, which takes seconds.
-    from vit.analysis.accuracy import accuracy
-    from vit.analysis.labelled import labelled_images
     from vit.analysis.page import write_page, write_table
-    from vit.analysis.questions import QUESTIONS, Answer, Subject, margin
+    from vit.analysis.questions import QUESTIONS, Answer, ask, read_subject
 
-    name, trained_on, held_out = labelled_images(model, checkpoint.get("data", {}), options.root, options.images)
-    subject = Subject(model, _untrained(checkpoint["hyper_parameters"]), trained_on, held_out)
-    right, count = accuracy(model, *held_out), len(held_out.labels)
+    subject = read_subject(options.checkpoint, options.root, options.images)
     options.out.mkdir(parents=True, exist_ok=True)
     answers: dict[str, Answer | str] = {}
-    for question, ask in QUESTIONS.items():
-        try:
-            answers[question] = answer = ask(subject, options.out)
-            print(f"{question} {answer.found}\n  Control: {answer.control}", flush=True)
-        except ValueError as error:
-            answers[question] = str(error)
-            print(f"{question} Not measured: {error}", flush=True)
+    for question in QUESTIONS:
+        answers[question] = answer = ask(question, subject, options.out)
+        found = f"Not measured: {answer}" if isinstance(answer, str) else f"{answer.found}\n  Control: {answer.control}"
+        print(f"{question} {found}", flush=True)
     write_table(options.out / "heads.csv", [answer for answer in answers.values() if isinstance(answer, Answer)])
-    facts = [
-        f"{name}: right on {100 * right:.1f} % of {count} test images. A difference of less than "
-        f"{100 * margin(right, count):.1f} points may be chance.",
-        _start(checkpoint["hyper_parameters"]),
-    ]
-    print(write_page(options.out, f"What the heads of {options.checkpoint} do", facts, answers, command))
-
-
-def _untrained(arguments: dict[str, Any]) -> VisionTransformer:
-    """Return the model of a checkpoint before training, with other random weights."""
-    names = inspect.signature(VisionTransformer).parameters
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return VisionTransformer(**{name: value for name, value in arguments.items() if name in names}).eval()
-
-
-def _start(arguments: dict[str, Any]) -> str:
-    start = "Before training means a model of the same size with new random weights"
-    if arguments.get("init", "glorot") == "glorot":
-        return f"{start}."
-    return f"{start} after Glorot; the training itself started from {arguments['init']} weights."
+    title = f"What the heads of {options.checkpoint} do"
+    print(write_page(options.out, title, subject.facts(), answers, command))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The questions that ``python -m vit.analysis`` asks of a model, each answered beside its control."""
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,12 +10,13 @@ from statistics import mean
 import torch
 from torch import Tensor, nn
 
+import vit
 from vit.analysis import figures
 from vit.analysis.accuracy import accuracy
 from vit.analysis.curve import PruningPoint, pruning_curve
 from vit.analysis.heads import describe_heads
 from vit.analysis.importance import ablation_importance, head_importance, weight_importance
-from vit.analysis.labelled import Labelled
+from vit.analysis.labelled import Labelled, labelled_images
 from vit.analysis.positions import position_accuracies
 from vit.analysis.probes import Probe, probe_layers
 from vit.analysis.projections import LayerRanks, projection_ranks
@@ -22,6 +24,7 @@ from vit.analysis.pruning import prune_heads
 from vit.analysis.rarity import rare_attention
 from vit.analysis.table import HeadTable
 from vit.analysis.truncation import truncation_curve
+from vit.weights import read_checkpoint
 
 RANKED_ON = 128  # training images; ranking by ablation takes a pass over them for each head
 TRUNCATED = 256  # test images whose attention is cut, which takes an eigendecomposition for each image and head
@@ -37,12 +40,35 @@ ORDER_WORDS = {
 
 @dataclass(frozen=True)
 class Subject:
-    """A trained model, the same before training, and images that it was and was not trained on."""
+    """A trained model, the same before training, and images that it was and was not trained on.
+
+    Attributes:
+        model: The trained model.
+        untrained: A model of the same size with new random weights.
+        trained_on: Training images.
+        held_out: Test images.
+        data: Name of the data.
+        init: How the weights of the training started, as ``--model.init`` has it.
+    """
 
     model: nn.Module
     untrained: nn.Module
     trained_on: Labelled
     held_out: Labelled
+    data: str = ""
+    init: str = "glorot"
+
+    def facts(self) -> list[str]:
+        """Return what holds for all answers, in sentences."""
+        right, count = accuracy(self.model, *self.held_out), len(self.held_out.labels)
+        start = "Before training means a model of the same size with new random weights"
+        if self.init != "glorot":
+            start += f" after Glorot; the training itself started from {self.init} weights"
+        return [
+            f"{self.data}: right on {_percent(right)} of {count} test images. A difference of less than "
+            f"{100 * margin(right, count):.1f} points may be chance.",
+            f"{start}.",
+        ]
 
     @property
     def chance(self) -> float:
@@ -59,6 +85,22 @@ class Subject:
     def ranking(self) -> tuple[Tensor, Tensor]:
         """The images that heads are ranked by, none of which accuracy is measured on."""
         return self.trained_on.images[:RANKED_ON], self.trained_on.labels[:RANKED_ON]
+
+
+def read_subject(checkpoint: str | Path, root: str | None, count: int) -> Subject:
+    """Return the model of a training checkpoint and up to ``count`` of its training and of its test images.
+
+    Raises:
+        ValueError: If there is no such checkpoint or data (see ``labelled_images``).
+    """
+    model, contents = vit.load(checkpoint), read_checkpoint(checkpoint)
+    arguments = contents["hyper_parameters"]
+    names = inspect.signature(vit.VisionTransformer).parameters
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        untrained = vit.VisionTransformer(**{name: value for name, value in arguments.items() if name in names}).eval()
+    data, trained_on, held_out = labelled_images(model, contents.get("data", {}), root, count)
+    return Subject(model, untrained, trained_on, held_out, data, arguments.get("init", "glorot"))
 
 
 @dataclass
@@ -296,6 +338,14 @@ QUESTIONS: dict[str, Callable[[Subject, Path], Answer]] = {
     "Do heads look at rare patches?": do_heads_look_at_rare_patches,
     "What do positions do?": what_positions_do,
 }
+
+
+def ask(question: str, subject: Subject, folder: Path) -> Answer | str:
+    """Return the answer to one of the questions, with pictures in the folder; or why there is none."""
+    try:
+        return QUESTIONS[question](subject, folder)
+    except ValueError as error:
+        return str(error)
 
 
 def margin(share: float, count: int) -> float:
