@@ -68,7 +68,7 @@ def test_attention_that_does_not_matter_can_be_anywhere(images):
         for block in blind.blocks:
             block.attn.proj.weight.zero_()
     result = adversarial_attention(blind, images[FEW], steps=STEPS)
-    assert result.divergence.min() > 0.55  # even attention and that to one of 16 keys are 0.59 apart
+    assert result.divergence.min() > 0.5  # even attention is 0.574 from attention to one key of 16
     assert (result.total_variation == 0).all()
 
 

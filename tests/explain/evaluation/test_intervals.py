@@ -85,3 +85,4 @@ def test_no_values_have_no_median():
 def test_intervals_print_with_their_centre_first():
     assert str(Interval(0.5, 0.25, 0.75)) == "0.500 (0.250 to 0.750)"
     assert str(Estimate(0.5, 0.25, 0.75)) == "0.50 (0.25 to 0.75)"
+    assert str(median_interval(torch.ones(5))) == "1.00 (no interval)"

@@ -27,6 +27,8 @@ class Estimate(NamedTuple):
     high: float
 
     def __str__(self) -> str:
+        if math.isinf(self.low):
+            return f"{self.value:.2f} (no interval)"
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
@@ -61,7 +63,7 @@ def median_interval(values: Tensor, confidence: float = 0.95) -> Estimate:
     if not len(values):
         return Estimate(math.nan, -math.inf, math.inf)
     value = values.quantile(0.5).item()
-    outside = int((_binomial_at_most(len(values), 0.5) <= (1 - confidence) / 2).sum())
+    outside = _outside(len(values), (1 - confidence) / 2)
     if not outside:
         return Estimate(value, -math.inf, math.inf)
     return Estimate(value, values[outside - 1].item(), values[-outside].item())
@@ -106,6 +108,12 @@ def _within(angle: float, freedom: int) -> float:
         term *= math.cos(angle) ** 2 * k / (k + 1)
         total += term
     return (angle + math.sin(angle) * total) * 2 / math.pi if odd else math.sin(angle) * total
+
+
+@cache
+def _outside(total: int, tail: float) -> int:
+    """Return how many of the lowest values lie outside the interval of a median, and as many of the highest."""
+    return int((_binomial_at_most(total, 0.5) <= tail).sum())
 
 
 @cache

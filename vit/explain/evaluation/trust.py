@@ -1,36 +1,29 @@
 """A report in plain sentences on how far the maps of a model can be trusted.
 
-Letters in the einops patterns: b batch, h heads, n queries or patches, m keys.
+Each sentence is judged by a confidence interval over the images against a threshold that is named here. What the
+interval does not decide is said to be open.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
-from itertools import combinations
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-import torch
-from einops import einsum, rearrange, reduce
 from torch import Tensor, nn
 
-from vit.capture.attention import run_intercepted
-from vit.capture.outliers import outliers
-from vit.explain.evaluation.faithfulness import removal_curves
-from vit.explain.evaluation.intervals import mean_interval as bootstrap
-from vit.explain.evaluation.sanity import other_class, randomised_layers, uniform_attention
-from vit.explain.evaluation.similarity import rank_correlation
-from vit.explain.maps import CLASS_AGNOSTIC, METHODS, Subject, signed_map
-from vit.explain.maps.noise import draw_for_each
-from vit.explain.maps.perturbation import can_drop
+from vit.explain.evaluation.evidence import JOINTLY, NOISE, Evidence, collect
+from vit.explain.evaluation.intervals import Estimate, fewest_images, median_interval, share_interval
+from vit.explain.maps import CLASS_AGNOSTIC, METHODS
 
 Level = Literal["green", "amber", "red"]
 
-# Two maps look the same above the first rank correlation, and unrelated up to the second.
+ERROR = 0.05  # probability that any interval of a report misses: each gets an equal part of it (Bonferroni, Dunn 1961)
+# Two maps look the same above the first rank correlation, and unrelated below the second.
 SAME, UNRELATED = 0.9, 0.5
-# Attention counts as unused below the first share of changed predictions, and as used from the second.
-UNUSED, USED = 0.02, 0.10
-NOISE = 0.05  # standard deviation of noise that should not matter, in units of the image's own deviation
-FEWEST = 10  # images from which a share or a mean is worth a verdict
+AGREE = 0.5  # rank correlation, or share of the highest patches in common, from which two methods agree
+USED = 0.10  # share of changed predictions from which attention counts as used
+FAR = 0.35  # divergence of adversarial attention that is far, about half of the largest, ln 2
 CONCENTRATION = 3.0  # times their even share of the read-out's attention that is too much for outlier tokens
 
 
@@ -45,10 +38,17 @@ class Finding:
 
 @dataclass(repr=False)
 class TrustReport:
-    """Findings on a number of images, printed as lines and as HTML in a notebook."""
+    """Findings on a number of images, printed as lines and as HTML in a notebook.
+
+    Attributes:
+        findings: The sentences.
+        images: Number of images.
+        intervals: Number of intervals that the findings are drawn from, and that hold together.
+    """
 
     findings: list[Finding]
     images: int
+    intervals: int
 
     def __str__(self) -> str:
         width = max(len(finding.about) for finding in self.findings)
@@ -73,8 +73,12 @@ class TrustReport:
 
     def _summary(self) -> str:
         counts = ", ".join(f"{sum(f.level == level for f in self.findings)} {level}" for level in get_args(Level))
-        images = "1 image" if self.images == 1 else f"{self.images} images"
-        return f"{counts}; measured on {images}: fewer than 100 show tendencies only"
+        confidence = 1 - ERROR / self.intervals
+        return (
+            f"{counts}; measured on {_count(self.images)}. All {self.intervals} intervals together hold with "
+            f"{100 * (1 - ERROR):.0f} % confidence, each with {100 * confidence:.2f} % (Bonferroni). Correlations, "
+            f"areas and divergences are medians, which have an interval from {_count(fewest_images(confidence))} on"
+        )
 
 
 def trust_report(
@@ -89,8 +93,12 @@ def trust_report(
     """Report in plain sentences how far the maps of this model on these images can be trusted.
 
     For each method: whether the map depends on the class, on the weights and on invisible noise, and whether it marks
-    the patches that the prediction depends on. For all: whether methods agree, whether attention is used at all, and
-    whether much of it lies on tokens that the model uses as memory.
+    the patches that the prediction depends on. For all: whether methods agree, whether predictions change with uniform
+    or permuted attention, how different attention could be at the same predictions, and whether much of it lies on
+    tokens that the model uses as memory.
+
+    A verdict is given where its interval lies on one side of its threshold. If the images are drawn at random, no
+    verdict of the report is wrong with a probability of at least 95 %.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -112,138 +120,197 @@ def trust_report(
     unknown = [method for method in methods if method not in METHODS]
     if unknown:
         raise ValueError(f"unknown method {unknown[0]!r}: choose one of {', '.join(METHODS)}")
-    layout = {"grid": grid, "num_prefix_tokens": num_prefix_tokens}
-    subject = Subject(model, images, **layout)
-    maps = {method: signed_map(method, subject) for method in methods}
+    return judge(collect(model, images, methods, labels, grid=grid, num_prefix_tokens=num_prefix_tokens))
+
+
+def judge(evidence: Evidence) -> TrustReport:
+    """Turn measurements into sentences."""
+    confidence = 1 - ERROR / evidence.num_intervals
     findings = []
-    classes = other_class(model, images, methods, **layout)
-    weights = randomised_layers(model, images, methods, **layout)
-    for method in methods:
-        findings.append(_check_class(method, classes[method].mean().item()))
-        findings.append(_check_weights(method, [c.mean().item() for c in weights[method].values()]))
-        findings.append(_check_noise(method, subject, maps[method]))
-        findings.append(_check_faithfulness(method, subject, maps[method]))
-    findings += _check_agreement(maps)
-    findings += _check_attention(model, images, labels)
-    findings.append(_check_outliers(subject))
-    return TrustReport(findings, len(images))
+    for method in evidence.noisy:
+        findings += _check_constant(method, evidence)
+        if method in CLASS_AGNOSTIC or not evidence.constant[method].all():
+            findings.append(_check_class(method, evidence, confidence))
+        if not evidence.constant[method].all():
+            findings.append(_check_weights(method, evidence, confidence))
+            findings.append(_check_noise(method, evidence, confidence))
+            findings.append(_check_faithfulness(method, evidence, confidence))
+    findings += [_check_agreement(*pair, evidence, confidence) for pair in evidence.order]
+    findings += [_check_replaced(*which, evidence, confidence) for which in evidence.flips]
+    findings += _check_other_attention(evidence, confidence)
+    findings.append(_check_outliers(evidence, confidence))
+    return TrustReport(findings, evidence.images, evidence.num_intervals)
 
 
-def _check_class(method: str, correlation: float) -> Finding:
-    about = f"{method}: class"
-    if method in CLASS_AGNOSTIC or correlation > SAME:
-        why = "by its definition" if method in CLASS_AGNOSTIC else f"rank correlation {correlation:.2f}"
-        text = f"{method} does not depend on the class ({why}): do not use it to justify the label"
-        return Finding("red", about, text)
-    level, depends = ("amber", "depends little") if correlation > UNRELATED else ("green", "depends")
-    text = f"the maps for the predicted class and the runner-up have rank correlation {correlation:.2f}"
-    return Finding(level, about, f"{text}: the map {depends} on the class")
-
-
-def _check_weights(method: str, correlations: list[float]) -> Finding:
-    about = f"{method}: weights"
-    last = correlations[-1]
-    text = f"with all layers and the head randomised, the map has rank correlation {last:.2f} with the original one"
-    if last > UNRELATED:
-        return Finding("red", about, f"{text}: it depends on the image or the architecture, not on the trained weights")
-    if correlations[0] > SAME and method not in CLASS_AGNOSTIC:
-        return Finding("amber", about, f"{text}, but it hardly changes with a random head ({correlations[0]:.2f})")
-    return Finding("green", about, text)
-
-
-def _check_noise(method: str, subject: Subject, maps: Tensor) -> Finding:
-    noise = draw_for_each(subject.images, subject.images.shape[1:], 0, draw=torch.randn)
-    target = subject.contrast.argmax(dim=-1)
-    noisy = replace(subject, images=subject.images + NOISE * subject.images.std() * noise, target=target)
-    correlation = rank_correlation(maps, signed_map(method, noisy)).mean().item()
-    level: Level = "green" if correlation > SAME else "amber" if correlation > UNRELATED else "red"
-    text = (
-        f"with {100 * NOISE:.0f} % of pixel noise the map has rank correlation {correlation:.2f} with the original one"
-    )
-    return Finding(level, f"{method}: noise", text)
-
-
-def _check_faithfulness(method: str, subject: Subject, maps: Tensor) -> Finding:
-    removal = "token_drop" if can_drop(subject) else "mean_fill"
-    areas = []
-    for candidate in (maps, signed_map("random", subject)):
-        curves = removal_curves(subject, candidate, removal)
-        areas.append(curves.insertion - curves.deletion)
-    difference = bootstrap(areas[0] - areas[1])
-    about, measured = f"{method}: faith", f"removal area above random: {difference.mean:.3f}"
-    if len(maps) < FEWEST:
-        text = f"too few images to tell whether it marks the patches that the prediction depends on ({measured})"
-        return Finding("amber", about, text)
-    level: Level = "green" if difference.low > 0 else "red" if difference.high < 0 else "amber"
-    verdict = {
-        "green": "it marks patches that the prediction depends on",
-        "amber": "not distinguishable from a random map on these images",
-        "red": "worse than a random map",
-    }[level]
-    return Finding(level, about, f"{verdict} ({measured}, 95 % interval {difference.low:.3f} to {difference.high:.3f})")
-
-
-def _check_agreement(maps: dict[str, Tensor]) -> list[Finding]:
+def _check_constant(method: str, evidence: Evidence) -> list[Finding]:
     findings = []
-    for one, other in combinations(maps, 2):
-        correlation = rank_correlation(maps[one], maps[other]).mean().item()
-        level: Level = "green" if correlation > UNRELATED else "amber" if correlation > 0.2 else "red"
-        words = {"green": "agree", "amber": "agree in part", "red": "disagree"}[level]
-        findings.append(Finding(level, "agreement", f"{one} and {other} {words} (rank correlation {correlation:.2f})"))
+    zero, constant = (int(values.sum()) for values in (evidence.zero[method], evidence.constant[method]))
+    for word, number in (("zero", zero), ("constant", constant - zero)):
+        if number:
+            level: Level = "red" if 2 * number > evidence.images else "amber"
+            text = f"the map is {word} on {number} of {_count(evidence.images)}: it marks no patch there"
+            findings.append(Finding(level, f"{method}: {word}", text))
     return findings
 
 
-def _check_attention(model: nn.Module, images: Tensor, labels: Tensor | None) -> list[Finding]:
-    if len(images) < FEWEST:
-        text = "too few images to tell whether predictions change when attention is uniform"
-        return [Finding("amber", "attention", text)]
-    table = uniform_attention(model, images, labels)
-    unused = [r for r in table.rows if r["heads"] == "all" and r["layers"].startswith("0") and r["flips"] < UNUSED]
-    singles = [row for row in table.rows if row["heads"] == "all" and row["layers"].isdigit()]
-    reported = unused[-1:]
-    return [_judge_replacement(row) for row in reported + [row for row in singles if row not in reported]]
+def _check_class(method: str, evidence: Evidence, confidence: float) -> Finding:
+    about = f"{method}: class"
+    if method in CLASS_AGNOSTIC:
+        text = f"{method} does not depend on the class (by its definition): do not use it to justify the label"
+        return Finding("red", about, text)
+    similar, open_question = _median(evidence.other_class[method], confidence)
+    text = f"the maps for the predicted class and the runner-up have rank correlation {similar}"
+    if similar.low > SAME:
+        return Finding("red", about, f"{text}: the map hardly depends on the class, so do not use it to justify one")
+    if similar.high < UNRELATED:
+        return Finding("green", about, f"{text}: the map depends on the class")
+    if similar.high < SAME:
+        return Finding("amber", about, f"{text}: the map depends on the class, but perhaps little")
+    return Finding("amber", about, f"{text}: {open_question} the map depends on the class")
 
 
-def _judge_replacement(row: dict[str, Any]) -> Finding:
-    flips = row["flips"]
-    level: Level = "red" if flips < UNUSED else "amber" if flips < USED else "green"
-    where = f"{'layers' if 'to' in row['layers'] else 'layer'} {row['layers']}"
-    text = f"uniform attention in {where} changes {100 * flips:.1f} % of predictions"
-    if "accuracy_change" in row:
-        text += f" (accuracy {100 * row['accuracy_change']:+.1f} points)"
-    meaning = {
-        "red": ": predictions hardly depend on it, so a map of it does not explain them",
-        "amber": ": few predictions depend on it",
-        "green": ": predictions depend on it",
-    }
-    return Finding(level, "attention", text + meaning[level])
+def _check_weights(method: str, evidence: Evidence, confidence: float) -> Finding:
+    about = f"{method}: weights"
+    similar, open_question = _median(evidence.random_weights[method], confidence)
+    text = f"with all layers and the head shuffled once, the map has rank correlation {similar} with the original one"
+    if similar.low > UNRELATED:
+        return Finding("red", about, f"{text}: it depends on the image or the architecture, not on the trained weights")
+    if similar.high >= UNRELATED:
+        return Finding("amber", about, f"{text}: {open_question} it depends on the trained weights")
+    if method in evidence.random_head:
+        with_head, _ = _median(evidence.random_head[method], confidence)
+        if with_head.low > SAME:
+            text += f": it depends on the trained weights, but hardly on those of the head ({with_head})"
+            return Finding("amber", about, text)
+    return Finding("green", about, f"{text}: it depends on the trained weights")
 
 
-@torch.no_grad()
-def _check_outliers(subject: Subject) -> Finding:
-    anatomy, shares, norms = subject.anatomy, [], []
+def _check_noise(method: str, evidence: Evidence, confidence: float) -> Finding:
+    similar, open_question = _median(evidence.noisy[method], confidence)
+    text = f"with {100 * NOISE:.0f} % of pixel noise the map has rank correlation {similar} with the original one"
+    about = f"{method}: noise"
+    if similar.low > SAME:
+        return Finding("green", about, f"{text}: it is stable")
+    if similar.high < UNRELATED:
+        return Finding("red", about, f"{text}: noise that cannot be seen reorders its patches")
+    if similar.high < SAME:
+        return Finding("amber", about, f"{text}: noise that cannot be seen reorders some of its patches")
+    return Finding("amber", about, f"{text}: {open_question} it is stable")
 
-    def keep_share(layer: int, attn: Tensor) -> Tensor:
-        if layer == anatomy.depth - 1:
-            row = einsum(anatomy.readout.to(attn), reduce(attn, "b h n m -> b n m", "mean"), "n, b n m -> b m")
-            shares.append(row[:, anatomy.patches])
-        return attn
 
-    def keep_norms(tokens: Tensor) -> Tensor:
-        norms.append(tokens[:, anatomy.patches].norm(dim=-1))
-        return tokens
+def _check_faithfulness(method: str, evidence: Evidence, confidence: float) -> Finding:
+    area, open_question = _median(evidence.above_random[method], confidence)
+    measured = f"removal area above that of a random map: {area}"
+    about = f"{method}: faith"
+    if area.low > 0:
+        return Finding("green", about, f"it marks patches that the prediction depends on ({measured})")
+    if area.high < 0:
+        return Finding("red", about, f"worse than a random map ({measured})")
+    return Finding("amber", about, f"{open_question} it marks patches better than a random map ({measured})")
 
-    if not anatomy.parts.layers:
+
+def _check_agreement(one: str, other: str, evidence: Evidence, confidence: float) -> Finding:
+    order, open_question = _median(evidence.order[one, other], confidence)
+    if math.isnan(order.value):
+        return Finding("amber", "agreement", f"{one} and {other} are both constant: they neither agree nor disagree")
+    compared = {"the order of all patches": (order, 0.0)}
+    measured = [f"rank correlation {order}"]
+    for count in (count for first, second, count in evidence.top if (first, second) == (one, other)):
+        top = _in_common(evidence.top[one, other, count], count, confidence)
+        name = "the highest patch" if count == 1 else f"the highest {count} patches"
+        compared[name] = (top, count / evidence.patches)
+        measured.append(f"{name} in common {top}, by chance {count / evidence.patches:.2f}")
+    agreed = [name for name, (estimate, _) in compared.items() if estimate.low > AGREE]
+    level: Level = "green" if agreed else "amber"
+    if agreed:
+        verdict = f"{one} and {other} agree on {' and '.join(agreed)}"
+    elif max(estimate.high for estimate, _ in compared.values()) >= AGREE:
+        verdict = f"{open_question} {one} and {other} agree"
+    elif any(estimate.low > by_chance for estimate, by_chance in compared.values()):
+        verdict = f"{one} and {other} agree little, but more than by chance"
+    else:
+        level, verdict = "red", f"{one} and {other} disagree"
+    return Finding(level, "agreement", f"{verdict} ({'; '.join(measured)})")
+
+
+def _in_common(overlap: Tensor, count: int, confidence: float) -> Estimate:
+    """Return the share of images with the same highest patch, or the median share of several in common."""
+    overlap = overlap[~overlap.isnan()]
+    if count > 1:
+        return median_interval(overlap, confidence)
+    return share_interval(int((overlap > 0.5).sum()), len(overlap), confidence)
+
+
+def _check_replaced(kind: str, where: str, evidence: Evidence, confidence: float) -> Finding:
+    flips = evidence.flips[kind, where]
+    share = share_interval(int(flips.sum()), len(flips), confidence)
+    value, low, high = (100 * number for number in share)
+    text = f"{kind} attention in {where} changes {value:.1f} % ({low:.1f} to {high:.1f} %) of predictions"
+    if (kind, where) in evidence.corrected:
+        text += f" (accuracy {100 * evidence.corrected[kind, where].mean().item():+.1f} points)"
+    looks = "the model" if where == JOINTLY else "this layer"
+    if share.low > USED:
+        return Finding("green", "attention", f"{text}: they depend on where {looks} looks")
+    if share.high >= USED:
+        return Finding("amber", "attention", f"{text}: {_open(len(flips))} they depend much on where {looks} looks")
+    if where == JOINTLY:
+        text += ": they hardly depend on where the model looks, so a map of attention does not explain them"
+        return Finding("red", "attention", text)
+    return Finding("amber", "attention", f"{text}: few depend on this layer by itself, as others may make up for it")
+
+
+def _check_other_attention(evidence: Evidence, confidence: float) -> list[Finding]:
+    findings = []
+    for where, divergence in evidence.divergence.items():
+        far, open_question = _median(divergence, confidence)
+        text = (
+            f"other attention of {where} gives the same predictions at a divergence of {far}, of at most 0.69 "
+            f"({_count(len(divergence))})"
+        )
+        if far.low > FAR:
+            findings.append(Finding("amber", "attention", f"{text}: a picture of attention is one of many that fit"))
+        elif far.high < FAR:
+            findings.append(Finding("green", "attention", f"{text}: the search found none that is far away"))
+        else:
+            findings.append(Finding("amber", "attention", f"{text}: {open_question} that is far"))
+    if evidence.not_searched:
+        text = f"other attention with the same predictions was not searched: {evidence.not_searched}"
+        findings.append(Finding("amber", "attention", text))
+    return findings
+
+
+def _check_outliers(evidence: Evidence, confidence: float) -> Finding:
+    if evidence.outliers is None:
         return Finding("amber", "outliers", "the layers share one module: the norms of their tokens were not measured")
-    with anatomy.parts.layers[-1].changed(keep_norms):
-        run_intercepted(subject.model, subject.images, keep_share)
-    flat = outliers(rearrange(norms[0], "b n -> (b n)"))  # among the tokens of all images
-    marked = rearrange(flat, "(b n) -> b n", b=len(norms[0]))
-    share = marked.double().mean().item()
-    if not share:
-        return Finding("green", "outliers", "no patch token has an outlying norm before the last layer")
-    mass = ((shares[0] * marked).sum() / shares[0].sum()).item()
-    level: Level = "green" if mass < CONCENTRATION * share else "red"
-    text = f"{100 * share:.1f} % of patch tokens have an outlying norm and get {100 * mass:.1f} % of the last attention"
-    meaning = ": maps of it show tokens that the model uses as memory" if level == "red" else ""
-    return Finding(level, "outliers", text + meaning)
+    found = evidence.outliers[evidence.outliers[:, 0] > 0]
+    number = share_interval(len(found), evidence.images, confidence)
+    text = f"{len(found)} of {_count(evidence.images)} have patch tokens of outlying norm before the last layer"
+    if not len(found):
+        level: Level = "green" if number.high < USED else "amber"
+        return Finding(level, "outliers", f"{text} ({number.low:.2f} to {number.high:.2f} of all images)")
+    share, mass = found.unbind(dim=-1)
+    text += (
+        f": {100 * share.mean():.1f} % of their patch tokens, which get {100 * mass.mean():.1f} % of the last attention"
+    )
+    excess, open_question = _median(mass - CONCENTRATION * share, confidence)
+    if excess.low > 0:
+        return Finding("red", "outliers", f"{text}: maps of it show these tokens, which may serve as memory")
+    if excess.high < 0:
+        return Finding("green", "outliers", f"{text}: less than {CONCENTRATION:.0f} times their even share")
+    return Finding(
+        "amber", "outliers", f"{text}: {open_question} it is more than {CONCENTRATION:.0f} times their even share"
+    )
+
+
+def _median(values: Tensor, confidence: float) -> tuple[Estimate, str]:
+    """Return the median over the images whose maps can be compared, and the words for what it leaves open."""
+    values = values[~values.isnan()]
+    return median_interval(values, confidence), _open(len(values))
+
+
+def _open(images: int) -> str:
+    return f"cannot tell on {_count(images)} whether"
+
+
+def _count(images: int) -> str:
+    return "1 image" if images == 1 else f"{images} images"

@@ -1,0 +1,192 @@
+"""What the trust report measures: numbers for each image, without a verdict.
+
+Letters in the einops patterns: b batch, h heads, n queries or patches, m keys.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+import torch
+from einops import einsum, rearrange, reduce
+from torch import Tensor, nn
+
+from vit.capture.attention import run_intercepted
+from vit.capture.outliers import outliers
+from vit.explain.evaluation.adversarial import adversarial_attention
+from vit.explain.evaluation.faithfulness import removal_curves
+from vit.explain.evaluation.sanity import (
+    Replacement,
+    other_class,
+    permuted,
+    randomised_layers,
+    replaced_logits,
+    uniform,
+)
+from vit.explain.evaluation.similarity import is_constant, rank_correlation, top_overlap
+from vit.explain.maps import CLASS_AGNOSTIC, Subject, signed_map
+from vit.explain.maps.noise import draw_for_each
+from vit.explain.maps.perturbation import can_drop
+
+NOISE = 0.05  # standard deviation of noise that should not matter, in units of the image's own deviation
+TOP = 10  # the highest tenth of the patches is compared, and the highest patch
+SEARCHED = 16  # images on which adversarial attention is searched, as each costs hundreds of passes
+JOINTLY = "all layers jointly"
+
+
+@dataclass
+class Evidence:
+    """Numbers for each image, (B,).
+
+    Attributes:
+        images: Number of images.
+        patches: Number of patches of each.
+        zero: By method, whether its map is zero everywhere.
+        constant: By method, whether its map has one value everywhere.
+        other_class: By method, the rank correlation of the maps for the predicted class and the runner-up. Methods that
+            ignore the class by their definition are left out.
+        random_head: By method, the rank correlation with the map of the model with a randomised head; likewise.
+        random_weights: By method, the same with all layers and the head randomised.
+        noisy: By method, the rank correlation with the map of the image with noise.
+        above_random: By method, its removal area less that of a random map.
+        order: By pair of methods, the rank correlation of their maps.
+        top: By pair of methods and number of patches, the share of their highest patches in common.
+        flips: Whether the prediction changes, by kind of other attention ("uniform") and layers ("layer 0 alone").
+        corrected: 1 where this makes the prediction right, and -1 where it makes it wrong; if there are labels.
+        divergence: How far adversarial attention gets from the model's, by layers. On some images only.
+        not_searched: Why adversarial attention was not searched, if so.
+        outliers: The share of patch tokens of outlying norm and their share of the last attention, (B, 2); None if it
+            was not measured.
+    """
+
+    images: int
+    patches: int
+    zero: dict[str, Tensor] = field(default_factory=dict)
+    constant: dict[str, Tensor] = field(default_factory=dict)
+    other_class: dict[str, Tensor] = field(default_factory=dict)
+    random_head: dict[str, Tensor] = field(default_factory=dict)
+    random_weights: dict[str, Tensor] = field(default_factory=dict)
+    noisy: dict[str, Tensor] = field(default_factory=dict)
+    above_random: dict[str, Tensor] = field(default_factory=dict)
+    order: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+    top: dict[tuple[str, str, int], Tensor] = field(default_factory=dict)
+    flips: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+    corrected: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+    divergence: dict[str, Tensor] = field(default_factory=dict)
+    not_searched: str = ""
+    outliers: Tensor | None = None
+
+    @property
+    def num_intervals(self) -> int:
+        """The number of intervals that verdicts are drawn from."""
+        judged = (self.other_class, self.random_head, self.random_weights, self.noisy, self.above_random)
+        judged += (self.order, self.top, self.flips, self.divergence)
+        return sum(map(len, judged)) + (self.outliers is not None)
+
+
+def collect(
+    model: nn.Module,
+    images: Tensor,
+    methods: Sequence[str],
+    labels: Tensor | None = None,
+    *,
+    grid: tuple[int, int] | None = None,
+    num_prefix_tokens: int | None = None,
+) -> Evidence:
+    """Measure everything that the trust report judges. The arguments are those of ``trust_report``."""
+    layout = {"grid": grid, "num_prefix_tokens": num_prefix_tokens}
+    subject = Subject(model, images, **layout)
+    maps = {method: signed_map(method, subject) for method in methods}
+    evidence = Evidence(len(images), subject.grid[0] * subject.grid[1])
+    _compare_classes_and_weights(evidence, subject, methods, layout)
+    for method, of_method in maps.items():
+        evidence.zero[method] = reduce(of_method != 0, "b r s -> b", "max").logical_not()
+        evidence.constant[method] = is_constant(of_method)
+        evidence.noisy[method] = rank_correlation(of_method, signed_map(method, _with_noise(subject)))
+        evidence.above_random[method] = _area(subject, of_method) - _area(subject, signed_map("random", subject))
+    for one, other in combinations(maps, 2):
+        evidence.order[one, other] = rank_correlation(maps[one], maps[other])
+        for count in sorted({1, max(1, evidence.patches // TOP)}):
+            evidence.top[one, other, count] = top_overlap(maps[one], maps[other], count)
+    _replace_attention(evidence, subject, labels)
+    _search_other_attention(evidence, subject, layout)
+    evidence.outliers = _outliers(subject)
+    return evidence
+
+
+def _compare_classes_and_weights(
+    evidence: Evidence, subject: Subject, methods: Sequence[str], layout: dict[str, object]
+) -> None:
+    evidence.other_class = other_class(
+        subject.model, subject.images, [m for m in methods if m not in CLASS_AGNOSTIC], **layout
+    )
+    for method, stages in randomised_layers(subject.model, subject.images, methods, **layout).items():
+        evidence.random_weights[method] = list(stages.values())[-1]
+        if method not in CLASS_AGNOSTIC:
+            evidence.random_head[method] = stages["head"]
+
+
+def _with_noise(subject: Subject) -> Subject:
+    noise = draw_for_each(subject.images, subject.images.shape[1:], 0, draw=torch.randn)
+    target = subject.contrast.argmax(dim=-1)
+    return replace(subject, images=subject.images + NOISE * subject.images.std() * noise, target=target)
+
+
+def _area(subject: Subject, maps: Tensor) -> Tensor:
+    """Return the area between the removal curves of maps: (B, rows, columns) -> (B,)."""
+    curves = removal_curves(subject, maps, "token_drop" if can_drop(subject) else "mean_fill")
+    return curves.insertion - curves.deletion
+
+
+def _replace_attention(evidence: Evidence, subject: Subject, labels: Tensor | None) -> None:
+    depth = _num_attentions(subject)
+    replacements: list[tuple[str, str, Replacement, Sequence[int]]] = [
+        ("uniform", JOINTLY, uniform, range(depth)),
+        ("permuted", JOINTLY, permuted(subject.images), range(depth)),
+    ]
+    if depth > 1:
+        replacements += [("uniform", f"layer {layer} alone", uniform, [layer]) for layer in range(depth)]
+    predicted = subject.logits.argmax(dim=-1)
+    for kind, where, replacement, layers in replacements:
+        changed = replaced_logits(subject.model, subject.images, replacement, layers).argmax(dim=-1)
+        evidence.flips[kind, where] = changed != predicted
+        if labels is not None:
+            evidence.corrected[kind, where] = (changed == labels).double() - (predicted == labels).double()
+
+
+def _num_attentions(subject: Subject) -> int:
+    return subject.anatomy.depth + subject.anatomy.pooled
+
+
+def _search_other_attention(evidence: Evidence, subject: Subject, layout: dict[str, object]) -> None:
+    last = _num_attentions(subject) - 1
+    try:
+        for where, layers in ((JOINTLY, None), *([(f"layer {last} alone", [last])] if last else [])):
+            found = adversarial_attention(subject.model, subject.images[:SEARCHED], layers, **layout)
+            evidence.divergence[where] = found.divergence
+    except ValueError as error:
+        evidence.not_searched = str(error)
+
+
+@torch.no_grad()
+def _outliers(subject: Subject) -> Tensor | None:
+    anatomy, shares, norms = subject.anatomy, [], []
+    if not anatomy.parts.layers:
+        return None
+
+    def keep_share(layer: int, attn: Tensor) -> Tensor:
+        if layer == anatomy.depth - 1:
+            row = einsum(anatomy.readout.to(attn), reduce(attn, "b h n m -> b n m", "mean"), "n, b n m -> b m")
+            shares.append(row[:, anatomy.patches])
+        return attn
+
+    def keep_norms(tokens: Tensor) -> Tensor:
+        norms.append(tokens[:, anatomy.patches].norm(dim=-1))
+        return tokens
+
+    with anatomy.parts.layers[-1].changed(keep_norms):
+        run_intercepted(subject.model, subject.images, keep_share)
+    flat = outliers(rearrange(norms[0], "b n -> (b n)"))  # among the tokens of all images
+    marked = rearrange(flat, "(b n) -> b n", b=len(norms[0])).double()
+    received = (shares[0] * marked).sum(dim=-1) / shares[0].sum(dim=-1)
+    return torch.stack([reduce(marked, "b n -> b", "mean"), received], dim=-1)
