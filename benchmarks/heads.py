@@ -1,0 +1,348 @@
+"""What heads, content, positions and projections are worth: one small model, trained with one part changed.
+
+All models have one width and depth, and train for the same steps with the same plain recipe (AdamW, Glorot, all
+patches) under the seeds of SEEDS, which were named before any run. Of each model the accuracy on all test images is
+kept; on 2,000 of them it is measured again, also at 1.5 times the size. The 16-head model is pruned to fewer heads in
+each layer, without further training. Once, single heads one after the other are compared with the joint form, and the
+model of 8 heads answers the questions of `python -m vit.analysis`.
+
+A row under a seed is written to heads.json and heads.md as soon as it is done; the same command continues after an
+interrupt, with what is missing. A training that fails is one line on stderr, and the others continue.
+
+    python benchmarks/heads.py [--data data/cifar10-jpeg] [--steps 400] [--only "8 heads" ...] [--parallel 2]
+        [--config configs/cifar10_quick.yaml] [--output benchmarks/results]
+"""
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from ablate import ENDLESS
+from accuracy import arguments_of, mean, values
+from attention import PLAIN_ON_IMAGES
+from heads_figure import draw_heads
+from records import command, command_line, commit, machine, made, plus_minus, write_cell
+from torch import Tensor, nn
+from training_runs import TrainingError, train
+
+import vit
+from vit.analysis import head_importance, prune_heads
+from vit.analysis.accuracy import accuracy
+from vit.analysis.positions import enlarged
+from vit.analysis.questions import QUESTIONS, RANKED_ON, ask, margin, read_subject
+from vit.markdown import markdown_table
+from vit.training.runs import newest_checkpoint
+
+SEEDS = (11, 12)
+CONFIG = Path(__file__).parents[1] / "configs" / "cifar10_quick.yaml"
+BASE = ["--model.embed_dim", "128", "--model.depth", "6", "--model.num_heads", "8", *PLAIN_ON_IMAGES]
+REFERENCE, PRUNED = "8 heads", "16 heads"
+GROUPS: dict[str, dict[str, list[str]]] = {
+    "Number of heads": {
+        ("1 head" if count == 1 else f"{count} heads"): ["--model.num_heads", str(count)] for count in (1, 2, 4, 8, 16)
+    },
+    "Attention without content": {
+        "attention by positions alone": ["--model.attention", "positional"],
+        "uniform attention": ["--model.attention", "uniform"],
+    },
+    "Positions": {
+        "fixed sine-cosine positions": ["--model.pos_embed", "sincos"],
+        "no positions": ["--model.pos_embed", "none"],
+    },
+    "Projections": {
+        "queries, keys and values tied": ["--model.tie_qkv", "true"],
+        "keys and values tied": ["--model.tie_kv", "true"],
+        "one head of keys and values": ["--model.num_kv_heads", "1"],
+    },
+    "Logits without their scale": {
+        "8 heads, unscaled": ["--model.attention_kwargs.scaled", "false"],
+        "1 head, unscaled": ["--model.num_heads", "1", "--model.attention_kwargs.scaled", "false"],
+    },
+}
+ROWS = {name: changed for group in GROUPS.values() for name, changed in group.items()}
+STACKED, ASKED = "stacked heads", "questions"
+EXAMINED = 2000  # test images for what is not in results.json
+LARGER = 1.5
+KEPT = ("test_accuracy", "steps", "seed", "seconds", "images_per_second", "parameters", "precision", "data")
+
+REPORT = """# Heads
+
+One small model (128 channels, 6 blocks) trained with one part changed, for the same number of steps. "Difference":
+points of accuracy against the model of 8 heads under the same seed. ± is the sample standard deviation over seeds.
+"Larger": on 2,000 test images at 1.5 times their size. Seconds are those of the training, on a core or two that others
+may use as well.
+"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train and examine row by row, and print all cells."""
+    parser = command_line(__doc__)
+    parser.add_argument("--config", type=Path, default=CONFIG, help="recipe that names the data and the batches")
+    parser.add_argument("--data", type=Path, help="class folders of images, instead of the recipe's data")
+    parser.add_argument("--steps", type=int, default=400, help="steps of each training (default: 400)")
+    parser.add_argument(
+        "--only", nargs="+", choices=[*ROWS, STACKED, ASKED], metavar="NAME", default=[*ROWS, STACKED, ASKED]
+    )
+    parser.add_argument("--parallel", type=int, default=1, help="trainings at a time; 2 or more have one thread each")
+    options = parser.parse_args(arguments)
+    path = options.output / "heads.json"
+    if STACKED in options.only and STACKED not in read(path):
+        write_cell(path, STACKED, measured(stacked(16)), report)
+    pool = ThreadPoolExecutor(options.parallel)
+    try:
+        failed = run_all(pool, options, path)
+    finally:
+        pool.shutdown(cancel_futures=True)  # after an interrupt, waiting trainings never start
+    name = f"{ASKED}, {options.steps} steps"
+    if ASKED in options.only and name not in read(path):
+        try:
+            write_cell(path, name, measured(asked(options)), report)
+        except ValueError as error:
+            print(f"error: {name}: {error}", file=sys.stderr)
+            failed += 1
+    draw_heads(read(path), path.with_suffix(".png"))
+    if path.exists():
+        print(path.with_suffix(".md").read_text())
+    if failed:
+        raise SystemExit(f"error: {failed} measurements failed")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the cells that were written before."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def measured(cell: dict[str, Any]) -> dict[str, Any]:
+    """Return a cell with its origin."""
+    return cell | {"machine": machine(), "commit": commit()}
+
+
+def cell_name(row: str, steps: int, seed: int) -> str:
+    """Return the name of a cell."""
+    return f"{steps} steps: {row}, seed {seed}"
+
+
+def experiment(row: str, steps: int, seed: int) -> str:
+    """Return the experiment of a training, a folder of its own, since two runs may start at once.
+
+    >>> experiment("queries, keys and values tied", 400, 11)
+    'heads_queries_keys_and_values_tied_400_11'
+    """
+    return f"heads_{re.sub(r'[^a-z0-9]+', '_', row.lower())}_{steps}_{seed}"
+
+
+def run_all(pool: Executor, options: argparse.Namespace, path: Path) -> int:
+    """Train every row under every seed that is missing, examine it, write it; return the number of failures."""
+    known, threads, failed, runs = read(path), 1 if options.parallel > 1 else None, 0, {}
+    for seed in SEEDS:
+        for row in (row for row in ROWS if row in options.only and cell_name(row, options.steps, seed) not in known):
+            length = [
+                *ENDLESS,
+                "--trainer.max_steps",
+                str(options.steps),
+                "--experiment",
+                experiment(row, options.steps, seed),
+            ]
+            further = [*BASE, *ROWS[row], *length]
+            typed = arguments_of(str(options.config), options.data, seed, further)
+            runs[pool.submit(train, f"{row}, seed {seed}", typed, threads)] = row, seed
+    for done in as_completed(runs):
+        row, seed = runs[done]
+        try:
+            results = done.result()
+        except TrainingError as error:
+            print(f"error: {error}", file=sys.stderr)
+            failed += 1
+            continue
+        cell = {"row": row, "changed": ROWS[row], "budget": options.steps} | {key: results[key] for key in KEPT}
+        cell["command"] = command()
+        cell |= examined(newest_checkpoint(experiment(row, options.steps, seed), "last"), prunes=row == PRUNED)
+        write_cell(path, cell_name(row, options.steps, seed), measured(cell), report)
+    return failed
+
+
+def examined(checkpoint: Path, prunes: bool) -> dict[str, Any]:
+    """Return what is measured of a trained model besides its results.json."""
+    subject = read_subject(checkpoint, None, EXAMINED)
+    images, labels = subject.held_out
+    larger = enlarged(images, LARGER, subject.model.patch_embed.patch_size)
+    found = {"examined": len(labels), "accuracy": accuracy(subject.model, images, labels)}
+    found["larger"] = accuracy(subject.model, larger, labels)
+    if prunes:
+        ranking = (subject.trained_on.images[:RANKED_ON], subject.trained_on.labels[:RANKED_ON])
+        found["pruned"] = {str(left): pruned(subject.model, ranking, images, labels, left) for left in (8, 4, 2, 1)}
+    return found
+
+
+def pruned(
+    model: vit.VisionTransformer, ranking: tuple[Tensor, Tensor], images: Tensor, labels: Tensor, left: int
+) -> dict[str, float]:
+    """Return accuracy, size and speed of a model with the ``left`` most important heads of each layer."""
+    orders = [importance.argsort(descending=True).tolist() for importance in head_importance(model, *ranking)]
+    smaller = prune_heads(model, {layer: order[left:] for layer, order in enumerate(orders)})
+    pairs = [(seconds(model, images[:64]), seconds(smaller, images[:64])) for _ in range(9)]
+    return {
+        "accuracy": accuracy(smaller, images, labels),
+        "parameters": sum(weights.numel() for weights in smaller.parameters()),
+        "speedup": median(whole / part for whole, part in pairs),
+    }
+
+
+@torch.no_grad()
+def seconds(function: nn.Module, inputs: Tensor) -> float:
+    """Return the time of one call."""
+    start = time.perf_counter()
+    function(inputs)
+    return time.perf_counter() - start
+
+
+class Stacked(nn.Module):
+    """Single heads one after the other, each with its own projections; their sum is what the joint form computes."""
+
+    def __init__(self, attention: vit.attention.MultiHeadAttention, heads: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(heads)
+        self.bias = attention.proj.bias  # each head adds it
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Sum the outputs of the heads: (B, N, D) -> (B, N, D)."""
+        return sum(head(tokens) for head in self.heads) - (len(self.heads) - 1) * self.bias
+
+
+def stacked(heads: int) -> dict[str, float]:
+    """Compare single heads in a row with the joint form of as many heads: the difference, and the times."""
+    torch.manual_seed(SEEDS[0])
+    model = vit.VisionTransformer(embed_dim=128, depth=1, num_heads=heads).eval()
+    joint = model.blocks[0].attn
+    others = ([other for other in range(heads) if other != head] for head in range(heads))
+    row = Stacked(joint, (prune_heads(model, {0: removed}).blocks[0].attn for removed in others))
+    tokens = torch.randn(64, 65, 128)
+    pairs = [(seconds(joint, tokens), seconds(row, tokens)) for _ in range(15)]
+    with torch.no_grad():
+        exact = tokens.double()
+        difference = (row.double()(exact) - joint.double()(exact)).abs().max().item()
+    return {
+        "heads": heads,
+        "largest_difference": difference,
+        "seconds_joint": median(first for first, _ in pairs),
+        "seconds_stacked": median(second for _, second in pairs),
+        "times_as_long": median(second / first for first, second in pairs),
+        "command": command(),
+    }
+
+
+def asked(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the answers of the reference model to the questions of vit.analysis, with pictures beside the results."""
+    checkpoint = newest_checkpoint(experiment(REFERENCE, options.steps, SEEDS[0]), "last")
+    subject = read_subject(checkpoint, None, EXAMINED // 4)
+    folder = options.output / "heads"
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {question: ask(question, subject, folder) for question in QUESTIONS}
+    answers = {
+        question: {"missing": answer} if isinstance(answer, str) else {"found": answer.found, "control": answer.control}
+        for question, answer in found.items()
+    }
+    return {"answers": answers, "facts": subject.facts(), "command": command()}
+
+
+def report(cells: dict[str, Any]) -> str:
+    """Return all cells as Markdown."""
+    parts = [REPORT]
+    for steps in sorted({cell["budget"] for cell in cells.values() if "budget" in cell}):
+        trained = [cell for cell in cells.values() if cell.get("budget") == steps]
+        parts += [section(f"{title}, {steps:,} steps", rows, trained) for title, rows in GROUPS.items()]
+        parts.append(pruned_section([cell for cell in trained if "pruned" in cell], steps))
+        parts.append(f"{made(trained[-1])}\n")
+        parts.append(answers_section(cells.get(f"{ASKED}, {steps} steps"), steps))
+    parts.append(stacked_section(cells.get(STACKED)))
+    return "\n".join(filter(None, parts))
+
+
+def section(title: str, names: Iterable[str], trained: list[dict[str, Any]]) -> str:
+    """Return the rows of a group as Markdown, the reference first; "" if none was trained."""
+    reference = {cell["seed"]: cell for cell in trained if cell["row"] == REFERENCE}
+    rows = []
+    for name in dict.fromkeys([REFERENCE, *names] if REFERENCE not in names else names):
+        cells = [cell | {"points": points(cell, reference)} for cell in trained if cell["row"] == name]
+        if not cells:
+            continue
+        rows.append(
+            {
+                "model": name,
+                "test accuracy, %": plus_minus(values(cells, "test_accuracy", 100), ".2f"),
+                "difference": "" if name == REFERENCE else plus_minus(values(cells, "points"), "+.2f"),
+                "larger, %": plus_minus(values(cells, "larger", 100), ".2f"),
+                "parameters": f"{cells[0]['parameters']:,}",
+                "seconds": f"{mean(cells, 'seconds'):,.0f}",
+                "changed by": f"`{' '.join(cells[0]['changed'])}`",
+            }
+        )
+    if not any(row["model"] in names for row in rows):
+        return ""
+    return f"## {title}\n\n{markdown_table(rows, right=list(rows[0])[1:-1])}\n"
+
+
+def points(cell: dict[str, Any], reference: dict[int, dict[str, Any]]) -> float | None:
+    """Return the difference in accuracy from the reference under the same seed, in points."""
+    beside = reference.get(cell["seed"])
+    return None if beside is None else 100 * (cell["test_accuracy"] - beside["test_accuracy"])
+
+
+def pruned_section(cells: list[dict[str, Any]], steps: int) -> str:
+    """Return the pruned models as Markdown; "" if none was trained."""
+    if not cells:
+        return ""
+    rows = []
+    for left in ("16", *cells[0]["pruned"]):
+        of_seeds = [cell if left == "16" else cell["pruned"][left] for cell in cells]
+        rows.append(
+            {
+                "heads left in each layer": left,
+                "accuracy, %": plus_minus(values(of_seeds, "accuracy", 100), ".2f"),
+                "parameters": f"{of_seeds[0]['parameters']:,}",
+                "speed": plus_minus(values(of_seeds, "speedup"), ".2f") or "1",
+            }
+        )
+    error = 100 * margin(cells[0]["accuracy"], cells[0]["examined"])
+    table = markdown_table(rows, right=list(rows[0]))
+    return (
+        f"## {PRUNED}, pruned without further training, {steps:,} steps\n\n{table}\n\nOn {cells[0]['examined']:,} test "
+        f"images: differences of less than {error:.1f} points may be chance. Speed is inference, times that of the "
+        "model of 16 heads.\n"
+    )
+
+
+def answers_section(cell: dict[str, Any] | None, steps: int) -> str:
+    """Return the answers to the questions as Markdown; "" without them."""
+    if cell is None:
+        return ""
+    lines = [f"## What the model of {REFERENCE} says, {steps:,} steps\n", *cell["facts"], ""]
+    for question, answer in cell["answers"].items():
+        lines.append(f"- **{question}** {answer.get('found') or 'Not measured: ' + answer['missing']}")
+        if answer.get("control"):
+            lines.append(f"  Control: {answer['control']}")
+    return "\n".join(lines) + "\n"
+
+
+def stacked_section(cell: dict[str, Any] | None) -> str:
+    """Return the comparison of stacked and joint heads in a sentence; "" without it."""
+    if cell is None:
+        return ""
+    return (
+        f"## Single heads one after the other\n\n{cell['heads']} single heads in a row compute what the joint form "
+        f"computes (largest difference {cell['largest_difference']:.0e} in float64), and take "
+        f"{cell['times_as_long']:.1f} times as long (inference, 64 x 65 tokens of 128 channels, float32).\n\n"
+        f"{made(cell)}\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
