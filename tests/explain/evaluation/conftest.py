@@ -1,10 +1,13 @@
 """An untrained model with large logits, so that patches matter, and images for it."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from tests.architectures import OURS
 from vit import VisionTransformer
+from vit.explain.evaluation.adversarial import adversarial_attention
 
 
 @pytest.fixture(scope="module")
@@ -19,3 +22,11 @@ def model(request):
 @pytest.fixture(scope="module")
 def images():
     return torch.randn(31, 3, 6, 10, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def short_search():
+    """Adversarial attention is searched in a few steps, where it is not what is tested."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vit.explain.evaluation.evidence.adversarial_attention", partial(adversarial_attention, steps=3))
+        yield

@@ -1,6 +1,17 @@
-"""Evaluation of maps: faithfulness, ground truth, sanity checks, and a report of all of them."""
+"""Evaluation of maps: faithfulness, ground truth, sanity checks, other attention, and a report of all of them."""
 
+from vit.explain.evaluation.adversarial import AdversarialAttention, adversarial_attention
+from vit.explain.evaluation.sanity import permuted_attention, uniform_attention
 from vit.explain.evaluation.scoring import Scores, localise, score
 from vit.explain.evaluation.trust import trust_report
 
-__all__ = ["Scores", "localise", "score", "trust_report"]
+__all__ = [
+    "AdversarialAttention",
+    "Scores",
+    "adversarial_attention",
+    "localise",
+    "permuted_attention",
+    "score",
+    "trust_report",
+    "uniform_attention",
+]

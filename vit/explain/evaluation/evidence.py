@@ -15,6 +15,7 @@ from vit.capture.attention import run_intercepted
 from vit.capture.outliers import outliers
 from vit.explain.evaluation.adversarial import adversarial_attention
 from vit.explain.evaluation.faithfulness import removal_curves
+from vit.explain.evaluation.intervals import fewest_images
 from vit.explain.evaluation.sanity import (
     Replacement,
     other_class,
@@ -99,11 +100,12 @@ def collect(
     maps = {method: signed_map(method, subject) for method in methods}
     evidence = Evidence(len(images), subject.grid[0] * subject.grid[1])
     _compare_classes_and_weights(evidence, subject, methods, layout)
+    random_area = _area(subject, signed_map("random", subject))
     for method, of_method in maps.items():
         evidence.zero[method] = reduce(of_method != 0, "b r s -> b", "max").logical_not()
         evidence.constant[method] = is_constant(of_method)
         evidence.noisy[method] = rank_correlation(of_method, signed_map(method, _with_noise(subject)))
-        evidence.above_random[method] = _area(subject, of_method) - _area(subject, signed_map("random", subject))
+        evidence.above_random[method] = _area(subject, of_method) - random_area
     for one, other in combinations(maps, 2):
         evidence.order[one, other] = rank_correlation(maps[one], maps[other])
         for count in sorted({1, max(1, evidence.patches // TOP)}):
@@ -159,7 +161,10 @@ def _num_attentions(subject: Subject) -> int:
 
 
 def _search_other_attention(evidence: Evidence, subject: Subject, layout: dict[str, object]) -> None:
-    last = _num_attentions(subject) - 1
+    last, fewest = _num_attentions(subject) - 1, fewest_images(0.95)
+    if evidence.images < fewest:
+        evidence.not_searched = f"it takes hundreds of passes, and fewer than {fewest} images give no verdict"
+        return
     try:
         for where, layers in ((JOINTLY, None), *([(f"layer {last} alone", [last])] if last else [])):
             found = adversarial_attention(subject.model, subject.images[:SEARCHED], layers, **layout)

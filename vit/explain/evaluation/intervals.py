@@ -62,7 +62,7 @@ def median_interval(values: Tensor, confidence: float = 0.95) -> Estimate:
     values = values.detach().double().cpu().sort().values
     if not len(values):
         return Estimate(math.nan, -math.inf, math.inf)
-    value = values.quantile(0.5).item()
+    value = (values[(len(values) - 1) // 2] + values[len(values) // 2]).item() / 2
     outside = _outside(len(values), (1 - confidence) / 2)
     if not outside:
         return Estimate(value, -math.inf, math.inf)

@@ -97,10 +97,10 @@ def trust_report(
     or permuted attention, how different attention could be at the same predictions, and whether much of it lies on
     tokens that the model uses as memory.
 
-    A verdict is given where its interval lies on one side of its threshold. If the images are drawn at random, no
-    verdict of the report is wrong with a probability of at least 95 %.
+    A verdict is given where its interval lies on one side of its threshold. For images drawn at random, all verdicts of
+    a report are right with a probability of at least 95 %.
 
-    >>> import vit
+    >>> import torch, vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
     >>> report = trust_report(model, torch.randn(2, 3, 32, 32), ["rollout"])
     >>> report.findings[0].about, report.findings[0].level

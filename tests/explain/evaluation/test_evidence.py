@@ -1,0 +1,83 @@
+"""What the trust report measures, compared with the measures it is made of."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tests.explain.evaluation.by_hand import planted, shortcut
+from vit import VisionTransformer
+from vit.explain.evaluation import permuted_attention, uniform_attention
+from vit.explain.evaluation.evidence import JOINTLY, collect
+from vit.explain.evaluation.similarity import rank_correlation, top_overlap
+from vit.explain.maps import Subject, signed_map
+
+pytestmark = pytest.mark.usefixtures("short_search")
+
+
+@pytest.fixture(scope="module")
+def evidence(model, images, short_search):
+    return collect(model, images, ["rollout", "relevance", "uniform"], torch.arange(31) % 7)
+
+
+def test_every_number_is_there_for_every_image_but_of_the_search(evidence):
+    tensors = [
+        numbers
+        for measured in vars(evidence).values()
+        if isinstance(measured, dict) and measured is not evidence.divergence
+        for numbers in measured.values()
+    ]
+    assert {len(numbers) for numbers in tensors} == {31}
+    assert {len(numbers) for numbers in evidence.divergence.values()} == {16}
+    assert (evidence.images, evidence.patches) == (31, 15)
+
+
+def test_methods_that_ignore_the_class_are_not_compared_between_classes(evidence):
+    assert list(evidence.other_class) == list(evidence.random_head) == ["relevance"]
+    assert list(evidence.random_weights) == ["rollout", "relevance", "uniform"]
+
+
+def test_a_uniform_map_is_constant_and_not_zero(evidence):
+    assert evidence.constant["uniform"].all()
+    assert not evidence.zero["uniform"].any()
+    assert not evidence.constant["rollout"].any()
+    assert evidence.noisy["uniform"].isnan().all()
+
+
+def test_changed_predictions_are_those_of_the_tables_of_replaced_attention(evidence, model, images):
+    labels = torch.arange(31) % 7
+    uniform, permuted = (f(model, images, labels) for f in (uniform_attention, permuted_attention))
+    for kind, where, row in (
+        ("uniform", JOINTLY, uniform.row(layers="0 to 1", heads="all")),
+        ("permuted", JOINTLY, permuted.row(layers="0 to 1", heads="all")),
+        ("uniform", "layer 0 alone", uniform.row(layers="0", heads="all")),
+        ("uniform", "layer 1 alone", uniform.row(layers="1", heads="all")),
+    ):
+        assert evidence.flips[kind, where].double().mean().item() == pytest.approx(row["flips"])
+        assert evidence.corrected[kind, where].mean().item() == pytest.approx(row["accuracy_change"])
+
+
+def test_maps_are_compared_in_their_order_and_their_highest_patches(evidence, model, images):
+    maps = [signed_map(method, Subject(model, images)) for method in ("rollout", "relevance")]
+    assert_close(evidence.order["rollout", "relevance"], rank_correlation(*maps))
+    assert_close(evidence.top["rollout", "relevance", 1], top_overlap(*maps, 1))
+
+
+def test_of_64_patches_the_highest_one_and_the_highest_six_are_compared():
+    model = VisionTransformer(16, 2, embed_dim=12, depth=1, num_heads=3, num_classes=7).eval()
+    found = collect(model, torch.randn(7, 3, 16, 16), ["rollout", "center"])
+    assert list(found.top) == [("rollout", "center", 1), ("rollout", "center", 6)]
+    assert list(found.flips) == [("uniform", JOINTLY), ("permuted", JOINTLY)]  # the only layer is all layers
+    assert list(found.divergence) == [JOINTLY]
+
+
+def test_the_number_of_intervals_is_that_of_all_numbers_that_are_judged(evidence):
+    assert evidence.num_intervals == 1 + 1 + 3 * 3 + 3 + 3 + 4 + 2 + 1
+
+
+def test_without_attention_to_the_marked_patch_the_planted_class_is_lost():
+    images = planted(31)
+    found = collect(shortcut(), images, [], shortcut()(images).argmax(dim=-1))
+    assert found.flips["uniform", JOINTLY].double().mean() > 0.25
+    assert not found.flips["uniform", "layer 0 alone"].any()
+    assert not found.flips["uniform", "layer 1 alone"].any()
+    assert (found.corrected["uniform", JOINTLY] == -found.flips["uniform", JOINTLY].double()).all()
