@@ -116,7 +116,7 @@ def run_intercepted(model: nn.Module, images: Tensor, edit: Edit, calls: Sequenc
                 raise _unseen(model, "flex_attention, which compiles itself") from error
             raise
     if intercepted.unseen:
-        raise _unseen(model, f"queries of shape {intercepted.unseen[0]}, in windows or with axes of its own")
+        raise _unseen(model, f"of shape {intercepted.unseen[0]}, in windows or with axes of its own")
     if intercepted.unused:
         shape = next(iter(intercepted.unused.values()))
         raise _unseen(model, f"a softmax of shape {shape}, which multiplies no values in a matrix product")

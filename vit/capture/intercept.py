@@ -58,7 +58,7 @@ class InterceptAttention(TorchFunctionMode):
 
     Attributes:
         values: The values (B, H, M, d) that the weights last given to ``edit`` multiply.
-        unseen: Shapes of the queries of attention that was not intercepted.
+        unseen: Shapes of the queries or weights of attention that was not intercepted.
     """
 
     def __init__(self, model: nn.Module, edit: Edit, num_images: int | None = None) -> None:
@@ -127,6 +127,14 @@ class InterceptAttention(TorchFunctionMode):
         self.num_calls += 1
         return self.edit(self.num_calls - 1, attn)
 
+    def edited_product(self, attn: Tensor, values: Tensor) -> Tensor:
+        """Return the weights to use in place of these, whose images and heads may share the first axis."""
+        if attn.ndim == 4:
+            return self.edited(attn, values)
+        if not self.splits(attn):
+            return attn
+        return rearrange(self.edited(self.split(attn), self.split(values)), "b h n m -> (b h) n m")
+
     def mark(self, probabilities: Tensor) -> None:
         """Remember the result of a softmax over keys."""
         queries, keys = probabilities.shape[-2:]
@@ -181,6 +189,8 @@ def _softmax(
     over_keys = dim in (-1, input.ndim - 1) and input.is_floating_point() and input.shape[-1] > 1
     if input.ndim in (3, 4) and over_keys:
         mode.mark(probabilities)
+    elif input.ndim > 4 and over_keys:
+        mode.unseen.append(tuple(input.shape))
     return probabilities
 
 
@@ -193,12 +203,7 @@ def _matrix_product(
         mode.follow(product, (input, other))
         return product
     mode.use(weights.softmaxes)
-    if input.ndim == 4:
-        return func(mode.edited(input, other), other)
-    if not mode.splits(input):
-        return func(input, other)
-    attn = mode.edited(mode.split(input), mode.split(other))
-    return func(rearrange(attn, "b h n m -> (b h) n m"), other)
+    return func(mode.edited_product(input, other), *args, **kwargs)
 
 
 def _einsum(mode: InterceptAttention, func: Callable[..., Tensor], equation: str, *operands: Any) -> Tensor:
@@ -210,16 +215,20 @@ def _einsum(mode: InterceptAttention, func: Callable[..., Tensor], equation: str
         weights, attn, values = mode.weights[factors[i]], factors[i], factors[1 - i]
         over, of = letters[i], letters[1 - i]
         mixes = over[-1] in of and over[-2] not in of and over[-1] not in equation.split("->")[-1]
-        if attn.ndim == 4 and attn.shape[-2:] == weights.shape and mixes:
+        if attn.ndim in (3, 4) and attn.shape[-2:] == weights.shape and mixes:
             mode.use(weights.softmaxes)
-            channels = "".join(letter for letter in of if letter not in over)
-            pattern = f"{' '.join(of)} -> {over[0]} {over[1]} {over[-1]} ({' '.join(channels)})"
-            heads = {} if over[1] in of else {over[1]: attn.shape[1]}
-            factors[i] = mode.edited(attn, repeat(values, pattern, **heads))
+            factors[i] = mode.edited_product(attn, _like(attn, values, over, of))
             return func(equation, *factors)
     product = func(equation, *factors)
     mode.follow(product, factors)
     return product
+
+
+def _like(attn: Tensor, values: Tensor, over: str, of: str) -> Tensor:
+    """Arrange values with axes named by these letters as (..., M, d), with all heads of the attention."""
+    channels = "".join(letter for letter in of if letter not in over)
+    sizes = {letter: size for letter, size in zip(over[:-2], attn.shape, strict=False) if letter not in of}
+    return repeat(values, f"{' '.join(of)} -> {' '.join(over[:-2])} {over[-1]} ({' '.join(channels)})", **sizes)
 
 
 def _scaled_dot_product(

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from vit.capture.intercept import InterceptAttention
 
 STRIPS_AT_ONCE = 32
-FAINT = 0.1  # of a token's largest response to a strip: strips below do not count as its place
+DRAWS = 2  # of noise, as a token may respond little to a single one
+FAINT = 0.05  # of a token's largest response: strips below do not count as its place; a norm over the image moves all
+LEAST_GAP = 0.1  # between two rows of patches, of the height of one
 SPREAD = 0.75  # of the strips: a token that responds to more of them depends on the whole image
 
 
@@ -51,7 +53,10 @@ def find_patches(model: nn.Module, image: Tensor, call: int, num_tokens: int) ->
         responses = [_response(model, image, call, axis, strips[axis]) for axis in (0, 1)]
         if not all(x.isfinite().all() and x.shape[1] == num_tokens for x in responses):
             return None
-        found = _lattice(*responses, 0.05 if torch.finfo(image.dtype).bits < 32 else 1e-3)
+        rounding = 0.05 if torch.finfo(image.dtype).bits < 32 else 1e-3
+        largest = torch.stack([response.amax(dim=0) for response in responses])
+        moves = largest.amax(dim=0) > rounding * largest.max()
+        found = _lattice(*((response > FAINT * response.amax(dim=0)).double() for response in responses), moves)
         if found is not None:
             return found
     return None
@@ -63,24 +68,26 @@ class _SeenError(Exception):
 
 @torch.no_grad()
 def _response(model: nn.Module, image: Tensor, call: int, axis: int, strips: int) -> Tensor:
-    """Return how far the values of each token move when a strip is changed: (strips, M).
+    """Return how far the values of each token move when noise is added to a strip: (strips, M).
 
     Axis 0 changes strips of rows, axis 1 strips of columns.
     """
     generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(image.shape, generator=generator).to(image)
-    spread = image.double().std().item() if image.numel() > 1 else 0.0
-    changed = image + (spread or 1.0) * noise
+    spread = (image.double().std().item() if image.numel() > 1 else 0.0) or 1.0
     side = image.shape[2 + axis]
     strip_of = torch.div((torch.arange(side) + 0.5) * strips, side, rounding_mode="floor").to(image.device)
-    responses = []
+    squares = []
     for part in torch.arange(strips, device=image.device).split(STRIPS_AT_ONCE):
         inside = strip_of == part[:, None]
         mask = rearrange(inside, "b r -> b 1 r 1" if axis == 0 else "b c -> b 1 1 c")
-        values = _values(model, torch.cat([image, torch.where(mask, changed, image)]), call)
-        tokens = rearrange(values, "b h m d -> b m (h d)").double().cpu()
-        responses.append((tokens[1:] - tokens[:1]).norm(dim=-1))
-    return torch.cat(responses)
+        square = 0.0
+        for _ in range(DRAWS):
+            noise = spread * torch.randn(image.shape, generator=generator).to(image)
+            values = _values(model, torch.cat([image, torch.where(mask, image + noise, image)]), call)
+            tokens = rearrange(values, "b h m d -> b m (h d)").double().cpu()
+            square = square + reduce((tokens[1:] - tokens[:1]) ** 2, "b m d -> b m", "sum")
+        squares.append(square)
+    return torch.cat(squares).sqrt()
 
 
 def _values(model: nn.Module, images: Tensor, call: int) -> Tensor:
@@ -102,12 +109,10 @@ def _values(model: nn.Module, images: Tensor, call: int) -> Tensor:
     return seen[0]
 
 
-def _lattice(by_rows: Tensor, by_columns: Tensor, rounding: float) -> Layout | None:
-    """Return the grid that tokens form by their responses to strips of rows and of columns, each (strips, M)."""
-    largest = torch.stack([by_rows.amax(dim=0), by_columns.amax(dim=0)])
-    moves = largest.amax(dim=0) > rounding * largest.max()
+def _lattice(by_rows: Tensor, by_columns: Tensor, moves: Tensor) -> Layout | None:
+    """Return the grid of the tokens with these places, strips of rows and of columns: (strips, M) twice, (M,)."""
     # Tokens of a single patch respond to every strip, those of a single row of patches to every strip of rows.
-    spread = (_place(by_rows).mean(dim=0) > SPREAD) & (_place(by_columns).mean(dim=0) > SPREAD)
+    spread = (by_rows.mean(dim=0) > SPREAD) & (by_columns.mean(dim=0) > SPREAD)
     alone = moves.sum() == 1
     placed = (moves if alone else moves & ~spread).nonzero()[:, 0]
     if len(placed) < (1 if alone else 2):
@@ -123,26 +128,16 @@ def _lattice(by_rows: Tensor, by_columns: Tensor, rounding: float) -> Layout | N
     return None
 
 
-def _place(response: Tensor) -> Tensor:
-    """Mark the strips that clearly move each token by 1: (strips, M) -> (strips, M)."""
-    return (response > FAINT * response.amax(dim=0)).to(response.dtype)
-
-
-def _centers(response: Tensor) -> Tensor:
+def _centers(place: Tensor) -> Tensor:
     """Return the middle of the place of each token: (strips, M) -> (M,), from 0 to 1."""
-    place, strips = _place(response), len(response)
+    strips = len(place)
     before, behind = place.argmax(dim=0), place.flip(0).argmax(dim=0)
     return (before + strips - behind) / (2 * strips)
 
 
-def _in_one_piece(*responses: Tensor) -> bool:
+def _in_one_piece(*places: Tensor) -> bool:
     """Return whether the strips that move a token are neighbours; tokens of several windows have gaps between them."""
-    for response in responses:
-        inside = _place(response)
-        starts = inside[0] + (inside.diff(dim=0) > 0).sum(dim=0)
-        if (starts > 1).any():
-            return False
-    return True
+    return all(((place[0] + (place.diff(dim=0) > 0).sum(dim=0)) <= 1).all() for place in places)
 
 
 def _ascends(places: Tensor) -> bool:
@@ -150,4 +145,4 @@ def _ascends(places: Tensor) -> bool:
     even = (torch.arange(len(places)) + 0.5) / len(places)
     near = (places - even[:, None]).abs().amax() <= 1 / len(places)
     gaps = places[1:].amin(dim=1) - places[:-1].amax(dim=1)
-    return bool(near and (gaps > FAINT / len(places)).all())
+    return bool(near and (gaps > LEAST_GAP / len(places)).all())
