@@ -1,7 +1,15 @@
 """Explanations of ViT predictions: attention of any model, maps, their evaluation, pictures."""
 
 from vit.capture import Attentions, InterceptAttention, capture_attention
-from vit.explain.evaluation import Scores, localise, score, trust_report
+from vit.explain.evaluation import (
+    Scores,
+    adversarial_attention,
+    localise,
+    permuted_attention,
+    score,
+    trust_report,
+    uniform_attention,
+)
 from vit.explain.heatmap import displayable, overlay
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS, METHODS, explain
 from vit.explain.maps.rollout import attention_rollout
@@ -14,6 +22,7 @@ __all__ = [
     "Attentions",
     "InterceptAttention",
     "Scores",
+    "adversarial_attention",
     "attention_rollout",
     "capture_attention",
     "displayable",
@@ -21,6 +30,8 @@ __all__ = [
     "explorer",
     "localise",
     "overlay",
+    "permuted_attention",
     "score",
     "trust_report",
+    "uniform_attention",
 ]
