@@ -18,7 +18,9 @@ from vit.capture.intercept import InterceptAttention
 
 STRIPS_AT_ONCE = 32
 DRAWS = 2  # of noise, as a token may respond little to a single one
-FAINT = 0.05  # of a token's largest response: strips below do not count as its place; a norm over the image moves all
+# Strips that move a token less than a share of its largest response do not count as its place. The second share is for
+# models with a norm over the whole image, where each strip moves all tokens a little.
+FAINT = (0.05, 0.2)
 LEAST_GAP = 0.1  # between two rows of patches, of the height of one
 SPREAD = 0.75  # of the strips: a token that responds to more of them depends on the whole image
 
@@ -56,9 +58,11 @@ def find_patches(model: nn.Module, image: Tensor, call: int, num_tokens: int) ->
         rounding = 0.05 if torch.finfo(image.dtype).bits < 32 else 1e-3
         largest = torch.stack([response.amax(dim=0) for response in responses])
         moves = largest.amax(dim=0) > rounding * largest.max()
-        found = _lattice(*((response > FAINT * response.amax(dim=0)).double() for response in responses), moves)
-        if found is not None:
-            return found
+        for faint in FAINT:
+            places = [(response > faint * response.amax(dim=0)).double() for response in responses]
+            found = _lattice(*places, moves)
+            if found is not None:
+                return found
     return None
 
 
