@@ -37,7 +37,7 @@ import vit
 from vit.analysis import head_importance, prune_heads
 from vit.analysis.accuracy import accuracy
 from vit.analysis.positions import enlarged
-from vit.analysis.questions import QUESTIONS, RANKED_ON, ask, margin, read_subject
+from vit.analysis.questions import QUESTIONS, ask, margin, read_subject
 from vit.markdown import markdown_table
 from vit.training.runs import newest_checkpoint
 
@@ -70,6 +70,7 @@ GROUPS: dict[str, dict[str, list[str]]] = {
 ROWS = {name: changed for group in GROUPS.values() for name, changed in group.items()}
 STACKED, ASKED = "stacked heads", "questions"
 EXAMINED = 2000  # test images for what is not in results.json
+RANKED = 256  # training images that heads are ranked by
 LARGER = 1.5
 KEPT = ("test_accuracy", "steps", "seed", "seconds", "images_per_second", "parameters", "precision", "data")
 
@@ -177,7 +178,7 @@ def examined(checkpoint: Path, prunes: bool) -> dict[str, Any]:
     found = {"examined": len(labels), "accuracy": accuracy(subject.model, images, labels)}
     found["larger"] = accuracy(subject.model, larger, labels)
     if prunes:
-        ranking = (subject.trained_on.images[:RANKED_ON], subject.trained_on.labels[:RANKED_ON])
+        ranking = (subject.trained_on.images[:RANKED], subject.trained_on.labels[:RANKED])
         found["pruned"] = {str(left): pruned(subject.model, ranking, images, labels, left) for left in (8, 4, 2, 1)}
     return found
 
