@@ -176,7 +176,7 @@ def test_the_distillation_token_has_its_name():
 )
 def test_tokens_are_named_by_place_and_readout(model, image, readout, prefix, expected):
     anatomy = examine(model, image[None])
-    anatomy = replace(anatomy, grid=(1, 2), num_prefix_tokens=prefix, num_tokens=4, readout=torch.tensor(readout))
+    anatomy = replace(anatomy, grid=(1, 2), num_prefix_tokens=prefix, num_tokens=4, fixed_readout=torch.tensor(readout))
     assert name_other_tokens(torch.nn.Linear(1, 1), anatomy) == expected
 
 

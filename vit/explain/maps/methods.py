@@ -12,10 +12,13 @@ from vit.explain.maps.controls import center, random, uniform
 from vit.explain.maps.gradients import gradcam, input_gradient, integrated_gradients, smoothgrad
 from vit.explain.maps.perturbation import occlusion, token_drop
 from vit.explain.maps.subject import Subject, Target
+from vit.explain.maps.values import value, value_rollout
 
 METHODS: dict[str, Callable[..., Tensor]] = {
     "attention": attention,
     "rollout": rollout,
+    "value": value,
+    "value_rollout": value_rollout,
     "gradient_rollout": gradient_rollout,
     "relevance": relevance,
     "legrad": legrad,
@@ -30,7 +33,7 @@ METHODS: dict[str, Callable[..., Tensor]] = {
     "center": center,
 }
 CONTROLS = ("random", "uniform", "center")
-CLASS_AGNOSTIC = ("attention", "rollout", *CONTROLS)  # the same map for every class
+CLASS_AGNOSTIC = ("attention", "rollout", "value", "value_rollout", *CONTROLS)  # the same map for every class
 
 
 def explain(
@@ -58,8 +61,7 @@ def explain(
         model: A ViT classifier in eval mode, ours or of another library; occlusion and the gradients of pixels take any
             classifier, if ``grid`` is given.
         images: Images as the model takes them.
-        method: A key of ``METHODS``. "attention", "rollout" and the control maps ("random", "uniform", "center") are
-            the same for every class.
+        method: A key of ``METHODS``. Those in ``CLASS_AGNOSTIC``, such as "rollout", are the same for every class.
         target: The class to explain, one for all images or one for each; None is the predicted class.
         versus: A class to compare with: why the target, and not this one?
         grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.

@@ -1,0 +1,182 @@
+"""Maps of what tokens add to tokens, against the sums written out."""
+
+from contextlib import ExitStack
+
+import pytest
+import timm
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from tests.architectures import EXACT, IMAGES, made, of_timm, randomised
+from vit.capture import examine
+from vit.capture.mixing import capture_mixings
+from vit.explain import explain
+from vit.explain.maps.subject import Subject
+
+# One of each way in which libraries call attention and its projection.
+ADDING = [
+    "ours, softmax",
+    "ours, window",
+    "timm",
+    "timm, not fused",
+    "timm, map",
+    "torchvision",
+    "transformers, ViT",
+    "transformers, ViT, eager",
+    "vit-pytorch, ViT",
+    "torch",
+]
+
+
+def outputs_of_attention(mixings):
+    """What the captured weights, values and projections give, without biases: (B, N, C) of each layer."""
+    for mixing in mixings:
+        mixed = (mixing.attn.to(mixing.values.dtype) @ mixing.values).transpose(1, 2).flatten(2)
+        yield mixed @ mixing.projection.mT
+
+
+@pytest.mark.parametrize("name", ADDING)
+def test_weights_values_and_projection_give_what_attention_adds(name, model, images):
+    anatomy = examine(model, images)
+    mixings = capture_mixings(model, images, anatomy.calls)
+    assert len(mixings) == anatomy.depth + anatomy.pooled
+    outputs = {}
+
+    def keep(module, _, output):
+        projection = module.out_proj if isinstance(module, nn.MultiheadAttention) else module
+        outputs[projection.weight.data_ptr()] = projection, output[0] if isinstance(output, tuple) else output
+
+    with ExitStack() as stack:
+        for module in model.modules():
+            if isinstance(module, nn.Linear | nn.MultiheadAttention):
+                stack.enter_context(module.register_forward_hook(keep))
+        model(images)
+    for mixing, added in zip(mixings, outputs_of_attention(mixings), strict=True):
+        projection, output = outputs[mixing.projection.data_ptr()]
+        bias = 0 if projection.bias is None else projection.bias
+        tolerance = {"rtol": 1e-5, "atol": 1e-5} if name.startswith("transformers") else EXACT
+        assert_close(added + bias, output.view_as(added), **tolerance)
+
+
+def written_out(block, tokens, attn):
+    """The vectors that token m adds to token n, (B, N, M, D), by a sum over heads, for a block of timm or ours."""
+    batch, num_tokens, dim = tokens.shape
+    v = block.attn.qkv(block.norm1(tokens))[..., 2 * dim :].view(batch, num_tokens, 3, dim // 3)
+    weights = block.attn.proj.weight.view(dim, 3, dim // 3)
+    if not isinstance(block.ls1, nn.Identity):
+        weights = weights * block.ls1.gamma[:, None, None]
+    vectors = torch.zeros(batch, num_tokens, num_tokens, dim, dtype=tokens.dtype)
+    for head in range(3):
+        vectors += attn[:, head, :, :, None] * (v[:, None, :, head] @ weights[:, head].mT)
+    return vectors
+
+
+def layers_of(model, images):
+    """The tokens that enter each block, and what is added by token to token."""
+    seen = []
+    handles = [block.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for block in model.blocks]
+    model(images)
+    for handle in handles:
+        handle.remove()
+    for block, tokens in zip(model.blocks, seen, strict=True):
+        qkv = block.attn.qkv(block.norm1(tokens)).view(*tokens.shape[:2], 3, 3, -1).permute(2, 0, 3, 1, 4)
+        attn = (qkv[0] @ qkv[1].mT / qkv.shape[-1] ** 0.5).softmax(dim=-1)
+        yield tokens, written_out(block, tokens, attn)
+
+
+@pytest.fixture(params=[None, 1e-1], ids=["plain", "LayerScale"])
+def timm_model(request):
+    """A model of timm, with LayerScale or without."""
+    return randomised(of_timm(init_values=request.param)())
+
+
+@torch.no_grad()
+def test_value_is_the_length_of_the_sum_over_heads(timm_model):
+    layers = list(layers_of(timm_model, IMAGES))
+    for layer in (0, 1, -1):
+        expected = layers[layer][1][:, 0, 1:].norm(dim=-1).view(3, 3, 5)
+        assert_close(explain(timm_model, IMAGES, "value", layer=layer), expected, **EXACT)
+
+
+@torch.no_grad()
+def test_value_rollout_multiplies_shares_that_count_the_skip_connection_by_its_length(timm_model):
+    rolled = torch.eye(16, dtype=torch.float64).expand(3, -1, -1)
+    for tokens, vectors in layers_of(timm_model, IMAGES):
+        vectors = vectors.clone()
+        for n in range(16):
+            vectors[:, n, n] += tokens[:, n]
+        norms = vectors.norm(dim=-1)
+        rolled = norms / norms.sum(dim=-1, keepdim=True) @ rolled
+    assert_close(explain(timm_model, IMAGES, "value_rollout"), rolled[:, 0, 1:].view(3, 3, 5), **EXACT)
+
+
+@torch.no_grad()
+def test_value_rollout_may_start_at_a_later_layer(timm_model):
+    tokens, vectors = list(layers_of(timm_model, IMAGES))[-1]
+    norms = vectors.norm(dim=-1)
+    own = (vectors[:, 0, 0] + tokens[:, 0]).norm(dim=-1)
+    row = torch.cat([own[:, None], norms[:, 0, 1:]], dim=1)
+    expected = (row / row.sum(dim=1, keepdim=True))[:, 1:].view(3, 3, 5)
+    assert_close(explain(timm_model, IMAGES, "value_rollout", start_layer=2), expected, **EXACT)
+
+
+def test_a_patch_without_value_adds_nothing_whatever_its_attention():
+    model = made("timm")
+    (mixing,) = capture_mixings(model, IMAGES, [2])
+    assert mixing.attn[..., 5].min() > 0
+    plain = explain(model, IMAGES, "value")
+
+    def without_value(module, args, output):
+        output = output.clone()
+        output[:, 5, 24:] = 0
+        return output
+
+    handle = model.blocks[-1].attn.qkv.register_forward_hook(without_value)
+    silent = explain(model, IMAGES, "value")
+    handle.remove()
+    assert (silent.flatten(1)[:, 4] == 0).all()
+    assert (plain.flatten(1)[:, 4] > 0).all()
+
+
+@pytest.mark.parametrize("attention", ["gated", "differential"])
+def test_values_behind_a_gate_or_a_norm_are_refused(attention, random_vit):
+    with pytest.raises(ValueError, match="does not enter a linear layer unchanged, so what each token adds"):
+        explain(random_vit(attention=attention), IMAGES, "value")
+
+
+def test_layers_and_shared_modules_are_checked(random_vit):
+    with pytest.raises(ValueError, match=r"layer \(3\) must be one of 3 layers, from -3 to 2"):
+        explain(random_vit(), IMAGES, "value", layer=3)
+    with pytest.raises(ValueError, match=r"start_layer \(3\) must be one of the 3 layers"):
+        explain(random_vit(), IMAGES, "value_rollout", start_layer=3)
+
+
+def test_attention_pooling_multiplies_its_own_shares_last():
+    subject = Subject(made("timm, map"), IMAGES)
+    mixings = capture_mixings(subject.model, IMAGES, subject.anatomy.calls)
+    pool = mixings[-1]
+    vectors = sum(
+        pool.attn[:, head, 0, :, None] * (pool.values[:, head] @ pool.projection[:, 4 * head : 4 * head + 4].mT)
+        for head in range(3)
+    )
+    row = vectors.norm(dim=-1)
+    row = row / row.sum(dim=-1, keepdim=True)
+    without_pool = explain(randomised(_as_average(subject.model)), IMAGES, "value_rollout")
+    assert without_pool.shape == (3, 3, 5)
+    found = explain(subject.model, IMAGES, "value_rollout")
+    assert_close(found.sum(dim=(1, 2)), torch.ones(3, dtype=torch.float64), **EXACT)
+    assert not found.flatten(1).allclose(row)
+
+
+def _as_average(model):
+    return timm.models.VisionTransformer(
+        img_size=(6, 10),
+        patch_size=2,
+        embed_dim=12,
+        depth=3,
+        num_heads=3,
+        num_classes=7,
+        global_pool="avg",
+        class_token=False,
+    )

@@ -1,0 +1,104 @@
+"""Captures what each attention adds to its tokens: weights, values, and the projection behind them.
+
+Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels per head.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from vit.capture.intercept import InterceptAttention
+
+
+@dataclass
+class Mixing:
+    """One attention: its output is ``projection (attn values)`` and a bias.
+
+    Attributes:
+        attn: The weights, (B, H, N, M).
+        values: The values, (B, H, M, d).
+        projection: Weights of the output projection, (C, H * d), times those of LayerScale if it follows.
+    """
+
+    attn: Tensor
+    values: Tensor
+    projection: Tensor | None = None
+
+
+@torch.no_grad()
+def capture_mixings(model: nn.Module, images: Tensor, calls: Sequence[int]) -> list[Mixing]:
+    """Return weights, values and output projection of these attention calls over images (B, C, H, W).
+
+    Raises:
+        ValueError: If what attention mixes does not enter a linear layer unchanged, as with an output gate.
+    """
+    found: dict[int, Mixing] = {}
+
+    def keep(call: int, attn: Tensor) -> Tensor:
+        if call in calls:
+            found[call] = Mixing(attn, intercepted.values)
+            watch.follow(found[call])
+        return attn
+
+    intercepted = InterceptAttention(model, keep, len(images))
+    with _WatchProjection() as watch, intercepted:
+        model(images)
+    mixings = [found[call] for call in calls]
+    if any(mixing.projection is None for mixing in mixings):
+        raise ValueError(
+            f"what the attention of {type(model).__name__} mixes does not enter a linear layer unchanged, so what each "
+            "token adds is not known: choose 'attention' or 'rollout'"
+        )
+    return mixings
+
+
+class _WatchProjection(TorchFunctionMode):
+    """Finds the linear layer behind each attention, and the factors per channel that follow it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.awaited: Mixing | None = None  # whose projection comes next
+        self.projected: tuple[Mixing, Tensor] | None = None  # whose projection was last, and its output
+
+    def follow(self, mixing: Mixing) -> None:
+        self.awaited, self.projected = mixing, None
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, and look at linear layers and products."""
+        if func in (Tensor.mul, Tensor.mul_, Tensor.__mul__, torch.mul) and len(args) == 2 and self.projected:
+            self._scale(*args)
+        result = func(*args, **kwargs or {})
+        if func is F.linear and self.awaited is not None:
+            mixing, self.awaited = self.awaited, None
+            if _is_mixed(args[0], mixing):
+                mixing.projection, self.projected = args[1].detach(), (mixing, result)
+        return result
+
+    def _scale(self, tokens: Any, factors: Any) -> None:
+        mixing, output = self.projected
+        if not (isinstance(tokens, Tensor) and isinstance(factors, Tensor)):
+            return
+        if tokens.data_ptr() == output.data_ptr() and factors.numel() == output.shape[-1]:
+            mixing.projection = mixing.projection * rearrange(factors.detach().flatten(), "c -> c 1")
+            self.projected = None
+
+
+def _is_mixed(inputs: Tensor, mixing: Mixing) -> bool:
+    """Return whether a linear layer takes what an attention has mixed, with the batch as its first or second axis."""
+    mixed = einsum(mixing.attn.to(mixing.values.dtype), mixing.values, "b h n m, b h m d -> b h n d")
+    for pattern in ("b h n d -> b n (h d)", "b h n d -> n b (h d)"):
+        expected = rearrange(mixed, pattern)
+        if inputs.numel() == expected.numel() and inputs.shape[-1] == expected.shape[-1]:
+            flat = inputs.reshape(-1, inputs.shape[-1])
+            close = torch.isclose(flat, expected.reshape(flat.shape), rtol=1e-3, atol=1e-3 * float(mixed.abs().max()))
+            if close.all():
+                return True
+    return False

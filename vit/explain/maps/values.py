@@ -1,0 +1,100 @@
+"""Maps made from attention and the values that it mixes: a large weight on a short value adds little.
+
+Letters in the einops patterns: b batch, h g heads, n queries, m keys, d channels per head, c channels of a token,
+l tokens of the layer below.
+"""
+
+from contextlib import ExitStack
+
+import torch
+from einops import einsum, rearrange, reduce
+from torch import Tensor
+
+from vit.capture.mixing import Mixing, capture_mixings
+from vit.explain.maps.rollout import check_start_layer, pad_prefix
+from vit.explain.maps.subject import Subject
+
+
+def value(subject: Subject, *, layer: int = -1) -> Tensor:
+    """Return the length of what each patch adds to the read-out tokens in one layer: -> (B, rows, columns).
+
+    ``|| sum_h A_nm^h W_O^h v_m^h ||`` for the read-out tokens n (Kobayashi et al. 2020, EMNLP, with all heads). The
+    skip connection is left out, and so is the class.
+
+    Args:
+        subject: Model, images and score.
+        layer: Layer, from 0; negative counts from the end.
+
+    Raises:
+        ValueError: If what attention mixes does not enter a linear layer unchanged.
+    """
+    anatomy = subject.anatomy
+    if not -anatomy.depth <= layer < anatomy.depth:
+        raise ValueError(
+            f"layer ({layer}) must be one of {anatomy.depth} layers, from {-anatomy.depth} to {anatomy.depth - 1}"
+        )
+    call = anatomy.calls[layer % anatomy.depth]
+    (mixing,) = capture_mixings(subject.model, subject.images, [call])
+    norms = _norms(mixing)
+    return subject.as_map(einsum(anatomy.readout.to(norms), norms, "n, b n m -> b m"))
+
+
+def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
+    """Compute the rollout of what tokens add to tokens: -> (B, rows, columns).
+
+    Multiplied as in ``rollout``, with ``|| sum_h A_nm^h W_O^h v_m^h + [n = m] x_n ||`` in place of attention, its rows
+    divided by their sum. The skip connection x_n counts by its length instead of 1/2 (Kobayashi et al. 2021, EMNLP).
+    The norm before an attention is part of the values; a norm after a skip connection and the MLPs are left out.
+
+    Args:
+        subject: Model, images and score.
+        start_layer: First layer that counts.
+
+    Raises:
+        ValueError: As in ``value``, or if the layers share one module.
+    """
+    anatomy = subject.anatomy
+    check_start_layer(start_layer, anatomy.depth)
+    if not anatomy.parts.layers:
+        raise ValueError("value_rollout needs a model with one module for each layer: choose 'rollout'")
+    residuals: list[Tensor] = []
+
+    def keep(tokens: Tensor) -> Tensor:
+        residuals.append(tokens)
+        return tokens
+
+    with ExitStack() as stack:
+        for boundary in anatomy.parts.layers:
+            stack.enter_context(boundary.changed(keep))
+        mixings = capture_mixings(subject.model, subject.images, anatomy.calls)
+    rolled = None
+    for mixing, residual in list(zip(mixings, residuals, strict=False))[start_layer:]:
+        shares = _shares(mixing, residual)
+        rolled = shares if rolled is None else einsum(shares, rolled, "b n m, b m l -> b n l")
+    if anatomy.pooled:
+        row = _norms(mixings[-1])
+        row = pad_prefix(row / reduce(row, "b n m -> b n 1", "sum"), rolled)
+        return subject.as_map(einsum(row, rolled, "b n m, b m l -> b n l")[:, 0])
+    return subject.as_map(einsum(anatomy.readout.to(rolled), rolled, "n, b n m -> b m"))
+
+
+def _norms(mixing: Mixing) -> Tensor:
+    """Return the length of what each key adds to each query: (B, N, M)."""
+    added = _projected(mixing)
+    # The square of a sum over heads, without a vector for each pair of tokens.
+    products = einsum(added, added, "b h m c, b g m c -> b h g m")
+    squares = einsum(mixing.attn, mixing.attn, products, "b h n m, b g n m, b h g m -> b n m")
+    return squares.clamp(min=0).sqrt()
+
+
+def _shares(mixing: Mixing, residual: Tensor) -> Tensor:
+    """Return the share of each key in each query with its skip connection (B, N, C): rows sum to one, (B, N, N)."""
+    own = einsum(mixing.attn.diagonal(dim1=-2, dim2=-1), _projected(mixing), "b h n, b h n c -> b n c")
+    norms = _norms(mixing).diagonal_scatter((residual + own).norm(dim=-1), dim1=-2, dim2=-1)
+    return norms / reduce(norms, "b n m -> b n 1", "sum").clamp(min=torch.finfo(norms.dtype).tiny)
+
+
+def _projected(mixing: Mixing) -> Tensor:
+    """Return what each value adds where its weight is 1: (B, H, M, C)."""
+    by_head = rearrange(mixing.projection, "c (h d) -> h c d", h=mixing.attn.shape[1])
+    return einsum(mixing.values, by_head, "b h m d, h c d -> b h m c")
