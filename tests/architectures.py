@@ -122,7 +122,7 @@ def of_transformers(name: str, attention: str = "sdpa", **kwargs: object) -> Cal
     def make() -> nn.Module:
         import transformers
 
-        config = getattr(transformers, f"{name.split('For')[0]}Config")(
+        config = getattr(transformers, f"{name.split('For')[0].removesuffix('Model')}Config")(
             **{
                 "image_size": (6, 10),
                 "patch_size": 2,

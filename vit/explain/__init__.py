@@ -12,6 +12,7 @@ from vit.explain.evaluation import (
 )
 from vit.explain.heatmap import displayable, overlay
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS, METHODS, explain
+from vit.explain.maps.backbones import Features, PatchToken, Similarity
 from vit.explain.maps.rollout import attention_rollout
 from vit.explain.page import explorer
 
@@ -20,8 +21,11 @@ __all__ = [
     "CONTROLS",
     "METHODS",
     "Attentions",
+    "Features",
     "InterceptAttention",
+    "PatchToken",
     "Scores",
+    "Similarity",
     "adversarial_attention",
     "attention_rollout",
     "capture_attention",

@@ -1,0 +1,132 @@
+"""Numbers to explain of a backbone without logits: a feature, the similarity to other images, or the token of a patch.
+
+Each is a module that returns them where a classifier returns logits, so that every method explains them.
+
+Letters in the einops patterns: b batch, k reference images, d channels.
+"""
+
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, reduce
+from torch import Tensor, nn
+
+from vit.capture.anatomy import examine
+from vit.checks import check_choice
+
+Pool = Literal["cls", "mean"]
+
+
+class Features(nn.Module):
+    """The features of a backbone in place of logits: target 3 is channel 3, and no target is the largest channel.
+
+    >>> import vit
+    >>> backbone = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3, num_classes=0)
+    >>> images = torch.randn(5, 3, 32, 32)
+    >>> vit.explain.explain(Features(backbone).eval(), images, "relevance", target=3).shape
+    torch.Size([5, 4, 4])
+
+    Args:
+        backbone: A model that returns features (B, D) or tokens (B, N, D), or transformers' output of them.
+        pool: Which feature is taken of tokens: the first token ("cls") or the mean of all ("mean").
+    """
+
+    def __init__(self, backbone: nn.Module, pool: Pool = "cls") -> None:
+        super().__init__()
+        check_choice("pool", pool, get_args(Pool))
+        self.backbone = backbone
+        self.pool = pool
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute the features: (B, C, H, W) -> (B, D)."""
+        output = self.backbone(images)
+        features = _first(output, "pooler_output", "last_hidden_state")
+        if features.ndim == 3:
+            return features[:, 0] if self.pool == "cls" else reduce(features, "b n d -> b d", "mean")
+        return features
+
+
+class Similarity(nn.Module):
+    """The cosine similarity to reference images in place of logits: target 2 is the third of them.
+
+    >>> import vit
+    >>> backbone = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3, num_classes=0)
+    >>> similar = Similarity(backbone.eval(), torch.randn(3, 3, 32, 32)).eval()
+    >>> vit.explain.explain(similar, torch.randn(5, 3, 32, 32), "rollout", target=2).shape
+    torch.Size([5, 4, 4])
+
+    Args:
+        backbone: As in ``Features``, in eval mode.
+        references: Images to compare with, (K, C, H, W).
+        pool: As in ``Features``.
+    """
+
+    def __init__(self, backbone: nn.Module, references: Tensor, pool: Pool = "cls") -> None:
+        super().__init__()
+        self.features = Features(backbone, pool)
+        with torch.no_grad():
+            self.register_buffer("directions", F.normalize(self.features(references), dim=-1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Compare images with the references: (B, C, H, W) -> (B, K), from -1 to 1."""
+        return einsum(F.normalize(self.features(images), dim=-1), self.directions, "b d, k d -> b k")
+
+
+class PatchToken(nn.Module):
+    """The token of one patch in place of logits: what did the backbone gather there?
+
+    The number is the length of the token, whose gradient is along the token itself. The read-out token of attention and
+    rollout is then that of the patch.
+
+    >>> import vit
+    >>> backbone = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3, num_classes=0)
+    >>> images = torch.randn(5, 3, 32, 32)
+    >>> vit.explain.explain(PatchToken(backbone.eval(), images, row=1, column=3), images, "rollout").shape
+    torch.Size([5, 4, 4])
+
+    Args:
+        backbone: A model in eval mode that returns tokens (B, N, D), or has ``forward_features`` that does.
+        images: Images of the size to explain, (B, C, H, W), by which the token of the patch is found.
+        row: Row of the patch, from 0.
+        column: Column of the patch, from 0.
+
+    Raises:
+        ValueError: If there is no such patch, or the backbone returns no tokens.
+    """
+
+    def __init__(self, backbone: nn.Module, images: Tensor, row: int, column: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.token = slice(None)  # all of them, to find the one
+        self.eval()
+        anatomy = examine(self, images)
+        rows, columns = anatomy.grid
+        if not (0 <= row < rows and 0 <= column < columns):
+            raise ValueError(f"patch ({row}, {column}) must be one of {rows} x {columns}, counted from 0")
+        token = anatomy.num_prefix_tokens + row * columns + column
+        self.token = slice(token, token + 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Measure the token of the patch: (B, C, H, W) -> (B, 1)."""
+        forward = getattr(self.backbone, "forward_features", self.backbone)
+        tokens = _first(forward(images), "last_hidden_state")
+        if tokens.ndim != 3:
+            raise ValueError(
+                f"{type(self.backbone).__name__} returned features of shape {tuple(tokens.shape)}, not tokens "
+                "(B, N, D): wrap it in a module that returns them"
+            )
+        return tokens[:, self.token].square().sum(dim=(1, 2)).sqrt()[:, None]
+
+
+def _first(output: Any, *names: str) -> Tensor:
+    """Return a tensor, or the first of these attributes that an output of transformers has."""
+    if isinstance(output, Tensor):
+        return output
+    for name in names:
+        if isinstance(getattr(output, name, None), Tensor):
+            return getattr(output, name)
+    raise ValueError(
+        f"the backbone returned {type(output).__name__}, which is no tensor and has no {' or '.join(names)}: wrap it "
+        "in a module that returns one tensor"
+    )
