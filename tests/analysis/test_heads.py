@@ -19,9 +19,9 @@ class Attend(nn.Module):
     """Attention by given logits."""
 
     def forward(self, tokens, logits):
-        values = repeat(tokens, "b n 1 -> b h n 1", h=logits.shape[1])
+        values = repeat(tokens, "b n c -> b h n c", h=logits.shape[1])
         nothing = torch.zeros_like(values)
-        return rearrange(F.scaled_dot_product_attention(nothing, nothing, values, logits), "b h n 1 -> b n h")
+        return rearrange(F.scaled_dot_product_attention(nothing, nothing, values, logits), "b h n c -> b n (h c)")
 
 
 class Designed(nn.Module):
@@ -32,14 +32,14 @@ class Designed(nn.Module):
     def __init__(self, *attn):
         super().__init__()
         self.logits = torch.stack(attn).log()
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, 1))
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, 3))
         self.layer1 = Attend()
-        self.head = nn.Linear(len(attn) + 1, 3)
+        self.head = nn.Linear(3 * (len(attn) + 1), 3)
 
     def forward(self, images):
-        pixels = reduce(images, "b c (y p) (x q) -> b (y x) 1", "mean", p=4, q=6)
-        tokens = torch.cat([repeat(self.cls_token, "1 1 1 -> b 1 1", b=len(images)), pixels], dim=1)
-        to_bright = repeat(50 * tokens, "b m 1 -> b 1 n m", n=tokens.shape[1])
+        pixels = reduce(images, "b c (y p) (x q) -> b (y x) c", "mean", p=4, q=6)
+        tokens = torch.cat([repeat(self.cls_token, "1 1 c -> b 1 c", b=len(images)), pixels], dim=1)
+        to_bright = repeat(50 * tokens[..., 0], "b m -> b 1 n m", n=tokens.shape[1])
         logits = repeat(self.logits, "h n m -> b h n m", b=len(images))
         mixed = self.layer1(tokens, torch.cat([logits, to_bright], dim=1))
         return self.head(reduce(mixed, "b n h -> b h", "mean"))

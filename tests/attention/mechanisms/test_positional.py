@@ -6,6 +6,7 @@ from torch.testing import assert_close
 
 import vit
 from vit.attention.mechanisms import PositionalAttention, UniformAttention
+from vit.capture import capture_attention, examine
 
 B, H, D, E = 2, 3, 11, 13
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
@@ -77,10 +78,21 @@ def test_constant_logits_stay_so_on_every_grid():
     torch.nn.init.constant_(attention.patch_to_patch, 2.0)
     torch.nn.init.constant_(attention.prefix_to_patch, 2.0)
     for grid in ((2, 3), (7, 11)):
-        logits = attention._logits(1, grid)
+        q, k, _ = qkv(1 + grid[0] * grid[1])
+        logits = attention._logits(q, k, grid)
         patches = torch.full((H, grid[0] * grid[1], grid[0] * grid[1]), 2.0).double()
         assert_close(logits[:, 1:, 1:], patches, **EXACT)
         assert_close(logits[:, 0, 1:], patches[:, 0], **EXACT)
+
+
+@pytest.mark.parametrize("attention", ["positional", "uniform"])
+def test_the_layers_of_a_model_are_captured_in_a_row(attention):
+    model = vit.VisionTransformer((6, 10), 2, embed_dim=12, depth=2, num_heads=3, attention=attention).eval()
+    images = torch.randn(3, 3, 6, 10)
+    assert examine(model, images).grid == (3, 5)
+    for block, captured in zip(model.blocks, capture_attention(model, images), strict=True):
+        tokens = torch.randn(3, 16, 12)
+        assert_close(captured, block.attn.weights(tokens, grid=(3, 5)))
 
 
 def test_a_model_learns_its_logits():

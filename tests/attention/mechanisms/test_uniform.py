@@ -18,7 +18,7 @@ def qkv():
 def test_every_output_is_the_mean_of_the_values():
     q, k, v = qkv()
     assert_close(UniformAttention()(q, k, v), v.mean(dim=2, keepdim=True).expand(B, H, N, E), **EXACT)
-    assert_close(UniformAttention().weights(q, k), torch.full((B, H, N, M), 1 / M).double(), **EXACT)
+    assert_close(UniformAttention().weights(q, k), torch.full((B, H, N, M), 1 / M, dtype=torch.float64), **EXACT)
 
 
 @pytest.mark.parametrize("kind", ["boolean", "additive", "causal"])

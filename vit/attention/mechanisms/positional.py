@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from einops import einsum, rearrange, repeat
 from torch import Tensor, nn
 
-from vit.attention.functional import check_qkv
+from vit.attention.functional import attention_logits, check_qkv
 from vit.attention.mechanisms.base import Mechanism
 from vit.attention.mechanisms.local import Grid, prefix_length
 
@@ -36,18 +36,18 @@ class PositionalAttention(Mechanism):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, grid: Grid | None = None) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, N, d), (B, H, N, e) -> (B, H, N, e)."""
         check_qkv(q, k, v)
-        return einsum(self._weights(q, k, grid), v, "h n m, b h m d -> b h n d")
+        weights = self._logits(q, k, grid).softmax(dim=-1)
+        return einsum(weights.to(v.dtype), v, "h n m, b h m d -> b h n d")
 
     def weights(self, q: Tensor, k: Tensor, *, grid: Grid | None = None) -> Tensor:
         """Compute the attention weights, equal for all images: (B, H, N, d), (B, H, N, d) -> (B, H, N, N)."""
-        return repeat(self._weights(q, k, grid), "h n m -> b h n m", b=len(q))
+        # The products count nothing, but keep the weights in the autograd graph of the tokens, by which vit.capture
+        # tells layers in a row from branches side by side.
+        return (attention_logits(q, k, scale=0.0) + self._logits(q, k, grid)).softmax(dim=-1).to(q.dtype)
 
-    def _weights(self, q: Tensor, k: Tensor, grid: Grid | None) -> Tensor:
-        prefix = prefix_length("PositionalAttention", q, k, grid)
-        return self._logits(prefix, grid).softmax(dim=-1).to(q.dtype)
-
-    def _logits(self, prefix: int, grid: Grid) -> Tensor:
+    def _logits(self, q: Tensor, k: Tensor, grid: Grid | None) -> Tensor:
         """Lay the learned logits out for all pairs of tokens: (H, prefix + N, prefix + N)."""
+        prefix = prefix_length("PositionalAttention", q, k, grid)
         by_offset = _resized(self.patch_to_patch, _offsets(grid))
         down, right = (_offset_indices(size, by_offset.device) for size in grid)
         among_patches = by_offset[:, rearrange(down, "y v -> y 1 v 1"), rearrange(right, "x u -> 1 x 1 u")]
