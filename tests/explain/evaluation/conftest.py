@@ -1,13 +1,10 @@
 """An untrained model with large logits, so that patches matter, and images for it."""
 
-from functools import partial
-
 import pytest
 import torch
 
 from tests.architectures import OURS
 from vit import VisionTransformer
-from vit.explain.evaluation.adversarial import adversarial_attention
 
 
 @pytest.fixture(scope="module")
@@ -28,5 +25,5 @@ def images():
 def short_search():
     """Adversarial attention is searched in a few steps, where it is not what is tested."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vit.explain.evaluation.evidence.adversarial_attention", partial(adversarial_attention, steps=3))
+        patch.setattr("vit.explain.evaluation.evidence.SEARCH_STEPS", 3)
         yield

@@ -69,7 +69,7 @@ def test_attention_that_does_not_matter_can_be_anywhere(images):
             block.attn.proj.weight.zero_()
     result = adversarial_attention(blind, images[FEW], steps=STEPS)
     assert result.divergence.min() > 0.5  # even attention is 0.574 from attention to one key of 16
-    assert (result.total_variation == 0).all()
+    assert result.total_variation.max() < 1e-6
 
 
 def test_an_image_without_other_attention_keeps_that_of_the_model(model, images):
