@@ -109,8 +109,8 @@ def test_a_model_that_finds_a_planted_patch_twice_depends_on_attention_although_
 
 def test_attention_that_has_to_look_at_the_planted_patch_has_no_adversary_far_away():
     for finding in findings(report_on(shortcut), "attention")[-2:]:
-        assert finding.level == "green"
-        assert "the search found none that is far away" in finding.text
+        assert finding.level == "amber"  # a search is no proof
+        assert "the search found none that is far away, though there may be" in finding.text
 
 
 def test_attention_that_does_not_matter_is_one_of_many_that_fit():

@@ -268,11 +268,12 @@ def _check_other_attention(evidence: Evidence, confidence: float) -> list[Findin
             f"({_count(len(divergence))})"
         )
         if far.low > FAR:
-            findings.append(Finding("amber", "attention", f"{text}: a picture of attention is one of many that fit"))
-        elif far.high < FAR:
-            findings.append(Finding("green", "attention", f"{text}: the search found none that is far away"))
+            verdict = "a picture of attention is one of many that fit"
+        elif far.high < FAR:  # at the end of a search, which is no proof: hence not green
+            verdict = "the search found none that is far away, though there may be"
         else:
-            findings.append(Finding("amber", "attention", f"{text}: {open_question} that is far"))
+            verdict = f"{open_question} that is far"
+        findings.append(Finding("amber", "attention", f"{text}: {verdict}"))
     if evidence.not_searched:
         text = f"other attention with the same predictions was not searched: {evidence.not_searched}"
         findings.append(Finding("amber", "attention", text))
