@@ -59,7 +59,8 @@ class Parts:
         entry: Where the tokens enter the first layer; None if no module passes them on.
         layer_names: Names of the layers' modules, such as "blocks.0"; empty if the layers share one module.
         layers: The input of each layer, which is the residual stream before it.
-        norms: The output of the first norm of each layer.
+        norms: The tokens that enter the attention of each layer: the output of its first norm, or the input of a layer
+            that normalises behind its attention.
         last: The input of the final norm; None if there is none.
     """
 
@@ -70,7 +71,7 @@ class Parts:
     last: Boundary | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class TokenEvent:
     """Tokens that enter or leave a module."""
 
@@ -88,6 +89,7 @@ class AttentionEvent:
     call: int  # its number among all attentions
     shape: torch.Size  # (B, H, N, M)
     made_by: Node  # in the graph of the logits
+    num_before: int  # token events before it
 
 
 @dataclass
@@ -131,7 +133,7 @@ def trace_forward(model: nn.Module, images: Tensor) -> tuple[Trace, Tensor]:
 
     def record_attention(call: int, attn: Tensor) -> Tensor:
         copied = attn.clone()
-        events.append(AttentionEvent(active[-1], call, attn.shape, copied.grad_fn))
+        events.append(AttentionEvent(active[-1], call, attn.shape, copied.grad_fn, len(trace.tokens)))
         maximum.seen = False
         return copied
 
@@ -171,7 +173,7 @@ def find_parts(trace: Trace, num_tokens: int) -> Parts:
     if not layer_names or not all(inside):
         return Parts()
     layers = [of_layer[0] for of_layer in inside]
-    norms = [next(event for event in of_layer if event.boundary.side == "output") for of_layer in inside]
+    norms = [_first_norm(trace, attention, layer) for attention, layer in zip(trace.attentions, layers, strict=True)]
     first = next(i for i, event in enumerate(events) if event is layers[0])
     before = events[:first] + ([layers[0]] if layers[0].path == layer_names[0] else [])
     entry = next((event for event in reversed(before) if torch.equal(event.tokens, layers[0].tokens)), None)
@@ -184,6 +186,19 @@ def find_parts(trace: Trace, num_tokens: int) -> Parts:
         [event.boundary for event in norms],
         last and last.boundary,
     )
+
+
+def _first_norm(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> TokenEvent:
+    """Return where tokens leave the first norm before an attention, or enter the layer if there is none."""
+    before = trace.tokens[trace.tokens.index(layer) : attention.num_before]
+    norms = (
+        event
+        for event in before
+        if event.boundary.side == "output"
+        and event.shape == layer.shape
+        and not isinstance(event.boundary.module, nn.Linear)
+    )
+    return next(norms, layer)
 
 
 def check_sequential(trace: Trace, model: str) -> None:

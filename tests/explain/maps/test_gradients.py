@@ -4,9 +4,10 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
-from tests.architectures import EXACT, IMAGES, ROWS, TARGET, VERSUS
+from tests.architectures import EXACT, IMAGES, ROWS, TARGET, VERSUS, randomised
 from vit.explain import METHODS, explain
 from vit.explain.maps.methods import signed_map
 from vit.explain.maps.noise import draw_for_each
@@ -67,6 +68,36 @@ def test_gradcam_of_timm_reads_the_last_layer_by_default(architectures, model_of
     model, images = model_of("timm, registers"), architectures["timm, registers"].images()
     expected = gradcam_by_hooks(model, model.blocks[-1].norm1, 3, lambda model: model(images)[:, 4])
     assert_close(explain(model, images, "gradcam", 4), expected, **EXACT)
+
+
+class PostNorm(nn.Module):
+    """A ViT whose layers normalise behind their attention, read at the class token."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches, self.cls = nn.Conv2d(3, 12, 2, stride=2), nn.Parameter(torch.zeros(1, 1, 12))
+        layer = nn.TransformerEncoderLayer(12, 3, 24, batch_first=True, norm_first=False)
+        self.encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        self.head = nn.Linear(12, 7)
+
+    def forward(self, images):
+        patches = self.patches(images).flatten(2).mT
+        return self.head(self.encoder(torch.cat([self.cls.expand(len(images), -1, -1), patches], dim=1))[:, 0])
+
+
+def test_gradcam_behind_post_norm_layers_is_taken_where_tokens_enter_the_last_one():
+    model = randomised(PostNorm())
+    with torch.no_grad():
+        patches = model.patches(IMAGES).flatten(2).mT
+        tokens = torch.cat([model.cls.expand(3, -1, -1), patches], dim=1)
+        for layer in model.encoder.layers[:2]:
+            tokens = layer(tokens)
+    kept = tokens.requires_grad_()
+    logits = model.head(model.encoder.layers[2](kept)[:, 0])
+    (gradient,) = torch.autograd.grad(logits[:, TARGET].diagonal().sum(), kept)
+    expected = (gradient[:, 1:].mean(dim=1, keepdim=True) * kept[:, 1:]).sum(dim=-1).clamp(min=0).view(3, 3, 5)
+    assert expected.amax() > 0
+    assert_close(explain(model, IMAGES, "gradcam", TARGET), expected.detach(), **EXACT)
 
 
 def test_gradcam_of_a_frozen_model_is_the_same(random_vit):
