@@ -1,6 +1,7 @@
 from itertools import pairwise
 
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
 
@@ -87,6 +88,28 @@ def test_a_pruned_model_is_pruned_further(ours, images, labels, batches):
     for order in ("importance", "weight"):
         points = pruning_curve(pruned, batches, (images, labels), order, step=6)
         assert [point.heads_left for point in points] == [9, 3, 0]
+
+
+def test_a_model_of_timm_with_the_same_weights_is_pruned_alike(ours, images, labels, batches):
+    twin = timm.models.VisionTransformer(
+        img_size=(12, 20), patch_size=4, embed_dim=40, depth=3, num_heads=5, num_classes=10
+    )
+    twin.load_state_dict(ours.state_dict())
+    for order in ("importance", "oracle", "weight", "random"):
+        found, expected = (
+            pruning_curve(model, batches, (images, labels), order, step=5, rerank=False)
+            for model in (twin.eval(), ours)
+        )
+        for point, other in zip(found, expected, strict=True):
+            assert (point.removed, point.parameters) == (other.removed, other.parameters)
+            assert point.loss == pytest.approx(other.loss, rel=1e-4)
+
+
+def test_a_model_of_transformers_is_pruned_in_every_order(transformers_vit, images, labels, batches):
+    for order in ("importance", "oracle", "weight", "random"):
+        points = pruning_curve(transformers_vit, batches, (images, labels), order, step=5)
+        assert [point.heads_left for point in points] == [15, 10, 5, 0]
+        assert all(after.parameters < before.parameters for before, after in pairwise(points))
 
 
 def test_only_the_heads_of_the_chosen_layers_go(ours, images, labels, batches):
