@@ -45,6 +45,15 @@ def test_a_sheet_has_every_image_with_each_of_its_maps(drawn, tmp_path, channels
         assert min(picture.size) > 200
 
 
+def test_a_sheet_names_its_images_with_and_without_predictions(drawn, tmp_path):
+    images, maps = torch.zeros(2, 1, 4, 4, dtype=torch.uint8), {"uniform": torch.ones(2, 2, 2)}
+    names = ["cat.jpg", "dog.jpg"]
+    draw_maps(images, maps, tmp_path / "sheet.png", names=names)
+    assert {"cat.jpg", "dog.jpg"} <= texts(drawn[0]).keys()
+    draw_maps(images, maps, tmp_path / "sheet.png", names=names, logits=torch.tensor([[9.0, 0.0], [0.0, 9.0]]))
+    assert {"cat.jpg\n0 (100 %)", "dog.jpg\n1 (100 %)"} <= texts(drawn[1]).keys()
+
+
 def test_a_sheet_names_the_predicted_class_and_marks_wrong_ones(drawn, tmp_path):
     logits, names = torch.tensor([[9.0, 0.0], [0.0, 9.0]]), ["cat", "American Staffordshire terrier"]
     draw_maps(

@@ -80,9 +80,9 @@ def test_folders_methods_and_pages_of_several_images(here, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_damaged_images_are_skipped_on_request(here, capsys):
+def test_damaged_images_are_skipped_and_named(here, capsys):
     (here / "more/broken.jpg").write_text("no image")
-    main(["photo.png", "more", "--checkpoint", "best.ckpt", "--skip-damaged"])
+    main(["photo.png", "more", "--checkpoint", "best.ckpt"])
     output = capsys.readouterr()
     assert "left out: cannot read image more/broken.jpg: it is no image" in output.err
     assert "photo.png: " in output.out

@@ -65,7 +65,6 @@ def _parser() -> Parser:
         metavar="FILE",
         help="also write a page to explore all heads: to FILE, or one for each image to the folder",
     )
-    add("--skip-damaged", action="store_true", help="name files that cannot be read, and explain the others")
     add("--trust", action="store_true", help="also report how far these maps can be trusted")
     return parser
 
@@ -80,8 +79,7 @@ def run(options: argparse.Namespace) -> None:
     # Imported here, as it imports Lightning, which takes seconds.
     from vit.explain.image_files import distinct_names, find_images, read_images, without_damaged
 
-    files = find_images(options.image)
-    files = without_damaged(files) if options.skip_damaged else files
+    files = without_damaged(find_images(options.image))
     file_names = distinct_names(files)
     pages = _name_pages(options.html, file_names, options.out)
     overlays = [options.out / f"{name}_{method}.png" for name in file_names for method in methods]
@@ -108,7 +106,7 @@ def run(options: argparse.Namespace) -> None:
         if pages:
             _save_page(model, images[index], pages[index])
     title = _question(target, versus, names) if class_chosen else ""
-    _draw_sheet(pixels, maps, logits, names, title, options.out / "sheet.png")
+    _draw_sheet(pixels, maps, logits, names, [file.name for file in files], title, options.out / "sheet.png")
     agnostic = [method for method in methods if method in CLASS_AGNOSTIC]
     if class_chosen and agnostic:
         print(f"note: maps of {', '.join(agnostic)} are the same for every class; --method relevance depends on it")
@@ -192,13 +190,27 @@ def _save_page(model: vit.VisionTransformer, image: Tensor, path: Path) -> None:
 
 
 def _draw_sheet(
-    pixels: Tensor, maps: dict[str, list[Tensor]], logits: Tensor, names: Sequence[str], title: str, path: Path
+    pixels: Tensor,
+    maps: dict[str, list[Tensor]],
+    logits: Tensor,
+    class_names: Sequence[str],
+    file_names: Sequence[str],
+    title: str,
+    path: Path,
 ) -> None:
     from vit.explain.figures import draw_maps  # imports matplotlib, which --help does not need
 
     shown = pixels[:MOST_ON_A_SHEET]
     first = {method: torch.cat(values[:MOST_ON_A_SHEET]) for method, values in maps.items()}
-    draw_maps(shown, first, path, logits=logits[:MOST_ON_A_SHEET], class_names=names, title=title)
+    draw_maps(
+        shown,
+        first,
+        path,
+        names=file_names[:MOST_ON_A_SHEET],
+        logits=logits[:MOST_ON_A_SHEET],
+        class_names=class_names,
+        title=title,
+    )
     count = "all on one sheet" if len(shown) == len(pixels) else f"the first {len(shown)} of {len(pixels)}"
     print(f"{path}: {count}")
 

@@ -34,6 +34,7 @@ def draw_maps(
     maps: Mapping[str, Tensor],
     path: str | Path,
     *,
+    names: Sequence[str] | None = None,
     logits: Tensor | None = None,
     class_names: Sequence[str] | None = None,
     labels: Tensor | None = None,
@@ -47,6 +48,7 @@ def draw_maps(
         images: Images for display (see ``displayable``), (B, C, H, W).
         maps: Non-negative maps (B, rows, columns), by the name of their method or any other title.
         path: The PNG file.
+        names: Names of the images, such as those of their files, to write below each.
         logits: Logits of the images, (B, classes), to write the predicted class and its probability below each.
         class_names: Names of the classes, in the order of the logits; None numbers them.
         labels: The true classes, (B,); wrong predictions are then written in orange.
@@ -55,7 +57,7 @@ def draw_maps(
         across: Number of images side by side.
     """
     size, width = images.shape[-2:], 1 + len(maps)
-    captions = _captions(len(images), logits, class_names, labels)
+    captions = _captions(names or [""] * len(images), logits, class_names, labels)
     titles = [_column_title(name, smooth) for name in maps]
     sheet = Sheet(
         size,
@@ -63,7 +65,7 @@ def draw_maps(
         groups=[width] * across,
         title=title,
         lines_above=max(text.count("\n") + 1 for text in titles) if maps else 0,
-        lines_below=max(text.count("\n") + 1 for text, _ in captions) if logits is not None else 0,
+        lines_below=max(text.count("\n") + 1 if text else 0 for text, _ in captions),
     )
     for group, (column, text) in product(range(across), enumerate(titles, start=1)):
         sheet.write_above(group * width + column, text)
@@ -149,21 +151,20 @@ def draw_scores(scores: Scores, measure: str, path: str | Path) -> None:
 
 
 def _captions(
-    count: int, logits: Tensor | None, class_names: Sequence[str] | None, labels: Tensor | None
+    names: Sequence[str], logits: Tensor | None, class_names: Sequence[str] | None, labels: Tensor | None
 ) -> list[tuple[str, str]]:
     """Return the text below each image, and its colour."""
-    if logits is None:
-        return [("", "black")] * count
-    names = name_classes(class_names, logits.shape[1])
-    probabilities, classes = (values.tolist() for values in logits.detach().float().softmax(dim=-1).max(dim=-1))
-    predictions = [f"{names[k]} ({100 * p:.0f} %)" for k, p in zip(classes, probabilities, strict=True)]
-    if labels is None:
-        return [(textwrap.fill(text, TEXT_WIDTH), "black") for text in predictions]
-    captions = []
-    for text, predicted, label in zip(predictions, classes, labels.tolist(), strict=True):
-        lines = [textwrap.fill(line, TEXT_WIDTH) for line in (text, f"true: {names[label]}")]
-        captions.append(("\n".join(lines), "black" if predicted == label else ORANGE))
-    return captions
+    lines, colors = [[name] if name else [] for name in names], ["black"] * len(names)
+    if logits is not None:
+        known = name_classes(class_names, logits.shape[1])
+        probabilities, classes = (values.tolist() for values in logits.detach().float().softmax(dim=-1).max(dim=-1))
+        for index, (k, probability) in enumerate(zip(classes, probabilities, strict=True)):
+            lines[index].append(f"{known[k]} ({100 * probability:.0f} %)")
+            if labels is not None:
+                lines[index].append(f"true: {known[labels[index]]}")
+                colors[index] = "black" if labels[index] == k else ORANGE
+    texts = ["\n".join(textwrap.fill(line, TEXT_WIDTH) for line in of_image) for of_image in lines]
+    return list(zip(texts, colors, strict=True))
 
 
 def _column_title(name: str, smooth: bool) -> str:

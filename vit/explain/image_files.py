@@ -49,10 +49,10 @@ def without_damaged(files: Sequence[Path]) -> list[Path]:
     """
     tried = ImageFiles([*files], [0] * len(files), (1, 1), in_channels=3)
     messages = {index: image for image, _, index in map(tried.__getitem__, range(len(files))) if isinstance(image, str)}
+    if len(messages) == len(files):
+        raise ValueError(f"{'; '.join(name_unreadable(messages))}: give images")
     for message in name_unreadable(messages):
         print(f"left out: {message}", file=sys.stderr)
-    if len(messages) == len(files):
-        raise ValueError(f"none of the {len(files):,} files can be read: give images")
     return tried.without(messages).paths
 
 
@@ -84,9 +84,7 @@ def read_images(files: Sequence[Path], model: vit.VisionTransformer) -> tuple[Te
     image_files = ImageFiles([*files], [0] * len(files), size, embed.in_channels, centre=embed.image_size)
     decoded = collate_readable([image_files[index] for index in range(len(files))])
     if decoded.unreadable:
-        raise ValueError(
-            f"{'; '.join(name_unreadable(decoded.unreadable))}: delete them, or leave them out by --skip-damaged"
-        )
+        raise ValueError(f"{'; '.join(name_unreadable(decoded.unreadable))}: delete them, or leave them out")
     pixels = decoded.images
     mean, std = (torch.tensor(statistics[name]) for name in ("mean", "std"))
     return pixels, (pixels / 255 - rearrange(mean, "c -> c 1 1")) / rearrange(std, "c -> c 1 1")
