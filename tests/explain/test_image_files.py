@@ -55,5 +55,5 @@ def test_damaged_files_are_left_out_and_named(files, capsys):
     assert without_damaged(files) == [files[0], files[2]]
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"left out: cannot read image {files[1]}: ")
-    with pytest.raises(ValueError, match="^cannot read image .*: give images$"):
+    with pytest.raises(ValueError, match=r"^cannot read image .*: give images$"):
         without_damaged([files[1]])

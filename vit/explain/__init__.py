@@ -13,6 +13,7 @@ from vit.explain.evaluation import (
 from vit.explain.heatmap import displayable, overlay
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS, METHODS, explain
 from vit.explain.maps.backbones import Features, PatchToken, Similarity
+from vit.explain.maps.flow import attention_flow
 from vit.explain.maps.rollout import attention_rollout
 from vit.explain.page import explorer
 
@@ -27,6 +28,7 @@ __all__ = [
     "Scores",
     "Similarity",
     "adversarial_attention",
+    "attention_flow",
     "attention_rollout",
     "capture_attention",
     "displayable",

@@ -1,0 +1,71 @@
+"""Attention flow: the largest flow from an output token down to each input token (Abnar and Zuidema 2020).
+
+Letters in the einops patterns: b batch, h heads, n queries, m keys.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from einops import reduce
+from torch import Tensor
+
+from vit.explain.maps.rollout import with_residual
+
+UNITS = 2**24  # of flow in a capacity of 1, as SciPy's capacities are whole numbers
+
+
+def attention_flow(attentions: Sequence[Tensor], token: int = 0, residual: float = 0.5) -> Tensor:
+    """Compute the largest flow from an output token to each input token: a list of (B, H, N, N) -> (B, N).
+
+    Layers are joined by pipes between all their tokens, whose capacities are ``(1 - residual) * mean of the heads +
+    residual * I`` (Abnar and Zuidema 2020, sec. 3.2). Where rollout multiplies the weights along a path, the narrowest
+    pipe limits it here. One maximum flow for each token takes about a second for an image of 65 tokens, and minutes
+    for one of 197.
+
+    >>> attn = torch.tensor([[[[0.25, 0.75], [0.5, 0.5]]]])
+    >>> attention_flow([attn, attn], residual=0.0)  # 0 -> 0 -> 0 lets 0.25 through, and 0 -> 1 -> 0 lets 0.5
+    tensor([[0.7500, 0.7500]])
+
+    Args:
+        attentions: Attention of each layer, first layer first.
+        token: The output token: 0 is the class token.
+        residual: Weight of the skip connection, from 0 to 1.
+
+    Raises:
+        ValueError: If there is no such token, a layer has an attention with one query, or SciPy is not installed.
+    """
+    num_tokens = attentions[0].shape[-1]
+    if not 0 <= token < num_tokens:
+        raise ValueError(f"token ({token}) must be one of {num_tokens} tokens, from 0 to {num_tokens - 1}")
+    if any(attn.shape[-2] != num_tokens for attn in attentions):
+        raise ValueError("an attention with one query, as of attention pooling, has no flow: leave it out of the list")
+    pipes = [
+        with_residual(reduce(attn.detach(), "b h n m -> b n m", "mean").clamp(min=0), residual) for attn in attentions
+    ]
+    # From the last layer down, which is the way of the flow.
+    of_images = torch.stack(pipes[::-1], dim=1).double().cpu()
+    flows = [_flows_to_inputs(layers, token) for layers in of_images]
+    return torch.tensor(flows, dtype=attentions[0].dtype, device=attentions[0].device)
+
+
+def _flows_to_inputs(layers: Tensor, token: int) -> list[float]:
+    """Return the largest flow to each input token through layers (L, N, N), last layer first."""
+    csr_array, maximum_flow = _scipy()
+    depth, num_tokens, _ = layers.shape
+    layer, query, key = torch.meshgrid(*(torch.arange(size) for size in layers.shape), indexing="ij")
+    source, sink = (layer * num_tokens + query).flatten(), ((layer + 1) * num_tokens + key).flatten()
+    capacities = (UNITS * layers).round().int().flatten()
+    size = (depth + 1) * num_tokens
+    graph = csr_array((capacities.numpy(), (source.numpy(), sink.numpy())), shape=(size, size))
+    inputs = range(depth * num_tokens, size)
+    return [maximum_flow(graph, token, sink).flow_value / UNITS for sink in inputs]
+
+
+def _scipy() -> tuple[Any, Any]:
+    try:
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import maximum_flow
+    except ImportError as error:
+        raise ValueError("attention flow is computed by SciPy, which is not installed: pip install scipy") from error
+    return csr_array, maximum_flow
