@@ -48,6 +48,15 @@ def test_without_positions_only_the_place_is_lost(sets):
         assert probe.position < 0.1
 
 
+def test_row_and_column_count_by_their_variance(sets):
+    model = designed()
+    codes = torch.arange(3.0).repeat_interleave(5)[:, None] * torch.ones(40)
+    with torch.no_grad():
+        model.pos_embed[0, 1:] = codes  # of the row alone, whose variance is 2/3 beside 2 of the column
+    for probe in probe_layers(model, *sets).layers:
+        assert probe.position == pytest.approx(0.25, abs=0.06)
+
+
 def test_shuffled_classes_are_not_read(sets):
     (images, labels), (others, expected) = sets
     shuffled = labels[torch.randperm(40, generator=torch.Generator().manual_seed(0))]
