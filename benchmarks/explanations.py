@@ -114,6 +114,11 @@ def table_of(scores: Scores, columns: list[str]) -> str:
     return markdown_table(rows, right=[name for name in columns if name != "against random"])
 
 
+def recommended(methods: list[str]) -> str:
+    """Return a line with the methods that tie at the top, above every control."""
+    return f"Recommended: {', '.join(methods) or 'none'}."
+
+
 def report(result: dict[str, Any]) -> str:
     """Return the results as Markdown."""
     of_photographs, of_planted = (f"{100 * share:.1f} % classified correctly" for share in result["accuracies"])
@@ -127,12 +132,12 @@ def report(result: dict[str, Any]) -> str:
             f"{of_photographs}. Scored in {result['seconds']:.0f} s; rollout takes {result['rollout_cost']:.2f} times "
             f"a plain forward pass of {BATCH} images. Means with 95 % intervals.",
             table_of(scores_of(result["photographs"], photographs), COLUMNS),
-            f"Recommended: {result['recommended']['photographs']}.",
+            recommended(result["recommended"]["photographs"]),
             f"## Uniform attention in place of the model's\n\n{Table(result['uniform'], note)}",
             f"## {planted} planted digits",
             f"{of_planted}; each map is that of the true class. Means with 95 % intervals.",
             table_of(scores_of(result["planted"], planted), OF_PLACES),
-            f"Recommended: {result['recommended']['planted']}.",
+            recommended(result["recommended"]["planted"]),
             f"## {tiled} mosaics of four photographs",
             "The photographs are halved in size, and each map is that of one photograph's class: a quarter of the "
             "mosaic is inside.",

@@ -33,7 +33,7 @@ def test_it_writes_tables_numbers_and_plots(save_noise, tmp_path, monkeypatch, c
     photos = ["--photos", str(tmp_path / "photos"), "--images", "8"]
     explanations.main([*photos, *models, "--output", str(tmp_path)])
     result = json.loads((tmp_path / "explanations.json").read_text())
-    assert [len(result[part]) for part in ("photographs", "planted", "mosaics")] == [14] * 3
+    assert [len(result[part]) for part in ("photographs", "planted", "mosaics")] == [16] * 3
     assert result["made"].keys() == {"command", "machine", "date", "commit"}
     assert result["recommended"].keys() == {"photographs", "planted"}
     assert capsys.readouterr().out.strip() == (tmp_path / "explanations.md").read_text().strip()

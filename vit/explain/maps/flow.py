@@ -20,7 +20,7 @@ def attention_flow(attentions: Sequence[Tensor], token: int = 0, residual: float
 
     Layers are joined by pipes between all their tokens, whose capacities are ``(1 - residual) * mean of the heads +
     residual * I`` (Abnar and Zuidema 2020, sec. 3.2). Where rollout multiplies the weights along a path, the narrowest
-    pipe limits it here. One maximum flow for each token takes about a second for an image of 65 tokens, and minutes
+    pipe limits it here. It takes one maximum flow for each token: seconds for an image of 65 tokens, most of a minute
     for one of 197.
 
     >>> attn = torch.tensor([[[[0.25, 0.75], [0.5, 0.5]]]])
