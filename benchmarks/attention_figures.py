@@ -15,6 +15,7 @@ FAMILIES = {
     "few keys": (ORANGE, ["window", "neighborhood", "sparse", "topk"]),
     "through a summary": (GREEN, ["linear", "performer", "lowrank", "linformer"]),
     "other weights": (PINK, ["simplified", "talking", "differential", "gated"]),
+    "controls": (GREY, ["positional", "uniform"]),
 }
 STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D")]
 

@@ -43,7 +43,7 @@ def broken_configs(folder) -> None:
         (["--model.pool", "max"], "--model.pool: expected one of ['cls', 'mean', 'cls+mean'], got max"),
         (["--model.patch_size", "3"], "image_size (8, 8) must be a multiple of patch_size (3, 3)"),
         (["--model.attention", "windw"], "unknown attention 'windw': choose one of softmax, chunked, window"),
-        (["--model.attention_kwargs.window", "2"], "attention 'softmax' has no argument 'window': it takes none"),
+        (["--model.attention_kwargs.window", "2"], "attention 'softmax' has no argument 'window': it takes scaled"),
         (["--model.ema_decay", "1.5"], "ema_decay (1.5) must be between 0 and 1"),
         (["--model.optimizer", "sgd"], "--model.optimizer: expected one of ['adamw', 'muon'], got sgd"),
         (["--model.betas", "3"], "--model.betas: expected a list such as [1,2], got 3"),

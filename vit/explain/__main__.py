@@ -16,7 +16,8 @@ from torch import Tensor
 
 import vit
 from vit.class_names import name_classes
-from vit.explain import CLASS_AGNOSTIC, METHODS, explain, explorer, overlay, trust_report
+from vit.explain import CLASS_AGNOSTIC, METHODS, explorer, overlay, trust_report
+from vit.explain.maps import Subject, signed_map
 
 SMALLEST_SIDE = 384  # pixels; smaller overlays are enlarged
 MOST_ON_A_SHEET = 24  # images
@@ -100,8 +101,9 @@ def run(options: argparse.Namespace) -> None:
         print(f"{file}: {names[predicted]} ({100 * probability:.1f} %)")
         if class_chosen:
             print(f"  {_question(explained[index], versus, names)}")
+        subject = Subject(model, images[index][None], explained[index], versus)  # examined once for all methods
         for method in methods:
-            maps[method].append(explain(model, images[index][None], method, explained[index], versus=versus))
+            maps[method].append(signed_map(method, subject).clamp(min=0))
             _save(pixels[index], maps[method][-1], options.out / f"{name}_{method}.png")
         if pages:
             _save_page(model, images[index], pages[index])
