@@ -78,3 +78,11 @@ def test_the_classifier_starts_as_asked():
 def test_attention_without_projections_is_refused():
     with pytest.raises(ValueError, match="simplified attention has none: take init glorot"):
         ViTClassifier(init="mimetic", attention="simplified", **SIZES)
+
+
+@pytest.mark.parametrize("shared", [{"tie_qkv": True}, {"tie_kv": True}, {"num_kv_heads": 1}], ids=str)
+def test_shared_projections_are_refused(shared):
+    with pytest.raises(
+        ValueError, match="init mimetic sets queries, keys and values of each head, and some are shared"
+    ):
+        mimetic_attention(VisionTransformer(**SIZES, **shared))

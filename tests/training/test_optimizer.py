@@ -56,6 +56,23 @@ def test_the_blocks_are_one_layer_to_a_coarse_matcher(model):
     assert {layers[name] for name in names if name.startswith("blocks.")} == {1}
 
 
+@pytest.mark.parametrize(
+    ("shared", "matrices"),
+    [({}, 3), ({"tie_qkv": True}, 1), ({"tie_kv": True}, 2), ({"num_kv_heads": 1}, 1)],
+    ids=str,
+)
+def test_muon_takes_the_projections_of_attention_apart_where_they_are_of_one_height(shared, matrices):
+    model = VisionTransformer(image_size=8, patch_size=4, embed_dim=12, depth=1, num_heads=3, **shared)
+    groups = parameter_groups(model, 0.1, 0.05, muon=True)
+    (found,) = (g["stacked"] for g in groups for p in g["params"] if p is model.blocks[0].attn.qkv.weight)
+    assert found == matrices
+    optimizer = make_optimizer("muon", model, 0.1, 0.05, (0.9, 0.99))
+    before = model.blocks[0].attn.qkv.weight.detach().clone()
+    model(torch.randn(2, 3, 8, 8)).square().sum().backward()
+    optimizer.step()
+    assert not torch.equal(model.blocks[0].attn.qkv.weight, before)
+
+
 def test_layer_decay_holds_under_a_scheduler(model):
     optimizer = make_optimizer("adamw", model, 0.8, 0.05, (0.9, 0.99), layer_decay=0.5)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.25)

@@ -26,12 +26,16 @@ def mimetic_attention(model: nn.Module) -> None:
     positions that are initialised as noise.
 
     Raises:
-        ValueError: If the attention has no projections.
+        ValueError: If the attention has no projections, or shares them.
     """
     for block in model.blocks:
         attn = block.attn
         if not attn.mechanism.projected:
             raise ValueError("init mimetic sets projections, and simplified attention has none: take init glorot")
+        if attn.tie_qkv or attn.tie_kv or attn.num_kv_heads != attn.num_heads:
+            raise ValueError(
+                "init mimetic sets queries, keys and values of each head, and some are shared: take glorot"
+            )
         qkv = rearrange(attn.qkv.weight, "(s h d) c -> s h d c", s=3, h=attn.num_heads)
         for q, k in zip(qkv[0], qkv[1], strict=True):
             factors = _factors(_near_identity(attn.embed_dim, 0.7, 0.7), rank=len(q))

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from vit.attention import MultiHeadAttention
 from vit.training.muon import MuonAdamW
 
 Optimizer = Literal["adamw", "muon"]
@@ -50,11 +51,14 @@ def _layer(name: str, depth: int) -> int:
 
 def _matrices_of_blocks(model: nn.Module) -> dict[str, int]:
     """Return the number of matrices in each weight of a linear layer inside the blocks, by its name: 3 in ``qkv``."""
-    return {
-        f"blocks.{name}.weight": 3 if name.endswith("attn.qkv") else 1
-        for name, module in model.blocks.named_modules()
-        if isinstance(module, nn.Linear)
-    }
+    stacked = {}
+    for name, module in model.blocks.named_modules():
+        if isinstance(module, nn.Linear):
+            stacked.setdefault(f"blocks.{name}.weight", 1)
+        # Parts of different heights, as of few key-value heads, are one matrix.
+        if isinstance(module, MultiHeadAttention) and not module.tie_qkv and len(set(module.split_dims)) == 1:
+            stacked[f"blocks.{name}.qkv.weight"] = len(module.split_dims)
+    return stacked
 
 
 def make_optimizer(
