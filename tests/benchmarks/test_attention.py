@@ -7,6 +7,7 @@ from pathlib import Path
 import attention
 import pytest
 from attention_cost import MEASURED, costs
+from attention_figures import FAMILIES
 from training_runs import TrainingError
 
 from vit.attention import MECHANISMS
@@ -97,5 +98,6 @@ def test_the_command_line_takes_the_plain_recipe(build, save_noise, monkeypatch,
 def test_the_results_of_the_repository_have_every_mechanism_and_the_accuracy_claimed():
     result = json.loads((ROOT / "benchmarks" / "results" / "attention.json").read_text())
     assert list(result["training"]) == list(MECHANISMS)
-    assert all(run["test_accuracy"] >= 0.93 for run in result["training"].values())
+    _, controls = FAMILIES["controls"]  # they do not look at the image
+    assert all(run["test_accuracy"] >= 0.93 for name, run in result["training"].items() if name not in controls)
     assert list(result["cost"])[-2:] == ["4096", "16384"]
