@@ -47,6 +47,8 @@ def test_every_method_explains_a_feature_a_similarity_and_a_patch(backbone):
     ):
         grid = examine(model, images).grid
         for method in METHODS:
+            if method == "token_drop" and isinstance(model, PatchToken):
+                continue  # reads a token by its place
             maps = explain(model, images, method, target=0)
             assert maps.shape == (3, *grid)
             assert maps.isfinite().all()

@@ -4,10 +4,12 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT, IMAGES, ROWS, TARGET, VERSUS
-from vit.explain import explain
+from vit.explain import PatchToken, explain
+from vit.explain.evaluation.faithfulness import removal_curves
 from vit.explain.maps.methods import signed_map
 from vit.explain.maps.perturbation import can_drop
 from vit.explain.maps.subject import Subject
@@ -83,7 +85,7 @@ def test_token_drop_of_timm_is_that_of_the_same_weights_in_ours(architectures, m
 @pytest.mark.parametrize("attention", ["window", "neighborhood", "sparse"])
 def test_tokens_of_attention_on_the_grid_cannot_be_dropped(attention, random_vit):
     with pytest.raises(
-        ValueError, match=r"tokens of VisionTransformer cannot be left out, .* grid: choose 'occlusion'"
+        ValueError, match=r"tokens of VisionTransformer cannot be left out, .* grid, .*: choose 'occlusion'"
     ):
         explain(random_vit(attention=attention), IMAGES, "token_drop")
 
@@ -92,6 +94,34 @@ def test_tokens_that_the_model_counts_cannot_be_dropped(architectures, model_of)
     name = "vit-pytorch, SimpleViT, registers"
     with pytest.raises(ValueError, match=r"tokens of SimpleViT cannot be left out, .*: choose 'occlusion'"):
         explain(model_of(name), architectures[name].images(), "token_drop")
+
+
+class PositionsByOrder(nn.Module):
+    """Adds positions to the tokens of each layer by their order, as rotary positions do."""
+
+    def __init__(self, vit):
+        super().__init__()
+        self.vit = vit
+        self.positions = torch.randn(16, 12, generator=torch.Generator().manual_seed(0))
+
+    def forward(self, images):
+        tokens = self.vit.embed(images)
+        for block in self.vit.blocks:
+            tokens = block(tokens + self.positions[: tokens.shape[1]])
+        return self.vit.forward_head(self.vit.norm(tokens))
+
+
+def test_tokens_whose_positions_are_their_order_cannot_be_dropped(random_vit):
+    model = PositionsByOrder(random_vit()).eval()
+    with pytest.raises(ValueError, match="or it finds positions by the order of tokens: choose 'occlusion'"):
+        explain(model, IMAGES, "token_drop")
+    with pytest.raises(ValueError, match="tokens of PositionsByOrder cannot be left out"):
+        removal_curves(Subject(model, IMAGES), torch.rand(3, 3, 5))
+
+
+def test_the_token_of_a_patch_is_read_by_its_order(random_vit):
+    with pytest.raises(ValueError, match="tokens of PatchToken cannot be left out"):
+        explain(PatchToken(random_vit(num_classes=0), IMAGES, 1, 2), IMAGES, "token_drop")
 
 
 # Control maps.

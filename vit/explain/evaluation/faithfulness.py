@@ -12,7 +12,7 @@ from torch import Tensor
 from vit.capture.attention import logits_of
 from vit.explain.maps import Subject
 from vit.explain.maps.noise import draw_for_each
-from vit.explain.maps.perturbation import logits_with_tokens
+from vit.explain.maps.perturbation import can_drop, cannot_drop, logits_with_tokens
 
 STEPS = 10  # of a curve: 0, 10, ..., 90 % of the patches are removed
 GROUPS = 10  # of patches, compared by SaCo
@@ -60,6 +60,8 @@ def removal_curves(subject: Subject, maps: Tensor, removal: Removal = "token_dro
         ValueError: If the model cannot run with fewer tokens.
     """
     order = random_if_equal(rearrange(maps, "b r s -> b (r s)"), subject.images).argsort(dim=-1, descending=True)
+    if removal == "token_drop" and not can_drop(subject):
+        raise cannot_drop(subject.model)
     remove = _drop if removal == "token_drop" else _fill
     target = subject.contrast.argmax(dim=-1)
     halves = []

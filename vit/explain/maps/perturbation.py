@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vit.attention.mechanisms import Mechanism
 from vit.capture.anatomy import Anatomy
-from vit.capture.attention import logits_of
+from vit.capture.attention import check_logits_unchanged, logits_of
 from vit.explain.maps.gradients import SAMPLES_AT_ONCE, captum
 from vit.explain.maps.subject import Subject
 
@@ -37,7 +37,7 @@ def token_drop(subject: Subject) -> Tensor:
     Unlike occlusion it needs no fill colour: the model runs with one token less.
     """
     if not can_drop(subject):
-        raise _cannot_drop(subject.model)
+        raise cannot_drop(subject.model)
     tokens = torch.arange(subject.anatomy.num_tokens)
     batch, at_once = len(subject.images), max(1, SAMPLES_AT_ONCE // len(subject.images))
     losses = []
@@ -61,7 +61,7 @@ def logits_with_tokens(model: nn.Module, anatomy: Anatomy, images: Tensor, kept:
     """
     needs_grid = any(isinstance(module, Mechanism) and "grid" in module.takes for module in model.modules())
     if anatomy.parts.entry is None or needs_grid:
-        raise _cannot_drop(model)
+        raise cannot_drop(model)
     kept = kept.to(images.device)
 
     def choose(tokens: Tensor) -> Tensor:
@@ -73,26 +73,36 @@ def logits_with_tokens(model: nn.Module, anatomy: Anatomy, images: Tensor, kept:
     except torch.OutOfMemoryError:
         raise
     except (AssertionError, IndexError, RuntimeError, ValueError) as error:  # the number of tokens does not fit
-        raise _cannot_drop(model) from error
+        raise cannot_drop(model) from error
 
 
 def can_drop(subject: Subject) -> bool:
-    """Return whether the model runs with fewer tokens, by passing one image without half of its patches.
+    """Return whether the model runs with fewer tokens, and finds their positions by what was added to them.
 
-    With rotary positions, dropping only as many tokens as there are prefix tokens may go wrong without an error.
+    One image is passed with its patches in two other orders, which must leave the logits as they are, and without half
+    of its patches. A model that finds positions by the order of its tokens would take each patch for another.
     """
     try:
-        anatomy = subject.anatomy
+        anatomy, image = subject.anatomy, subject.images[:1]
         tokens = torch.arange(anatomy.num_tokens)
-        kept = tokens[~torch.isin(tokens, tokens[anatomy.patches][1::2])]
-        logits_with_tokens(subject.model, anatomy, subject.images[:1], rearrange(kept, "n -> 1 n"))
+        patches = tokens[anatomy.patches]
+        plain = _logits_of_one(subject, image, tokens)
+        for order in (patches.flip(0), patches.roll(1)):
+            moved = tokens.index_copy(0, patches, order)
+            check_logits_unchanged(_logits_of_one(subject, image, moved), plain)
+        _logits_of_one(subject, image, tokens[~torch.isin(tokens, patches[1::2])])
     except ValueError:  # also of attention that cannot be captured
         return False
     return True
 
 
-def _cannot_drop(model: nn.Module) -> ValueError:
+def _logits_of_one(subject: Subject, image: Tensor, kept: Tensor) -> Tensor:
+    return logits_with_tokens(subject.model, subject.anatomy, image, rearrange(kept, "n -> 1 n"))
+
+
+def cannot_drop(model: nn.Module) -> ValueError:
+    """Return the error of a model that needs all its tokens."""
     return ValueError(
-        f"tokens of {type(model).__name__} cannot be left out, as no module passes them on or its attention needs the "
-        "whole grid: choose 'occlusion'"
+        f"tokens of {type(model).__name__} cannot be left out, as no module passes them on, its attention needs the "
+        "whole grid, or it finds positions by the order of tokens: choose 'occlusion'"
     )
