@@ -206,12 +206,8 @@ def _matrix_product(
     return func(mode.edited_product(input, other), *args, **kwargs)
 
 
-def _einsum(mode: InterceptAttention, func: Callable[..., Tensor], equation: Any, *operands: Any) -> Tensor:
+def _einsum(mode: InterceptAttention, func: Callable[..., Tensor], equation: str, *operands: Any) -> Tensor:
     factors = list(_tensors(operands))
-    if not isinstance(equation, str):  # operands with lists of their axes
-        product = func(equation, *operands)
-        mode.follow(product, (equation, *factors))
-        return product
     marked = [i for i, factor in enumerate(factors) if factor in mode.weights]
     letters = equation.replace(" ", "").split("->")[0].split(",")
     if len(marked) == 1 and len(factors) == 2 and "." not in equation:
