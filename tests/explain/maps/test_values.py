@@ -145,6 +145,21 @@ def test_values_behind_a_gate_or_a_norm_are_refused(attention, random_vit):
         explain(random_vit(attention=attention), IMAGES, "value")
 
 
+def test_tokens_that_are_averaged_before_the_projection_are_refused():
+    class Averaged(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patches, self.head = nn.Conv2d(3, 12, 2, stride=2), nn.Linear(12, 7)
+
+        def forward(self, images):
+            x = self.patches(images).flatten(2).mT.unflatten(-1, (3, 4)).transpose(1, 2)
+            mixed = nn.functional.scaled_dot_product_attention(x, x, x)
+            return self.head(mixed.mean(dim=2).flatten(1))
+
+    with pytest.raises(ValueError, match="of Averaged mixes does not enter a linear layer unchanged"):
+        explain(randomised(Averaged()), IMAGES, "value")
+
+
 def test_layers_and_shared_modules_are_checked(random_vit):
     with pytest.raises(ValueError, match=r"layer \(3\) must be one of 3 layers, from -3 to 2"):
         explain(random_vit(), IMAGES, "value", layer=3)
