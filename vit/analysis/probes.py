@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from einops import rearrange, reduce
+from einops import pack, rearrange, reduce
 from torch import Tensor, nn
 
 from vit.analysis.batches import in_batches
@@ -181,4 +181,5 @@ def _rows(patches: Tensor):
 def _r_squared(predicted, expected) -> float:
     """Return the share of the variance, summed over all columns, that a prediction explains."""
     spread = ((expected - expected.mean(axis=0)) ** 2).sum()
-    return float(1 - ((expected - predicted.reshape(expected.shape)) ** 2).sum() / spread) if spread else 0.0
+    columns, _ = pack([predicted], "n *")  # scikit-learn returns one axis for a single column
+    return float(1 - ((expected - columns) ** 2).sum() / spread) if spread else 0.0

@@ -1,6 +1,7 @@
 """Captures what each attention adds to its tokens: weights, values, and the projection behind them.
 
-Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels per head.
+Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels per head,
+c channels of a token.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from einops import einsum, rearrange
+from einops import einsum, pack, rearrange
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -94,11 +95,9 @@ class _WatchProjection(TorchFunctionMode):
 def _is_mixed(inputs: Tensor, mixing: Mixing) -> bool:
     """Return whether a linear layer takes what an attention has mixed, with the batch as its first or second axis."""
     mixed = einsum(mixing.attn.to(mixing.values.dtype), mixing.values, "b h n m, b h m d -> b h n d")
-    for pattern in ("b h n d -> b n (h d)", "b h n d -> n b (h d)"):
+    tokens, rounding = pack([inputs], "* c")[0], 1e-3 * float(mixed.abs().max())
+    for pattern in ("b h n d -> (b n) (h d)", "b h n d -> (n b) (h d)"):
         expected = rearrange(mixed, pattern)
-        if inputs.numel() == expected.numel() and inputs.shape[-1] == expected.shape[-1]:
-            flat = inputs.reshape(-1, inputs.shape[-1])
-            close = torch.isclose(flat, expected.reshape(flat.shape), rtol=1e-3, atol=1e-3 * float(mixed.abs().max()))
-            if close.all():
-                return True
+        if tokens.shape == expected.shape and torch.allclose(tokens, expected, rtol=1e-3, atol=rounding):
+            return True
     return False
