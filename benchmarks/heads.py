@@ -37,7 +37,8 @@ import vit
 from vit.analysis import head_importance, prune_heads
 from vit.analysis.accuracy import accuracy
 from vit.analysis.positions import enlarged
-from vit.analysis.questions import QUESTIONS, ask, margin, read_subject
+from vit.analysis.questions import QUESTIONS, ask
+from vit.analysis.subject import margin, read_subject
 from vit.markdown import markdown_table
 from vit.training.runs import newest_checkpoint
 

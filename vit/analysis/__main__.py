@@ -54,7 +54,8 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> None:
         raise ValueError(f"--images ({options.images}) must be at least {FEWEST}: of fewer, no share means anything")
     # Imported here, as these import Lightning, matplotlib and scikit-learn, which takes seconds.
     from vit.analysis.page import write_page, write_table
-    from vit.analysis.questions import QUESTIONS, Answer, ask, read_subject
+    from vit.analysis.questions import QUESTIONS, Answer, ask
+    from vit.analysis.subject import read_subject
 
     subject = read_subject(options.checkpoint, options.root, options.images)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -1,20 +1,16 @@
 """The page of ``python -m vit.analysis``: each question with its answer, its control and its pictures.
 
-The page is `page.html`, a Jinja template that escapes every text, and holds the pictures themselves: it needs no other
-file, no server and no network.
+The page is `page.html`, a template of ``vit.pages``.
 """
 
-import base64
 import csv
 import shlex
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
-
-from jinja2 import Environment
 
 from vit.analysis.questions import Answer
 from vit.atomic import replacing
+from vit.pages import data_url, page_templates
 
 # Columns of the table on the page; heads.csv has all.
 SHOWN = {
@@ -41,17 +37,19 @@ def write_page(
         answers: The answer to each question, or why there is none.
         command: The words of the command that made the page.
     """
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    template = files("vit.analysis").joinpath("page.html").read_text(encoding="utf-8")
     found = [answer for answer in answers.values() if isinstance(answer, Answer)]
     rows = head_rows(found)
-    page = environment.from_string(template).render(
-        title=title,
-        facts=facts,
-        sections=[_section(question, answer, folder) for question, answer in answers.items()],
-        columns={name: SHOWN[name] for name in SHOWN if any(name in row for row in rows)},
-        rows=[{name: _shown(value) for name, value in row.items()} for row in rows],
-        command=shlex.join(command),
+    page = (
+        page_templates()
+        .get_template("analysis/page.html")
+        .render(
+            title=title,
+            facts=facts,
+            sections=[_section(question, answer, folder) for question, answer in answers.items()],
+            columns={name: SHOWN[name] for name in SHOWN if any(name in row for row in rows)},
+            rows=[{name: _shown(value) for name, value in row.items()} for row in rows],
+            command=shlex.join(command),
+        )
     )
     path = folder / "index.html"
     with replacing(path) as unfinished:
@@ -62,12 +60,8 @@ def write_page(
 def _section(question: str, answer: Answer | str, folder: Path) -> dict[str, object]:
     if isinstance(answer, str):
         return {"question": question, "missing": answer}
-    pictures = [(_data_url(folder / name), name, shown) for name, shown in answer.pictures.items()]
+    pictures = [(data_url(folder / name), name, shown) for name, shown in answer.pictures.items()]
     return {"question": question, "found": answer.found, "control": answer.control, "pictures": pictures}
-
-
-def _data_url(picture: Path) -> str:
-    return f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode('ascii')}"
 
 
 def _shown(value: object) -> str:

@@ -1,19 +1,16 @@
 """The report of a run: one HTML file with its scores, pictures, commands and settings.
 
-The page is `report.html`, a Jinja template that escapes every text; it needs no server, no network and no script.
+The page is `report.html`, a template of ``vit.pages``.
 """
 
-import base64
 import json
 import math
 import shlex
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment
-
 from vit.atomic import replacing
+from vit.pages import data_url, page_templates
 
 PICTURES = ("curves", "confusion_matrix", "mistakes", "attention", "reliability")
 NONE = "\u2013"  # written for what has no value
@@ -36,17 +33,16 @@ def render_report(folder: Path) -> str:
     """Return the page for the files in the folder of a run."""
     results = json.loads(_read(folder / "results.json") or "{}")
     scores = results.get("scores") or {}
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tenths"] = lambda share: NONE if share is None else f"{100 * share:.1f}"
-    template = files("vit.training").joinpath("report.html").read_text(encoding="utf-8")
-    return environment.from_string(template).render(
+    templates = page_templates()
+    templates.filters["tenths"] = lambda share: NONE if share is None else f"{100 * share:.1f}"
+    return templates.get_template("training/report.html").render(
         name=results.get("experiment") or folder.name,
         subtitle=subtitle(results, folder),
         stopped=results.get("stopped"),
         headline=headline(results),
         classes=sorted(scores.get("classes", []), key=lambda row: 2 if row["f1"] is None else row["f1"]),
         split=scored_split(results),
-        pictures={name: picture for name in PICTURES if (picture := data_url(folder / f"{name}.png"))},
+        pictures={name: data_url(path) for name in PICTURES if (path := folder / f"{name}.png").exists()},
         facts=facts(results),
         commands=commands(results, folder),
         config=_read(folder / "config.yaml"),
@@ -161,13 +157,6 @@ def duration(seconds: float) -> str:
     if not minutes:
         return f"{rest} s"
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def data_url(picture: Path) -> str | None:
-    """Return a PNG file as a URL that holds the file itself; None if there is no such file."""
-    if not picture.exists():
-        return None
-    return f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode('ascii')}"
 
 
 def _grouped(number: int | None) -> str | None:

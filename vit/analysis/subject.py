@@ -1,0 +1,91 @@
+"""What ``python -m vit.analysis`` is asked about: a trained model, the same before training, and images."""
+
+import inspect
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import vit
+from vit.analysis.accuracy import accuracy
+from vit.analysis.labelled import Labelled, labelled_images
+from vit.weights import read_checkpoint
+
+RANKED_ON = 64  # training images; ranking by ablation takes a pass over them for each head
+BATCH = 32  # each point of a pruning curve times ten passes of one batch
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A trained model, the same before training, and images that it was and was not trained on.
+
+    Attributes:
+        model: The trained model.
+        untrained: A model of the same size with new random weights.
+        trained_on: Training images.
+        held_out: Test images.
+        data: Name of the data.
+        init: How the weights of the training started, as ``--model.init`` has it.
+    """
+
+    model: nn.Module
+    untrained: nn.Module
+    trained_on: Labelled
+    held_out: Labelled
+    data: str = ""
+    init: str = "glorot"
+
+    def facts(self) -> list[str]:
+        """Return what holds for all answers, in sentences."""
+        right, count = accuracy(self.model, *self.held_out), len(self.held_out.labels)
+        start = "Before training means a model of the same size with new random weights"
+        if self.init != "glorot":
+            start += f" after Glorot; the training itself started from {self.init} weights"
+        return [
+            f"{self.data}: right on {100 * right:.1f}\u00a0% of {count} test images. A difference of less than "
+            f"{100 * margin(right, count):.1f} points may be chance.",
+            f"{start}.",
+        ]
+
+    @property
+    def chance(self) -> float:
+        """The accuracy of the most frequent class for all images."""
+        return self.held_out.labels.bincount().max().item() / len(self.held_out.labels)
+
+    @property
+    def batches(self) -> list[tuple[Tensor, Tensor]]:
+        """The images that accuracy is measured on."""
+        images, labels = self.held_out
+        return list(zip(images.split(BATCH), labels.split(BATCH), strict=True))
+
+    @property
+    def ranking(self) -> tuple[Tensor, Tensor]:
+        """The images that heads are ranked by, none of which accuracy is measured on."""
+        return self.trained_on.images[:RANKED_ON], self.trained_on.labels[:RANKED_ON]
+
+
+def read_subject(checkpoint: str | Path, root: str | None, count: int) -> Subject:
+    """Return the model of a training checkpoint and up to ``count`` of its training and of its test images.
+
+    Raises:
+        ValueError: If there is no such checkpoint or data (see ``labelled_images``).
+    """
+    model, contents = vit.load(checkpoint), read_checkpoint(checkpoint)
+    arguments = contents["hyper_parameters"]
+    names = inspect.signature(vit.VisionTransformer).parameters
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        untrained = vit.VisionTransformer(**{name: value for name, value in arguments.items() if name in names}).eval()
+    data, trained_on, held_out = labelled_images(model, contents.get("data", {}), root, count)
+    return Subject(model, untrained, trained_on, held_out, data, arguments.get("init", "glorot"))
+
+
+def margin(share: float, count: int) -> float:
+    """Return two standard errors of a share of ``count`` independent images.
+
+    >>> round(margin(0.9, 400), 3)
+    0.03
+    """
+    return 2 * math.sqrt(share * (1 - share) / count)
