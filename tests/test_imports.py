@@ -9,7 +9,7 @@ import vit
 
 
 def test_import_vit_alone_gives_models_and_attention_and_loads_no_library_of_training_or_plotting():
-    late = ["lightning", "timm", "torchvision", "matplotlib", "jsonargparse", "sklearn"]
+    late = ["lightning", "timm", "torchvision", "matplotlib", "jsonargparse", "sklearn", "safetensors"]
     code = (
         "import sys, vit\n"
         "model = vit.VisionTransformer(image_size=8, embed_dim=12, depth=1, num_heads=3)\n"

@@ -3,6 +3,6 @@
 from vit import attention
 from vit.model import VisionTransformer
 from vit.version import __version__
-from vit.weights import load
+from vit.weights import load, save
 
-__all__ = ["VisionTransformer", "__version__", "attention", "load"]
+__all__ = ["VisionTransformer", "__version__", "attention", "load", "save"]

@@ -73,6 +73,9 @@ class VisionTransformer(nn.Module):
         grad_checkpointing: Whether blocks recompute their activations in the backward pass: memory for one block
             instead of all, for a third more time.
 
+    Attributes:
+        config: These arguments with their values: ``VisionTransformer(**model.config)`` is a model of the same shape.
+
     Raises:
         ValueError: If sizes do not divide, or a choice is unknown.
     """
@@ -109,6 +112,7 @@ class VisionTransformer(nn.Module):
         grad_checkpointing: bool = False,
     ) -> None:
         super().__init__()
+        self.config = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         for name, size in (("embed_dim", embed_dim), ("depth", depth), ("num_heads", num_heads)):
             check_positive_int(name, size)
         for name, number in (("num_classes", num_classes), ("num_registers", num_registers)):
@@ -349,7 +353,7 @@ class VisionTransformer(nn.Module):
 
     def reset_classifier(self, num_classes: int) -> None:
         """Replace the head by a new one for ``num_classes`` classes; with 0 the model returns the pooled feature."""
-        self.num_classes = num_classes
+        self.num_classes = self.config["num_classes"] = num_classes
         self.head = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
         if num_classes:
             self.head.to(self.pos_embed)

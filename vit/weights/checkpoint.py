@@ -1,6 +1,5 @@
 """Reads training checkpoints; refuses other files, and files that carry code."""
 
-import inspect
 import re
 import warnings
 import zipfile
@@ -9,50 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-from vit.model import VisionTransformer
-
-SHOWN_DIFFERENCES = 4
-
-
-def load(path: str | Path) -> VisionTransformer:
-    """Return the model of a training checkpoint, in eval mode.
-
-    The model takes normalised images: ``model.pretrained_cfg``, which has timm's name, holds the ``mean`` and ``std``
-    for this, the ``class_names``, and the ``crop_ratio`` of its data.
-
-    Raises:
-        ValueError: If the file is not a checkpoint, carries code, or its tensors do not fit its hyper-parameters.
-    """
-    checkpoint = read_checkpoint(path)
-    arguments = checkpoint["hyper_parameters"]
-    state = {name.removeprefix("vit."): tensor for name, tensor in checkpoint["state_dict"].items()}
-    model = _build(arguments, state, path)
-    model.load_state_dict(state)
-    middle = [0.5] * model.patch_embed.in_channels  # the default of ViTClassifier
-    statistics = {name: arguments.get(name) or middle for name in ("mean", "std")}
-    crop_ratio = checkpoint.get("data", {}).get("init_args", {}).get("crop_ratio", 1.0)
-    model.pretrained_cfg = {**statistics, "class_names": arguments.get("class_names"), "crop_ratio": crop_ratio}
-    return model.eval()
-
-
-def _build(arguments: dict[str, Any], state: dict[str, Tensor], path: str | Path) -> VisionTransformer:
-    """Build the model that a checkpoint describes, after a check that its tensors fit."""
-    names = inspect.signature(VisionTransformer).parameters
-    settings = {name: value for name, value in arguments.items() if name in names}
-    depth = settings.get("depth", names["depth"].default)
-    blocks = len({name.split(".")[1] for name in state if name.startswith("blocks.")})
-    if depth != blocks:
-        raise ValueError(f"{path} describes a model of depth {depth}, and holds {blocks} blocks: it is damaged")
-    try:
-        # On the meta device first: an untrusted file may describe a model of any size.
-        with torch.device("meta"):
-            described = VisionTransformer(**settings)
-    except (TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{path} describes a model that cannot be built: {error}") from error
-    check_same_tensors(described, state, path, "it is damaged")
-    return VisionTransformer(**settings)
+from torch import Tensor
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -102,28 +58,4 @@ def _check_intact(path: Path) -> None:
     if damaged is not None:
         raise ValueError(
             f"{path} is damaged ({damaged} is not what was written): take another checkpoint, or a copy of it"
-        )
-
-
-def check_same_tensors(model: nn.Module, state: Mapping[str, Tensor], origin: str | Path, remedy: str) -> None:
-    """Check that a checkpoint has the tensors of a model.
-
-    Raises:
-        ValueError: If names or shapes differ; the message names the ``origin``, the first few, and the ``remedy``.
-    """
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    differences = [f"{name} is missing" for name in expected.keys() - found.keys()]
-    differences += [f"{name} is unknown" for name in found.keys() - expected.keys()]
-    differences += [
-        f"{name} is {found[name]} and not {expected[name]}"
-        for name in expected.keys() & found.keys()
-        if found[name] != expected[name]
-    ]
-    if differences:
-        shown = "; ".join(sorted(differences)[:SHOWN_DIFFERENCES])
-        rest = len(differences) - SHOWN_DIFFERENCES
-        raise ValueError(
-            f"{origin} comes from another architecture, {len(differences)} tensors differ: {shown}"
-            f"{f'; and {rest} more' if rest > 0 else ''}: {remedy}"
         )

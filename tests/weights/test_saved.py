@@ -1,0 +1,161 @@
+"""Models saved as safetensors files: the same model comes back, and a file that is none is refused."""
+
+import copy
+import json
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.testing import assert_close
+
+import vit
+from vit.attention import MECHANISMS
+
+SIZES = {"image_size": (6, 10), "patch_size": 2, "embed_dim": 12, "depth": 2, "num_heads": 3, "num_classes": 2}
+SIZES |= {"pool": "cls+mean", "num_registers": 5}
+DATA = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.3], "class_names": ["cat", "dog"], "crop_ratio": 0.875}
+
+
+@pytest.fixture
+def model():
+    model = vit.VisionTransformer(**SIZES).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    return model
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.safetensors"
+
+
+@pytest.fixture
+def description(model, path):
+    """Returns and takes the description in a file."""
+    vit.save(model, path)
+
+    def rewrite(text):
+        save_file(load_file(path), path, metadata={"vit": text})
+
+    return rewrite
+
+
+def test_the_model_comes_back_bit_for_bit_in_eval_mode(model, path):
+    vit.save(model.train(), path)
+    images = torch.randn(2, 3, 6, 10)
+    loaded = vit.load(path)
+    assert not any(module.training for module in loaded.modules())
+    assert loaded.config == model.config | {"image_size": [6, 10]}
+    assert_close(loaded(images), model.eval()(images), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("attention", MECHANISMS)
+def test_so_does_every_mechanism(attention, path):
+    model = vit.VisionTransformer(**SIZES, attention=attention).eval()
+    vit.save(model, str(path))
+    images = torch.randn(2, 3, 6, 10)
+    assert_close(vit.load(str(path))(images), model(images), rtol=0, atol=0)
+
+
+def test_a_model_in_half_precision_takes_half_the_bytes_and_is_loaded_in_single_precision(model, path):
+    vit.save(model, path)
+    whole = sum(tensor.nbytes for tensor in load_file(path).values())
+    vit.save(copy.deepcopy(model).half(), path)
+    assert 2 * sum(tensor.nbytes for tensor in load_file(path).values()) == whole
+    loaded = vit.load(path)
+    for name, tensor in model.state_dict().items():
+        assert_close(loaded.state_dict()[name], tensor.half().float(), rtol=0, atol=0)
+
+
+def test_a_new_head_is_part_of_the_description(model, path):
+    model.reset_classifier(7)
+    vit.save(model, path)
+    assert vit.load(path).num_classes == 7
+
+
+def test_what_the_model_knows_of_its_data_is_kept(model, path):
+    vit.save(model, path)
+    assert vit.load(path).pretrained_cfg == {"mean": [0.5] * 3, "std": [0.5] * 3, "class_names": None, "crop_ratio": 1}
+    model.pretrained_cfg = DATA
+    vit.save(model, path)
+    assert vit.load(path).pretrained_cfg == DATA
+
+
+def test_a_model_whose_modules_were_changed_is_refused_and_writes_nothing(model, path):
+    model.blocks[0].mlp.fc1 = nn.Linear(12, 5)
+    with pytest.raises(
+        ValueError, match=r"^the model comes from another architecture, 2 tensors differ: blocks\.0\.mlp"
+    ):
+        vit.save(model, path)
+    assert not list(path.parent.iterdir())
+
+
+def test_another_suffix_is_refused(model, path):
+    with pytest.raises(ValueError, match=r"model\.pth does not end in \.safetensors"):
+        vit.save(model, path.with_suffix(".pth"))
+
+
+def test_a_file_that_does_not_exist_is_refused(path):
+    with pytest.raises(ValueError, match=f"^no file at {re.escape(str(path))}: vit.save writes"):
+        vit.load(path)
+
+
+def test_a_truncated_file_is_refused_wherever_it_ends(model, path):
+    vit.save(model, path)
+    whole = path.read_bytes()
+    for length in [*range(0, 3000, 101), len(whole) // 2, len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"model\.safetensors is no safetensors file, or is damaged"):
+            vit.load(path)
+
+
+def test_a_file_of_another_library_is_refused(path):
+    save_file({"weight": torch.zeros(3)}, path, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"does not say which model its 1 tensors belong to"):
+        vit.load(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"config": 3, "pretrained_cfg": {}}', '{"config": {}}', "{'config'"])
+def test_a_description_that_cannot_be_read_is_damage(description, path, text):
+    description(text)
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged: its description of the model"):
+        vit.load(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"depth": 10**9}, "describes a model of depth 1000000000, and holds 2 blocks"),
+        ({"embed_dim": 12 * 10**6}, "comes from another architecture"),
+        ({"embed_dim": "wide"}, "describes a model that cannot be built"),
+        ({"width": 3}, "describes a model that cannot be built: .*unexpected keyword argument 'width'"),
+    ],
+)
+def test_a_description_of_another_model_is_refused(model, description, path, changes, message):
+    description(json.dumps({"config": model.config | changes, "pretrained_cfg": {}}))
+    with pytest.raises(ValueError, match=message):
+        vit.load(path)
+
+
+def test_weights_that_are_no_numbers_are_refused(model, path):
+    with torch.no_grad():
+        model.head.bias[1] = torch.nan
+    vit.save(model, path)
+    with pytest.raises(ValueError, match=r"model\.safetensors is of no use: 1 of the 2 numbers of head\.bias are NaN"):
+        vit.load(path)
+
+
+def test_a_kill_while_saving_leaves_the_earlier_file(model, path, monkeypatch):
+    vit.save(model, path)
+    before = path.read_bytes()
+
+    def killed(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("safetensors.torch.save_file", killed)
+    with pytest.raises(KeyboardInterrupt):
+        vit.save(model, path)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
