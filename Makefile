@@ -4,7 +4,7 @@
 # make bench      measure speed: five libraries, the data path, Lightning against a bare loop
 # make bench-accuracy    train the 10-minute recipe and its baseline with 3 seeds each, an hour (DATA=folder)
 # make bench-attention   compare all attention mechanisms, half an hour (DATA=folder to train on images)
-# make bench-explain     train, then score all methods of maps, half an hour (DATA=folder)
+# make bench-explain     train 3 seeds, then score all methods of maps, over an hour (DATA=folder)
 # make notebook   open the notebooks in Jupyter
 # make lint       ruff, and fix what it can
 # Each makes .venv first if it is missing, and repairs it if an install was interrupted or pyproject.toml changed.
@@ -51,14 +51,16 @@ bench-attention: $(VENV)/installed-train
 	$(BIN)/python benchmarks/attention.py $(if $(DATA),--data $(DATA))
 	$(BIN)/python benchmarks/pages.py
 
-# Trains both models first, ten minutes on the images and a few on the planted digits; the scores take ten more.
+# Trains with three seeds first, ten minutes each on the images and a few on the planted digits.
 bench-explain: $(VENV)/installed-test
 	$(if $(DATA),,$(error name a folder of images: make bench-explain DATA=data/cifar10-jpeg))
-	$(BIN)/python train.py fit --config configs/cifar10_quick.yaml --data ImageFolder --data.root $(DATA)
-	$(BIN)/python train.py fit --config configs/planted_digits.yaml
-	$(BIN)/python benchmarks/explanations.py --photos $(DATA)/test \
-		--checkpoint "$$(ls -t runs/cifar10_quick/*/checkpoints/last.ckpt | head -1)" \
-		--planted "$$(ls -t runs/planted_digits/*/checkpoints/last.ckpt | head -1)"
+	for seed in 0 1 2; do \
+		$(BIN)/python train.py fit --config configs/cifar10_quick.yaml --seed_everything $$seed \
+			--data ImageFolder --data.root $(DATA) && \
+		$(BIN)/python train.py fit --config configs/planted_digits.yaml --seed_everything $$seed || exit 1; done
+	$(BIN)/python benchmarks/explanations.py --data $(DATA) \
+		--checkpoints runs/cifar10_quick/*/checkpoints/last.ckpt \
+		--planted runs/planted_digits/*/checkpoints/last.ckpt
 	$(BIN)/python benchmarks/pages.py
 
 notebook: $(VENV)/installed-notebook

@@ -1,21 +1,27 @@
 """Evaluation of maps: on photographs by removing patches, on planted digits and mosaics by a known answer.
 
-Scores every method of ``vit.explain`` over CIFAR-10 images with a checkpoint of ``configs/cifar10_quick.yaml``,
-replaces attention by uniform attention, compares methods on planted digits with a checkpoint of
-``configs/planted_digits.yaml`` and on mosaics of the photographs, and times rollout against the plain forward pass.
-Writes explanations.md, explanations.json and two plots.
+Scores every method of ``vit.explain`` on each trained model: on test photographs, with uniform attention in place of
+the model's, and on mosaics of four photographs, once as the model is, and once after it was trained on mosaics. Models
+of ``configs/planted_digits.yaml`` are scored by where the digit is. A model is a cell, written to explanations.json and
+explanations.md as soon as it is done, in place of an older one of the same recipe and seed. Two plots show the models
+of RECIPE and of PLANTED. The same command with other checkpoints adds to them.
 
-    python benchmarks/explanations.py --photos data/cifar10-jpeg/test --checkpoint RUN/checkpoints/last.ckpt
-        --planted RUN/checkpoints/last.ckpt [--images 500] [--output benchmarks/results]
+    python benchmarks/explanations.py --data data/cifar10-jpeg --checkpoints runs/cifar10_quick/*/checkpoints/last.ckpt
+        --planted runs/planted_digits/*/checkpoints/last.ckpt [--images 500] [--mosaic_steps 1000]
+        [--output benchmarks/results]
 """
 
+import json
 import statistics
+import sys
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from records import command_line, made_at, origin, write_results
+from mosaic_training import recognised, train_on_mosaics
+from records import command_line, made_at, origin, plus_minus, write_cell
 from side_by_side import interleaved
 from torch import Tensor
 
@@ -25,14 +31,17 @@ from vit.data.planted import planted_digits
 from vit.explain import Scores, explain, localise, score
 from vit.explain.evaluation.ground_truth import cells_of_boxes, cells_of_quadrants, mosaics
 from vit.explain.evaluation.sanity import uniform_attention
-from vit.explain.evaluation.table import Interval, Table
+from vit.explain.evaluation.table import Interval
 from vit.explain.figures import draw_scores
 from vit.markdown import markdown_table
 
+RECIPE, PLANTED = "cifar10_quick", "planted_digits"
 BATCH = 100
-COLUMNS = ["drop", "fill", "SaCo", "positive", "negative", "Gini", "against random", "ms", "MB"]
+COLUMNS = ["drop", "fill", "SaCo", "positive", "negative", "Gini"]
 OF_PLACES = ["hits", "energy", "IoU"]
 ROUNDS = 9
+
+Cells = dict[str, dict[str, Any]]
 
 
 def normalised(pixels: Tensor, model: vit.VisionTransformer) -> Tensor:
@@ -63,110 +72,200 @@ def rollout_cost(model: vit.VisionTransformer, images: Tensor) -> float:
     return statistics.median(rollout / plain for rollout, plain in zip(times["rollout"], times["plain"], strict=True))
 
 
-def measure(photos: Path, checkpoint: Path, of_planted: Path, count: int) -> dict[str, Any]:
-    """Score all methods on photographs, planted digits and mosaics, and return the numbers as JSON holds them."""
-    model = vit.load(checkpoint)
-    images, labels = photographs(photos, count, model)
-    start = time.perf_counter()
-    scores = score(model, images.split(BATCH))
-    seconds = time.perf_counter() - start
-    tiled, cells, _ = mosaics(images, labels, torch.Generator().manual_seed(0))
-
-    reader = vit.load(of_planted)
-    pixels, digits, boxes = (part[:count] for part in planted_digits("test"))
-    planted = normalised(pixels, reader)
-    masks = cells_of_boxes(boxes, pixels.shape[-2:], reader.patch_embed.grid_size)
-    found = localise(reader, planted, digits, masks)
-    return {
-        "seconds": seconds,
-        "rollout_cost": rollout_cost(model, images[:BATCH]),
-        "accuracies": [accuracy(model, images, labels), accuracy(reader, planted, digits)],
-        "images": [len(images), len(planted), len(tiled)],
-        "recommended": {"photographs": scores.recommended("drop"), "planted": found.recommended("hits")},
-        "photographs": scores.rows,
-        "uniform": uniform_attention(model, images, labels).rows,
-        "planted": found.rows,
-        "mosaics": localise(model, tiled, labels, cells_of_quadrants(cells, model.patch_embed.grid_size)).rows,
-    }
-
-
 @torch.no_grad()
 def accuracy(model: vit.VisionTransformer, images: Tensor, labels: Tensor) -> float:
     """Return the share of the images that are classified correctly."""
     return (model(images).argmax(dim=1) == labels).double().mean().item()
 
 
-def scores_of(rows: list[dict[str, Any]], images: int) -> Scores:
-    """Return a table of scores from its rows in JSON."""
-    intervals = [
-        {name: Interval(*value) if isinstance(value, list | tuple) else value for name, value in row.items()}
-        for row in rows
+def on_photographs(checkpoint: Path, data: Path, count: int, mosaic_steps: int) -> dict[str, Any]:
+    """Return the scores of all methods on photographs and on mosaics of them, as JSON holds them."""
+    model = vit.load(checkpoint)
+    images, labels = photographs(data / "test", count, model)
+    start = time.perf_counter()
+    scores = score(model, images.split(BATCH))
+    seconds = time.perf_counter() - start
+    tiled, places, _ = mosaics(images, labels, torch.Generator().manual_seed(0))
+    masks = cells_of_quadrants(places, model.patch_embed.grid_size)
+    trained = train_on_mosaics(model, *photographs(data / "train", sys.maxsize, model), mosaic_steps)
+    return {
+        "images": len(images),
+        "accuracy": accuracy(model, images, labels),
+        "seconds": seconds,
+        "rollout_cost": rollout_cost(model, images[:BATCH]),
+        "photographs": scores.rows,
+        "recommended": scores.recommended("drop"),
+        "uniform": uniform_attention(model, images, labels).rows,
+        "mosaics": localise(model, tiled, labels, masks).rows,
+        "recognised": recognised(model, tiled, labels),
+        "mosaic_steps": mosaic_steps,
+        "trained on mosaics": localise(trained, tiled, labels, masks).rows,
+        "recognised after training": recognised(trained, tiled, labels),
+    }
+
+
+def on_planted_digits(checkpoint: Path, count: int) -> dict[str, Any]:
+    """Return the scores of all methods on planted digits, as JSON holds them."""
+    model = vit.load(checkpoint)
+    pixels, digits, boxes = (part[:count] for part in planted_digits("test"))
+    images = normalised(pixels, model)
+    masks = cells_of_boxes(boxes, pixels.shape[-2:], model.patch_embed.grid_size)
+    found = localise(model, images, digits, masks)
+    recommended = found.recommended("hits")
+    return {
+        "images": len(images),
+        "accuracy": accuracy(model, images, digits),
+        "planted": found.rows,
+        "recommended": recommended,
+    }
+
+
+def training_of(checkpoint: Path) -> tuple[str, int]:
+    """Return recipe and seed of the run that a checkpoint lies in.
+
+    Raises:
+        ValueError: If the run has no results.json, as one that has not ended.
+    """
+    run = checkpoint.parents[1]
+    results = run / "results.json"
+    if not results.is_file():
+        raise ValueError(f"no {results}: give checkpoints of finished runs, in runs/EXPERIMENT/VERSION/checkpoints")
+    return run.parent.name, json.loads(results.read_text())["seed"]
+
+
+def of_recipe(cells: Cells, recipe: str) -> list[dict[str, Any]]:
+    """Return the cells of a recipe, sorted by seed."""
+    return sorted((cell for cell in cells.values() if cell["recipe"] == recipe), key=lambda cell: cell["seed"])
+
+
+def means(cells: Iterable[dict[str, Any]], part: str, measure: str) -> dict[str, list[float]]:
+    """Return a measure of each method, a mean over images for each training."""
+    found: dict[str, list[float]] = {}
+    for cell in cells:
+        for row in cell[part]:
+            number = row.get(measure)
+            if number is not None:
+                found.setdefault(row["method"], []).append(number[0] if isinstance(number, Sequence) else number)
+    return found
+
+
+def table_of(cells: Sequence[dict[str, Any]], part: str, measures: Sequence[str]) -> str:
+    """Return measures over trainings as Markdown, sorted by the first, the highest value on top."""
+    found = {measure: means(cells, part, measure) for measure in measures}
+    order = sorted(found[measures[0]], key=lambda method: -statistics.mean(found[measures[0]][method]))
+    rows = [
+        {"method": method} | {name: plus_minus(found[name].get(method, []), ".3f") for name in measures}
+        for method in order
     ]
-    return Scores(intervals, f"{images} images; mean (95 % interval)")
+    return markdown_table(rows, right=measures)
 
 
-def table_of(scores: Scores, columns: list[str]) -> str:
-    """Return some columns as Markdown, sorted by the first, the highest value on top."""
-    rows = []
-    for row in sorted(scores.rows, key=lambda row: -row[columns[0]].mean):
-        cells = {name: f"{row[name]:.2g}" if isinstance(row[name], float) else str(row[name]) for name in columns}
-        rows.append({"method": row["method"]} | cells)
-    return markdown_table(rows, right=[name for name in columns if name != "against random"])
-
-
-def recommended(methods: list[str]) -> str:
-    """Return a line with the methods that tie at the top, above every control."""
-    return f"Recommended: {', '.join(methods) or 'none'}."
-
-
-def report(result: dict[str, Any]) -> str:
-    """Return the results as Markdown."""
-    of_photographs, of_planted = (f"{100 * share:.1f} % classified correctly" for share in result["accuracies"])
-    photographs, planted, tiled = result["images"]
-    note = f"{photographs} images; layers and heads are counted from 0"
-    return "\n\n".join(
-        [
-            "# Evaluation of maps",
-            made_at(result["made"]),
-            f"## {photographs} photographs",
-            f"{of_photographs}. Scored in {result['seconds']:.0f} s; rollout takes {result['rollout_cost']:.2f} times "
-            f"a plain forward pass of {BATCH} images. Means with 95 % intervals.",
-            table_of(scores_of(result["photographs"], photographs), COLUMNS),
-            recommended(result["recommended"]["photographs"]),
-            f"## Uniform attention in place of the model's\n\n{Table(result['uniform'], note)}",
-            f"## {planted} planted digits",
-            f"{of_planted}; each map is that of the true class. Means with 95 % intervals.",
-            table_of(scores_of(result["planted"], planted), OF_PLACES),
-            recommended(result["recommended"]["planted"]),
-            f"## {tiled} mosaics of four photographs",
+def report(cells: Cells) -> str:
+    """Return the results as Markdown, a section for each recipe."""
+    parts = [
+        "# Evaluation of maps",
+        "Numbers are means over images; with several trainings, mean and sample standard deviation of their means.",
+    ]
+    for recipe in sorted({cell["recipe"] for cell in cells.values()}):
+        group = of_recipe(cells, recipe)
+        parts += [f"## {recipe}", described(group)]
+        if "planted" in group[0]:
+            parts += ["Each map is that of the true class.", table_of(group, "planted", OF_PLACES)]
+            continue
+        cost = plus_minus([cell["rollout_cost"] for cell in group], ".2f")
+        parts += [
+            f"Rollout takes {cost} times a plain forward pass of {BATCH} images.",
+            table_of(group, "photographs", [*COLUMNS, "ms", "MB"]),
+            "### Uniform attention in place of the model's",
+            uniform_table(group),
+            "### Mosaics of four photographs",
             "The photographs are halved in size, and each map is that of one photograph's class: a quarter of the "
             "mosaic is inside.",
-            table_of(scores_of(result["mosaics"], tiled), OF_PLACES) + "\n",
+            table_of(group, "mosaics", OF_PLACES),
         ]
+        if trained := [cell for cell in group if "trained on mosaics" in cell]:
+            parts += ["### The same mosaics, after training on mosaics", after_training(trained)]
+    return "\n\n".join(parts) + "\n"
+
+
+def after_training(group: Sequence[dict[str, Any]]) -> str:
+    """Return what training on mosaics changes."""
+    before, after = (
+        plus_minus([100 * cell[name] for cell in group], ".1f") for name in ("recognised", "recognised after training")
+    )
+    return (
+        f"The asked class is among the four highest logits in {before} % of the mosaics, and after "
+        f"{group[0]['mosaic_steps']:,} steps on mosaics of training images in {after} %.\n\n"
+        f"{table_of(group, 'trained on mosaics', OF_PLACES)}"
     )
 
 
-def draw(result: dict[str, Any], path: Path) -> None:
+def described(group: Sequence[dict[str, Any]]) -> str:
+    """Return what the cells of a recipe were measured on, in sentences."""
+    seeds = ", ".join(str(cell["seed"]) for cell in group)
+    right = plus_minus([100 * cell["accuracy"] for cell in group], ".1f")
+    lines = [f"Seeds {seeds}; {group[0]['images']} test images, {right} % classified correctly."]
+    lines += [
+        f"Recommended under seed {cell['seed']}: {', '.join(cell['recommended']) or 'none'}. {made_at(cell['made'])}"
+        for cell in group
+    ]
+    return "\n\n".join(lines)
+
+
+def uniform_table(group: Sequence[dict[str, Any]]) -> str:
+    """Return what uniform attention changes, a row for each replacement of whole layers."""
+    rows = []
+    for number, row in enumerate(group[0]["uniform"]):
+        if row["heads"] == "all":
+            same = [cell["uniform"][number] for cell in group]
+            flips = plus_minus([100 * other["flips"] for other in same], ".1f")
+            lost = plus_minus([100 * other["accuracy_change"] for other in same], "+.1f")
+            rows.append({"layers": row["layers"], "predictions changed, %": flips, "points of accuracy": lost})
+    return markdown_table(rows, right=["predictions changed, %", "points of accuracy"])
+
+
+def spread(cells: Sequence[dict[str, Any]], part: str, measure: str) -> Scores:
+    """Return a measure of all methods with the lowest and the highest of the trainings in place of an interval."""
+    found = means(cells, part, measure)
+    rows = [
+        {"method": method, measure: Interval(statistics.mean(numbers), min(numbers), max(numbers))}
+        for method, numbers in found.items()
+    ]
+    return Scores(rows, f"mean, lowest and highest of {len(cells)} trainings")
+
+
+def draw(cells: Cells, path: Path) -> None:
     """Draw the plots beside the file of results."""
-    photographs, planted, _ = result["images"]
-    draw_scores(scores_of(result["photographs"], photographs), "drop", path.with_name("explanations_drop.png"))
-    draw_scores(scores_of(result["planted"], planted), "hits", path.with_name("explanations_hits.png"))
+    for recipe, part, measure in ((RECIPE, "photographs", "drop"), (PLANTED, "planted", "hits")):
+        if group := of_recipe(cells, recipe):
+            draw_scores(spread(group, part, measure), measure, path.with_name(f"{path.stem}_{measure}.png"))
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, write and print."""
+    """Measure model by model, write and print."""
     parser = command_line(__doc__)
-    parser.add_argument("--photos", type=Path, required=True, help="folder with a folder of images for each class")
-    parser.add_argument("--checkpoint", type=Path, required=True, help="checkpoint of a model trained on such images")
-    parser.add_argument("--planted", type=Path, required=True, help="checkpoint of configs/planted_digits.yaml")
-    parser.add_argument("--images", type=int, default=500, help="photographs, and planted digits (default: 500)")
+    add = parser.add_argument
+    add("--data", type=Path, required=True, help="folder with train/ and test/, class folders of images in each")
+    add("--checkpoints", type=Path, nargs="*", default=[], metavar="FILE", help="of models trained on such images")
+    add("--planted", type=Path, nargs="*", default=[], metavar="FILE", help="of models of configs/planted_digits.yaml")
+    add("--images", type=int, default=500, help="photographs, and planted digits (default: 500)")
+    add("--mosaic_steps", type=int, default=1000, help="steps of 128 mosaics to train on (default: 1000)")
     options = parser.parse_args(arguments)
-    made = origin()
-    result = {"made": made} | measure(options.photos, options.checkpoint, options.planted, options.images)
     path = options.output / "explanations.json"
-    write_results(path, result, report)
-    draw(result, path)
-    print(report(result))
+    try:
+        trainings = {checkpoint: training_of(checkpoint) for checkpoint in (*options.checkpoints, *options.planted)}
+    except ValueError as error:
+        parser.error(str(error))
+    for checkpoint, (recipe, seed) in trainings.items():
+        about = {"recipe": recipe, "seed": seed, "made": origin()}
+        if checkpoint in options.planted:
+            measured = on_planted_digits(checkpoint, options.images)
+        else:
+            measured = on_photographs(checkpoint, options.data, options.images, options.mosaic_steps)
+        write_cell(path, f"{recipe}, seed {seed}", about | measured, report)
+    cells = json.loads(path.read_text())
+    draw(cells, path)
+    print(report(cells))
 
 
 if __name__ == "__main__":

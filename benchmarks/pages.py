@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy import recipes, unseeded, values
+from explanations import PLANTED, RECIPE, means, of_recipe
 from records import RESULTS, commit_of, made_at, place, plus_minus
 
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
@@ -30,6 +31,11 @@ WAYS = ("fp32 eager", "bf16 eager", "fp32 compiled", "bf16 compiled")
 ROWS = {"ours": "", "ours, every token": ", every token computed"}
 
 TOKENS = ("64", "256", "16384")
+# Columns of the table of maps.
+MEASURED = (
+    *("tokens dropped", "patches painted", "SaCo", "planted digit hit, %", "mosaic quarter hit, %"),
+    *("after training on mosaics, %", "ms per image"),
+)
 
 Cells = list[dict[str, Any]]
 
@@ -230,38 +236,42 @@ def mechanisms() -> str:
 
 
 def maps() -> str:
-    """Return the scores of all kinds of map, the controls last."""
-    scores = read("explanations")
-    hits = {name: {row["method"]: row["hits"][0] for row in scores[name]} for name in ("planted", "mosaics")}
-    order = sorted(scores["photographs"], key=lambda row: (row["method"] in CONTROLS, -row["drop"][0]))
-    rows = [
-        {
-            "method": f"`{row['method']}`" + " (control)" * (row["method"] in CONTROLS),
-            "depends on the class": "no" if row["method"] in CLASS_AGNOSTIC else "yes",
-            "tokens dropped": interval(row["drop"]),
-            "patches painted": interval(row["fill"]),
-            "SaCo": f"{row['SaCo'][0]:.3f}",
-            "planted digit hit": share(hits["planted"][row["method"]]),
-            "mosaic quarter hit": share(hits["mosaics"][row["method"]]),
-            "ms per image": f"{row['ms']:.2g}",
+    """Return the scores of all kinds of map over the trainings of a recipe, the controls last."""
+    cells = read("explanations")
+    trained, planted = of_recipe(cells, RECIPE), of_recipe(cells, PLANTED)
+    parts = [(trained, "photographs", name, ".3f", 1) for name in ("drop", "fill", "SaCo")]
+    parts += [(planted, "planted", "hits", ".1f", 100), (trained, "mosaics", "hits", ".1f", 100)]
+    taught = [cell for cell in trained if "trained on mosaics" in cell]
+    parts += [(taught, "trained on mosaics", "hits", ".1f", 100), (trained, "photographs", "ms", ".2g", 1)]
+    columns = dict(zip(MEASURED, parts, strict=True))
+    found = {name: means(group, part, measure) for name, (group, part, measure, _, _) in columns.items()}
+    columns = {name: part for name, part in columns.items() if found[name]}
+    drop = found["tokens dropped"]
+    rows = []
+    for method in sorted(drop, key=lambda method: (method in CONTROLS, -sum(drop[method]))):
+        row = {
+            "method": f"`{method}`" + " (control)" * (method in CONTROLS),
+            "depends on the class": "no" if method in CLASS_AGNOSTIC else "yes",
         }
-        for row in order
-    ]
-    sizes = "{} photographs, {} planted digits, {} mosaics".format(*scores["images"])
-    return f"{markdown_table(rows)}\n\n{sizes}; ± is half of the 95 % interval. {made_at(scores['made'])}"
-
-
-def interval(numbers: tuple[float, float, float]) -> str:
-    """Return a mean and half of its interval (mean, low, high) as text."""
-    mean, low, high = numbers
-    return f"{mean:.3f} ± {(high - low) / 2:.3f}"
+        for name, (*_, form, times) in columns.items():
+            row[name] = plus_minus([times * number for number in found[name].get(method, [])], form)
+        rows.append(row)
+    sizes = f"{trained[0]['images']} photographs and as many mosaics, {planted[0]['images']} planted digits"
+    seeds = f"{len(trained)} training{'s' * (len(trained) > 1)} on photographs and {len(planted)} on planted digits"
+    deviation = ", ± is their standard deviation" if max(len(trained), len(planted)) > 1 else ""
+    origins = dict.fromkeys(made_at(cell["made"]) for cell in (*trained, *planted))
+    return f"{markdown_table(rows)}\n\n{sizes}; {seeds}{deviation}. {' '.join(origins)}"
 
 
 def uniform() -> str:
     """Return the share of predictions that change where the attention of a layer is made uniform."""
-    rows = [row for row in read("explanations")["uniform"] if row["heads"] == "all" and row["layers"].isdecimal()]
-    changed = {f"layer {row['layers']}": share(row["flips"]) for row in rows}
-    return markdown_table([{"uniform attention in": "predictions changed"} | changed])
+    changed: dict[str, list[float]] = {}
+    for cell in of_recipe(read("explanations"), RECIPE):
+        for row in cell["uniform"]:
+            if row["heads"] == "all" and row["layers"].isdecimal():
+                changed.setdefault(f"layer {row['layers']}", []).append(100 * row["flips"])
+    flips = {layer: f"{plus_minus(shares, '.1f')} %" for layer, shares in changed.items()}
+    return markdown_table([{"uniform attention in": "predictions changed"} | flips])
 
 
 TABLES = {table.__name__: table for table in (results, accuracy, speed, loading, ablation, mechanisms, maps, uniform)}

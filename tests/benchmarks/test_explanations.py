@@ -4,38 +4,87 @@ import json
 from pathlib import Path
 
 import explanations
+import mosaic_training
 import pytest
 import torch
 
 from vit import VisionTransformer
+from vit.explain.evaluation.ground_truth import mosaics
 
 SETTINGS = {"patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3}
 
 
-def checkpoint(path: Path, **settings: object) -> Path:
-    """A training checkpoint of an untrained model."""
+def checkpoint(run: Path, seed: int, **settings: object) -> str:
+    """The checkpoint of a finished run, of an untrained model."""
     model = VisionTransformer(**SETTINGS | {key: settings[key] for key in ("in_channels", "num_classes")})
     state = {f"vit.{name}": tensor for name, tensor in model.state_dict().items()}
+    path = run / "checkpoints/last.ckpt"
+    path.parent.mkdir(parents=True)
     torch.save({"state_dict": state, "hyper_parameters": SETTINGS | settings}, path)
-    return path
+    (run / "results.json").write_text(json.dumps({"seed": seed}))
+    return str(path)
 
 
 @pytest.mark.slow
-def test_it_writes_tables_numbers_and_plots(save_noise, tmp_path, monkeypatch, capsys):
+def test_each_training_is_a_cell_and_the_tables_are_over_all_of_a_recipe(save_noise, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(explanations, "ROUNDS", 1)
-    names = ["a", "b", "c", "d"]
+    monkeypatch.setattr(mosaic_training, "BATCH", 32)
+    names = ["a", "b", "c", "d", "e"]
     for name in names:
-        save_noise(tmp_path / "photos" / name, 2)
-    colour = {"in_channels": 3, "num_classes": 4, "class_names": names, "mean": [0.5] * 3, "std": [0.2] * 3}
+        save_noise(tmp_path / "photos/test" / name, 2)
+        save_noise(tmp_path / "photos/train" / name, 3)
+    colour = {"in_channels": 3, "num_classes": 5, "class_names": names, "mean": [0.5] * 3, "std": [0.2] * 3}
     grey = {"in_channels": 1, "num_classes": 10, "mean": [0.1], "std": [0.2]}
-    models = ["--checkpoint", str(checkpoint(tmp_path / "colour.ckpt", **colour))]
-    models += ["--planted", str(checkpoint(tmp_path / "grey.ckpt", **grey))]
-    photos = ["--photos", str(tmp_path / "photos"), "--images", "8"]
-    explanations.main([*photos, *models, "--output", str(tmp_path)])
-    result = json.loads((tmp_path / "explanations.json").read_text())
-    assert [len(result[part]) for part in ("photographs", "planted", "mosaics")] == [16] * 3
-    assert result["made"].keys() == {"command", "machine", "date", "commit"}
-    assert result["recommended"].keys() == {"photographs", "planted"}
-    assert capsys.readouterr().out.strip() == (tmp_path / "explanations.md").read_text().strip()
+    runs = [checkpoint(tmp_path / f"cifar10_quick/version_{seed}", seed, **colour) for seed in (0, 1)]
+    models = ["--checkpoints", *runs, "--planted", checkpoint(tmp_path / "planted_digits/version_0", 3, **grey)]
+    few = ["--images", "8", "--mosaic_steps", "2", "--output", str(tmp_path)]
+    explanations.main(["--data", str(tmp_path / "photos"), *models, *few])
+    cells = json.loads((tmp_path / "explanations.json").read_text())
+    assert [*cells] == ["cifar10_quick, seed 0", "cifar10_quick, seed 1", "planted_digits, seed 3"]
+    for name, parts in {
+        "cifar10_quick, seed 1": ("photographs", "mosaics", "trained on mosaics"),
+        "planted_digits, seed 3": ("planted",),
+    }.items():
+        assert [len(cells[name][part]) for part in parts] == [16] * len(parts)
+        assert cells[name]["made"].keys() == {"command", "machine", "date", "commit"}
+    written = (tmp_path / "explanations.md").read_text()
+    assert capsys.readouterr().out.strip() == written.strip()
+    assert "Seeds 0, 1; 8 test images" in written
+    assert "after 2 steps on mosaics of training images" in written
     for picture in ("drop", "hits"):
         assert (tmp_path / f"explanations_{picture}.png").stat().st_size > 10_000
+
+
+def test_a_run_that_has_not_ended_is_refused_before_anything_is_measured(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        explanations.main(["--data", str(tmp_path), "--checkpoints", str(tmp_path / "a/b/checkpoints/last.ckpt")])
+    assert "results.json: give checkpoints of finished runs" in capsys.readouterr().err
+
+
+CELLS = {
+    f"r, seed {seed}": {"recipe": "r", "seed": seed, "photographs": [{"method": "m", "drop": [drop, 0, 1], "ms": 2.0}]}
+    for seed, drop in ((1, 0.5), (0, 0.25))
+}
+
+
+def test_means_are_taken_from_each_training_in_the_order_of_seeds():
+    group = explanations.of_recipe(CELLS, "r")
+    assert explanations.means(group, "photographs", "drop") == {"m": [0.25, 0.5]}
+    assert explanations.means(group, "photographs", "ms") == {"m": [2.0, 2.0]}
+    assert explanations.means(group, "photographs", "fill") == {}
+    assert explanations.spread(group, "photographs", "drop").rows == [{"method": "m", "drop": (0.375, 0.25, 0.5)}]
+
+
+def test_a_classifier_trained_on_mosaics_learns_which_classes_they_hold_and_leaves_the_first_one_alone():
+    colours = torch.eye(5, 3) * 4 - 1 + torch.eye(5, 3).roll(-1, 0)  # a colour for each of five classes
+    labels = torch.arange(5).repeat(8)
+    images = colours[labels][:, :, None, None].expand(-1, -1, 8, 8).contiguous()
+    torch.manual_seed(0)
+    model = VisionTransformer(image_size=8, patch_size=4, embed_dim=24, depth=2, num_heads=3, num_classes=5).eval()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    tiled, _, classes = mosaics(images, labels, torch.Generator().manual_seed(1))
+    trained = mosaic_training.train_on_mosaics(model, images, labels, 60)
+    missing = (torch.ones(len(tiled), 5) - torch.nn.functional.one_hot(classes, 5).sum(dim=1)).argmax(dim=1)
+    assert (trained(tiled).argmin(dim=1) == missing).float().mean() > 0.9
+    assert mosaic_training.recognised(trained, tiled, labels) > 0.95
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

@@ -174,7 +174,7 @@ def test_every_result_of_the_repository_has_command_machine_and_date():
     for name in FILES:
         results = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
         for made in [results["made"]] if "made" in results else results.values():
-            made = made.get("note", made)
+            made = made.get("made", made.get("note", made))
             assert made["command"].startswith("python ")
             assert re.fullmatch(r"\d{4}-\d\d-\d\d", made["date"] if "date" in made else made["machine"]["date"])
 

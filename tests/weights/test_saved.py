@@ -97,6 +97,13 @@ def test_another_suffix_is_refused(model, path):
         vit.save(model, path.with_suffix(".pth"))
 
 
+def test_a_saved_file_may_be_read_by_all_who_may_read_new_files(model, path):
+    vit.save(model, path)
+    other = path.with_name("other")
+    other.touch()
+    assert path.stat().st_mode == other.stat().st_mode
+
+
 def test_a_file_that_does_not_exist_is_refused(path):
     with pytest.raises(ValueError, match=f"^no file at {re.escape(str(path))}: vit.save writes"):
         vit.load(path)
@@ -154,7 +161,7 @@ def test_a_kill_while_saving_leaves_the_earlier_file(model, path, monkeypatch):
     def killed(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("safetensors.torch.save_file", killed)
+    monkeypatch.setattr("safetensors.torch.save", killed)
     with pytest.raises(KeyboardInterrupt):
         vit.save(model, path)
     assert path.read_bytes() == before

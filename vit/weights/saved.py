@@ -30,7 +30,7 @@ def save(model: VisionTransformer, path: str | Path) -> None:
     Raises:
         ValueError: If the path does not end in .safetensors, or the model is not the one that its ``config`` describes.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save as to_bytes
 
     path = Path(path)
     if path.suffix != ".safetensors":
@@ -43,7 +43,8 @@ def save(model: VisionTransformer, path: str | Path) -> None:
     description = {"config": model.config, "pretrained_cfg": getattr(model, "pretrained_cfg", {})}
     with replacing(path) as unfinished:
         tensors = {name: tensor.contiguous() for name, tensor in state.items()}
-        save_file(tensors, unfinished, metadata={KEY: json.dumps(description)})
+        # Not save_file, whose files only their owner may read.
+        unfinished.write_bytes(to_bytes(tensors, {KEY: json.dumps(description)}))
 
 
 def read_saved(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
