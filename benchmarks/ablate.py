@@ -18,14 +18,14 @@ import itertools
 import json
 import statistics
 import sys
-from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import yaml
 from accuracy import arguments_of, mean, origins, values
 from records import RESULTS, command_line, commit, machine, plus_minus, write_cell, write_cells
-from training_runs import TrainingError, described, train
+from training_runs import described, finished, train
 
 from vit.markdown import markdown_table
 
@@ -227,12 +227,8 @@ def run_all(pool: Executor, options: argparse.Namespace, parts: dict[str, tuple[
         steps = ["--trainer.max_steps", str(round(options.steps * share))]
         run = arguments_of(options.config, options.data, seed, [*ENDLESS, *steps, *JUDGED, *changed, *apart])
         runs[pool.submit(train, f"{name}, seed {seed}", run, threads)] = name
-    for done in as_completed(runs):
-        name = runs[done]
-        try:
-            results = done.result()
-        except TrainingError as error:
-            print(f"error: {error}", file=sys.stderr)
+    for name, results in finished(runs):
+        if results is None:
             failed += 1
             continue
         cell = {"recipe": recipe, "budget": options.steps, "part": name, "changed": parts[name][0]}

@@ -7,10 +7,11 @@ explanations.md as soon as it is done, in place of an older one of the same reci
 of RECIPE and of PLANTED. The same command with other checkpoints adds to them.
 
     python benchmarks/explanations.py --data data/cifar10-jpeg --checkpoints runs/cifar10_quick/*/checkpoints/last.ckpt
-        --planted runs/planted_digits/*/checkpoints/last.ckpt [--images 500] [--mosaic_steps 1000]
-        [--output benchmarks/results]
+        --planted runs/planted_digits/*/checkpoints/last.ckpt [--images 500] [--methods NAME ...]
+        [--mosaic_steps 1000] [--output benchmarks/results]
 """
 
+import argparse
 import json
 import statistics
 import sys
@@ -28,7 +29,7 @@ from torch import Tensor
 import vit
 from vit.data.files import decode, find_files
 from vit.data.planted import planted_digits
-from vit.explain import Scores, explain, localise, score
+from vit.explain import METHODS, Scores, explain, localise, score
 from vit.explain.evaluation.ground_truth import cells_of_boxes, cells_of_quadrants, mosaics
 from vit.explain.evaluation.sanity import uniform_attention
 from vit.explain.evaluation.table import Interval
@@ -78,17 +79,16 @@ def accuracy(model: vit.VisionTransformer, images: Tensor, labels: Tensor) -> fl
     return (model(images).argmax(dim=1) == labels).double().mean().item()
 
 
-def on_photographs(checkpoint: Path, data: Path, count: int, mosaic_steps: int) -> dict[str, Any]:
-    """Return the scores of all methods on photographs and on mosaics of them, as JSON holds them."""
+def on_photographs(checkpoint: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the scores of methods on photographs and on mosaics of them, as JSON holds them."""
     model = vit.load(checkpoint)
-    images, labels = photographs(data / "test", count, model)
+    images, labels = photographs(options.data / "test", options.images, model)
     start = time.perf_counter()
-    scores = score(model, images.split(BATCH))
+    scores = score(model, images.split(BATCH), options.methods)
     seconds = time.perf_counter() - start
     tiled, places, _ = mosaics(images, labels, torch.Generator().manual_seed(0))
     masks = cells_of_quadrants(places, model.patch_embed.grid_size)
-    trained = train_on_mosaics(model, *photographs(data / "train", sys.maxsize, model), mosaic_steps)
-    return {
+    measured = {
         "images": len(images),
         "accuracy": accuracy(model, images, labels),
         "seconds": seconds,
@@ -96,12 +96,16 @@ def on_photographs(checkpoint: Path, data: Path, count: int, mosaic_steps: int) 
         "photographs": scores.rows,
         "recommended": scores.recommended("drop"),
         "uniform": uniform_attention(model, images, labels).rows,
-        "mosaics": localise(model, tiled, labels, masks).rows,
+        "mosaics": localise(model, tiled, labels, masks, options.methods).rows,
         "recognised": recognised(model, tiled, labels),
-        "mosaic_steps": mosaic_steps,
-        "trained on mosaics": localise(trained, tiled, labels, masks).rows,
-        "recognised after training": recognised(trained, tiled, labels),
+        "mosaic_steps": options.mosaic_steps,
     }
+    if options.mosaic_steps:
+        images_to_train_on = photographs(options.data / "train", sys.maxsize, model)
+        trained = train_on_mosaics(model, *images_to_train_on, options.mosaic_steps)
+        measured["trained on mosaics"] = localise(trained, tiled, labels, masks, options.methods).rows
+        measured["recognised after training"] = recognised(trained, tiled, labels)
+    return measured
 
 
 def on_planted_digits(checkpoint: Path, count: int) -> dict[str, Any]:
@@ -249,7 +253,8 @@ def main(arguments: list[str] | None = None) -> None:
     add("--checkpoints", type=Path, nargs="*", default=[], metavar="FILE", help="of models trained on such images")
     add("--planted", type=Path, nargs="*", default=[], metavar="FILE", help="of models of configs/planted_digits.yaml")
     add("--images", type=int, default=500, help="photographs, and planted digits (default: 500)")
-    add("--mosaic_steps", type=int, default=1000, help="steps of 128 mosaics to train on (default: 1000)")
+    add("--methods", nargs="+", choices=[*METHODS], metavar="NAME", help="on photographs and mosaics (default: all)")
+    add("--mosaic_steps", type=int, default=1000, help="steps of 128 mosaics to train on, 0 for none (default: 1000)")
     options = parser.parse_args(arguments)
     path = options.output / "explanations.json"
     try:
@@ -261,7 +266,7 @@ def main(arguments: list[str] | None = None) -> None:
         if checkpoint in options.planted:
             measured = on_planted_digits(checkpoint, options.images)
         else:
-            measured = on_photographs(checkpoint, options.data, options.images, options.mosaic_steps)
+            measured = on_photographs(checkpoint, options)
         write_cell(path, f"{recipe}, seed {seed}", about | measured, report)
     cells = json.loads(path.read_text())
     draw(cells, path)

@@ -19,7 +19,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable
-from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,7 +31,7 @@ from attention import PLAIN_ON_IMAGES
 from heads_figure import draw_heads
 from records import command, command_line, commit, machine, made, plus_minus, write_cell
 from torch import Tensor, nn
-from training_runs import TrainingError, train
+from training_runs import finished, train
 
 import vit
 from vit.analysis import head_importance, prune_heads
@@ -156,12 +156,8 @@ def run_all(pool: Executor, options: argparse.Namespace, path: Path) -> int:
             further = [*BASE, *ROWS[row], *length]
             typed = arguments_of(str(options.config), options.data, seed, further)
             runs[pool.submit(train, f"{row}, seed {seed}", typed, threads)] = row, seed
-    for done in as_completed(runs):
-        row, seed = runs[done]
-        try:
-            results = done.result()
-        except TrainingError as error:
-            print(f"error: {error}", file=sys.stderr)
+    for (row, seed), results in finished(runs):
+        if results is None:
             failed += 1
             continue
         cell = {"row": row, "changed": ROWS[row], "budget": options.steps} | {key: results[key] for key in KEPT}

@@ -1,4 +1,4 @@
-"""The tables of measured numbers in README.md and docs/, generated from the JSON files of results.
+"""The tables of measured numbers in README.md, docs/ and the model cards, generated from the JSON files of results.
 
 A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``. What is not measured has no row.
 
@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from accuracy import recipes, unseeded, values
-from explanations import PLANTED, RECIPE, means, of_recipe
+from explanations import PLANTED, RECIPE, means, of_recipe, table_of
 from records import RESULTS, commit_of, made_at, place, plus_minus
 
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
 from vit.markdown import markdown_table
 
 ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "vit/weights").glob("*.md")))
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 # What the tables show of accuracy.json, by a pattern of the recipe's name; all else is in RESULTS.md only.
 TRAININGS = {
@@ -26,7 +27,9 @@ TRAININGS = {
     "cifar10_quick": "CIFAR-10 (JPEG copy), ten minutes",
     "timm.*": "the same ten minutes, timm's ViT",
     "cifar10_1h": "CIFAR-10 (JPEG copy), one hour",
+    "cifar10_showcase": "CIFAR-10 (JPEG copy), 16 x 16 patches, two hours",
 }
+SHOWCASE = "cifar10_showcase"  # the recipe of the model that comes with the package
 WAYS = ("fp32 eager", "bf16 eager", "fp32 compiled", "bf16 compiled")
 ROWS = {"ours": "", "ours, every token": ", every token computed"}
 
@@ -263,6 +266,29 @@ def maps() -> str:
     return f"{markdown_table(rows)}\n\n{sizes}; {seeds}{deviation}. {' '.join(origins)}"
 
 
+def packaged() -> str:
+    """Return the training of the model that comes with the package."""
+    (cell,) = recipes(read("accuracy"))[f"{SHOWCASE}, cpu"]
+    facts = {
+        "test accuracy": share(cell["test_accuracy"]),
+        "with the mirror image": share(cell["test_accuracy_views"]),
+        "parameters": f"{cell['parameters']:,}",
+        "minutes": f"{cell['seconds'] / 60:.0f}",
+        "epochs": f"{cell['epochs']:.0f}",
+        "petaFLOP": f"{cell['petaflop']:.2g}",
+        "date": measured([cell]),
+    }
+    return f"{markdown_table([facts])}\n\n{made_by([cell])}"
+
+
+def packaged_maps() -> str:
+    """Return the scores of maps of the model that comes with the package."""
+    (cell,) = of_recipe(read("explanations"), SHOWCASE)
+    table = table_of([cell], "photographs", ["drop", "fill", "SaCo"])
+    images = f"{cell['images']} test images; docs/explain.md explains the columns."
+    return f"{images}\n\n{table}\n\n{made_at(cell['made'])}"
+
+
 def uniform() -> str:
     """Return the share of predictions that change where the attention of a layer is made uniform."""
     changed: dict[str, list[float]] = {}
@@ -274,7 +300,13 @@ def uniform() -> str:
     return markdown_table([{"uniform attention in": "predictions changed"} | flips])
 
 
-TABLES = {table.__name__: table for table in (results, accuracy, speed, loading, ablation, mechanisms, maps, uniform)}
+TABLES = {
+    table.__name__: table
+    for table in (
+        *(results, accuracy, speed, loading, ablation, mechanisms, maps, uniform),
+        *(packaged, packaged_maps),
+    )
+}
 
 
 def filled(page: str) -> str:
@@ -291,7 +323,7 @@ def filled(page: str) -> str:
 def main() -> None:
     """Write the tables into the pages."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for path in PAGES:
         path.write_text(filled(path.read_text()))
 
 

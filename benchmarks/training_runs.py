@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,16 @@ def train(name: str, arguments: list[str], threads: int | None = None) -> dict[s
         raise TrainingError(f"{name} printed no run folder; its last line: {last}")
     results = json.loads((folder / "results.json").read_text())
     return results | {"val_loss": _last_logged(folder / "metrics.csv", "val_loss")}
+
+
+def finished(runs: dict[Future[dict[str, Any]], Any]) -> Iterator[tuple[Any, dict[str, Any] | None]]:
+    """Yield each run and its results as it ends; a run that failed has None, and a line on stderr."""
+    for done in as_completed(runs):
+        try:
+            yield runs[done], done.result()
+        except TrainingError as error:
+            print(f"error: {error}", file=sys.stderr)
+            yield runs[done], None
 
 
 def described(arguments: list[str]) -> str:

@@ -1,20 +1,18 @@
-"""The tables in README.md and docs/, generated from the files of results."""
+"""The tables in README.md, docs/ and the model cards, generated from the files of results."""
 
 import json
 
 import pages
 import pytest
 
-PAGES = [pages.ROOT / "README.md", *sorted((pages.ROOT / "docs").glob("*.md"))]
 
-
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", pages.PAGES, ids=lambda path: path.name)
 def test_the_tables_of_a_page_are_those_of_the_results(path):
     assert path.read_text() == pages.filled(path.read_text()), "run python benchmarks/pages.py"
 
 
 def test_every_table_is_on_a_page():
-    text = "".join(path.read_text() for path in PAGES)
+    text = "".join(path.read_text() for path in pages.PAGES)
     assert {name for _, name in pages.TABLE.findall(text)} == pages.TABLES.keys()
 
 

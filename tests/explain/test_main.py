@@ -138,11 +138,21 @@ def test_the_help_names_methods_and_options(capsys):
     assert all(word in printed for word in ("--checkpoint", "--html", "--trust", "integrated_gradients", "same map"))
 
 
+def test_without_a_checkpoint_it_takes_the_model_of_the_package_and_says_so(here, capsys):
+    main(["photo.png"])
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith(
+        "model: cifar10, which comes with the package; it sees 32 x 32 pixels and knows 10 classes: "
+    )
+    assert first.endswith("ship, truck. --checkpoint FILE takes yours")
+    assert second.startswith("photo.png: ")
+    assert (here / "explained/photo_rollout.png").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ("--checkpoint best.ckpt", "required: IMAGE, before all options"),
-        ("photo.png", "required: --checkpoint"),
         ("photo.png --checkpoint best.ckpt --smooth", "unrecognized arguments: --smooth"),
         ("nowhere.png --checkpoint best.ckpt", "no image at nowhere.png"),
         ("empty --checkpoint best.ckpt", "no images in the folder empty"),

@@ -1,4 +1,4 @@
-"""Maps of image files from the command line: ``python -m vit.explain photo.jpg --checkpoint best.ckpt``.
+"""Maps of image files from the command line: ``python -m vit.explain photo.jpg``, ``--checkpoint best.ckpt``.
 
 Letters in the einops patterns: c channels, h w rows and columns of pixels, p q enlargement of a pixel.
 """
@@ -18,6 +18,7 @@ import vit
 from vit.class_names import name_classes
 from vit.explain import CLASS_AGNOSTIC, METHODS, explorer, overlay, trust_report
 from vit.explain.maps import Subject, signed_map
+from vit.weights import PACKAGED
 
 SMALLEST_SIDE = 384  # pixels; smaller overlays are enlarged
 MOST_ON_A_SHEET = 24  # images
@@ -47,14 +48,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parser() -> Parser:
     parser = Parser(
         prog="python -m vit.explain",
-        usage="python -m vit.explain IMAGE... --checkpoint FILE [options]",
+        usage="python -m vit.explain IMAGE... [--checkpoint FILE] [options]",
         description="Predict the classes of images with a trained model, and draw which patches matter to it.",
         epilog=f"Methods: {', '.join(METHODS)}. The same map for every class: {', '.join(CLASS_AGNOSTIC)}.",
         allow_abbrev=False,
     )
     add = parser.add_argument
     add("image", nargs="+", type=Path, metavar="IMAGE", help="image files, and folders of image files")
-    add("--checkpoint", required=True, metavar="FILE", help="checkpoint written by a training run")
+    add(
+        "--checkpoint",
+        default=PACKAGED[0],
+        metavar="FILE",
+        help=f"checkpoint of a training run, or file of vit.save; default: {PACKAGED[0]}, which comes with the package",
+    )
     add("--method", nargs="+", action="extend", metavar="NAME", help="one or more of those below; default: rollout")
     add("--target", metavar="CLASS", help="name or number of the class to explain; default: the predicted one")
     add("--versus", metavar="CLASS", help="class to compare with: why the target, and not this one?")
@@ -87,6 +93,8 @@ def run(options: argparse.Namespace) -> None:
     _check_overwrites_nothing([*overlays, *pages, options.out / "sheet.png"], files)
     model = vit.load(options.checkpoint)
     names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)
+    if options.checkpoint in PACKAGED:
+        print(_introduction(options.checkpoint, model, names))
     target, versus = (_class_number(name, names) for name in (options.target, options.versus))
     pixels, images = read_images(files, model)
     with torch.no_grad():
@@ -116,6 +124,14 @@ def run(options: argparse.Namespace) -> None:
         if class_chosen:
             print("note: the report is about maps of the predicted classes, not of --target or --versus")
         print(trust_report(model, images, methods))
+
+
+def _introduction(name: str, model: vit.VisionTransformer, names: Sequence[str]) -> str:
+    rows, columns = model.patch_embed.image_size
+    return (
+        f"model: {name}, which comes with the package; it sees {rows} x {columns} pixels and knows {len(names)} "
+        f"classes: {', '.join(names)}. --checkpoint FILE takes yours"
+    )
 
 
 def _check_methods(methods: Sequence[str]) -> list[str]:
