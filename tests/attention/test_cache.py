@@ -53,3 +53,15 @@ def test_tokens_of_another_layer_or_batch_are_refused_and_not_cached(other):
     with pytest.raises(ValueError, match=r"the new tokens are torch\.float64"):
         cache.append(k[:, :, :1].double(), v[:, :, :1].double())
     assert cache.length == 3
+
+
+def test_rows_are_kept_in_the_order_asked_for():
+    k, v = torch.randn(B, H, 3, D), torch.randn(B, H, 3, E)
+    cache = KeyValueCache(max_length=4)
+    cache.select(torch.tensor([0]))  # nothing is cached yet
+    cache.append(k, v)
+    cache.select(torch.tensor([1, 0, 1]))
+    all_k, all_v = cache.append(k[[0, 0, 0], :, :1], v[[0, 0, 0], :, :1])
+    assert_close(all_k[:, :, :3], k[[1, 0, 1]], rtol=0, atol=0)
+    assert_close(all_v[:, :, :3], v[[1, 0, 1]], rtol=0, atol=0)
+    assert cache.length == 4

@@ -11,6 +11,8 @@ from vit.attention import (
     attention_weights,
     causal_mask,
     padding_mask,
+    rotary_angles,
+    rotate,
     scaled_dot_product_attention,
     simplified_attention,
     sinusoidal_positions,
@@ -344,3 +346,21 @@ def test_all_2d_positions_differ():
 def test_2d_positions_need_a_multiple_of_four_channels():
     with pytest.raises(ValueError, match=r"embed_dim \(190\) must be a multiple of 4 .*: use 'normal'"):
         sinusoidal_positions_2d((2, 3), 190)
+
+
+def test_rotated_channels_keep_their_norm_and_turn_by_the_angle_of_their_position():
+    x = torch.zeros(1, 1, 3, 4, dtype=torch.float64)
+    x[..., 0] = 1  # the first pair of channels is 0 and 2
+    angles = rotary_angles(torch.tensor([0, 1, 7]).double(), head_dim=4, theta=100.0)
+    turned = rotate(x, angles)[0, 0]
+    assert_close(angles[:, 1], torch.tensor([0, 0.1, 0.7]).double())
+    assert_close(turned[:, 0], torch.tensor([0.0, 1, 7]).double().cos())
+    assert_close(turned[:, 2], torch.tensor([0.0, 1, 7]).double().sin())
+    assert turned[:, [1, 3]].abs().max() == 0
+    y = torch.randn(2, 3, 5, 8, dtype=torch.float64)
+    assert_close(rotate(y, rotary_angles(torch.arange(5).double(), 8)).norm(dim=-1), y.norm(dim=-1))
+
+
+def test_an_odd_number_of_channels_cannot_be_rotated():
+    with pytest.raises(ValueError, match=r"head_dim \(5\) must be even for rotary positions"):
+        rotary_angles(torch.arange(3), 5)

@@ -7,7 +7,14 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.architectures import EXACT, randomised
-from vit.attention import MECHANISMS, KeyValueCache, Mechanism, MultiHeadAttention, scaled_dot_product_attention
+from vit.attention import (
+    MECHANISMS,
+    KeyValueCache,
+    Mechanism,
+    MultiHeadAttention,
+    rotary_angles,
+    scaled_dot_product_attention,
+)
 
 B, N, H, D = 2, 5, 3, 7  # D channels in each of H heads
 
@@ -289,13 +296,35 @@ def test_a_mask_that_does_not_fit_is_refused_before_the_cache_grows(mask, dtype)
     assert cache.length == 0
 
 
-def test_a_cache_is_for_causal_self_attention():
-    x = torch.randn(1, 2, H * D)
-    message = "a cache is for causal self-attention: build with causal=True, and pass no context"
+def test_a_cache_of_self_attention_needs_causal_attention():
+    message = "a cache of self-attention needs causal=True: build it so, or pass a context to keep"
     with pytest.raises(ValueError, match=message):
-        MultiHeadAttention(H * D, H)(x, cache=KeyValueCache(5))
-    with pytest.raises(ValueError, match=message):
-        MultiHeadAttention(H * D, H, causal=True)(x, x, cache=KeyValueCache(5))
+        MultiHeadAttention(H * D, H)(torch.randn(1, 2, H * D), cache=KeyValueCache(5))
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"context_dim": 5}, {"tie_qkv": True}, {"tie_kv": True}, {"qk_norm": True}])
+def test_a_cache_keeps_the_keys_and_values_of_a_context_which_is_projected_once(kwargs):
+    attention = randomised(MultiHeadAttention(H * D, H, **kwargs))
+    x = torch.randn(B, 4, H * D, dtype=torch.float64)
+    context = torch.randn(B, 7, kwargs.get("context_dim", H * D), dtype=torch.float64)
+    cache = KeyValueCache(max_length=7)
+    first = attention(x[:, :3], context, cache=cache)
+    second = attention(x[:, 3:], torch.full_like(context, torch.nan), cache=cache)  # not read again
+    assert_close(torch.cat([first, second], dim=1), attention(x, context), **EXACT)
+    with pytest.raises(ValueError, match="the cache holds a context of 7 tokens, and one of 5 is given: make a cache"):
+        attention(x, context[:, :5], cache=cache)
+
+
+def test_rotary_angles_make_the_weights_depend_on_the_distance_of_two_tokens_alone():
+    attention = randomised(MultiHeadAttention(H * 4, H))
+    x = torch.randn(B, 1, H * 4, dtype=torch.float64).expand(B, 5, H * 4)  # the same token at five places
+    logits = attention.weights(x, angles=rotary_angles(torch.arange(5).double(), 4)).log()
+    for shift in (0, 100):
+        moved = attention.weights(x, angles=rotary_angles(torch.arange(5).double() + shift, 4)).log()
+        assert_close(moved, logits, rtol=0, atol=1e-9)
+    differences = logits - logits.diagonal(dim1=2, dim2=3)[..., None]
+    assert_close(differences[..., 1:, 1:], differences[..., :-1, :-1], rtol=0, atol=1e-9)
+    assert differences.std() > 1e-3
 
 
 # Refused arguments and inputs.

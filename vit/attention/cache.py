@@ -7,10 +7,11 @@ from torch import Tensor
 
 
 class KeyValueCache:
-    """Keys and values of one causal attention layer while a sequence grows, for inference.
+    """Keys and values of one attention layer while a sequence grows, for inference.
 
-    The first step allocates memory for ``max_length`` tokens, so that each step copies only the new ones. Cached
-    tensors carry no gradient.
+    In causal self-attention it grows with the sequence; in cross-attention it keeps those of the context. The first
+    step allocates memory for ``max_length`` tokens, so that each step copies only the new ones. Cached tensors carry no
+    gradient.
 
     >>> import torch
     >>> from vit.attention import MultiHeadAttention
@@ -57,3 +58,21 @@ class KeyValueCache:
             room[..., self.length : end, :] = new.detach()
         self.length = end
         return self._k[..., :end, :], self._v[..., :end, :]
+
+    def kept(self, length: int) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of a context of ``length`` tokens: (B, H, M, d), (B, H, M, e).
+
+        Raises:
+            ValueError: If those of another number of tokens are cached.
+        """
+        if length != self.length:
+            raise ValueError(
+                f"the cache holds a context of {self.length} tokens, and one of {length} is given: make a cache for "
+                "each layer and context"
+            )
+        return self._k[..., :length, :], self._v[..., :length, :]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows of the batch, in this order; a row may be named twice or not at all."""
+        if self._k is not None:
+            self._k, self._v = self._k[rows], self._v[rows]

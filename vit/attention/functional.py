@@ -220,3 +220,34 @@ def sinusoidal_positions_2d(grid_size: tuple[int, int], dim: int) -> Tensor:
     row_codes = repeat(sinusoidal_positions(rows, dim // 2), "row d -> (row column) d", column=columns)
     column_codes = repeat(sinusoidal_positions(columns, dim // 2), "column d -> (row column) d", row=rows)
     return pack([row_codes, column_codes], "n *")[0]
+
+
+def rotary_angles(positions: Tensor, head_dim: int, theta: float = 10_000.0) -> Tensor:
+    """Compute the rotary angles of positions in a sequence: (N,) -> (N, d / 2).
+
+    ``angle[n, i] = n / theta^(2 i / d)`` (Su et al. 2021, RoFormer, eq. 15): the first pair of channels turns by one
+    radian a position, the last ones hardly.
+
+    >>> rotary_angles(torch.tensor([0, 1]), head_dim=4, theta=100.0)
+    tensor([[0.0000, 0.0000],
+            [1.0000, 0.1000]])
+
+    Raises:
+        ValueError: If ``head_dim`` is odd.
+    """
+    if head_dim % 2:
+        raise ValueError(f"head_dim ({head_dim}) must be even for rotary positions, which turn pairs of channels")
+    positions = positions if positions.is_floating_point() else positions.to(torch.get_default_dtype())
+    pairs = torch.arange(0, head_dim, 2, device=positions.device, dtype=positions.dtype)
+    return einsum(positions, theta ** -(pairs / head_dim), "n, d -> n d")
+
+
+def rotate(x: Tensor, angles: Tensor) -> Tensor:
+    """Turn pairs of channels by an angle for each position: (B, H, N, d), (N, d / 2) -> (B, H, N, d).
+
+    Channel i turns with channel i + d / 2. The product of a rotated query and a rotated key depends on the difference
+    of their positions (Su et al. 2021).
+    """
+    first, second = rearrange(x, "b h n (two d) -> two b h n d", two=2)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    return pack([first * cos - second * sin, first * sin + second * cos], "b h n *")[0]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vit.attention.cache import KeyValueCache
 from vit.attention.checks import check_tied, check_tokens, check_unprojected, check_widths, mechanisms_with
-from vit.attention.functional import check_mask
+from vit.attention.functional import check_mask, rotate
 from vit.attention.mechanisms import MECHANISMS, build
 from vit.hooks import is_plain
 
@@ -120,6 +120,7 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None = None,
         cache: KeyValueCache | None = None,
         grid: tuple[int, int] | None = None,
+        angles: Tensor | None = None,
     ) -> Tensor:
         """Attend from every token to all tokens, or to those of a context: (B, N, D) -> (B, N, out_dim).
 
@@ -128,19 +129,24 @@ class MultiHeadAttention(nn.Module):
             context: Tokens (B, M, context_dim) that give the keys and values; None means ``x``.
             mask: Mask broadcastable to (B, H, N, M): boolean, True where a query may attend to a key, or floats to add
                 to the logits. The values of a query that may attend to no key are zero.
-            cache: Keys and values of the tokens before ``x``; those of ``x`` are appended (causal attention only).
+            cache: Without a context, keys and values of the tokens before ``x``; those of ``x`` are appended (causal
+                attention only). With one, keys and values of the context: an empty cache is filled, and a filled one is
+                used as it is.
             grid: Rows and columns of the patches that end the sequence; mechanisms on images need it.
+            angles: Rotary angles (N, d / 2) of the positions of ``x`` (see ``rotary_angles``), for self-attention.
 
         Raises:
             ValueError: If shapes, dtypes or devices do not fit, or the mechanism lacks what is asked for.
         """
-        if cache is not None and (context is not None or not self.causal):
-            raise ValueError("a cache is for causal self-attention: build with causal=True, and pass no context")
-        q, k, v = self.heads(x, context)
-        if cache is not None:
-            if mask is not None:  # checked before the cache grows
-                check_mask(mask, (*q.shape[:3], cache.length + q.shape[2]), q.device)
+        if cache is None:
+            q, k, v = self.heads(x, context, angles=angles)
+        elif context is None:
+            q, k, v = self.heads(x, angles=angles)
+            self._check_cache(cache, q, mask)
             k, v = cache.append(k, v)
+        else:
+            q = self.queries(x)
+            k, v = cache.kept(context.shape[1]) if cache.length else cache.append(*self.keys_and_values(context))
         inputs = self._inputs(self.mechanism.takes, x, mask, grid)
         output = self.mechanism(q, *self._repeat_kv(k, v), **inputs)
         return self.proj(rearrange(output, "b h n d -> b n (h d)"))
@@ -152,34 +158,66 @@ class MultiHeadAttention(nn.Module):
         *,
         mask: Tensor | None = None,
         grid: tuple[int, int] | None = None,
+        angles: Tensor | None = None,
     ) -> Tensor:
         """Compute the attention weights of each head: (B, N, D) -> (B, H, N, M).
 
         The arguments are those of ``forward``.
         """
-        q, k, v = self.heads(x, context)
+        q, k, v = self.heads(x, context, angles=angles)
         k, _ = self._repeat_kv(k, v)
         return self.mechanism.weights(q, k, **self._inputs(self.mechanism.weights_take, x, mask, grid))
 
-    def heads(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def heads(
+        self, x: Tensor, context: Tensor | None = None, *, angles: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Compute queries, keys and values of each head: (B, N, D) -> (B, H, N, d), (B, G, M, d), (B, G, M, e).
 
         G is ``num_kv_heads``, and M the number of context tokens, or N.
         """
-        check_tokens(self, "x", x, self.embed_dim, "embed_dim")
         if context is not None:
-            check_tokens(self, "context", context, self.context_dim, "context_dim")
-        elif self.context_dim != self.embed_dim:
+            return self.queries(x), *self.keys_and_values(context)
+        check_tokens(self, "x", x, self.embed_dim, "embed_dim")
+        if self.context_dim != self.embed_dim:
             raise ValueError(
                 f"this attention is built for a context of width {self.context_dim} (context_dim) beside tokens of "
                 f"width {self.embed_dim}: pass the context"
             )
-        q, k, v = self._project(x, context)
-        q = self.q_norm(rearrange(q, "b n (h d) -> b h n d", h=self.num_heads))
-        k = self.k_norm(rearrange(k, "b n (g d) -> b g n d", g=self.num_kv_heads))
-        v = rearrange(v, "b n (g d) -> b g n d", g=self.num_kv_heads)
+        q, k, v = self._project(x)
+        q, k, v = self._split_queries(q), *self._split_keys_and_values(k, v)
+        return (q, k, v) if angles is None else (rotate(q, angles), rotate(k, angles), v)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """Compute the queries of each head beside a context: (B, N, D) -> (B, H, N, d)."""
+        check_tokens(self, "x", x, self.embed_dim, "embed_dim")
+        if not self.mechanism.projected:
+            return self._split_queries(x)
+        if self.tie_qkv:
+            return self._split_queries(self.qkv(x))
+        if self.context_dim != self.embed_dim:
+            return self._split_queries(self.q(x))
+        return self._split_queries(self._project_part(x, slice(None, self.split_dims[0])))
+
+    def keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute keys and values of each head from a context: (B, M, context_dim) -> (B, G, M, d), (B, G, M, e)."""
+        check_tokens(self, "context", context, self.context_dim, "context_dim")
+        if not self.mechanism.projected:
+            return self._split_keys_and_values(context, context)
+        if self.tie_qkv:
+            kv = self.qkv(context)
+        elif self.context_dim != self.embed_dim:
+            kv = self.kv(context)
+        else:
+            kv = self._project_part(context, slice(self.split_dims[0], None))
+        return self._split_keys_and_values(*self._keys_and_values_in(kv))
+
+    def _split_queries(self, q: Tensor) -> Tensor:
         # LayerNorm returns float32 under autocast on CUDA; attention takes one dtype for all three.
-        return q.to(v.dtype), k.to(v.dtype), v
+        return self.q_norm(rearrange(q, "b n (h d) -> b h n d", h=self.num_heads)).to(q.dtype)
+
+    def _split_keys_and_values(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = (rearrange(x, "b n (g d) -> b g n d", g=self.num_kv_heads) for x in (k, v))
+        return self.k_norm(k).to(v.dtype), v
 
     def _make_projections(self, qkv_bias: bool) -> None:
         kv_dims = [dim * self.num_kv_heads // self.num_heads for dim in (self.key_dim, self.value_dim)]
@@ -194,26 +232,33 @@ class MultiHeadAttention(nn.Module):
             self.q = nn.Linear(self.embed_dim, self.key_dim, bias=qkv_bias)
             self.kv = nn.Linear(self.context_dim, sum(kv_dims), bias=qkv_bias)
 
-    def _project(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        source = x if context is None else context
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Project tokens to the queries, keys and values of self-attention."""
         if not self.mechanism.projected:
-            return x, source, source
+            return x, x, x
+        qkv = self.qkv(x)
         if self.tie_qkv:
-            q = self.qkv(x)
-            k = q if context is None else self.qkv(context)
-            return q, k, k
-        sizes = [self.split_dims[0], sum(self.split_dims[1:])]
-        if self.context_dim != self.embed_dim:
-            q, kv = self.q(x), self.kv(source)
-        elif context is None:
-            q, kv = self.qkv(x).split(sizes, dim=-1)
-        elif not is_plain(self.qkv, nn.Linear):
-            q, kv = self.qkv(x)[..., : sizes[0]], self.qkv(context)[..., sizes[0] :]
-        else:
-            q_weight, kv_weight = self.qkv.weight.split(sizes)
-            q_bias, kv_bias = (None, None) if self.qkv.bias is None else self.qkv.bias.split(sizes)
-            q, kv = F.linear(x, q_weight, q_bias), F.linear(context, kv_weight, kv_bias)
-        return (q, kv, kv) if self.tie_kv else (q, *kv.split(self.split_dims[1:], dim=-1))
+            return qkv, qkv, qkv
+        q, kv = qkv.split([self.split_dims[0], sum(self.split_dims[1:])], dim=-1)
+        return q, *self._keys_and_values_in(kv)
+
+    def _project_part(self, tokens: Tensor, part: slice) -> Tensor:
+        """Project tokens by some rows of ``qkv``."""
+        if not is_plain(self.qkv, nn.Linear):  # such as an adapter, which computes all rows
+            return self.qkv(tokens)[..., part]
+        return F.linear(tokens, self.qkv.weight[part], None if self.qkv.bias is None else self.qkv.bias[part])
+
+    def _keys_and_values_in(self, kv: Tensor) -> tuple[Tensor, Tensor]:
+        if self.tie_qkv or self.tie_kv:
+            return kv, kv
+        k, v = kv.split(self.split_dims[1:], dim=-1)
+        return k, v
+
+    def _check_cache(self, cache: KeyValueCache, q: Tensor, mask: Tensor | None) -> None:
+        if not self.causal:
+            raise ValueError("a cache of self-attention needs causal=True: build it so, or pass a context to keep")
+        if mask is not None:  # checked before the cache grows
+            check_mask(mask, (*q.shape[:3], cache.length + q.shape[2]), q.device)
 
     def _repeat_kv(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Repeat keys and values for each query head that shares them."""

@@ -1,0 +1,291 @@
+"""Transformer decoders: a language model over tokens, one that reads images, and one that writes them.
+
+Letters in the einops patterns: b batch, d channels of a token, r rows and s columns of an image.
+"""
+
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+
+from vit.attention import KeyValueCache, rotary_angles, sinusoidal_positions
+from vit.blocks import DecoderBlock, DecoderCache
+from vit.checks import check_choice, check_positive_int, check_share
+from vit.generation import Sampling, beam_search, sample
+
+DecoderPositions = Literal["learned", "sincos", "rotary"]
+
+
+class TransformerDecoder(nn.Module):
+    """Tokens to the logits of the token that follows each: embedding, positions, decoder blocks, output.
+
+    >>> decoder = TransformerDecoder(vocab_size=12, embed_dim=48, depth=2, num_heads=3, max_length=6, context_dim=24)
+    >>> decoder(torch.tensor([[10, 3, 7]]), context=torch.randn(1, 17, 24)).shape
+    torch.Size([1, 3, 12])
+
+    Args:
+        vocab_size: Number of different tokens.
+        embed_dim: Channels of a token.
+        depth: Number of decoder blocks.
+        num_heads: Attention heads of a block; must divide ``embed_dim``.
+        max_length: Most tokens of a sequence.
+        context_dim: Channels of a context token, such as one of an image; None means that there is no context.
+        mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
+        qkv_bias: Whether the projections to queries, keys and values add a bias.
+        qk_norm: Whether to layer-normalise queries and keys per head.
+        attention: Name of the mechanism of self-attention, one that can be causal.
+        attention_kwargs: Arguments of that mechanism.
+        positions: "learned" positions that are added, fixed sine-cosine codes ("sincos"), or angles by which queries
+            and keys are turned ("rotary"; Su et al. 2021).
+        tie_output: Whether the output is the product with the token embedding (Press and Wolf 2017), which saves a
+            matrix.
+        dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
+        drop_path: Probability that a sequence skips a residual branch of the last block, in [0, 1); it grows linearly
+            from 0 at the first block.
+
+    Raises:
+        ValueError: If sizes do not fit, or a choice is unknown.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embed_dim: int,
+        depth: int,
+        num_heads: int,
+        max_length: int,
+        *,
+        context_dim: int | None = None,
+        mlp_ratio: float = 4.0,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        attention: str = "softmax",
+        attention_kwargs: dict[str, Any] | None = None,
+        positions: DecoderPositions = "learned",
+        tie_output: bool = True,
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        sizes = {"vocab_size": vocab_size, "embed_dim": embed_dim, "depth": depth, "max_length": max_length}
+        for name, size in sizes.items():
+            check_positive_int(name, size)
+        check_choice("positions", positions, get_args(DecoderPositions))
+        check_share("dropout", dropout, "0.1 is usual")
+        check_share("drop_path", drop_path, "0.1 is usual")
+        self.vocab_size = vocab_size
+        self.max_length = max_length
+        self.head_dim = embed_dim // num_heads
+        self.positions = positions
+        self.token_embed = nn.Embedding(vocab_size, embed_dim)
+        is_added = positions != "rotary"
+        self.pos_embed = (
+            nn.Parameter(torch.empty(1, max_length, embed_dim), positions == "learned") if is_added else None
+        )
+        self.drop = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(
+            DecoderBlock(
+                embed_dim,
+                num_heads,
+                context_dim=context_dim,
+                mlp_ratio=mlp_ratio,
+                qkv_bias=qkv_bias,
+                qk_norm=qk_norm,
+                attention=attention,
+                attention_kwargs=attention_kwargs,
+                dropout=dropout,
+                drop_path=drop_path * i / max(depth - 1, 1),
+            )
+            for i in range(depth)
+        )
+        self.norm = nn.LayerNorm(embed_dim, eps=1e-6)
+        self.head = None if tie_output else nn.Linear(embed_dim, vocab_size, bias=False)
+        self.init_weights()
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Draw the initial weights: linear layers uniform (Glorot and Bengio 2010), embeddings normal."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        nn.init.normal_(self.token_embed.weight, std=0.02)
+        if self.positions == "learned":
+            nn.init.normal_(self.pos_embed, std=0.02)
+        elif self.positions == "sincos":
+            self.pos_embed[0] = sinusoidal_positions(*self.pos_embed.shape[1:])
+
+    def forward(
+        self, tokens: Tensor, context: Tensor | None = None, *, caches: list[DecoderCache] | None = None
+    ) -> Tensor:
+        """Compute the logits of the token after each: (B, T) -> (B, T, vocab_size).
+
+        Args:
+            tokens: Numbers of the tokens; with caches, of those that follow the cached ones.
+            context: What is decoded, (B, M, context_dim).
+            caches: Those of ``new_caches``, which are filled and extended here.
+
+        Raises:
+            ValueError: If a token is outside the vocabulary, or there are more than ``max_length``.
+        """
+        start = caches[0].tokens.length if caches else 0
+        self._check_tokens(tokens, start)
+        states = self.token_embed(tokens)
+        angles = None
+        if self.pos_embed is None:
+            places = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+            angles = rotary_angles(places, self.head_dim)
+        else:
+            states = states + self.pos_embed[:, start : start + tokens.shape[1]]
+        states = self.drop(states)
+        for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
+            states = block(states, context, cache=cache, angles=angles)
+        states = self.norm(states)
+        return F.linear(states, self.token_embed.weight) if self.head is None else self.head(states)
+
+    def new_caches(self, context_length: int = 0) -> list[DecoderCache]:
+        """Return an empty cache for each block, for a context of so many tokens."""
+        return [
+            DecoderCache(KeyValueCache(self.max_length), KeyValueCache(max(context_length, 1))) for _ in self.blocks
+        ]
+
+    def _check_tokens(self, tokens: Tensor, start: int) -> None:
+        if tokens.ndim != 2 or tokens.is_floating_point():
+            raise ValueError(f"tokens are {tokens.dtype} of shape {tuple(tokens.shape)}: give whole numbers (batch, T)")
+        end = start + tokens.shape[1]
+        if end > self.max_length:
+            raise ValueError(
+                f"{end} tokens are more than max_length ({self.max_length}): shorten them, or build a longer decoder"
+            )
+        # A GPU would have to wait for the answer, and an exported program must not ask.
+        if tokens.numel() and tokens.device.type == "cpu" and not torch.compiler.is_compiling():
+            low, high = (number.item() for number in tokens.aminmax())
+            if low < 0 or high >= self.vocab_size:
+                outside = low if low < 0 else high
+                raise ValueError(
+                    f"token {outside} is outside the vocabulary of {self.vocab_size} (0 to {self.vocab_size - 1})"
+                )
+
+
+class ImageToSequence(nn.Module):
+    """Images to sequences of tokens: the tokens of an encoder are the context of a decoder.
+
+    >>> import vit
+    >>> encoder = vit.VisionTransformer(image_size=(8, 16), patch_size=4, embed_dim=24, depth=1, num_heads=3)
+    >>> decoder = TransformerDecoder(12, 48, depth=1, num_heads=3, max_length=6, context_dim=24)
+    >>> reader = ImageToSequence(encoder, decoder, start=10, end=11).eval()
+    >>> images = torch.randn(2, 3, 8, 16)
+    >>> reader(images, torch.tensor([[10, 3], [10, 7]])).shape  # the logits after "start" and after a digit
+    torch.Size([2, 2, 12])
+    >>> reader.generate(images, max_length=4).shape[0]
+    2
+
+    Args:
+        encoder: A model with ``forward_features``, which maps images to tokens (B, M, D).
+        decoder: A decoder with a context of that width.
+        start: The token before the first one.
+        end: The token after the last one.
+
+    Raises:
+        ValueError: If ``start`` or ``end`` is outside the vocabulary.
+    """
+
+    def __init__(self, encoder: nn.Module, decoder: TransformerDecoder, start: int, end: int) -> None:
+        super().__init__()
+        for name, token in (("start", start), ("end", end)):
+            if not 0 <= token < decoder.vocab_size:
+                raise ValueError(f"{name} ({token}) is outside the vocabulary of {decoder.vocab_size}")
+        self.encoder = encoder
+        self.decoder = decoder
+        self.start = start
+        self.end = end
+
+    def forward(self, images: Tensor, tokens: Tensor) -> Tensor:
+        """Compute the logits of the token after each: (B, C, H, W), (B, T) -> (B, T, vocab_size)."""
+        return self.decoder(tokens, self.encoder.forward_features(images))
+
+    @torch.no_grad()
+    def generate(
+        self,
+        images: Tensor,
+        max_length: int | None = None,
+        num_beams: int = 1,
+        temperature: float = 0.0,
+        use_cache: bool = True,
+    ) -> Tensor:
+        """Write the sequence of each image: (B, C, H, W) -> (B, T), filled up with ``end`` behind the end.
+
+        Args:
+            images: Images, (B, C, H, W).
+            max_length: Most tokens of a sequence, ``end`` included; None is what the decoder can hold.
+            num_beams: Sequences that beam search follows for each image; 1 is greedy.
+            temperature: Above 0, tokens are drawn at random, from the softmax of ``logits / temperature``.
+            use_cache: Whether keys and values are kept between steps: the same tokens, in less time.
+        """
+        context = self.encoder.forward_features(images)
+        prompt = torch.full((len(images), 1), self.start, device=images.device)
+        steps = self.decoder.max_length if max_length is None else max_length
+        if num_beams > 1:
+            if temperature:
+                raise ValueError(f"beam search (num_beams {num_beams}) draws nothing: set temperature to 0")
+            return beam_search(self.decoder, prompt, context, steps, self.end, num_beams, use_cache=use_cache).tokens
+        sampling = Sampling(temperature=temperature)
+        return sample(self.decoder, prompt, context, steps, self.end, sampling, use_cache=use_cache).tokens
+
+
+class ImageGPT(nn.Module):
+    """Writes images pixel by pixel, or patch by patch: a decoder over the colours of a palette (Chen et al. 2020).
+
+    >>> model = ImageGPT(palette_size=5, grid=(2, 3), embed_dim=24, depth=1, num_heads=3).eval()
+    >>> pixels = torch.tensor([[[4, 0, 1], [2, 2, 3]]])
+    >>> model(pixels).shape  # the logits of each pixel, given those before it
+    torch.Size([1, 2, 3, 5])
+    >>> model.complete(pixels[:, :1]).shape
+    torch.Size([1, 2, 3])
+
+    Args:
+        palette_size: Number of different pixels or patches.
+        grid: Rows and columns of an image.
+        embed_dim: Channels of a token.
+        depth: Number of decoder blocks.
+        num_heads: Attention heads of a block.
+        kwargs: Further arguments of ``TransformerDecoder``.
+    """
+
+    def __init__(
+        self, palette_size: int, grid: tuple[int, int], embed_dim: int, depth: int, num_heads: int, **kwargs: Any
+    ) -> None:
+        super().__init__()
+        self.grid = tuple(grid)
+        self.start = palette_size
+        length = grid[0] * grid[1]
+        self.decoder = TransformerDecoder(palette_size + 1, embed_dim, depth, num_heads, length, **kwargs)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Compute the logits of each pixel from those before it, row by row: (B, r, s) -> (B, r, s, palette_size)."""
+        sequence = rearrange(pixels, "b r s -> b (r s)")
+        start = torch.full_like(sequence[:, :1], self.start)
+        logits = self.decoder(torch.cat([start, sequence[:, :-1]], dim=1))[..., : self.start]
+        return rearrange(logits, "b (r s) d -> b r s d", r=self.grid[0])
+
+    @torch.no_grad()
+    def complete(
+        self, rows: Tensor, temperature: float = 1.0, top_k: int | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Write the rows below the first ones: (B, r', s) -> (B, r, s).
+
+        Args:
+            rows: The first rows of the images; (B, 0, s) writes whole images.
+            temperature: Pixels are drawn from the softmax of ``logits / temperature``; 0 takes the most probable.
+            top_k: Number of most probable pixels to draw from; None is all.
+            generator: Source of the random draws.
+        """
+        known = rearrange(rows, "b r s -> b (r s)")
+        prompt = F.pad(known, (1, 0), value=self.start)
+        steps = self.decoder.max_length - known.shape[1]
+        sampling = Sampling(temperature, top_k, forbidden=self.start, generator=generator)
+        drawn = sample(self.decoder, prompt, None, steps, None, sampling).tokens
+        return rearrange(torch.cat([known, drawn], dim=1), "b (r s) -> b r s", r=self.grid[0])
