@@ -1,7 +1,10 @@
 """Loaders of whole batches: from an array in memory, or decoded from files by worker processes.
 
 Both yield ``(images, labels)`` on the training device: uint8 images (B, C, H, W) in [0, 255] and labels (B,), or, if
-mixed, float images in [0, 1] and soft targets (B, classes). The label -1 marks padding of the batch.
+mixed, float images in [0, 1] and soft targets (B, classes). The label -1 marks padding of the batch. Labels may be rows
+of tokens (B, T) as well.
+
+Letter in the einops patterns: b batch.
 """
 
 import math
@@ -11,6 +14,7 @@ from itertools import islice
 from typing import TypeVar
 
 import torch
+from einops import rearrange
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -122,7 +126,8 @@ class MemoryLoader(BatchLoader):
             indices = copy_async(torch.cat(group), self.device)
             rows = indices.clamp(min=0)
             # index_select copies whole images, indexing copies byte by byte.
-            yield self.images.index_select(0, rows), self.labels[rows].where(indices >= 0, -1)
+            labels = rearrange(self.labels[rows], "b ... -> ... b").where(indices >= 0, -1)
+            yield self.images.index_select(0, rows), rearrange(labels, "... b -> b ...")
 
 
 class StreamLoader(BatchLoader):
