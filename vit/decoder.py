@@ -148,9 +148,12 @@ class TransformerDecoder(nn.Module):
 
     def new_caches(self, context_length: int = 0) -> list[DecoderCache]:
         """Return an empty cache for each block, for a context of so many tokens."""
-        return [
-            DecoderCache(KeyValueCache(self.max_length), KeyValueCache(max(context_length, 1))) for _ in self.blocks
-        ]
+        lengths = (self.max_length, max(context_length, 1))
+        return [DecoderCache(*map(KeyValueCache, lengths)) for _ in self.blocks]
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of the parameters without weight decay: embeddings and learned positions."""
+        return {"token_embed.weight"} | ({"pos_embed"} if self.pos_embed is not None else set())
 
     def _check_tokens(self, tokens: Tensor, start: int) -> None:
         if tokens.ndim != 2 or tokens.is_floating_point():
@@ -206,6 +209,10 @@ class ImageToSequence(nn.Module):
     def forward(self, images: Tensor, tokens: Tensor) -> Tensor:
         """Compute the logits of the token after each: (B, C, H, W), (B, T) -> (B, T, vocab_size)."""
         return self.decoder(tokens, self.encoder.forward_features(images))
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of the parameters without weight decay: those of encoder and decoder."""
+        return {f"{part}.{name}" for part, module in self.named_children() for name in module.no_weight_decay()}
 
     @torch.no_grad()
     def generate(

@@ -6,6 +6,7 @@ from torch.testing import assert_close
 
 from vit import VisionTransformer
 from vit.training import ViTClassifier
+from vit.decoder import TransformerDecoder
 from vit.training.initialization import mimetic_attention
 
 SIZES = {"image_size": 8, "patch_size": 4, "embed_dim": 48, "depth": 2, "num_heads": 3}
@@ -86,3 +87,15 @@ def test_shared_projections_are_refused(shared):
         ValueError, match="init mimetic sets queries, keys and values of each head, and some are shared"
     ):
         mimetic_attention(VisionTransformer(**SIZES, **shared))
+
+
+def test_the_self_attention_of_decoders_starts_as_that_of_encoders():
+    torch.manual_seed(0)
+    decoder = TransformerDecoder(5, 24, depth=2, num_heads=2, max_length=4, context_dim=24)
+    before = {name: weight.clone() for name, weight in decoder.state_dict().items()}
+    mimetic_attention(decoder)
+    changed = {name for name, weight in decoder.state_dict().items() if not torch.equal(weight, before[name])}
+    assert changed == {f"blocks.{i}.attn.{part}.weight" for i in range(2) for part in ("qkv", "proj")}
+    q, k, _ = decoder.blocks[1].attn.qkv.weight.detach().chunk(3)
+    product = q.T @ k
+    assert product.diagonal().mean() > 5 * (product - product.diagonal().diag()).mean().abs()

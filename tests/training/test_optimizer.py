@@ -4,6 +4,7 @@ from timm.models import group_parameters
 from timm.optim import create_optimizer_v2
 
 from vit import VisionTransformer
+from vit.decoder import ImageToSequence, TransformerDecoder
 from vit.training.optimizer import make_optimizer, parameter_groups
 
 
@@ -87,3 +88,31 @@ def test_layer_decay_holds_under_a_scheduler(model):
 def test_an_unknown_optimizer_is_refused(model):
     with pytest.raises(ValueError, match="unknown optimizer 'sgd': choose 'adamw' or 'muon'"):
         make_optimizer("sgd", model, 0.1, 0.0, (0.9, 0.99))
+
+
+def test_muon_finds_the_matrices_of_encoder_and_decoder():
+    encoder = VisionTransformer(image_size=6, patch_size=3, embed_dim=8, depth=1, num_heads=2)
+    same, other = (TransformerDecoder(5, width, 1, 2, max_length=4, context_dim=8) for width in (8, 12))
+    stacked = {}
+    for decoder in (same, other):
+        reader = ImageToSequence(encoder, decoder, start=3, end=4)
+        names = {parameter: name for name, parameter in reader.named_parameters()}
+        groups = parameter_groups(reader, 0.1, 0.05, muon=True)
+        stacked[decoder] = {names[p]: group["stacked"] for group in groups for p in group["params"] if group["muon"]}
+        undecayed = {names[p] for group in groups for p in group["params"] if not group["weight_decay"] and p.ndim > 1}
+        assert undecayed == {
+            *("encoder.cls_token", "encoder.pos_embed", "decoder.pos_embed", "decoder.token_embed.weight")
+        }
+    shared = {"attn.qkv": 3, "attn.proj": 1, "cross_attn.proj": 1, "mlp.fc1": 1, "mlp.fc2": 1}
+    of_encoder = {f"encoder.blocks.0.{name}.weight": n for name, n in shared.items() if "cross" not in name}
+    for decoder, cross in ((same, {"cross_attn.qkv": 3}), (other, {"cross_attn.q": 1, "cross_attn.kv": 2})):
+        of_decoder = {f"decoder.blocks.0.{name}.weight": n for name, n in (shared | cross).items()}
+        assert stacked[decoder] == of_encoder | of_decoder
+
+
+def test_a_mechanism_without_projections_has_the_matrices_of_its_mlp():
+    model = VisionTransformer(image_size=6, patch_size=3, embed_dim=8, depth=1, num_heads=2, attention="simplified")
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    groups = parameter_groups(model, 0.1, 0.05, muon=True)
+    found = {names[p] for group in groups for p in group["params"] if group["muon"]}
+    assert found == {"blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight"}

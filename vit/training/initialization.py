@@ -9,12 +9,14 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from vit.blocks import DecoderBlock, EncoderBlock
+
 Init = Literal["glorot", "mimetic"]
 
 
 @torch.no_grad()
 def mimetic_attention(model: nn.Module) -> None:
-    """Initialise the attention of each block close to trained attention (Trockman and Kolter 2023, sec. 4).
+    """Initialise the self-attention of each encoder and decoder block close to trained attention (Trockman and Kolter 2023, sec. 4).
 
     In trained transformers the product ``W_q^T W_k`` of a head is close to a multiple of the identity plus noise, so
     that tokens attend to similar tokens at similar positions, and ``W_proj W_v`` to a negative multiple. Queries and
@@ -28,7 +30,9 @@ def mimetic_attention(model: nn.Module) -> None:
     Raises:
         ValueError: If the attention has no projections, or shares them.
     """
-    for block in model.blocks:
+    for block in model.modules():
+        if not isinstance(block, (EncoderBlock, DecoderBlock)):
+            continue
         attn = block.attn
         if not attn.mechanism.projected:
             raise ValueError("init mimetic sets projections, and simplified attention has none: take init glorot")

@@ -22,14 +22,14 @@ def parameter_groups(
     group holds its rate as ``lr``, so that any scheduler keeps the ratios.
 
     Args:
-        model: A VisionTransformer.
+        model: A VisionTransformer or, without ``layer_decay``, a decoder or a model of both.
         lr: Learning rate of the head, and of all parameters if ``layer_decay`` is None.
         weight_decay: Weight decay of the matrices.
         layer_decay: Factor of the learning rate from one layer to the layer before it, such as 0.75.
         muon: Whether the groups are for ``MuonAdamW``, with the matrices of the blocks in Muon groups.
     """
     undecayed = model.no_weight_decay()
-    depth = len(model.blocks)
+    depth = 0 if layer_decay is None else len(model.blocks)
     stacked = _matrices_of_blocks(model) if muon else {}
     groups: dict[tuple[float, float, int], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
@@ -50,14 +50,20 @@ def _layer(name: str, depth: int) -> int:
 
 
 def _matrices_of_blocks(model: nn.Module) -> dict[str, int]:
-    """Return the number of matrices in each weight of a linear layer inside the blocks, by its name: 3 in ``qkv``."""
+    """Return the number of matrices in each weight of a linear layer inside the blocks, by its name.
+
+    There are 3 in ``qkv``, and 2 in the ``kv`` of attention to a context of another width.
+    """
     stacked = {}
-    for name, module in model.blocks.named_modules():
+    for name, module in model.named_modules():
+        if "blocks" not in name.split("."):
+            continue
         if isinstance(module, nn.Linear):
-            stacked.setdefault(f"blocks.{name}.weight", 1)
-        # Parts of different heights, as of few key-value heads, are one matrix.
-        if isinstance(module, MultiHeadAttention) and not module.tie_qkv and len(set(module.split_dims)) == 1:
-            stacked[f"blocks.{name}.qkv.weight"] = len(module.split_dims)
+            stacked.setdefault(f"{name}.weight", 1)
+        if isinstance(module, MultiHeadAttention) and module.mechanism.projected and not module.tie_qkv:
+            fused, parts = ("qkv", module.split_dims) if hasattr(module, "qkv") else ("kv", module.split_dims[1:])
+            # Parts of different heights, as of few key-value heads, are one matrix.
+            stacked[f"{name}.{fused}.weight"] = len(parts) if len(set(parts)) == 1 else 1
     return stacked
 
 
