@@ -16,7 +16,7 @@ Init = Literal["glorot", "mimetic"]
 
 @torch.no_grad()
 def mimetic_attention(model: nn.Module) -> None:
-    """Initialise the self-attention of each encoder and decoder block close to trained attention (Trockman and Kolter 2023, sec. 4).
+    """Initialise the self-attention of each block close to trained attention (Trockman and Kolter 2023, sec. 4).
 
     In trained transformers the product ``W_q^T W_k`` of a head is close to a multiple of the identity plus noise, so
     that tokens attend to similar tokens at similar positions, and ``W_proj W_v`` to a negative multiple. Queries and
