@@ -97,6 +97,47 @@ def test_weights_that_are_no_tensors_are_refused(checkpoint, path):
         vit.load(path)
 
 
+@pytest.mark.parametrize(
+    "weight",
+    [
+        torch.zeros(1).expand(2),  # 5 kB of such a file would take any amount of memory
+        torch.zeros(2, device="meta"),
+        torch.zeros(2).to_sparse(),
+    ],
+    ids=["repeated", "meta", "sparse"],
+)
+def test_weights_without_a_number_for_each_place_are_refused(checkpoint, path, weight):
+    checkpoint["state_dict"]["vit.head.bias"] = weight
+    torch.save(checkpoint, path)
+    with pytest.raises(ValueError, match=r"last\.ckpt is damaged: vit\.head\.bias has \(2,\) numbers"):
+        vit.load(path)
+
+
+def test_names_of_weights_are_texts(checkpoint, path):
+    checkpoint["state_dict"][7] = torch.zeros(2)
+    torch.save(checkpoint, path)
+    with pytest.raises(ValueError, match=r"last\.ckpt is not a checkpoint of a training run: 7 of its weights"):
+        vit.load(path)
+
+
+@pytest.mark.parametrize("data", [None, "CIFAR10", {"init_args": [3]}, {"init_args": None}, {}])
+def test_a_checkpoint_need_not_describe_its_data(checkpoint, path, data):
+    torch.save(checkpoint | {"data": data}, path)
+    assert vit.load(path).pretrained_cfg["crop_ratio"] == 1
+
+
+def test_images_are_cropped_as_those_of_the_training_were(checkpoint, path):
+    torch.save(checkpoint | {"data": {"init_args": {"crop_ratio": 0.875}}}, path)
+    assert vit.load(path).pretrained_cfg["crop_ratio"] == 0.875
+
+
+def test_a_mean_that_is_a_tensor_is_refused(checkpoint, path):
+    checkpoint["hyper_parameters"] = CLASSIFIER | SIZES | {"mean": torch.zeros(3)}
+    torch.save(checkpoint, path)
+    with pytest.raises(ValueError, match=r"last\.ckpt is damaged: mean \(tensor.* does not fit"):
+        vit.load(path)
+
+
 def test_a_file_that_may_not_be_read_is_told_as_such(checkpoint, path, monkeypatch):
     def forbidden(*args, **kwargs):
         raise PermissionError(13, "Permission denied")

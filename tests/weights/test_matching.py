@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from vit.weights import check_same_tensors
-from vit.weights.matching import check_finite
+from vit.weights.matching import check_numbers
 
 
 def test_tensors_that_differ_are_missing_unwanted_or_of_another_shape():
@@ -26,9 +26,15 @@ def test_a_number_that_is_none_is_named_by_its_tensor(value):
     weight = torch.zeros(2, 3)
     weight[1, 2] = value
     with pytest.raises(ValueError, match=r"^here is of no use: 1 of the 6 numbers of scale are NaN or infinite"):
-        check_finite({"bias": torch.zeros(5), "scale": weight}, "here")
+        check_numbers({"bias": torch.zeros(5), "scale": weight}, "here")
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.bool, torch.int64, torch.float8_e4m3fn])
+def test_other_kinds_of_numbers_are_refused(dtype):
+    with pytest.raises(ValueError, match=r"^here: scale is .*: convert it to float16, bfloat16, float32, float64$"):
+        check_numbers({"scale": torch.ones(3).to(dtype)}, "here")
 
 
 def test_finite_numbers_of_every_precision_pass():
-    for dtype in (torch.float16, torch.bfloat16, torch.float64, torch.int64):
-        check_finite({"weight": torch.ones(3, dtype=dtype)}, "here")
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        check_numbers({"weight": torch.ones(3, dtype=dtype)}, "here")

@@ -84,12 +84,53 @@ def test_what_the_model_knows_of_its_data_is_kept(model, path):
 
 
 def test_a_model_whose_modules_were_changed_is_refused_and_writes_nothing(model, path):
-    model.blocks[0].mlp.fc1 = nn.Linear(12, 5)
-    with pytest.raises(
-        ValueError, match=r"^the model comes from another architecture, 2 tensors differ: blocks\.0\.mlp"
-    ):
+    model.blocks[0].mlp.act = nn.ReLU()
+    with pytest.raises(ValueError, match=r"^blocks\.0\.mlp\.act is not as model\.config describes it"):
         vit.save(model, path)
     assert not list(path.parent.iterdir())
+
+
+@pytest.mark.parametrize("change", [nn.GELU("tanh"), nn.Sequential(nn.GELU())])
+def test_so_are_other_settings_and_more_modules(model, path, change):
+    model.blocks[0].mlp.act = change
+    with pytest.raises(ValueError, match=r"^blocks\.0\.mlp\.act"):
+        vit.save(model, path)
+
+
+def test_the_rate_that_the_training_changes_does_not_count(path):
+    model = vit.VisionTransformer(**SIZES, patch_drop=0.5)
+    model.patch_drop.rate = 0.0
+    vit.save(model, path)
+    assert vit.load(path).patch_drop.rate == 0.5
+
+
+def test_weights_of_another_shape_are_refused(model, path):
+    model.pos_embed = nn.Parameter(torch.zeros(1, 5, 12))
+    with pytest.raises(ValueError, match=r"^the model comes from another architecture, 1 tensors differ: pos_embed is"):
+        vit.save(model, path)
+
+
+class Subclass(vit.VisionTransformer):
+    """It might compute anything."""
+
+
+@pytest.mark.parametrize("other", [nn.Linear(2, 3), Subclass(**SIZES)])
+def test_other_modules_are_refused(other, path):
+    with pytest.raises(ValueError, match=f"vit.save takes a VisionTransformer, and this is a {type(other).__name__}"):
+        vit.save(other, path)
+
+
+def test_blocks_that_share_their_weights_are_saved_one_by_one(model, path):
+    model.blocks[1] = model.blocks[0]
+    vit.save(model, path)
+    images = torch.randn(2, 3, 6, 10)
+    assert_close(vit.load(path)(images), model(images), rtol=0, atol=0)
+
+
+def test_what_json_does_not_hold_is_refused(model, path):
+    model.pretrained_cfg = DATA | {"mean": torch.zeros(3)}
+    with pytest.raises(ValueError, match="config and pretrained_cfg must be numbers, texts and lists of them: Object"):
+        vit.save(model, path)
 
 
 def test_another_suffix_is_refused(model, path):
@@ -124,7 +165,9 @@ def test_a_file_of_another_library_is_refused(path):
         vit.load(path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"config": 3, "pretrained_cfg": {}}', '{"config": {}}', "{'config'"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"config": 3, "pretrained_cfg": {}}', '{"config": {}}', "{'config'", "[" * 10**5]
+)
 def test_a_description_that_cannot_be_read_is_damage(description, path, text):
     description(text)
     with pytest.raises(ValueError, match=r"model\.safetensors is damaged: its description of the model"):
@@ -143,6 +186,22 @@ def test_a_description_that_cannot_be_read_is_damage(description, path, text):
 def test_a_description_of_another_model_is_refused(model, description, path, changes, message):
     description(json.dumps({"config": model.config | changes, "pretrained_cfg": {}}))
     with pytest.raises(ValueError, match=message):
+        vit.load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("mean", value) for value in ("abc", None, [0.5, 0.5], [0.5, 0.5, float("nan")])),
+        *(("std", value) for value in (3, [0.5, 0.5, 0])),
+        *(("class_names", value) for value in (5, ["cat"], ["cat", 3], ["cat", "\x1b[2J"])),
+        *(("crop_ratio", value) for value in (0, 1e-9, 2, None, "x")),
+    ],
+)
+def test_data_that_does_not_fit_the_model_is_refused(model, path, name, value):
+    model.pretrained_cfg = DATA | {name: value}
+    vit.save(model, path)
+    with pytest.raises(ValueError, match=rf"model\.safetensors is damaged: {name} \(.* does not fit a model of 3 ch"):
         vit.load(path)
 
 

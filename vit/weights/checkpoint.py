@@ -36,10 +36,19 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     parts = ("state_dict", "hyper_parameters")
     if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(part), Mapping) for part in parts):
         raise ValueError(f"{path} is not a checkpoint of a training run: it lacks state_dict or hyper_parameters")
-    strange = [name for name, value in checkpoint["state_dict"].items() if not isinstance(value, Tensor)]
-    if strange:
-        raise ValueError(f"{path} is not a checkpoint of a training run: {strange[0]!r} of its weights is not a tensor")
+    for name, value in checkpoint["state_dict"].items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise ValueError(f"{path} is not a checkpoint of a training run: {name!r} of its weights is not a tensor")
+        if not _is_whole(value):
+            raise ValueError(f"{path} is damaged: {name} has {tuple(value.shape)} numbers, and the file holds fewer")
     return checkpoint
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    """Return whether a tensor is an array with a place in memory for each number, and no view that repeats some."""
+    if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+        return False
+    return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
 
 
 def _check_intact(path: Path) -> None:
@@ -48,7 +57,7 @@ def _check_intact(path: Path) -> None:
         if not zipfile.is_zipfile(path):
             return
         with zipfile.ZipFile(path) as archive:
-            # Of what the checksums leave out, torch obeys the attributes: it reads no data of a "directory".
+            # The checksums do not cover the attributes, and torch reads no data of an entry marked as a directory.
             marked = (part.filename for part in archive.infolist() if part.external_attr)
             damaged = archive.testzip() or next(marked, None)
     except PermissionError as error:

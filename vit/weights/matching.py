@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 SHOWN_DIFFERENCES = 4
+PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def check_same_tensors(model: nn.Module, state: Mapping[str, Tensor], origin: str | Path, remedy: str) -> None:
@@ -32,13 +34,16 @@ def check_same_tensors(model: nn.Module, state: Mapping[str, Tensor], origin: st
         )
 
 
-def check_finite(state: Mapping[str, Tensor], origin: str | Path) -> None:
-    """Check that no weight is NaN or infinite.
+def check_numbers(state: Mapping[str, Tensor], origin: str | Path) -> None:
+    """Check that the weights are real and finite numbers.
 
     Raises:
-        ValueError: If one is; the message names the ``origin`` and the first such tensor.
+        ValueError: If one is not; the message names the ``origin`` and the first such tensor.
     """
     for name, tensor in state.items():
+        if tensor.dtype not in PRECISIONS:
+            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in PRECISIONS)
+            raise ValueError(f"{origin}: {name} is {str(tensor.dtype).removeprefix('torch.')}: convert it to {known}")
         if not tensor.isfinite().all():
             wrong = tensor.numel() - tensor.isfinite().sum().item()
             raise ValueError(

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vit.atomic import replacing
+from vit.embedding import PatchDrop
 from vit.model import VisionTransformer
 from vit.weights.matching import check_same_tensors
 
@@ -28,23 +29,43 @@ def save(model: VisionTransformer, path: str | Path) -> None:
     (2, 2)
 
     Raises:
-        ValueError: If the path does not end in .safetensors, or the model is not the one that its ``config`` describes.
+        ValueError: If the path does not end in .safetensors, or the model has other modules than its ``config`` builds.
     """
     from safetensors.torch import save as to_bytes
 
     path = Path(path)
     if path.suffix != ".safetensors":
         raise ValueError(f"{path} does not end in .safetensors: vit.save writes no other format")
+    if type(model) is not VisionTransformer:
+        raise ValueError(f"vit.save takes a VisionTransformer, and this is a {type(model).__name__}")
+    _check_unchanged(model)
+    try:
+        description = json.dumps({"config": model.config, "pretrained_cfg": getattr(model, "pretrained_cfg", {})})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"config and pretrained_cfg must be numbers, texts and lists of them: {error}") from None
+    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
+    with replacing(path) as unfinished:
+        # save_file makes files that only their owner may read.
+        unfinished.write_bytes(to_bytes(tensors, {KEY: description}))
+
+
+def _check_unchanged(model: VisionTransformer) -> None:
+    """Check that the modules of a model are those that its ``config`` builds: ``vit.load`` builds them again."""
     with torch.device("meta"):
         described = VisionTransformer(**model.config)
-    state = model.state_dict()
-    remedy = "vit.save takes a VisionTransformer whose modules were not changed"
-    check_same_tensors(described, state, "the model", remedy)
-    description = {"config": model.config, "pretrained_cfg": getattr(model, "pretrained_cfg", {})}
-    with replacing(path) as unfinished:
-        tensors = {name: tensor.contiguous() for name, tensor in state.items()}
-        # Not save_file, whose files only their owner may read.
-        unfinished.write_bytes(to_bytes(tensors, {KEY: json.dumps(description)}))
+    modules, expected = _printed(model), _printed(described)
+    changed = next((name for name in modules.keys() | expected.keys() if modules.get(name) != expected.get(name)), None)
+    if changed is not None:
+        raise ValueError(f"{changed} is not as model.config describes it: vit.save takes a model with its own modules")
+    check_same_tensors(described, model.state_dict(), "the model", "vit.save takes a model with its own weights")
+
+
+def _printed(model: nn.Module) -> dict[str, str]:
+    """Return type and settings of each module, by its name."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    # The training changes the rate of PatchDrop.
+    settings = {name: "" if isinstance(module, PatchDrop) else module.extra_repr() for name, module in modules.items()}
+    return {name: f"{type(module)} {settings[name]}" for name, module in modules.items()}
 
 
 def read_saved(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
@@ -72,5 +93,5 @@ def read_saved(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str,
     try:
         description = json.loads(metadata[KEY])
         return dict(description["config"]), state, dict(description["pretrained_cfg"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: its description of the model cannot be read ({error!r})") from None
