@@ -20,7 +20,7 @@ LEARNING_RATE = 5e-4
 def train_on_mosaics(
     model: vit.VisionTransformer, images: Tensor, labels: Tensor, steps: int, seed: int = 0
 ) -> vit.VisionTransformer:
-    """Return a copy of a classifier, trained on fresh mosaics of images to give their four classes a quarter each.
+    """Return a copy of a classifier, trained on new mosaics; the target is 1/4 for each of the four classes.
 
     AdamW, with a learning rate that falls linearly to zero.
 

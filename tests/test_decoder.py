@@ -3,12 +3,13 @@
 import pytest
 import torch
 from torch import nn
+from torch.export.dynamic_shapes import Dim
 from torch.testing import assert_close
 
 import vit
 from vit.attention import MECHANISMS
 from vit.blocks import DecoderBlock
-from vit.decoder import ImageGPT, ImageToSequence, TransformerDecoder
+from vit.decoder import ImageToSequence, TransformerDecoder
 
 V, D, T, M, C = 13, 24, 7, 5, 12  # tokens of the vocabulary, channels, tokens, tokens and channels of the context
 CAUSAL = [name for name, mechanism in MECHANISMS.items() if "causal" in mechanism.takes]
@@ -103,6 +104,44 @@ def test_steps_with_a_cache_give_the_logits_of_one_pass(positions, attention, to
     assert_close(torch.cat(parts, dim=1), decoder(tokens, context), **EXACT)
 
 
+def test_arguments_reach_the_blocks_and_the_embedding(tokens):
+    options = {"qk_norm": True, "mlp_ratio": 1.5, "qkv_bias": False, "dropout": 0.25, "drop_path": 0.5}
+    decoder = TransformerDecoder(V, D, 3, 3, T, context_dim=C, attention="topk", attention_kwargs={"k": 4}, **options)
+    block = decoder.blocks[1]
+    assert isinstance(block.attn.q_norm, nn.LayerNorm)
+    assert isinstance(block.cross_attn.q_norm, nn.LayerNorm)
+    assert block.mlp.fc1.out_features == 36
+    assert block.attn.qkv.bias is None
+    assert block.attn.mechanism.k == 4
+    assert [block.drop_path.probability for block in decoder.blocks] == [0, 0.25, 0.5]
+    assert {module.p for module in decoder.modules() if isinstance(module, nn.Dropout)} == {0.25}
+    silent = TransformerDecoder(V, D, 1, 3, T, dropout=0.5)
+    nn.init.zeros_(silent.blocks[0].mlp.fc2.weight)
+    nn.init.zeros_(silent.blocks[0].attn.proj.weight)
+    assert not torch.equal(silent(tokens), silent(tokens))  # the embedding is dropped as well
+
+
+def test_logits_are_the_product_of_the_normed_tokens_and_the_embedding(tokens, context):
+    decoder = built()
+    states = decoder.token_embed(tokens) + decoder.pos_embed
+    for block in decoder.blocks:
+        states = block(states, context)
+    assert_close(decoder(tokens, context), decoder.norm(states) @ decoder.token_embed.weight.T, **EXACT)
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_a_decoder_is_exported_and_compiled_for_any_length(positions):
+    decoder = TransformerDecoder(V, D, 1, 3, T, positions=positions).eval()
+    program = torch.export.export(
+        decoder, (torch.zeros(2, 5, dtype=torch.long),), dynamic_shapes=({1: Dim("length", min=2, max=T)},)
+    )
+    compiled = torch.compile(decoder, backend="eager", fullgraph=True, dynamic=True)
+    for length in (3, 5, 7):
+        tokens = torch.randint(V, (2, length))
+        assert_close(program.module()(tokens), decoder(tokens))
+        assert_close(compiled(tokens), decoder(tokens))
+
+
 @pytest.mark.parametrize("positions", ["learned", "sincos", "rotary"])
 def test_the_order_of_the_tokens_counts(positions, context):
     decoder = built(positions=positions)
@@ -137,6 +176,7 @@ def test_an_untrained_decoder_is_undecided(tokens):
         (torch.tensor([[-1, 2]]), "token -1 is outside the vocabulary"),
         (torch.zeros(1, T + 1, dtype=torch.long), r"8 tokens are more than max_length \(7\): shorten them"),
         (torch.zeros(2, 3), r"tokens are torch.float32 of shape \(2, 3\): give whole numbers \(batch, T\)"),
+        (torch.zeros(2, 3, dtype=torch.bool), "tokens are torch.bool"),
         (torch.zeros(3, dtype=torch.long), r"tokens are torch.int64 of shape \(3,\)"),
     ],
 )
@@ -160,6 +200,8 @@ def test_cached_tokens_count_towards_the_length():
         ({"max_length": 0}, r"max_length \(0\) must be"),
         ({"positions": "absolute"}, "positions 'absolute'"),
         ({"attention": "window"}, "attention 'window' cannot be causal"),
+        ({"num_heads": 0}, r"num_heads \(0\) must be a positive whole number"),
+        ({"embed_dim": 15, "positions": "rotary"}, r"embed_dim \(15\) over num_heads \(3\) must be even"),
         ({"num_heads": 5}, r"embed_dim \(24\) must be divisible by num_heads \(5\)"),
     ],
 )
@@ -195,11 +237,20 @@ def test_a_batch_is_read_as_each_image_alone(reader, num_beams):
         assert set(tokens[len(alone) :].tolist()) <= {12}
 
 
-def test_the_cache_changes_no_token(reader):
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_the_cache_changes_no_token_and_reads_each_once(reader, num_beams):
     images = torch.randn(5, 3, 4, 10, dtype=torch.float64)
-    for num_beams in (1, 3):
-        with_cache, without = (reader.generate(images, num_beams=num_beams, use_cache=use) for use in (True, False))
-        assert with_cache.tolist() == without.tolist()
+    read, written = {}, {}
+    for use in (True, False):
+        widths = read[use] = []
+        hook = reader.decoder.register_forward_pre_hook(
+            lambda _, inputs, widths=widths: widths.append(inputs[0].shape[1])
+        )
+        written[use] = reader.generate(images, num_beams=num_beams, use_cache=use).tolist()
+        hook.remove()
+    assert written[True] == written[False]
+    assert set(read[True]) == {1}
+    assert max(read[False]) > 1
 
 
 def test_random_reading_differs_and_beams_are_not_random(reader):
@@ -218,44 +269,12 @@ def test_no_sequence_is_longer_than_asked_for(reader):
         reader.generate(images, max_length=8)
 
 
+@pytest.mark.parametrize(("name", "value"), [("num_beams", 0), ("num_beams", -1), ("max_length", 0)])
+def test_numbers_out_of_their_range_are_named_as_they_were_given(reader, name, value):
+    with pytest.raises(ValueError, match=rf"{name} \({value}\) must be a positive whole number"):
+        reader.generate(torch.randn(1, 3, 4, 10, dtype=torch.float64), **{name: value})
+
+
 def test_marks_outside_the_vocabulary_are_refused(reader):
     with pytest.raises(ValueError, match=r"end \(13\) is outside the vocabulary of 13"):
         ImageToSequence(reader.encoder, reader.decoder, start=11, end=13)
-
-
-# Images pixel by pixel.
-
-
-@pytest.fixture
-def painter():
-    return randomised(ImageGPT(5, (3, 4), embed_dim=D, depth=2, num_heads=3))
-
-
-def test_a_pixel_is_predicted_from_those_before_it(painter):
-    pixels = torch.randint(5, (1, 3, 4))
-    before = painter(pixels)
-    assert before.shape == (1, 3, 4, 5)
-    pixels[0, 1, 2] = (pixels[0, 1, 2] + 1) % 5
-    same = (painter(pixels) == before).all(dim=-1).flatten()
-    assert same.tolist() == [True] * 7 + [False] * 5  # its own prediction is the seventh
-
-
-def test_completing_keeps_what_is_known_and_writes_only_colours(painter):
-    rows = torch.randint(5, (20, 1, 4))
-    images = painter.complete(rows, generator=torch.Generator().manual_seed(0))
-    assert images.shape == (20, 3, 4)
-    assert torch.equal(images[:, :1], rows)
-    assert 0 <= images.min() <= images.max() < 5
-    assert painter.complete(rows[:, :0]).shape == (20, 3, 4)
-
-
-def test_the_most_probable_completion_repeats_the_largest_logit(painter):
-    image = painter.complete(torch.randint(5, (1, 1, 4)), temperature=0.0)
-    assert torch.equal(painter(image).argmax(dim=-1)[:, 1:], image[:, 1:])
-
-
-def test_completions_are_those_of_the_seed(painter):
-    rows = torch.randint(5, (2, 1, 4))
-    one, same, other = (painter.complete(rows, generator=torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)

@@ -116,7 +116,7 @@ LOGITS = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
     [
         ({"top_k": 1}, {1}),
         ({"top_k": 3}, {1, 2, 3}),
-        ({"top_p": 0.4}, {1}),
+        ({"top_p": 0.39}, {1}),
         ({"top_p": 0.41}, {1, 3}),
         ({"top_p": 0.95}, {0, 1, 2, 3}),
         ({"top_k": 3, "top_p": 0.7}, {1, 3}),  # 4 / 9 and 3 / 9 of what the three have
@@ -161,4 +161,42 @@ def test_more_tokens_than_the_decoder_holds_are_refused_before_the_first_step(de
 
 def test_no_sequence_gives_no_sequence(decoder):
     empty = torch.zeros(0, 1, dtype=torch.long), torch.zeros(0, 3, 7, dtype=torch.float64)
-    assert sample(decoder, *empty, 3, END, Sampling()).tokens.shape[0] == 0
+    assert sample(decoder, *empty, 3, END, Sampling()).tokens.shape == (0, 0)
+    assert sample(decoder, *empty, 3, None, Sampling()).tokens.shape == (0, 3)
+    assert beam_search(decoder, *empty, 3, END, 2).tokens.shape == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "end", "message"),
+    [
+        (torch.zeros(3, dtype=torch.long), END, r"the prompt has shape \(3,\): give \(batch, T\)"),
+        (torch.zeros(3, 0, dtype=torch.long), END, r"the prompt has shape \(3, 0\)"),
+        (torch.zeros(3, 7, dtype=torch.long), END, r"a prompt of 7 is longer than max_length \(6\): shorten it"),
+        (torch.zeros(3, 1, dtype=torch.long), V, r"end \(5\) is outside the vocabulary of 5"),
+        (torch.zeros(3, 1, dtype=torch.long), -1, r"end \(-1\) is outside the vocabulary"),
+    ],
+)
+def test_prompts_and_ends_that_do_not_fit_are_refused(decoder, prompt, end, message):
+    context = torch.zeros(3, 3, 7, dtype=torch.float64)
+    for write in (
+        lambda: sample(decoder, prompt, context, 1, end, Sampling()),
+        lambda: beam_search(decoder, prompt, context, 1, end, 2),
+    ):
+        with pytest.raises(ValueError, match=message):
+            write()
+
+
+def test_a_forbidden_token_is_one_of_the_vocabulary(decoder, prompts):
+    with pytest.raises(ValueError, match=r"forbidden \(99\) is outside the vocabulary of 5: take a token below it"):
+        sample(decoder, *prompts, 1, END, Sampling(forbidden=99))
+
+
+def test_prompts_of_smaller_numbers_are_taken(decoder, prompts):
+    prompt, context = prompts
+    expected = sample(decoder, prompt, context, 4, END, Sampling()).tokens
+    assert torch.equal(sample(decoder, prompt.int(), context, 4, END, Sampling()).tokens, expected)
+
+
+def test_a_tiny_temperature_takes_the_most_probable_token(decoder, prompts):
+    expected = sample(decoder, *prompts, 4, END, Sampling()).tokens
+    assert torch.equal(sample(decoder, *prompts, 4, END, Sampling(temperature=1e-40)).tokens, expected)

@@ -151,10 +151,10 @@ class EncoderBlock(nn.Module):
 
 @dataclass
 class DecoderCache:
-    """Keys and values that one decoder block keeps between steps: of the tokens so far, and of the context."""
+    """Keys and values that one decoder block keeps between steps: of the tokens so far, and of the context, if any."""
 
     tokens: KeyValueCache
-    context: KeyValueCache
+    context: KeyValueCache | None
 
 
 class DecoderBlock(nn.Module):
@@ -224,7 +224,7 @@ class DecoderBlock(nn.Module):
 
         Args:
             tokens: The tokens; with a cache, those that follow the cached ones.
-            context: What is decoded, such as the tokens of an image, (B, M, context_dim).
+            context: Encoder output that the tokens attend to, (B, M, context_dim).
             cache: Keys and values of the tokens so far and of the context, filled and extended here.
             angles: Rotary angles (T, d / 2) of the tokens' positions.
 

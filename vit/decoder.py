@@ -1,13 +1,9 @@
-"""Transformer decoders: a language model over tokens, one that reads images, and one that writes them.
-
-Letters in the einops patterns: b batch, d channels of a token, r rows and s columns of an image.
-"""
+"""Transformer decoders: a language model, and a model that writes the sequence of an image."""
 
 from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from torch import Tensor, nn
 
 from vit.attention import KeyValueCache, rotary_angles, sinusoidal_positions
@@ -15,11 +11,12 @@ from vit.blocks import DecoderBlock, DecoderCache
 from vit.checks import check_choice, check_positive_int, check_share
 from vit.generation import Sampling, beam_search, sample
 
+WHOLE = (torch.uint8, torch.int16, torch.int32, torch.int64)
 DecoderPositions = Literal["learned", "sincos", "rotary"]
 
 
 class TransformerDecoder(nn.Module):
-    """Tokens to the logits of the token that follows each: embedding, positions, decoder blocks, output.
+    """Predicts the next token at each position: embedding, positions, decoder blocks, output.
 
     >>> decoder = TransformerDecoder(vocab_size=12, embed_dim=48, depth=2, num_heads=3, max_length=6, context_dim=24)
     >>> decoder(torch.tensor([[10, 3, 7]]), context=torch.randn(1, 17, 24)).shape
@@ -30,8 +27,8 @@ class TransformerDecoder(nn.Module):
         embed_dim: Channels of a token.
         depth: Number of decoder blocks.
         num_heads: Attention heads of a block; must divide ``embed_dim``.
-        max_length: Most tokens of a sequence.
-        context_dim: Channels of a context token, such as one of an image; None means that there is no context.
+        max_length: Maximum number of tokens of a sequence.
+        context_dim: Channels of a context token, such as one of an image encoder; None means that there is no context.
         mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
         qkv_bias: Whether the projections to queries, keys and values add a bias.
         qk_norm: Whether to layer-normalise queries and keys per head.
@@ -69,10 +66,15 @@ class TransformerDecoder(nn.Module):
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
-        sizes = {"vocab_size": vocab_size, "embed_dim": embed_dim, "depth": depth, "max_length": max_length}
-        for name, size in sizes.items():
+        sizes = {"vocab_size": vocab_size, "embed_dim": embed_dim, "depth": depth, "num_heads": num_heads}
+        for name, size in (sizes | {"max_length": max_length}).items():
             check_positive_int(name, size)
         check_choice("positions", positions, get_args(DecoderPositions))
+        if positions == "rotary" and embed_dim // num_heads % 2:
+            raise ValueError(
+                f"embed_dim ({embed_dim}) over num_heads ({num_heads}) must be even for positions 'rotary', which turn "
+                "pairs of channels"
+            )
         check_share("dropout", dropout, "0.1 is usual")
         check_share("drop_path", drop_path, "0.1 is usual")
         self.vocab_size = vocab_size
@@ -121,19 +123,20 @@ class TransformerDecoder(nn.Module):
     def forward(
         self, tokens: Tensor, context: Tensor | None = None, *, caches: list[DecoderCache] | None = None
     ) -> Tensor:
-        """Compute the logits of the token after each: (B, T) -> (B, T, vocab_size).
+        """Compute the logits of the next token at each position: (B, T) -> (B, T, vocab_size).
 
         Args:
             tokens: Numbers of the tokens; with caches, of those that follow the cached ones.
-            context: What is decoded, (B, M, context_dim).
+            context: Encoder output that the tokens attend to, (B, M, context_dim).
             caches: Those of ``new_caches``, which are filled and extended here.
 
         Raises:
-            ValueError: If a token is outside the vocabulary, or there are more than ``max_length``.
+            ValueError: If there are more tokens than ``max_length``, or, in eager mode on the CPU, if one is outside
+                the vocabulary.
         """
         start = caches[0].tokens.length if caches else 0
         self._check_tokens(tokens, start)
-        states = self.token_embed(tokens)
+        states = self.token_embed(tokens.long())
         angles = None
         if self.pos_embed is None:
             places = torch.arange(start, start + tokens.shape[1], device=tokens.device)
@@ -147,16 +150,19 @@ class TransformerDecoder(nn.Module):
         return F.linear(states, self.token_embed.weight) if self.head is None else self.head(states)
 
     def new_caches(self, context_length: int = 0) -> list[DecoderCache]:
-        """Return an empty cache for each block, for a context of so many tokens."""
-        lengths = (self.max_length, max(context_length, 1))
-        return [DecoderCache(*map(KeyValueCache, lengths)) for _ in self.blocks]
+        """Return an empty cache for each block, for a context of ``context_length`` tokens."""
+
+        def new(length: int) -> KeyValueCache | None:
+            return KeyValueCache(length) if length else None
+
+        return [DecoderCache(KeyValueCache(self.max_length), new(context_length)) for _ in self.blocks]
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of the parameters without weight decay: embeddings and learned positions."""
         return {"token_embed.weight"} | ({"pos_embed"} if self.pos_embed is not None else set())
 
     def _check_tokens(self, tokens: Tensor, start: int) -> None:
-        if tokens.ndim != 2 or tokens.is_floating_point():
+        if tokens.ndim != 2 or tokens.dtype not in WHOLE:
             raise ValueError(f"tokens are {tokens.dtype} of shape {tuple(tokens.shape)}: give whole numbers (batch, T)")
         end = start + tokens.shape[1]
         if end > self.max_length:
@@ -169,7 +175,8 @@ class TransformerDecoder(nn.Module):
             if low < 0 or high >= self.vocab_size:
                 outside = low if low < 0 else high
                 raise ValueError(
-                    f"token {outside} is outside the vocabulary of {self.vocab_size} (0 to {self.vocab_size - 1})"
+                    f"token {outside} is outside the vocabulary of {self.vocab_size} (0 to {self.vocab_size - 1}): "
+                    "check how texts were encoded, or take a larger vocab_size"
                 )
 
 
@@ -200,14 +207,16 @@ class ImageToSequence(nn.Module):
         super().__init__()
         for name, token in (("start", start), ("end", end)):
             if not 0 <= token < decoder.vocab_size:
-                raise ValueError(f"{name} ({token}) is outside the vocabulary of {decoder.vocab_size}")
+                raise ValueError(
+                    f"{name} ({token}) is outside the vocabulary of {decoder.vocab_size}: take a token below it"
+                )
         self.encoder = encoder
         self.decoder = decoder
         self.start = start
         self.end = end
 
     def forward(self, images: Tensor, tokens: Tensor) -> Tensor:
-        """Compute the logits of the token after each: (B, C, H, W), (B, T) -> (B, T, vocab_size)."""
+        """Compute the logits of the next token at each position: (B, C, H, W), (B, T) -> (B, T, vocab_size)."""
         return self.decoder(tokens, self.encoder.forward_features(images))
 
     def no_weight_decay(self) -> set[str]:
@@ -223,15 +232,18 @@ class ImageToSequence(nn.Module):
         temperature: float = 0.0,
         use_cache: bool = True,
     ) -> Tensor:
-        """Write the sequence of each image: (B, C, H, W) -> (B, T), filled up with ``end`` behind the end.
+        """Write the sequence of each image: (B, C, H, W) -> (B, T). Finished sequences are padded with ``end``.
 
         Args:
             images: Images, (B, C, H, W).
-            max_length: Most tokens of a sequence, ``end`` included; None is what the decoder can hold.
+            max_length: Maximum number of tokens of a sequence, ``end`` included; None is what the decoder can hold.
             num_beams: Sequences that beam search follows for each image; 1 is greedy.
             temperature: Above 0, tokens are drawn at random, from the softmax of ``logits / temperature``.
-            use_cache: Whether keys and values are kept between steps: the same tokens, in less time.
+            use_cache: Whether keys and values are kept between steps: in eval mode the same tokens, in less time.
         """
+        check_positive_int("num_beams", num_beams, "1 is greedy")
+        if max_length is not None:
+            check_positive_int("max_length", max_length)
         context = self.encoder.forward_features(images)
         prompt = torch.full((len(images), 1), self.start, device=images.device)
         steps = self.decoder.max_length if max_length is None else max_length
@@ -241,58 +253,3 @@ class ImageToSequence(nn.Module):
             return beam_search(self.decoder, prompt, context, steps, self.end, num_beams, use_cache=use_cache).tokens
         sampling = Sampling(temperature=temperature)
         return sample(self.decoder, prompt, context, steps, self.end, sampling, use_cache=use_cache).tokens
-
-
-class ImageGPT(nn.Module):
-    """Writes images pixel by pixel, or patch by patch: a decoder over the colours of a palette (Chen et al. 2020).
-
-    >>> model = ImageGPT(palette_size=5, grid=(2, 3), embed_dim=24, depth=1, num_heads=3).eval()
-    >>> pixels = torch.tensor([[[4, 0, 1], [2, 2, 3]]])
-    >>> model(pixels).shape  # the logits of each pixel, given those before it
-    torch.Size([1, 2, 3, 5])
-    >>> model.complete(pixels[:, :1]).shape
-    torch.Size([1, 2, 3])
-
-    Args:
-        palette_size: Number of different pixels or patches.
-        grid: Rows and columns of an image.
-        embed_dim: Channels of a token.
-        depth: Number of decoder blocks.
-        num_heads: Attention heads of a block.
-        kwargs: Further arguments of ``TransformerDecoder``.
-    """
-
-    def __init__(
-        self, palette_size: int, grid: tuple[int, int], embed_dim: int, depth: int, num_heads: int, **kwargs: Any
-    ) -> None:
-        super().__init__()
-        self.grid = tuple(grid)
-        self.start = palette_size
-        length = grid[0] * grid[1]
-        self.decoder = TransformerDecoder(palette_size + 1, embed_dim, depth, num_heads, length, **kwargs)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Compute the logits of each pixel from those before it, row by row: (B, r, s) -> (B, r, s, palette_size)."""
-        sequence = rearrange(pixels, "b r s -> b (r s)")
-        start = torch.full_like(sequence[:, :1], self.start)
-        logits = self.decoder(torch.cat([start, sequence[:, :-1]], dim=1))[..., : self.start]
-        return rearrange(logits, "b (r s) d -> b r s d", r=self.grid[0])
-
-    @torch.no_grad()
-    def complete(
-        self, rows: Tensor, temperature: float = 1.0, top_k: int | None = None, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Write the rows below the first ones: (B, r', s) -> (B, r, s).
-
-        Args:
-            rows: The first rows of the images; (B, 0, s) writes whole images.
-            temperature: Pixels are drawn from the softmax of ``logits / temperature``; 0 takes the most probable.
-            top_k: Number of most probable pixels to draw from; None is all.
-            generator: Source of the random draws.
-        """
-        known = rearrange(rows, "b r s -> b (r s)")
-        prompt = F.pad(known, (1, 0), value=self.start)
-        steps = self.decoder.max_length - known.shape[1]
-        sampling = Sampling(temperature, top_k, forbidden=self.start, generator=generator)
-        drawn = sample(self.decoder, prompt, None, steps, None, sampling).tokens
-        return rearrange(torch.cat([known, drawn], dim=1), "b (r s) -> b r s", r=self.grid[0])

@@ -1,6 +1,6 @@
 """Token by token: greedy and random sampling, and beam search, with or without a cache.
 
-Letters in the einops patterns: b sequences, k beams of a sequence, t tokens.
+Letters in the einops patterns: b sequences, k beams of a sequence, t tokens, v tokens of the vocabulary.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from vit.checks import check_non_negative, check_positive_int
+from vit.checks import check_non_negative, check_positive_int, check_positive_share
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Generated:
     """Sequences that a decoder has written.
 
     Attributes:
-        tokens: The tokens without the prompt, (B, T); behind the end of a sequence stands the end again.
+        tokens: The tokens without the prompt, (B, T); after its end, a row is padded with the end token.
         scores: The sum of the log-probabilities of each sequence's tokens, its end included, (B,).
         lengths: Number of tokens of each sequence, its end included, (B,).
     """
@@ -35,10 +35,10 @@ class Sampling:
     Args:
         temperature: Tokens are drawn from the softmax of ``logits / temperature``; 0 takes the most probable one.
         top_k: Number of most probable tokens to draw from; None is all.
-        top_p: Tokens are drawn from the fewest most probable ones that have this probability together (Holtzman et al.
-            2020); None is all.
+        top_p: Tokens are drawn from the smallest set of most probable tokens whose probabilities sum to ``top_p``
+            (nucleus sampling, Holtzman et al. 2020); None is all.
         forbidden: A token that is never written.
-        generator: Source of the random draws; None is PyTorch's.
+        generator: Source of the random draws, on the device of the model; None is PyTorch's.
 
     Raises:
         ValueError: If a number is out of its range.
@@ -54,8 +54,8 @@ class Sampling:
         check_non_negative("temperature", self.temperature, "1 draws as the model predicts, 0 takes the best token")
         if self.top_k is not None:
             check_positive_int("top_k", self.top_k)
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p ({self.top_p}) must be in (0, 1]: 0.9 is usual")
+        if self.top_p is not None:
+            check_positive_share("top_p", self.top_p, "0.9 is usual")
 
     def log_probabilities(self, logits: Tensor) -> Tensor:
         """Return the log-probabilities of the tokens that may be written: (B, V) -> (B, V)."""
@@ -67,8 +67,9 @@ class Sampling:
         """Return a token for each sequence: (B, V) -> (B,)."""
         if not self.temperature:
             return log_probabilities.argmax(dim=-1)
-        ranked, tokens = (log_probabilities / self.temperature).sort(dim=-1, descending=True, stable=True)
-        probabilities = ranked.softmax(dim=-1)
+        ranked, tokens = log_probabilities.double().sort(dim=-1, descending=True, stable=True)
+        # Less the largest, as a tiny temperature would make all of them infinite.
+        probabilities = ((ranked - ranked[:, :1]) / self.temperature).softmax(dim=-1)
         if self.top_k is not None:
             probabilities[:, self.top_k :] = 0
         if self.top_p is not None:
@@ -84,7 +85,7 @@ class Steps:
     Args:
         decoder: A ``TransformerDecoder``.
         prompt: The first tokens, (B, T).
-        context: What is decoded, (B, M, context_dim), or None.
+        context: Encoder output that the tokens attend to, (B, M, context_dim), or None.
         use_cache: Whether keys and values are kept between steps.
     """
 
@@ -112,11 +113,12 @@ class Steps:
         self.context = None if self.context is None else self.context[rows]
         for cache in self.caches or []:
             cache.tokens.select(rows)
-            cache.context.select(rows)
+            if cache.context is not None:
+                cache.context.select(rows)
 
     def reorder(self, beams: Tensor) -> None:
         """Replace the beams of each sequence by some of them, (B, K); their context is the same."""
-        first = len(beams[0]) * torch.arange(len(beams), device=beams.device)
+        first = beams.shape[1] * torch.arange(len(beams), device=beams.device)
         rows = rearrange(rearrange(first, "b -> b 1") + beams, "b k -> (b k)")
         self.tokens, self.new = self.tokens[rows], self.new[rows]
         for cache in self.caches or []:
@@ -134,18 +136,18 @@ def sample(
     *,
     use_cache: bool = True,
 ) -> Generated:
-    """Write sequences token by token; each ends at its own end, and then takes no more time.
+    """Write sequences token by token. A finished sequence leaves the batch.
 
     Args:
         decoder: A ``TransformerDecoder``.
         prompt: The first tokens, (B, T), at least one.
-        context: What is decoded, (B, M, context_dim), or None.
-        steps: Most tokens to write.
+        context: Encoder output that the tokens attend to, (B, M, context_dim), or None.
+        steps: Maximum number of tokens to write.
         end: The token after which a sequence ends; None writes ``steps`` tokens.
         sampling: How a token is chosen.
         use_cache: Whether keys and values are kept between steps.
     """
-    _check_steps(decoder, prompt, steps)
+    prompt = _checked(decoder, prompt, steps, end, sampling.forbidden)
     growing = torch.arange(len(prompt), device=prompt.device)  # sequences without an end
     written = prompt.new_full((len(prompt), steps), 0 if end is None else end)
     scores = torch.zeros(len(prompt), device=prompt.device)
@@ -155,7 +157,7 @@ def sample(
         log_probabilities = sampling.log_probabilities(states.logits())
         chosen = sampling.choose(log_probabilities)
         written[growing, step] = chosen
-        scores[growing] += log_probabilities.gather(1, chosen[:, None])[:, 0]
+        scores[growing] += log_probabilities.gather(1, rearrange(chosen, "b -> b 1"))[:, 0]
         states.append(chosen)
         if end is not None:
             ended = chosen == end
@@ -166,7 +168,7 @@ def sample(
             if len(rest) < len(growing):
                 growing = growing[rest]
                 states.select(rest)
-    return Generated(written[:, : int(lengths.max()) if len(lengths) else 0], scores, lengths)
+    return Generated(written if end is None else _cut(written, lengths), scores, lengths)
 
 
 @torch.no_grad()
@@ -183,29 +185,30 @@ def beam_search(
 ) -> Generated:
     """Follow the ``num_beams`` most probable beginnings of each sequence, and return the best one.
 
-    Sequences are compared by ``score / length^length_penalty``, so that short ones are not preferred (Wu et al. 2016).
-    The greedy sequence takes part in the last comparison: the result is never worse.
+    The search keeps the largest sums of log-probabilities. At its end, sequences are compared by ``score /
+    length^length_penalty``, so that short ones are not preferred (Wu et al. 2016). The greedy sequence takes part in
+    this comparison: the result is never worse, for about a third of the time.
 
     Args:
         decoder: A ``TransformerDecoder``.
         prompt: The first tokens, (B, T), at least one.
-        context: What is decoded, (B, M, context_dim), or None.
-        steps: Most tokens to write.
+        context: Encoder output that the tokens attend to, (B, M, context_dim), or None.
+        steps: Maximum number of tokens to write.
         end: The token after which a sequence ends.
         num_beams: Beginnings to follow for each sequence.
         length_penalty: Exponent of the length; 0 compares sums of log-probabilities.
         use_cache: Whether keys and values are kept between steps.
     """
     check_positive_int("num_beams", num_beams)
-    _check_steps(decoder, prompt, steps)
+    prompt = _checked(decoder, prompt, steps, end, None)
     greedy = sample(decoder, prompt, context, steps, end, Sampling(), use_cache=use_cache)
     states = Steps(decoder, prompt, context, use_cache)
     states.select(repeat(torch.arange(len(prompt), device=prompt.device), "b -> (b k)", k=num_beams))
     scores = torch.full((len(prompt), num_beams), -torch.inf, device=prompt.device)
-    scores[:, 0] = 0  # all beams start alike: the first step chooses from one
+    scores[:, 0] = 0  # only the first beam counts at first, or all beams would be equal
     ended, lengths = torch.zeros_like(scores, dtype=torch.bool), torch.zeros_like(scores)
     stay = torch.full((decoder.vocab_size,), -torch.inf, device=prompt.device)
-    stay[end] = 0  # what has ended is continued by its end, at no cost
+    stay[end] = 0  # a finished beam is only extended by its end, with log-probability 0
     for _ in range(steps):
         log_probabilities = states.logits().float().log_softmax(dim=-1)
         continued = rearrange(log_probabilities, "(b k) v -> b k v", k=num_beams)
@@ -236,14 +239,33 @@ def _best(
     best = (scores / lengths**length_penalty).argmax(dim=1)  # the greedy one, where they are equal
     rows = torch.arange(len(best), device=best.device)
     lengths = lengths[rows, best].long()
-    return Generated(tokens[rows, best, : int(lengths.max()) if len(lengths) else 0], scores[rows, best], lengths)
+    return Generated(_cut(tokens[rows, best], lengths), scores[rows, best], lengths)
 
 
-def _check_steps(decoder: nn.Module, prompt: Tensor, steps: int) -> None:
+def _cut(tokens: Tensor, lengths: Tensor) -> Tensor:
+    return tokens[:, : int(lengths.max()) if len(lengths) else 0]
+
+
+def _checked(decoder: nn.Module, prompt: Tensor, steps: int, end: int | None, forbidden: int | None) -> Tensor:
+    """Return the prompt in whole numbers of 64 bits.
+
+    Raises:
+        ValueError: If the prompt is empty or too long, or a token is outside the vocabulary.
+    """
     check_positive_int("steps", steps)
+    if prompt.ndim != 2 or not prompt.shape[1]:
+        raise ValueError(f"the prompt has shape {tuple(prompt.shape)}: give (batch, T), at least one token each")
     room = decoder.max_length - prompt.shape[1] + 1  # the last token that is written is not read
+    if room < 1:
+        raise ValueError(f"a prompt of {prompt.shape[1]} is longer than max_length ({decoder.max_length}): shorten it")
     if steps > room:
         raise ValueError(
             f"{steps} tokens after a prompt of {prompt.shape[1]} do not fit into max_length ({decoder.max_length}): "
-            f"ask for at most {max(room, 0)}"
+            f"ask for at most {room}"
         )
+    for name, token in (("end", end), ("forbidden", forbidden)):
+        if token is not None and not 0 <= token < decoder.vocab_size:
+            raise ValueError(
+                f"{name} ({token}) is outside the vocabulary of {decoder.vocab_size}: take a token below it"
+            )
+    return prompt.long()

@@ -39,7 +39,7 @@ def test_a_cache_that_is_too_short_is_refused_with_the_number_of_tokens():
     ):
         cache.append(torch.randn(B, H, 2, D), torch.randn(B, H, 2, E))
     assert cache.length == 3
-    with pytest.raises(ValueError, match=r"max_length \(0\) must be at least 1"):
+    with pytest.raises(ValueError, match=r"max_length \(0\) must be a positive whole number"):
         KeyValueCache(0)
 
 

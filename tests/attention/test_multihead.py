@@ -315,6 +315,16 @@ def test_a_cache_keeps_the_keys_and_values_of_a_context_which_is_projected_once(
         attention(x, context[:, :5], cache=cache)
 
 
+def test_angles_are_those_of_the_tokens_of_self_attention():
+    attention = MultiHeadAttention(H * 4, H)
+    x = torch.randn(B, 5, H * 4)
+    for shape in ((4, 2), (1, 2), (5, 1)):
+        with pytest.raises(ValueError, match=r"angles have shape .*, and the tokens need \(5, 2\): compute them by"):
+            attention(x, angles=torch.zeros(shape))
+    with pytest.raises(ValueError, match="pass no angles beside a context"):
+        attention(x, x, angles=torch.zeros(5, 2))
+
+
 def test_rotary_angles_make_the_weights_depend_on_the_distance_of_two_tokens_alone():
     attention = randomised(MultiHeadAttention(H * 4, H))
     x = torch.randn(B, 1, H * 4, dtype=torch.float64).expand(B, 5, H * 4)  # the same token at five places

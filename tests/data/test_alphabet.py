@@ -33,6 +33,25 @@ def test_texts_that_do_not_fit_are_refused(text, message):
         LETTERS.encode(["a", text], length=5)
 
 
+def test_one_text_is_no_list_of_texts():
+    with pytest.raises(ValueError, match="texts 'ab' is one text: give a list of texts"):
+        LETTERS.encode("ab", length=5)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (torch.tensor([[-1, -1]]), "tokens from -1 to -1 are not all in 0 to 5: leave out rows of padding"),
+        (torch.tensor([[0, 6]]), "tokens from 0 to 6 are not all in 0 to 5"),
+        (torch.tensor([1, 2]), r"tokens are torch.int64 of shape \(2,\): give whole numbers \(N, T\)"),
+        (torch.zeros(1, 2), "tokens are torch.float32"),
+    ],
+)
+def test_tokens_of_no_letter_are_refused(tokens, message):
+    with pytest.raises(ValueError, match=message):
+        LETTERS.decode(tokens)
+
+
 @pytest.mark.parametrize(("letters", "message"), [("", "has no letters: name those"), ("abca", "'abca' has 'a' twice")])
 def test_an_alphabet_has_each_letter_once(letters, message):
     with pytest.raises(ValueError, match=message):

@@ -8,7 +8,9 @@ import torch.nn.functional as F
 from PIL import Image
 
 from vit.data import Digits
-from vit.data.strings import ALPHABET, DigitStrings, save_numbers
+from vit.data.loader import MemoryLoader
+from vit.data.sampler import BatchSampler
+from vit.data.strings import ALPHABET, DigitStrings, paste, save_numbers
 
 STAGES = ("train", "val", "test")
 
@@ -148,7 +150,31 @@ def test_pictures_are_written_with_a_line_for_each(numbers, tmp_path):
         assert picture.tobytes() == numbers["test"].images[7].numpy().tobytes()
 
 
-@pytest.mark.parametrize("kwargs", [{"count": 0}, {"overlap": -1}, {"clutter": 1.5}, {"val_fraction": 1}])
+def test_where_digits_overlap_the_brighter_pixel_stays():
+    images = torch.full((1, 1, 4, 4), 7, dtype=torch.uint8)
+    patch = torch.tensor([[9, 5], [0, 8]], dtype=torch.uint8)[None, None]
+    paste(images, patch, torch.tensor([[1, 2, 2, 2]]))
+    assert images[0, 0].tolist() == [[7, 7, 7, 7], [7, 7, 9, 7], [7, 7, 7, 8], [7, 7, 7, 7]]
+
+
+def test_a_split_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="stage 'val' is none of train, test at val_fraction 0"):
+        DigitStrings(val_fraction=0).numbers("val")
+
+
+def test_rows_of_padding_are_marked_in_every_place(data):
+    numbers = data.sets["val"]
+    sampler = BatchSampler(len(numbers.labels), 64, rank=2, world_size=3)
+    tokens = torch.cat([tokens for _, tokens in MemoryLoader(numbers.images, numbers.labels, sampler)])
+    padding = tokens[:, 0] == -1
+    assert 0 < padding.sum() < 64
+    assert (tokens[padding] == -1).all()
+    assert (tokens[~padding] >= 0).all()
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{"count": 0}, {"overlap": -1}, {"overlap": 12}, {"clutter": 1.5}, {"val_fraction": 1}]
+)
 def test_arguments_out_of_their_range_are_refused(kwargs):
     with pytest.raises(ValueError, match=next(iter(kwargs))):
         DigitStrings(**kwargs)

@@ -21,7 +21,8 @@ def save_checkpoint(path, **kwargs):
     torch.manual_seed(0)
     arguments = SMALL | kwargs
     state = vit.VisionTransformer(**arguments).state_dict()
-    described = {"class_names": NAMES, "mean": [0.5] * 3, "std": [0.25] * 3}
+    channels, classes = arguments.get("in_channels", 3), arguments["num_classes"]
+    described = {"class_names": NAMES[:classes], "mean": [0.5] * channels, "std": [0.25] * channels}
     torch.save(
         {"hyper_parameters": arguments | described, "state_dict": {f"vit.{name}": x for name, x in state.items()}}, path
     )
@@ -33,6 +34,8 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("images")
     save_checkpoint(folder / "best.ckpt")
     save_checkpoint(folder / "linear.ckpt", attention="linear")
+    save_checkpoint(folder / "headless.ckpt", num_classes=0)
+    save_checkpoint(folder / "four.ckpt", in_channels=4)
     for name, size in {
         "photo.png": (40, 30),
         "photo_rollout.png": (40, 30),
@@ -178,6 +181,11 @@ def test_without_a_checkpoint_it_takes_the_model_of_the_package_and_says_so(here
             "photo.png photo_gradient.png --checkpoint best.ckpt --method rollout gradient_rollout",
             "would overwrite another picture",
         ),
+        (
+            "photo.png --checkpoint headless.ckpt",
+            "headless.ckpt has no classes to explain .num_classes 0.: take a model",
+        ),
+        ("photo.png --checkpoint four.ckpt", "four.ckpt takes 4 channels, and image files have 1 or 3"),
         ("photo.png --checkpoint linear.ckpt", "never forms the matrix of attention weights"),
     ],
 )

@@ -5,6 +5,8 @@ Letters: B batch, H heads that keys and values have, N new tokens, M tokens so f
 
 from torch import Tensor
 
+from vit.checks import check_positive_int
+
 
 class KeyValueCache:
     """Keys and values of one attention layer while a sequence grows, for inference.
@@ -23,12 +25,11 @@ class KeyValueCache:
     True
 
     Args:
-        max_length: Most tokens of a sequence.
+        max_length: Maximum number of tokens of a sequence.
     """
 
     def __init__(self, max_length: int) -> None:
-        if max_length < 1:
-            raise ValueError(f"max_length ({max_length}) must be at least 1")
+        check_positive_int("max_length", max_length)
         self.max_length = max_length
         self.length = 0
         self._k: Tensor | None = None
@@ -38,7 +39,7 @@ class KeyValueCache:
         """Append new tokens and return all so far: (B, H, N, d), (B, H, N, e) -> (B, H, M, d), (B, H, M, e).
 
         Raises:
-            ValueError: If the cache is too short, or batch, heads, channels or dtype differ from those cached.
+            ValueError: If the cache is too short, or batch, heads, channels, dtype or device differ from those cached.
         """
         end = self.length + k.shape[-2]
         if end > self.max_length:
@@ -49,7 +50,10 @@ class KeyValueCache:
         if self._k is None:
             self._k, self._v = (x.new_empty(*x.shape[:2], self.max_length, x.shape[-1]) for x in (k, v))
         for new, room in ((k, self._k), (v, self._v)):
-            if (*new.shape[:2], new.shape[-1], new.dtype) != (*room.shape[:2], room.shape[-1], room.dtype):
+            if (*new.shape[:2], new.shape[-1], new.dtype, new.device) != (
+                *room.shape[:2],
+                *(room.shape[-1], room.dtype, room.device),
+            ):
                 raise ValueError(
                     f"the cache holds {room.dtype} of shape {tuple(room[..., : self.length, :].shape)} (batch, heads, "
                     f"tokens, channels), and the new tokens are {new.dtype} of shape {tuple(new.shape)}: make a cache "
@@ -63,7 +67,7 @@ class KeyValueCache:
         """Return the keys and values of a context of ``length`` tokens: (B, H, M, d), (B, H, M, e).
 
         Raises:
-            ValueError: If those of another number of tokens are cached.
+            ValueError: If the cached context has another length.
         """
         if length != self.length:
             raise ValueError(

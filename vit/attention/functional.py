@@ -237,7 +237,7 @@ def rotary_angles(positions: Tensor, head_dim: int, theta: float = 10_000.0) -> 
     """
     if head_dim % 2:
         raise ValueError(f"head_dim ({head_dim}) must be even for rotary positions, which turn pairs of channels")
-    positions = positions if positions.is_floating_point() else positions.to(torch.get_default_dtype())
+    positions = positions if positions.dtype == torch.float64 else positions.float()  # bfloat16 has no 257
     pairs = torch.arange(0, head_dim, 2, device=positions.device, dtype=positions.dtype)
     return einsum(positions, theta ** -(pairs / head_dim), "n, d -> n d")
 
@@ -247,7 +247,15 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
 
     Channel i turns with channel i + d / 2. The product of a rotated query and a rotated key depends on the difference
     of their positions (Su et al. 2021).
+
+    Raises:
+        ValueError: If the angles have another shape.
     """
+    if angles.shape != (x.shape[2], x.shape[3] / 2):
+        raise ValueError(
+            f"angles have shape {tuple(angles.shape)}, and the tokens need ({x.shape[2]}, {x.shape[3] // 2}): compute "
+            "them by rotary_angles for the positions of these tokens"
+        )
     first, second = rearrange(x, "b h n (two d) -> two b h n d", two=2)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     return pack([first * cos - second * sin, first * sin + second * cos], "b h n *")[0]

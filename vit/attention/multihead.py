@@ -162,7 +162,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """Compute the attention weights of each head: (B, N, D) -> (B, H, N, M).
 
-        The arguments are those of ``forward``.
+        The arguments are those of ``forward``, without a cache.
         """
         q, k, v = self.heads(x, context, angles=angles)
         k, _ = self._repeat_kv(k, v)
@@ -175,6 +175,8 @@ class MultiHeadAttention(nn.Module):
 
         G is ``num_kv_heads``, and M the number of context tokens, or N.
         """
+        if context is not None and angles is not None:
+            raise ValueError("angles are the positions of self-attention: pass no angles beside a context")
         if context is not None:
             return self.queries(x), *self.keys_and_values(context)
         check_tokens(self, "x", x, self.embed_dim, "embed_dim")

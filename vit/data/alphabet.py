@@ -54,11 +54,13 @@ class Alphabet:
 
         Args:
             texts: The texts.
-            length: Most letters of a text.
+            length: Maximum number of letters of a text.
 
         Raises:
             ValueError: If a text is longer, or has a letter that the alphabet lacks.
         """
+        if isinstance(texts, str):
+            raise ValueError(f"texts {texts!r} is one text: give a list of texts")
         tokens = torch.full((len(texts), length + 2), self.end)
         tokens[:, 0] = self.start
         places = {letter: place for place, letter in enumerate(self.letters)}
@@ -72,7 +74,18 @@ class Alphabet:
         return tokens
 
     def decode(self, tokens: Tensor) -> list[str]:
-        """Return the texts of tokens (N, T), each up to its first end; a start has no letter."""
+        """Return the texts of tokens (N, T), each up to its first end; a start has no letter.
+
+        Raises:
+            ValueError: If a token is not one of the alphabet, such as the -1 that pads a batch.
+        """
+        if tokens.ndim != 2 or tokens.is_floating_point():
+            raise ValueError(f"tokens are {tokens.dtype} of shape {tuple(tokens.shape)}: give whole numbers (N, T)")
+        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) <= self.end:
+            raise ValueError(
+                f"tokens from {int(tokens.min())} to {int(tokens.max())} are not all in 0 to {self.end}: leave out "
+                "rows of padding"
+            )
         texts = []
         for row in tokens.tolist():
             written = row[: row.index(self.end)] if self.end in row else row

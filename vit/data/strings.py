@@ -1,6 +1,6 @@
 """Rows of handwritten digits on a picture, with the place of each digit: numbers to be read.
 
-Letters in the einops patterns: n pictures, k digits of a number, h w rows and columns of pixels, t corner of a box.
+Letters in the einops patterns: n pictures, h w rows and columns of pixels, i j rows and columns of quarters.
 """
 
 import csv
@@ -58,8 +58,8 @@ class DigitStrings(ImageDataModule):
 
     Args:
         count: Number of training pictures; validation and test have 2,000 each.
-        overlap: Most pixels by which a digit may cover the one before it.
-        clutter: Most fragments on a picture.
+        overlap: Maximum number of pixels by which a digit covers the one before it.
+        clutter: Maximum number of fragments on a picture.
         batch_size: Pictures per step and device.
         val_fraction: Share of the digits of each class that validation pictures are made of.
         seed: Seed of the order of the pictures.
@@ -71,7 +71,7 @@ class DigitStrings(ImageDataModule):
     alphabet = ALPHABET
     max_length = MAX_LENGTH
     num_classes = ALPHABET.size
-    class_names = Digits.class_names
+    class_names = [*ALPHABET.letters, "start", "end"]
     image_size = (HEIGHT, WIDTH)
     in_channels = 1
     mean = [0.063]
@@ -89,6 +89,8 @@ class DigitStrings(ImageDataModule):
         super().__init__(batch_size=batch_size, val_fraction=val_fraction, seed=seed)
         check_positive_int("count", count)
         check_natural("overlap", overlap, "0 leaves each digit by itself")
+        if overlap >= SMALLEST:
+            raise ValueError(f"overlap ({overlap}) must be less than the smallest digit, {SMALLEST} pixels wide")
         check_natural("clutter", clutter, "0 leaves the picture clean")
         self.counts: dict[Stage, int] = {"train": count, "val": 2000, "test": 2000}
         self.overlap = overlap
@@ -101,9 +103,15 @@ class DigitStrings(ImageDataModule):
         return {stage: ImageSet(numbers.images, numbers.tokens) for stage, numbers in made.items()}
 
     def numbers(self, stage: Stage) -> Numbers:
-        """Return the pictures of a split with the places of their digits; always the same."""
+        """Return the pictures of a split with the places of their digits: the same for the same arguments.
+
+        Raises:
+            ValueError: If there is no such split.
+        """
         digits = Digits(val_fraction=self.val_fraction)
         digits.setup("fit")
+        if stage not in digits.sets:
+            raise ValueError(f"stage {stage!r} is none of {', '.join(digits.sets)} at val_fraction {self.val_fraction}")
         generator = torch.Generator().manual_seed(SEEDS[stage])
         return write_numbers(digits.sets[stage], self.counts[stage], self.overlap, self.clutter, generator)
 
@@ -114,8 +122,8 @@ def write_numbers(digits: ImageSet, count: int, overlap: int, clutter: int, gene
     Args:
         digits: Images (M, 1, 8, 8), uint8, and labels of the digits to write with.
         count: Number of pictures.
-        overlap: Most pixels by which a digit may cover the one before it.
-        clutter: Most fragments on a picture.
+        overlap: Maximum number of pixels by which a digit covers the one before it.
+        clutter: Maximum number of fragments on a picture.
         generator: Source of all random choices.
     """
 
@@ -148,7 +156,7 @@ def scattered(digits: Tensor, boxes: Tensor, clutter: int, generator: torch.Gene
     Args:
         digits: Digits to take quarters of, (M, 1, 8, 8).
         boxes: Boxes to leave free, (N, K, 4).
-        clutter: Most fragments on a picture.
+        clutter: Maximum number of fragments on a picture.
         generator: Source of the random choices.
     """
     pieces = rearrange(digits, "n 1 (i h) (j w) -> (n i j) 1 h w", i=2, j=2)
@@ -189,7 +197,7 @@ def paste(images: Tensor, patches: Tensor, boxes: Tensor) -> None:
 
 
 def save_numbers(numbers: Numbers, folder: str | Path) -> None:
-    """Write pictures as PNG files, and ``texts.csv`` with a line for each: file and text, as ``ImageStrings`` reads it.
+    """Write pictures as PNG files, and ``texts.csv`` with a line for each: its file and its text.
 
     >>> from tempfile import mkdtemp
     >>> folder = Path(mkdtemp())

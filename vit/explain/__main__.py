@@ -92,6 +92,7 @@ def run(options: argparse.Namespace) -> None:
     overlays = [options.out / f"{name}_{method}.png" for name in file_names for method in methods]
     _check_overwrites_nothing([*overlays, *pages, options.out / "sheet.png"], files)
     model = vit.load(options.checkpoint)
+    _check_classifies_images(model, options.checkpoint)
     names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)
     if options.checkpoint in PACKAGED:
         print(_introduction(options.checkpoint, model, names))
@@ -124,6 +125,13 @@ def run(options: argparse.Namespace) -> None:
         if class_chosen:
             print("note: the report is about maps of the predicted classes, not of --target or --versus")
         print(trust_report(model, images, methods))
+
+
+def _check_classifies_images(model: vit.VisionTransformer, checkpoint: str) -> None:
+    if model.num_classes < 1:
+        raise ValueError(f"{checkpoint} has no classes to explain (num_classes 0): take a model with a head")
+    if model.patch_embed.in_channels not in (1, 3):
+        raise ValueError(f"{checkpoint} takes {model.patch_embed.in_channels} channels, and image files have 1 or 3")
 
 
 def _introduction(name: str, model: vit.VisionTransformer, names: Sequence[str]) -> str:
