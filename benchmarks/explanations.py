@@ -9,6 +9,8 @@ of RECIPE and of PLANTED. The same command with other checkpoints adds to them.
     python benchmarks/explanations.py --data data/cifar10-jpeg --checkpoints runs/cifar10_quick/*/checkpoints/last.ckpt
         --planted runs/planted_digits/*/checkpoints/last.ckpt [--images 500] [--methods NAME ...]
         [--mosaic_steps 1000] [--output benchmarks/results]
+
+Letter in the einops patterns: c channels.
 """
 
 import argparse
@@ -21,19 +23,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from einops import rearrange
 from mosaic_training import recognised, train_on_mosaics
 from records import command_line, made_at, origin, plus_minus, write_cell
 from side_by_side import interleaved
 from torch import Tensor
 
 import vit
-from vit.data.files import decode, find_files
+from vit.data.files import find_files
 from vit.data.planted import planted_digits
 from vit.explain import METHODS, Scores, explain, localise, score
 from vit.explain.evaluation.ground_truth import cells_of_boxes, cells_of_quadrants, mosaics
 from vit.explain.evaluation.sanity import uniform_attention
 from vit.explain.evaluation.table import Interval
 from vit.explain.figures import draw_scores
+from vit.explain.image_files import read_images
 from vit.markdown import markdown_table
 
 RECIPE, PLANTED = "cifar10_quick", "planted_digits"
@@ -45,20 +49,15 @@ ROUNDS = 9
 Cells = dict[str, dict[str, Any]]
 
 
-def normalised(pixels: Tensor, model: vit.VisionTransformer) -> Tensor:
-    """Normalise images, uint8 (B, C, H, W), as the model expects them."""
-    mean, std = (torch.tensor(model.pretrained_cfg[name])[:, None, None] for name in ("mean", "std"))
-    return (pixels / 255 - mean) / std
-
-
 def photographs(folder: Path, count: int, model: vit.VisionTransformer) -> tuple[Tensor, Tensor]:
     """Return a random sample of the images in class folders, the same in each run, and their labels."""
     files = find_files(folder)
     chosen = torch.randperm(len(files), generator=torch.Generator().manual_seed(0))[:count].tolist()
+    if not files:
+        raise ValueError(f"no images in {folder}: name a folder with train/ and test/")
     names = model.pretrained_cfg["class_names"]
-    embed = model.patch_embed
-    pixels = torch.stack([decode(files[i], embed.image_size, embed.in_channels) for i in chosen])
-    return normalised(pixels, model), torch.tensor([names.index(files[i].parent.name) for i in chosen])
+    _, images = read_images([files[i] for i in chosen], model)
+    return images, torch.tensor([names.index(files[i].parent.name) for i in chosen])
 
 
 def rollout_cost(model: vit.VisionTransformer, images: Tensor) -> float:
@@ -112,7 +111,8 @@ def on_planted_digits(checkpoint: Path, count: int) -> dict[str, Any]:
     """Return the scores of all methods on planted digits, as JSON holds them."""
     model = vit.load(checkpoint)
     pixels, digits, boxes = (part[:count] for part in planted_digits("test"))
-    images = normalised(pixels, model)
+    mean, std = (rearrange(torch.tensor(model.pretrained_cfg[name]), "c -> c 1 1") for name in ("mean", "std"))
+    images = (pixels / 255 - mean) / std
     masks = cells_of_boxes(boxes, pixels.shape[-2:], model.patch_embed.grid_size)
     found = localise(model, images, digits, masks)
     recommended = found.recommended("hits")
@@ -130,7 +130,7 @@ def training_of(checkpoint: Path) -> tuple[str, int]:
     Raises:
         ValueError: If the run has no results.json, as one that has not ended.
     """
-    run = checkpoint.parents[1]
+    run = checkpoint.resolve().parent.parent
     results = run / "results.json"
     if not results.is_file():
         raise ValueError(f"no {results}: give checkpoints of finished runs, in runs/EXPERIMENT/VERSION/checkpoints")
