@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy import recipes, unseeded, values
-from explanations import PLANTED, RECIPE, means, of_recipe, table_of
+from explanations import PLANTED, RECIPE, means, of_recipe
 from records import RESULTS, commit_of, made_at, place, plus_minus
 
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
@@ -284,9 +284,14 @@ def packaged() -> str:
 def packaged_maps() -> str:
     """Return the scores of maps of the model that comes with the package."""
     (cell,) = of_recipe(read("explanations"), SHOWCASE)
-    table = table_of([cell], "photographs", ["drop", "fill", "SaCo"])
-    images = f"{cell['images']} test images; docs/explain.md explains the columns."
-    return f"{images}\n\n{table}\n\n{made_at(cell['made'])}"
+    columns = {"tokens dropped": "drop", "patches painted": "fill"}
+    rows = [
+        {"method": f"`{row['method']}`" + " (control)" * (row["method"] in CONTROLS)}
+        | {name: "{:.3f} ({:.3f} to {:.3f})".format(*row[measure]) for name, measure in columns.items()}
+        for row in sorted(cell["photographs"], key=lambda row: -row["drop"][0])
+    ]
+    note = f"{cell['images']} test images; mean and 95 % interval. docs/explain.md explains the columns."
+    return f"{markdown_table(rows)}\n\n{note} {made_at(cell['made'])}"
 
 
 def uniform() -> str:
