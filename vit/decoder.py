@@ -29,11 +29,6 @@ class TransformerDecoder(nn.Module):
         num_heads: Attention heads of a block; must divide ``embed_dim``.
         max_length: Maximum number of tokens of a sequence.
         context_dim: Channels of a context token, such as one of an image encoder; None means that there is no context.
-        mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
-        qkv_bias: Whether the projections to queries, keys and values add a bias.
-        qk_norm: Whether to layer-normalise queries and keys per head.
-        attention: Name of the mechanism of self-attention, one that can be causal.
-        attention_kwargs: Arguments of that mechanism.
         positions: "learned" positions that are added, fixed sine-cosine codes ("sincos"), or angles by which queries
             and keys are turned ("rotary"; Su et al. 2021).
         tie_output: Whether the output is the product with the token embedding (Press and Wolf 2017), which saves a
@@ -41,6 +36,7 @@ class TransformerDecoder(nn.Module):
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
         drop_path: Probability that a sequence skips a residual branch of the last block, in [0, 1); it grows linearly
             from 0 at the first block.
+        block_kwargs: Further arguments of ``DecoderBlock``: mlp_ratio, qkv_bias, qk_norm, attention, attention_kwargs.
 
     Raises:
         ValueError: If sizes do not fit, or a choice is unknown.
@@ -55,15 +51,11 @@ class TransformerDecoder(nn.Module):
         max_length: int,
         *,
         context_dim: int | None = None,
-        mlp_ratio: float = 4.0,
-        qkv_bias: bool = True,
-        qk_norm: bool = False,
-        attention: str = "softmax",
-        attention_kwargs: dict[str, Any] | None = None,
         positions: DecoderPositions = "learned",
         tie_output: bool = True,
         dropout: float = 0.0,
         drop_path: float = 0.0,
+        **block_kwargs: Any,
     ) -> None:
         super().__init__()
         sizes = {"vocab_size": vocab_size, "embed_dim": embed_dim, "depth": depth, "num_heads": num_heads}
@@ -92,13 +84,9 @@ class TransformerDecoder(nn.Module):
                 embed_dim,
                 num_heads,
                 context_dim=context_dim,
-                mlp_ratio=mlp_ratio,
-                qkv_bias=qkv_bias,
-                qk_norm=qk_norm,
-                attention=attention,
-                attention_kwargs=attention_kwargs,
                 dropout=dropout,
                 drop_path=drop_path * i / max(depth - 1, 1),
+                **block_kwargs,
             )
             for i in range(depth)
         )

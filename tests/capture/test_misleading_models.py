@@ -22,6 +22,19 @@ def of_this_timm(name, **kwargs):
 # Which token is which patch.
 
 
+class OneHead(nn.Module):
+    """Patches whose tokens (B, 1, N, D) a function mixes; the class scores are the mean of the mixed tokens."""
+
+    def __init__(self, mix, width=7):
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 2, stride=2)
+        self.mix = mix
+
+    def forward(self, images):
+        tokens = self.patches(images).flatten(2).mT[:, None]
+        return self.mix(tokens).mean(dim=2)[:, 0]
+
+
 class Around(nn.Module):
     """A model around a model of ours."""
 
@@ -324,17 +337,9 @@ def test_a_model_that_asserts_its_number_of_tokens_cannot_drop_some():
 def test_flex_attention_is_refused():
     from torch.nn.attention.flex_attention import flex_attention
 
-    class Flexible(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.patches = nn.Conv2d(3, 16, 2, stride=2)
-
-        def forward(self, images):
-            x = self.patches(images).flatten(2).mT[:, None]
-            return flex_attention(x, x, x).mean(dim=2).flatten(1)
-
+    model = OneHead(lambda x: flex_attention(x, x, x), width=16)
     with pytest.raises(ValueError, match=r"attention that cannot be intercepted \(flex_attention, which compiles"):
-        capture_attention(Flexible().eval(), torch.randn(2, 3, 6, 10))
+        capture_attention(model.eval(), torch.randn(2, 3, 6, 10))
 
 
 def test_whole_numbers_as_pixels_are_refused():
@@ -404,32 +409,16 @@ def test_samvit_is_read_where_it_attends_to_the_whole_image_and_else_refused(win
 
 
 def test_a_softmax_that_multiplies_no_values_in_a_matrix_product_is_refused():
-    class Slow(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.patches = nn.Conv2d(3, 7, 2, stride=2)
-
-        def forward(self, images):
-            x = self.patches(images).flatten(2).mT[:, None]
-            attn = (x @ x.mT).softmax(dim=-1)
-            return (attn[..., None] * x[:, :, None]).sum(dim=3).mean(dim=2)[:, 0]
-
+    model = OneHead(lambda x: ((x @ x.mT).softmax(dim=-1)[..., None] * x[:, :, None]).sum(dim=3))
     with pytest.raises(ValueError, match=r"a softmax of shape \(2, 1, 15, 15\), which multiplies no values"):
-        capture_attention(Slow().eval(), torch.randn(2, 3, 6, 10))
+        capture_attention(model.eval(), torch.randn(2, 3, 6, 10))
 
 
 def test_einsum_with_lists_of_axes_is_seen_too():
-    class Listed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.patches = nn.Conv2d(3, 7, 2, stride=2)
+    def mix(x):
+        return torch.einsum((x @ x.mT).softmax(dim=-1), [0, 1, 2, 3], x, [0, 1, 3, 4], [0, 1, 2, 4])
 
-        def forward(self, images):
-            x = self.patches(images).flatten(2).mT[:, None]
-            attn = (x @ x.mT).softmax(dim=-1)
-            return torch.einsum(attn, [0, 1, 2, 3], x, [0, 1, 3, 4], [0, 1, 2, 4]).mean(dim=2)[:, 0]
-
-    model = randomised(Listed())
+    model = randomised(OneHead(mix))
     (attn,) = capture_attention(model, IMAGES)
     tokens = model.patches(IMAGES).flatten(2).mT[:, None]
     assert_close(attn, (tokens @ tokens.mT).softmax(dim=-1), **EXACT)

@@ -69,9 +69,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causa
     if mask is not None:
         check_mask(mask, (*q.shape[:2], n, m), q.device)
     # is_causal takes the queries for the first positions, not the last, so it is right only if n == m.
-    # A plain bool, which the kernel requires: with an open length, "n == m" is a symbol.
-    is_causal = True if causal and mask is None and n == m else False  # noqa: SIM210
-    if not is_causal:
+    is_causal = False
+    # Not "is_causal = ... and n == m": with an open length that is a symbol, and the kernel takes a plain bool.
+    if causal and mask is None and n == m:
+        is_causal = True
+    else:
         mask = join_masks(mask, causal, n, m, q.device)
     if mask is not None:
         mask = mask if mask.dtype == torch.bool else mask.to(q.dtype)
