@@ -275,6 +275,13 @@ def test_numbers_out_of_their_range_are_named_as_they_were_given(reader, name, v
         reader.generate(torch.randn(1, 3, 4, 10, dtype=torch.float64), **{name: value})
 
 
+def test_reading_keeps_no_graph_of_the_encoder(reader):
+    enabled = []
+    reader.encoder.norm.register_forward_hook(lambda *_: enabled.append(torch.is_grad_enabled()))
+    reader.generate(torch.randn(1, 3, 4, 10, dtype=torch.float64))
+    assert enabled == [False]
+
+
 def test_marks_outside_the_vocabulary_are_refused(reader):
     with pytest.raises(ValueError, match=r"end \(13\) is outside the vocabulary of 13"):
         ImageToSequence(reader.encoder, reader.decoder, start=11, end=13)

@@ -56,6 +56,11 @@ def test_scores_are_the_log_probabilities_of_what_is_written(decoder, prompts):
             assert_close(found.scores[row].double(), expected, rtol=0, atol=1e-5)
 
 
+def test_generation_keeps_no_graph(decoder, prompts):
+    for found in (sample(decoder, *prompts, 2, END, Sampling()), beam_search(decoder, *prompts, 2, END, 3)):
+        assert not found.scores.requires_grad
+
+
 def test_behind_its_end_a_sequence_is_filled_with_the_end(decoder, prompts):
     for found in (sample(decoder, *prompts, 4, END, Sampling()), beam_search(decoder, *prompts, 4, END, 3)):
         for row, length in zip(found.tokens, found.lengths.tolist(), strict=True):
