@@ -17,7 +17,7 @@ from vit.training.initialization import Init, mimetic_attention
 from vit.training.optimizer import Optimizer, make_optimizer
 from vit.training.schedule import Decay, TrainingLength, learning_rate_factor
 from vit.training.views import Views, classify_views
-from vit.weights import check_same_tensors
+from vit.weights import check_same_tensors, start_from
 
 # What the command line sets in a parameter group; the optimiser's state is the rest.
 SETTINGS = ("initial_lr", "weight_decay", "betas")
@@ -47,6 +47,9 @@ class ViTClassifier(LightningModule):
             then adapts to whole images (as in Li et al. 2023, who tune FLIP without masks at the end).
         init: Initial attention weights: Glorot's uniform distribution, or "mimetic", close to the structure of trained
             attention (Trockman and Kolter 2023).
+        init_from: Trained weights to start from, which vit.load can read, such as a checkpoint, or cifar10. Patches and
+            positions are resized where their sizes differ, and the head starts anew for other classes; None starts
+            from init alone.
         test_views: Views of each test image whose logits are averaged for a second accuracy, test_accuracy_views: the
             image and its mirror image ("flip"), or both also shifted by one pixel in two directions ("six"). "none"
             measures only test_accuracy, which is always the accuracy on the unchanged images.
@@ -73,6 +76,7 @@ class ViTClassifier(LightningModule):
         ema_decay: float | None = None,
         patch_drop_until: float = 1.0,
         init: Init = "glorot",
+        init_from: str | None = None,
         test_views: Views = "none",
         compile: bool = False,
         **vit_kwargs: Any,
@@ -105,6 +109,17 @@ class ViTClassifier(LightningModule):
         check_positive_share("patch_drop_until", hp.patch_drop_until, "to drop no patches, set patch_drop to 0")
         for name, kind in (("optimizer", Optimizer), ("decay", Decay), ("init", Init), ("test_views", Views)):
             check_choice(name, hp[name], get_args(kind))
+
+    def setup(self, stage: str) -> None:
+        """Take the weights of ``init_from`` before a training, and print what was taken.
+
+        Raises:
+            ValueError: If the file does not fit.
+        """
+        if stage == "fit" and self.hparams.init_from is not None:
+            taken = start_from(self.vit, self.hparams.init_from, self.hparams.class_names)
+            if self.global_rank == 0:
+                print(taken, flush=True)
 
     def configure_model(self) -> None:
         """Shard the blocks if the strategy does so, then compile them; a second call does nothing."""

@@ -107,6 +107,8 @@ class ViTCLI(LightningCLI):
         if args is None or isinstance(args, list):
             self.arguments = list(self.typed)
             self.config = parser.parse_args(self._with_checkpoint(self.arguments))
+            if self.checkpoint_path is not None:
+                self.config[self.config.subcommand].model.init_from = None  # the checkpoint holds the weights
         else:
             self.arguments = []
             self.checkpoint_path = None

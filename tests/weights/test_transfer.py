@@ -1,0 +1,122 @@
+"""Weights of one model in another: what fits is copied, patches and positions are resized, a new head stays."""
+
+import pytest
+import torch
+from timm.layers import resample_patch_embed
+from torch import nn
+from torch.testing import assert_close
+
+import vit
+from vit.embedding import resize_positions
+from vit.weights.transfer import resize_patches, start_from
+
+SIZES = {"embed_dim": 12, "depth": 2, "num_heads": 3, "num_registers": 2}
+
+
+def model_of(image_size=12, patch_size=4, num_classes=5, **kwargs):
+    return vit.VisionTransformer(image_size, patch_size, num_classes=num_classes, **SIZES | kwargs)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Returns the model that is saved under a path, and the path."""
+    model = model_of()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    model.pretrained_cfg = {"class_names": list("abcde")}
+    vit.save(model, tmp_path / "trained.safetensors")
+    return model.eval(), tmp_path / "trained.safetensors"
+
+
+def test_equal_models_give_equal_logits(saved):
+    source, path = saved
+    model = model_of(patch_drop=0.5).eval()
+    assert start_from(model, path, list("abcde")) == f"weights of {path}"
+    images = torch.randn(3, 3, 12, 12)
+    assert_close(model(images), source(images), rtol=0, atol=0)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("size", [(7, 7), (2, 2), (3, 5), (8, 4)])
+def test_patches_are_resized_as_in_timm(size):
+    weight = torch.randn(11, 3, 4, 4, dtype=torch.float64)
+    theirs = resample_patch_embed(weight, list(size))  # inverts in float32
+    assert_close(resize_patches(weight, size), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_an_enlarged_patch_is_embedded_as_the_patch():
+    patch, weight = torch.randn(3, 5, 5, dtype=torch.float64), torch.randn(2, 3, 5, 5, dtype=torch.float64)
+    enlarged = nn.functional.interpolate(patch[None], size=(11, 7), mode="bicubic", antialias=True)[0]
+    embedded = (resize_patches(weight, (11, 7)) * enlarged).sum(dim=(1, 2, 3))
+    assert_close(embedded, (weight * patch).sum(dim=(1, 2, 3)))
+
+
+def test_half_precision_stays_half_precision():
+    assert resize_patches(torch.randn(2, 3, 4, 4, dtype=torch.float16), 2).dtype == torch.float16
+
+
+def test_another_patch_size_resizes_patches_and_positions(saved):
+    source, path = saved
+    model = model_of(patch_size=2)
+    assert start_from(model, path) == f"weights of {path}, resized: patch_embed.proj.weight, pos_embed"
+    assert_close(model.patch_embed.proj.weight, resize_patches(source.patch_embed.proj.weight, 2))
+    assert_close(model.pos_embed, resize_positions(source.pos_embed, (3, 3), (6, 6)))
+    assert_close(model.blocks[1].mlp.fc1.weight, source.blocks[1].mlp.fc1.weight, rtol=0, atol=0)
+    assert_close(model.head.weight, source.head.weight, rtol=0, atol=0)
+
+
+def test_another_image_size_resizes_positions_alone(saved):
+    source, path = saved
+    model = model_of(image_size=(12, 20))
+    assert start_from(model, path) == f"weights of {path}, resized: pos_embed"
+    images = torch.randn(2, 3, 12, 20)
+    assert_close(model.eval()(images), source(images))
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "names"), [(7, None), (5, list("abced"))], ids=["another number", "other names"]
+)
+def test_other_classes_keep_their_own_head(saved, num_classes, names):
+    source, path = saved
+    model = model_of(num_classes=num_classes)
+    own = model.head.weight.clone()
+    assert start_from(model, path, names) == f"weights of {path}, not taken: head.weight, head.bias"
+    assert_close(model.head.weight, own, rtol=0, atol=0)
+    assert_close(model.cls_token, source.cls_token, rtol=0, atol=0)
+
+
+def test_a_model_without_a_head_takes_the_rest(saved):
+    source, path = saved
+    model = model_of(num_classes=0).eval()
+    assert start_from(model, path) == f"weights of {path}"
+    images = torch.randn(2, 3, 12, 12)
+    assert_close(model(images), source.forward_head(source.forward_features(images), pre_logits=True))
+
+
+def test_a_head_that_reads_more_is_new(saved):
+    model = model_of(pool="cls+mean")
+    assert start_from(model, saved[1]).endswith("not taken: head.weight, head.bias")
+
+
+def test_fixed_positions_stay(saved):
+    model = model_of(pos_embed="sincos", patch_size=2)
+    own = model.pos_embed.clone()
+    assert "not taken: pos_embed" in start_from(model, saved[1])
+    assert_close(model.pos_embed, own, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"num_heads": 4}, r"holds a model with num_heads 3, and this one has num_heads 4: make them equal"),
+        ({"embed_dim": 24, "depth": 1}, r"with embed_dim 12, depth 2, and this one has embed_dim 24, depth 1"),
+        ({"attention": "linear"}, r"attention 'softmax'.*attention 'linear'"),
+        ({"pool": "mean"}, r"fc_norm.weight is missing.*give the model the same pool and fc_norm"),
+    ],
+)
+def test_another_architecture_is_refused_and_nothing_is_copied(saved, kwargs, message):
+    model = model_of(**kwargs)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(ValueError, match=message):
+        start_from(model, saved[1])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
