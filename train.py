@@ -11,15 +11,16 @@ Examples:
 from lightning.pytorch.cli import ArgsType
 
 from vit.data import ImageDataModule
-from vit.training import Parser, ViTClassifier, ViTCLI, plain_output
+from vit.training import Parser, TrainingModule, ViTCLI, plain_output
 
 
 def main(args: ArgsType = None, run: bool = True) -> ViTCLI:
     """Parse ``args`` (default: the command line), build the run and, if ``run``, execute it."""
     with plain_output():
         return ViTCLI(
-            ViTClassifier,
+            TrainingModule,
             ImageDataModule,
+            subclass_mode_model=True,
             subclass_mode_data=True,
             seed_everything_default=0,
             auto_configure_optimizers=False,

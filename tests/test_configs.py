@@ -35,7 +35,7 @@ def test_it_builds_and_its_header_has_command_and_parameters(config, tmp_path, m
     described = yaml.safe_load(config.read_text())
     described["trainer"] |= {"accelerator": "cpu", "precision": "32-true", "strategy": "auto", "devices": 1}
     cli = train.main(described, run=False)
-    parameters = sum(parameter.numel() for parameter in cli.model.vit.parameters())
+    parameters = sum(parameter.numel() for parameter in cli.model.parameters())
     assert re.search(rf"\b{parameters:,} parameters", header), f"the model has {parameters:,} parameters"
     assert cli.trainer.gradient_clip_val == 1.0  # the default of train.py, which no config repeats
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vit.attention import KeyValueCache, rotary_angles, sinusoidal_positions
 from vit.blocks import DecoderBlock, DecoderCache
 from vit.checks import check_choice, check_positive_int, check_share
-from vit.generation import Sampling, beam_search, sample
+from vit.generation import Generated, Sampling, beam_search, sample
 
 WHOLE = (torch.uint8, torch.int16, torch.int32, torch.int64)
 DecoderPositions = Literal["learned", "sincos", "rotary"]
@@ -211,7 +211,6 @@ class ImageToSequence(nn.Module):
         """Return the names of the parameters without weight decay: those of encoder and decoder."""
         return {f"{part}.{name}" for part, module in self.named_children() for name in module.no_weight_decay()}
 
-    @torch.no_grad()
     def generate(
         self,
         images: Tensor,
@@ -221,6 +220,21 @@ class ImageToSequence(nn.Module):
         use_cache: bool = True,
     ) -> Tensor:
         """Write the sequence of each image: (B, C, H, W) -> (B, T). Finished sequences are padded with ``end``.
+
+        The arguments are those of ``write``.
+        """
+        return self.write(images, max_length, num_beams, temperature, use_cache).tokens
+
+    @torch.no_grad()
+    def write(
+        self,
+        images: Tensor,
+        max_length: int | None = None,
+        num_beams: int = 1,
+        temperature: float = 0.0,
+        use_cache: bool = True,
+    ) -> Generated:
+        """Write the sequence of each image, (B, C, H, W), and return it with its score and length.
 
         Args:
             images: Images, (B, C, H, W).
@@ -238,6 +252,6 @@ class ImageToSequence(nn.Module):
         if num_beams > 1:
             if temperature:
                 raise ValueError(f"beam search (num_beams {num_beams}) draws nothing: set temperature to 0")
-            return beam_search(self.decoder, prompt, context, steps, self.end, num_beams, use_cache=use_cache).tokens
+            return beam_search(self.decoder, prompt, context, steps, self.end, num_beams, use_cache=use_cache)
         sampling = Sampling(temperature=temperature)
-        return sample(self.decoder, prompt, context, steps, self.end, sampling, use_cache=use_cache).tokens
+        return sample(self.decoder, prompt, context, steps, self.end, sampling, use_cache=use_cache)

@@ -28,7 +28,7 @@ def untested(module_folder):
     drawn = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "vit.training.pictures.draw_rollout",
+            "vit.training.classification_pictures.draw_rollout",
             lambda classifier, images, names, title, path: drawn.append((title, classifier.vit.head.weight.clone())),
         )
         run_command("fit", *TINY, "--experiment", "untested")
@@ -96,7 +96,7 @@ def test_a_picture_that_fails_does_not_end_the_run(run, folder, monkeypatch, cap
     def fail(*args, **kwargs):
         raise RuntimeError("the disk\nis full")
 
-    monkeypatch.setattr("vit.training.pictures.draw_rollout", fail)
+    monkeypatch.setattr("vit.training.classification_pictures.draw_rollout", fail)
     monkeypatch.setattr("vit.training.attention_maps.explain", fail)
     run("fit", *TINY, CALLBACK)
     printed = capsys.readouterr().out

@@ -96,11 +96,17 @@ def test_print_config_prints_the_arguments_of_the_run(run, capsys):
 def test_help_describes_every_argument_of_the_classifier_and_the_model(run, capsys, monkeypatch, cls):
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit):
-        run("fit", "--help")
+        run("fit", "--model.help", "ViTClassifier")
     printed = " ".join(capsys.readouterr().out.split())
     for name in inspect.signature(cls).parameters.keys() - {*FROM_DATA, "vit_kwargs"}:
         first_words = re.search(rf"^ +{name}: (\S+ \S+ \S+)", cls.__doc__, re.MULTILINE)[1]
         assert re.search(rf"--model\.{name} .{{0,400}}{re.escape(first_words)}", printed), name
+
+
+def test_help_names_the_help_of_model_and_data(run, capsys):
+    with pytest.raises(SystemExit):
+        run("fit", "--help")
+    assert "--model.help ViTClassifier" in " ".join(capsys.readouterr().out.split())
 
 
 def test_help_explains_last_and_best(run, capsys, monkeypatch):

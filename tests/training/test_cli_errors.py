@@ -37,7 +37,7 @@ def broken_configs(folder) -> None:
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["--model.dept", "3"], "unrecognized arguments: --model.dept 3 (did you mean model.depth?)"),
+        (["--model.dept", "3"], "Option 'dept' is not accepted (did you mean depth?)"),
         (["--data.bath_size", "3"], "Option 'bath_size' is not accepted (did you mean batch_size?)"),
         (["--model.depth", "many"], "--model.depth: expected a whole number, got many"),
         (["--model.pool", "max"], "--model.pool: expected one of ['cls', 'mean', 'cls+mean'], got max"),
@@ -247,6 +247,6 @@ def test_predict_without_images(error_of, folder, checkpoint):
 
 
 def test_a_bug_keeps_its_traceback(run, monkeypatch):
-    monkeypatch.setattr("vit.training.classifier.make_optimizer", lambda *_: torch.zeros(2) @ torch.zeros(3))
+    monkeypatch.setattr("vit.training.module.make_optimizer", lambda *_: torch.zeros(2) @ torch.zeros(3))
     with pytest.raises(RuntimeError):
         run("fit", *TINY)

@@ -24,7 +24,8 @@ def header(capsys, tmp_path):
             max_steps=max_steps,
             callbacks=[Timer(max_time)],
         )
-        module = SimpleNamespace(vit=torch.nn.Linear(2, 3), device=torch.device("cpu"))
+        module = torch.nn.Linear(2, 3)
+        module.device = torch.device("cpu")
         print_header("Digits", tmp_path, trainer, module)
         return capsys.readouterr().out.splitlines()
 

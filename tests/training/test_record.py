@@ -7,6 +7,7 @@ import pytest
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
 
+from vit.training import ViTClassifier
 from vit.training.evaluation import Evaluation
 from vit.training.record import RunRecord
 
@@ -39,13 +40,12 @@ def trainer() -> SimpleNamespace:
 
 
 @pytest.fixture
-def module() -> SimpleNamespace:
+def module() -> ViTClassifier:
     evaluation = Evaluation(2, torch.device("cpu"))
     evaluation.update(torch.tensor([[9.0, 0]]), torch.tensor([0]), torch.zeros(1, 1, 2, 2))
-    head = torch.nn.Linear(2, 3)
-    head.num_classes = 2
-    parts = {"vit": head, "hparams": SimpleNamespace(test_views="none", class_names=None)}
-    return SimpleNamespace(**parts, device=torch.device("cpu"), evaluation=evaluation)
+    classifier = ViTClassifier(num_classes=2, image_size=2, patch_size=2, embed_dim=4, depth=1, num_heads=1)
+    classifier.evaluation = evaluation
+    return classifier
 
 
 def results(record: RunRecord) -> dict:
@@ -67,7 +67,7 @@ def test_a_training_writes_all_fields_in_their_order(record, trainer, module):
     written = results(record)
     assert list(written) == FIELDS
     assert (written["epochs"], written["steps"], written["seconds"], written["petaflop"]) == (2.0, 10, 7.0, 1.0)
-    assert (written["val_accuracy"], written["parameters"], written["seed"]) == (0.5, 9, 3)
+    assert (written["val_accuracy"], written["parameters"], written["seed"]) == (0.5, 326, 3)
 
 
 def test_a_stopped_training_writes_the_exception_until_it_is_resumed(record, trainer, module, capsys):

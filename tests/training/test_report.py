@@ -15,6 +15,7 @@ HOSTILE = '<script>document.title = "hacked"</script>&amp;"'
 SECTIONS = {
     "curves.png": "Training",
     "confusion_matrix.png": "Confusion",
+    "reading.png": "Reading",
     "mistakes.png": "Mistakes",
     "attention.png": "Attention",
     "reliability.png": "Calibration",
@@ -22,6 +23,7 @@ SECTIONS = {
 }
 SCORES = {
     "accuracy": 0.75,
+    "count": 40,
     "balanced_accuracy": 0.8125,
     "top5_accuracy": None,
     "loss": 0.6,
@@ -145,7 +147,7 @@ def test_the_interval_stands_by_the_accuracy_that_the_scores_are_of(folder):
 
 
 def test_scores_of_no_image_have_no_interval(folder):
-    empty = SCORES | {"accuracy": 0.0, "balanced_accuracy": None, "classes": SCORES["classes"][2:]}
+    empty = SCORES | {"accuracy": 0.0, "count": 0, "balanced_accuracy": None, "classes": SCORES["classes"][2:]}
     text = change(folder, test_accuracy=0.0, scores=empty)
     assert "interval" not in text
     assert "Balanced" not in text

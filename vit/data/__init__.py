@@ -3,8 +3,20 @@
 from vit.data.cifar import CIFAR10, CIFAR100
 from vit.data.digits import Digits
 from vit.data.folder import ImageFolder
+from vit.data.image_strings import ImageStrings
 from vit.data.module import ImageDataModule
 from vit.data.planted import PlantedDigits
+from vit.data.strings import DigitStrings
 from vit.data.unsorted import UnsortedImages
 
-__all__ = ["CIFAR10", "CIFAR100", "Digits", "ImageDataModule", "ImageFolder", "PlantedDigits", "UnsortedImages"]
+__all__ = [
+    "CIFAR10",
+    "CIFAR100",
+    "DigitStrings",
+    "Digits",
+    "ImageDataModule",
+    "ImageFolder",
+    "ImageStrings",
+    "PlantedDigits",
+    "UnsortedImages",
+]

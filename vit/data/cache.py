@@ -78,7 +78,7 @@ def readable_files(files: ImageFiles, num_workers: int, *, skip_damaged: bool = 
 
 def fingerprint(files: ImageFiles) -> str:
     """Return the name of the cached array, which changes with any of the files."""
-    digest = hashlib.sha256(repr((DECODER_VERSION, files.image_size, files.in_channels)).encode())
+    digest = hashlib.sha256(repr((DECODER_VERSION, files.image_size, files.in_channels, files.stretch)).encode())
     for path in files.paths:
         status = path.stat()
         digest.update(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())

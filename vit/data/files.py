@@ -14,6 +14,7 @@ from torchvision.transforms.v2 import functional as tv
 
 # The errors of Pillow for a damaged file and for a file that is not an image.
 UNREADABLE = (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+BICUBIC = Image.Resampling.BICUBIC
 NAMED = 10  # unreadable files in a message; the others are counted
 # How the values of the EXIF orientation become upright (EXIF 2.3, table 6); rows are columns where it is sideways.
 UPRIGHT = {
@@ -38,10 +39,10 @@ def find_files(root: Path) -> list[Path]:
     )
 
 
-def decode(path: Path, image_size: tuple[int, int] | None, in_channels: int) -> Tensor:
+def decode(path: Path, image_size: tuple[int, int] | None, in_channels: int, *, stretch: bool = False) -> Tensor:
     """Read an image as uint8 (C, H, W), upright, scaled and centre-cropped to ``image_size`` (rows, columns) if given.
 
-    Of ``in_channels``, 3 is colour and 1 grey.
+    Of ``in_channels``, 3 is colour and 1 grey. With ``stretch`` the whole image is scaled, whatever its aspect ratio.
 
     Raises:
         ValueError: If the file is damaged or not an image; the message names it.
@@ -59,7 +60,8 @@ def decode(path: Path, image_size: tuple[int, int] | None, in_channels: int) -> 
         raise ValueError(f"cannot read image {path}: {reason}") from None
     if image_size is not None:
         # Turning the small result takes less time than turning the photograph.
-        image = _fit(image, extent, image_size if orientation in SIDEWAYS else image_size[::-1])
+        size = image_size if orientation in SIDEWAYS else image_size[::-1]
+        image = image.resize(size, BICUBIC, box=(0, 0, *extent)) if stretch else _fit(image, extent, size)
     if orientation in UPRIGHT:
         image = image.transpose(UPRIGHT[orientation])
     pixels = np.array(image)
@@ -83,7 +85,7 @@ def _fit(image: Image.Image, extent: tuple[float, float], size: tuple[int, int])
     (width, height), ratio = extent, size[0] / size[1]
     crop_width, crop_height = min(width, ratio * height), min(height, width / ratio)
     left, top = (width - crop_width) / 2, (height - crop_height) / 2
-    return image.resize(size, Image.Resampling.BICUBIC, box=(left, top, left + crop_width, top + crop_height))
+    return image.resize(size, BICUBIC, box=(left, top, left + crop_width, top + crop_height))
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
@@ -111,28 +113,31 @@ class ImageFiles(Dataset):
 
     Args:
         paths: The files.
-        labels: The class index of each.
+        labels: The class index of each, or a row of tokens.
         image_size: Rows and columns that every image is scaled and cropped to.
         in_channels: 3 for colour, 1 for grey.
         centre: Rows and columns of the centre that is kept of a scaled image; None for the whole image.
+        stretch: Whether images are scaled whatever their aspect ratio, and not cropped.
     """
 
     paths: list[Path]
-    labels: list[int]
+    labels: list[int] | list[list[int]]
     image_size: tuple[int, int]
     in_channels: int
     centre: tuple[int, int] | None = None
+    stretch: bool = False
 
     def __len__(self) -> int:
         """Return the number of files."""
         return len(self.paths)
 
-    def __getitem__(self, index: int) -> tuple[Tensor | str, int, int]:
+    def __getitem__(self, index: int) -> tuple[Tensor | str, int | list[int], int]:
         """Return an image (C, H, W) or its error message, its label and its index; for index -1 a blank (padding)."""
         if index < 0:
-            return torch.zeros(self.in_channels, *(self.centre or self.image_size), dtype=torch.uint8), -1, -1
+            blank = torch.zeros(self.in_channels, *(self.centre or self.image_size), dtype=torch.uint8)
+            return blank, torch.full_like(torch.tensor(self.labels[0]), -1).tolist(), -1
         try:
-            image = decode(self.paths[index], self.image_size, self.in_channels)
+            image = decode(self.paths[index], self.image_size, self.in_channels, stretch=self.stretch)
         except ValueError as error:
             # Returned instead of raised, since a worker process would wrap the error in its traceback.
             return str(error), self.labels[index], int(index)
@@ -168,7 +173,7 @@ class DecodedBatch:
         return DecodedBatch(self.images.pin_memory(), self.labels.pin_memory(), self.indices, self.unreadable)
 
 
-def collate_readable(items: list[tuple[Tensor | str, int, int]]) -> DecodedBatch:
+def collate_readable(items: list[tuple[Tensor | str, int | list[int], int]]) -> DecodedBatch:
     """Stack the readable images of a batch, and list the messages of the others."""
     readable = [item for item in items if not isinstance(item[0], str)]
     images, labels, indices = zip(*readable, strict=True) if readable else ((), (), ())

@@ -85,6 +85,9 @@ class ImageDataModule(LightningDataModule):
     in_channels: int
     mean: list[float]
     std: list[float]
+    # Of texts, whose images have no classes: num_classes is 0.
+    letters: str | None = None
+    max_length: int | None = None
 
     def __init__(
         self,
@@ -139,7 +142,8 @@ class ImageDataModule(LightningDataModule):
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return "train", and "val" and "test" if the data set has them; a missing "val" is held out of "train"."""
         raise ValueError(
-            f"{type(self).__name__} is not a data set: choose CIFAR10, CIFAR100, ImageFolder, Digits or PlantedDigits"
+            f"{type(self).__name__} is not a data set: choose CIFAR10, CIFAR100, ImageFolder, Digits, PlantedDigits, "
+            "DigitStrings or ImageStrings"
         )
 
     def setup(self, stage: str) -> None:

@@ -6,6 +6,7 @@ Letters in the einops patterns: n pictures, h w rows and columns of pixels, i j 
 import csv
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -68,10 +69,10 @@ class DigitStrings(ImageDataModule):
         ValueError: If an argument is out of its range.
     """
 
-    alphabet = ALPHABET
+    letters = ALPHABET.letters
     max_length = MAX_LENGTH
-    num_classes = ALPHABET.size
-    class_names = [*ALPHABET.letters, "start", "end"]
+    num_classes = 0
+    class_names: ClassVar[list[str]] = []
     image_size = (HEIGHT, WIDTH)
     in_channels = 1
     mean = [0.063]

@@ -22,6 +22,8 @@ class UnsortedImages(ImageDataModule):
         class_names: Names of the classes, in the order of the logits.
         mean: Mean of each channel in the model's training, in [0, 1].
         std: Standard deviation of each channel in the model's training, in [0, 1].
+        letters: Letters of the texts that the model reads; None for a model of classes.
+        max_length: Maximum number of letters of a text.
         crop_ratio: Share of the side of a scaled image that is kept, as in the evaluation of the model.
         kwargs: Batches, as for every data module.
 
@@ -37,6 +39,8 @@ class UnsortedImages(ImageDataModule):
         class_names: list[str],
         mean: list[float],
         std: list[float],
+        letters: str | None = None,
+        max_length: int | None = None,
         crop_ratio: float = 1.0,
         **kwargs: Any,
     ) -> None:
@@ -49,13 +53,17 @@ class UnsortedImages(ImageDataModule):
         self.num_classes = len(class_names)
         self.mean = mean
         self.std = std
+        self.letters = letters
+        self.max_length = max_length
         if not self.root.exists():
             raise ValueError(f"no images at {self.root}: name a folder of image files by --data.root")
         paths = find_files(self.root) if self.root.is_dir() else [self.root]
         if not paths:
             raise ValueError(f"no files in {self.root}: name a folder of image files by --data.root")
         labels = [0] * len(paths)
-        self.files = ImageFiles(paths, labels, stored_size(image_size, crop_ratio), in_channels, centre=image_size)
+        size = stored_size(image_size, crop_ratio)
+        # A reader must see whole texts.
+        self.files = ImageFiles(paths, labels, size, in_channels, image_size, stretch=letters is not None)
 
     def leave_out(self, files: set[str]) -> None:
         """Leave out files, such as those that are predicted already."""

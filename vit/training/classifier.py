@@ -1,29 +1,30 @@
 """The LightningModule that trains and evaluates a VisionTransformer as an image classifier."""
 
+from pathlib import Path
 from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
-from lightning import Callback, LightningModule
 from torch import Tensor
-from torch.distributed.fsdp import fully_shard
 
-from vit.checks import check_choice, check_non_negative, check_positive_share, check_share
-from vit.data.module import ImageDataModule
+from vit.checks import check_choice, check_positive_share, check_share
+from vit.class_names import name_classes
+from vit.data.module import ImageSet
 from vit.model import VisionTransformer
-from vit.training.ema import EMA
+from vit.training.classification_pictures import draw_classification
 from vit.training.evaluation import Evaluation
+from vit.training.flop import training_flop
 from vit.training.initialization import Init, mimetic_attention
-from vit.training.optimizer import Optimizer, make_optimizer
-from vit.training.schedule import Decay, TrainingLength, learning_rate_factor
+from vit.training.module import TrainingModule
+from vit.training.optimizer import Optimizer
+from vit.training.schedule import Decay
 from vit.training.views import Views, classify_views
-from vit.weights import check_same_tensors, start_from
+from vit.weights import start_from
 
-# What the command line sets in a parameter group; the optimiser's state is the rest.
-SETTINGS = ("initial_lr", "weight_decay", "betas")
+TOP = 5  # classes of a prediction
 
 
-class ViTClassifier(LightningModule):
+class ViTClassifier(TrainingModule):
     """A Vision Transformer with its loss, optimiser and schedule; it normalises the images itself.
 
     Args:
@@ -60,6 +61,8 @@ class ViTClassifier(LightningModule):
         ValueError: If an argument is out of its range.
     """
 
+    prediction_columns = ("class", "probability", "top5")
+
     def __init__(
         self,
         class_names: list[str] | None = None,
@@ -83,32 +86,25 @@ class ViTClassifier(LightningModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
-        self._check_hyperparameters()
+        check_share("label_smoothing", label_smoothing, "0.1 is usual")
+        check_positive_share("patch_drop_until", patch_drop_until, "to drop no patches, set patch_drop to 0")
+        check_choice("init", init, get_args(Init))
+        check_choice("test_views", test_views, get_args(Views))
         self.vit = VisionTransformer(**vit_kwargs)
         if init == "mimetic":
             mimetic_attention(self.vit)
-        channels = self.vit.patch_embed.in_channels
-        # Not in the state_dict, whose names stay timm's; vit.load reads them from the hyper-parameters.
-        self.register_buffer("mean", torch.tensor(mean or [0.5] * channels)[:, None, None], persistent=False)
-        self.register_buffer("std", torch.tensor(std or [0.5] * channels)[:, None, None], persistent=False)
-        self.progress = 0.0  # share of the training that is done, in [0, 1]
-        self.data: ImageDataModule | None = None
+        self.prepare(self.vit.patch_embed.in_channels)
         self.class_weights: Tensor | None = None  # of the loss, (num_classes,)
-        self.evaluation: Evaluation | None = None
 
-    def _check_hyperparameters(self) -> None:
-        hp = self.hparams
-        check_non_negative("lr", hp.lr, "1e-3 is usual")
-        check_non_negative("weight_decay", hp.weight_decay, "0.05 is usual, 0 turns it off")
-        for beta in hp.betas:
-            check_share("betas", beta, "0.9 and 0.99 are usual")
-        if hp.layer_decay is not None:
-            check_positive_share("layer_decay", hp.layer_decay, "0.75 is usual, null gives all blocks the same rate")
-        check_share("warmup", hp.warmup, "it is a share of the training, such as 0.05")
-        check_share("label_smoothing", hp.label_smoothing, "0.1 is usual")
-        check_positive_share("patch_drop_until", hp.patch_drop_until, "to drop no patches, set patch_drop to 0")
-        for name, kind in (("optimizer", Optimizer), ("decay", Decay), ("init", Init), ("test_views", Views)):
-            check_choice(name, hp[name], get_args(kind))
+    @property
+    def network(self) -> VisionTransformer:
+        """The model that is trained."""
+        return self.vit
+
+    @property
+    def drop_rate(self) -> float:
+        """Share of the patches that is dropped at present."""
+        return self.vit.patch_drop.rate
 
     def setup(self, stage: str) -> None:
         """Take the weights of ``init_from`` before a training, and print what was taken.
@@ -121,81 +117,46 @@ class ViTClassifier(LightningModule):
             if self.global_rank == 0:
                 print(taken, flush=True)
 
-    def configure_model(self) -> None:
-        """Shard the blocks if the strategy does so, then compile them; a second call does nothing."""
-        blocks = self.vit.blocks
-        if self.device_mesh is not None and not hasattr(self.vit, "unshard"):
-            for module in (*blocks, self.vit):
-                fully_shard(module, mesh=self.device_mesh["data_parallel"])
-        if self.hparams.compile and blocks[0]._compiled_call_impl is None:
-            for block in blocks:
-                block.compile()
-
-    def configure_callbacks(self) -> list[Callback]:
-        """Return the moving average of the weights, if ``ema_decay`` asks for it."""
-        return [] if self.hparams.ema_decay is None else [EMA(self.hparams.ema_decay)]
-
     def forward(self, images: Tensor) -> Tensor:
         """Classify images, uint8 or float in [0, 1]: (B, C, H, W) -> (B, num_classes)."""
-        scale = 255.0 if images.dtype == torch.uint8 else 1.0
-        return self.vit((images - self.mean * scale).div_(self.std * scale))
+        return self.vit(self.normalise(images))
+
+    def shares(self) -> dict[str, bool]:
+        """Return the settings that are a share of the training, and whether each is in use."""
+        return super().shares() | {"patch_drop_until": self.hparams.patch_drop_until < 1}
 
     def on_train_start(self) -> None:
-        """Start the schedule and the mean of the training loss.
-
-        Raises:
-            ValueError: If a setting is a share of the training, and the training has no end.
-        """
-        # Not in configure_optimizers: there, TrainingLength would make Lightning build the loader before it restores
-        # the position in the epoch.
-        self.length = TrainingLength(self.trainer)
-        self.data = self.trainer.datamodule if isinstance(self.trainer.datamodule, ImageDataModule) else None
+        """Start the schedule, and take the weights of the classes from the data."""
+        super().on_train_start()
+        if self.data is not None and self.data.letters is not None:
+            raise ValueError(f"{type(self.data).__name__} has texts and no classes: add --model SequenceReader")
         weights = None if self.data is None else self.data.class_weights
         self.class_weights = None if weights is None else weights.to(self.device)
-        self._check_end()
-        self._update_progress()
-        self._restore_settings()
-        self._reset_loss()
 
-    def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> int | None:
-        """End an epoch without batches, which Lightning starts after a resume from the end of an epoch."""
-        return -1 if batch_idx >= self.trainer.num_training_batches else None
+    def _update_progress(self) -> None:
+        """Pass the progress to patch_drop, too."""
+        super()._update_progress()
+        hp = self.hparams
+        self.vit.patch_drop.rate = hp.get("patch_drop", 0.0) if self.progress < hp.patch_drop_until else 0.0
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+    def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Return the cross-entropy with the labels, or with the soft targets of mixup and cutmix."""
         images, targets = batch
         logits, smoothing = self(images).float(), self.hparams.label_smoothing
-        loss = F.cross_entropy(logits, targets, self.class_weights, label_smoothing=smoothing)
-        # Summed on the device and logged every log_every_n_steps: each call of self.log takes 0.3 ms.
-        self.loss_sum += loss.detach()
-        self.loss_count += 1
-        trainer = self.trainer
-        is_step = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        every = trainer.log_every_n_steps
-        if (is_step and every and (trainer.global_step + 1) % every == 0) or trainer.is_last_batch:
-            self.log("train_loss", self.loss_sum / self.loss_count, prog_bar=True)
-            self.log("lr", trainer.optimizers[0].param_groups[-1]["lr"])
-            self._reset_loss()
-        return loss
+        return F.cross_entropy(logits, targets, self.class_weights, label_smoothing=smoothing)
 
-    def _reset_loss(self) -> None:
-        self.loss_sum = torch.zeros((), device=self.device)
-        self.loss_count = 0
+    def training_flop(self) -> int:
+        """Return the floating-point operations of a training step per image, in matrix products."""
+        return training_flop(self.vit)
 
-    def on_validation_epoch_start(self) -> None:
-        """Start an evaluation."""
-        self.evaluation = Evaluation(self.vit.num_classes, self.device)
+    def new_evaluation(self) -> Evaluation:
+        """Return the sums of an evaluation over no images."""
+        return Evaluation(self.vit.num_classes, self.device)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add a batch to the evaluation."""
         images, labels = batch
         self.evaluation.update(self(images), labels, images)
-
-    def on_validation_epoch_end(self) -> None:
-        """Log accuracy and loss over all processes."""
-        self._log_evaluation("val")
-
-    on_test_epoch_start = on_validation_epoch_start
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add a batch to the evaluation, with the mean logits of its views."""
@@ -205,16 +166,22 @@ class ViTClassifier(LightningModule):
 
     def on_test_epoch_end(self) -> None:
         """Log accuracy and loss over all processes."""
-        self._log_evaluation("test")
+        super().on_test_epoch_end()
         if self.hparams.test_views != "none":
             self.log("test_accuracy_views", self.evaluation.accuracy_views, prog_bar=True, sync_dist=True)
 
-    def _log_evaluation(self, split: str) -> None:
-        for tensor in self.evaluation.sums():
-            tensor.copy_(self.trainer.strategy.reduce(tensor, reduce_op="sum"))
-        accuracy, loss = self.evaluation.accuracy, self.evaluation.loss
-        # Equal on all processes already; without sync_dist, Lightning warns.
-        self.log_dict({f"{split}_accuracy": accuracy, f"{split}_loss": loss}, prog_bar=True, sync_dist=True)
+    @property
+    def names(self) -> list[str]:
+        """Names of the classes, in the order of the logits."""
+        return name_classes(self.hparams.class_names, self.vit.num_classes)
+
+    def scores(self) -> dict[str, Any]:
+        """Return the scores of the last evaluation, ready for JSON."""
+        return self.evaluation.scores(self.names)
+
+    def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
+        """Draw the last evaluation, and attention on images of its split, into a folder."""
+        draw_classification(self, folder, split, image_set)
 
     def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Tensor:
         """Return the probabilities of the classes for the readable images of a batch, (B, num_classes)."""
@@ -223,75 +190,15 @@ class ViTClassifier(LightningModule):
             return torch.empty(0, self.vit.num_classes)
         return self(images).float().softmax(dim=-1)
 
-    def configure_optimizers(self) -> dict[str, Any]:
-        """Return the optimiser, and a learning rate that each step sets from the progress of the training.
-
-        Raises:
-            ValueError: If Muon is asked for and the model is sharded.
-        """
-        hp = self.hparams
-        if hp.optimizer == "muon" and self.device_mesh is not None:
-            raise ValueError(
-                "optimizer muon needs whole matrices, and this model is sharded: choose adamw, or strategy ddp"
-            )
-        optimizer = make_optimizer(hp.optimizer, self.vit, hp.lr, hp.weight_decay, hp.betas, hp.layer_decay)
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self._learning_rate_factor)
-        self.settings = [{name: group[name] for name in SETTINGS if name in group} for group in optimizer.param_groups]
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
-
-    def lr_scheduler_step(self, scheduler: torch.optim.lr_scheduler.LambdaLR, metric: Any) -> None:
-        """Update the progress after each step of the optimiser, and the learning rate with it."""
-        self._update_progress()
-        scheduler.step()
-
-    def _learning_rate_factor(self, step: int) -> float:
-        return learning_rate_factor(self.progress, self.hparams.warmup, self.hparams.decay)
-
-    def _update_progress(self) -> None:
-        """Pass the progress to the schedule, to patch_drop, and to the data, whose mixing may end early."""
-        hp = self.hparams
-        self.progress = self.length.progress(self.trainer.global_step, self.trainer.strategy)
-        self.vit.patch_drop.rate = hp.get("patch_drop", 0.0) if self.progress < hp.patch_drop_until else 0.0
-        if self.data is not None:
-            self.data.progress = self.progress
-
-    def _restore_settings(self) -> None:
-        """Set the learning rates, weight decay and betas of now, where a checkpoint brought back its own."""
-        scheduler = self.trainer.lr_scheduler_configs[0].scheduler
-        scheduler.base_lrs = [settings["initial_lr"] for settings in self.settings]
-        groups = zip(scheduler.optimizer.param_groups, self.settings, scheduler.lr_lambdas, strict=True)
-        for group, settings, factor in groups:
-            group.update(settings, lr=settings["initial_lr"] * factor(scheduler.last_epoch))
-
-    def _check_end(self) -> None:
-        hp = self.hparams
-        shares = {
-            "warmup": hp.warmup > 0,
-            f"decay {hp.decay}": hp.decay != "constant",
-            "patch_drop_until": hp.patch_drop_until < 1,
-            "mix_until": self.data is not None and self.data.mix_until < 1,
-        }
-        used = [name for name, is_used in shares.items() if is_used]
-        if used and not self.length.has_end:
-            raise ValueError(
-                f"training has no end that {', '.join(used)} could be a share of: set trainer.max_epochs, max_steps "
-                "or max_time"
-            )
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Check that a checkpoint fits before torch loads it: its messages would be longer.
-
-        Raises:
-            ValueError: If the checkpoint has other classes, another architecture, or the state of another optimiser.
-        """
-        self.check_fits(checkpoint)
-        before = checkpoint["hyper_parameters"]
-        for name in ("optimizer", "layer_decay"):
-            if name in before and before[name] != self.hparams[name]:
-                raise ValueError(
-                    f"the checkpoint was trained with {name} {before[name]!r}, whose state does not fit {name} "
-                    f"{self.hparams[name]!r}: leave --model.{name} as it was"
-                )
+    def prediction_rows(self, outputs: Tensor) -> list[dict[str, str]]:
+        """Return the best class of each image, its probability, and the five best classes: (B, num_classes)."""
+        values, classes = outputs.cpu().topk(min(TOP, outputs.shape[1]))
+        rows = []
+        for probabilities, numbers in zip(values.tolist(), classes.tolist(), strict=True):
+            names = [self.names[number] for number in numbers]
+            ranked = [f"{name} {value:.4f}" for name, value in zip(names, probabilities, strict=True)]
+            rows.append({"class": names[0], "probability": f"{probabilities[0]:.4f}", "top5": "; ".join(ranked)})
+        return rows
 
     def check_fits(self, checkpoint: dict[str, Any]) -> None:
         """Check that a checkpoint has the classes and the architecture of this model.
@@ -306,7 +213,4 @@ class ViTClassifier(LightningModule):
                 f"the checkpoint has {len(theirs)} classes and the data has {len(ours)}; they differ in "
                 f"{', '.join(differing[:5])}: use the data it was trained on"
             )
-        if self.device_mesh is None:
-            check_same_tensors(
-                self, checkpoint["state_dict"], "the checkpoint", "leave out the --model options, or take its own"
-            )
+        super().check_fits(checkpoint)

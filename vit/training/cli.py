@@ -20,11 +20,10 @@ from lightning.pytorch.plugins import Precision
 from lightning.pytorch.utilities import rank_zero_only
 
 import vit.data
-from vit.class_names import name_classes
 from vit.training.callbacks import ImagesPerSecondBar, run_callbacks
 from vit.training.checkpoints import AtomicCheckpointIO, RunCheckpoint
 from vit.training.console import print_results
-from vit.training.defaults import FROM_DATA, arguments_of
+from vit.training.defaults import DEFAULT_MODULE, FROM_DATA, arguments_of
 from vit.training.prediction_writer import PredictionWriter
 from vit.training.record import RunRecord
 from vit.training.report import write_report
@@ -70,7 +69,8 @@ class ViTCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Link the sizes of the model to the data, and add ``--experiment``."""
         for name in FROM_DATA:
-            parser.link_arguments(f"data.{name}", f"model.{name}", apply_on="instantiate")
+            parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
+        parser.set_defaults({"model": {"class_path": f"vit.training.{DEFAULT_MODULE}"}})
         parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
         parser.add_argument(
             "--experiment",
@@ -87,6 +87,10 @@ class ViTCLI(LightningCLI):
 
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        parser.epilog = (
+            f"The arguments of a model and of a data set: train.py {subcommand} --model.help ViTClassifier, and "
+            "--data.help CIFAR10."
+        )
         path = next(action for action in parser._actions if action.dest == "ckpt_path")
         path.help = (
             'A checkpoint: its file, or "last" or "best" for that of the newest run (of --experiment, if it is given). '
@@ -106,9 +110,12 @@ class ViTCLI(LightningCLI):
         """Parse the arguments; those of the checkpoint, if there is one, are the defaults."""
         if args is None or isinstance(args, list):
             self.arguments = list(self.typed)
+            check_not_of_data(self.arguments)
             self.config = parser.parse_args(self._with_checkpoint(self.arguments))
             if self.checkpoint_path is not None:
-                self.config[self.config.subcommand].model.init_from = None  # the checkpoint holds the weights
+                arguments = self.config[self.config.subcommand].model.init_args
+                if "init_from" in arguments:
+                    arguments.init_from = None  # the checkpoint holds the weights
         else:
             self.arguments = []
             self.checkpoint_path = None
@@ -237,11 +244,12 @@ class ViTCLI(LightningCLI):
     def _prediction_writer(self) -> PredictionWriter:
         output = self._get(self.config, "output")
         path = Path(output) if output else self.run_folder / "predictions.csv"
-        names = name_classes(self.model.hparams.class_names, self.model.vit.num_classes)
         predicted = (
             f"{zlib.crc32(self.checkpoint_path.read_bytes())} {self.datamodule.root} {self.datamodule.image_size}"
         )
-        return PredictionWriter(path, output is not None, f"{zlib.crc32(predicted.encode()):08x}", names)
+        return PredictionWriter(
+            path, output is not None, f"{zlib.crc32(predicted.encode()):08x}", self.model.prediction_columns
+        )
 
     def _checkpoints(self) -> list[Callback]:
         folder = self.run_folder / "checkpoints"
@@ -343,6 +351,17 @@ def check_config(path: Path) -> None:
         raise ValueError(f"cannot read the config {path}: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise ValueError(f"the config {path} has no arguments by name, such as model: or data:; see configs/")
+
+
+def check_not_of_data(arguments: list[str]) -> None:
+    """Check that no typed argument sets what the data decides about the model.
+
+    Raises:
+        ValueError: If one does.
+    """
+    for name in FROM_DATA:
+        if any(word.split("=")[0] == f"--model.{name}" for word in arguments):
+            raise ValueError(f"--model.{name} is that of the data: set --data.{name}, or leave it out")
 
 
 def check_monitors(callbacks: list[Callback], has_validation: bool) -> None:

@@ -20,6 +20,8 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 
 import vit.data
+from vit.model import VisionTransformer
+from vit.training.defaults import MODULES
 
 # Types as jsonargparse writes them, and in words.
 WORDS = {
@@ -80,8 +82,8 @@ def shorten(message: str, known: set[str]) -> str:
     '--model.depth: expected a whole number, got x'
     >>> shorten("Option 'dept' is not accepted", {"depth", "lr"})
     "Option 'dept' is not accepted (did you mean depth?)"
-    >>> shorten("unrecognized arguments: --model.img_size 32", set())
-    'unrecognized arguments: --model.img_size 32 (img_size of timm is here --data.image_size)'
+    >>> shorten("Option 'img_size' is not accepted", set())
+    "Option 'img_size' is not accepted (img_size of timm is here --data.image_size)"
     """
     modules = ", ".join(_data_modules())
     line = re.sub(r"\s+", " ", message).strip()
@@ -93,22 +95,21 @@ def shorten(message: str, known: set[str]) -> str:
         owners = [name for name, cls in _data_modules().items() if found[1] in inspect.signature(cls).parameters]
         if owners:
             return f"--data.{found[1]} is an option of {', '.join(owners)}: add --data NAME with one of these"
-    if found := re.match(r"argument data\.(\w+) --> model\.\w+:", line):
-        return f"--model.{found[1]} is that of the data: set --data.{found[1]}, or leave it out"
     if found := re.match(r'Parser key "([^"]+)": ?(.*)$', line):
-        key = f"data.{found[1]}" if f"data.{found[1]}" in known else found[1]
-        line = f"--{key}: {_expectation(key, found[2], modules)}"
+        key = next((name for name in (f"data.{found[1]}", f"model.{found[1]}") if name in known), found[1])
+        line = f"--{key}: {_expectation(key, found[2])}"
     return (line if len(line) <= LONGEST else f"{line[:LONGEST]} ...") + _hint(line, known)
 
 
-def _expectation(key: str, rest: str, modules: str) -> str:
+def _expectation(key: str, rest: str) -> str:
     """Return "expected A, B or C, got VALUE" for the failed checks of a value, each of which names a type."""
     got = re.search(r"Given value: (.*)$", rest) or re.search(r"Got value: (.*)$", rest)
     expected = re.findall(r"Expected a (typing\.Literal\[.*?\]|dot import path string|<class '[^']+'>)", rest)
     if got is None or not expected:
         return rest
-    if key.split(".")[-1] == "data":
-        return f"no data module {got[1]}: choose one of {modules}{_nearest(got[1], set(_data_modules()))}"
+    for group, names in (("data", set(_data_modules())), ("model", set(MODULES))):
+        if key.split(".")[-1] == group:
+            return f"no {group} module {got[1]}: choose one of {', '.join(sorted(names))}{_nearest(got[1], names)}"
     words = dict.fromkeys(WORDS.get(each, each.replace("typing.Literal", "one of ")) for each in expected)
     *others, last = words
     return f"expected {', '.join(others)}{' or ' if others else ''}{last}, got {got[1]}"
@@ -118,7 +119,7 @@ def _hint(line: str, known: set[str]) -> str:
     """Return the name that an unknown one of a message stands for, in parentheses."""
     words = [word.split("=")[0].lstrip("-") for word in re.findall(r"[\w.=+-]+", line)]
     for name in (word.rsplit(".", 1)[-1] for word in words):
-        if name in OF_TIMM and re.search("nrecognized|got ", line):
+        if name in OF_TIMM and re.search("nrecognized|not accept|got ", line):
             return f" ({name} of timm is here {OF_TIMM[name]})"
     if not re.search("not accept|nrecognized|invalid choice", line):
         return ""
@@ -137,17 +138,19 @@ def _nearest(name: str, known: set[str]) -> str:
 
 
 def _option_names(parser: ArgumentParser) -> set[str]:
-    """Return all options of a parser and its subcommands, and the arguments of all data modules."""
+    """Return all options of a parser and its subcommands, and the arguments of all models and data modules."""
     names = {"fit", "validate", "test", "predict"}
     for action in parser._actions:
         names |= {option.lstrip("-") for option in action.option_strings}
         choices = getattr(action, "choices", None)
         for subparser in choices.values() if isinstance(choices, dict) else ():
             names |= {option.lstrip("-") for part in subparser._actions for option in part.option_strings}
-    for module in vit.data.__all__:
-        for argument in inspect.signature(getattr(vit.data, module)).parameters:
-            names |= {argument, f"data.{argument}"}
-    return names - {"kwargs", "data.kwargs"}
+    data = [getattr(vit.data, name) for name in vit.data.__all__]
+    models = [*MODULES.values(), VisionTransformer]
+    for group, classes in (("data", data), ("model", models)):
+        for argument in {name for cls in classes for name in inspect.signature(cls).parameters}:
+            names |= {argument, f"{group}.{argument}"}
+    return names - {"kwargs", "data.kwargs", "vit_kwargs", "model.vit_kwargs"}
 
 
 @contextmanager

@@ -9,10 +9,15 @@ from typing import Any
 import vit.data
 from vit.model import VisionTransformer
 from vit.training.classifier import ViTClassifier
+from vit.training.module import TrainingModule
+from vit.training.sequence_reader import SequenceReader
 from vit.weights import read_checkpoint
 
+# What train.py trains, by the name in a checkpoint; earlier checkpoints have no name.
+MODULES: dict[str, type[TrainingModule]] = {"ViTClassifier": ViTClassifier, "SequenceReader": SequenceReader}
+DEFAULT_MODULE = "ViTClassifier"
 # What the data decides about the model.
-FROM_DATA = ("num_classes", "image_size", "in_channels", "class_names", "mean", "std")
+FROM_DATA = ("num_classes", "image_size", "in_channels", "class_names", "letters", "max_length", "mean", "std")
 
 
 def arguments_of(path: Path, subcommand: str) -> tuple[dict[str, Any], list[str]]:
@@ -26,12 +31,16 @@ def arguments_of(path: Path, subcommand: str) -> tuple[dict[str, Any], list[str]
     checkpoint = read_checkpoint(path)
     arguments, data = dict(checkpoint["hyper_parameters"]), checkpoint.get("data", {})
     of_data = {name: arguments.pop(name, None) for name in FROM_DATA}
-    arguments = _known(arguments, ViTClassifier, VisionTransformer)
-    if subcommand != "fit":
+    module = checkpoint.get("module", DEFAULT_MODULE)
+    if module not in MODULES:
+        raise ValueError(f"{path} is of a {module!r}, which this version does not have: it trains {', '.join(MODULES)}")
+    arguments = _known(arguments, MODULES[module], VisionTransformer)
+    if subcommand != "fit" and "compile" in arguments:
         arguments["compile"] = False  # compiling takes longer than most tests and predictions
-    defaults = {f"model.{name}": value for name, value in arguments.items()}
+    defaults: dict[str, Any] = {"model": {"class_path": f"vit.training.{module}", "init_args": arguments}}
     if subcommand == "predict":
         described = {name: value for name, value in of_data.items() if name != "num_classes"}
+        described["class_names"] = described["class_names"] or []  # of a reader
         described["crop_ratio"] = data.get("init_args", {}).get("crop_ratio", 1.0)
         # An argument and not a default, because it also replaces the data of a config.
         return defaults, ["--data", json.dumps({"class_path": "UnsortedImages", "init_args": described})]

@@ -42,7 +42,7 @@ class EMA(Callback):
         # At least float32: bfloat16 rounds a small step towards the weights to zero.
         self.average = {
             name: parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32), copy=True)
-            for name, parameter in pl_module.vit.named_parameters(prefix="vit")
+            for name, parameter in pl_module.named_parameters()
         }
         self.in_use = False
         self.last_step = trainer.global_step
@@ -58,7 +58,7 @@ class EMA(Callback):
         self.last_step = trainer.global_step
         decay = min(self.decay, (1 + self.last_step) / (10 + self.last_step))
         averages = list(self.average.values())
-        weights = [weight.to(mean.dtype) for mean, weight in zip(averages, pl_module.vit.parameters(), strict=True)]
+        weights = [weight.to(mean.dtype) for mean, weight in zip(averages, pl_module.parameters(), strict=True)]
         torch._foreach_lerp_(averages, weights, 1 - decay)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -81,7 +81,7 @@ class EMA(Callback):
         """Save the average as the weights of the model, and the training weights for a resume."""
         if not self.average:
             return
-        module = {name: parameter.detach() for name, parameter in pl_module.vit.named_parameters(prefix="vit")}
+        module = {name: parameter.detach() for name, parameter in pl_module.named_parameters()}
         kept = {name: self.average[name].to(parameter.dtype) for name, parameter in module.items()}
         average, weights = (module, kept) if self.in_use else (kept, module)
         checkpoint["state_dict"] = {**checkpoint["state_dict"], **average}
@@ -93,7 +93,7 @@ class EMA(Callback):
 
     @torch.no_grad()
     def _swap(self, pl_module: LightningModule) -> None:
-        for name, parameter in pl_module.vit.named_parameters(prefix="vit"):
+        for name, parameter in pl_module.named_parameters():
             weights = parameter.clone()
             parameter.copy_(self.average[name])
             self.average[name].copy_(weights)

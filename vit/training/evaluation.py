@@ -95,6 +95,7 @@ class Evaluation:
         reliability = zip(confidence / count, correct / count, count.long().tolist(), strict=True)
         return {
             "accuracy": self.accuracy,
+            "count": self.count,
             "balanced_accuracy": _number(recall.nanmean()),
             "top5_accuracy": self.among_best.item() / max(self.count, 1) if len(confusion) > BEST else None,
             "loss": _number(self.loss_sum / self.count),

@@ -25,12 +25,17 @@ def first_of_each_class(image_set: ImageSet, count: int) -> tuple[Tensor, Tensor
     counts = torch.bincount(labels)
     place_in_class = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels[by_class]]
     chosen = by_class[place_in_class.argsort(stable=True)][:count]
+    return decoded(image_set, chosen)
+
+
+def decoded(image_set: ImageSet, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the images at the indices ``chosen``, and their labels: (n, C, H, W), (n, ...)."""
     few = image_set.subset(chosen)
     if isinstance(few.images, Tensor):
         return few.images, few.labels
-    decoded = collate_readable([few.images[index] for index in range(len(chosen))])
-    decoded.raise_unreadable()
-    return decoded.images, decoded.labels
+    batch = collate_readable([few.images[index] for index in range(len(chosen))])
+    batch.raise_unreadable()
+    return batch.images, batch.labels
 
 
 @contextmanager

@@ -24,11 +24,11 @@ def training_flop(model: VisionTransformer) -> int:
     return 3 * forward_flop(model, torch.zeros(shape, device=positions.device, dtype=positions.dtype))
 
 
-def forward_flop(network: nn.Module, images: Tensor) -> int:
+def forward_flop(network: nn.Module, *inputs: Tensor) -> int:
     """Return the floating-point operations of a forward pass, in its matrix products and convolutions."""
-    devices = [images.device] if images.is_cuda else []
+    devices = [inputs[0].device] if inputs[0].is_cuda else []
     # Eager, because compiled blocks hide their products; forked, so that the run's random draws stay the same.
     with torch.random.fork_rng(devices=devices), torch.compiler.set_stance("force_eager"), torch.no_grad():
         with FlopCounterMode(display=False) as counter:
-            network(images)
+            network(*inputs)
         return counter.get_total_flops()

@@ -2,22 +2,19 @@
 
 import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
-COLUMNS = ["file", "class", "probability", "top5"]
-TOP = 5
-
 
 class PredictionWriter(Callback):
-    """Write one row per image (file, class, probability, the five best classes), and print the unreadable files.
+    """Write one row per image, its file and what the module says of it, and print the unreadable files.
 
     Rows go to ``NAME.KEY.partial`` as they come; the file gets its name when it is complete. No file is replaced. The
     same prediction, started again after a kill, keeps the rows of the partial file.
@@ -26,18 +23,18 @@ class PredictionWriter(Callback):
         path: The file.
         is_typed: Whether the user chose the path; else a number is added to the name if the file exists.
         key: Names what is predicted by which weights, so that no file mixes two predictions.
-        class_names: Names of the classes, in the order of the logits.
+        columns: Columns after the file, as the module's ``prediction_rows`` fills them.
 
     Raises:
         ValueError: If a chosen file exists, or another process makes the same prediction.
     """
 
-    def __init__(self, path: Path, is_typed: bool, key: str, class_names: list[str]) -> None:
+    def __init__(self, path: Path, is_typed: bool, key: str, columns: Sequence[str]) -> None:
         if is_typed and path.exists():
             raise ValueError(f"{path} exists: name another file by --output, or delete it")
         self.path = path
         self.is_typed = is_typed
-        self.class_names = class_names
+        self.columns = ["file", *columns]
         self.partial = path.with_name(f"{path.name}.{key}.partial")
         path.parent.mkdir(parents=True, exist_ok=True)
         self.lock = FileLock(f"{self.partial}.lock")
@@ -53,7 +50,7 @@ class PredictionWriter(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start the file, or continue it after its last complete row."""
         rows = _complete_rows(self.partial)
-        self._write([dict(zip(COLUMNS, COLUMNS, strict=True)), *rows], mode="w")
+        self._write([dict(zip(self.columns, self.columns, strict=True)), *rows], mode="w")
         self.rows = len(rows)
         if rows:
             print(f"{len(rows)} rows of {self.partial} are kept: predicting the other images")
@@ -63,7 +60,7 @@ class PredictionWriter(Callback):
         self,
         trainer: Trainer,
         pl_module: LightningModule,
-        outputs: Tensor,
+        outputs: Any,
         batch: tuple[Tensor, list[str], list[str]],
         batch_idx: int,
         dataloader_idx: int = 0,
@@ -71,13 +68,8 @@ class PredictionWriter(Callback):
         """Write the rows of a batch."""
         _, files, unreadable = batch
         self.unreadable += unreadable
-        rows = []
-        for file, probabilities in zip(files, outputs.cpu(), strict=True):
-            values, classes = probabilities.topk(min(TOP, len(probabilities)))
-            names = [self.class_names[number] for number in classes.tolist()]
-            ranked = [f"{name} {value:.4f}" for name, value in zip(names, values.tolist(), strict=True)]
-            row = {"file": file, "class": names[0], "probability": f"{values[0]:.4f}", "top5": "; ".join(ranked)}
-            rows.append(row)
+        described = pl_module.prediction_rows(outputs)
+        rows = [{"file": file} | row for file, row in zip(files, described, strict=True)]
         self._write(rows, mode="a")
         self.rows += len(rows)
         if trainer.received_sigterm:  # Lightning's loop would predict to the end
@@ -100,7 +92,7 @@ class PredictionWriter(Callback):
 
     def _write(self, rows: list[dict[str, str]], mode: Literal["w", "a"]) -> None:
         with self.partial.open(mode, newline="") as file:
-            csv.DictWriter(file, COLUMNS).writerows(rows)
+            csv.DictWriter(file, self.columns).writerows(rows)
 
     def _gives(self, path: Path) -> bool:
         """Give the file a name unless another prediction has it, in one step that a kill cannot cut in two."""

@@ -8,9 +8,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
 from vit.atomic import replacing
-from vit.class_names import name_classes
 from vit.training.console import print_header, print_resume, print_validation
-from vit.training.flop import training_flop
 from vit.training.measurements import Measurements
 from vit.training.results import epochs_done, write_results
 
@@ -70,9 +68,9 @@ class RunRecord(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Count the operations per image before the step, after which the drop rate may change."""
-        rate = pl_module.vit.patch_drop.rate
+        rate = pl_module.drop_rate
         if rate not in self.flop_per_image:
-            self.flop_per_image[rate] = training_flop(pl_module.vit)
+            self.flop_per_image[rate] = pl_module.training_flop()
         self.flop_now = self.flop_per_image[rate]
 
     def on_train_batch_end(
@@ -112,7 +110,7 @@ class RunRecord(Callback):
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write ``results.json`` with the test accuracy."""
-        evaluation, views = pl_module.evaluation, pl_module.hparams.test_views
+        evaluation, views = pl_module.evaluation, pl_module.hparams.get("test_views", "none")
         self.measurements.measured |= {
             "test_accuracy": evaluation.accuracy,
             "test_accuracy_views": None if views == "none" else evaluation.accuracy_views,
@@ -136,10 +134,9 @@ class RunRecord(Callback):
         """Write ``results.json``; ``ending`` says how the run ended."""
         if trainer.fast_dev_run:
             return
-        evaluation = pl_module.evaluation
         scores = None
-        if evaluation is not None and "stopped" not in ending:  # which may have cut an evaluation short
-            scores = evaluation.scores(name_classes(pl_module.hparams.class_names, pl_module.vit.num_classes))
+        if pl_module.evaluation is not None and "stopped" not in ending:  # which may have cut an evaluation short
+            scores = pl_module.scores()
         write_results(
             self.folder / "results.json", self.facts, self.measurements, trainer, pl_module, {"scores": scores} | ending
         )

@@ -12,7 +12,7 @@ from typing import Any
 from vit.atomic import replacing
 from vit.pages import data_url, page_templates
 
-PICTURES = ("curves", "confusion_matrix", "mistakes", "attention", "reliability")
+PICTURES = ("curves", "confusion_matrix", "reading", "mistakes", "attention", "reliability")
 NONE = "\u2013"  # written for what has no value
 SPACE = "\u00a0"  # at which no line is broken
 
@@ -41,6 +41,7 @@ def render_report(folder: Path) -> str:
         stopped=results.get("stopped"),
         headline=headline(results),
         classes=sorted(scores.get("classes", []), key=lambda row: 2 if row["f1"] is None else row["f1"]),
+        lengths=scores.get("lengths", []),
         split=scored_split(results),
         pictures={name: data_url(path) for name in PICTURES if (path := folder / f"{name}.png").exists()},
         facts=facts(results),
@@ -80,6 +81,11 @@ def headline(results: dict[str, Any]) -> list[tuple[str, str, str]]:
     tiles += [
         ("Test accuracy over views", results.get("test_accuracy_views"), f"logits averaged over views: {views}"),
         ("Balanced accuracy", scores.get("balanced_accuracy"), "mean recall of the classes"),
+        (
+            "Accuracy of letters",
+            scores.get("token_accuracy"),
+            "each after the true letters before it, the end included",
+        ),
         ("Top-5 accuracy", scores.get("top5_accuracy"), "the class is among the five best"),
         ("Calibration error", scores.get("calibration_error"), "between confidence and accuracy"),
     ]
@@ -88,7 +94,7 @@ def headline(results: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 def interval_note(scores: dict[str, Any]) -> str:
     """Return the number of images of an accuracy and its 95 % interval, in words."""
-    count = sum(row["support"] for row in scores["classes"])
+    count = scores["count"]
     if not count:
         return "no images"
     low, high = wilson_interval(scores["accuracy"], count)

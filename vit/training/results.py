@@ -55,7 +55,7 @@ def epochs_done(trainer: Trainer, measurements: Measurements) -> float:
 
 def count_parameters(pl_module: LightningModule) -> int:
     """Return the number of parameters of the model."""
-    return sum(parameter.numel() for parameter in pl_module.vit.parameters())
+    return sum(parameter.numel() for parameter in pl_module.parameters())
 
 
 def device_name(device: torch.device) -> str:

@@ -14,6 +14,7 @@ from vit.weights.checkpoint import read_checkpoint
 from vit.weights.matching import check_numbers, check_same_tensors
 from vit.weights.saved import read_saved
 
+READER = "reader.encoder."  # the names of the encoder's weights in a checkpoint of a SequenceReader
 PACKAGED = ("cifar10",)  # each a safetensors file and a model card beside this file
 
 
@@ -21,7 +22,8 @@ def load(path: str | Path) -> VisionTransformer:
     """Return a trained model, in eval mode.
 
     ``path`` is a training checkpoint (.ckpt), a file of ``vit.save`` (.safetensors), or the name "cifar10" of the model
-    that comes with the package; ``./cifar10`` is a file of that name. No code in a file is executed.
+    that comes with the package; ``./cifar10`` is a file of that name. Of a ``SequenceReader``, the encoder is returned.
+    No code in a file is executed.
 
     The model takes normalised images: ``model.pretrained_cfg``, which has timm's name, holds the ``mean`` and ``std``
     for this, the ``class_names``, and the ``crop_ratio`` of its data.
@@ -90,6 +92,9 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], dic
     checkpoint = read_checkpoint(path)
     arguments = checkpoint["hyper_parameters"]
     state = {name.removeprefix("vit."): tensor for name, tensor in checkpoint["state_dict"].items()}
+    if any(name.startswith(READER) for name in state):
+        state = {name.removeprefix(READER): tensor for name, tensor in state.items() if name.startswith(READER)}
+        arguments = {**arguments, "num_classes": 0}
     given = {name: arguments[name] for name in ("mean", "std", "class_names") if arguments.get(name) is not None}
     of_data = checkpoint.get("data")
     of_data = of_data.get("init_args") if isinstance(of_data, dict) else None

@@ -1,0 +1,185 @@
+"""The LightningModule that trains and evaluates a reader: an encoder of pictures, and a decoder that writes their text.
+
+Letters in the einops patterns: b pictures, t tokens of a text, v tokens of the alphabet.
+"""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor
+
+from vit.checks import check_choice, check_positive_int, check_share
+from vit.data.alphabet import Alphabet
+from vit.data.module import ImageSet
+from vit.decoder import DecoderPositions, ImageToSequence, TransformerDecoder
+from vit.generation import Generated
+from vit.model import VisionTransformer
+from vit.training.flop import forward_flop
+from vit.training.initialization import Init, mimetic_attention
+from vit.training.module import TrainingModule
+from vit.training.optimizer import Optimizer
+from vit.training.schedule import Decay
+from vit.training.text_evaluation import IGNORED, TextEvaluation, next_tokens
+from vit.training.text_pictures import draw_texts
+
+
+class SequenceReader(TrainingModule):
+    """Reads the text on a picture: a Vision Transformer encodes it, and a decoder writes the text letter by letter.
+
+    Args:
+        letters: The letters that texts are made of, in the order of their tokens.
+        max_length: Maximum number of letters of a text.
+        mean: Mean of each image channel, in [0, 1], which is subtracted from images; None is 0.5 for each.
+        std: Standard deviation of each image channel, in [0, 1], by which images are divided; None is 0.5 for each.
+        lr: Peak learning rate.
+        weight_decay: Decoupled weight decay of the weight matrices; biases, norms, tokens and positions have none.
+        optimizer: AdamW for all parameters, or Muon for the matrices of the blocks and AdamW for the others. Muon needs
+            a fraction of AdamW's steps to find out which part of the picture the next letter is on.
+        betas: Decay of AdamW's averages of the gradient and of its square.
+        warmup: Share of the training, in [0, 1), over which the learning rate rises from zero to its peak.
+        decay: How the learning rate then falls to zero at the end of the training: along a cosine, linearly, or
+            not at all. The training ends at trainer.max_epochs, max_steps or max_time, whichever comes first.
+        label_smoothing: Share of the target that is spread evenly over all tokens, in [0, 1).
+        ema_decay: Weight of the past in the moving average of the weights, such as 0.999. The average is then evaluated
+            and saved; None evaluates and saves the weights themselves.
+        init: Initial attention weights: Glorot's uniform distribution, or "mimetic", close to the structure of trained
+            attention (Trockman and Kolter 2023).
+        decoder_depth: Number of decoder blocks; their width and heads are those of the encoder.
+        positions: Positions of the letters: "learned", fixed sine-cosine codes ("sincos"), or angles by which queries
+            and keys are turned ("rotary").
+        num_beams: Texts that beam search follows for each picture of predict; 1 takes the most probable letter at each
+            step.
+        vit_kwargs: Arguments of the VisionTransformer that encodes the pictures.
+
+    Raises:
+        ValueError: If an argument is out of its range, or the data has classes and no texts.
+    """
+
+    prediction_columns = ("text", "probability")
+
+    def __init__(
+        self,
+        letters: str | None = None,
+        max_length: int | None = None,
+        mean: list[float] | None = None,
+        std: list[float] | None = None,
+        lr: float = 3e-3,
+        weight_decay: float = 0.05,
+        optimizer: Optimizer = "muon",
+        betas: tuple[float, float] = (0.9, 0.99),
+        warmup: float = 0.05,
+        decay: Decay = "linear",
+        label_smoothing: float = 0.0,
+        ema_decay: float | None = None,
+        init: Init = "glorot",
+        decoder_depth: int = 2,
+        positions: DecoderPositions = "learned",
+        num_beams: int = 1,
+        **vit_kwargs: Any,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        if letters is None or max_length is None:
+            raise ValueError(
+                "SequenceReader reads texts, and the data has none: take --data DigitStrings or ImageStrings"
+            )
+        check_positive_int("decoder_depth", decoder_depth)
+        check_positive_int("num_beams", num_beams, "1 is greedy")
+        check_share("label_smoothing", label_smoothing, "0.1 is usual")
+        check_choice("init", init, get_args(Init))
+        self.alphabet = Alphabet(letters)
+        encoder = VisionTransformer(num_classes=0, **vit_kwargs)
+        width, num_heads = encoder.embed_dim, encoder.config["num_heads"]
+        # The last token of a text is never read.
+        decoder = TransformerDecoder(
+            *(self.alphabet.size, width, decoder_depth, num_heads, max_length + 1),
+            context_dim=width,
+            positions=positions,
+            mlp_ratio=encoder.config["mlp_ratio"],
+            dropout=encoder.config["dropout"],
+        )
+        self.reader = ImageToSequence(encoder, decoder, self.alphabet.start, self.alphabet.end)
+        if init == "mimetic":
+            mimetic_attention(self.reader)
+        self.prepare(encoder.patch_embed.in_channels)
+
+    @property
+    def network(self) -> ImageToSequence:
+        """The model that is trained."""
+        return self.reader
+
+    def forward(self, images: Tensor, tokens: Tensor) -> Tensor:
+        """Compute the logits of the next token at each position: (B, C, H, W), (B, T) -> (B, T, V)."""
+        return self.reader(self.normalise(images), tokens)
+
+    def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the mean cross-entropy of the next token, given the picture and the true tokens before it."""
+        images, tokens = batch
+        logits = rearrange(self(images, tokens[:, :-1]).float(), "b t v -> b v t")
+        targets, smoothing = next_tokens(tokens, self.alphabet.end), self.hparams.label_smoothing
+        return F.cross_entropy(logits, targets, ignore_index=IGNORED, label_smoothing=smoothing)
+
+    def training_flop(self) -> int:
+        """Return the floating-point operations of a training step per image, in matrix products."""
+        embedding, decoder = self.reader.encoder.patch_embed, self.reader.decoder
+        images = torch.zeros(1, embedding.in_channels, *embedding.image_size, device=self.device)
+        tokens = torch.zeros(1, decoder.max_length, dtype=torch.long, device=self.device)
+        return 3 * forward_flop(self.reader, images, tokens)
+
+    def new_evaluation(self) -> TextEvaluation:
+        """Return the sums of an evaluation over no pictures."""
+        return TextEvaluation(self.hparams.max_length, self.device)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Add a batch to the evaluation."""
+        images, tokens = batch
+        is_real = tokens[:, 0] >= 0  # the rest pads the batch
+        images, tokens = images[is_real], tokens[is_real]
+        if len(images):
+            targets = next_tokens(tokens, self.alphabet.end)
+            self.evaluation.update(self(images, tokens[:, :-1]), targets, images)
+
+    test_step = validation_step
+
+    def scores(self) -> dict[str, Any]:
+        """Return the scores of the last evaluation, ready for JSON."""
+        return self.evaluation.scores()
+
+    def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
+        """Draw pictures of the split with the text that is read, and misread ones, into a folder."""
+        draw_texts(self, folder, split, image_set)
+
+    def read(self, images: Tensor, num_beams: int = 1) -> Generated:
+        """Write the texts of pictures, uint8 or float in [0, 1]: tokens (B, T) with their log-probabilities (B,)."""
+        return self.reader.write(self.normalise(images), num_beams=num_beams)
+
+    def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Generated | None:
+        """Return the texts of the readable pictures of a batch; None if there are none."""
+        images, files, _ = batch
+        return self.read(images, self.hparams.num_beams) if files else None
+
+    def prediction_rows(self, outputs: Generated | None) -> list[dict[str, str]]:
+        """Return the text on each picture, and its probability."""
+        if outputs is None:
+            return []
+        texts, probabilities = self.alphabet.decode(outputs.tokens.cpu()), outputs.scores.exp().tolist()
+        return [
+            {"text": text, "probability": f"{probability:.4f}"}
+            for text, probability in zip(texts, probabilities, strict=True)
+        ]
+
+    def check_fits(self, checkpoint: dict[str, Any]) -> None:
+        """Check that a checkpoint has the letters and the architecture of this model.
+
+        Raises:
+            ValueError: If the letters or the architecture differ.
+        """
+        theirs, ours = checkpoint["hyper_parameters"].get("letters"), self.hparams.letters
+        if theirs != ours:
+            raise ValueError(
+                f"the checkpoint reads {theirs!r} and the data has {ours!r}: use the data it was trained on"
+            )
+        super().check_fits(checkpoint)
