@@ -8,6 +8,7 @@ from vit.analysis.probes import Probe, Probes, probe_layers
 from vit.analysis.projections import projection_ranks
 from vit.analysis.pruning import prune_heads
 from vit.analysis.rarity import rare_attention
+from vit.analysis.sequences import SequencePruningPoint, sequence_head_importance, sequence_pruning_curve
 from vit.analysis.table import Head, HeadTable
 from vit.analysis.tokens import TokenNorms, token_norms
 from vit.analysis.truncation import RankPoint, truncation_curve
@@ -19,6 +20,7 @@ __all__ = [
     "Probes",
     "PruningPoint",
     "RankPoint",
+    "SequencePruningPoint",
     "TokenNorms",
     "ablation_importance",
     "describe_heads",
@@ -29,6 +31,8 @@ __all__ = [
     "prune_heads",
     "pruning_curve",
     "rare_attention",
+    "sequence_head_importance",
+    "sequence_pruning_curve",
     "token_norms",
     "truncation_curve",
     "weight_importance",

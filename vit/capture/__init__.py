@@ -3,5 +3,14 @@
 from vit.capture.anatomy import Anatomy, examine
 from vit.capture.attention import Attentions, capture_attention
 from vit.capture.intercept import InterceptAttention
+from vit.capture.sequence import SequenceAttentions, capture_sequence
 
-__all__ = ["Anatomy", "Attentions", "InterceptAttention", "capture_attention", "examine"]
+__all__ = [
+    "Anatomy",
+    "Attentions",
+    "InterceptAttention",
+    "SequenceAttentions",
+    "capture_attention",
+    "capture_sequence",
+    "examine",
+]

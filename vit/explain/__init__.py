@@ -16,6 +16,7 @@ from vit.explain.maps.backbones import Features, PatchToken, Similarity
 from vit.explain.maps.flow import attention_flow
 from vit.explain.maps.rollout import attention_rollout
 from vit.explain.page import explorer
+from vit.explain.texts import explain_text, peaks_on_boxes
 
 __all__ = [
     "CLASS_AGNOSTIC",
@@ -33,9 +34,11 @@ __all__ = [
     "capture_attention",
     "displayable",
     "explain",
+    "explain_text",
     "explorer",
     "localise",
     "overlay",
+    "peaks_on_boxes",
     "permuted_attention",
     "score",
     "trust_report",

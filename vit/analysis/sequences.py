@@ -1,0 +1,154 @@
+"""Heads of an encoder-decoder: their importance, and the accuracy as those of one kind are removed.
+
+There are three kinds: among the tokens of the image, among those that are written, and from these to the image.
+
+Letters in the einops patterns: b sequences, t tokens, v tokens of the vocabulary, h heads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, reduce
+from torch import Tensor, nn
+
+from vit.analysis.batches import in_batches
+from vit.capture.sequence import KINDS, Kind, run_sequence
+from vit.checks import check_choice, check_positive_int
+
+IGNORED = -1  # target of positions that do not count, such as those after the end
+Batch = tuple[Tensor, Tensor, Tensor]  # images (B, C, H, W), tokens (B, T) and the token after each, (B, T)
+
+
+@dataclass(frozen=True)
+class SequencePruningPoint:
+    """Measurements of an encoder-decoder without some heads of one kind.
+
+    Attributes:
+        heads_left: Number of heads of this kind.
+        removed: Layer and number of the heads removed.
+        accuracy: Share of the sequences of which each token is predicted, given the true ones before it.
+        loss: Mean cross-entropy of a token, in nats.
+    """
+
+    heads_left: int
+    removed: list[tuple[int, int]]
+    accuracy: float
+    loss: float
+
+
+def sequence_head_importance(
+    model: nn.Module, batch: Batch, *, without: dict[Kind, list[tuple[int, int]]] | None = None, batch_size: int = 64
+) -> dict[Kind, list[Tensor]]:
+    """Estimate the importance of each head by the gradient of its gate: (H,) for each layer of each kind.
+
+    ``E |d loss / d gate|`` over the sequences, where the gate is a factor 1 of the head's attention, as in
+    ``head_importance`` (Michel et al. 2019, eq. 2).
+
+    Args:
+        model: An encoder-decoder in eval mode, called as ``model(images, tokens)``.
+        batch: Images, tokens, and the token after each; -1 does not count.
+        without: Heads that are switched off, by layer and number, for each kind.
+        batch_size: Sequences that pass at once.
+
+    Raises:
+        ValueError: If attention cannot be captured.
+    """
+    totals: dict[tuple[Kind, int], Tensor] = {}
+    for images, tokens, targets in zip(*(in_batches(model, part, batch_size) for part in batch), strict=True):
+        gates: dict[tuple[Kind, int], Tensor] = {}
+
+        def gated(kind: Kind, layer: int, attn: Tensor) -> Tensor:
+            # One gate for each sequence, as the absolute value is taken before the mean.
+            gate = torch.ones_like(attn[..., 0, 0], requires_grad=True)
+            gates[kind, layer] = gate  # noqa: B023 (called within this round of the loop)
+            return _switched_off(kind, layer, attn * rearrange(gate, "b h -> b h 1 1"), without or {})
+
+        with torch.enable_grad():
+            loss = _token_losses(run_sequence(model, images, tokens, edit=gated), targets).sum()
+            slopes = torch.autograd.grad(loss, list(gates.values()))
+        for place, slope in zip(gates, slopes, strict=True):
+            totals[place] = totals.get(place, 0) + reduce(slope.abs(), "b h -> h", "sum").cpu()
+    count = len(batch[0])
+    return {kind: [total / count for (of, _), total in totals.items() if of == kind] for kind in KINDS}
+
+
+def sequence_pruning_curve(
+    model: nn.Module,
+    batch: Batch,
+    ranking: Batch,
+    kind: Kind,
+    order: Literal["importance", "random"] = "importance",
+    *,
+    seed: int = 0,
+    batch_size: int = 64,
+) -> list[SequencePruningPoint]:
+    """Remove the heads of one kind one by one, least important first, until none is left, and measure after each.
+
+    The attention of a removed head is zero. Nothing is trained in between, and the heads left are ranked again after
+    each step.
+
+    Args:
+        model: An encoder-decoder in eval mode, called as ``model(images, tokens)``.
+        batch: Images, tokens, and the token after each, to measure on; -1 does not count.
+        ranking: The same of other images, to rank the heads by.
+        kind: The heads to remove: "encoder", "decoder" (self-attention) or "cross".
+        order: By the gradient of the gate ("importance"), or at random ("random").
+        seed: Seed of the random order.
+        batch_size: Sequences that pass at once.
+
+    Raises:
+        ValueError: If attention cannot be captured, or the model has no heads of this kind.
+    """
+    check_choice("kind", kind, KINDS)
+    check_choice("order", order, ("importance", "random"))
+    check_positive_int("batch_size", batch_size)
+    scores = sequence_head_importance(model, ranking, batch_size=batch_size)[kind]
+    left = [(layer, head) for layer, of_layer in enumerate(scores) for head in range(len(of_layer))]
+    if not left:
+        raise ValueError(f"{type(model).__name__} has no {kind} attention: choose another kind")
+    if order == "random":
+        shuffled = torch.randperm(len(left), generator=torch.Generator().manual_seed(seed))
+        left = [left[place] for place in shuffled.tolist()]
+    removed: list[tuple[int, int]] = []
+    points = [_measure(model, batch, kind, removed, len(left), batch_size)]
+    while left:
+        if order == "importance":
+            without: dict[Kind, list[tuple[int, int]]] = {kind: removed}
+            scores = sequence_head_importance(model, ranking, without=without, batch_size=batch_size)[kind]
+            left.sort(key=lambda place: scores[place[0]][place[1]].item())  # noqa: B023 (called at once)
+        removed.append(left.pop(0))
+        points.append(_measure(model, batch, kind, removed, len(left), batch_size))
+    return points
+
+
+@torch.no_grad()
+def _measure(
+    model: nn.Module, batch: Batch, kind: Kind, removed: Sequence[tuple[int, int]], heads_left: int, batch_size: int
+) -> SequencePruningPoint:
+    correct, loss, counted = 0, 0.0, 0
+    without: dict[Kind, list[tuple[int, int]]] = {kind: list(removed)}
+    for images, tokens, targets in zip(*(in_batches(model, part, batch_size) for part in batch), strict=True):
+        logits = run_sequence(model, images, tokens, edit=lambda *call: _switched_off(*call, without))
+        is_right = (logits.argmax(dim=-1) == targets) | (targets == IGNORED)
+        correct += is_right.all(dim=1).sum().item()
+        loss += _token_losses(logits, targets).sum().item()
+        counted += (targets != IGNORED).sum().item()
+    return SequencePruningPoint(heads_left, list(removed), correct / len(batch[0]), loss / counted)
+
+
+def _switched_off(kind: Kind, layer: int, attn: Tensor, without: dict[Kind, list[tuple[int, int]]]) -> Tensor:
+    """Return attention that is zero for the heads to leave out."""
+    heads = [head for of, head in without.get(kind, []) if of == layer]
+    if not heads:
+        return attn
+    is_on = torch.ones(attn.shape[1], device=attn.device, dtype=attn.dtype)
+    is_on[heads] = 0
+    return attn * rearrange(is_on, "h -> h 1 1")
+
+
+def _token_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy of each token, 0 where none counts: (B, T, V), (B, T) -> (B, T)."""
+    return F.cross_entropy(rearrange(logits.float(), "b t v -> b v t"), targets, ignore_index=IGNORED, reduction="none")

@@ -1,0 +1,109 @@
+"""Captures the attention of decoders: among the tokens, from the tokens to a context, and in the encoder before it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from vit.capture.attention import check_capturable, check_logits_unchanged, differentiable, logits_of
+from vit.capture.intercept import InterceptAttention
+
+Kind = Literal["encoder", "decoder", "cross"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+SequenceEdit = Callable[[Kind, int, Tensor], Tensor]
+
+
+@dataclass
+class SequenceAttentions:
+    """The attention of each layer of a decoder, and of the encoder if there is one, in one autograd graph with logits.
+
+    Attributes:
+        encoder: Among the tokens of the image, (B, H, M, M) for each layer of the encoder.
+        decoder: Causal, among the tokens that are written, (B, H, T, T) for each layer of the decoder.
+        cross: From the tokens that are written to those of the image, (B, H, T, M) for each layer of the decoder.
+        logits: Logits of the next token at each position, (B, T, V).
+    """
+
+    encoder: list[Tensor] = field(default_factory=list)
+    decoder: list[Tensor] = field(default_factory=list)
+    cross: list[Tensor] = field(default_factory=list)
+    logits: Tensor = field(default_factory=lambda: torch.empty(0))
+
+
+def capture_sequence(model: nn.Module, *inputs: Tensor) -> SequenceAttentions:
+    """Return the attention of every layer of ``model(*inputs)``, a decoder or an encoder and a decoder.
+
+    Attention is told apart by what it is: that of the decoder is causal, whatever comes before the first such layer is
+    of the encoder, and the rest is from the decoder's tokens to the encoder's.
+
+    >>> import vit
+    >>> from vit.decoder import ImageToSequence, TransformerDecoder
+    >>> encoder = vit.VisionTransformer(image_size=8, patch_size=4, embed_dim=24, depth=1, num_heads=3)
+    >>> decoder = TransformerDecoder(12, 24, depth=2, num_heads=3, max_length=6, context_dim=24)
+    >>> reader = ImageToSequence(encoder, decoder, start=10, end=11).eval()
+    >>> found = capture_sequence(reader, torch.randn(2, 3, 8, 8), torch.tensor([[10, 3, 7], [10, 1, 11]]))
+    >>> [tuple(layers[-1].shape) for layers in (found.encoder, found.decoder, found.cross)]
+    [(2, 3, 5, 5), (2, 3, 3, 3), (2, 3, 3, 5)]
+
+    Args:
+        model: A decoder of any library in eval mode, such as our ``ImageToSequence`` and ``ImageGPT``, or
+            transformers' ``VisionEncoderDecoderModel``.
+        inputs: What the model takes, such as images (B, C, H, W) and tokens (B, T).
+
+    Raises:
+        ValueError: If attention cannot be intercepted, none of it is causal, or capturing it changes the logits.
+    """
+    found = SequenceAttentions()
+
+    def keep(kind: Kind, _: int, attn: Tensor) -> Tensor:
+        getattr(found, kind).append(attn)
+        return attn
+
+    inputs = tuple(differentiable(tensor) for tensor in inputs)
+    found.logits = run_sequence(model, *inputs, edit=keep)
+    with torch.no_grad():
+        check_logits_unchanged(found.logits, logits_of(model(*inputs)))
+    if not found.decoder:
+        raise ValueError(f"no attention of {type(model).__name__} is causal: capture_attention is for encoders")
+    return found
+
+
+def run_sequence(model: nn.Module, *inputs: Tensor, edit: SequenceEdit) -> Tensor:
+    """Return the logits of a decoder whose attention ``edit`` reads or replaces.
+
+    Args:
+        model: A decoder in eval mode.
+        inputs: What the model takes.
+        edit: Called as ``edit(kind, layer, attn)`` with "encoder", "decoder" or "cross", and layers of each kind
+            counted from 0; the weights that it returns multiply the values.
+
+    Raises:
+        ValueError: If attention cannot be intercepted.
+    """
+    check_capturable(model)
+    counts = dict.fromkeys(KINDS, 0)
+
+    def told_apart(_: int, attn: Tensor) -> Tensor:
+        kind = _kind_of(attn, is_decoding=counts["decoder"] > 0)
+        counts[kind] += 1
+        return edit(kind, counts[kind] - 1, attn)
+
+    with InterceptAttention(model, told_apart, len(inputs[0])) as intercepted:
+        logits = logits_of(model(*inputs))
+    unseen = [*intercepted.unseen, *intercepted.unused.values()]
+    if unseen or not sum(counts.values()):
+        what = f"of shape {unseen[0]}" if unseen else "a kernel of its own, or none"
+        raise ValueError(
+            f"{type(model).__name__} has attention that cannot be intercepted ({what}): switch it to "
+            "scaled_dot_product_attention if it offers that"
+        )
+    return logits
+
+
+def _kind_of(attn: Tensor, *, is_decoding: bool) -> Kind:
+    queries, keys = attn.shape[-2:]
+    if queries == keys and not attn.triu(diagonal=1).any():
+        return "decoder"
+    return "cross" if is_decoding else "encoder"

@@ -1,0 +1,124 @@
+"""Where a reader looks while it writes each token: maps from its cross-attention, their score, and a picture.
+
+Letters in the einops patterns: b pictures, t tokens of a text, h heads, m tokens of the image, l those of the layer
+below, r s rows and columns of patches.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from einops import einsum, rearrange, reduce, repeat
+from torch import Tensor, nn
+
+from vit.capture.sequence import capture_sequence
+from vit.checks import check_choice
+from vit.explain.evaluation.ground_truth import cells_of_boxes, pointing_game
+from vit.explain.heatmap import overlay
+from vit.explain.maps.rollout import attention_rollout
+from vit.explain.sheet import Sheet
+from vit.plotting import plain_text
+
+TextMethod = Literal["cross_attention", "rollout"]
+
+
+@torch.no_grad()
+def explain_text(
+    model: nn.Module,
+    images: Tensor,
+    tokens: Tensor,
+    method: TextMethod = "cross_attention",
+    *,
+    grid: tuple[int, int] | None = None,
+    num_prefix_tokens: int | None = None,
+) -> Tensor:
+    """Compute a map of the image for each token that a reader writes: (B, C, H, W), (B, T) -> (B, T, rows, columns).
+
+    Map t is of the step that reads the tokens up to t and writes the one after it. "cross_attention" is the mean over
+    the heads of the last layer's attention to the patches; "rollout" multiplies it by the attention rollout of the
+    encoder, as the tokens of the image are already mixed (Abnar and Zuidema 2020; Chefer et al. 2021 for two
+    modalities). What is given to class token and registers is left out.
+
+    >>> import vit
+    >>> from vit.decoder import ImageToSequence, TransformerDecoder
+    >>> encoder = vit.VisionTransformer(image_size=(8, 16), patch_size=4, embed_dim=24, depth=1, num_heads=3)
+    >>> decoder = TransformerDecoder(12, 24, depth=2, num_heads=3, max_length=6, context_dim=24)
+    >>> reader = ImageToSequence(encoder, decoder, start=10, end=11).eval()
+    >>> explain_text(reader, torch.randn(2, 3, 8, 16), torch.tensor([[10, 3, 7], [10, 1, 11]])).shape
+    torch.Size([2, 3, 2, 4])
+
+    Args:
+        model: An encoder-decoder in eval mode, called as ``model(images, tokens)``.
+        images: Images as the model takes them.
+        tokens: The start, then the tokens written so far, (B, T).
+        method: "cross_attention" or "rollout".
+        grid: Rows and columns of patches; needed if the model is no ``ImageToSequence``.
+        num_prefix_tokens: Tokens before the patches; needed if the model is no ``ImageToSequence``.
+
+    Raises:
+        ValueError: If attention cannot be captured, there is no cross-attention, or the grid does not fit it.
+    """
+    check_choice("method", method, get_args(TextMethod))
+    encoder = getattr(model, "encoder", None)
+    if grid is None:
+        if not hasattr(encoder, "patch_embed"):
+            raise ValueError(f"the patches of {type(model).__name__} are not known: give grid and num_prefix_tokens")
+        grid = encoder.patch_embed.grid_of(*images.shape[-2:])
+    if num_prefix_tokens is None:
+        num_prefix_tokens = getattr(encoder, "num_prefix_tokens", 0)
+    found = capture_sequence(model, images, tokens)
+    if not found.cross:
+        raise ValueError(f"{type(model).__name__} has no cross-attention, so its tokens look at no image")
+    maps = reduce(found.cross[-1].clamp(min=0), "b h t m -> b t m", "mean")
+    if method == "rollout":
+        maps = einsum(maps, attention_rollout(found.encoder), "b t l, b l m -> b t m")
+    if maps.shape[-1] != num_prefix_tokens + grid[0] * grid[1]:
+        raise ValueError(
+            f"the image has {maps.shape[-1]} tokens, and not {num_prefix_tokens} (num_prefix_tokens) and {grid[0]} x "
+            f"{grid[1]} patches (grid): give the numbers of this model"
+        )
+    return rearrange(maps[..., num_prefix_tokens:], "b t (r s) -> b t r s", r=grid[0])
+
+
+def peaks_on_boxes(maps: Tensor, boxes: Tensor, image_size: tuple[int, int]) -> Tensor:
+    """Score for each letter whether its map peaks on it: (B, T, rows, columns), (B, T, 4) -> (letters,), in [0, 1].
+
+    The highest patch counts if at least a quarter of it is in the box, as in ``pointing_game``; of several equal ones,
+    it is the share of them. Boxes without height are left out: there is no letter.
+
+    Args:
+        maps: Maps of the steps that write the letters, as of ``explain_text``.
+        boxes: First row, first column, height and width of each letter in pixels.
+        image_size: Rows and columns of the images.
+    """
+    is_written = boxes[..., 2] > 0
+    cells = cells_of_boxes(boxes[is_written], image_size, tuple(maps.shape[-2:]))
+    return pointing_game(maps[is_written], cells)
+
+
+@plain_text
+def draw_text_maps(
+    images: Tensor, maps: Tensor, texts: Sequence[str], path: str | Path, *, title: str = "", smooth: bool = False
+) -> None:
+    """Draw a row for each picture: the picture, then the map of each letter over it, with the letter above.
+
+    Args:
+        images: Pictures for display (see ``displayable``), (B, C, H, W).
+        maps: Maps (B, T, rows, columns) of the steps that write the letters.
+        texts: The texts that were written; a text has at most T letters.
+        path: The PNG file.
+        title: Title of the sheet.
+        smooth: Whether maps are interpolated between patches.
+    """
+    most = max(map(len, texts), default=0)
+    sheet = Sheet(images.shape[-2:], len(images), [1 + most], title=title, lines_below=1)
+    grid = (1, 1) if smooth else (maps.shape[-2], maps.shape[-1])
+    for row, (image, of_text, text) in enumerate(zip(images, maps, texts, strict=True)):
+        sheet.show(image, row, 0)
+        sheet.write_below(row, 0, text)
+        pictures = overlay(repeat(image, "c h w -> t c h w", t=len(text)), of_text[: len(text)], smooth=smooth)
+        for step, (letter, picture) in enumerate(zip(text, pictures, strict=True), start=1):
+            sheet.show(picture, row, step, grid)
+            sheet.write_below(row, step, letter)
+    sheet.save(path)
