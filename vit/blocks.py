@@ -176,6 +176,7 @@ class DecoderBlock(nn.Module):
         qk_norm: Whether to layer-normalise queries and keys per head.
         attention: Name of the mechanism of self-attention, one that can be causal.
         attention_kwargs: Arguments of that mechanism.
+        causal: Whether a token attends only to itself and the tokens before it.
         dropout: Probability of zeroing a channel after each projection, in [0, 1).
         drop_path: Probability that a sequence skips a residual branch, in [0, 1).
 
@@ -194,6 +195,7 @@ class DecoderBlock(nn.Module):
         qk_norm: bool = False,
         attention: str = "softmax",
         attention_kwargs: dict[str, Any] | None = None,
+        causal: bool = True,
         dropout: float = 0.0,
         drop_path: float = 0.0,
     ) -> None:
@@ -201,7 +203,7 @@ class DecoderBlock(nn.Module):
         shared = {"qkv_bias": qkv_bias, "qk_norm": qk_norm}
         self.norm1 = nn.LayerNorm(embed_dim, eps=1e-6)
         self.attn = MultiHeadAttention(
-            embed_dim, num_heads, causal=True, mechanism=attention, mechanism_kwargs=attention_kwargs, **shared
+            embed_dim, num_heads, causal=causal, mechanism=attention, mechanism_kwargs=attention_kwargs, **shared
         )
         self.has_context = context_dim is not None
         if self.has_context:

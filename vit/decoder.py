@@ -36,7 +36,8 @@ class TransformerDecoder(nn.Module):
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
         drop_path: Probability that a sequence skips a residual branch of the last block, in [0, 1); it grows linearly
             from 0 at the first block.
-        block_kwargs: Further arguments of ``DecoderBlock``: mlp_ratio, qkv_bias, qk_norm, attention, attention_kwargs.
+        block_kwargs: Further arguments of ``DecoderBlock``: mlp_ratio, qkv_bias, qk_norm, attention, attention_kwargs,
+            causal.
 
     Raises:
         ValueError: If sizes do not fit, or a choice is unknown.
@@ -113,6 +114,16 @@ class TransformerDecoder(nn.Module):
     ) -> Tensor:
         """Compute the logits of the next token at each position: (B, T) -> (B, T, vocab_size).
 
+        The arguments are those of ``forward_features``.
+        """
+        states = self.forward_features(tokens, context, caches=caches)
+        return F.linear(states, self.token_embed.weight) if self.head is None else self.head(states)
+
+    def forward_features(
+        self, tokens: Tensor, context: Tensor | None = None, *, caches: list[DecoderCache] | None = None
+    ) -> Tensor:
+        """Compute the states from which the next tokens are predicted, final norm included: (B, T) -> (B, T, D).
+
         Args:
             tokens: Numbers of the tokens; with caches, of those that follow the cached ones.
             context: Encoder output that the tokens attend to, (B, M, context_dim).
@@ -134,8 +145,7 @@ class TransformerDecoder(nn.Module):
         states = self.drop(states)
         for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
             states = block(states, context, cache=cache, angles=angles)
-        states = self.norm(states)
-        return F.linear(states, self.token_embed.weight) if self.head is None else self.head(states)
+        return self.norm(states)
 
     def new_caches(self, context_length: int = 0) -> list[DecoderCache]:
         """Return an empty cache for each block, for a context of ``context_length`` tokens."""

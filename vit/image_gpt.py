@@ -51,6 +51,14 @@ class ImageGPT(nn.Module):
         logits = self.decoder(torch.cat([start, sequence[:, :-1]], dim=1))[..., : self.start]
         return rearrange(logits, "b (r s) v -> b r s v", r=self.grid[0])
 
+    def forward_features(self, pixels: Tensor) -> Tensor:
+        """Compute the states that predict the pixel after each: (B, r, s) -> (B, r s, D)."""
+        return self.decoder.forward_features(self._sequence(pixels))
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of the parameters without weight decay: embeddings and learned positions."""
+        return {f"decoder.{name}" for name in self.decoder.no_weight_decay()}
+
     @torch.no_grad()
     def complete(
         self, rows: Tensor, temperature: float = 1.0, top_k: int | None = None, generator: torch.Generator | None = None

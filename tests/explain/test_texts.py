@@ -63,9 +63,9 @@ def test_another_model_needs_its_grid(model):
 
 
 def test_what_is_no_reader_is_refused(model):
+    decoder = TransformerDecoder(11, 24, 2, 2, 7).eval()
+    decoder.forward = lambda images, tokens: TransformerDecoder.forward(decoder, tokens)
     with pytest.raises(ValueError, match="has no cross-attention, so its tokens look at no image"):
-        decoder = TransformerDecoder(11, 24, 2, 2, 7).eval()
-        decoder.forward = lambda images, tokens: TransformerDecoder.forward(decoder, tokens)
         explain_text(decoder, IMAGES, TOKENS, grid=(2, 3))
     with pytest.raises(ValueError, match="method"):
         explain_text(model, IMAGES, TOKENS, "gradient")

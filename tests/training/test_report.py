@@ -16,6 +16,7 @@ SECTIONS = {
     "curves.png": "Training",
     "confusion_matrix.png": "Confusion",
     "reading.png": "Reading",
+    "completions.png": "Completions",
     "mistakes.png": "Mistakes",
     "attention.png": "Attention",
     "reliability.png": "Calibration",

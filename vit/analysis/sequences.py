@@ -118,7 +118,7 @@ def sequence_pruning_curve(
         if order == "importance":
             without: dict[Kind, list[tuple[int, int]]] = {kind: removed}
             scores = sequence_head_importance(model, ranking, without=without, batch_size=batch_size)[kind]
-            left.sort(key=lambda place: scores[place[0]][place[1]].item())  # noqa: B023 (called at once)
+            left.sort(key=lambda place: scores[place[0]][place[1]].item())
         removed.append(left.pop(0))
         points.append(_measure(model, batch, kind, removed, len(left), batch_size))
     return points

@@ -5,12 +5,14 @@ from vit.training.classifier import ViTClassifier
 from vit.training.cli import ViTCLI
 from vit.training.cli_errors import Parser, plain_output
 from vit.training.ema import EMA
+from vit.training.image_completer import ImageCompleter
 from vit.training.module import TrainingModule
 from vit.training.sequence_reader import SequenceReader
 
 __all__ = [
     "EMA",
     "AttentionMaps",
+    "ImageCompleter",
     "Parser",
     "SequenceReader",
     "TrainingModule",

@@ -93,7 +93,8 @@ class ViTClassifier(TrainingModule):
         self.vit = VisionTransformer(**vit_kwargs)
         if init == "mimetic":
             mimetic_attention(self.vit)
-        self.prepare(self.vit.patch_embed.in_channels)
+        self.prepare()
+        self.keep_statistics(self.vit.patch_embed.in_channels)
         self.class_weights: Tensor | None = None  # of the loss, (num_classes,)
 
     @property

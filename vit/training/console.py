@@ -75,5 +75,9 @@ def print_results(folder: Path) -> None:
             print(f"{name}: {100 * results[name]:.2f} %")
     if (of_views := results.get("test_accuracy_views")) is not None:
         print(f"test_accuracy_views: {100 * of_views:.2f} % (test_views {results['test_views']})")
+    scores = results.get("scores") or {}
+    if "bits_per_pixel" in scores:
+        others = ", ".join(f"{name} {bits:.3f}" for name, bits in scores["baselines"].items())
+        print(f"bits per pixel: {scores['bits_per_pixel']:.3f} (baselines: {others})")
     print(f"run folder: {folder}")
     print(f"  {folder / 'report.html'}, with all scores and pictures; the numbers are in {folder / 'results.json'}")

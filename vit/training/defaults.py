@@ -9,12 +9,17 @@ from typing import Any
 import vit.data
 from vit.model import VisionTransformer
 from vit.training.classifier import ViTClassifier
+from vit.training.image_completer import ImageCompleter
 from vit.training.module import TrainingModule
 from vit.training.sequence_reader import SequenceReader
 from vit.weights import read_checkpoint
 
 # What train.py trains, by the name in a checkpoint; earlier checkpoints have no name.
-MODULES: dict[str, type[TrainingModule]] = {"ViTClassifier": ViTClassifier, "SequenceReader": SequenceReader}
+MODULES: dict[str, type[TrainingModule]] = {
+    "ViTClassifier": ViTClassifier,
+    "SequenceReader": SequenceReader,
+    "ImageCompleter": ImageCompleter,
+}
 DEFAULT_MODULE = "ViTClassifier"
 # What the data decides about the model.
 FROM_DATA = ("num_classes", "image_size", "in_channels", "class_names", "letters", "max_length", "mean", "std")

@@ -24,9 +24,9 @@ SETTINGS = ("initial_lr", "weight_decay", "betas")
 class TrainingModule(LightningModule, ABC):
     """Base of the modules that ``train.py`` trains: a network on images, whose loss and evaluation a subclass defines.
 
-    A subclass has the hyper-parameters ``mean``, ``std``, ``lr``, ``weight_decay``, ``optimizer``, ``betas``,
-    ``warmup``, ``decay`` and ``ema_decay``, and may have ``layer_decay`` and ``compile``. It calls ``prepare`` after it
-    has built its network.
+    A subclass has the hyper-parameters ``lr``, ``weight_decay``, ``optimizer``, ``betas``, ``warmup``, ``decay`` and
+    ``ema_decay``, and may have ``layer_decay`` and ``compile``. It calls ``prepare`` after it has built its network,
+    and ``keep_statistics`` if it normalises images.
 
     Attributes:
         progress: Share of the training that is done, in [0, 1].
@@ -66,8 +66,8 @@ class TrainingModule(LightningModule, ABC):
     def prediction_rows(self, outputs: Any) -> list[dict[str, str]]:
         """Return a row of ``prediction_columns`` for each output of ``predict_step``."""
 
-    def prepare(self, in_channels: int) -> None:
-        """Check the hyper-parameters of the training, and keep mean and standard deviation of the pixels."""
+    def prepare(self) -> None:
+        """Check the hyper-parameters of the training."""
         hp = self.hparams
         check_non_negative("lr", hp.lr, "1e-3 is usual")
         check_non_negative("weight_decay", hp.weight_decay, "0.05 is usual, 0 turns it off")
@@ -78,13 +78,16 @@ class TrainingModule(LightningModule, ABC):
         check_share("warmup", hp.warmup, "it is a share of the training, such as 0.05")
         for name, kind in (("optimizer", Optimizer), ("decay", Decay)):
             check_choice(name, hp[name], get_args(kind))
-        # Not in the state_dict, whose names stay timm's; vit.load reads them from the hyper-parameters.
-        for name in ("mean", "std"):
-            numbers = hp[name] or [0.5] * in_channels
-            self.register_buffer(name, torch.tensor(numbers)[:, None, None], persistent=False)
         self.progress = 0.0
         self.data: ImageDataModule | None = None
         self.evaluation: Any = None
+
+    def keep_statistics(self, in_channels: int) -> None:
+        """Keep the hyper-parameters ``mean`` and ``std`` of the pixels, 0.5 where they are None."""
+        # Not in the state_dict, whose names stay timm's; vit.load reads them from the hyper-parameters.
+        for name in ("mean", "std"):
+            numbers = self.hparams[name] or [0.5] * in_channels
+            self.register_buffer(name, torch.tensor(numbers)[:, None, None], persistent=False)
 
     def normalise(self, images: Tensor) -> Tensor:
         """Return images, uint8 or float in [0, 1], less their mean, over their standard deviation: (B, C, H, W)."""

@@ -12,7 +12,7 @@ from typing import Any
 from vit.atomic import replacing
 from vit.pages import data_url, page_templates
 
-PICTURES = ("curves", "confusion_matrix", "reading", "mistakes", "attention", "reliability")
+PICTURES = ("curves", "confusion_matrix", "reading", "completions", "mistakes", "attention", "reliability")
 NONE = "\u2013"  # written for what has no value
 SPACE = "\u00a0"  # at which no line is broken
 
@@ -41,6 +41,7 @@ def render_report(folder: Path) -> str:
         stopped=results.get("stopped"),
         headline=headline(results),
         classes=sorted(scores.get("classes", []), key=lambda row: 2 if row["f1"] is None else row["f1"]),
+        baselines=baselines(scores),
         lengths=scores.get("lengths", []),
         split=scored_split(results),
         pictures={name: data_url(path) for name in PICTURES if (path := folder / f"{name}.png").exists()},
@@ -89,7 +90,18 @@ def headline(results: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("Top-5 accuracy", scores.get("top5_accuracy"), "the class is among the five best"),
         ("Calibration error", scores.get("calibration_error"), "between confidence and accuracy"),
     ]
-    return [(label, f"{100 * value:.2f}{SPACE}%", note) for label, value, note in tiles if value is not None]
+    shown = [(label, f"{100 * value:.2f}{SPACE}%", note) for label, value, note in tiles if value is not None]
+    if (bits := scores.get("bits_per_pixel")) is not None:
+        shown.insert(0, ("Bits per pixel", f"{bits:.3f}", f"{split} images"))
+    return shown
+
+
+def baselines(scores: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the bits per pixel of a completer and of its baselines, fewest first."""
+    if "baselines" not in scores:
+        return []
+    bits = {"this model": scores["bits_per_pixel"]} | scores["baselines"]
+    return [(name, f"{value:.3f}") for name, value in sorted(bits.items(), key=lambda row: row[1])]
 
 
 def interval_note(scores: dict[str, Any]) -> str:

@@ -104,7 +104,8 @@ class SequenceReader(TrainingModule):
         self.reader = ImageToSequence(encoder, decoder, self.alphabet.start, self.alphabet.end)
         if init == "mimetic":
             mimetic_attention(self.reader)
-        self.prepare(encoder.patch_embed.in_channels)
+        self.prepare()
+        self.keep_statistics(encoder.patch_embed.in_channels)
 
     @property
     def network(self) -> ImageToSequence:

@@ -1,0 +1,102 @@
+"""Sums over the predicted pixels of an evaluation, beside those of simple baselines.
+
+Letters in the einops patterns: b images, r s rows and columns of pixels, v colours.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor
+
+
+class PixelStatistics:
+    """How often each colour occurs in training images, alone and to the right of each colour.
+
+    Args:
+        counts: Number of pixels of each colour (rows after the first: to the right of each colour), (1 + K, K).
+    """
+
+    def __init__(self, counts: Tensor) -> None:
+        # One more than was counted, so that what never occurred is improbable and not impossible.
+        self.histogram = ((counts.sum(dim=0) + 1) / (counts.sum() + counts.shape[1])).log()
+        self.neighbours = ((counts + 1) / (counts + 1).sum(dim=1, keepdim=True)).log()
+
+    def losses(self, pixels: Tensor) -> dict[str, Tensor]:
+        """Return the negative log-probability of each pixel under each baseline: (B, r, s) -> (B, r, s)."""
+        to_the_left = F.pad(pixels[:, :, :-1] + 1, (1, 0))  # 0 in the first column
+        return {
+            "uniform": torch.full(pixels.shape, math.log(len(self.histogram)), device=pixels.device),
+            "histogram": -self.histogram[pixels],
+            "left neighbour": -self.neighbours[to_the_left, pixels],
+        }
+
+
+def count_pixels(pixels: Tensor, palette_size: int) -> Tensor:
+    """Count the colours of images, in the first column and to the right of each colour: (B, r, s) -> (1 + K, K).
+
+    >>> count_pixels(torch.tensor([[[1, 0, 1], [1, 0, 0]]]), 2)
+    tensor([[0, 2],
+            [1, 1],
+            [2, 0]])
+    """
+    to_the_left = F.pad(pixels[:, :, :-1] + 1, (1, 0))
+    pairs = (to_the_left * palette_size + pixels).flatten()
+    return rearrange(pairs.bincount(minlength=(palette_size + 1) * palette_size), "(l v) -> l v", v=palette_size)
+
+
+class CompletionEvaluation:
+    """Sums over the batches of an evaluation: pixels that are predicted, and what baselines say of the same pixels.
+
+    Args:
+        statistics: The baselines.
+        device: Device of the sums.
+    """
+
+    def __init__(self, statistics: PixelStatistics, device: torch.device) -> None:
+        self.statistics = statistics
+        self.counts = torch.zeros(3, dtype=torch.long, device=device)  # images, pixels, pixels that are right
+        precise = torch.double if device.type != "mps" else torch.float
+        self.names = ("uniform", "histogram", "left neighbour")
+        self.losses = torch.zeros(1 + len(self.names), dtype=precise, device=device)  # of the model and the baselines
+
+    def update(self, logits: Tensor, pixels: Tensor, counted: Tensor) -> None:
+        """Add images: logits (B, r, s, V), pixels (B, r, s), and which of these are counted, boolean (B, r, s)."""
+        losses = F.cross_entropy(rearrange(logits.float(), "b r s v -> b v r s"), pixels, reduction="none")
+        right = (logits.argmax(dim=-1) == pixels) & counted
+        self.counts += torch.tensor([len(pixels), counted.sum(), right.sum()], device=self.counts.device)
+        of_baselines = self.statistics.losses(pixels)
+        for place, of_each in enumerate([losses, *(of_baselines[name] for name in self.names)]):
+            self.losses[place] += of_each[counted].sum()
+
+    def sums(self) -> list[Tensor]:
+        """Return the tensors that are to be summed over processes."""
+        return [self.counts, self.losses]
+
+    @property
+    def count(self) -> int:
+        """Number of images."""
+        return int(self.counts[0])
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the pixels whose colour is the most probable one."""
+        return self.counts[2].item() / max(int(self.counts[1]), 1)
+
+    @property
+    def loss(self) -> float:
+        """Mean cross-entropy of a pixel, in nats."""
+        return self.losses[0].item() / max(int(self.counts[1]), 1)
+
+    def scores(self) -> dict[str, Any]:
+        """Return the scores of the evaluation, ready for JSON: bits per pixel, and those of the baselines."""
+        bits = (self.losses / max(int(self.counts[1]), 1) / math.log(2)).tolist()
+        return {
+            "accuracy": self.accuracy,
+            "count": self.count,
+            "loss": self.loss,
+            "bits_per_pixel": bits[0],
+            "baselines": dict(zip(self.names, bits[1:], strict=True)),
+        }

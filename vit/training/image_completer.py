@@ -1,0 +1,200 @@
+"""The LightningModule that trains and evaluates a model of images as rows of coloured pixels.
+
+Letters in the einops patterns: b images, c channels, r s rows and columns of pixels, v colours.
+"""
+
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor
+
+from vit.checks import check_choice, check_positive_int
+from vit.data.module import ImageSet
+from vit.data.palette import learn_palette, quantise, shrunk
+from vit.decoder import DecoderPositions
+from vit.image_gpt import ImageGPT
+from vit.masked_image import MaskedImageModel
+from vit.training.completion_evaluation import CompletionEvaluation, PixelStatistics, count_pixels
+from vit.training.completion_pictures import draw_completions
+from vit.training.examples import decoded
+from vit.training.flop import forward_flop
+from vit.training.module import TrainingModule
+from vit.training.optimizer import Optimizer
+from vit.training.schedule import Decay
+
+Objective = Literal["causal", "masked"]
+MOST_IMAGES = 20_000  # of which palette and baselines are learned
+
+
+class ImageCompleter(TrainingModule):
+    """Predicts pixels from other pixels: colours of a palette that is learned from the training images.
+
+    Args:
+        image_size: Rows and columns of the images of the data.
+        in_channels: Channels of an image: 3 for colour, 1 for grey.
+        grid_size: Rows and columns of pixels that images are scaled down to, or one number for both; None keeps their
+            size. The work grows with the square of the number of pixels.
+        palette_size: Number of colours, which k-means chooses.
+        objective: Each pixel from those before it, row by row ("causal", as in Image GPT), or hidden pixels from all
+            others ("masked", as in BERT).
+        embed_dim: Channels of a token.
+        depth: Number of blocks.
+        num_heads: Attention heads of a block; must divide ``embed_dim``.
+        mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
+        positions: Positions of the pixels: "learned", fixed sine-cosine codes ("sincos"), or angles by which queries
+            and keys are turned ("rotary").
+        dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
+        lr: Peak learning rate.
+        weight_decay: Decoupled weight decay of the weight matrices; biases, norms, embeddings and positions have none.
+        optimizer: AdamW for all parameters, or Muon for the matrices of the blocks and AdamW for the others.
+        betas: Decay of AdamW's averages of the gradient and of its square.
+        warmup: Share of the training, in [0, 1), over which the learning rate rises from zero to its peak.
+        decay: How the learning rate then falls to zero at the end of the training: along a cosine, linearly, or
+            not at all. The training ends at trainer.max_epochs, max_steps or max_time, whichever comes first.
+        ema_decay: Weight of the past in the moving average of the weights, such as 0.999. The average is then evaluated
+            and saved; None evaluates and saves the weights themselves.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    prediction_columns = ("bits_per_pixel",)
+
+    def __init__(
+        self,
+        image_size: int | tuple[int, int] = 32,
+        in_channels: int = 3,
+        grid_size: int | tuple[int, int] | None = None,
+        palette_size: int = 16,
+        objective: Objective = "causal",
+        embed_dim: int = 96,
+        depth: int = 4,
+        num_heads: int = 4,
+        mlp_ratio: float = 2.0,
+        positions: DecoderPositions = "learned",
+        dropout: float = 0.0,
+        lr: float = 3e-3,
+        weight_decay: float = 0.05,
+        optimizer: Optimizer = "muon",
+        betas: tuple[float, float] = (0.9, 0.99),
+        warmup: float = 0.05,
+        decay: Decay = "linear",
+        ema_decay: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        check_positive_int("palette_size", palette_size, "16 is usual")
+        check_choice("objective", objective, get_args(Objective))
+        size = image_size if grid_size is None else grid_size
+        self.grid = (size, size) if isinstance(size, int) else (size[0], size[1])
+        kind = ImageGPT if objective == "causal" else MaskedImageModel
+        further = {"mlp_ratio": mlp_ratio, "positions": positions, "dropout": dropout}
+        self.model = kind(palette_size, self.grid, embed_dim, depth, num_heads, **further)
+        self.prepare()
+        # In checkpoints: what they were learned from is not needed again.
+        self.register_buffer("palette", torch.zeros(palette_size, in_channels))
+        self.register_buffer("pixel_counts", torch.zeros(1 + palette_size, palette_size, dtype=torch.long))
+
+    @property
+    def network(self) -> ImageGPT | MaskedImageModel:
+        """The model that is trained."""
+        return self.model
+
+    def setup(self, stage: str) -> None:
+        """Learn the palette and the baselines from training images, before a training."""
+        if stage != "fit":
+            return
+        train = self.trainer.datamodule.sets["train"]
+        chosen = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(0))[:MOST_IMAGES]
+        images = shrunk(decoded(train, chosen)[0], self.grid)
+        self.palette.copy_(learn_palette(images, len(self.palette)))
+        self.pixel_counts.copy_(count_pixels(quantise(images, self.palette.cpu()), len(self.palette)))
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """Return the number of the colour of each pixel: uint8 or float in [0, 1], (B, C, H, W) -> (B, r, s)."""
+        with torch.autocast(images.device.type, enabled=False):  # bfloat16 has 8 bits for 256 levels
+            return quantise(shrunk(images, self.grid), self.palette)
+
+    def hide(self, pixels: Tensor, shares: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Choose pixels to hide, at least one of an image: (B, r, s), shares (B,) -> boolean (B, r, s)."""
+        noise = torch.rand(pixels.shape, generator=generator).to(pixels.device)
+        noise = rearrange(noise, "b r s -> b (r s)")
+        count = (shares * noise.shape[1]).ceil().clamp(min=1)
+        rank = noise.argsort(dim=1).argsort(dim=1)
+        return rearrange(rank < count[:, None], "b (r s) -> b r s", r=self.grid[0])
+
+    def predict(self, pixels: Tensor, hidden: Tensor) -> Tensor:
+        """Compute the logits of each pixel: (B, r, s) -> (B, r, s, V); hidden pixels are those of "masked" alone."""
+        return self.model(pixels) if self.hparams.objective == "causal" else self.model(pixels, hidden)
+
+    def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the mean cross-entropy of all pixels, or of those that are hidden, a random share of each image."""
+        pixels = self.pixels(batch[0])
+        if self.hparams.objective == "causal":
+            hidden = torch.ones_like(pixels, dtype=torch.bool)
+        else:
+            hidden = self.hide(pixels, torch.rand(len(pixels), device=pixels.device))
+        return F.cross_entropy(self.predict(pixels, hidden)[hidden].float(), pixels[hidden])
+
+    def training_flop(self) -> int:
+        """Return the floating-point operations of a training step per image, in matrix products."""
+        pixels = torch.zeros(1, *self.grid, dtype=torch.long, device=self.device)
+        inputs = (pixels,) if self.hparams.objective == "causal" else (pixels, pixels.bool())
+        return 3 * forward_flop(self.model, *inputs)
+
+    def new_evaluation(self) -> CompletionEvaluation:
+        """Return the sums of an evaluation over no images."""
+        return CompletionEvaluation(PixelStatistics(self.pixel_counts), self.device)
+
+    def counted(self, pixels: Tensor, batch_idx: int) -> Tensor:
+        """Return the pixels that an evaluation counts: all, or for "masked" half of each image, always the same."""
+        if self.hparams.objective == "causal":
+            return torch.ones_like(pixels, dtype=torch.bool)
+        halves = torch.full((len(pixels),), 0.5, device=pixels.device)
+        return self.hide(pixels, halves, torch.Generator().manual_seed(batch_idx))
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Add a batch to the evaluation."""
+        images, labels = batch
+        pixels = self.pixels(images)
+        counted = self.counted(pixels, batch_idx)
+        logits, is_real = self.predict(pixels, counted), labels >= 0  # the rest pads the batch
+        self.evaluation.update(logits[is_real], pixels[is_real], counted[is_real])
+
+    test_step = validation_step
+
+    def scores(self) -> dict[str, Any]:
+        """Return the scores of the last evaluation, ready for JSON."""
+        return self.evaluation.scores()
+
+    def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
+        """Draw images of the split whose lower half is completed, into a folder."""
+        draw_completions(self, folder, split, image_set)
+
+    def complete(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Draw the lower half of images anew: (B, C, H, W) -> numbers of colours (B, r, s)."""
+        pixels, half = self.pixels(images), self.grid[0] // 2
+        if self.hparams.objective == "causal":
+            return self.model.complete(pixels[:, :half], generator=generator)
+        hidden = torch.zeros_like(pixels, dtype=torch.bool)
+        hidden[:, half:] = True
+        return self.model.complete(pixels, hidden, generator=generator)
+
+    def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Tensor:
+        """Return the bits per pixel of the readable images of a batch, (B,): fewer where they are as in training."""
+        images, files, _ = batch
+        if not files:
+            return torch.empty(0)
+        pixels = self.pixels(images)
+        counted = self.counted(pixels, 0)
+        logits = rearrange(self.predict(pixels, counted).float(), "b r s v -> b v r s")
+        losses = F.cross_entropy(logits, pixels, reduction="none") * counted
+        nats = losses.sum(dim=(1, 2)) / counted.sum(dim=(1, 2))
+        return nats / torch.log(torch.tensor(2.0))
+
+    def prediction_rows(self, outputs: Tensor) -> list[dict[str, str]]:
+        """Return the bits per pixel of each image."""
+        return [{"bits_per_pixel": f"{bits:.4f}"} for bits in outputs.tolist()]
