@@ -20,7 +20,7 @@ class UnsortedImages(ImageDataModule):
         image_size: Rows and columns of the model's input.
         in_channels: Channels of the model's input: 3 for colour, 1 for grey.
         class_names: Names of the classes, in the order of the logits.
-        mean: Mean of each channel in the model's training, in [0, 1].
+        mean: Mean of each channel in the model's training, in [0, 1]; None if the model does not normalise.
         std: Standard deviation of each channel in the model's training, in [0, 1].
         letters: Letters of the texts that the model reads; None for a model of classes.
         max_length: Maximum number of letters of a text.
@@ -37,8 +37,8 @@ class UnsortedImages(ImageDataModule):
         image_size: tuple[int, int],
         in_channels: int,
         class_names: list[str],
-        mean: list[float],
-        std: list[float],
+        mean: list[float] | None = None,
+        std: list[float] | None = None,
         letters: str | None = None,
         max_length: int | None = None,
         crop_ratio: float = 1.0,
