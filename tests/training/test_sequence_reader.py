@@ -123,6 +123,14 @@ def test_its_checkpoint_tells_the_command_line_what_it_is(trained, run, error_of
     assert "class_path: vit.training.SequenceReader" in (trained / "config.yaml").read_text()
 
 
+def test_its_defaults_are_its_own(run, capsys):
+    with pytest.raises(SystemExit):
+        run("fit", "--data", "DigitStrings", "--model", "SequenceReader", "--print_config")
+    printed = capsys.readouterr().out
+    for default in ("optimizer: muon", "lr: 0.003", "decay: linear"):
+        assert default in printed
+
+
 def test_a_resumed_run_ends_with_the_same_bits(run, folder, monkeypatch):
     def save_step_5(self, *_):
         if self.trainer.global_step == 5:
@@ -182,7 +190,7 @@ def test_vit_load_returns_the_encoder(trained):
         ([*READ, "--model.decoder_depth", "x"], "--model.decoder_depth: expected a whole number, got x"),
         ([*READ, "--model.positions", "fixed"], "--model.positions: expected one of ['learned', 'sincos'"),
         ([*READ, "--model.letters", "abc"], "--model.letters is that of the data: set --data.letters"),
-        (["--data", "DigitStrings", "--model", "Reader"], "no model module Reader: choose one of SequenceReader"),
+        (["--data", "DigitStrings", "--model", "Reader"], "no model module Reader: choose one of ImageCompleter, SequenceReader, "),
     ],
 )
 def test_a_wrong_argument_is_one_line(error_of, arguments, answer):

@@ -23,7 +23,7 @@ import vit.data
 from vit.training.callbacks import ImagesPerSecondBar, run_callbacks
 from vit.training.checkpoints import AtomicCheckpointIO, RunCheckpoint
 from vit.training.console import print_results
-from vit.training.defaults import DEFAULT_MODULE, FROM_DATA, arguments_of
+from vit.training.defaults import DEFAULT_MODULE, FROM_DATA, MODULES, arguments_of
 from vit.training.prediction_writer import PredictionWriter
 from vit.training.record import RunRecord
 from vit.training.report import write_report
@@ -70,7 +70,10 @@ class ViTCLI(LightningCLI):
         """Link the sizes of the model to the data, and add ``--experiment``."""
         for name in FROM_DATA:
             parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
-        parser.set_defaults({"model": {"class_path": f"vit.training.{DEFAULT_MODULE}"}})
+        # Only the class that is asked for: jsonargparse passes the defaults of a default class on to another one.
+        module = asked_module(self.typed)
+        if module in MODULES:
+            parser.set_defaults({"model": {"class_path": f"vit.training.{module}"}})
         parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
         parser.add_argument(
             "--experiment",
@@ -339,8 +342,27 @@ class ViTCLI(LightningCLI):
     after_test = after_validate
 
 
-def check_config(path: Path) -> None:
-    """Check that a config is a file of YAML with arguments by name, before jsonargparse reads it.
+def asked_module(arguments: Any) -> str:
+    """Return the name of the model that typed arguments or their configs ask for, ``ViTClassifier`` if none does.
+
+    >>> asked_module(["fit", "--model=SequenceReader", "--model.depth", "3"]), asked_module(["fit"])
+    ('SequenceReader', 'ViTClassifier')
+    """
+    if isinstance(arguments, list):
+        scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        scan.add_argument("--model")
+        scan.add_argument("-c", "--config", action="append", default=[])
+        found, _ = scan.parse_known_args([str(word) for word in arguments])
+        models = [*(check_config(Path(config)).get("model") for config in found.config), found.model]
+    else:
+        models = [(arguments or {}).get("model")]
+    paths = [model.get("class_path") if isinstance(model, dict) else model for model in models]
+    path = next((path for path in reversed(paths) if path), DEFAULT_MODULE)
+    return path.removeprefix("vit.training.")
+
+
+def check_config(path: Path) -> dict[str, Any]:
+    """Return the arguments of a config, after a check that it is YAML with arguments by name.
 
     Raises:
         ValueError: If it is not.
@@ -351,6 +373,7 @@ def check_config(path: Path) -> None:
         raise ValueError(f"cannot read the config {path}: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise ValueError(f"the config {path} has no arguments by name, such as model: or data:; see configs/")
+    return content
 
 
 def check_not_of_data(arguments: list[str]) -> None:
