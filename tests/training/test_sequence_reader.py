@@ -102,7 +102,7 @@ def test_a_run_has_scores_pictures_and_a_report(trained):
     assert results["test_accuracy"] == results["scores"]["accuracy"]
     assert sum(row["support"] for row in results["scores"]["lengths"]) == results["scores"]["count"] == 20
     assert results["petaflop"] >= 0
-    for name in ("reading.png", "curves.png"):
+    for name in ("reading.png", "attention.png", "curves.png"):
         with Image.open(trained / name) as picture:
             assert min(picture.size) > 200
     page = (trained / "report.html").read_text()
@@ -190,7 +190,10 @@ def test_vit_load_returns_the_encoder(trained):
         ([*READ, "--model.decoder_depth", "x"], "--model.decoder_depth: expected a whole number, got x"),
         ([*READ, "--model.positions", "fixed"], "--model.positions: expected one of ['learned', 'sincos'"),
         ([*READ, "--model.letters", "abc"], "--model.letters is that of the data: set --data.letters"),
-        (["--data", "DigitStrings", "--model", "Reader"], "no model module Reader: choose one of ImageCompleter, SequenceReader, "),
+        (
+            ["--data", "DigitStrings", "--model", "Reader"],
+            "no model module Reader: choose one of ImageCompleter, SequenceReader, ",
+        ),
     ],
 )
 def test_a_wrong_argument_is_one_line(error_of, arguments, answer):

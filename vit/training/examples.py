@@ -7,13 +7,12 @@ from pathlib import Path
 
 import torch
 from lightning import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
 
 from vit.data.files import collate_readable
 from vit.data.module import ImageSet
 from vit.explain import explain
 from vit.explain.figures import draw_maps
-from vit.model import VisionTransformer
 
 SHOWN, ACROSS = 8, 4
 
@@ -39,7 +38,7 @@ def decoded(image_set: ImageSet, chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @contextmanager
-def model_copy(classifier: LightningModule, pixels: Tensor) -> Iterator[tuple[VisionTransformer, Tensor]]:
+def model_copy(pl_module: LightningModule, pixels: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
     """Yield a copy of the model for analysis, and the normalised images (n, C, H, W).
 
     The copy is in eval mode, in float32 and not compiled; the training is not affected.
@@ -47,11 +46,11 @@ def model_copy(classifier: LightningModule, pixels: Tensor) -> Iterator[tuple[Vi
     Raises:
         ValueError: If the model is sharded over processes.
     """
-    if classifier.device_mesh is not None:
+    if pl_module.device_mesh is not None:
         raise ValueError("the model is sharded, and no process can run it alone: use vit.load on its checkpoint")
-    with torch.inference_mode(False), torch.autocast(classifier.device.type, enabled=False):
-        model = copy.deepcopy(classifier.vit).float().eval()
-        mean, std = classifier.mean.float(), classifier.std.float()
+    with torch.inference_mode(False), torch.autocast(pl_module.device.type, enabled=False):
+        model = copy.deepcopy(pl_module.network).float().eval()
+        mean, std = pl_module.mean.float(), pl_module.std.float()
         yield model, (pixels.to(mean.device) / 255 - mean) / std
 
 
