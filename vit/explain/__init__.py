@@ -16,6 +16,7 @@ from vit.explain.maps.backbones import Features, PatchToken, Similarity
 from vit.explain.maps.flow import attention_flow
 from vit.explain.maps.rollout import attention_rollout
 from vit.explain.page import explorer
+from vit.explain.text_page import text_explorer
 from vit.explain.texts import explain_text, peaks_on_boxes
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "peaks_on_boxes",
     "permuted_attention",
     "score",
+    "text_explorer",
     "trust_report",
     "uniform_attention",
 ]

@@ -60,13 +60,7 @@ def explain_text(
         ValueError: If attention cannot be captured, there is no cross-attention, or the grid does not fit it.
     """
     check_choice("method", method, get_args(TextMethod))
-    encoder = getattr(model, "encoder", None)
-    if grid is None:
-        if not hasattr(encoder, "patch_embed"):
-            raise ValueError(f"the patches of {type(model).__name__} are not known: give grid and num_prefix_tokens")
-        grid = encoder.patch_embed.grid_of(*images.shape[-2:])
-    if num_prefix_tokens is None:
-        num_prefix_tokens = getattr(encoder, "num_prefix_tokens", 0)
+    grid, num_prefix_tokens = patches_of(model, images, grid, num_prefix_tokens)
     found = capture_sequence(model, images, tokens)
     if not found.cross:
         raise ValueError(f"{type(model).__name__} has no cross-attention, so its tokens look at no image")
@@ -79,6 +73,22 @@ def explain_text(
             f"{grid[1]} patches (grid): give the numbers of this model"
         )
     return rearrange(maps[..., num_prefix_tokens:], "b t (r s) -> b t r s", r=grid[0])
+
+
+def patches_of(
+    model: nn.Module, images: Tensor, grid: tuple[int, int] | None, num_prefix_tokens: int | None
+) -> tuple[tuple[int, int], int]:
+    """Return rows and columns of patches and the number of tokens before them, as given or as the model has them.
+
+    Raises:
+        ValueError: If neither is known.
+    """
+    encoder = getattr(model, "encoder", None)
+    if grid is None:
+        if not hasattr(encoder, "patch_embed"):
+            raise ValueError(f"the patches of {type(model).__name__} are not known: give grid and num_prefix_tokens")
+        grid = encoder.patch_embed.grid_of(*images.shape[-2:])
+    return grid, getattr(encoder, "num_prefix_tokens", 0) if num_prefix_tokens is None else num_prefix_tokens
 
 
 def peaks_on_boxes(maps: Tensor, boxes: Tensor, image_size: tuple[int, int]) -> Tensor:

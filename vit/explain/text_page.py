@@ -1,0 +1,97 @@
+"""The page of a text: where a reader looks while it writes each token, in every layer and head.
+
+The page is `text_page.html`, a template of ``vit.pages``; it needs no script, no server and no network.
+
+Letters in the einops patterns: b pictures, t tokens of a text, h heads, m tokens of the image, c channels, h w rows and
+columns of pixels, r s rows and columns of patches.
+"""
+
+import base64
+import io
+from collections.abc import Sequence
+
+import torch
+from einops import rearrange, reduce, repeat
+from PIL import Image
+from torch import Tensor, nn
+
+from vit.capture.sequence import capture_sequence
+from vit.explain.heatmap import displayable, overlay
+from vit.explain.page import Explorer
+from vit.explain.texts import explain_text, patches_of
+
+
+def text_explorer(
+    model: nn.Module,
+    image: Tensor,
+    tokens: Tensor,
+    names: Sequence[str],
+    *,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    grid: tuple[int, int] | None = None,
+    num_prefix_tokens: int | None = None,
+) -> Explorer:
+    """Build a page with a column for each token that a reader writes and a row for each map of its cross-attention.
+
+    The rows are rollout through the encoder, then the mean of the heads and each head, last layer first.
+
+    >>> import vit
+    >>> from vit.decoder import ImageToSequence, TransformerDecoder
+    >>> encoder = vit.VisionTransformer(image_size=(8, 16), patch_size=4, embed_dim=24, depth=1, num_heads=3)
+    >>> decoder = TransformerDecoder(12, 24, depth=2, num_heads=3, max_length=6, context_dim=24)
+    >>> reader = ImageToSequence(encoder, decoder, start=10, end=11).eval()
+    >>> page = text_explorer(reader, torch.randn(3, 8, 16), torch.tensor([10, 3]), ["3", "end"])
+    >>> page.save("text.html")  # doctest: +SKIP
+
+    Args:
+        model: An encoder-decoder in eval mode, called as ``model(images, tokens)``.
+        image: One image as the model takes it, (C, H, W).
+        tokens: The start, then all tokens that are written but the last, (T,).
+        names: What the model writes after each token, the last one included: T names.
+        mean: Mean of each channel that was subtracted from the image; it is added again for display.
+        std: Standard deviation of each channel that the image was divided by. Without mean and std the smallest value
+            of the image is shown black and the largest white.
+        grid: Rows and columns of patches; needed if the model is no ``ImageToSequence``.
+        num_prefix_tokens: Tokens before the patches; needed if the model is no ``ImageToSequence``.
+
+    Raises:
+        ValueError: If this is not one image with a name for each token, or attention cannot be captured.
+    """
+    from vit.pages import page_templates
+
+    if image.ndim != 3 or tokens.ndim != 1 or len(names) != len(tokens):
+        raise ValueError(
+            f"image has shape {tuple(image.shape)}, tokens {tuple(tokens.shape)}, and there are {len(names)} names: "
+            "give one image (channels, rows, columns), its tokens (T,), and a name for what is written after each"
+        )
+    images, tokens = image[None], tokens[None]
+    grid, prefix = patches_of(model, images, grid, num_prefix_tokens)
+    with torch.no_grad():
+        found = capture_sequence(model, images, tokens)
+        rolled = explain_text(model, images, tokens, "rollout", grid=grid, num_prefix_tokens=prefix)
+    rows = [("rollout through the encoder", rolled[0])]
+    for layer in reversed(range(len(found.cross))):
+        heads = rearrange(found.cross[layer][0, ..., prefix:].clamp(min=0), "h t (r s) -> h t r s", r=grid[0])
+        rows.append((f"layer {layer}, mean of the heads", reduce(heads, "h t r s -> t r s", "mean")))
+        rows += [(f"layer {layer}, head {head}", maps) for head, maps in enumerate(heads)]
+    shown = displayable(images, mean, std).cpu()
+    steps = repeat(shown, "1 c h w -> t c h w", t=len(names))
+    best = found.logits[0].float().softmax(dim=-1).max(dim=-1).values.tolist()
+    page = page_templates().get_template("explain/text_page.html")
+    return Explorer(
+        page.render(
+            model=type(model).__name__,
+            picture=png_url(shown[0]),
+            written=[(name, f"{100 * probability:.0f}") for name, probability in zip(names, best, strict=True)],
+            rows=[(name, [png_url(picture) for picture in overlay(steps, maps.cpu())]) for name, maps in rows],
+        )
+    )
+
+
+def png_url(image: Tensor) -> str:
+    """Return an image (C, H, W), float in [0, 1], as a URL that holds a PNG file."""
+    pixels = rearrange((image * 255).round().to(torch.uint8), "c h w -> h w c")
+    file = io.BytesIO()
+    Image.fromarray(pixels.squeeze(2).numpy() if pixels.shape[2] == 1 else pixels.numpy()).save(file, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
