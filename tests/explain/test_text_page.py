@@ -34,7 +34,8 @@ def pictures(page):
 def test_it_has_a_column_for_each_token_and_a_row_for_each_map(model):
     page = text_explorer(model, IMAGE, TOKENS, ["4", "<b>", "end"])
     assert re.findall(r"<th>([^<>]+)<small>(\d+) %</small></th>", page) == [
-        (name, page_probability) for name, page_probability in zip(["4", "&lt;b&gt;", "end"], _best(model), strict=True)
+        (name, page_probability)
+        for name, page_probability in zip(["4", "&lt;b&gt;", "end"], of_written(model), strict=True)
     ]
     rows = re.findall(r"<th>(rollout.*?|layer.*?)</th>", page)
     assert rows[:4] == [
@@ -48,10 +49,11 @@ def test_it_has_a_column_for_each_token_and_a_row_for_each_map(model):
     assert "<script" not in page
 
 
-def _best(model):
+def of_written(model):
     with torch.no_grad():
-        best = model(IMAGE[None], TOKENS[None])[0].softmax(dim=-1).max(dim=-1).values
-    return [f"{100 * probability:.0f}" for probability in best.tolist()]
+        probabilities = model(IMAGE[None], TOKENS[None])[0].softmax(dim=-1)
+    written = [probabilities[0, 4], probabilities[1, 2], probabilities[2].max()]
+    return [f"{100 * probability:.0f}" for probability in written]
 
 
 def test_its_pictures_are_the_maps_over_the_image(model):

@@ -77,13 +77,16 @@ def text_explorer(
         rows += [(f"layer {layer}, head {head}", maps) for head, maps in enumerate(heads)]
     shown = displayable(images, mean, std).cpu()
     steps = repeat(shown, "1 c h w -> t c h w", t=len(names))
-    best = found.logits[0].float().softmax(dim=-1).max(dim=-1).values.tolist()
+    probabilities = found.logits[0].float().softmax(dim=-1)
+    # What is written after the last token is not in the tokens: it is the most probable one.
+    written = torch.cat([tokens[0, 1:], probabilities[-1:].argmax(dim=-1)])
+    of_written = probabilities.gather(1, rearrange(written, "t -> t 1"))[:, 0].tolist()
     page = page_templates().get_template("explain/text_page.html")
     return Explorer(
         page.render(
             model=type(model).__name__,
             picture=png_url(shown[0]),
-            written=[(name, f"{100 * probability:.0f}") for name, probability in zip(names, best, strict=True)],
+            written=[(name, f"{100 * probability:.0f}") for name, probability in zip(names, of_written, strict=True)],
             rows=[(name, [png_url(picture) for picture in overlay(steps, maps.cpu())]) for name, maps in rows],
         )
     )
