@@ -318,8 +318,13 @@ def filled(page: str) -> str:
     """Return a page with its tables made anew.
 
     Raises:
-        ValueError: If a page asks for a table that does not exist.
+        ValueError: If a page asks for a table that does not exist, or a table has no end of its own.
     """
+    for found in TABLE.finditer(page):
+        if "<!-- table:" in found[0].removeprefix(found[1]):
+            raise ValueError(f"table {found[2]} has no <!-- end --> before the next table: add it")
+    if page.count("<!-- table: ") != len(TABLE.findall(page)):
+        raise ValueError("the last table of the page has no <!-- end -->: add it")
     if unknown := {name for _, name in TABLE.findall(page)} - TABLES.keys():
         raise ValueError(f"no table {unknown.pop()!r}: choose one of {', '.join(TABLES)}")
     return TABLE.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n", page)

@@ -21,6 +21,21 @@ def test_a_table_that_does_not_exist_is_refused():
         pages.filled("<!-- table: speeds -->\n<!-- end -->")
 
 
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        (
+            "<!-- table: speed -->\ntext\n<!-- table: loading -->\n<!-- end -->",
+            "table speed has no <!-- end --> before",
+        ),
+        ("<!-- table: speed -->\n<!-- end -->\n<!-- table: loading -->\ntext", "the last table of the page has no"),
+    ],
+)
+def test_a_table_without_an_end_is_refused_before_text_is_lost(page, message):
+    with pytest.raises(ValueError, match=message):
+        pages.filled(page)
+
+
 def row_of(table, *words):
     (row,) = [line for line in table.splitlines() if all(word in line for word in words)]
     return row

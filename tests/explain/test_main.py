@@ -164,7 +164,7 @@ def test_without_a_checkpoint_it_takes_the_model_of_the_package_and_says_so(here
         ("photo.png --checkpoint notes.txt", "notes.txt is not a checkpoint"),
         (
             "photo.png --checkpoint best.ckpt --method rolout",
-            "unknown method 'rolout': choose one of attention, rollout",
+            "unknown method 'rolout': choose one of attention, rollout.*did you mean rollout",
         ),
         ("photo.png --checkpoint best.ckpt --method rollout more", "'more'.*name images before the options"),
         (

@@ -17,7 +17,7 @@ from torch import Tensor
 import vit
 from vit.class_names import name_classes
 from vit.explain import CLASS_AGNOSTIC, METHODS, explorer, overlay, trust_report
-from vit.explain.maps import Subject, signed_map
+from vit.explain.maps import Subject, check_method, signed_map
 from vit.weights import PACKAGED
 
 SMALLEST_SIDE = 384  # pixels; smaller overlays are enlarged
@@ -144,9 +144,9 @@ def _introduction(name: str, model: vit.VisionTransformer, names: Sequence[str])
 
 def _check_methods(methods: Sequence[str]) -> list[str]:
     for method in methods:
-        if method not in METHODS:
-            hint = "; it is a file: name images before the options" if Path(method).exists() else ""
-            raise ValueError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}{hint}")
+        if method not in METHODS and Path(method).exists():
+            raise ValueError(f"{method!r} is a file and no method: name images before the options")
+        check_method(method)
     return list(dict.fromkeys(methods))
 
 

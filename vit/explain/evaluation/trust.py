@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vit.explain.evaluation.evidence import JOINTLY, NOISE, Evidence, collect
 from vit.explain.evaluation.intervals import Estimate, fewest_images, median_interval, share_interval
-from vit.explain.maps import CLASS_AGNOSTIC, METHODS
+from vit.explain.maps import CLASS_AGNOSTIC, METHODS, check_method
 
 Level = Literal["green", "amber", "red"]
 
@@ -117,9 +117,8 @@ def trust_report(
     Raises:
         ValueError: If there is no such method, or attention cannot be captured.
     """
-    unknown = [method for method in methods if method not in METHODS]
-    if unknown:
-        raise ValueError(f"unknown method {unknown[0]!r}: choose one of {', '.join(METHODS)}")
+    for method in methods:
+        check_method(method)
     return judge(collect(model, images, methods, labels, grid=grid, num_prefix_tokens=num_prefix_tokens))
 
 

@@ -1,5 +1,6 @@
 """All methods by name, and ``explain``, which calls them."""
 
+import difflib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -74,6 +75,22 @@ def explain(
     return signed_map(method, Subject(model, images, target, versus, grid, num_prefix_tokens), **options).clamp(min=0)
 
 
+def check_method(method: str) -> None:
+    """Check that there is a method of this name.
+
+    >>> check_method("oclusion")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: unknown method 'oclusion': choose one of attention, ... (did you mean occlusion?)
+
+    Raises:
+        ValueError: If there is none; the message names the nearest one.
+    """
+    if method not in METHODS:
+        near = difflib.get_close_matches(method, METHODS, n=1, cutoff=0.7)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise ValueError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}{hint}")
+
+
 @torch.inference_mode(False)  # for gradients, in any mode of the caller
 def signed_map(method: str, subject: Subject, **options: Any) -> Tensor:
     """Return the map of a method, negative where a patch lowers the score: -> (B, rows, columns).
@@ -81,8 +98,7 @@ def signed_map(method: str, subject: Subject, **options: Any) -> Tensor:
     Raises:
         ValueError: If there is no such method, or it has no such argument.
     """
-    if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
+    check_method(method)
     known = list(inspect.signature(METHODS[method]).parameters)[1:]
     unknown = [name for name in options if name not in known]
     if unknown:
