@@ -6,6 +6,8 @@ import socket
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ from sklearn.datasets import load_digits
 
 from tests.forked import forked
 from tests.training.tiny import CPU, MODEL, run_command
+from vit.data import DigitStrings
+from vit.data.strings import save_numbers
 
 REPOSITORY = Path(__file__).parents[2]
 COMMON = [
@@ -38,7 +42,9 @@ def started_by_the_script(folder: Path, experiment: str, *arguments: str) -> Pat
     return folder / "runs" / experiment / "version_0"
 
 
-def started_from_outside(folder: Path, experiment: str, *arguments: str, processes: int = 1) -> Path:
+def started_from_outside(
+    folder: Path, experiment: str, *arguments: str, processes: int = 1, common: Sequence[str] = COMMON
+) -> Path:
     """Run ``fit`` in processes that find their rank in the environment, as torchrun and srun start them."""
     port = free_port()
 
@@ -50,7 +56,7 @@ def started_from_outside(folder: Path, experiment: str, *arguments: str, process
             os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
             rank_zero_only.rank = rank  # as lightning finds it in the environment when it is imported
         sys.argv = ["train.py"]
-        run_command("fit", *COMMON, "--experiment", experiment, *arguments)
+        run_command("fit", *common, "--experiment", experiment, *arguments)
 
     outputs = [folder / f"{experiment}_{rank}.txt" for rank in range(processes)]
     started = [forked(output, fit, rank) for rank, output in enumerate(outputs)]
@@ -115,3 +121,24 @@ def test_two_processes_train_and_evaluate_as_one_process_does_on_the_joined_batc
     epochs = [Counter(line.split()[1] for line in lines if line.startswith(f"{epoch} ")) for epoch in (0, 1)]
     assert sum(epochs[0].values()) == 200
     assert epochs[0] == epochs[1]
+
+
+@pytest.mark.slow
+def test_two_processes_train_a_reader_as_one_process_does(tmp_path):
+    numbers = DigitStrings(count=90).numbers("train")
+    for split, rows in (("train", slice(0, 40)), ("val", slice(40, 61)), ("test", slice(61, 90))):
+        part = replace(numbers, images=numbers.images[rows], tokens=numbers.tokens[rows], boxes=numbers.boxes[rows])
+        save_numbers(part, tmp_path / "numbers" / split)
+    reader = [
+        *("--data", "ImageStrings", "--data.root", "numbers", "--model", "SequenceReader", *CPU),
+        *("--model.patch_size", "16", "--model.embed_dim", "8", "--model.depth", "1", "--model.num_heads", "2"),
+        *("--model.qkv_bias", "false", "--trainer.max_epochs", "2"),
+    ]
+    one = started_from_outside(tmp_path, "one", "--data.batch_size", "10", common=reader)
+    typed = ["--data.batch_size", "5", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
+    two = started_from_outside(tmp_path, "two", *typed, processes=2, common=reader)
+    weights = [torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for run in (one, two)]
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-4)
+    results = [json.loads((run / "results.json").read_text()) for run in (one, two)]
+    assert results[0]["scores"]["lengths"] == results[1]["scores"]["lengths"]
+    assert [result["devices"] for result in results] == [1, 2]

@@ -137,7 +137,8 @@ class ImageCompleter(TrainingModule):
             hidden = torch.ones_like(pixels, dtype=torch.bool)
         else:
             hidden = self.hide(pixels, torch.rand(len(pixels), device=pixels.device))
-        return F.cross_entropy(self.predict(pixels, hidden)[hidden].float(), pixels[hidden])
+        logits = rearrange(self.predict(pixels, hidden).float(), "b r s v -> b v r s")
+        return self.mean_of_counted(F.cross_entropy(logits, pixels, reduction="none"), hidden)
 
     def training_flop(self) -> int:
         """Return the floating-point operations of a training step per image, in matrix products."""

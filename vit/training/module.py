@@ -156,6 +156,20 @@ class TrainingModule(LightningModule, ABC):
             self._reset_loss()
         return loss
 
+    def mean_of_counted(self, losses: Tensor, counted: Tensor) -> Tensor:
+        """Return the mean of the losses that are counted, over the batches of all processes together.
+
+        Processes count different numbers of tokens, and DDP averages their gradients as if they were equal.
+
+        Args:
+            losses: A loss for each token or pixel.
+            counted: Which of them count, boolean, of the same shape.
+        """
+        count = counted.sum().float()
+        if self._trainer is not None:
+            count = self.trainer.strategy.reduce(count, reduce_op="mean")
+        return (losses * counted).sum() / count
+
     def _reset_loss(self) -> None:
         self.loss_sum = torch.zeros((), device=self.device)
         self.loss_count = 0

@@ -47,7 +47,8 @@ class SequenceReader(TrainingModule):
             and saved; None evaluates and saves the weights themselves.
         init: Initial attention weights: Glorot's uniform distribution, or "mimetic", close to the structure of trained
             attention (Trockman and Kolter 2023).
-        decoder_depth: Number of decoder blocks; their width and heads are those of the encoder.
+        decoder_depth: Number of decoder blocks; their width, heads, mlp_ratio, qkv_bias, qk_norm, dropout and drop_path are
+            those of the encoder.
         positions: Positions of the letters: "learned", fixed sine-cosine codes ("sincos"), or angles by which queries
             and keys are turned ("rotary").
         num_beams: Texts that beam search follows for each picture of predict; 1 takes the most probable letter at each
@@ -92,15 +93,11 @@ class SequenceReader(TrainingModule):
         check_choice("init", init, get_args(Init))
         self.alphabet = Alphabet(letters)
         encoder = VisionTransformer(num_classes=0, **vit_kwargs)
+        shared = {name: encoder.config[name] for name in ("mlp_ratio", "qkv_bias", "qk_norm", "dropout", "drop_path")}
         width, num_heads = encoder.embed_dim, encoder.config["num_heads"]
         # The last token of a text is never read.
-        decoder = TransformerDecoder(
-            *(self.alphabet.size, width, decoder_depth, num_heads, max_length + 1),
-            context_dim=width,
-            positions=positions,
-            mlp_ratio=encoder.config["mlp_ratio"],
-            dropout=encoder.config["dropout"],
-        )
+        sizes = (self.alphabet.size, width, decoder_depth, num_heads, max_length + 1)
+        decoder = TransformerDecoder(*sizes, context_dim=width, positions=positions, **shared)
         self.reader = ImageToSequence(encoder, decoder, self.alphabet.start, self.alphabet.end)
         if init == "mimetic":
             mimetic_attention(self.reader)
@@ -121,7 +118,8 @@ class SequenceReader(TrainingModule):
         images, tokens = batch
         logits = rearrange(self(images, tokens[:, :-1]).float(), "b t v -> b v t")
         targets, smoothing = next_tokens(tokens, self.alphabet.end), self.hparams.label_smoothing
-        return F.cross_entropy(logits, targets, ignore_index=IGNORED, label_smoothing=smoothing)
+        losses = F.cross_entropy(logits, targets, ignore_index=IGNORED, label_smoothing=smoothing, reduction="none")
+        return self.mean_of_counted(losses, targets != IGNORED)
 
     def training_flop(self) -> int:
         """Return the floating-point operations of a training step per image, in matrix products."""

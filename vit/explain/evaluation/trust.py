@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vit.explain.evaluation.evidence import JOINTLY, NOISE, Evidence, collect
 from vit.explain.evaluation.intervals import Estimate, fewest_images, median_interval, share_interval
-from vit.explain.maps import CLASS_AGNOSTIC, METHODS, check_method
+from vit.explain.maps import CLASS_AGNOSTIC, check_method
 
 Level = Literal["green", "amber", "red"]
 
