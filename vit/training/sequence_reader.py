@@ -47,7 +47,7 @@ class SequenceReader(TrainingModule):
             and saved; None evaluates and saves the weights themselves.
         init: Initial attention weights: Glorot's uniform distribution, or "mimetic", close to the structure of trained
             attention (Trockman and Kolter 2023).
-        decoder_depth: Number of decoder blocks; their width, heads, mlp_ratio, qkv_bias, qk_norm, dropout and drop_path are
+        decoder_depth: Number of decoder blocks; width, heads, mlp_ratio, qkv_bias, qk_norm, dropout and drop_path are
             those of the encoder.
         positions: Positions of the letters: "learned", fixed sine-cosine codes ("sincos"), or angles by which queries
             and keys are turned ("rotary").
