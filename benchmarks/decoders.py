@@ -170,7 +170,7 @@ def middle_error(completer: ImageCompleter, pixels: Tensor) -> float:
             hidden[:, first:last] = True
             filled = completer.model.complete(part, hidden, temperature=0)
         difference = completer.palette[filled[:, first:last]] - completer.palette[part[:, first:last]]
-        wrong.append(reduce(difference.abs(), "b r s c -> b", "mean"))
+        wrong.append(reduce(difference.abs(), "b r s d -> b", "mean"))
     return torch.cat(wrong).mean().item()
 
 

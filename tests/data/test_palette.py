@@ -29,9 +29,23 @@ def test_each_pixel_gets_its_nearest_colour():
 def test_colours_of_a_palette_come_back():
     palette = torch.tensor([[0.0, 10, 20], [200, 100, 50], [255, 255, 255]])
     numbers = torch.randint(0, 3, (2, 4, 5))
-    images = coloured(numbers, palette)
+    images = coloured(numbers, palette, 3)
     assert images.dtype == torch.uint8
     assert torch.equal(quantise(images.float(), palette), numbers)
+
+
+def test_patches_are_entries_too():
+    images = torch.rand(5, 3, 4, 6) * 255
+    palette = learn_palette(images, 7, patch_size=2)
+    assert palette.shape == (7, 12)
+    numbers = quantise(images, palette)
+    assert numbers.shape == (5, 2, 3)
+    rebuilt = coloured(numbers, palette, 3)
+    assert rebuilt.shape == images.shape
+    patch = images[1, :, 2:4, 4:6].flatten()
+    nearest = (palette - patch).norm(dim=1).argmin()
+    assert numbers[1, 1, 2] == nearest
+    assert_close(rebuilt[1, :, 2:4, 4:6].float(), palette[nearest].reshape(3, 2, 2).round())
 
 
 def test_images_are_averaged_when_they_shrink():

@@ -23,23 +23,24 @@ def test_the_baselines_are_the_shares_of_the_training_pixels():
     assert losses["left neighbour"][0, 0].tolist() == pytest.approx(expected)
 
 
-def test_bits_are_the_mean_of_the_counted_pixels():
-    evaluation = CompletionEvaluation(PixelStatistics(count_pixels(PIXELS, 3)), torch.device("cpu"))
+@pytest.mark.parametrize("area", [1, 4])
+def test_bits_are_the_mean_of_the_counted_pixels(area):
+    evaluation = CompletionEvaluation(PixelStatistics(count_pixels(PIXELS, 3)), area, torch.device("cpu"))
     logits = torch.tensor([0.5, 0.25, 0.25]).log().expand(1, 2, 3, 3)
     counted = torch.tensor([[[True, True, False], [False, False, True]]])  # colours 0, 1 and 0
     evaluation.update(logits, PIXELS, counted)
     scores = evaluation.scores()
-    assert scores["bits_per_pixel"] == pytest.approx((1 + 2 + 1) / 3)
-    assert scores["baselines"]["uniform"] == pytest.approx(math.log2(3))
+    assert scores["bits_per_pixel"] == pytest.approx((1 + 2 + 1) / 3 / area)
+    assert scores["baselines"]["uniform"] == pytest.approx(math.log2(3) / area)
     assert (scores["accuracy"], scores["count"]) == (2 / 3, 1)
-    assert evaluation.loss == pytest.approx(scores["bits_per_pixel"] * math.log(2))
+    assert evaluation.loss == pytest.approx(4 / 3 * math.log(2))
 
 
 def test_batches_sum_up():
     statistics = PixelStatistics(count_pixels(PIXELS, 3))
     pixels, logits = torch.randint(0, 3, (7, 2, 3)), torch.randn(7, 2, 3, 3)
     counted = torch.rand(7, 2, 3) < 0.7
-    whole, parts = (CompletionEvaluation(statistics, torch.device("cpu")) for _ in range(2))
+    whole, parts = (CompletionEvaluation(statistics, 1, torch.device("cpu")) for _ in range(2))
     whole.update(logits, pixels, counted)
     for rows in (slice(0, 3), slice(3, 7)):
         parts.update(logits[rows], pixels[rows], counted[rows])

@@ -104,6 +104,21 @@ def test_a_run_learns_its_palette_and_is_measured_beside_the_baselines(run, fold
     assert bits["black.png"] != bits["noise.png"]
 
 
+def test_tokens_may_be_patches(run, folder):
+    run("fit", *COMPLETE, "--model.grid_size", "8", "--model.patch_size", "2", "--experiment", "draw")
+    scores = json.loads((folder / "runs/draw/version_0/results.json").read_text())["scores"]
+    assert scores["baselines"]["uniform"] == pytest.approx(math.log2(3) / 4)
+    state = torch.load(folder / "runs/draw/version_0/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    assert state["palette"].shape == (3, 4)
+    assert (folder / "runs/draw/version_0/completions.png").exists()
+
+
+def test_a_patch_that_does_not_divide_the_grid_is_refused(error_of):
+    assert "patch_size (3) must divide grid_size (4, 4): take another one" in error_of(
+        "fit", *COMPLETE, "--model.patch_size", "3"
+    )
+
+
 def test_a_palette_of_more_colours_than_the_data_has_is_refused(error_of):
     message = error_of("fit", *COMPLETE, "--model.grid_size", "8", "--model.palette_size", "20")
     assert "palette_size (20) is more than the 17 colours of the images: take fewer" in message

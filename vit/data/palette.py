@@ -1,7 +1,10 @@
-"""Images as numbers of colours: a palette learned from images, and the nearest colour of each pixel.
+"""Images as numbers of colours, or of small patches: a palette learned from images, and the nearest entry of it.
 
-Letters in the einops patterns: b images, c channels, h w rows and columns of pixels, k colours.
+Letters in the einops patterns: b images, c channels, h w rows and columns of tokens, p q those of the pixels in a
+patch, k entries of the palette, d numbers of an entry.
 """
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +13,7 @@ from torch import Tensor
 
 from vit.checks import check_positive_int
 
-MOST_PIXELS = 100_000  # of which a palette is learned
+MOST_PATCHES = 100_000  # of which a palette is learned
 SEED = 0  # of their choice and of k-means: the same images give the same palette
 
 
@@ -22,42 +25,53 @@ def shrunk(images: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(pixels, size, mode="bilinear", antialias=True)
 
 
-def learn_palette(images: Tensor, count: int) -> Tensor:
-    """Learn the colours that represent images best, by k-means (Lloyd 1982): (B, C, H, W) -> (K, C), dark to bright.
+def learn_palette(images: Tensor, count: int, patch_size: int = 1) -> Tensor:
+    """Learn the patches that represent images best, by k-means (Lloyd 1982): (B, C, H, W) -> (K, C P P).
 
-    >>> palette = learn_palette(torch.tensor([0.0, 1.0, 9.0, 10.0, 10.0, 10.0]).reshape(1, 1, 2, 3), 2)
-    >>> palette
+    They are sorted from dark to bright. Patches of one pixel are colours.
+
+    >>> learn_palette(torch.tensor([0.0, 1.0, 9.0, 10.0, 10.0, 10.0]).reshape(1, 1, 2, 3), 2)
     tensor([[0.5000],
             [9.7500]])
 
     Args:
         images: Images, float in [0, 255].
-        count: Number of colours.
+        count: Number of patches.
+        patch_size: Rows and columns of a patch in pixels.
 
     Raises:
-        ValueError: If the images have fewer different colours.
+        ValueError: If the images have fewer different patches.
     """
     from sklearn.cluster import KMeans
 
     check_positive_int("palette_size", count, "16 is usual")
-    pixels = rearrange(images, "b c h w -> (b h w) c")
+    patches = rearrange(images, "b c (h p) (w q) -> (b h w) (c p q)", p=patch_size, q=patch_size)
     generator = torch.Generator().manual_seed(SEED)
-    pixels = pixels[torch.randperm(len(pixels), generator=generator)[:MOST_PIXELS]]
-    different = len(pixels.unique(dim=0))
+    patches = patches[torch.randperm(len(patches), generator=generator)[:MOST_PATCHES]]
+    different = len(patches.unique(dim=0))
     if different < count:
-        raise ValueError(f"palette_size ({count}) is more than the {different} colours of the images: take fewer")
-    found = KMeans(count, n_init=1, random_state=SEED).fit(pixels.numpy())
+        kind = "colours" if patch_size == 1 else "patches"
+        raise ValueError(f"palette_size ({count}) is more than the {different} {kind} of the images: take fewer")
+    found = KMeans(count, n_init=1, random_state=SEED).fit(patches.numpy())
     palette = torch.from_numpy(found.cluster_centers_).float()
-    return palette[reduce(palette, "k c -> k", "mean").argsort(stable=True)]
+    return palette[reduce(palette, "k d -> k", "mean").argsort(stable=True)]
 
 
 def quantise(images: Tensor, palette: Tensor) -> Tensor:
-    """Return the number of the nearest colour of each pixel: (B, C, H, W), (K, C) -> (B, H, W)."""
-    # |x - p|^2 without |x|^2, which is the same for all colours.
-    products = einsum(images, palette, "b c h w, k c -> b h w k")
-    return (reduce(palette**2, "k c -> k", "sum") - 2 * products).argmin(dim=-1)
+    """Return the number of the nearest entry of a palette for each patch: (B, C, H, W), (K, D) -> (B, h, w)."""
+    size = _patch_size(palette, images.shape[1])
+    patches = rearrange(images, "b c (h p) (w q) -> b h w (c p q)", p=size, q=size)
+    # |x - p|^2 without |x|^2, which is the same for all entries.
+    products = einsum(patches, palette, "b h w d, k d -> b h w k")
+    return (reduce(palette**2, "k d -> k", "sum") - 2 * products).argmin(dim=-1)
 
 
-def coloured(pixels: Tensor, palette: Tensor) -> Tensor:
-    """Return the colours of numbers of colours: (B, H, W), (K, C) -> uint8 (B, C, H, W)."""
-    return rearrange(palette[pixels].round().clamp(0, 255).to(torch.uint8), "b h w c -> b c h w")
+def coloured(numbers: Tensor, palette: Tensor, in_channels: int) -> Tensor:
+    """Return the images that numbers of a palette's entries stand for: (B, h, w), (K, D) -> uint8 (B, C, H, W)."""
+    size = _patch_size(palette, in_channels)
+    patches = palette[numbers].round().clamp(0, 255).to(torch.uint8)
+    return rearrange(patches, "b h w (c p q) -> b c (h p) (w q)", c=in_channels, p=size)
+
+
+def _patch_size(palette: Tensor, in_channels: int) -> int:
+    return math.isqrt(palette.shape[1] // in_channels)

@@ -52,10 +52,12 @@ class CompletionEvaluation:
 
     Args:
         statistics: The baselines.
+        area: Number of pixels of a token.
         device: Device of the sums.
     """
 
-    def __init__(self, statistics: PixelStatistics, device: torch.device) -> None:
+    def __init__(self, statistics: PixelStatistics, area: int, device: torch.device) -> None:
+        self.area = area
         self.statistics = statistics
         self.counts = torch.zeros(3, dtype=torch.long, device=device)  # images, pixels, pixels that are right
         precise = torch.double if device.type != "mps" else torch.float
@@ -69,7 +71,7 @@ class CompletionEvaluation:
         self.counts += torch.tensor([len(pixels), counted.sum(), right.sum()], device=self.counts.device)
         of_baselines = self.statistics.losses(pixels)
         for place, of_each in enumerate([losses, *(of_baselines[name] for name in self.names)]):
-            self.losses[place] += of_each[counted].sum()
+            self.losses[place] += of_each[counted].sum(dtype=self.losses.dtype)
 
     def sums(self) -> list[Tensor]:
         """Return the tensors that are to be summed over processes."""
@@ -92,7 +94,7 @@ class CompletionEvaluation:
 
     def scores(self) -> dict[str, Any]:
         """Return the scores of the evaluation, ready for JSON: bits per pixel, and those of the baselines."""
-        bits = (self.losses / max(int(self.counts[1]), 1) / math.log(2)).tolist()
+        bits = (self.losses / max(int(self.counts[1]), 1) / math.log(2) / self.area).tolist()
         return {
             "accuracy": self.accuracy,
             "count": self.count,

@@ -29,9 +29,11 @@ def draw_completions(completer: LightningModule, folder: Path, split: str, image
         pixels = completer.eval().pixels(images)
         drawn = [completer.complete(images, generator) for _ in range(DRAWN)]
     completer.train(was_training)
-    whole, *completions = (coloured(version, completer.palette).cpu() / 255 for version in (pixels, *drawn))
+    whole, *completions = (
+        coloured(version, completer.palette, images.shape[1]).cpu() / 255 for version in (pixels, *drawn)
+    )
     upper = whole.clone()
-    upper[:, :, completer.grid[0] // 2 :] = GREY
+    upper[:, :, completer.grid[0] // 2 * completer.hparams.patch_size :] = GREY
     title = f"Lower halves of {split} images, drawn pixel by pixel"
     evaluation = completer.evaluation
     if evaluation is not None:

@@ -3,6 +3,7 @@
 Letters in the einops patterns: b images, c channels, r s rows and columns of pixels, v colours.
 """
 
+import math
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,6 +16,7 @@ from vit.checks import check_choice, check_positive_int
 from vit.data.module import ImageSet
 from vit.data.palette import learn_palette, quantise, shrunk
 from vit.decoder import DecoderPositions
+from vit.embedding import to_pair
 from vit.image_gpt import ImageGPT
 from vit.masked_image import MaskedImageModel
 from vit.training.completion_evaluation import CompletionEvaluation, PixelStatistics, count_pixels
@@ -37,7 +39,8 @@ class ImageCompleter(TrainingModule):
         in_channels: Channels of an image: 3 for colour, 1 for grey.
         grid_size: Rows and columns of pixels that images are scaled down to, or one number for both; None keeps their
             size. The work grows with the square of the number of pixels.
-        palette_size: Number of colours, which k-means chooses.
+        patch_size: Rows and columns of pixels that are one token; 1 takes each pixel by itself.
+        palette_size: Number of different tokens, which k-means chooses: colours, or patches.
         objective: Each pixel from those before it, row by row ("causal", as in Image GPT), or hidden pixels from all
             others ("masked", as in BERT).
         embed_dim: Channels of a token.
@@ -68,6 +71,7 @@ class ImageCompleter(TrainingModule):
         image_size: int | tuple[int, int] = 32,
         in_channels: int = 3,
         grid_size: int | tuple[int, int] | None = None,
+        patch_size: int = 1,
         palette_size: int = 16,
         objective: Objective = "causal",
         embed_dim: int = 96,
@@ -87,15 +91,19 @@ class ImageCompleter(TrainingModule):
         super().__init__()
         self.save_hyperparameters()
         check_positive_int("palette_size", palette_size, "16 is usual")
+        check_positive_int("patch_size", patch_size, "1 takes each pixel by itself")
         check_choice("objective", objective, get_args(Objective))
         size = image_size if grid_size is None else grid_size
-        self.grid = (size, size) if isinstance(size, int) else (size[0], size[1])
+        self.size = to_pair(size)
+        if any(side % patch_size for side in self.size):
+            raise ValueError(f"patch_size ({patch_size}) must divide grid_size {self.size}: take another one")
+        self.grid = (self.size[0] // patch_size, self.size[1] // patch_size)
         kind = ImageGPT if objective == "causal" else MaskedImageModel
         further = {"mlp_ratio": mlp_ratio, "positions": positions, "dropout": dropout}
         self.model = kind(palette_size, self.grid, embed_dim, depth, num_heads, **further)
         self.prepare()
         # In checkpoints: what they were learned from is not needed again.
-        self.register_buffer("palette", torch.zeros(palette_size, in_channels))
+        self.register_buffer("palette", torch.zeros(palette_size, in_channels * patch_size**2))
         self.register_buffer("pixel_counts", torch.zeros(1 + palette_size, palette_size, dtype=torch.long))
 
     @property
@@ -109,14 +117,14 @@ class ImageCompleter(TrainingModule):
             return
         train = self.trainer.datamodule.sets["train"]
         chosen = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(0))[:MOST_IMAGES]
-        images = shrunk(decoded(train, chosen)[0], self.grid)
-        self.palette.copy_(learn_palette(images, len(self.palette)))
+        images = shrunk(decoded(train, chosen)[0], self.size)
+        self.palette.copy_(learn_palette(images, len(self.palette), self.hparams.patch_size))
         self.pixel_counts.copy_(count_pixels(quantise(images, self.palette.cpu()), len(self.palette)))
 
     def pixels(self, images: Tensor) -> Tensor:
-        """Return the number of the colour of each pixel: uint8 or float in [0, 1], (B, C, H, W) -> (B, r, s)."""
+        """Return the number of each token in the palette: uint8 or float in [0, 1], (B, C, H, W) -> (B, r, s)."""
         with torch.autocast(images.device.type, enabled=False):  # bfloat16 has 8 bits for 256 levels
-            return quantise(shrunk(images, self.grid), self.palette)
+            return quantise(shrunk(images, self.size), self.palette)
 
     def hide(self, pixels: Tensor, shares: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Choose pixels to hide, at least one of an image: (B, r, s), shares (B,) -> boolean (B, r, s)."""
@@ -148,7 +156,7 @@ class ImageCompleter(TrainingModule):
 
     def new_evaluation(self) -> CompletionEvaluation:
         """Return the sums of an evaluation over no images."""
-        return CompletionEvaluation(PixelStatistics(self.pixel_counts), self.device)
+        return CompletionEvaluation(PixelStatistics(self.pixel_counts), self.hparams.patch_size**2, self.device)
 
     def counted(self, pixels: Tensor, batch_idx: int) -> Tensor:
         """Return the pixels that an evaluation counts: all, or for "masked" half of each image, always the same."""
@@ -194,7 +202,7 @@ class ImageCompleter(TrainingModule):
         logits = rearrange(self.predict(pixels, counted).float(), "b r s v -> b v r s")
         losses = F.cross_entropy(logits, pixels, reduction="none") * counted
         nats = losses.sum(dim=(1, 2)) / counted.sum(dim=(1, 2))
-        return nats / torch.log(torch.tensor(2.0))
+        return nats / math.log(2) / self.hparams.patch_size**2
 
     def prediction_rows(self, outputs: Tensor) -> list[dict[str, str]]:
         """Return the bits per pixel of each image."""
