@@ -136,13 +136,14 @@ def measure_generation() -> dict[str, float]:
     return {"times_as_fast": median(ratios[1:]), "seconds_cached": median(seconds[True][1:])}
 
 
+@torch.no_grad()
 def measure_completion(completer: ImageCompleter, data: Any, images: int) -> dict[str, Any]:
     """Return bits per pixel, how well the middle rows are filled in, and probes of the layers."""
     test = data.sets["test"]
     pixels = torch.cat([completer.pixels(part) for part in test.images[:images].split(BATCH)])
     evaluation = completer.new_evaluation()
-    for number, part in enumerate(pixels.split(BATCH)):
-        counted = completer.counted(part, number)
+    for part in pixels.split(BATCH):
+        counted = completer.counted(part)
         evaluation.update(completer.predict(part, counted), part, counted)
     scores = evaluation.scores()
     return {

@@ -83,5 +83,5 @@ def test_an_impossible_completion_is_refused(model, pixels, kwargs, message):
 def test_other_shapes_and_colours_are_refused(model, pixels):
     with pytest.raises(ValueError, match=r"pixels have shape \(6, 2, 4\) .*give both as \(batch, 3, 4\)"):
         model(pixels[:, :2], pixels[:, :2] > 2)
-    with pytest.raises(ValueError, match="outside the vocabulary"):
+    with pytest.raises(ValueError, match="is none of the 5 colours"):
         model(pixels + 5, pixels > 9)

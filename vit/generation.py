@@ -67,7 +67,8 @@ class Sampling:
         """Return a token for each sequence: (B, V) -> (B,)."""
         if not self.temperature:
             return log_probabilities.argmax(dim=-1)
-        ranked, tokens = log_probabilities.double().sort(dim=-1, descending=True, stable=True)
+        precise = torch.double if log_probabilities.device.type != "mps" else torch.float
+        ranked, tokens = log_probabilities.to(precise).sort(dim=-1, descending=True, stable=True)
         # Less the largest, as a tiny temperature would make all of them infinite.
         probabilities = ((ranked - ranked[:, :1]) / self.temperature).softmax(dim=-1)
         if self.top_k is not None:

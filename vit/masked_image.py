@@ -57,6 +57,9 @@ class MaskedImageModel(nn.Module):
                 f"pixels have shape {tuple(pixels.shape)} and hidden {tuple(hidden.shape)}: give both as (batch, "
                 f"{self.grid[0]}, {self.grid[1]})"
             )
+        # A GPU would have to wait for the answer.
+        if pixels.numel() and pixels.device.type == "cpu" and int(pixels.max()) >= self.mask:
+            raise ValueError(f"pixel {int(pixels.max())} is none of the {self.mask} colours (0 to {self.mask - 1})")
         seen = rearrange(pixels.masked_fill(hidden, self.mask), "b r s -> b (r s)")
         logits = self.decoder(seen)[..., : self.mask]
         return rearrange(logits, "b (r s) v -> b r s v", r=self.grid[0])

@@ -114,5 +114,16 @@ def test_heads_cut_out_of_the_weights_give_the_same_logits(model, kind, layer):
 
 
 def test_a_kind_that_is_not_there_is_refused(model):
-    with pytest.raises(ValueError, match="kind"):
+    with pytest.raises(ValueError, match="unknown kind 'self': choose 'encoder', 'decoder' or 'cross'"):
         sequence_pruning_curve(model, BATCH, BATCH, "self")
+
+    class WithoutImages(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.decoder = TransformerDecoder(11, 12, 1, 2, 7).double()
+
+        def forward(self, images, tokens):
+            return self.decoder(tokens)
+
+    with pytest.raises(ValueError, match="WithoutImages has no cross attention: choose another kind"):
+        sequence_pruning_curve(WithoutImages().eval(), BATCH, BATCH, "cross")

@@ -109,9 +109,21 @@ def test_a_share_of_the_heads_is_rounded_up():
 def test_the_error_of_the_middle_is_that_of_the_rows_that_were_hidden(objective, monkeypatch):
     module = completer(objective)
     pixels = torch.ones(2, 4, 4, dtype=torch.long)
-    monkeypatch.setattr(module.model, "complete", lambda rows, *_, **__: torch.full((2, 4, 4), 2))
-    assert middle_error(module, pixels) == 100
+    filled = torch.zeros(2, 4, 4, dtype=torch.long)
+    filled[:, 1:3] = torch.tensor([[1, 2, 1, 1], [0, 1, 1, 1]])
+    monkeypatch.setattr(module.model, "complete", lambda rows, *_, **__: filled)
+    assert middle_error(module, pixels) == 200 / 8
 
 
-def test_generation_is_timed_with_equal_tokens(small):
+def test_generation_is_timed_with_equal_tokens(small, monkeypatch):
     assert measure_generation()["times_as_fast"] > 0
+    written = decoders.sample
+
+    def other(*arguments, use_cache):
+        found = written(*arguments, use_cache=use_cache)
+        found.tokens[0, 0] += use_cache
+        return found
+
+    monkeypatch.setattr(decoders, "sample", other)
+    with pytest.raises(ValueError, match="generation with the cache writes other tokens"):
+        measure_generation()

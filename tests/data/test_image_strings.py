@@ -116,6 +116,8 @@ def table(text):
         (table("name;text\n0.png;a\n"), "the first line of .* is 'name;text': it must be file,text"),
         (table("file,text\n"), "names no pictures"),
         (table(""), "the first line of .* is ''"),
+        (table("text,file\na\n"), "line 2 of .* has no file: write file,text"),
+        (table("file,text\n0.png,a\n1.png,b\n2.png,c\n/none/3.png,d\n"), "are not there: /none/3.png; add them"),
         (table("file,text\n0.png,a\n1.png\n2.png,c\n"), "line 3 of .* has no text: write file,text"),
         (table("file,text\n0.png,a\n0.png,b\n"), "line 3 of .* names 0.png again"),
         (table("file,text\n0.png,a\n1.png,b\n"), "pictures without a line in .*: 2.png; add lines, or delete them"),
@@ -148,6 +150,14 @@ def test_a_wrong_argument_is_refused(root, arguments, message):
     write(root, ["ab", "b", "c"])
     with pytest.raises(ValueError, match=message):
         strings(root, **arguments)
+
+
+def test_files_may_be_named_in_full(root, monkeypatch):
+    write(root, ["a", "b", "c"])
+    lines = [f"{root / f'{number}.png'},{letter}" for number, letter in enumerate("abc")]
+    (root / "texts.csv").write_text("\n".join(["file,text", *lines]))
+    monkeypatch.chdir(root.parent)
+    assert strings(root.name).letters == "abc"
 
 
 def test_too_few_pictures_to_split_are_refused(root):

@@ -1,5 +1,6 @@
 """An error of the user is one clear line on standard error, and exit status 2."""
 
+import json
 import pickle
 import socket
 from pathlib import Path
@@ -177,6 +178,24 @@ def test_a_class_path_in_a_checkpoint_imports_nothing(error_of, folder, checkpoi
     contents["data"] = {"class_path": "trap.Trap", "init_args": {}}
     torch.save(contents, "trapped.ckpt")
     assert "no data: add --config FILE" in error_of("test", "--ckpt_path", "trapped.ckpt")
+
+
+SPEC = {"class_path": "trap.Trap", "init_args": {}}
+
+
+@pytest.mark.parametrize(
+    "attention_kwargs",
+    [SPEC, {"window": SPEC}, {"window": [SPEC]}, {"window": json.dumps(SPEC)}, json.dumps({"window": SPEC}), [SPEC]],
+    ids=["whole", "value", "in a list", "text", "whole as text", "list"],
+)
+def test_a_class_path_in_the_one_argument_of_any_type_imports_nothing(error_of, folder, checkpoint, attention_kwargs):
+    (folder / "trap.py").write_text("import pathlib; pathlib.Path('imported').touch()\nclass Trap: pass")
+    contents = torch.load(checkpoint, weights_only=True)
+    contents["hyper_parameters"]["attention_kwargs"] = attention_kwargs
+    torch.save(contents, "trapped.ckpt")
+    for command in (["test"], ["predict", "--data.root", "."], ["fit", *TINY]):
+        assert "trapped.ckpt is refused: its attention_kwargs are" in error_of(*command, "--ckpt_path", "trapped.ckpt")
+    assert not (folder / "imported").exists()
 
 
 def test_a_checkpoint_of_another_architecture(error_of, checkpoint):

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
+import vit
 from tests.training.tiny import CPU
 from vit.training import ImageCompleter
 
@@ -102,6 +103,35 @@ def test_a_run_learns_its_palette_and_is_measured_beside_the_baselines(run, fold
     black = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
     assert bits["black.png"] == pytest.approx(module.predict_step((black, ["black.png"], []), 0).item(), abs=1e-3)
     assert bits["black.png"] != bits["noise.png"]
+
+
+def test_texts_do_not_matter_and_weights_of_classes_are_refused(run, error_of):
+    run("fit", *COMPLETE[4:], "--data", "DigitStrings", "--data.count", "64", "--data.batch_size", "64")
+    message = error_of("fit", *COMPLETE, "--data.balance", "loss")
+    assert message.startswith("error: balance 'loss' weights classes, and ImageCompleter has none")
+
+
+def test_its_checkpoint_is_no_vision_transformer(run, folder):
+    run("fit", *COMPLETE, "--experiment", "draw", "--trainer.limit_test_batches", "0")
+    with pytest.raises(ValueError, match="holds an ImageCompleter, which has no Vision Transformer"):
+        vit.load(folder / "runs/draw/version_0/checkpoints/last.ckpt")
+
+
+def test_half_of_the_pixels_is_hidden_the_same_in_each_image():
+    module = completer(objective="masked")
+    hidden = module.counted(torch.zeros(5, 6, 8))
+    assert (hidden == hidden[:1]).all()
+    assert hidden[0].sum() == 24
+    assert torch.equal(hidden[:2], module.counted(torch.zeros(2, 6, 8)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_operations_are_those_of_all_matrix_products(dtype, objective):
+    module = completer(objective=objective).to(dtype)
+    tokens, width = 48, 12
+    block = tokens * (4 * width**2 + 2 * 2 * width**2) + 2 * tokens**2 * width
+    assert module.training_flop() == 3 * 2 * (block + tokens * width * 5)
+    assert module.pixels(torch.zeros(1, 1, 6, 8, dtype=torch.uint8)).unique().tolist() == [0]
 
 
 def test_tokens_may_be_patches(run, folder):

@@ -40,6 +40,11 @@ def test_what_does_not_fit_is_one_line(error_of, finished):
     assert message == f"error: {START} holds a model with num_heads 2, and this one has num_heads 4: make them equal"
 
 
+def test_a_run_is_started_or_continued_and_not_both(error_of, finished):
+    message = error_of("fit", "--ckpt_path", START, "--model.init_from", START)
+    assert message.startswith("error: --model.init_from starts a training and --ckpt_path continues one")
+
+
 def test_a_missing_file_is_one_line(error_of, folder):
     message = error_of("fit", "--data", "Digits", *MODEL, *CPU, "--model.init_from", "no.ckpt")
     assert message.startswith("error: no checkpoint at no.ckpt")

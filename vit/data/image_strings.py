@@ -172,13 +172,14 @@ def read_texts(folder: Path) -> dict[Path, str]:
                 raise ValueError(
                     f"the first line of {path} is {','.join(table.fieldnames or ())!r}: it must be file,text"
                 )
-            rows = [(folder / row["file"], row["text"]) for row in table]
+            rows = [(row["file"], row["text"]) for row in table]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"cannot read {path}: {error}") from None
     texts: dict[Path, str] = {}
-    for number, (picture, text) in enumerate(rows, start=2):
-        if text is None:
-            raise ValueError(f"line {number} of {path} has no text: write file,text")
+    for number, (name, text) in enumerate(rows, start=2):
+        if not name or text is None:
+            raise ValueError(f"line {number} of {path} has no {'text' if name else 'file'}: write file,text")
+        picture = folder / name
         if picture in texts:
             raise ValueError(f"line {number} of {path} names {picture.name} again: keep one line for each picture")
         # Letters with accents are written in two ways that look the same.
@@ -190,11 +191,12 @@ def read_texts(folder: Path) -> dict[Path, str]:
         raise ValueError(
             f"{path} names pictures that are not there: {_named(missing, folder)}; add them, or delete the lines"
         )
-    if unnamed := sorted(found - texts.keys()):
+    named = {picture.resolve() for picture in texts}
+    if unnamed := sorted(picture for picture in found if picture.resolve() not in named):
         raise ValueError(f"pictures without a line in {path}: {_named(unnamed, folder)}; add lines, or delete them")
     return texts
 
 
 def _named(paths: list[Path], folder: Path) -> str:
-    shown = ", ".join(str(path.relative_to(folder)) for path in paths[:NAMED])
+    shown = ", ".join(str(path).removeprefix(f"{folder}/") for path in paths[:NAMED])
     return f"{shown} and {len(paths) - NAMED:,} more" if len(paths) > NAMED else shown

@@ -1,8 +1,8 @@
 """Loaders of whole batches: from an array in memory, or decoded from files by worker processes.
 
 Both yield ``(images, labels)`` on the training device: uint8 images (B, C, H, W) in [0, 255] and labels (B,), or, if
-mixed, float images in [0, 1] and soft targets (B, classes). The label -1 marks padding of the batch. From memory and
-unmixed, labels may also be rows of tokens, (B, T).
+mixed, float images in [0, 1] and soft targets (B, classes). The label -1 marks padding of the batch. Unmixed,
+labels may also be rows of tokens, (B, T).
 
 Letter in the einops patterns: b batch.
 """

@@ -2,8 +2,8 @@
 
 The page is `text_page.html`, a template of ``vit.pages``; it needs no script, no server and no network.
 
-Letters in the einops patterns: b pictures, t tokens of a text, h heads, m tokens of the image, c channels, h w rows and
-columns of pixels, r s rows and columns of patches.
+Letters in the einops patterns: b pictures, t tokens of a text, h heads, l m tokens of the image, c channels, h w rows
+and columns of pixels, r s rows and columns of patches.
 """
 
 import base64
@@ -11,14 +11,15 @@ import io
 from collections.abc import Sequence
 
 import torch
-from einops import rearrange, reduce, repeat
+from einops import einsum, rearrange, reduce, repeat
 from PIL import Image
 from torch import Tensor, nn
 
 from vit.capture.sequence import capture_sequence
 from vit.explain.heatmap import displayable, overlay
+from vit.explain.maps.rollout import attention_rollout
 from vit.explain.page import Explorer
-from vit.explain.texts import explain_text, patches_of
+from vit.explain.texts import patches_of
 
 
 def text_explorer(
@@ -48,7 +49,7 @@ def text_explorer(
         model: An encoder-decoder in eval mode, called as ``model(images, tokens)``.
         image: One image as the model takes it, (C, H, W).
         tokens: The start, then all tokens that are written but the last, (T,).
-        names: What the model writes after each token, the last one included: T names.
+        names: What the model writes after each token, and after the last one the most probable token: T names.
         mean: Mean of each channel that was subtracted from the image; it is added again for display.
         std: Standard deviation of each channel that the image was divided by. Without mean and std the smallest value
             of the image is shown black and the largest white.
@@ -69,8 +70,9 @@ def text_explorer(
     grid, prefix = patches_of(model, images, grid, num_prefix_tokens)
     with torch.no_grad():
         found = capture_sequence(model, images, tokens)
-        rolled = explain_text(model, images, tokens, "rollout", grid=grid, num_prefix_tokens=prefix)
-    rows = [("rollout through the encoder", rolled[0])]
+    last = reduce(found.cross[-1].clamp(min=0), "1 h t m -> t m", "mean")
+    rolled = einsum(last, attention_rollout(found.encoder)[0], "t l, l m -> t m")[:, prefix:]
+    rows = [("rollout through the encoder", rearrange(rolled, "t (r s) -> t r s", r=grid[0]))]
     for layer in reversed(range(len(found.cross))):
         heads = rearrange(found.cross[layer][0, ..., prefix:].clamp(min=0), "h t (r s) -> h t r s", r=grid[0])
         rows.append((f"layer {layer}, mean of the heads", reduce(heads, "h t r s -> t r s", "mean")))

@@ -111,7 +111,7 @@ def peaks_on_boxes(maps: Tensor, boxes: Tensor, image_size: tuple[int, int]) -> 
 def draw_text_maps(
     images: Tensor, maps: Tensor, texts: Sequence[str], path: str | Path, *, title: str = "", smooth: bool = False
 ) -> None:
-    """Draw a row for each picture: the picture, then the map of each letter over it, with the letter above.
+    """Draw a row for each picture: the picture, then the map of each letter over it, with the letter below.
 
     Args:
         images: Pictures for display (see ``displayable``), (B, C, H, W).

@@ -59,6 +59,8 @@ class AttentionMaps(Callback):
         self.folder = Path(log_dir) if record is None else record.folder
         self.active = trainer.is_global_zero and not trainer.fast_dev_run
         sets = getattr(trainer.datamodule, "sets", {})
+        if self.active and not isinstance(getattr(pl_module, "network", None), VisionTransformer):
+            self._switch_off(f"it draws classifiers, and this is a {type(pl_module).__name__}")
         if self.active and "val" not in sets:
             self._switch_off("there are no validation images")
         if self.active:

@@ -116,6 +116,10 @@ class ViTCLI(LightningCLI):
             check_not_of_data(self.arguments)
             self.config = parser.parse_args(self._with_checkpoint(self.arguments))
             if self.checkpoint_path is not None:
+                if any(word.split("=")[0] == "--model.init_from" for word in self.arguments):
+                    raise ValueError(
+                        "--model.init_from starts a training and --ckpt_path continues one: give one of them"
+                    )
                 arguments = self.config[self.config.subcommand].model.init_args
                 if "init_from" in arguments:
                     arguments.init_from = None  # the checkpoint holds the weights
@@ -247,9 +251,8 @@ class ViTCLI(LightningCLI):
     def _prediction_writer(self) -> PredictionWriter:
         output = self._get(self.config, "output")
         path = Path(output) if output else self.run_folder / "predictions.csv"
-        predicted = (
-            f"{zlib.crc32(self.checkpoint_path.read_bytes())} {self.datamodule.root} {self.datamodule.image_size}"
-        )
+        weights, data = zlib.crc32(self.checkpoint_path.read_bytes()), self.datamodule
+        predicted = f"{weights} {data.root} {data.image_size} {dict(self.model.hparams)}"
         return PredictionWriter(
             path, output is not None, f"{zlib.crc32(predicted.encode()):08x}", self.model.prediction_columns
         )

@@ -93,6 +93,9 @@ def shorten(message: str, known: set[str]) -> str:
         return f"an argument is missing: add --data.{found[1]}"
     if found := re.search(r"Option '(\w+)' is not accepted", line):
         owners = [name for name, cls in _data_modules().items() if found[1] in inspect.signature(cls).parameters]
+        models = [name for name, cls in MODULES.items() if found[1] in inspect.signature(cls).parameters]
+        if models and not owners:
+            return f"--model.{found[1]} is an option of {', '.join(models)}: add --model NAME with one of these"
         if owners:
             return f"--data.{found[1]} is an option of {', '.join(owners)}: add --data NAME with one of these"
     if found := re.match(r'Parser key "([^"]+)": ?(.*)$', line):

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from vit.data.module import ImageSet
 from vit.data.palette import coloured
 from vit.plotting import plot_style
-from vit.training.examples import decoded
+from vit.training.examples import check_whole, decoded
 
 SHOWN, DRAWN, ACROSS = 12, 3, 2  # images, completions of each, images side by side
 GREY = 0.6  # brightness of the hidden half
@@ -21,6 +21,7 @@ GREY = 0.6  # brightness of the hidden half
 
 def draw_completions(completer: LightningModule, folder: Path, split: str, image_set: ImageSet) -> None:
     """Draw images of a split, their upper half, and completions by an ``ImageCompleter``, into a folder."""
+    check_whole(completer)
     images, _ = decoded(image_set, torch.arange(min(SHOWN, len(image_set.labels))))
     was_training = completer.training
     generator = torch.Generator(completer.device).manual_seed(0)

@@ -39,6 +39,7 @@ def arguments_of(path: Path, subcommand: str) -> tuple[dict[str, Any], list[str]
     module = checkpoint.get("module", DEFAULT_MODULE)
     if module not in MODULES:
         raise ValueError(f"{path} is of a {module!r}, which this version does not have: it trains {', '.join(MODULES)}")
+    _check_plain(arguments.get("attention_kwargs"), path)
     arguments = _known(arguments, MODULES[module], VisionTransformer)
     if subcommand != "fit" and "compile" in arguments:
         arguments["compile"] = False  # compiling takes longer than most tests and predictions
@@ -53,8 +54,30 @@ def arguments_of(path: Path, subcommand: str) -> tuple[dict[str, Any], list[str]
     # Only the classes of vit.data: the class path in an untrusted file must import nothing.
     if name in vit.data.__all__:
         known = _known(data.get("init_args", {}), getattr(vit.data, name), vit.data.ImageDataModule)
-        defaults["data"] = {**data, "init_args": known}
+        if name == "ImageStrings":  # other texts are read with the letters of the training
+            known |= {"letters": of_data["letters"], "max_length": of_data["max_length"]}
+        defaults["data"] = {"class_path": data["class_path"], "init_args": known}
     return defaults, []
+
+
+def _check_plain(attention_kwargs: Any, path: Path) -> None:
+    """Check the one argument whose values may be of any type: jsonargparse would build any class that one names.
+
+    Raises:
+        ValueError: If a value is not a number, true, false, or one word.
+    """
+    plain = isinstance(attention_kwargs, dict) and all(
+        isinstance(name, str)
+        and (
+            value is None or isinstance(value, bool | int | float) or (isinstance(value, str) and value.isidentifier())
+        )
+        for name, value in attention_kwargs.items()
+    )
+    if attention_kwargs is not None and not plain:
+        raise ValueError(
+            f"{path} is refused: its attention_kwargs are {str(attention_kwargs)[:80]!r}, and could name code to run; "
+            "numbers and single words are taken"
+        )
 
 
 def _known(arguments: dict[str, Any], *classes: type) -> dict[str, Any]:

@@ -37,6 +37,16 @@ def decoded(image_set: ImageSet, chosen: Tensor) -> tuple[Tensor, Tensor]:
     return batch.images, batch.labels
 
 
+def check_whole(pl_module: LightningModule) -> None:
+    """Check that one process can run the model alone.
+
+    Raises:
+        ValueError: If the model is sharded over processes.
+    """
+    if pl_module.device_mesh is not None:
+        raise ValueError("the model is sharded, and no process can run it alone: use vit.load on its checkpoint")
+
+
 @contextmanager
 def model_copy(pl_module: LightningModule, pixels: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
     """Yield a copy of the model for analysis, and the normalised images (n, C, H, W).
@@ -46,8 +56,7 @@ def model_copy(pl_module: LightningModule, pixels: Tensor) -> Iterator[tuple[nn.
     Raises:
         ValueError: If the model is sharded over processes.
     """
-    if pl_module.device_mesh is not None:
-        raise ValueError("the model is sharded, and no process can run it alone: use vit.load on its checkpoint")
+    check_whole(pl_module)
     with torch.inference_mode(False), torch.autocast(pl_module.device.type, enabled=False):
         model = copy.deepcopy(pl_module.network).float().eval()
         mean, std = pl_module.mean.float(), pl_module.std.float()

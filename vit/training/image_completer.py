@@ -29,6 +29,7 @@ from vit.training.schedule import Decay
 
 Objective = Literal["causal", "masked"]
 MOST_IMAGES = 20_000  # of which palette and baselines are learned
+PART = 256  # images that are decoded and counted at once
 
 
 class ImageCompleter(TrainingModule):
@@ -115,16 +116,21 @@ class ImageCompleter(TrainingModule):
         """Learn the palette and the baselines from training images, before a training."""
         if stage != "fit":
             return
-        train = self.trainer.datamodule.sets["train"]
+        data = self.trainer.datamodule
+        if data.class_weights is not None:
+            raise ValueError("balance 'loss' weights classes, and ImageCompleter has none: take 'sampling' or 'none'")
+        train = data.sets["train"]
         chosen = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(0))[:MOST_IMAGES]
-        images = shrunk(decoded(train, chosen)[0], self.size)
-        self.palette.copy_(learn_palette(images, len(self.palette), self.hparams.patch_size))
-        self.pixel_counts.copy_(count_pixels(quantise(images, self.palette.cpu()), len(self.palette)))
+        images = torch.cat([shrunk(decoded(train, part)[0], self.size) for part in chosen.split(PART)])
+        palette = learn_palette(images, len(self.palette), self.hparams.patch_size)
+        self.palette.copy_(palette)
+        counts = [count_pixels(quantise(part, palette), len(palette)) for part in images.split(PART)]
+        self.pixel_counts.copy_(torch.stack(counts).sum(dim=0))
 
     def pixels(self, images: Tensor) -> Tensor:
         """Return the number of each token in the palette: uint8 or float in [0, 1], (B, C, H, W) -> (B, r, s)."""
         with torch.autocast(images.device.type, enabled=False):  # bfloat16 has 8 bits for 256 levels
-            return quantise(shrunk(images, self.size), self.palette)
+            return quantise(shrunk(images, self.size), self.palette.float())
 
     def hide(self, pixels: Tensor, shares: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Choose pixels to hide, at least one of an image: (B, r, s), shares (B,) -> boolean (B, r, s)."""
@@ -158,19 +164,19 @@ class ImageCompleter(TrainingModule):
         """Return the sums of an evaluation over no images."""
         return CompletionEvaluation(PixelStatistics(self.pixel_counts), self.hparams.patch_size**2, self.device)
 
-    def counted(self, pixels: Tensor, batch_idx: int) -> Tensor:
-        """Return the pixels that an evaluation counts: all, or for "masked" half of each image, always the same."""
+    def counted(self, pixels: Tensor) -> Tensor:
+        """Return the pixels that an evaluation counts: all, or for "masked" half of them, the same in each image."""
         if self.hparams.objective == "causal":
             return torch.ones_like(pixels, dtype=torch.bool)
-        halves = torch.full((len(pixels),), 0.5, device=pixels.device)
-        return self.hide(pixels, halves, torch.Generator().manual_seed(batch_idx))
+        half = torch.full((1,), 0.5, device=pixels.device)
+        return self.hide(pixels[:1], half, torch.Generator().manual_seed(0)).expand_as(pixels)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add a batch to the evaluation."""
         images, labels = batch
         pixels = self.pixels(images)
-        counted = self.counted(pixels, batch_idx)
-        logits, is_real = self.predict(pixels, counted), labels >= 0  # the rest pads the batch
+        counted, is_real = self.counted(pixels), labels.reshape(len(labels), -1)[:, 0] >= 0  # the rest pads the batch
+        logits = self.predict(pixels, counted)
         self.evaluation.update(logits[is_real], pixels[is_real], counted[is_real])
 
     test_step = validation_step
@@ -198,7 +204,7 @@ class ImageCompleter(TrainingModule):
         if not files:
             return torch.empty(0)
         pixels = self.pixels(images)
-        counted = self.counted(pixels, 0)
+        counted = self.counted(pixels)
         logits = rearrange(self.predict(pixels, counted).float(), "b r s v -> b v r s")
         losses = F.cross_entropy(logits, pixels, reduction="none") * counted
         nats = losses.sum(dim=(1, 2)) / counted.sum(dim=(1, 2))

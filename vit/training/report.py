@@ -77,6 +77,8 @@ def headline(results: dict[str, Any]) -> list[tuple[str, str, str]]:
     for of, accuracy in (("test", results.get("test_accuracy")), ("validation", results.get("val_accuracy"))):
         if accuracy is not None:
             note = interval_note(scores) if of == split else ""
+            if "bits_per_pixel" in scores:  # pixels of an image are not independent
+                note = "of the pixels"
             tiles.append((f"{of.capitalize()} accuracy", accuracy, note))
     views = results.get("test_views")
     tiles += [

@@ -92,7 +92,8 @@ class SequenceReader(TrainingModule):
         check_share("label_smoothing", label_smoothing, "0.1 is usual")
         check_choice("init", init, get_args(Init))
         self.alphabet = Alphabet(letters)
-        encoder = VisionTransformer(num_classes=0, **vit_kwargs)
+        # With fc_norm, which pool "mean" would set, the tokens would have no norm.
+        encoder = VisionTransformer(num_classes=0, fc_norm=False, **vit_kwargs)
         shared = {name: encoder.config[name] for name in ("mlp_ratio", "qkv_bias", "qk_norm", "dropout", "drop_path")}
         width, num_heads = encoder.embed_dim, encoder.config["num_heads"]
         # The last token of a text is never read.
@@ -124,7 +125,8 @@ class SequenceReader(TrainingModule):
     def training_flop(self) -> int:
         """Return the floating-point operations of a training step per image, in matrix products."""
         embedding, decoder = self.reader.encoder.patch_embed, self.reader.decoder
-        images = torch.zeros(1, embedding.in_channels, *embedding.image_size, device=self.device)
+        shape = (1, embedding.in_channels, *embedding.image_size)
+        images = torch.zeros(shape, device=self.device, dtype=embedding.proj.weight.dtype)
         tokens = torch.zeros(1, decoder.max_length, dtype=torch.long, device=self.device)
         return 3 * forward_flop(self.reader, images, tokens)
 
@@ -179,6 +181,11 @@ class SequenceReader(TrainingModule):
         theirs, ours = checkpoint["hyper_parameters"].get("letters"), self.hparams.letters
         if theirs != ours:
             raise ValueError(
-                f"the checkpoint reads {theirs!r} and the data has {ours!r}: use the data it was trained on"
+                f"the checkpoint reads {theirs!r} and the data has {ours!r}: set --data.letters to the first"
+            )
+        longest, most = checkpoint["hyper_parameters"].get("max_length"), self.hparams.max_length
+        if longest != most:
+            raise ValueError(
+                f"the checkpoint reads {longest} letters and the data {most}: set --data.max_length {longest}"
             )
         super().check_fits(checkpoint)

@@ -15,7 +15,7 @@ from torch import Tensor
 from vit.data.module import ImageSet
 from vit.explain.texts import draw_text_maps, explain_text
 from vit.plotting import GREEN, ORANGE, plain_text
-from vit.training.examples import decoded, model_copy
+from vit.training.examples import check_whole, decoded, model_copy
 
 SHOWN, ACROSS = 16, 4
 ATTENDED = 6  # pictures whose letters are shown with their attention
@@ -24,6 +24,7 @@ WIDTH, CAPTION, HEAD = 3.0, 0.34, 0.4  # inches: of a picture, of the text above
 
 def draw_texts(reader: LightningModule, folder: Path, split: str, image_set: ImageSet) -> None:
     """Draw pictures of a split with the text that a ``SequenceReader`` reads, and misread ones, into a folder."""
+    check_whole(reader)
     images, tokens = decoded(image_set, torch.arange(min(SHOWN, len(image_set.labels))))
     title = f"Texts read on {split} pictures"
     evaluation = reader.evaluation

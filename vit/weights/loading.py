@@ -90,6 +90,10 @@ def _are_names(values: Any, count: int) -> bool:
 def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
     """Return the constructor's arguments, the weights and the ``pretrained_cfg`` in a training checkpoint."""
     checkpoint = read_checkpoint(path)
+    if checkpoint.get("module") == "ImageCompleter":
+        raise ValueError(
+            f"{path} holds an ImageCompleter, which has no Vision Transformer: load it by the class itself"
+        )
     arguments = checkpoint["hyper_parameters"]
     state = {name.removeprefix("vit."): tensor for name, tensor in checkpoint["state_dict"].items()}
     if any(name.startswith(READER) for name in state):

@@ -19,6 +19,7 @@ from vit.weights.matching import check_same_tensors
 
 # Arguments that may differ: their weights are resized or new, or they are of the training alone.
 FREE = {"image_size", "patch_size", "num_classes", "pool", "fc_norm", "pos_embed", "pos_embed_init"}
+OF_GRID = ("linformer", "positional")  # mechanisms whose weights have the shape of the grid
 FREE |= {"pos_embed_interpolation", "dropout", "patch_drop", "drop_path", "grad_checkpointing"}
 
 
@@ -58,7 +59,8 @@ def start_from(model: VisionTransformer, path: str | Path, class_names: Sequence
         state = {name: tensor for name, tensor in state.items() if not name.startswith("head.")}
         state |= {name: tensor for name, tensor in own.items() if name.startswith("head.")}
         fresh += [name for name in own if name.startswith("head.")]
-    check_same_tensors(model, state, path, "give the model the same pool and fc_norm")
+    of_grid = f", and the same grid to attention {model.config['attention']!r}" * (model.config["attention"] in OF_GRID)
+    check_same_tensors(model, state, path, f"give the model the same pool and fc_norm{of_grid}")
     model.load_state_dict(state)
     changes = [("resized", resized), ("not taken", fresh)]
     return ", ".join([f"weights of {path}", *(f"{kind}: {', '.join(names)}" for kind, names in changes if names)])
