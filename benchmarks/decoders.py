@@ -43,7 +43,7 @@ BEAMS = 5
 LENGTH, SEQUENCES, ROUNDS = 64, 16, 5  # of the timed generation
 HEAD = """# Decoders
 
-Each column of numbers is a training. Texts are exact if every digit is right. A map peaks on a digit if at least a
+Texts are exact if every digit is right. A map peaks on a digit if at least a
 quarter of its highest patch lies in the digit's box; "chance" is the share of patches of which this is true. Heads are
 removed by setting their attention to zero, without further training.
 """
@@ -239,14 +239,10 @@ def report(cells: dict[str, Any]) -> str:
     parts = [HEAD]
     readers = {name: cell for name, cell in cells.items() if "reading" in cell}
     completers = {name: cell for name, cell in cells.items() if "completion" in cell}
-    for title, part in (("Exact texts, %", "reading"), ("Maps that peak on the digit, %", "peaks")):
-        if readers:
-            measures = next(iter(readers.values()))[part]
-            rows = [
-                {"": name} | {cell: f"{100 * readers[cell][part][name]:.1f}" for cell in readers} for name in measures
-            ]
-            parts.append(f"## {title}\n\n{markdown_table(rows, right=set(readers))}\n")
     if readers:
+        parts.append(f"Readers: {', '.join(readers)}.\n")
+        for title, part in (("Exact texts", "reading"), ("Maps that peak on the digit", "peaks")):
+            parts.append(f"## {title}\n\n{shares_table([*readers.values()], part)}\n")
         parts.append(f"## Exact texts without heads of one kind, %\n\n{pruning_table([*readers.values()])}\n")
         ratios = [cell["generation"]["times_as_fast"] for cell in readers.values()]
         parts.append(
@@ -257,6 +253,16 @@ def report(cells: dict[str, Any]) -> str:
         parts.append(f"## Images completed\n\n{completion_table(completers)}\n")
     origins = dict.fromkeys(made_at(cell["made"]) for cell in cells.values())
     return "\n".join([*parts, *origins]) + "\n"
+
+
+def shares_table(cells: list[dict[str, Any]], part: str) -> str:
+    """Return each share that a part of the cells has, in percent: mean and deviation over trainings."""
+    names = {"reading": "digits", "peaks": "map"}
+    rows = [
+        {names[part]: name, "%": plus_minus([100 * cell[part][name] for cell in cells], ".1f")}
+        for name in cells[0][part]
+    ]
+    return markdown_table(rows, right={"%"})
 
 
 def pruning_table(cells: list[dict[str, Any]]) -> str:
