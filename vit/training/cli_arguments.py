@@ -1,0 +1,54 @@
+"""Typed arguments, read before the parser is built: the model that they ask for, and configs that cannot be read."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vit.training.defaults import DEFAULT_MODULE, FROM_DATA
+
+
+def asked_module(arguments: Any) -> str:
+    """Return the name of the model that typed arguments or their configs ask for, ``ViTClassifier`` if none does.
+
+    >>> asked_module(["fit", "--model=SequenceReader", "--model.depth", "3"]), asked_module(["fit"])
+    ('SequenceReader', 'ViTClassifier')
+    """
+    if isinstance(arguments, list):
+        scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        scan.add_argument("--model")
+        scan.add_argument("-c", "--config", action="append", default=[])
+        found, _ = scan.parse_known_args([str(word) for word in arguments])
+        models = [*(check_config(Path(config)).get("model") for config in found.config), found.model]
+    else:
+        models = [(arguments or {}).get("model")]
+    paths = [model.get("class_path") if isinstance(model, dict) else model for model in models]
+    path = next((path for path in reversed(paths) if path), DEFAULT_MODULE)
+    return path.removeprefix("vit.training.")
+
+
+def check_config(path: Path) -> dict[str, Any]:
+    """Return the arguments of a config, after a check that it is YAML with arguments by name.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"cannot read the config {path}: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"the config {path} has no arguments by name, such as model: or data:; see configs/")
+    return content
+
+
+def check_not_of_data(arguments: list[str]) -> None:
+    """Check that no typed argument sets what the data decides about the model.
+
+    Raises:
+        ValueError: If one does.
+    """
+    for name in FROM_DATA:
+        if any(word.split("=")[0] == f"--model.{name}" for word in arguments):
+            raise ValueError(f"--model.{name} is that of the data: set --data.{name}, or leave it out")
