@@ -9,7 +9,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.training.tiny import CPU, MODEL, run_command
-from vit.training import AttentionMaps
+from vit.training import AttentionMaps, ViTClassifier
 
 TINY = [
     *("--data", "Digits", "--data.batch_size", "200", *MODEL, *CPU, "--model.ema_decay", "0.9"),
@@ -82,7 +82,8 @@ def test_a_mechanism_without_weights_is_trained_and_the_reason_for_no_picture_is
 
 def test_without_validation_images_the_callback_prints_so(capsys):
     facts = {"callbacks": [], "log_dir": "runs", "is_global_zero": True, "fast_dev_run": False}
-    AttentionMaps().on_fit_start(SimpleNamespace(**facts, datamodule=SimpleNamespace(sets={})), None)
+    module = ViTClassifier(image_size=8, patch_size=4, embed_dim=8, depth=1, num_heads=2)
+    AttentionMaps().on_fit_start(SimpleNamespace(**facts, datamodule=SimpleNamespace(sets={})), module)
     assert capsys.readouterr().out == "AttentionMaps is switched off: there are no validation images\n"
 
 
