@@ -31,35 +31,54 @@ def to_pair(size: Size) -> tuple[int, int]:
 class PatchEmbed(nn.Module):
     """Cut images into patches and map each linearly to a token (Dosovitskiy et al. 2021, eq. 1).
 
+    With a ``patch_stride`` below ``patch_size`` the patches overlap. There is one patch for each cell of
+    ``patch_stride`` pixels, centred on the cell; beyond the border the pixels of the border are repeated.
+
     The arguments are those of ``VisionTransformer``.
 
     Raises:
-        ValueError: If ``image_size`` is not a multiple of ``patch_size``.
+        ValueError: If ``image_size`` is not a multiple of ``patch_stride``, or patches cannot be centred on the cells.
     """
 
-    def __init__(self, image_size: Size, patch_size: Size, in_channels: int, embed_dim: int) -> None:
+    def __init__(
+        self, image_size: Size, patch_size: Size, in_channels: int, embed_dim: int, patch_stride: Size | None = None
+    ) -> None:
         super().__init__()
         check_size("image_size", image_size)
         check_size("patch_size", patch_size)
         check_positive_int("in_channels", in_channels, "3 for colour, 1 for grey")
         self.image_size = to_pair(image_size)
         self.patch_size = to_pair(patch_size)
+        if patch_stride is not None:
+            check_size("patch_stride", patch_stride)
+        self.patch_stride = self.patch_size if patch_stride is None else to_pair(patch_stride)
+        overlap = [patch - stride for patch, stride in zip(self.patch_size, self.patch_stride, strict=True)]
+        if min(overlap) < 0 or any(pixels % 2 for pixels in overlap):
+            raise ValueError(
+                f"patch_stride {self.patch_stride} must be patch_size {self.patch_size} less an even number of pixels, "
+                "so that patches are centred on cells: take half of an even patch_size"
+            )
         self.in_channels = in_channels
         self._check_size(*self.image_size)
         self.grid_size = self.grid_of(*self.image_size)
         self.num_patches = self.grid_size[0] * self.grid_size[1]
         # A convolution only for the names and layout of its weights, which other libraries share.
-        self.proj = nn.Conv2d(in_channels, embed_dim, self.patch_size, stride=self.patch_size)
+        self.proj = nn.Conv2d(
+            *(in_channels, embed_dim, self.patch_size, self.patch_stride),
+            padding=[pixels // 2 for pixels in overlap],
+            padding_mode="replicate",
+        )
 
     def grid_of(self, rows: int, columns: int) -> tuple[int, int]:
         """Return the rows and columns of patches of an image of ``rows`` x ``columns`` pixels."""
-        return rows // self.patch_size[0], columns // self.patch_size[1]
+        return rows // self.patch_stride[0], columns // self.patch_stride[1]
 
     def _check_size(self, rows: int, columns: int) -> None:
-        p, q = self.patch_size
+        p, q = self.patch_stride
         if rows % p or columns % q:
+            name = "patch_size" if self.patch_stride == self.patch_size else "patch_stride"
             raise ValueError(
-                f"image_size ({rows}, {columns}) must be a multiple of patch_size ({p}, {q}): "
+                f"image_size ({rows}, {columns}) must be a multiple of {name} ({p}, {q}): "
                 f"resize the images to ({max(rows // p, 1) * p}, {max(columns // q, 1) * q}), or change the patch"
             )
 
@@ -67,7 +86,7 @@ class PatchEmbed(nn.Module):
         """Embed the patches, row by row: (B, C, H, W) -> (B, N, D).
 
         Raises:
-            ValueError: If the images have another shape or type, or their size is not a multiple of ``patch_size``.
+            ValueError: If the images have another shape or type, or their size is not a multiple of ``patch_stride``.
         """
         if images.ndim != 4 or images.shape[1] != self.in_channels:
             raise ValueError(
@@ -82,7 +101,7 @@ class PatchEmbed(nn.Module):
                 "floating point: convert by images.float() / 255, then normalise"
             )
         self._check_size(*images.shape[-2:])
-        if not is_plain(self.proj, nn.Conv2d):
+        if self.patch_stride != self.patch_size or not is_plain(self.proj, nn.Conv2d):
             return rearrange(self.proj(images), "b d h w -> b (h w) d")
         p, q = self.patch_size
         patches = rearrange(images, "b c (h p) (w q) -> b (h w) (c p q)", p=p, q=q)

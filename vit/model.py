@@ -31,9 +31,12 @@ class VisionTransformer(nn.Module):
     torch.Size([2, 10])
 
     Args:
-        image_size: Rows and columns of the images in pixels, or one number for both; a multiple of ``patch_size``.
+        image_size: Rows and columns of the images in pixels, or one number for both; a multiple of ``patch_stride``.
         patch_size: Rows and columns of a patch in pixels, or one number for both. Half the size gives four times
             as many tokens: slower, and usually more accurate.
+        patch_stride: Rows and columns of pixels from one patch to the next; None means ``patch_size``. With half the
+            size, patches overlap, and a trained model sees a grid twice as fine by the weights that it has (Amir et al.
+            2021).
         in_channels: Channels of an image: 3 for colour, 1 for grey.
         num_classes: Number of classes; with 0 there is no head, and the model returns the pooled feature.
         embed_dim: Channels of a token.
@@ -84,6 +87,7 @@ class VisionTransformer(nn.Module):
         self,
         image_size: Size = 32,
         patch_size: Size = 4,
+        patch_stride: Size | None = None,
         in_channels: int = 3,
         num_classes: int = 10,
         embed_dim: int = 192,
@@ -137,7 +141,7 @@ class VisionTransformer(nn.Module):
         self.pos_embed_interpolation = pos_embed_interpolation
         self.grad_checkpointing = grad_checkpointing
 
-        self.patch_embed = PatchEmbed(image_size, patch_size, in_channels, embed_dim)
+        self.patch_embed = PatchEmbed(image_size, patch_size, in_channels, embed_dim, patch_stride)
         self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim)) if class_token else None
         self.reg_token = nn.Parameter(torch.empty(1, num_registers, embed_dim)) if num_registers else None
         num_positions = self.patch_embed.num_patches + (0 if no_embed_class else self.num_prefix_tokens)

@@ -48,7 +48,7 @@ def position_accuracies(
     for name, positions in (("mean", mean), ("shuffled", patches[:, order.to(patches.device)])):
         with _positions(model, positions):
             found[name] = accuracy(model, images, labels, batch_size=batch_size)
-    larger = enlarged(images, scale, model.patch_embed.patch_size)
+    larger = enlarged(images, scale, model.patch_embed.patch_stride)
     return found | {"larger": accuracy(model, larger, labels, batch_size=batch_size)}
 
 

@@ -152,13 +152,13 @@ def _layout(
 
 
 def patch_grid(model: nn.Module, images: Tensor) -> tuple[int, int]:
-    """Return rows and columns of patches, from the first ``patch_size`` that a module of the model has.
+    """Return rows and columns of patches, from the first ``patch_stride`` or ``patch_size`` of a module of the model.
 
     Raises:
         ValueError: If no module has one, or it does not divide the images.
     """
     for module in model.modules():
-        size = getattr(module, "patch_size", None)
+        size = getattr(module, "patch_stride", None) or getattr(module, "patch_size", None)
         if size is None:  # vit-pytorch cuts patches with an einops layer
             axes = getattr(module, "axes_lengths", {})
             size = (axes["p1"], axes["p2"]) if {"p1", "p2"} <= set(axes) else None

@@ -125,7 +125,7 @@ def _measure(model: VisionTransformer, images: Tensor) -> tuple[Tensor, dict[str
     for layer, attn in enumerate(attentions):
         if attn.shape[-2] == 1 or attn.min() < 0:
             continue
-        distance = attention_distance(attn, anatomy.grid, model.patch_embed.patch_size, anatomy.num_prefix_tokens)
+        distance = attention_distance(attn, anatomy.grid, model.patch_embed.patch_stride, anatomy.num_prefix_tokens)
         for name, values in (("distance", distance), ("entropy", attention_entropy(attn))):
             measures[f"attention_{name}/layer_{layer}"] = reduce(values, "b h -> ", "mean").item()
     return attentions.logits, measures

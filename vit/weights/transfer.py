@@ -18,7 +18,7 @@ from vit.weights.loading import load
 from vit.weights.matching import check_same_tensors
 
 # Arguments that may differ: their weights are resized or new, or they are of the training alone.
-FREE = {"image_size", "patch_size", "num_classes", "pool", "fc_norm", "pos_embed", "pos_embed_init"}
+FREE = {"image_size", "patch_size", "patch_stride", "num_classes", "pool", "fc_norm", "pos_embed", "pos_embed_init"}
 OF_GRID = ("linformer", "positional")  # mechanisms whose weights have the shape of the grid
 FREE |= {"pos_embed_interpolation", "dropout", "patch_drop", "drop_path", "grad_checkpointing"}
 
