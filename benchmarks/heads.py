@@ -171,7 +171,7 @@ def examined(checkpoint: Path, prunes: bool) -> dict[str, Any]:
     """Return what is measured of a trained model besides its results.json."""
     subject = read_subject(checkpoint, None, EXAMINED)
     images, labels = subject.held_out
-    larger = enlarged(images, LARGER, subject.model.patch_embed.patch_size)
+    larger = enlarged(images, LARGER, subject.model.patch_embed.patch_stride)
     found = {"examined": len(labels), "accuracy": accuracy(subject.model, images, labels)}
     found["larger"] = accuracy(subject.model, larger, labels)
     if prunes:

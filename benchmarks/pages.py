@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import overlap
 from accuracy import recipes, unseeded, values
 from explanations import PLANTED, RECIPE, means, of_recipe
 from records import RESULTS, commit_of, made_at, place, plus_minus
@@ -27,10 +28,10 @@ TRAININGS = {
     "cifar10_quick": "CIFAR-10 (JPEG copy), ten minutes",
     "timm.*": "the same ten minutes, timm's ViT",
     "cifar10_1h": "CIFAR-10 (JPEG copy), one hour",
-    "cifar10_showcase": "the packaged model, second of two hours",
+    "cifar10_showcase": "the packaged model, second stage",
 }
-# The recipes of the model that comes with the package: its first hour, and the second one, which starts from there.
-PACKAGED = {"cifar10_coarse": "first hour, patches of 4 x 4", "cifar10_showcase": "second hour, patches of 2 x 2"}
+# The recipes of the model that comes with the package: its first stage, and the second one, which starts from there.
+PACKAGED = {"cifar10_coarse": "8 x 8 patches side by side", "cifar10_showcase": "16 x 16 patches that overlap"}
 WAYS = ("fp32 eager", "bf16 eager", "fp32 compiled", "bf16 compiled")
 ROWS = {"ours": "", "ours, every token": ", every token computed"}
 
@@ -300,6 +301,13 @@ def packaged_maps() -> str:
     return f"{markdown_table(rows)}\n\n{note} {made_at(cell['made'])}"
 
 
+def overlapping() -> str:
+    """Return the accuracy of models with overlapping patches, without further training."""
+    cells = read("overlap")
+    made = dict.fromkeys(made_at(cell["made"]) for cell in cells.values())
+    return f"{overlap.table(cells)}\n\n{' '.join(made)}"
+
+
 def uniform() -> str:
     """Return the share of predictions that change where the attention of a layer is made uniform."""
     changed: dict[str, list[float]] = {}
@@ -315,7 +323,7 @@ TABLES = {
     table.__name__: table
     for table in (
         *(results, accuracy, speed, loading, ablation, mechanisms, maps, uniform),
-        *(packaged, packaged_maps),
+        *(packaged, packaged_maps, overlapping),
     )
 }
 

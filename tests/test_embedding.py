@@ -1,5 +1,7 @@
 """Patch embedding, dropping of patches, and positions on another grid."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -34,6 +36,45 @@ def test_embedding_equals_the_strided_convolution_with_the_same_weights(image_si
     direction = torch.randn_like(tokens)
     gradients = torch.autograd.grad(expected, inputs, direction)
     assert_close(torch.autograd.grad(tokens, inputs, direction), gradients, **EXACT)
+
+
+OVERLAPPING = pytest.mark.parametrize(
+    ("image_size", "patch_size", "patch_stride"), [((6, 35), (4, 7), (2, 5)), (21, 5, 3), ((6, 10), (6, 5), (2, 5))]
+)
+
+
+@OVERLAPPING
+def test_overlapping_patches_are_centred_on_their_cells(image_size, patch_size, patch_stride):
+    embed = PatchEmbed(image_size, patch_size, in_channels=3, embed_dim=11, patch_stride=patch_stride).double()
+    (rows, columns), (p, q), (m, n) = to_pair(image_size), to_pair(patch_size), to_pair(patch_stride)
+    image = torch.randn(1, 3, rows, columns, dtype=torch.float64)
+    tokens = embed(image)
+    assert embed.grid_size == embed.grid_of(rows, columns) == (rows // m, columns // n)
+    assert tokens.shape == (1, embed.num_patches, 11)
+    for number in range(embed.num_patches):
+        row, column = divmod(number, columns // n)
+        top, left = row * m - (p - m) // 2, column * n - (q - n) // 2
+        # Beyond the border, the nearest pixel of the border.
+        seen_rows = torch.arange(top, top + p).clamp(0, rows - 1)
+        seen_columns = torch.arange(left, left + q).clamp(0, columns - 1)
+        patch = image[0][:, seen_rows][:, :, seen_columns]
+        expected = (embed.proj.weight * patch).sum(dim=(1, 2, 3)) + embed.proj.bias
+        assert_close(tokens[0, number], expected, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("patch_size", "patch_stride"), [(4, 3), (4, 6), ((4, 5), (2, 2))], ids=["odd", "larger", "one side"]
+)
+def test_patches_that_cannot_be_centred_on_cells_are_refused(patch_size, patch_stride):
+    sizes = f"patch_stride {to_pair(patch_stride)} must be patch_size {to_pair(patch_size)} less an even number"
+    with pytest.raises(ValueError, match=re.escape(sizes)):
+        PatchEmbed(12, patch_size, in_channels=3, embed_dim=11, patch_stride=patch_stride)
+
+
+def test_images_are_a_whole_number_of_strides():
+    with pytest.raises(ValueError, match=r"\(9, 10\) must be a multiple of patch_stride \(2, 2\): resize .* \(8, 10\)"):
+        PatchEmbed((9, 10), 4, in_channels=3, embed_dim=11, patch_stride=2)
+    assert PatchEmbed((6, 10), 4, in_channels=3, embed_dim=11, patch_stride=2).grid_size == (3, 5)
 
 
 def test_token_i_is_the_patch_at_row_i_div_columns_and_column_i_mod_columns():

@@ -34,9 +34,6 @@ class VisionTransformer(nn.Module):
         image_size: Rows and columns of the images in pixels, or one number for both; a multiple of ``patch_stride``.
         patch_size: Rows and columns of a patch in pixels, or one number for both. Half the size gives four times
             as many tokens: slower, and usually more accurate.
-        patch_stride: Rows and columns of pixels from one patch to the next; None means ``patch_size``. With half the
-            size, patches overlap, and a trained model sees a grid twice as fine by the weights that it has (Amir et al.
-            2021).
         in_channels: Channels of an image: 3 for colour, 1 for grey.
         num_classes: Number of classes; with 0 there is no head, and the model returns the pooled feature.
         embed_dim: Channels of a token.
@@ -75,6 +72,9 @@ class VisionTransformer(nn.Module):
         pos_embed_interpolation: How positions are resized for images of another size than ``image_size``.
         grad_checkpointing: Whether blocks recompute their activations in the backward pass: memory for one block
             instead of all, for a third more time.
+        patch_stride: Rows and columns of pixels from one patch to the next; None means ``patch_size``. With half the
+            size, patches overlap, and a trained model sees a grid twice as fine by the weights that it has (Amir et al.
+            2021).
 
     Attributes:
         config: These arguments with their values: ``VisionTransformer(**model.config)`` is a model of the same shape.
@@ -87,7 +87,6 @@ class VisionTransformer(nn.Module):
         self,
         image_size: Size = 32,
         patch_size: Size = 4,
-        patch_stride: Size | None = None,
         in_channels: int = 3,
         num_classes: int = 10,
         embed_dim: int = 192,
@@ -114,6 +113,7 @@ class VisionTransformer(nn.Module):
         pos_embed_init: PositionInit = "sincos",
         pos_embed_interpolation: Interpolation = "bicubic",
         grad_checkpointing: bool = False,
+        patch_stride: Size | None = None,
     ) -> None:
         super().__init__()
         self.config = {name: value for name, value in locals().items() if name not in ("self", "__class__")}

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from einops import rearrange
 from timm.layers import resample_patch_embed
 from torch import nn
 from torch.testing import assert_close
@@ -63,6 +64,18 @@ def test_another_patch_size_resizes_patches_and_positions(saved):
     assert_close(model.pos_embed, resize_positions(source.pos_embed, (3, 3), (6, 6)))
     assert_close(model.blocks[1].mlp.fc1.weight, source.blocks[1].mlp.fc1.weight, rtol=0, atol=0)
     assert_close(model.head.weight, source.head.weight, rtol=0, atol=0)
+
+
+def test_overlapping_patches_keep_the_patch_embedding(saved):
+    source, path = saved
+    model = model_of(patch_stride=2)
+    assert start_from(model, path) == f"weights of {path}, resized: pos_embed"
+    images = torch.randn(2, 3, 12, 12)
+    # Patches centred on the cells: every second one, shifted by a pixel, lies on the patches of the source.
+    shifted = nn.functional.pad(images, (1, 0, 1, 0))[..., :12, :12]
+    fine = rearrange(model.patch_embed(shifted), "b (h w) d -> b h w d", h=6)
+    coarse = rearrange(source.patch_embed(images), "b (h w) d -> b h w d", h=3)
+    assert_close(fine[:, 1:5:2, 1:5:2], coarse[:, :2, :2])
 
 
 def test_another_image_size_resizes_positions_alone(saved):
