@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT, randomised
-from vit.blocks import DropPath, EncoderBlock, LayerScale, Mlp
+from vit.blocks import EncoderBlock
 
 B, N, H, D = 2, 5, 3, 7  # D channels in each of H heads
 
@@ -63,6 +63,16 @@ def test_a_block_passes_its_arguments_to_its_parts():
         EncoderBlock(H * D, H, attention_kwargs={"strangeness": 1})
 
 
+def test_a_block_passes_mask_and_angles_to_its_attention():
+    block = randomised(EncoderBlock(H * 8, H, mlp="swiglu", norm_eps=1e-3))
+    assert block.norm1.eps == block.norm2.eps == 1e-3
+    tokens, angles = torch.randn(B, N, H * 8, dtype=torch.float64), torch.randn(B, N, 4, dtype=torch.float64)
+    mask = torch.rand(B, 1, 1, N) < 0.7
+    mixed = tokens + block.attn(block.norm1(tokens), mask=mask, angles=angles)
+    expected = mixed + block.mlp(block.norm2(mixed))
+    assert_close(block(tokens, mask=mask, angles=angles), expected, **EXACT)
+
+
 def test_the_first_output_token_can_be_computed_alone():
     block = randomised(EncoderBlock(H * D, H, layer_scale=0.5))
     tokens = torch.randn(B, N, H * D, dtype=torch.float64)
@@ -83,27 +93,6 @@ def test_a_block_computes_the_class_token_alone_unless_hooked_or_replaced_or_mix
     block.attn = nn.Identity()
     assert not block.supports_class_token_only()
     assert not type("Replaced", (EncoderBlock,), {"forward": lambda *_: None})(H * D, H).supports_class_token_only()
-
-
-def test_an_mlp_is_two_linear_layers_with_an_exact_gelu_between():
-    mlp = randomised(Mlp(5, 11))
-    tokens = torch.randn(2, 3, 5, dtype=torch.float64)
-    hidden = tokens @ mlp.fc1.weight.T + mlp.fc1.bias
-    hidden = hidden * (1 + torch.erf(hidden / 2**0.5)) / 2
-    assert_close(mlp(tokens), hidden @ mlp.fc2.weight.T + mlp.fc2.bias, **EXACT)
-
-
-def test_an_mlp_drops_channels_after_each_layer_while_training():
-    torch.manual_seed(0)
-    mlp = Mlp(7, 7, dropout=0.5)
-    nn.init.zeros_(mlp.fc1.weight)
-    nn.init.constant_(mlp.fc1.bias, 20.0)  # GELU(20) = 20
-    nn.init.eye_(mlp.fc2.weight)
-    nn.init.ones_(mlp.fc2.bias)
-    tokens = torch.randn(2, 11, 7)
-    # Hidden channels are 0 or 40, then 1 is added, then they are doubled or dropped.
-    assert mlp(tokens).unique().tolist() == [0.0, 2.0, 82.0]
-    assert mlp.eval()(tokens).unique().tolist() == [21.0]
 
 
 def test_a_block_drops_channels_of_each_branch_while_training():
@@ -130,32 +119,3 @@ def test_a_block_scales_each_branch():
     nn.init.constant_(block.ls1.gamma, 3.0)
     nn.init.constant_(block.ls2.gamma, 7.0)
     assert block(torch.zeros(1, N, H * D)).unique().tolist() == [73.0]
-
-
-def test_layer_scale_is_a_learned_factor_per_channel():
-    scale = LayerScale(3, 1e-4)
-    assert_close(scale.gamma, nn.Parameter(torch.full((3,), 1e-4)), rtol=0, atol=0)
-    with torch.no_grad():
-        scale.gamma.copy_(torch.tensor([2.0, 3.0, 5.0]))
-    assert scale(torch.tensor([[[1.0, 10.0, 100.0]]])).tolist() == [[[2.0, 30.0, 500.0]]]
-
-
-@pytest.mark.parametrize(("probability", "training"), [(0.5, False), (0.0, True)])
-def test_drop_path_is_the_identity_in_eval_mode_and_at_probability_zero(probability, training):
-    tokens = torch.randn(2, 3, 5)
-    assert DropPath(probability).train(training)(tokens) is tokens
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_drop_path_zeroes_or_scales_each_image_and_preserves_the_mean(dtype):
-    torch.manual_seed(0)
-    factors = DropPath(0.25)(torch.ones(10_007, 3, 5, dtype=dtype))
-    assert factors.dtype == dtype
-    assert_close(factors, factors[:, :1, :1].expand_as(factors), rtol=0, atol=0)
-    assert factors.unique().tolist() == [0.0, torch.tensor(4 / 3, dtype=dtype).item()]
-    # The standard error of the mean of 10,007 factors is 0.0058.
-    assert factors[:, 0, 0].double().mean().item() == pytest.approx(1.0, abs=0.025)
-
-
-def test_drop_path_shows_its_probability():
-    assert repr(DropPath(0.1)) == "DropPath(probability=0.1)"

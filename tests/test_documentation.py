@@ -10,6 +10,7 @@ import torch
 
 import train
 import vit
+from vit.__main__ import COMMANDS
 from vit.attention import MECHANISMS
 from vit.explain.maps import CONTROLS
 from vit.training import ViTCLI
@@ -105,6 +106,8 @@ def test_its_other_commands_name_scripts_options_and_targets_that_exist(page):
         assert all(f"$({variable.split('=')[0]})" in makefile for variable in variables)
     scripts = [command[1:] for command in commands(page, "python") if command[1].startswith("benchmarks/")]
     scripts += [["vit/explain/__main__.py", *command[3:]] for command in commands(page, "python -m vit.explain")]
+    for command in commands(page, "python -m vit"):
+        scripts.append([f"{COMMANDS[command[3]].place.split(':')[0].replace('.', '/')}.py", *command[4:]])
     for script, *arguments in scripts:
         code = (ROOT / script).read_text() + (ROOT / "benchmarks/records.py").read_text()
         assert all(f'"{word}"' in code for word in arguments if word.startswith("--") and word != "--help")

@@ -1,14 +1,13 @@
-"""Patch embedding, dropping of patches, and positions on another grid."""
+"""Patch embedding."""
 
 import re
 
 import pytest
 import torch
 import torch.nn.functional as F
-from timm.layers.pos_embed import resample_abs_pos_embed
 from torch.testing import assert_close
 
-from vit.embedding import PatchDrop, PatchEmbed, resize_positions, to_pair
+from vit.embedding import PatchEmbed, to_pair
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 BOTH_SIDES = pytest.mark.parametrize(
@@ -97,13 +96,23 @@ def test_an_image_size_that_is_no_multiple_of_the_patch_is_refused_with_both_siz
     rows, columns = image_size
     message = (
         rf"image_size \({rows}, {columns}\) must be a multiple of patch_size \(2, 5\): "
-        rf"resize the images to {remedy}, or change the patch"
+        rf"resize the images to {remedy}, change the patch, or set pad_images"
     )
     with pytest.raises(ValueError, match=message):
         PatchEmbed(image_size, (2, 5), in_channels=3, embed_dim=11)
     embed = PatchEmbed((6, 35), (2, 5), in_channels=3, embed_dim=11)
     with pytest.raises(ValueError, match=message):
         embed(torch.zeros(2, 3, *image_size))
+
+
+def test_padded_images_end_in_zeros_at_the_right_and_at_the_bottom():
+    embed = PatchEmbed((6, 35), (2, 5), in_channels=3, embed_dim=11, pad_images=True)
+    images = torch.randn(2, 3, 5, 31)
+    padded = torch.zeros(2, 3, 6, 35)
+    padded[..., :5, :31] = images
+    assert_close(embed(images), embed(padded), rtol=0, atol=0)
+    assert embed.grid_of(5, 31) == embed.grid_of(6, 35) == (3, 7)
+    assert PatchEmbed((5, 31), (2, 5), 3, 11, pad_images=True).grid_size == (3, 7)
 
 
 @pytest.mark.parametrize(
@@ -131,90 +140,3 @@ def test_images_of_another_shape_are_refused_with_both_shapes_and_a_remedy(shape
         embed(torch.zeros(shape))
     assert f"images have shape {shape}" in str(refusal.value)
     assert "add the batch axis with images[None]" in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("old_grid", "new_grid"),
-    [
-        ((3, 5), (7, 11)),  # larger
-        ((7, 11), (3, 5)),  # smaller
-        ((3, 11), (7, 5)),  # larger and smaller
-        ((3, 5), (5, 3)),  # as many tokens, another shape
-        ((6, 6), (4, 9)),
-    ],
-)
-@pytest.mark.parametrize("prefix", [0, 5])
-def test_resized_positions_equal_those_of_timm(old_grid, new_grid, prefix):
-    positions = torch.randn(1, prefix + old_grid[0] * old_grid[1], 13)
-    expected = resample_abs_pos_embed(positions, list(new_grid), list(old_grid), num_prefix_tokens=prefix)
-    assert_close(resize_positions(positions, old_grid, new_grid), expected, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
-def test_positions_are_interpolated_as_asked(interpolation):
-    positions = torch.randn(1, 2 + 15, 13)
-    expected = resample_abs_pos_embed(positions, [7, 11], [3, 5], num_prefix_tokens=2, interpolation=interpolation)
-    assert_close(resize_positions(positions, (3, 5), (7, 11), interpolation), expected, rtol=0, atol=0)
-
-
-def test_nearest_interpolation_repeats_positions():
-    positions = torch.randn(1, 2 + 6, 13)
-    repeated = positions[:, 2:].reshape(2, 3, 13).repeat_interleave(2, 0).repeat_interleave(3, 1).reshape(1, 36, 13)
-    assert_close(resize_positions(positions, (2, 3), (4, 9), "nearest")[:, 2:], repeated, rtol=0, atol=0)
-
-
-def test_positions_of_the_same_grid_are_returned_unchanged():
-    positions = torch.randn(1, 2 + 15, 13)
-    assert resize_positions(positions, (3, 5), (3, 5)) is positions
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_resizing_keeps_the_dtype_and_rounds_once_at_the_end(dtype):
-    positions = torch.randn(1, 2 + 15, 13, dtype=dtype)
-    resized = resize_positions(positions, (3, 5), (7, 11))
-    expected = resize_positions(positions.double(), (3, 5), (7, 11))
-    assert_close(resized, expected.to(dtype))
-    assert resized.dtype == dtype
-
-
-def test_resized_positions_pass_gradients():
-    positions = torch.randn(1, 2 + 6, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda p: resize_positions(p, (2, 3), (3, 2)), positions)
-
-
-def numbered(images: int, prefix: int, patches: int) -> torch.Tensor:
-    """Tokens whose channels are their position: (B, prefix + N, 3)."""
-    return torch.arange(float(prefix + patches))[None, :, None].expand(images, -1, 3)
-
-
-@pytest.mark.parametrize(("rate", "kept"), [(0.5, 6), (0.25, 8), (0.9, 1), (0.99, 1)])
-def test_patch_drop_keeps_the_prefix_and_a_share_of_the_patches(rate, kept):
-    tokens = PatchDrop(rate)(numbered(2, 2, 11), 2)
-    assert tokens.shape == (2, 2 + kept, 3)
-    assert tokens[:, :2, 0].tolist() == [[0, 1]] * 2
-    for image in tokens[:, 2:]:
-        numbers = image[:, 0].tolist()
-        assert len(set(numbers)) == kept
-        assert numbers == sorted(numbers)
-        assert set(numbers) <= set(range(2, 13))
-        assert (image == image[:, :1]).all()
-
-
-def test_patch_drop_is_independent_for_each_image_and_uniform():
-    drop, tokens = PatchDrop(0.5), numbered(4000, 1, 8)
-    kept = drop(tokens, 1)[:, 1:, 0].long()
-    frequencies = torch.bincount(kept.flatten(), minlength=9)[1:] / 4000
-    assert (frequencies - 0.5).abs().max() < 0.05
-    assert len({tuple(sorted(row)) for row in kept.tolist()}) == 70  # all ways to choose 4 of 8
-
-
-@pytest.mark.parametrize(("rate", "training"), [(0.5, False), (0.0, True)])
-def test_patch_drop_is_the_identity_in_eval_mode_and_at_rate_zero(rate, training):
-    tokens = numbered(2, 1, 5)
-    assert PatchDrop(rate).train(training)(tokens, 1) is tokens
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.0])
-def test_a_rate_outside_zero_to_one_is_refused(rate):
-    with pytest.raises(ValueError, match=rf"patch_drop \({rate}\) must be in \[0, 1\)"):
-        PatchDrop(rate)

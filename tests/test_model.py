@@ -14,7 +14,7 @@ from tests.architectures import EXACT, randomised
 from vit import VisionTransformer
 from vit.attention import MECHANISMS, sinusoidal_positions_2d
 from vit.blocks import EncoderBlock
-from vit.embedding import resize_positions
+from vit.positions import resize_positions
 
 SMALL = {"image_size": (6, 10), "patch_size": 2, "embed_dim": 12, "depth": 3, "num_heads": 3, "num_classes": 11}
 
@@ -51,6 +51,9 @@ TIMM_NAMES = {
     "pool": "global_pool",
 }
 TIMM_POOLS = {"cls": "token", "mean": "avg"}
+
+
+OF_PADDED = {"img_size": (6, 10), **{key: value for key, value in SMALL.items() if key != "image_size"}}
 
 
 def small(**kwargs):
@@ -455,7 +458,7 @@ def test_learned_tokens_and_positions_have_no_weight_decay(kwargs, names):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"pool": "max"}, r"unknown pool 'max': choose 'cls', 'mean' or 'cls\+mean'"),
+        ({"pool": "max"}, r"unknown pool 'max': choose 'cls', 'mean', 'cls\+mean', 'cls\+dist' or 'map'"),
         ({"pool": "cls", "class_token": False}, "pool 'cls' reads the class token, but .* is False: use pool 'mean'"),
         (
             {"pool": "cls+mean", "class_token": False},
@@ -463,9 +466,12 @@ def test_learned_tokens_and_positions_have_no_weight_decay(kwargs, names):
         ),
         (
             {"pos_embed_interpolation": "bicubc"},
-            "unknown pos_embed_interpolation 'bicubc': choose 'bicubic', 'bilinear' or 'nearest'",
+            "unknown pos_embed_interpolation 'bicubc': choose 'bicubic', 'bilinear', 'transformers', 'torchvision'",
         ),
-        ({"pos_embed": "rotary"}, "unknown pos_embed 'rotary': choose 'learned', 'sincos' or 'none'"),
+        (
+            {"pos_embed": "rotary"},
+            "unknown pos_embed 'rotary': choose 'learned', 'sincos', 'none', 'rope' or 'rope_eva'",
+        ),
         ({"tie_kv": True, "tie_qkv": True}, r"tie_qkv \(True\) makes keys and values equal as well"),
         ({"num_kv_heads": 2}, r"num_heads \(3\) must be divisible by num_kv_heads \(2\)"),
         ({"pos_embed_init": "zeros"}, "unknown pos_embed_init 'zeros': choose 'sincos' or 'normal'"),
@@ -649,10 +655,126 @@ def test_dropout_acts_on_the_embedding_and_in_every_block_while_training():
 
 
 def test_positions_of_other_grids_are_resized_as_asked():
-    model = small(pos_embed_interpolation="nearest", num_registers=5)
+    model = small(pos_embed_interpolation="google", num_registers=5)
     nn.init.zeros_(model.patch_embed.proj.weight)
-    expected = resize_positions(model.pos_embed, (3, 5), (7, 11), "nearest")
+    expected = resize_positions(model.pos_embed, (3, 5), (7, 11), "google")
     assert_close(model.embed(torch.randn(1, 3, 14, 22))[:, 6:], expected[:, 6:], rtol=0, atol=0)
+
+
+POSITIONS = pytest.mark.parametrize("pos_embed", ["learned", "sincos", "none", "rope", "rope_eva"])
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 16, 16), (2, 1, 1, 16), (2, 3, 16, 16)])
+def test_a_mask_acts_in_all_blocks_as_in_timm(shape):
+    theirs, ours = randomised(small_of_timm()), randomised(small(), seed=1)
+    ours.load_state_dict(theirs.state_dict())
+    images, mask = images_for(ours), torch.rand(shape) < 0.6
+    mask[..., 0] = True
+    assert_close(ours(images, mask), theirs(images, attn_mask=mask), **EXACT)
+    assert_close(ours.forward_features(images, mask), theirs.forward_features(images, attn_mask=mask), **EXACT)
+    assert_close(
+        ours.forward_intermediates(images, mask=mask, intermediates_only=True),
+        theirs.forward_intermediates(images, attn_mask=mask, intermediates_only=True),
+        **EXACT,
+    )
+
+
+def test_a_mask_is_refused_by_attention_that_takes_none():
+    with pytest.raises(ValueError, match="WindowAttention takes no mask: leave it out, or choose one of softmax"):
+        small(attention="window")(torch.randn(1, 3, 6, 10), torch.ones(16, 16, dtype=torch.bool))
+
+
+TAKE_MASKS = [name for name, mechanism in MECHANISMS.items() if "mask" in mechanism.takes]
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        *({"attention": name} for name in TAKE_MASKS),
+        *({"pos_embed": name} for name in ("rope", "rope_eva", "none")),
+        {"pool": "mean", "num_registers": 2},
+        {"pool": "map"},
+        {"pad_images": True},
+    ],
+    ids=lambda kwargs: " ".join(map(str, kwargs.values())),
+)
+def test_images_of_several_sizes_in_one_batch_have_the_logits_of_each_by_itself(kwargs):
+    model = randomised(small(**kwargs)).eval()
+    sizes = [(6, 10), (2, 4), (14, 6), (6, 10)]
+    if model.patch_embed.pad_images:
+        sizes.append((5, 3))
+    images = [torch.randn(3, *size, dtype=torch.float64) for size in sizes]
+    expected = torch.cat([model(image[None]) for image in images])
+    assert_close(model.forward_mixed(images), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("attention", [name for name in MECHANISMS if name not in TAKE_MASKS])
+def test_images_of_several_sizes_are_refused_by_attention_that_takes_no_mask(attention):
+    model = small(attention=attention)
+    with pytest.raises(ValueError, match=r"takes no mask|needs the grid of patches"):
+        model.forward_mixed([torch.randn(3, 6, 10), torch.randn(3, 2, 4)])
+
+
+def test_images_of_several_sizes_train_with_dropped_patches():
+    model = small(patch_drop=0.5, pos_embed="rope")
+    model.forward_mixed([torch.randn(3, 6, 10), torch.randn(3, 2, 4)]).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
+
+
+@pytest.mark.parametrize("size", [(6, 10), (7, 10), (5, 9), (1, 1)])
+def test_images_are_padded_on_request_as_in_timm(size):
+    theirs = randomised(TimmVisionTransformer(**OF_PADDED, dynamic_img_size=True, dynamic_img_pad=True))
+    ours = small(pad_images=True).double()
+    ours.load_state_dict(theirs.state_dict())
+    images = torch.randn(2, 3, *size, dtype=torch.float64)
+    assert_close(ours(images), theirs(images), rtol=1e-5, atol=1e-5)
+
+
+@POSITIONS
+def test_each_kind_of_positions_learns_where_a_patch_is(pos_embed):
+    torch.manual_seed(0)
+    model = small(pos_embed=pos_embed, embed_dim=24, num_classes=2)
+    marked = torch.zeros(15, 3, 6, 10)
+    for number in range(15):
+        row, column = divmod(number, 5)
+        marked[number, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2] = 3.0
+    labels = (torch.arange(15) % 5 < 2).long()  # in the two columns at the left
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
+    while len(losses) < 150 and min(losses, default=1.0) > 0.1:
+        loss = F.cross_entropy(model(marked), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert (min(losses) < 0.1) == (pos_embed != "none")
+
+
+@pytest.mark.parametrize("pos_embed", ["rope", "rope_eva"])
+def test_rotary_positions_turn_patches_and_no_prefix_tokens(pos_embed):
+    model = randomised(small(pos_embed=pos_embed, num_registers=2)).eval()
+    images = images_for(model)
+    tokens, grid, angles = model._embed(images)
+    assert grid == (3, 5)
+    assert angles.shape == (3 + 15, 2)
+    assert (angles[:3] == 0).all()
+    for block in model.blocks:
+        tokens = block(tokens, angles=angles)
+    assert_close(model.forward_features(images), model.norm(tokens), **EXACT)
+    assert_close(model(images), model.forward_head(model.forward_features(images)), **EXACT)
+
+
+def test_rotary_positions_need_heads_of_a_multiple_of_four_channels():
+    with pytest.raises(ValueError, match=r"the width of a head \(18 / 3\) must be a multiple of 4"):
+        small(pos_embed="rope", embed_dim=18)
+
+
+def test_the_distillation_token_is_the_first_register():
+    model = randomised(small(pool="cls+dist", num_registers=2))
+    images = images_for(model)
+    tokens = model.forward_features(images)
+    assert_close(model(images), model.head(torch.cat([tokens[:, 0], tokens[:, 1]], dim=1)), **EXACT)
+    with pytest.raises(ValueError, match=r"pool 'cls\+dist' reads the first register, but num_registers is 0"):
+        small(pool="cls+dist")
 
 
 def test_one_batch_can_be_memorised():

@@ -1,21 +1,18 @@
-"""From images to tokens: patch embedding, dropping of patches, and resizing of positions.
+"""From images to tokens.
 
 Letters in the einops patterns: b batch, n patches, c image channels, h w grid rows and columns, p q rows and columns
 of a patch, d embedding channels.
 """
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
-from einops import pack, rearrange, repeat
+from einops import rearrange
 from torch import Tensor, nn
 
-from vit.checks import check_positive_int, check_share, check_size
+from vit.checks import check_positive_int, check_size
 from vit.hooks import is_plain
 
 Size = int | tuple[int, int]
-Interpolation = Literal["bicubic", "bilinear", "nearest"]
 
 
 def to_pair(size: Size) -> tuple[int, int]:
@@ -32,7 +29,8 @@ class PatchEmbed(nn.Module):
     """Cut images into patches and map each linearly to a token (Dosovitskiy et al. 2021, eq. 1).
 
     With a ``patch_stride`` below ``patch_size`` the patches overlap. There is one patch for each cell of
-    ``patch_stride`` pixels, centred on the cell; beyond the border the pixels of the border are repeated.
+    ``patch_stride`` pixels, centred on the cell; beyond the border the pixels of the border are repeated. With
+    ``pad_images``, images end in zeros at the right and at the bottom, up to whole cells.
 
     The arguments are those of ``VisionTransformer``.
 
@@ -41,7 +39,13 @@ class PatchEmbed(nn.Module):
     """
 
     def __init__(
-        self, image_size: Size, patch_size: Size, in_channels: int, embed_dim: int, patch_stride: Size | None = None
+        self,
+        image_size: Size,
+        patch_size: Size,
+        in_channels: int,
+        embed_dim: int,
+        patch_stride: Size | None = None,
+        pad_images: bool = False,
     ) -> None:
         super().__init__()
         check_size("image_size", image_size)
@@ -59,6 +63,7 @@ class PatchEmbed(nn.Module):
                 "so that patches are centred on cells: take half of an even patch_size"
             )
         self.in_channels = in_channels
+        self.pad_images = pad_images
         self._check_size(*self.image_size)
         self.grid_size = self.grid_of(*self.image_size)
         self.num_patches = self.grid_size[0] * self.grid_size[1]
@@ -71,15 +76,17 @@ class PatchEmbed(nn.Module):
 
     def grid_of(self, rows: int, columns: int) -> tuple[int, int]:
         """Return the rows and columns of patches of an image of ``rows`` x ``columns`` pixels."""
-        return rows // self.patch_stride[0], columns // self.patch_stride[1]
+        p, q = self.patch_stride
+        return (-(-rows // p), -(-columns // q)) if self.pad_images else (rows // p, columns // q)
 
     def _check_size(self, rows: int, columns: int) -> None:
         p, q = self.patch_stride
-        if rows % p or columns % q:
+        if not self.pad_images and (rows % p or columns % q):
             name = "patch_size" if self.patch_stride == self.patch_size else "patch_stride"
             raise ValueError(
                 f"image_size ({rows}, {columns}) must be a multiple of {name} ({p}, {q}): "
-                f"resize the images to ({max(rows // p, 1) * p}, {max(columns // q, 1) * q}), or change the patch"
+                f"resize the images to ({max(rows // p, 1) * p}, {max(columns // q, 1) * q}), change the patch, or set "
+                "pad_images"
             )
 
     def forward(self, images: Tensor) -> Tensor:
@@ -100,7 +107,10 @@ class PatchEmbed(nn.Module):
                 f"images are {images.dtype} of shape {tuple(images.shape)}, but this model takes at least one image of "
                 "floating point: convert by images.float() / 255, then normalise"
             )
-        self._check_size(*images.shape[-2:])
+        rows, columns = images.shape[-2:]
+        self._check_size(rows, columns)
+        if self.pad_images:
+            images = F.pad(images, (0, -columns % self.patch_stride[1], 0, -rows % self.patch_stride[0]))
         if self.patch_stride != self.patch_size or not is_plain(self.proj, nn.Conv2d):
             return rearrange(self.proj(images), "b d h w -> b (h w) d")
         p, q = self.patch_size
@@ -108,51 +118,3 @@ class PatchEmbed(nn.Module):
         # Equal to the strided convolution, and faster: 10.5 ms against 15.0 ms forward and backward on a CPU core at
         # 192 channels and patch 4.
         return F.linear(patches, rearrange(self.proj.weight, "d c p q -> d (c p q)"), self.proj.bias)
-
-
-class PatchDrop(nn.Module):
-    """Drops a share of the patches of training images at random (Liu et al. 2023): half the tokens, half the time."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        check_share("patch_drop", rate, "0.5 drops half of the patches")
-        self.rate = rate
-
-    def forward(self, tokens: Tensor, num_prefix_tokens: int) -> Tensor:
-        """Keep the prefix tokens and random patches, in order: (B, prefix + N, D) -> (B, prefix + kept, D)."""
-        if not self.training or self.rate == 0:
-            return tokens
-        prefix, patches = tokens[:, :num_prefix_tokens], tokens[:, num_prefix_tokens:]
-        b, n, d = patches.shape
-        shuffled = torch.rand(b, n, device=tokens.device).argsort(dim=1)
-        kept = shuffled[:, : max(1, round(n * (1 - self.rate)))].sort(dim=1).values
-        return pack([prefix, patches.gather(1, repeat(kept, "b n -> b n d", d=d))], "b * d")[0]
-
-    def extra_repr(self) -> str:
-        """Show the rate when the model is printed."""
-        return f"rate={self.rate:.3g}"
-
-
-def resize_positions(
-    pos_embed: Tensor,
-    old_grid: tuple[int, int],
-    new_grid: tuple[int, int],
-    interpolation: Interpolation = "bicubic",
-) -> Tensor:
-    """Resize learned positions to another grid: (1, prefix + old N, D) -> (1, prefix + new N, D).
-
-    The positions of prefix tokens (class token, registers) come first and stay unchanged. The resizing is antialiased,
-    as in timm.
-    """
-    if old_grid == new_grid:
-        return pos_embed
-    prefix = pos_embed.shape[1] - old_grid[0] * old_grid[1]
-    grid = rearrange(
-        pos_embed[:, prefix:].to(torch.promote_types(pos_embed.dtype, torch.float32)),
-        "1 (h w) d -> 1 d h w",
-        h=old_grid[0],
-    )
-    smooth = {} if interpolation == "nearest" else {"antialias": True, "align_corners": False}
-    grid = F.interpolate(grid, size=new_grid, mode=interpolation, **smooth)
-    resized = rearrange(grid, "1 d h w -> 1 (h w) d").to(pos_embed.dtype)
-    return pack([pos_embed[:, :prefix], resized], "b * d")[0]

@@ -10,16 +10,19 @@ from typing import Any, Literal, get_args
 import torch
 from einops import pack, rearrange, reduce, repeat
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
-from vit.attention import sinusoidal_positions_2d
+from vit.attention import padding_mask, sinusoidal_positions_2d
 from vit.blocks import EncoderBlock
 from vit.checks import check_choice, check_natural, check_non_negative, check_positive, check_positive_int, check_share
-from vit.embedding import Interpolation, PatchDrop, PatchEmbed, Size, resize_positions
+from vit.embedding import PatchEmbed, Size
 from vit.hooks import is_hooked
+from vit.layers import AttentionPool, PatchDrop
+from vit.positions import ROTARY, Interpolation, check_axial, resize_positions
 
-Pool = Literal["cls", "mean", "cls+mean"]
-Positions = Literal["learned", "sincos", "none"]
+Pool = Literal["cls", "mean", "cls+mean", "cls+dist", "map"]
+Positions = Literal["learned", "sincos", "none", "rope", "rope_eva"]
 PositionInit = Literal["sincos", "normal"]
 
 
@@ -40,6 +43,8 @@ class VisionTransformer(nn.Module):
         depth: Number of encoder blocks.
         num_heads: Attention heads of a block; must divide ``embed_dim``.
         mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
+        mlp: Activation of the MLP: "gelu", its approximations "gelu_tanh" and "quick_gelu", or "swiglu", whose hidden
+            layer is gated and has half as many weights again.
         qkv_bias: Whether the projections to queries, keys and values add a bias.
         num_kv_heads: Heads of keys and values, each shared by equally many query heads (Ainslie et al. 2023); None
             means ``num_heads``.
@@ -49,8 +54,9 @@ class VisionTransformer(nn.Module):
         num_registers: Learned tokens between class token and patches, whose output the head ignores (Darcet et al.
             2024).
         no_embed_class: Whether the class token and the registers get no positions, as in DINOv2 with registers.
-        pool: Input of the head: the class token ("cls"), the mean of the patch tokens ("mean"), or both concatenated
-            ("cls+mean").
+        pool: Input of the head: the class token ("cls"), the mean of the patch tokens ("mean"), both concatenated
+            ("cls+mean"), the class token and the first register ("cls+dist", for the distillation token of DeiT), or
+            attention of a learned query to all tokens ("map", as in SigLIP).
         fc_norm: Whether the final norm comes after pooling instead of before; None means True for pool "mean", as in
             timm.
         attention: Name of the attention mechanism: softmax, chunked, window, neighborhood, sparse, topk, linear,
@@ -65,16 +71,23 @@ class VisionTransformer(nn.Module):
             from 0 at the first block.
         layer_scale: Initial factor of LayerScale at the end of each branch, such as 1e-4; None means no LayerScale.
         qk_norm: Whether to layer-normalise queries and keys per head, which keeps attention logits bounded.
-        pos_embed: Positions that are added to the tokens: "learned" ones, fixed two-dimensional sine-cosine codes
-            ("sincos"), or "none": the model then sees a set of patches without an order.
+        pos_embed: Positions of the patches. Added to the tokens: "learned" ones, or fixed two-dimensional sine-cosine
+            codes ("sincos"). Rotary ones turn queries and keys by row and column: "rope" as in DINOv3, "rope_eva" as in
+            EVA-02. With "none" the model sees a set of patches without an order.
         pos_embed_init: Initial values of the learned positions: two-dimensional sine-cosine codes ("sincos"), or a
             truncated normal of standard deviation 0.02 ("normal").
-        pos_embed_interpolation: How positions are resized for images of another size than ``image_size``.
+        pos_embed_interpolation: How learned positions are resized for images of another size than ``image_size``:
+            "bicubic" or "bilinear", both antialiased, as in timm, or as in "transformers", "torchvision", "google" or
+            "dinov2".
+        pre_norm: Whether a norm precedes the first block, as in CLIP.
+        norm_eps: Number that the norms add to the variance.
         grad_checkpointing: Whether blocks recompute their activations in the backward pass: memory for one block
             instead of all, for a third more time.
         patch_stride: Rows and columns of pixels from one patch to the next; None means ``patch_size``. With half the
             size, patches overlap, and a trained model sees a grid twice as fine by the weights that it has (Amir et al.
             2021).
+        pad_images: Whether images whose sides are no multiple of ``patch_stride`` are padded with zeros, at the right
+            and at the bottom; otherwise they are refused.
 
     Attributes:
         config: These arguments with their values: ``VisionTransformer(**model.config)`` is a model of the same shape.
@@ -113,7 +126,11 @@ class VisionTransformer(nn.Module):
         pos_embed_init: PositionInit = "sincos",
         pos_embed_interpolation: Interpolation = "bicubic",
         grad_checkpointing: bool = False,
+        mlp: str = "gelu",
+        pre_norm: bool = False,
+        norm_eps: float = 1e-6,
         patch_stride: Size | None = None,
+        pad_images: bool = False,
     ) -> None:
         super().__init__()
         self.config = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
@@ -122,6 +139,7 @@ class VisionTransformer(nn.Module):
         for name, number in (("num_classes", num_classes), ("num_registers", num_registers)):
             check_natural(name, number)
         check_positive("mlp_ratio", mlp_ratio, "4 is usual")
+        check_positive("norm_eps", norm_eps, "1e-6 is usual")
         check_share("dropout", dropout, "0.1 is usual")
         check_share("drop_path", drop_path, "0.1 is usual")
         if layer_scale is not None:
@@ -132,16 +150,21 @@ class VisionTransformer(nn.Module):
         check_choice("pos_embed_interpolation", pos_embed_interpolation, get_args(Interpolation))
         if "cls" in pool and not class_token:
             raise ValueError(f"pool {pool!r} reads the class token, but class_token is False: use pool 'mean'")
+        if "dist" in pool and not num_registers:
+            raise ValueError(f"pool {pool!r} reads the first register, but num_registers is 0: set it to 1")
+        if "rope" in pos_embed:
+            check_axial(embed_dim, num_heads)
         self.embed_dim = embed_dim
         self.pool = pool
-        self.num_features = 2 * embed_dim if pool == "cls+mean" else embed_dim
+        self.num_features = 2 * embed_dim if "+" in pool else embed_dim
         self.num_prefix_tokens = int(class_token) + num_registers
         self.no_embed_class = no_embed_class
+        self.positions = pos_embed
         self.pos_embed_init = pos_embed_init if pos_embed == "learned" else pos_embed
         self.pos_embed_interpolation = pos_embed_interpolation
         self.grad_checkpointing = grad_checkpointing
 
-        self.patch_embed = PatchEmbed(image_size, patch_size, in_channels, embed_dim, patch_stride)
+        self.patch_embed = PatchEmbed(image_size, patch_size, in_channels, embed_dim, patch_stride, pad_images)
         self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim)) if class_token else None
         self.reg_token = nn.Parameter(torch.empty(1, num_registers, embed_dim)) if num_registers else None
         num_positions = self.patch_embed.num_patches + (0 if no_embed_class else self.num_prefix_tokens)
@@ -149,11 +172,13 @@ class VisionTransformer(nn.Module):
         self.pos_embed = nn.Parameter(torch.empty(1, num_positions, embed_dim), requires_grad=pos_embed == "learned")
         self.pos_drop = nn.Dropout(dropout)
         self.patch_drop = PatchDrop(patch_drop)
+        self.norm_pre = nn.LayerNorm(embed_dim, eps=norm_eps) if pre_norm else nn.Identity()
         self.blocks = nn.ModuleList(
             EncoderBlock(
                 embed_dim,
                 num_heads,
                 mlp_ratio=mlp_ratio,
+                mlp=mlp,
                 qkv_bias=qkv_bias,
                 num_kv_heads=num_kv_heads,
                 tie_qkv=tie_qkv,
@@ -166,6 +191,7 @@ class VisionTransformer(nn.Module):
                 dropout=dropout,
                 drop_path=probability,
                 layer_scale=layer_scale,
+                norm_eps=norm_eps,
             )
             for i, probability in enumerate(drop_path * block / max(depth - 1, 1) for block in range(depth))
         )
@@ -174,8 +200,9 @@ class VisionTransformer(nn.Module):
                 f"attention {attention!r} needs the whole grid of patches: set patch_drop ({patch_drop}) to 0"
             )
         norm_after_pool = pool == "mean" if fc_norm is None else fc_norm
-        self.norm = nn.Identity() if norm_after_pool else nn.LayerNorm(embed_dim, eps=1e-6)
-        self.fc_norm = nn.LayerNorm(self.num_features, eps=1e-6) if norm_after_pool else nn.Identity()
+        self.norm = nn.Identity() if norm_after_pool else nn.LayerNorm(embed_dim, eps=norm_eps)
+        self.attn_pool = AttentionPool(embed_dim, num_heads, mlp_ratio, mlp, norm_eps) if pool == "map" else None
+        self.fc_norm = nn.LayerNorm(self.num_features, eps=norm_eps) if norm_after_pool else nn.Identity()
         self.reset_classifier(num_classes)
         self.init_weights()
 
@@ -197,7 +224,7 @@ class VisionTransformer(nn.Module):
         nn.init.zeros_(patch_projection.bias)
         if self.num_classes:
             nn.init.trunc_normal_(self.head.weight, std=0.02)
-        for token in (self.cls_token, self.reg_token):
+        for token in (self.cls_token, self.reg_token, self.attn_pool and self.attn_pool.latent):
             if token is not None:
                 nn.init.normal_(token, std=0.02)
         self.pos_embed.zero_()
@@ -208,15 +235,22 @@ class VisionTransformer(nn.Module):
                 self.patch_embed.grid_size, self.embed_dim
             )
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
         """Classify images: (B, C, H, W) -> (B, num_classes).
 
         If the head reads only the class token, the last block computes no other: the same logits for about 1/7 less
-        work at depth 6. Hooks and replaced methods that read the other tokens turn this off.
+        work at depth 6. Hooks and replaced methods that read the other tokens turn this off, and so do masks and rotary
+        positions.
+
+        Args:
+            images: Images, normalised as the model was trained.
+            mask: Mask of attention in all blocks, broadcastable to (B, H, N, N) with the prefix tokens counted, as in
+                ``MultiHeadAttention.forward``.
         """
-        if not self._class_token_suffices():
-            return self.forward_head(self.forward_features(images))
-        tokens, grid = self._embed(images)
+        if mask is not None or not self._class_token_suffices():
+            # Replaced methods may take no mask.
+            return self.forward_head(self.forward_features(images, *(() if mask is None else (mask,))))
+        tokens, grid, _ = self._embed(images)
         for block in self.blocks[:-1]:
             tokens = self._run(block, tokens, grid)
         return self.forward_head(self.norm(self._run(self.blocks[-1].forward_class_token, tokens)))
@@ -226,26 +260,53 @@ class VisionTransformer(nn.Module):
         last_block = self.blocks[-1]
         return (
             self.pool == "cls"
+            and "rope" not in self.positions
             and isinstance(last_block, EncoderBlock)
             and last_block.supports_class_token_only()
             and not is_hooked(self.norm)
             and getattr(self.forward_features, "__func__", None) is VisionTransformer.forward_features
         )
 
-    def forward_features(self, images: Tensor) -> Tensor:
-        """Encode images, final norm included: (B, C, H, W) -> (B, prefix + N, D)."""
-        tokens, grid = self._embed(images)
+    def forward_features(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Encode images, final norm included: (B, C, H, W) -> (B, prefix + N, D), with the arguments of ``forward``."""
+        tokens, grid, angles = self._embed(images)
         for block in self.blocks:
-            tokens = self._run(block, tokens, grid)
+            tokens = self._run(block, tokens, grid, mask, angles)
         return self.norm(tokens)
+
+    def forward_mixed(self, images: Sequence[Tensor]) -> Tensor:
+        """Classify images of several sizes in one batch: B times (C, H, W) -> (B, num_classes).
+
+        The logits are those of each image by itself. Shorter sequences of tokens are padded, and a mask hides the
+        padding from all queries; a mechanism that takes no mask is refused.
+
+        >>> model = VisionTransformer(image_size=32, patch_size=4, embed_dim=48, depth=2, num_heads=3)
+        >>> model.forward_mixed([torch.randn(3, 32, 32), torch.randn(3, 48, 20)]).shape
+        torch.Size([2, 10])
+        """
+        embedded = [self._embed(image[None]) for image in images]
+        lengths = [tokens.shape[1] for tokens, _, _ in embedded]
+        tokens = pad_sequence([tokens[0] for tokens, _, _ in embedded], batch_first=True)
+        mask = padding_mask(torch.tensor(lengths, device=tokens.device), tokens.shape[1])
+        angles = None
+        if "rope" in self.positions:
+            angles = pad_sequence([rearrange(angles, "... n d -> (...) n d")[0] for _, _, angles in embedded], True)
+        for block in self.blocks:
+            tokens = self._run(block, tokens, None, mask, angles)
+        states = zip(self.norm(tokens), lengths, strict=True)
+        return torch.cat([self.forward_head(state[None, :length]) for state, length in states])
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
         """Pool and classify: (B, prefix + N, D) -> (B, num_classes), or (B, num_features) if ``pre_logits``."""
         pooled = []
         if "cls" in self.pool:
             pooled.append(tokens[:, 0])
+        if "dist" in self.pool:
+            pooled.append(tokens[:, 1])
         if "mean" in self.pool:
             pooled.append(reduce(tokens[:, self.num_prefix_tokens :], "b n d -> b d", "mean"))
+        if self.attn_pool is not None:
+            pooled.append(self.attn_pool(tokens))
         feature = self.fc_norm(pack(pooled, "b *")[0])
         return feature if pre_logits else self.head(feature)
 
@@ -253,8 +314,8 @@ class VisionTransformer(nn.Module):
         """Compute the tokens that enter the first block: (B, C, H, W) -> (B, prefix + N, D)."""
         return self._embed(images)[0]
 
-    def _embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Compute the tokens that enter the first block, and the rows and columns of patches."""
+    def _embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int], Tensor | None]:
+        """Compute the tokens that enter the first block, rows and columns of patches, and rotary angles if any."""
         patches = self.patch_embed(images)
         prefix = [
             repeat(token, "1 r d -> b r d", b=patches.shape[0])
@@ -267,9 +328,18 @@ class VisionTransformer(nn.Module):
             tokens = pack([*prefix, patches + positions], "b * d")[0]
         else:
             tokens = pack([*prefix, patches], "b * d")[0] + positions
-        return self.patch_drop(self.pos_drop(tokens), self.num_prefix_tokens), grid
+        angles = None
+        if "rope" in self.positions:
+            sizes = self.patch_embed.grid_size, self.embed_dim // self.config["num_heads"]
+            angles = ROTARY[self.positions](grid, *sizes, tokens)
+            angles = nn.functional.pad(angles, (0, 0, self.num_prefix_tokens, 0))  # the prefix is not turned
+        tokens, angles = self.patch_drop(self.pos_drop(tokens), self.num_prefix_tokens, angles)
+        return self.norm_pre(tokens), grid, angles
 
     def _run(self, block: Callable[..., Tensor], *inputs: Any) -> Tensor:
+        # Replaced blocks may take neither mask nor angles.
+        while inputs[-1] is None:
+            inputs = inputs[:-1]
         if self.grad_checkpointing and self.training:
             return checkpoint(block, *inputs, use_reentrant=False)
         return block(*inputs)
@@ -283,6 +353,7 @@ class VisionTransformer(nn.Module):
         stop_early: bool = False,
         output_fmt: Literal["NCHW", "NLC"] = "NCHW",
         intermediates_only: bool = False,
+        mask: Tensor | None = None,
     ) -> Any:
         """Compute the features after chosen blocks, with timm's signature.
 
@@ -295,6 +366,7 @@ class VisionTransformer(nn.Module):
             stop_early: Whether to skip the blocks after the last chosen one.
             output_fmt: Shape of a feature: "NCHW" for (B, D, rows, columns), "NLC" for (B, N, D).
             intermediates_only: Whether to return the features alone.
+            mask: Mask of attention in all blocks, as in ``forward``.
 
         Returns:
             ``(tokens after the final norm, features)``, or ``features``; with ``return_prefix_tokens`` each feature is
@@ -312,10 +384,10 @@ class VisionTransformer(nn.Module):
             )
         chosen = self._block_indices(indices)
         blocks = self.blocks[: max(chosen) + 1] if stop_early else self.blocks
-        tokens, grid = self._embed(images)
+        tokens, grid, angles = self._embed(images)
         features = []
         for i, block in enumerate(blocks):
-            tokens = self._run(block, tokens, grid)
+            tokens = self._run(block, tokens, grid, mask, angles)
             if i not in chosen:
                 continue
             feature = self.norm(tokens) if norm else tokens
@@ -374,8 +446,9 @@ class VisionTransformer(nn.Module):
         Final norm and head, which no pattern matches, are the last layer. ``coarse`` makes all blocks one layer.
         """
         blocks = r"^blocks" if coarse else r"^blocks\.(\d+)"
-        return {"stem": r"^(?:cls_token|reg_token|pos_embed|patch_embed)", "blocks": blocks}
+        return {"stem": r"^(?:cls_token|reg_token|pos_embed|patch_embed|norm_pre)", "blocks": blocks}
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of the parameters without weight decay: learned tokens and positions."""
-        return {name for name in ("cls_token", "reg_token", "pos_embed") if getattr(self, name) is not None}
+        names = {name for name in ("cls_token", "reg_token", "pos_embed") if getattr(self, name) is not None}
+        return names if self.attn_pool is None else names | {"attn_pool.latent"}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import train
 from tests.training.tiny import TINY, run_command
+from vit.training import ViTCLI
 from vit.training.pictures import RunPictures
 
 
@@ -79,12 +79,12 @@ def finished(trained: Path, folder: Path) -> Path:
 
 
 @pytest.fixture
-def run(folder: Path) -> Callable[..., train.ViTCLI]:
+def run(folder: Path) -> Callable[..., ViTCLI]:
     return run_command
 
 
 @pytest.fixture
-def error_of(run: Callable[..., train.ViTCLI], capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def error_of(run: Callable[..., ViTCLI], capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Run a command that must fail with one line on standard error, and return that line."""
 
     def error_of_command(*arguments: object) -> str:

@@ -1,8 +1,10 @@
 """Trainings that start from trained weights: --model.init_from."""
 
+import re
 import shutil
 
 import pytest
+import timm
 import torch
 
 import vit
@@ -16,7 +18,8 @@ FINER = ["--model.patch_size", "2", "--model.init_from", START, "--experiment", 
 
 def test_a_run_starts_from_the_weights_of_another_one_and_is_resumed_without_them(run, finished, folder, capsys):
     run("fit", *TINY, *FINER, "--model.lr", "0", "--data.val_fraction", "0.1")
-    assert f"weights of {START}, resized: patch_embed.proj.weight, pos_embed\n" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert re.search(rf"weights of {START} \(vit\): .*, resized: patch_embed.proj.weight, pos_embed\n", printed)
     tuned = folder / "runs/finer/version_0/checkpoints/last.ckpt"
     trained, started = vit.load(folder / START).state_dict(), vit.load(tuned).state_dict()
     same = {name for name in trained if trained[name].shape == started[name].shape}
@@ -33,6 +36,40 @@ def test_average_weights_start_from_the_file_too(run, finished, folder):
     run("fit", *TINY, *FINER, "--model.lr", "0", "--model.ema_decay", "0.9")
     tuned = vit.load(folder / "runs/finer/version_0/checkpoints/last.ckpt")
     torch.testing.assert_close(tuned.cls_token, vit.load(folder / START).cls_token)
+
+
+def test_the_architecture_is_that_of_the_file_unless_it_is_typed(run, finished, folder, tmp_path):
+    small = {"embed_dim": 12, "depth": 2, "num_heads": 3, "patch_size": 4, "img_size": 8, "in_chans": 1}
+    theirs = timm.create_model("vit_tiny_patch16_224", **small)
+    torch.save(theirs.state_dict(), tmp_path / "timm.pth")
+    start = ["--model.init_from", tmp_path / "timm.pth", "--model.num_heads", "3", "--model.lr", "0"]
+    few = [*CPU, "--data", "Digits", "--trainer.max_steps", "1", "--experiment", "of_timm"]
+    classifier = run("fit", *few, *start, "--model.num_registers", "2").model
+    assert (classifier.vit.embed_dim, len(classifier.vit.blocks), classifier.vit.num_prefix_tokens) == (12, 2, 3)
+    expected = theirs.state_dict()["blocks.1.attn.qkv.weight"]
+    assert torch.equal(classifier.vit.blocks[1].attn.qkv.weight.detach(), expected)
+
+
+def test_frozen_blocks_stay_bit_for_bit_and_the_others_train(run, finished, folder):
+    run(
+        "fit",
+        *TINY,
+        "--model.init_from",
+        START,
+        "--model.freeze",
+        "1",
+        "--experiment",
+        "frozen",
+        "--model.drop_path",
+        "0.5",
+    )
+    before = vit.load(folder / START).state_dict()
+    after = vit.load(folder / "runs/frozen/version_0/checkpoints/last.ckpt").state_dict()
+    kept = {name for name in before if torch.equal(before[name], after[name])}
+    embedding = {"cls_token", "pos_embed", "patch_embed.proj.weight", "patch_embed.proj.bias"}
+    first = embedding | {name for name in before if name.startswith("blocks.0.")}
+    assert first <= kept
+    assert "head.weight" not in kept
 
 
 def test_what_does_not_fit_is_one_line(error_of, finished):

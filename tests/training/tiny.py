@@ -1,6 +1,7 @@
 """Arguments of train.py that make a run small enough for a test."""
 
 import train
+from vit.training import ViTCLI
 
 CPU = ["--trainer.accelerator", "cpu", "--trainer.precision", "32-true"]
 MODEL = ["--model.patch_size", "4", "--model.embed_dim", "8", "--model.depth", "2", "--model.num_heads", "2"]
@@ -10,6 +11,6 @@ TINY = [
 ]
 
 
-def run_command(*arguments: object) -> train.ViTCLI:
+def run_command(*arguments: object) -> ViTCLI:
     """Run a command of train.py in this process: ``run_command("fit", *TINY)``."""
     return train.main([str(argument) for argument in arguments])

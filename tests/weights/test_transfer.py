@@ -3,13 +3,13 @@
 import pytest
 import torch
 from einops import rearrange
-from timm.layers import resample_patch_embed
 from torch import nn
 from torch.testing import assert_close
 
 import vit
-from vit.embedding import resize_positions
-from vit.weights.transfer import resize_patches, start_from
+from vit.positions import resize_positions
+from vit.weights.surgery import resize_patches
+from vit.weights.transfer import start_from
 
 SIZES = {"embed_dim": 12, "depth": 2, "num_heads": 3, "num_registers": 2}
 
@@ -32,34 +32,17 @@ def saved(tmp_path):
 def test_equal_models_give_equal_logits(saved):
     source, path = saved
     model = model_of(patch_drop=0.5).eval()
-    assert start_from(model, path, list("abcde")) == f"weights of {path}"
+    report = start_from(model, path, list("abcde"))
+    assert str(report) == f"weights of {path} (vit): {len(source.state_dict())} as they are"
     images = torch.randn(3, 3, 12, 12)
     assert_close(model(images), source(images), rtol=0, atol=0)
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("size", [(7, 7), (2, 2), (3, 5), (8, 4)])
-def test_patches_are_resized_as_in_timm(size):
-    weight = torch.randn(11, 3, 4, 4, dtype=torch.float64)
-    theirs = resample_patch_embed(weight, list(size))  # inverts in float32
-    assert_close(resize_patches(weight, size), theirs, rtol=1e-4, atol=1e-5)
-
-
-def test_an_enlarged_patch_is_embedded_as_the_patch():
-    patch, weight = torch.randn(3, 5, 5, dtype=torch.float64), torch.randn(2, 3, 5, 5, dtype=torch.float64)
-    enlarged = nn.functional.interpolate(patch[None], size=(11, 7), mode="bicubic", antialias=True)[0]
-    embedded = (resize_patches(weight, (11, 7)) * enlarged).sum(dim=(1, 2, 3))
-    assert_close(embedded, (weight * patch).sum(dim=(1, 2, 3)))
-
-
-def test_half_precision_stays_half_precision():
-    assert resize_patches(torch.randn(2, 3, 4, 4, dtype=torch.float16), 2).dtype == torch.float16
-
-
 def test_another_patch_size_resizes_patches_and_positions(saved):
     source, path = saved
     model = model_of(patch_size=2)
-    assert start_from(model, path) == f"weights of {path}, resized: patch_embed.proj.weight, pos_embed"
+    assert start_from(model, path).resized == ["patch_embed.proj.weight", "pos_embed"]
     assert_close(model.patch_embed.proj.weight, resize_patches(source.patch_embed.proj.weight, 2))
     assert_close(model.pos_embed, resize_positions(source.pos_embed, (3, 3), (6, 6)))
     assert_close(model.blocks[1].mlp.fc1.weight, source.blocks[1].mlp.fc1.weight, rtol=0, atol=0)
@@ -69,7 +52,7 @@ def test_another_patch_size_resizes_patches_and_positions(saved):
 def test_overlapping_patches_keep_the_patch_embedding(saved):
     source, path = saved
     model = model_of(patch_stride=2)
-    assert start_from(model, path) == f"weights of {path}, resized: pos_embed"
+    assert start_from(model, path).resized == ["pos_embed"]
     images = torch.randn(2, 3, 12, 12)
     # Patches centred on the cells: every second one, shifted by a pixel, lies on the patches of the source.
     shifted = nn.functional.pad(images, (1, 0, 1, 0))[..., :12, :12]
@@ -81,7 +64,7 @@ def test_overlapping_patches_keep_the_patch_embedding(saved):
 def test_another_image_size_resizes_positions_alone(saved):
     source, path = saved
     model = model_of(image_size=(12, 20))
-    assert start_from(model, path) == f"weights of {path}, resized: pos_embed"
+    assert start_from(model, path).resized == ["pos_embed"]
     images = torch.randn(2, 3, 12, 20)
     assert_close(model.eval()(images), source(images))
 
@@ -93,7 +76,9 @@ def test_other_classes_keep_their_own_head(saved, num_classes, names):
     source, path = saved
     model = model_of(num_classes=num_classes)
     own = model.head.weight.clone()
-    assert start_from(model, path, names) == f"weights of {path}, not taken: head.weight, head.bias"
+    report = start_from(model, path, names)
+    assert report.fresh == ["head.weight", "head.bias"]
+    assert str(report).endswith("new: head.weight, head.bias")
     assert_close(model.head.weight, own, rtol=0, atol=0)
     assert_close(model.cls_token, source.cls_token, rtol=0, atol=0)
 
@@ -101,20 +86,20 @@ def test_other_classes_keep_their_own_head(saved, num_classes, names):
 def test_a_model_without_a_head_takes_the_rest(saved):
     source, path = saved
     model = model_of(num_classes=0).eval()
-    assert start_from(model, path) == f"weights of {path}"
+    assert start_from(model, path).dropped == ["head.weight", "head.bias"]
     images = torch.randn(2, 3, 12, 12)
     assert_close(model(images), source.forward_head(source.forward_features(images), pre_logits=True))
 
 
 def test_a_head_that_reads_more_is_new(saved):
     model = model_of(pool="cls+mean")
-    assert start_from(model, saved[1]).endswith("not taken: head.weight, head.bias")
+    assert start_from(model, saved[1]).fresh == ["head.weight", "head.bias"]
 
 
 def test_fixed_positions_stay(saved):
     model = model_of(pos_embed="sincos", patch_size=2)
     own = model.pos_embed.clone()
-    assert "not taken: pos_embed" in start_from(model, saved[1])
+    assert start_from(model, saved[1]).fresh == ["pos_embed"]
     assert_close(model.pos_embed, own, rtol=0, atol=0)
 
 
@@ -124,7 +109,7 @@ def test_fixed_positions_stay(saved):
         ({"num_heads": 4}, r"holds a model with num_heads 3, and this one has num_heads 4: make them equal"),
         ({"embed_dim": 24, "depth": 1}, r"with embed_dim 12, depth 2, and this one has embed_dim 24, depth 1"),
         ({"attention": "linear"}, r"attention 'softmax'.*attention 'linear'"),
-        ({"pool": "mean"}, r"fc_norm.weight is missing.*give the model the same pool and fc_norm"),
+        ({"mlp": "swiglu"}, r"mlp 'gelu', and this one has mlp 'swiglu'"),
     ],
 )
 def test_another_architecture_is_refused_and_nothing_is_copied(saved, kwargs, message):

@@ -4,29 +4,17 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+
+from vit.command_line import Parser
+from vit.command_line import run as run_command
 
 FEWEST = 20  # images; of fewer, no share would mean anything
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser that reports a user's mistake in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print the error, and exit with status 2."""
-        print(f"error: {message}", file=sys.stderr)
-        raise SystemExit(2)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line (default: that of this process); exit with status 2 at a user's mistake."""
-    parser = _parser()
     typed = sys.argv[1:] if arguments is None else arguments
-    options = parser.parse_args(typed)
-    try:
-        run(options, ["python", "-m", "vit.analysis", *typed])
-    except (ValueError, OSError) as error:
-        parser.error(" ".join(str(error).split()))
+    run_command(_parser(), typed, lambda options: run(options, ["python", "-m", "vit.analysis", *typed]))
 
 
 def _parser() -> Parser:

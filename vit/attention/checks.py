@@ -6,6 +6,8 @@ Each check reads the attributes of the module, and raises a ValueError that quot
 import torch
 from torch import Tensor, nn
 
+from vit.attention.cache import KeyValueCache
+from vit.attention.functional import check_mask
 from vit.attention.mechanisms import MECHANISMS
 
 
@@ -70,6 +72,23 @@ def check_tokens(attention: nn.Module, name: str, tokens: Tensor, width: int, wi
         raise ValueError(f"{name} is on {tokens.device} and the weights on {weight.device}: move one with .to(device)")
     if tokens.dtype != weight.dtype and not torch.is_autocast_enabled(tokens.device.type):
         raise ValueError(f"{name} is {tokens.dtype} and the weights {weight.dtype}: convert one with .to(dtype)")
+
+
+def check_takes_mask(attention: nn.Module) -> None:
+    """Check that the mechanism takes a mask."""
+    if "mask" not in attention.mechanism.takes:
+        raise ValueError(
+            f"{type(attention.mechanism).__name__} takes no mask: leave it out, or choose one of "
+            f"{mechanisms_with('mask')}"
+        )
+
+
+def check_cache(attention: nn.Module, cache: KeyValueCache, q: Tensor, mask: Tensor | None) -> None:
+    """Check that self-attention may keep its keys, and the mask before the cache grows."""
+    if not attention.causal:
+        raise ValueError("a cache of self-attention needs causal=True: build it so, or pass a context to keep")
+    if mask is not None:
+        check_mask(mask, (*q.shape[:3], cache.length + q.shape[2]), q.device)
 
 
 def mechanisms_with(name: str) -> str:

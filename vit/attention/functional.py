@@ -245,17 +245,19 @@ def rotary_angles(positions: Tensor, head_dim: int, theta: float = 10_000.0) -> 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
     """Turn pairs of channels by an angle for each position: (B, H, N, d), (N, d / 2) -> (B, H, N, d).
 
-    Channel i turns with channel i + d / 2. The product of a rotated query and a rotated key depends on the difference
-    of their positions (Su et al. 2021).
+    Channel i turns with channel i + d / 2; angles of (B, N, d / 2) are those of each sequence. The product of a rotated
+    query and a rotated key depends on the difference of their positions (Su et al. 2021).
 
     Raises:
         ValueError: If the angles have another shape.
     """
-    if angles.shape != (x.shape[2], x.shape[3] / 2):
+    if angles.shape[-2:] != (x.shape[2], x.shape[3] / 2) or angles.ndim not in (2, 3):
         raise ValueError(
             f"angles have shape {tuple(angles.shape)}, and the tokens need ({x.shape[2]}, {x.shape[3] // 2}): compute "
             "them by rotary_angles for the positions of these tokens"
         )
+    if angles.ndim == 3:
+        angles = rearrange(angles, "b n d -> b 1 n d")
     first, second = rearrange(x, "b h n (two d) -> two b h n d", two=2)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     return pack([first * cos - second * sin, first * sin + second * cos], "b h n *")[0]

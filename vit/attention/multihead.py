@@ -11,8 +11,16 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 
 from vit.attention.cache import KeyValueCache
-from vit.attention.checks import check_tied, check_tokens, check_unprojected, check_widths, mechanisms_with
-from vit.attention.functional import check_mask, rotate
+from vit.attention.checks import (
+    check_cache,
+    check_takes_mask,
+    check_tied,
+    check_tokens,
+    check_unprojected,
+    check_widths,
+    mechanisms_with,
+)
+from vit.attention.functional import rotate
 from vit.attention.mechanisms import MECHANISMS, build
 from vit.hooks import is_plain
 
@@ -133,7 +141,8 @@ class MultiHeadAttention(nn.Module):
                 attention only). With one, keys and values of the context: an empty cache is filled, and a filled one is
                 used as it is.
             grid: Rows and columns of the patches that end the sequence; mechanisms on images need it.
-            angles: Rotary angles (N, d / 2) of the positions of ``x`` (see ``rotary_angles``), for self-attention.
+            angles: Rotary angles (N, d / 2) of the positions of ``x`` (see ``rotary_angles``), or (B, N, d / 2), for
+                self-attention.
 
         Raises:
             ValueError: If shapes, dtypes or devices do not fit, or the mechanism lacks what is asked for.
@@ -142,7 +151,7 @@ class MultiHeadAttention(nn.Module):
             q, k, v = self.heads(x, context, angles=angles)
         elif context is None:
             q, k, v = self.heads(x, angles=angles)
-            self._check_cache(cache, q, mask)
+            check_cache(self, cache, q, mask)
             k, v = cache.append(k, v)
         else:
             q = self.queries(x)
@@ -256,12 +265,6 @@ class MultiHeadAttention(nn.Module):
         k, v = kv.split(self.split_dims[1:], dim=-1)
         return k, v
 
-    def _check_cache(self, cache: KeyValueCache, q: Tensor, mask: Tensor | None) -> None:
-        if not self.causal:
-            raise ValueError("a cache of self-attention needs causal=True: build it so, or pass a context to keep")
-        if mask is not None:  # checked before the cache grows
-            check_mask(mask, (*q.shape[:3], cache.length + q.shape[2]), q.device)
-
     def _repeat_kv(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Repeat keys and values for each query head that shares them."""
         if self.num_kv_heads == self.num_heads:
@@ -273,10 +276,7 @@ class MultiHeadAttention(nn.Module):
         self, names: frozenset[str], x: Tensor, mask: Tensor | None, grid: tuple[int, int] | None
     ) -> dict[str, Any]:
         """Return the inputs that the mechanism takes by these names, besides queries, keys and values."""
-        if mask is not None and "mask" not in self.mechanism.takes:
-            raise ValueError(
-                f"{type(self.mechanism).__name__} takes no mask: leave it out, or choose one of "
-                f"{mechanisms_with('mask')}"
-            )
+        if mask is not None:
+            check_takes_mask(self)
         inputs = {"mask": mask, "causal": self.causal, "grid": grid, "tokens": x}
         return {name: inputs[name] for name in names}

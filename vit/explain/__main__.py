@@ -5,7 +5,6 @@ Letters in the einops patterns: c channels, h w rows and columns of pixels, p q 
 
 import argparse
 import difflib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -16,6 +15,8 @@ from torch import Tensor
 
 import vit
 from vit.class_names import name_classes
+from vit.command_line import Parser
+from vit.command_line import run as run_command
 from vit.explain import CLASS_AGNOSTIC, METHODS, explorer, overlay, trust_report
 from vit.explain.maps import Subject, check_method, signed_map
 from vit.weights import PACKAGED
@@ -25,28 +26,21 @@ MOST_ON_A_SHEET = 24  # images
 MOST_NAMED = 20  # classes in a message
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser that reports a user's mistake in one line."""
+class ImageParser(Parser):
+    """A parser whose images stand before the options."""
 
     def error(self, message: str) -> NoReturn:
         """Print the error, and exit with status 2."""
-        hint = ", before all options" if message.endswith(": IMAGE") else ""
-        print(f"error: {message}{hint}", file=sys.stderr)
-        raise SystemExit(2)
+        super().error(message + (", before all options" if message.endswith(": IMAGE") else ""))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line (default: that of this process); exit with status 2 at a user's mistake."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    try:
-        run(options)
-    except (ValueError, OSError) as error:
-        parser.error(" ".join(str(error).split()))
+    run_command(_parser(), arguments, run)
 
 
 def _parser() -> Parser:
-    parser = Parser(
+    parser = ImageParser(
         prog="python -m vit.explain",
         usage="python -m vit.explain IMAGE... [--checkpoint FILE] [options]",
         description="Predict the classes of images with a trained model, and draw which patches matter to it.",

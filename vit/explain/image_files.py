@@ -74,17 +74,24 @@ def distinct_names(files: Sequence[Path]) -> list[str]:
 def read_images(files: Sequence[Path], model: vit.VisionTransformer) -> tuple[Tensor, Tensor]:
     """Read images as uint8 (B, C, H, W), and normalised for the model.
 
-    They are scaled and centre-cropped to the image size of the model, as those of its tests were.
+    Raises:
+        ValueError: If files are damaged or not images; the message names them.
+    """
+    pixels = read_pixels(files, model)
+    mean, std = (torch.tensor(model.pretrained_cfg[name]) for name in ("mean", "std"))
+    return pixels, (pixels / 255 - rearrange(mean, "c -> c 1 1")) / rearrange(std, "c -> c 1 1")
+
+
+def read_pixels(files: Sequence[Path], model: vit.VisionTransformer) -> Tensor:
+    """Read images as uint8 (B, C, H, W), scaled and centre-cropped as the test images of the model were.
 
     Raises:
         ValueError: If files are damaged or not images; the message names them.
     """
-    embed, statistics = model.patch_embed, model.pretrained_cfg
-    size = stored_size(embed.image_size, statistics.get("crop_ratio", 1.0))
+    embed = model.patch_embed
+    size = stored_size(embed.image_size, model.pretrained_cfg.get("crop_ratio", 1.0))
     image_files = ImageFiles([*files], [0] * len(files), size, embed.in_channels, centre=embed.image_size)
     decoded = collate_readable([image_files[index] for index in range(len(files))])
     if decoded.unreadable:
         raise ValueError(f"{'; '.join(name_unreadable(decoded.unreadable))}: delete them, or leave them out")
-    pixels = decoded.images
-    mean, std = (torch.tensor(statistics[name]) for name in ("mean", "std"))
-    return pixels, (pixels / 255 - rearrange(mean, "c -> c 1 1")) / rearrange(std, "c -> c 1 1")
+    return decoded.images

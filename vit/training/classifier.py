@@ -7,13 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.checks import check_choice, check_positive_share, check_share
+from vit.checks import check_choice, check_natural, check_positive_share, check_share
 from vit.class_names import name_classes
 from vit.data.module import ImageSet
 from vit.model import VisionTransformer
 from vit.training.classification_pictures import draw_classification
 from vit.training.evaluation import Evaluation
 from vit.training.flop import training_flop
+from vit.training.freezing import freeze_blocks
 from vit.training.initialization import Init, mimetic_attention
 from vit.training.module import TrainingModule
 from vit.training.optimizer import Optimizer
@@ -48,9 +49,11 @@ class ViTClassifier(TrainingModule):
             then adapts to whole images (as in Li et al. 2023, who tune FLIP without masks at the end).
         init: Initial attention weights: Glorot's uniform distribution, or "mimetic", close to the structure of trained
             attention (Trockman and Kolter 2023).
-        init_from: Trained weights to start from, which vit.load can read, such as a checkpoint, or cifar10. Patches and
-            positions are resized where their sizes differ, and the head starts anew for other classes; None starts
-            from init alone.
+        init_from: Trained weights to start from, which vit.load can read: a checkpoint, cifar10, or weights of timm,
+            transformers, torchvision and others. Patches and positions are resized where their sizes differ, and the
+            head starts anew for other classes; None starts from init alone.
+        freeze: Number of blocks, from the first on, that stay as they are, with the embedding: they are not trained,
+            and drop nothing. As many as depth leave final norm and head (a linear probe); None trains all.
         test_views: Views of each test image whose logits are averaged for a second accuracy, test_accuracy_views: the
             image and its mirror image ("flip"), or both also shifted by one pixel in two directions ("six"). "none"
             measures only test_accuracy, which is always the accuracy on the unchanged images.
@@ -80,6 +83,7 @@ class ViTClassifier(TrainingModule):
         patch_drop_until: float = 1.0,
         init: Init = "glorot",
         init_from: str | None = None,
+        freeze: int | None = None,
         test_views: Views = "none",
         compile: bool = False,
         **vit_kwargs: Any,
@@ -90,6 +94,8 @@ class ViTClassifier(TrainingModule):
         check_positive_share("patch_drop_until", patch_drop_until, "to drop no patches, set patch_drop to 0")
         check_choice("init", init, get_args(Init))
         check_choice("test_views", test_views, get_args(Views))
+        if freeze is not None:
+            check_natural("freeze", freeze, "0 freezes the embedding alone, null trains all")
         self.vit = VisionTransformer(**vit_kwargs)
         if init == "mimetic":
             mimetic_attention(self.vit)
@@ -113,10 +119,14 @@ class ViTClassifier(TrainingModule):
         Raises:
             ValueError: If the file does not fit.
         """
-        if stage == "fit" and self.hparams.init_from is not None:
+        if stage != "fit":
+            return
+        if self.hparams.init_from is not None:
             taken = start_from(self.vit, self.hparams.init_from, self.hparams.class_names)
             if self.global_rank == 0:
                 print(taken, flush=True)
+        if self.hparams.freeze is not None:
+            freeze_blocks(self.vit, self.hparams.freeze)
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify images, uint8 or float in [0, 1]: (B, C, H, W) -> (B, num_classes)."""

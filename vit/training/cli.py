@@ -21,9 +21,9 @@ from lightning.pytorch.utilities import rank_zero_only
 import vit.data
 from vit.training.callbacks import ImagesPerSecondBar, run_callbacks
 from vit.training.checkpoints import AtomicCheckpointIO, RunCheckpoint
-from vit.training.cli_arguments import asked_module, check_config, check_not_of_data
+from vit.training.cli_arguments import asked_module, asked_start, check_config, check_not_of_data
 from vit.training.console import print_results
-from vit.training.defaults import FROM_DATA, MODULES, arguments_of
+from vit.training.defaults import DEFAULT_MODULE, FROM_DATA, MODULES, arguments_of, arguments_of_start
 from vit.training.prediction_writer import PredictionWriter
 from vit.training.record import RunRecord
 from vit.training.report import write_report
@@ -146,6 +146,9 @@ class ViTCLI(LightningCLI):
         if found.ckpt_path is None:
             if args[0] != "fit" and "--help" not in args and not any("print_config" in arg for arg in args):
                 raise ValueError(f"{args[0]} needs trained weights: add --ckpt_path FILE, or --ckpt_path last")
+            start, told = asked_start(args)
+            if args[0] == "fit" and start is not None and asked_module(args) == DEFAULT_MODULE:
+                self._subcommand_parsers["fit"].set_defaults(arguments_of_start(start, told))
             return args
         if found.ckpt_path in ("last", "best"):
             experiment = found.experiment or (experiment_of(Path(found.config[-1])) if found.config else "*")

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from vit.training.defaults import DEFAULT_MODULE, FROM_DATA
+from vit.weights.loading import TOLD_BY_CALLER
 
 
 def asked_module(arguments: Any) -> str:
@@ -26,6 +27,28 @@ def asked_module(arguments: Any) -> str:
     paths = [model.get("class_path") if isinstance(model, dict) else model for model in models]
     path = next((path for path in reversed(paths) if path), DEFAULT_MODULE)
     return path.removeprefix("vit.training.")
+
+
+def asked_start(arguments: list[str]) -> tuple[str | None, dict[str, Any]]:
+    """Return the file of ``--model.init_from`` in typed arguments or their configs, and what they tell about it.
+
+    >>> asked_start(["fit", "--model.init_from", "vit.pth", "--model.num_heads=3"])
+    ('vit.pth', {'num_heads': 3})
+    """
+    names = ("init_from", *TOLD_BY_CALLER)
+    scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    scan.add_argument("-c", "--config", action="append", default=[])
+    for name in names:
+        scan.add_argument(f"--model.{name}", dest=name)
+    found, _ = scan.parse_known_args(arguments)
+    asked: dict[str, Any] = {}
+    for config in found.config:
+        model = check_config(Path(config)).get("model")
+        model = model.get("init_args", model) if isinstance(model, dict) else {}
+        asked |= {name: model[name] for name in names if name in model}
+    typed = {name: yaml.safe_load(vars(found)[name]) for name in names if vars(found)[name] is not None}
+    asked |= typed
+    return asked.pop("init_from", None), asked
 
 
 def check_config(path: Path) -> dict[str, Any]:

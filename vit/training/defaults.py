@@ -13,6 +13,7 @@ from vit.training.image_completer import ImageCompleter
 from vit.training.module import TrainingModule
 from vit.training.sequence_reader import SequenceReader
 from vit.weights import read_checkpoint
+from vit.weights.loading import read_model
 
 # What train.py trains, by the name in a checkpoint; earlier checkpoints have no name.
 MODULES: dict[str, type[TrainingModule]] = {
@@ -58,6 +59,23 @@ def arguments_of(path: Path, subcommand: str) -> tuple[dict[str, Any], list[str]
             known |= {"letters": of_data["letters"], "max_length": of_data["max_length"]}
         defaults["data"] = {"class_path": data["class_path"], "init_args": known}
     return defaults, []
+
+
+def arguments_of_start(path: str, told: dict[str, Any]) -> dict[str, Any]:
+    """Return the defaults that trained weights bring: the architecture of their model.
+
+    Args:
+        path: What ``vit.load`` reads.
+        told: Arguments of the model that its tensors do not tell.
+
+    Raises:
+        ValueError: If there are no weights of a Vision Transformer.
+    """
+    arguments = read_model(path, told).arguments
+    _check_plain(arguments.get("attention_kwargs"), Path(path))
+    left_out = {*FROM_DATA, "dropout", "patch_drop", "drop_path", "grad_checkpointing"}
+    of_model = {name: value for name, value in arguments.items() if name not in left_out}
+    return {"model": {"class_path": f"vit.training.{DEFAULT_MODULE}", "init_args": of_model}}
 
 
 def _check_plain(attention_kwargs: Any, path: Path) -> None:

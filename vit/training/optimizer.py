@@ -19,7 +19,7 @@ def parameter_groups(
     Parameters that are not matrices (biases, norms, LayerScale) and those of ``model.no_weight_decay()`` (class token,
     registers, positions) have no weight decay. With ``layer_decay`` the learning rate of block i of L is
     ``lr * layer_decay ** (L - i)``, with i = -1 for the embedding and ``lr`` for the head (BEiT, Bao et al. 2022). Each
-    group holds its rate as ``lr``, so that any scheduler keeps the ratios.
+    group holds its rate as ``lr``, so that any scheduler keeps the ratios. Frozen parameters are in no group.
 
     Args:
         model: A VisionTransformer or, without ``layer_decay``, a decoder or a model of both.
@@ -33,6 +33,8 @@ def parameter_groups(
     stacked = _matrices_of_blocks(model) if muon else {}
     groups: dict[tuple[float, float, int], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         decay = 0.0 if parameter.ndim < 2 or name in undecayed else weight_decay
         rate = lr if layer_decay is None else lr * layer_decay ** (depth - _layer(name, depth))
         matrices = stacked.get(name, 0)
@@ -46,7 +48,7 @@ def parameter_groups(
 def _layer(name: str, depth: int) -> int:
     if name.startswith("blocks."):
         return int(name.split(".")[1])
-    return depth if name.startswith(("norm.", "fc_norm.", "head.")) else -1
+    return depth if name.startswith(("norm.", "fc_norm.", "attn_pool.", "head.")) else -1
 
 
 def _matrices_of_blocks(model: nn.Module) -> dict[str, int]:

@@ -1,9 +1,10 @@
-"""Weights on disk: training checkpoints and safetensors files, read without executing code."""
+"""Weights of this package and of other libraries, in and out; reading executes no code."""
 
 from vit.weights.checkpoint import read_checkpoint
 from vit.weights.loading import PACKAGED, load
 from vit.weights.matching import check_same_tensors
-from vit.weights.saved import save
+from vit.weights.report import LoadReport
+from vit.weights.saving import save
 from vit.weights.transfer import start_from
 
-__all__ = ["PACKAGED", "check_same_tensors", "load", "read_checkpoint", "save", "start_from"]
+__all__ = ["PACKAGED", "LoadReport", "check_same_tensors", "load", "read_checkpoint", "save", "start_from"]

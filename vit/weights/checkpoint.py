@@ -1,4 +1,4 @@
-"""Reads training checkpoints; refuses other files, and files that carry code."""
+"""Reads pickled files of tensors, and training checkpoints; refuses files that carry code, and damaged ones."""
 
 import re
 import warnings
@@ -20,19 +20,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"no checkpoint at {path}: runs keep theirs in runs/EXPERIMENT/VERSION/checkpoints/")
-    _check_intact(path)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except PermissionError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    except Exception as error:  # an unpickler can raise any error on arbitrary bytes
-        if re.search("unsupported (global|class)", str(error), re.IGNORECASE):
-            raise ValueError(
-                f"{path} is refused: it carries pickled code, which could do anything when loaded; none of it was "
-                "executed. Ask its author for plain tensors (a state_dict)"
-            ) from None
-        raise ValueError(f"{path} is not a checkpoint, or is damaged: it cannot be read as one") from None
+    checkpoint = load_tensors(path)
     parts = ("state_dict", "hyper_parameters")
     if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(part), Mapping) for part in parts):
         raise ValueError(f"{path} is not a checkpoint of a training run: it lacks state_dict or hyper_parameters")
@@ -42,6 +30,27 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         if not _is_whole(value):
             raise ValueError(f"{path} is damaged: {name} has {tuple(value.shape)} numbers, and the file holds fewer")
     return checkpoint
+
+
+def load_tensors(path: Path) -> Any:
+    """Return the contents of a file of ``torch.save``, on the CPU; code in the file is not executed.
+
+    Raises:
+        ValueError: If the file is damaged or carries pickled code.
+    """
+    _check_intact(path)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except PermissionError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except Exception as error:  # an unpickler can raise any error on arbitrary bytes
+        if re.search("unsupported (global|class)", str(error), re.IGNORECASE):
+            raise ValueError(
+                f"{path} is refused: it carries pickled code, which could do anything when loaded; none of it was "
+                "executed. Ask its author for plain tensors (a state_dict)"
+            ) from None
+        raise ValueError(f"{path} is not a checkpoint, or is damaged: it cannot be read as one") from None
 
 
 def _is_whole(tensor: Tensor) -> bool:

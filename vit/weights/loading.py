@@ -1,59 +1,199 @@
-"""Builds the model that a file describes, and fills in its weights."""
+"""Builds the model that a file, a folder, a state dict or a module describes, and fills in its weights."""
 
 import inspect
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vit.model import VisionTransformer
-from vit.weights.checkpoint import read_checkpoint
+from vit.weights.architecture import arguments_of
+from vit.weights.checkpoint import load_tensors, read_checkpoint
+from vit.weights.formats import Arguments, State, described, detect
 from vit.weights.matching import check_numbers, check_same_tensors
-from vit.weights.saved import read_saved
+from vit.weights.report import LoadReport
+from vit.weights.saved import is_described, read_saved
+from vit.weights.sources import Source, holds_tensors, read_source
+from vit.weights.surgery import fitted
 
 READER = "reader.encoder."  # the names of the encoder's weights in a checkpoint of a SequenceReader
 PACKAGED = ("cifar10",)  # each a safetensors file and a model card beside this file
+# Arguments that tensors do not tell, so that the caller may.
+TOLD_BY_CALLER = ("num_heads", "mlp", "norm_eps", "pos_embed_interpolation")
+DEFAULTS: Arguments = {
+    name: parameter.default for name, parameter in inspect.signature(VisionTransformer).parameters.items()
+}
+
+From = str | Path | Mapping[str, Tensor] | nn.Module
 
 
-def load(path: str | Path) -> VisionTransformer:
+@dataclass(frozen=True)
+class Trained:
+    """Trained tensors under our names, the arguments of their model, and what is known of the data."""
+
+    state: State
+    arguments: Arguments
+    data: dict[str, Any]
+    report: LoadReport
+
+
+def load(source: From, *, strict: bool = True, **changes: Any) -> VisionTransformer:
     """Return a trained model, in eval mode.
 
-    ``path`` is a training checkpoint (.ckpt), a file of ``vit.save`` (.safetensors), or the name "cifar10" of the model
-    that comes with the package; ``./cifar10`` is a file of that name. Of a ``SequenceReader``, the encoder is returned.
-    No code in a file is executed.
+    ``source`` is a training checkpoint (.ckpt), a file of ``vit.save`` (.safetensors), the name "cifar10" of the model
+    that comes with the package (``./cifar10`` is a file of that name), or the weights of another library: of timm,
+    transformers, torchvision, Google (.npz), OpenAI, or the authors of DINOv2, as a file, a folder with a config.json,
+    a state dict or a live module. Of a ``SequenceReader``, the encoder is returned. No code in a file is executed.
+
+    ``changes`` are arguments of ``VisionTransformer``. Where they differ from those of the trained model, its weights
+    are fitted: positions and patches are resized, tokens and heads are dropped or new. ``model.load_report`` says what
+    became of each tensor.
 
     The model takes normalised images: ``model.pretrained_cfg``, which has timm's name, holds the ``mean`` and ``std``
-    for this, the ``class_names``, and the ``crop_ratio`` of its data.
+    for this, the ``input_size`` (channels, rows, columns), the ``class_names``, and the ``crop_ratio`` of its data.
 
-    >>> model = load("cifar10")
-    >>> model.pretrained_cfg["class_names"][:3]
-    ['airplane', 'automobile', 'bird']
+    >>> model = load("cifar10", num_classes=3, image_size=48)
+    >>> print(model.load_report)
+    weights of cifar10 (vit): 79 as they are, resized: pos_embed, new: head.weight, head.bias
+
+    Args:
+        source: What holds the weights.
+        strict: Whether a tensor that the model has no place for, or lacks, is an error. If False it is dropped, or
+            stays as initialised.
+        changes: Arguments of the model that differ from those of the trained one, or that its tensors do not tell, such
+            as ``num_heads`` where heads are not 64 channels wide.
 
     Raises:
-        ValueError: If the file is no checkpoint and no file of ``vit.save``, is damaged, carries code, or its tensors
-            do not fit its description.
+        ValueError: If the source holds no Vision Transformer, is damaged or carries code, or a change does not fit.
     """
-    path = Path(__file__).with_name(f"{path}.safetensors") if path in PACKAGED else Path(path)
-    read = read_saved if path.suffix == ".safetensors" else _read_checkpoint
-    arguments, state, pretrained_cfg = read(path)
-    model = _build(arguments, state, path)
+    unknown = [name for name in changes if name not in DEFAULTS]
+    if unknown:
+        raise ValueError(f"VisionTransformer has no argument {unknown[0]!r}: it takes {', '.join(DEFAULTS)}")
+    trained = read_model(source, changes, strict)
+    arguments = trained.arguments | changes
+    report, state = trained.report, trained.state
+    precision = torch.promote_types(state["patch_embed.proj.weight"].dtype, torch.float32)
+    model = _built(arguments, report.origin).to(precision)
+    if any(arguments[name] != value for name, value in trained.arguments.items()):
+        same_classes = "num_classes" not in changes or changes["num_classes"] == trained.arguments["num_classes"]
+        state = fitted(state, trained.arguments, model, report, same_classes)
+        check_same_tensors(model, state, report.origin, "change fewer arguments")
     model.load_state_dict(state)
-    model.pretrained_cfg = _described_data(model, pretrained_cfg, path)
+    same_number = model.num_classes == trained.arguments["num_classes"]
+    data = trained.data | ({} if same_number else {"class_names": None})
+    model.pretrained_cfg = _described_data(model, data, report.origin)
+    model.load_report = report
     return model.eval()
 
 
-def _described_data(model: VisionTransformer, given: dict[str, Any], path: Path) -> dict[str, Any]:
+def read_model(source: From, told: Mapping[str, Any], strict: bool = True) -> Trained:
+    """Return trained tensors under our names, checked against the arguments of their model.
+
+    Args:
+        source: What ``load`` takes.
+        told: Arguments of the model that is wanted; those that tensors do not tell are taken from here.
+        strict: Whether a tensor without a place is an error.
+
+    Raises:
+        ValueError: If the source holds no Vision Transformer, is damaged or carries code.
+    """
+    if isinstance(source, VisionTransformer):
+        state = {name: tensor.detach().clone() for name, tensor in source.state_dict().items()}
+        report = LoadReport("the model", "vit", matched=list(state))
+        return Trained(state, dict(source.config), dict(getattr(source, "pretrained_cfg", {})), report)
+    if isinstance(source, str | Path):
+        path = Path(__file__).with_name(f"{source}.safetensors") if source in PACKAGED else Path(source)
+        if _is_own(path):
+            arguments, state, data = (read_saved if path.suffix == ".safetensors" else _read_checkpoint)(path)
+            _check_described(arguments, state, path)
+            report = LoadReport(str(source), "vit", matched=list(state))
+            return Trained(state, DEFAULTS | arguments, data, report)
+    return _foreign(read_source(source), told, strict)
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether a file is one of this package, a training checkpoint or one of ``vit.save``."""
+    if path.suffix == ".safetensors":
+        return not path.is_file() or is_described(path)
+    if not path.is_file():
+        return not path.is_dir() or path.suffix == ".ckpt"
+    if path.suffix not in (".ckpt", ".pth", ".pt", ".bin"):
+        return False
+    contents = load_tensors(path)
+    return (path.suffix == ".ckpt" and not holds_tensors(contents)) or "hyper_parameters" in contents
+
+
+def _foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Trained:
+    """Return the tensors of another library under our names.
+
+    Raises:
+        ValueError: If no format fits, a tensor has no place, or numbers are not finite.
+    """
+    detected = detect(source.state)
+    if detected is None:
+        raise ValueError(f"{source.origin} holds no Vision Transformer of a known format: {described(source.state)}")
+    format, prefix = detected
+    check_numbers(source.state, source.origin)
+    state, known = format.read(source.state, prefix)
+    homeless = sorted(source.state.keys() - known)
+    if homeless and strict:
+        raise ValueError(
+            f"{source.origin} has {len(homeless)} tensors that the backbone lacks: {', '.join(homeless[:4])}"
+            f"{' and others' if len(homeless) > 4 else ''} ({described(homeless)}); strict=False leaves them out"
+        )
+    short = {name.removeprefix(prefix) for name in known}
+    report = LoadReport(source.origin, format.name, dropped=homeless)
+    for name in state:
+        (report.matched if name in short else report.renamed).append(name)
+    opened = format.opened({name.removeprefix(prefix): tensor for name, tensor in source.state.items()})
+    stated = dict(format.defaults) | format.told(opened) | source.stated
+    stated |= {name: told[name] for name in TOLD_BY_CALLER if name in told and name not in source.stated}
+    try:
+        arguments = DEFAULTS | _with_image_size(state, stated, told)
+        model = _built(arguments, source.origin, "meta")
+    except ValueError as error:
+        raise ValueError(f"{source.origin} ({format.name}): {error}") from error
+    expected = model.state_dict()
+    if "pos_embed" not in state and not model.pos_embed.requires_grad:
+        state["pos_embed"] = torch.zeros(expected["pos_embed"].shape)  # rotary models have no table
+    missing = [name for name in expected if name not in state]
+    if missing and not strict:
+        own = VisionTransformer(**arguments).state_dict()
+        state |= {name: own[name] for name in missing}
+        report.fresh += missing
+    check_same_tensors(model, state, source.origin, "strict=False leaves new tensors as initialised" if missing else "")
+    return Trained(state, arguments, source.data, report)
+
+
+def _with_image_size(state: State, stated: Arguments, told: Mapping[str, Any]) -> Arguments:
+    """Return the arguments of the model; the caller's image size counts where it is that of the training."""
+    if "image_size" not in stated and "image_size" in told:
+        try:
+            return arguments_of(state, stated | {"image_size": told["image_size"]})
+        except ValueError:
+            pass
+    return arguments_of(state, stated)
+
+
+def _described_data(model: VisionTransformer, given: dict[str, Any], origin: str) -> dict[str, Any]:
     """Return what a file says about its data, after a check; what it does not say is the default of ``ViTClassifier``.
 
     Raises:
         ValueError: If it does not describe images and classes of the model.
     """
-    channels = model.patch_embed.in_channels
+    embed = model.patch_embed
+    channels = embed.in_channels
     middle = [0.5] * channels
     data = {"mean": middle, "std": middle, "class_names": None, "crop_ratio": 1.0} | given
+    data["input_size"] = [channels, *embed.image_size]
+    for name in ("mean", "std"):
+        if isinstance(data[name], list | tuple) and len(data[name]) == 3 != channels:
+            data[name] = [sum(data[name]) / 3] * channels  # the channels were changed
     names, crop = data["class_names"], data["crop_ratio"]
     right = {
         "mean": _are_numbers(data["mean"], channels),
@@ -65,7 +205,7 @@ def _described_data(model: VisionTransformer, given: dict[str, Any], path: Path)
     if wrong:
         shown = repr(data[wrong[0]])[:80]
         raise ValueError(
-            f"{path} is damaged: {wrong[0]} ({shown}) does not fit a model of {channels} channels and "
+            f"{origin} is damaged: {wrong[0]} ({shown}) does not fit a model of {channels} channels and "
             f"{model.num_classes} classes"
         )
     return data
@@ -87,7 +227,7 @@ def _are_names(values: Any, count: int) -> bool:
     )
 
 
-def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
+def _read_checkpoint(path: Path) -> tuple[Arguments, State, dict[str, Any]]:
     """Return the constructor's arguments, the weights and the ``pretrained_cfg`` in a training checkpoint."""
     checkpoint = read_checkpoint(path)
     if checkpoint.get("module") == "ImageCompleter":
@@ -103,23 +243,23 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], dic
     of_data = checkpoint.get("data")
     of_data = of_data.get("init_args") if isinstance(of_data, dict) else None
     crop = {"crop_ratio": of_data["crop_ratio"]} if isinstance(of_data, dict) and "crop_ratio" in of_data else {}
-    names = inspect.signature(VisionTransformer).parameters
-    return {name: value for name, value in arguments.items() if name in names}, state, given | crop
+    return {name: value for name, value in arguments.items() if name in DEFAULTS}, state, given | crop
 
 
-def _build(arguments: dict[str, Any], state: dict[str, Tensor], path: Path) -> VisionTransformer:
-    """Build the model that a file describes, after a check that its tensors fit."""
-    default = inspect.signature(VisionTransformer).parameters["depth"].default
-    depth = arguments.get("depth", default)
+def _check_described(arguments: Arguments, state: State, path: Path) -> None:
+    """Check that the tensors of a file of this package fit its description."""
+    depth = arguments.get("depth", DEFAULTS["depth"])
     blocks = len({name.split(".")[1] for name in state if name.startswith("blocks.")})
     if depth != blocks:
         raise ValueError(f"{path} describes a model of depth {depth}, and holds {blocks} blocks: it is damaged")
-    try:
-        # On the meta device first: an untrusted file may describe a model of any size.
-        with torch.device("meta"):
-            described = VisionTransformer(**arguments)
-    except (TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{path} describes a model that cannot be built: {error}") from error
-    check_same_tensors(described, state, path, "it is damaged")
+    # On the meta device: an untrusted file may describe a model of any size.
+    check_same_tensors(_built(arguments, str(path), "meta"), state, path, "it is damaged")
     check_numbers(state, path)
-    return VisionTransformer(**arguments)
+
+
+def _built(arguments: Arguments, origin: str, device: str = "cpu") -> VisionTransformer:
+    try:
+        with torch.device(device):
+            return VisionTransformer(**arguments)
+    except (TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{origin} describes a model that cannot be built: {error}") from error

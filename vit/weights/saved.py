@@ -1,6 +1,7 @@
-"""Saves models as safetensors files with the arguments of their constructor inside, and reads these files."""
+"""Files of this package: safetensors with the arguments of the constructor inside."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,49 +9,47 @@ import torch
 from torch import Tensor, nn
 
 from vit.atomic import replacing
-from vit.embedding import PatchDrop
+from vit.layers import PatchDrop
 from vit.model import VisionTransformer
 from vit.weights.matching import check_same_tensors
+from vit.weights.sources import read_metadata, read_safetensors
 
 KEY = "vit"  # of the metadata: a JSON object with "config" and "pretrained_cfg"
 
 
-def save(model: VisionTransformer, path: str | Path) -> None:
-    """Write a model to a safetensors file that ``vit.load`` reads, in the precision of its weights.
-
-    The file holds the weights, ``model.config`` and, if the model has it, ``model.pretrained_cfg``. For half the size,
-    save a copy in half precision: ``vit.save(copy.deepcopy(model).half(), path)``.
-
-    >>> from tempfile import mkdtemp
-    >>> path = Path(mkdtemp()) / "tiny.safetensors"
-    >>> save(VisionTransformer(image_size=8, patch_size=4, embed_dim=12, depth=1, num_heads=3), path)
-    >>> import vit
-    >>> vit.load(path).patch_embed.grid_size
-    (2, 2)
+def save_described(model: VisionTransformer, path: Path) -> None:
+    """Write the weights of a model, its ``config`` and its ``pretrained_cfg`` to a safetensors file.
 
     Raises:
-        ValueError: If the path does not end in .safetensors, or the model has other modules than its ``config`` builds.
+        ValueError: If the path does not end in .safetensors, or the config is no JSON.
     """
-    from safetensors.torch import save as to_bytes
-
-    path = Path(path)
     if path.suffix != ".safetensors":
-        raise ValueError(f"{path} does not end in .safetensors: vit.save writes no other format")
-    if type(model) is not VisionTransformer:
-        raise ValueError(f"vit.save takes a VisionTransformer, and this is a {type(model).__name__}")
-    _check_unchanged(model)
+        raise ValueError(f"{path} does not end in .safetensors, as files of format 'vit' do")
     try:
         description = json.dumps({"config": model.config, "pretrained_cfg": getattr(model, "pretrained_cfg", {})})
     except (TypeError, ValueError) as error:
         raise ValueError(f"config and pretrained_cfg must be numbers, texts and lists of them: {error}") from None
-    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
+    write_safetensors(model.state_dict(), path, {KEY: description})
+
+
+def write_safetensors(state: Mapping[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    """Write tensors to a safetensors file, which appears as a whole or not at all."""
+    from safetensors.torch import save as to_bytes
+
+    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
     with replacing(path) as unfinished:
         # save_file makes files that only their owner may read.
-        unfinished.write_bytes(to_bytes(tensors, {KEY: description}))
+        unfinished.write_bytes(to_bytes(tensors, metadata))
 
 
-def _check_unchanged(model: VisionTransformer) -> None:
-    """Check that the modules of a model are those that its ``config`` builds: ``vit.load`` builds them again."""
+def check_unchanged(model: VisionTransformer) -> None:
+    """Check that the modules of a model are those that its ``config`` builds: ``vit.load`` builds them again.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    if type(model) is not VisionTransformer:
+        raise ValueError(f"vit.save takes a VisionTransformer, and this is a {type(model).__name__}")
     with torch.device("meta"):
         described = VisionTransformer(**model.config)
     modules, expected = _printed(model), _printed(described)
@@ -68,28 +67,24 @@ def _printed(model: nn.Module) -> dict[str, str]:
     return {name: f"{type(module)} {settings[name]}" for name, module in modules.items()}
 
 
+def is_described(path: Path) -> bool:
+    """Return whether a safetensors file is one of this package.
+
+    Raises:
+        ValueError: If it cannot be read, or is damaged.
+    """
+    return KEY in read_metadata(path)
+
+
 def read_saved(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
     """Return the constructor's arguments, the weights and the ``pretrained_cfg`` in a file of ``save``.
 
     Raises:
         ValueError: If the file does not exist, is damaged, or was not written by ``save``.
     """
-    from safetensors import SafetensorError, safe_open
-
     if not path.is_file():
         raise ValueError(f"no file at {path}: vit.save writes such files")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
-    except PermissionError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is no safetensors file, or is damaged ({error}): take another copy") from None
-    if KEY not in metadata:
-        raise ValueError(
-            f"{path} does not say which model its {len(state)} tensors belong to: vit.load takes files of vit.save"
-        )
+    state, metadata = read_safetensors(path), read_metadata(path)
     try:
         description = json.loads(metadata[KEY])
         return dict(description["config"]), state, dict(description["pretrained_cfg"])

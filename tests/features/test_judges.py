@@ -1,0 +1,44 @@
+"""Nearest neighbours and logistic regression, against scikit-learn and by hand."""
+
+import pytest
+import torch
+from sklearn.neighbors import KNeighborsClassifier
+
+from vit.features.judges import knn_accuracy, linear_accuracy
+
+
+def clusters(count, spread, seed):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % 3
+    centres = torch.eye(3, 5) * 4 + 1
+    return centres[labels] + spread * torch.randn(count, 5, generator=generator), labels
+
+
+@pytest.mark.parametrize("neighbours", [1, 7, 1000])
+def test_nearest_neighbours_are_those_of_scikit_learn_with_the_same_weights(neighbours):
+    (known, labels), (asked, answers) = clusters(211, 2.0, 0), clusters(97, 2.0, 1)
+    known, asked = (torch.nn.functional.normalize(x, dim=1).double() for x in (known, asked))
+    # The square of a Euclidean distance between unit vectors is 2 - 2 cosine.
+    theirs = KNeighborsClassifier(
+        min(neighbours, 211), weights=lambda d: torch.tensor(-(d**2) / 2 / 0.07).exp().numpy()
+    )
+    expected = theirs.fit(known.numpy(), labels.numpy()).score(asked.numpy(), answers.numpy())
+    assert knn_accuracy(known, labels, asked, answers, neighbours) == pytest.approx(expected)
+
+
+def test_a_linear_classifier_separates_what_is_separable_and_not_noise():
+    (known, labels), (asked, answers) = clusters(60, 0.2, 0), clusters(30, 0.2, 1)
+    assert linear_accuracy(known, labels, asked, answers) == 1.0
+    noise, other_noise = torch.randn(2, 300, 5, generator=torch.Generator().manual_seed(2))
+    assert linear_accuracy(noise, torch.arange(300) % 3, other_noise, torch.arange(300) % 3) < 0.45
+
+
+def test_a_single_image_of_a_class_suffices():
+    features, labels = torch.eye(3), torch.arange(3)
+    assert linear_accuracy(features, labels, features, labels) == 1.0
+
+
+@pytest.mark.parametrize("judge", [knn_accuracy, linear_accuracy])
+def test_features_without_labels_are_refused(judge):
+    with pytest.raises(ValueError, match="3 features have 2 labels: give one label for each image"):
+        judge(torch.eye(3), torch.arange(2), torch.eye(3), torch.arange(3))

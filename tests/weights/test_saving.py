@@ -1,0 +1,106 @@
+"""Models in the formats of other libraries, and what has no place there."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vit
+
+SIZES = {"image_size": 8, "patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 3, "num_classes": 5}
+TOLD = ("num_heads", "mlp", "norm_eps", "pos_embed_interpolation", "image_size", "pool")
+PATHS = {"timm": "m.safetensors", "torchvision": "m.pth", "google": "m.npz", "transformers": "m"}
+
+
+def refusal_of(model, path, format):
+    """Save a model; return the words of a refusal, or None."""
+    try:
+        vit.save(model, path, format=format)
+    except ValueError as error:
+        return str(error)
+
+
+def model_of(**kwargs):
+    return vit.VisionTransformer(**SIZES | kwargs).eval()
+
+
+ARCHITECTURES = st.fixed_dictionaries(
+    {
+        "embed_dim": st.sampled_from([12, 24]),
+        "depth": st.integers(1, 3),
+        "image_size": st.sampled_from([8, 12, (4, 12)]),
+        "in_channels": st.sampled_from([1, 3]),
+        "num_classes": st.sampled_from([0, 5]),
+        "mlp_ratio": st.sampled_from([1.0, 2.5, 4.0]),
+        "num_registers": st.sampled_from([0, 2]),
+        "no_embed_class": st.booleans(),
+        "layer_scale": st.sampled_from([None, 0.1]),
+        "qk_norm": st.booleans(),
+        "qkv_bias": st.booleans(),
+        "pool": st.sampled_from(["cls", "mean", "map"]),
+        "mlp": st.sampled_from(["gelu", "quick_gelu", "swiglu"]),
+        "pos_embed": st.sampled_from(["learned", "rope"]),
+        "norm_eps": st.sampled_from([1e-6, 1e-5]),
+    }
+)
+
+
+@given(kwargs=ARCHITECTURES, format=st.sampled_from([*PATHS]), seed=st.integers(0, 9))
+@settings(max_examples=150, deadline=None)
+def test_a_model_is_read_again_bit_for_bit_or_refused_when_it_is_written(tmp_path_factory, kwargs, format, seed):
+    torch.manual_seed(seed)
+    model = model_of(**kwargs)
+    path = tmp_path_factory.mktemp("saved") / PATHS[format]
+    refusal = refusal_of(model, path, format)
+    if refusal is not None:
+        assert any(
+            words in refusal for words in ("format 'vit'", "another format", "save as 'timm'", "DINOv2 of trans")
+        )
+        assert not path.exists()
+        return
+    again = vit.load(path, **{name: model.config[name] for name in TOLD})
+    expected = model.state_dict()
+    if model.config["pos_embed"] == "learned":
+        assert again.config["pos_embed"] == "learned"
+    assert again.state_dict().keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in again.state_dict().items())
+    images = torch.randn(2, model.patch_embed.in_channels, *model.patch_embed.image_size)
+    assert torch.equal(again(images), model(images))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "format", "message"),
+    [
+        ({"num_registers": 2}, "torchvision", "torchvision has no place for reg_token"),
+        ({"layer_scale": 0.1}, "google", r"Google \.npz has no place for blocks\.0\.ls1\.gamma"),
+        ({"pool": "mean"}, "torchvision", "torchvision has no pool 'mean', but 'cls'"),
+        ({"pool": "cls+mean"}, "timm", "timm has no pool 'cls\\+mean'"),
+        ({"attention": "linear"}, "timm", "no other library has attention 'linear': save the model in format 'vit'"),
+        ({"tie_kv": True}, "timm", "no other library has tie_kv True"),
+        ({"num_kv_heads": 1}, "timm", "no other library has attention_kwargs or num_kv_heads"),
+        ({"patch_stride": 2}, "timm", "no other library has patch_stride 2"),
+        ({"pre_norm": True}, "transformers", "has no patch_embed.proj.bias, which is not zero here"),
+        ({"pos_embed": "rope_eva"}, "timm", "save the model in format 'vit'"),
+        ({}, "flax", "unknown format 'flax': choose one of vit, timm, transformers, torchvision, google"),
+    ],
+)
+def test_what_a_format_has_no_place_for_is_refused_and_nothing_is_written(kwargs, format, message, tmp_path):
+    model = model_of(**kwargs)
+    torch.nn.init.ones_(model.patch_embed.proj.bias)
+    with pytest.raises(ValueError, match=message):
+        vit.save(model, tmp_path / PATHS.get(format, "m"), format=format)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("format", "name", "message"),
+    [
+        ("vit", "m.pth", r"m\.pth does not end in \.safetensors, as files of format 'vit' do"),
+        ("timm", "m.npz", r"m\.npz must end in \.safetensors or \.pth or \.bin, for format 'timm'"),
+        ("google", "m.pth", r"m\.pth must end in \.npz, for format 'google'"),
+        ("transformers", "m.safetensors", r"m\.safetensors must be a folder, without a suffix"),
+    ],
+)
+def test_a_path_that_does_not_fit_the_format_is_refused(format, name, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        vit.save(model_of(), tmp_path / name, format=format)

@@ -1,0 +1,277 @@
+"""Files of other libraries: what is read, what is refused, and in which words."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torchvision
+from safetensors.torch import save_file
+from timm.models.vision_transformer import checkpoint_filter_fn
+from torch.testing import assert_close
+
+import vit
+from tests.architectures import EXACT, randomised
+
+DIM, DEPTH, HEADS = 24, 2, 3
+SMALL = {"embed_dim": DIM, "depth": DEPTH, "num_heads": HEADS, "patch_size": 4, "img_size": 16}
+IMAGES = torch.randn(2, 3, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def of_timm(name="vit_tiny_patch16_224", **kwargs):
+    return randomised(timm.create_model(name, **SMALL | {"num_classes": 5} | kwargs))
+
+
+def draw(shapes):
+    generator = torch.Generator().manual_seed(0)
+    return {name: torch.randn(shape, generator=generator, dtype=torch.float64) / 2 for name, shape in shapes.items()}
+
+
+def openai_state():
+    """Random tensors under the names of OpenAI's CLIP, with a piece of the text tower."""
+    shapes = {"conv1.weight": (DIM, 3, 4, 4), "class_embedding": (DIM,), "positional_embedding": (17, DIM)}
+    shapes |= {f"ln_{place}.{kind}": (DIM,) for place in ("pre", "post") for kind in ("weight", "bias")}
+    for i in range(DEPTH):
+        block = f"transformer.resblocks.{i}"
+        shapes |= {f"{block}.attn.in_proj_weight": (3 * DIM, DIM), f"{block}.attn.in_proj_bias": (3 * DIM,)}
+        shapes |= {f"{block}.attn.out_proj.weight": (DIM, DIM), f"{block}.attn.out_proj.bias": (DIM,)}
+        shapes |= {f"{block}.ln_{n}.{kind}": (DIM,) for n in (1, 2) for kind in ("weight", "bias")}
+        shapes |= {f"{block}.mlp.c_fc.weight": (4 * DIM, DIM), f"{block}.mlp.c_fc.bias": (4 * DIM,)}
+        shapes |= {f"{block}.mlp.c_proj.weight": (DIM, 4 * DIM), f"{block}.mlp.c_proj.bias": (DIM,)}
+    state = {f"visual.{name}": tensor for name, tensor in draw(shapes | {"proj": (DIM, 5)}).items()}
+    text = {"logit_scale": (), "token_embedding.weight": (7, 3), "transformer.resblocks.0.ln_1.weight": (3,)}
+    return state | draw(text | {"positional_embedding": (7, 3), "text_projection": (3, 5)})
+
+
+def test_openai_s_clip_gives_the_logits_of_timm():
+    theirs = of_timm("vit_base_patch16_clip_quickgelu_224")
+    theirs.load_state_dict(checkpoint_filter_fn(openai_state(), theirs))
+    ours = vit.load(openai_state(), num_heads=HEADS)
+    assert ours.load_report.format == "OpenAI CLIP"
+    assert_close(ours(IMAGES), theirs(IMAGES), **EXACT)
+
+
+def dinov2_state(registers, gated):
+    """Random tensors under the names of DINOv2's authors."""
+    shapes = {
+        name: tuple(tensor.shape) for name, tensor in of_timm(init_values=1e-5, num_classes=0).state_dict().items()
+    }
+    shapes["mask_token"] = (1, DIM)
+    if registers:
+        shapes["register_tokens"] = (1, registers, DIM)
+    if gated:
+        shapes = {name: shape for name, shape in shapes.items() if ".mlp." not in name}
+        for i in range(DEPTH):
+            shapes |= {f"blocks.{i}.mlp.w12.weight": (64, DIM), f"blocks.{i}.mlp.w12.bias": (64,)}
+            shapes |= {f"blocks.{i}.mlp.w3.weight": (DIM, 32), f"blocks.{i}.mlp.w3.bias": (DIM,)}
+    return draw(shapes)
+
+
+@pytest.mark.parametrize("registers", [0, 4])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_files_of_dinov2_give_the_tokens_of_timm(registers, gated, chunked):
+    state = dinov2_state(registers, gated)
+    mlp = {"mlp_layer": timm.layers.SwiGLUPacked, "mlp_ratio": 64 / DIM, "act_layer": torch.nn.SiLU} if gated else {}
+    places = {"reg_tokens": registers, "no_embed_class": True} if registers else {}
+    theirs = of_timm("vit_small_patch14_dinov2", num_classes=0, **mlp, **places)
+    theirs.load_state_dict(checkpoint_filter_fn(dict(state), theirs))
+    if chunked:
+        state = {name.replace("blocks.", "blocks.0.", 1): tensor for name, tensor in state.items()}
+    ours = vit.load(state, num_heads=HEADS)
+    assert ours.pos_embed_interpolation == ("bicubic" if registers else "dinov2")
+    assert_close(ours.forward_features(IMAGES), theirs.forward_features(IMAGES), **EXACT)
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"no_embed_class": True}, {"class_token": False, "pool": "map"}], ids=str)
+def test_npz_files_are_those_of_google_as_timm_reads_them(kwargs, tmp_path):
+    sizes = {"image_size": 16, "patch_size": 4, "embed_dim": DIM, "depth": DEPTH, "num_heads": HEADS, "num_classes": 5}
+    ours = randomised(vit.VisionTransformer(**sizes, mlp="gelu_tanh", pos_embed_interpolation="google", **kwargs))
+    vit.save(ours, tmp_path / "model.npz", format="google")
+    options = {"global_pool": "map", "class_token": False} if "pool" in kwargs else {}
+    options |= {"no_embed_class": True} if "no_embed_class" in kwargs else {}
+    theirs = of_timm(act_layer="gelu_tanh", **options)
+    theirs.load_pretrained(str(tmp_path / "model.npz"))
+    assert_close(ours(IMAGES), theirs(IMAGES), rtol=1e-6, atol=1e-6)  # timm reads into float32
+    again = vit.load(tmp_path / "model.npz")
+    assert again.config == ours.config
+    assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in ours.state_dict().items())
+
+
+def test_npz_files_may_hold_all_blocks_in_one_array_and_half_precision(tmp_path):
+    sizes = {"image_size": 16, "patch_size": 4, "embed_dim": DIM, "depth": DEPTH, "num_heads": HEADS, "num_classes": 5}
+    ours = vit.VisionTransformer(**sizes, mlp="gelu_tanh", pos_embed_interpolation="google", no_embed_class=True)
+    vit.save(ours, tmp_path / "model.npz", format="google")
+    arrays = dict(np.load(tmp_path / "model.npz"))
+    block = "Transformer/encoderblock_0/"
+    names = [name.removeprefix(block) for name in arrays if name.startswith(block)]
+    stacked = {
+        f"params/Transformer/encoderblock/{name}": np.stack(
+            [arrays.pop(f"Transformer/encoderblock_{i}/{name}") for i in range(DEPTH)]
+        )
+        for name in names
+    }
+    stacked |= {f"params/{name}": array for name, array in arrays.items()}
+    half = torch.from_numpy(stacked["params/head/kernel"]).bfloat16()
+    stacked["params/head/kernel"] = half.view(torch.int16).numpy().view("V2")
+    np.savez(tmp_path / "stacked.npz", **stacked)
+    again = vit.load(tmp_path / "stacked.npz")
+    expected = ours.state_dict() | {"head.weight": half.float().T}
+    assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".bin", ".pt", ".ckpt", ".safetensors"])
+@pytest.mark.parametrize(
+    ("wrapper", "prefix"), [(None, ""), ("model", "module."), ("teacher", "backbone."), ("state_dict", "model.")]
+)
+def test_tensors_are_found_inside_of_files_and_behind_prefixes(suffix, wrapper, prefix, tmp_path):
+    state = of_timm().float().state_dict()
+    prefixed = {prefix + name: tensor for name, tensor in state.items()}
+    path = tmp_path / f"weights{suffix}"
+    if suffix == ".safetensors":
+        save_file(prefixed, path)
+    else:
+        torch.save(prefixed if wrapper is None else {wrapper: prefixed, "epoch": 3}, path)
+    model = vit.load(path, num_heads=HEADS)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    assert set(model.load_report.matched) == set(state)
+
+
+def test_a_folder_of_transformers_tells_sizes_classes_and_normalisation(tmp_path):
+    model = vit.VisionTransformer(
+        (8, 12),
+        4,
+        embed_dim=DIM,
+        depth=DEPTH,
+        num_heads=HEADS,
+        num_classes=2,
+        norm_eps=1e-12,
+        pos_embed_interpolation="transformers",
+    ).eval()
+    model.pretrained_cfg = {"mean": [0.1, 0.2, 0.3], "std": [0.5, 0.6, 0.7], "class_names": ["cat", "dog"]}
+    vit.save(model, tmp_path / "folder", format="transformers")
+    again = vit.load(tmp_path / "folder")
+    assert again.config == model.config
+    found = {name: again.pretrained_cfg[name] for name in model.pretrained_cfg}
+    assert found == model.pretrained_cfg
+
+
+def test_a_folder_may_hold_the_weights_in_several_files(tmp_path):
+    state = {name: tensor.clone() for name, tensor in of_timm().float().state_dict().items()}
+    names = sorted(state)
+    weight_map = {}
+    for part, chosen in enumerate((names[:9], names[9:])):
+        file = f"model-{part}.safetensors"
+        save_file({name: state[name] for name in chosen}, tmp_path / file)
+        weight_map |= dict.fromkeys(chosen, file)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit", "pretrained_cfg": {"mean": [0.1] * 3}}))
+    model = vit.load(tmp_path, num_heads=HEADS)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    assert model.pretrained_cfg["mean"] == [0.1] * 3
+
+
+OTHERS = {
+    "a ResNet": lambda: timm.create_model("resnet18"),
+    "Swin": lambda: timm.create_model("swin_tiny_patch4_window7_224"),
+    "BEiT": lambda: timm.create_model("beit_base_patch16_224", depth=1, embed_dim=24, num_heads=3),
+    "a convolutional network of torchvision": lambda: torchvision.models.vgg11(),
+    "ConvNeXt": lambda: timm.create_model("convnext_atto"),
+}
+
+
+@pytest.mark.parametrize("words", OTHERS)
+def test_other_architectures_are_refused_by_name(words, tmp_path):
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in OTHERS[words]().state_dict().items()}
+    state = {name: torch.zeros(shape) for name, shape in shapes.items() if len(shape)}
+    torch.save(state, tmp_path / "model.pth")
+    with pytest.raises(ValueError, match=rf"model\.pth .*{words}"):
+        vit.load(tmp_path / "model.pth")
+
+
+def changed(edit):
+    state = of_timm().state_dict()
+    edit(state)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (
+            lambda state: state.update({"adapter.weight": torch.zeros(3)}),
+            r"the state dict has 1 tensors that the backbone lacks: adapter\.weight .* strict=False leaves them out",
+        ),
+        (
+            lambda state: state.pop("norm.bias"),
+            r"norm\.bias is missing: strict=False leaves new tensors as initialised",
+        ),
+        (
+            lambda state: state.pop("blocks.0.mlp.fc2.weight"),
+            r"\(timm\): blocks\.0\.mlp\.fc2\.weight is missing, which",
+        ),
+        (lambda state: state["norm.bias"].fill_(float("nan")), r"24 of the 24 numbers of norm\.bias are NaN"),
+        (lambda state: state.update({"norm.bias": torch.zeros(5)}), r"norm\.bias is \(5,\) and not \(24,\)"),
+        (
+            lambda state: state.update({"pos_embed": torch.zeros(1, 14, 24)}),
+            r"pos_embed has 14 positions, which are no square grid of patches: give the image_size of the training",
+        ),
+        (
+            lambda state: state.update({"patch_embed.proj.weight": torch.zeros(24, 48)}),
+            r"patch_embed\.proj\.weight has shape \(24, 48\), and 4 axes are expected",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_name_of_the_tensor(edit, message):
+    with pytest.raises(ValueError, match=message):
+        vit.load(changed(edit), num_heads=HEADS)
+
+
+def test_what_does_not_fit_is_left_out_or_new_on_request():
+    state = changed(lambda state: (state.pop("norm.bias"), state.update({"adapter.weight": torch.zeros(3)})))
+    report = vit.load(state, num_heads=HEADS, strict=False).load_report
+    assert report.dropped == ["adapter.weight"]
+    assert report.fresh == ["norm.bias"]
+
+
+def test_images_that_are_not_square_are_told_by_the_caller():
+    theirs = of_timm(img_size=(8, 32))
+    ours = vit.load(theirs.state_dict(), num_heads=HEADS, image_size=(8, 32))
+    images = torch.randn(1, 3, 8, 32, dtype=torch.float64)
+    assert ours.patch_embed.grid_size == (2, 8)
+    assert_close(ours(images), theirs(images), **EXACT)
+
+
+class Code:
+    """Prints when it is unpickled."""
+
+    def __reduce__(self):
+        return (print, ("executed",))
+
+
+def test_files_that_cannot_be_read_are_refused_and_nothing_is_executed(tmp_path, capsys):
+    (tmp_path / "code.pth").write_bytes(pickle.dumps({"state_dict": Code()}))
+    with pytest.raises(ValueError, match=r"code\.pth (is refused: it carries pickled code|is not a checkpoint)"):
+        vit.load(tmp_path / "code.pth")
+    np.savez(tmp_path / "objects.npz", a=np.array([Code()], dtype=object))
+    with pytest.raises(ValueError, match=r"objects\.npz is no \.npz file of plain numbers"):
+        vit.load(tmp_path / "objects.npz")
+    assert "executed" not in capsys.readouterr().out
+    torch.save(of_timm().state_dict(), tmp_path / "whole.pth")
+    (tmp_path / "half.pth").write_bytes((tmp_path / "whole.pth").read_bytes()[:5000])
+    with pytest.raises(ValueError, match=r"half\.pth is (damaged|not a checkpoint)"):
+        vit.load(tmp_path / "half.pth")
+    (tmp_path / "model.onnx").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"model\.onnx ends in '\.onnx', and weights end in one of \.safe"):
+        vit.load(tmp_path / "model.onnx")
+    np.savez(tmp_path / "integers.npz", a=np.arange(3))
+    with pytest.raises(ValueError, match=r"integers\.npz is not of weights: a holds int64"):
+        vit.load(tmp_path / "integers.npz")
+    torch.save([1, 2], tmp_path / "list.pth")
+    with pytest.raises(ValueError, match=r"list\.pth holds a list, and a state dict is expected"):
+        vit.load(tmp_path / "list.pth")
+    with pytest.raises(ValueError, match=r"no config\.json in"):
+        vit.load(tmp_path)

@@ -1,0 +1,102 @@
+"""The commands ``vit evaluate`` and ``vit features``."""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from vit.command_line import Parser, run
+from vit.features import JUDGES, extract, save_features
+from vit.model import VisionTransformer
+from vit.weights import load
+
+BATCH = 256
+
+
+def evaluate(arguments: Sequence[str] | None = None) -> None:
+    """Run ``vit evaluate``: judge the frozen features of a model on images in class folders."""
+    parser = Parser(
+        prog="vit evaluate",
+        description="Judge the frozen features of a model: a simple classifier is fitted to those of the training "
+        "images, and asked about the test images.",
+        epilog="Example: vit evaluate knn --checkpoint cifar10 --data.root photos",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("judge", choices=[*JUDGES], help="nearest neighbours, or logistic regression")
+    add("--checkpoint", required=True, metavar="FILE", help="what vit.load reads, such as a checkpoint, or cifar10")
+    add(
+        "--data.root", dest="root", required=True, metavar="DIR", help="folder of class folders, or of train/ and test/"
+    )
+    add("--images", type=int, metavar="N", help="most images of each split (default: all)")
+    run(parser, arguments, _evaluate)
+
+
+def _evaluate(options) -> None:
+    import vit.data  # imports torchvision, which --help does not need
+
+    start = time.perf_counter()
+    model = load(options.checkpoint)
+    data = vit.data.ImageFolder(options.root, crop_ratio=model.pretrained_cfg["crop_ratio"], val_fraction=0.0)
+    data.in_channels, data.image_size = model.patch_embed.in_channels, model.patch_embed.image_size
+    data.prepare_data()
+    data.setup("test")
+    if "test" not in data.sets:
+        raise ValueError(f"{options.root} has no test images: nothing is left to judge")
+    splits = [_drawn(data.sets[split], options.images) for split in ("train", "test")]
+    (known, labels), (asked, answers) = ((extract(model, _batches(part.images)), part.labels) for part in splits)
+    accuracy = JUDGES[options.judge](known, labels, asked, answers)
+    print(
+        f"{options.judge}: {100 * accuracy:.2f} % of {len(answers):,} test images, from {len(labels):,} training "
+        f"images of {len(data.class_names)} classes, in {time.perf_counter() - start:.0f} s"
+    )
+
+
+def _drawn(images, count: int | None):
+    import torch
+
+    if count is None:
+        return images
+    return images.subset(torch.randperm(len(images.labels), generator=torch.Generator().manual_seed(0))[:count])
+
+
+def _batches(images) -> Iterator[Tensor]:
+    """Yield uint8 images; files are decoded."""
+    from vit.data.files import collate_readable
+
+    if isinstance(images, Tensor):
+        yield from images.split(BATCH)
+        return
+    for start in range(0, len(images), BATCH):
+        decoded = collate_readable([images[i] for i in range(start, min(start + BATCH, len(images)))])
+        decoded.raise_unreadable()
+        yield decoded.images
+
+
+def features(arguments: Sequence[str] | None = None) -> None:
+    """Run ``vit features``: write the features of the images in a folder."""
+    parser = Parser(
+        prog="vit features",
+        description="Write what the head of a model reads, for each image below a folder: a safetensors file with the "
+        "tensor 'features' (images, channels), and the names of the images in its metadata ('files').",
+        epilog="Example: vit features photos --checkpoint cifar10 -o features.safetensors",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("folder", type=Path, help="folder of images, or one image")
+    add("--checkpoint", required=True, metavar="FILE", help="what vit.load reads, such as a checkpoint, or cifar10")
+    add("-o", "--output", type=Path, required=True, metavar="FILE", help="safetensors file to write")
+    run(parser, arguments, _features)
+
+
+def _features(options) -> None:
+    from vit.explain.image_files import find_images, read_pixels, without_damaged
+
+    files = without_damaged(find_images([options.folder]))
+    model: VisionTransformer = load(options.checkpoint)
+    parts = (files[start : start + BATCH] for start in range(0, len(files), BATCH))
+    found = extract(model, (read_pixels(part, model) for part in parts))
+    root = options.folder if options.folder.is_dir() else options.folder.parent
+    save_features(found, [file.relative_to(root).as_posix() for file in files], options.output)
+    print(f"{options.output}: {len(files):,} images, {found.shape[1]} channels each")

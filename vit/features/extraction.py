@@ -1,0 +1,74 @@
+"""Computes the features of images, and keeps them in a file with the names of the images.
+
+Letter in the einops patterns: c channels.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from vit.model import VisionTransformer
+from vit.weights.saved import write_safetensors
+from vit.weights.sources import read_metadata, read_safetensors
+
+FILES = "files"  # of the metadata: a JSON list
+
+
+@torch.inference_mode()
+def extract(model: VisionTransformer, batches: Iterable[Tensor]) -> Tensor:
+    """Compute what the head of a model reads: batches of uint8 images (B, C, H, W) -> (N, num_features).
+
+    >>> import vit
+    >>> pixels = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8)
+    >>> extract(vit.load("cifar10"), [pixels]).shape
+    torch.Size([3, 128])
+
+    Args:
+        model: A model of ``vit.load``, whose ``pretrained_cfg`` says how images are normalised.
+        batches: The images; the model's own size is best.
+
+    Raises:
+        ValueError: If there are no images.
+    """
+    weight = model.patch_embed.proj.weight
+    mean, std = (
+        rearrange(torch.tensor(model.pretrained_cfg[name]), "c -> c 1 1").to(weight) for name in ("mean", "std")
+    )
+    features = []
+    for pixels in batches:
+        images = (pixels.to(weight.device).to(weight.dtype) / 255 - mean) / std
+        features.append(model.forward_head(model.forward_features(images), pre_logits=True).cpu())
+    if not features:
+        raise ValueError("there are no images to compute features of")
+    return torch.cat(features)
+
+
+def save_features(features: Tensor, files: Sequence[str], path: str | Path) -> None:
+    """Write features (N, D) and the names of their images to a safetensors file.
+
+    Raises:
+        ValueError: If there are not as many names as features, or the path does not end in .safetensors.
+    """
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise ValueError(f"{path} does not end in .safetensors: features are written to such a file")
+    if len(files) != len(features):
+        raise ValueError(f"{len(features)} features have {len(files)} names: give one for each image")
+    write_safetensors({"features": features}, path, {FILES: json.dumps(list(files))})
+
+
+def read_features(path: str | Path) -> tuple[list[str], Tensor]:
+    """Return the names of the images and their features (N, D), from a file of ``save_features``.
+
+    Raises:
+        ValueError: If the file cannot be read, or is another one.
+    """
+    path = Path(path)
+    tensors, metadata = read_safetensors(path), read_metadata(path)
+    if "features" not in tensors or FILES not in metadata:
+        raise ValueError(f"{path} holds no features with names: `vit features` writes such files")
+    return json.loads(metadata[FILES]), tensors["features"]

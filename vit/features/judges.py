@@ -1,0 +1,75 @@
+"""Classifiers on frozen features: nearest neighbours and logistic regression.
+
+Letters in the einops patterns: b test images, n training images, k neighbours, d channels, c classes.
+"""
+
+import warnings
+
+import torch.nn.functional as F
+from einops import einsum, reduce
+from torch import Tensor
+
+NEIGHBOURS, TEMPERATURE = 20, 0.07  # as in DINO (Caron et al. 2021)
+PENALTIES = (0.01, 0.1, 1.0, 10.0)  # of logistic regression: inverse strengths, of which cross-validation chooses
+AT_ONCE = 1024
+
+
+def knn_accuracy(
+    features: Tensor, labels: Tensor, test_features: Tensor, test_labels: Tensor, neighbours: int = NEIGHBOURS
+) -> float:
+    """Compute the accuracy of weighted nearest neighbours: (N, D), (N,), (B, D), (B,) -> share of the B images.
+
+    Each neighbour votes with ``exp(cosine / 0.07)`` (Wu et al. 2018).
+
+    >>> features = torch.eye(4)
+    >>> knn_accuracy(features, torch.arange(4), features, torch.tensor([0, 1, 2, 0]), neighbours=1)
+    0.75
+
+    Args:
+        features: Features of the training images.
+        labels: Their classes.
+        test_features: Features of other images.
+        test_labels: Their classes.
+        neighbours: Number of nearest training images that vote.
+    """
+    _check(features, labels, test_features, test_labels)
+    known, count = F.normalize(features.float(), dim=1), min(neighbours, len(features))
+    votes_of = F.one_hot(labels).float()
+    correct = 0
+    for part, targets in zip(test_features.split(AT_ONCE), test_labels.split(AT_ONCE), strict=True):
+        cosines = einsum(F.normalize(part.float(), dim=1), known, "b d, n d -> b n")
+        nearest, indices = cosines.topk(count, dim=1)
+        weights = ((nearest - 1) / TEMPERATURE).exp()
+        votes = reduce(weights[..., None] * votes_of[indices], "b k c -> b c", "sum")
+        correct += (votes.argmax(dim=1) == targets).sum().item()
+    return correct / len(test_labels)
+
+
+def linear_accuracy(features: Tensor, labels: Tensor, test_features: Tensor, test_labels: Tensor) -> float:
+    """Compute the accuracy of a linear classifier on standardised features: (N, D), (N,), (B, D), (B,) -> share.
+
+    Logistic regression, whose penalty is chosen by three-fold cross-validation on the training images.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    _check(features, labels, test_features, test_labels)
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200))
+    folds = min(3, int(labels.bincount()[labels.unique()].min()))
+    if folds > 1:
+        classifier = GridSearchCV(classifier, {"logisticregression__C": PENALTIES}, cv=folds)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+        classifier.fit(features.double().numpy(), labels.numpy())
+    return float(classifier.score(test_features.double().numpy(), test_labels.numpy()))
+
+
+JUDGES = {"knn": knn_accuracy, "linear": linear_accuracy}
+
+
+def _check(features: Tensor, labels: Tensor, test_features: Tensor, test_labels: Tensor) -> None:
+    for images, classes in ((features, labels), (test_features, test_labels)):
+        if len(images) != len(classes) or not len(images):
+            raise ValueError(f"{len(images)} features have {len(classes)} labels: give one label for each image")

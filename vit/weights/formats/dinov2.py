@@ -1,0 +1,43 @@
+"""The files of DINOv2's authors: timm's names but for the gated MLP, the registers and the mask token."""
+
+import re
+
+import torch
+
+from vit.weights.formats.format import Format, Rule, State, renamed
+from vit.weights.formats.timm import RULES
+
+MLP = {"blocks.{i}.mlp.fc1": "blocks.{i}.mlp.w12", "blocks.{i}.mlp.fc2": "blocks.{i}.mlp.w3"}
+
+
+def fold_class_position(state: State) -> State:
+    """Add the position of the class token to it: with registers, ours has positions of the patches alone."""
+    if "reg_token" not in state:
+        return state
+    of_class, of_patches = state["pos_embed"].split([1, state["pos_embed"].shape[1] - 1], dim=1)
+    return state | {"cls_token": state["cls_token"] + of_class, "pos_embed": of_patches.clone()}
+
+
+def unfold_class_position(state: State) -> State:
+    """Give the class token the position zero, and add the mask token that these files have."""
+    state = state | {"mask_token": state["cls_token"].new_zeros(1, state["cls_token"].shape[-1])}
+    if "reg_token" not in state:
+        return state
+    return state | {"pos_embed": torch.cat([torch.zeros_like(state["cls_token"]), state["pos_embed"]], dim=1)}
+
+
+def _without_chunks(state: State) -> State:
+    """Number the blocks in one row: files of a sharded training have blocks.CHUNK.NUMBER."""
+    return {re.sub(r"^blocks\.\d+\.(\d+)\.", r"blocks.\1.", name): tensor for name, tensor in state.items()}
+
+
+DINOV2 = Format(
+    "DINOv2",
+    (Rule("reg_token", ("register_tokens",)), *RULES, *renamed(MLP), Rule("mask_token", ("mask_token",))),
+    needs=("patch_embed.proj.weight", "mask_token", "pos_embed"),
+    lacks=("decoder_pos_embed",),
+    opened=_without_chunks,
+    folded=lambda state: fold_class_position({name: x for name, x in state.items() if name != "mask_token"}),
+    unfolded=unfold_class_position,
+    told=lambda state: {"pos_embed_interpolation": "bicubic" if "register_tokens" in state else "dinov2"},
+)

@@ -1,0 +1,208 @@
+"""A format of weights: rules that rename and reshape tensors between this package and another library, both ways.
+
+Letters in the einops patterns of the formats: d channels of a token, o output channels, h heads, e channels per head,
+c image channels, p q rows and columns of a patch, n tokens.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+State = dict[str, Tensor]
+Arguments = dict[str, Any]  # of VisionTransformer
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Where a tensor of ours lies in the state dict of another library.
+
+    Attributes:
+        ours: Its name here; ``{i}`` is the number of a block.
+        theirs: Its name there. Several tensors are stacked along the first axis; None in place of a name stands for
+            zeros.
+        pattern: einops pattern that makes each of theirs a part of ours; None leaves the axes as they are.
+    """
+
+    ours: str
+    theirs: tuple[str | None, ...]
+    pattern: str | None = None
+
+
+def _unchanged(state: State) -> State:
+    return state
+
+
+def _nothing(state: State) -> Arguments:
+    return {}
+
+
+@dataclass(frozen=True)
+class Format:
+    """The state dicts of one family of models of a library.
+
+    Attributes:
+        name: As users read it, such as "torchvision".
+        rules: Where each tensor of ours lies there.
+        needs: Names of tensors that every such state dict has, without the prefix.
+        lacks: Names of tensors that none has.
+        outside: Regular expression of names that have no prefix, such as those of the head.
+        unused: Regular expression of tensors that the backbone has no use for, such as a mask token.
+        zeros: Biases of ours that have no place there, and are zero.
+        pools: What the heads of these models read, as in ``VisionTransformer``.
+        defaults: Arguments of the model that the tensors do not tell.
+        told: Further arguments, read from the tensors there.
+        opened: Changes a state dict before it is read.
+        folded: Changes our tensors after reading, where ours are computed from several of theirs.
+        unfolded: The reverse of ``folded``, before writing.
+        closed: The reverse of ``opened``, after writing.
+    """
+
+    name: str
+    rules: tuple[Rule, ...]
+    needs: tuple[str, ...]
+    lacks: tuple[str, ...] = ()
+    outside: str = ""
+    unused: str = ""
+    zeros: tuple[str, ...] = ()
+    pools: tuple[str, ...] = ("cls",)
+    defaults: Arguments = field(default_factory=dict)
+    told: Callable[[State], Arguments] = _nothing
+    opened: Callable[[State], State] = _unchanged
+    folded: Callable[[State], State] = _unchanged
+    unfolded: Callable[[State], State] = _unchanged
+    closed: Callable[[State], State] = _unchanged
+
+    def prefix_in(self, names: Collection[str]) -> str | None:
+        """Return what stands before all names of a state dict of this format, or None if it is of another one."""
+        first, *others = self.needs
+        prefixes = sorted({name.removesuffix(first) for name in names if name.endswith(first)}, key=len)
+        for prefix in prefixes:
+            if all(prefix + name in names for name in others) and not any(
+                prefix + name in names for name in self.lacks
+            ):
+                return prefix
+        return None
+
+    def read(self, state: State, prefix: str) -> tuple[State, set[str]]:
+        """Return the tensors under our names, and the names there of those that were read or have no use."""
+        short = {name: name for name in state if not name.startswith(prefix)}
+        outside = dict(short)  # some of these names may be those of the model as well, without its prefix
+        short |= {name.removeprefix(prefix): name for name in state if name.startswith(prefix)}
+        opened = self.opened({name: state[full] for name, full in short.items()})
+        found, used = _read(opened, self.rules)
+        known = {full for name, full in short.items() if name in used or name not in opened}
+        named = [*short.items(), *outside.items()]
+        known |= {full for name, full in named if self.unused and re.fullmatch(self.unused, name)}
+        for name in self.zeros:
+            weight = found.get(name.removesuffix("bias") + "weight")
+            if weight is not None:
+                found[name] = weight.new_zeros(weight.shape[0])
+        return self.folded(found), known
+
+    def write(self, state: State, sizes: Mapping[str, int], prefix: str = "") -> State:
+        """Return our tensors under the names of this format.
+
+        Args:
+            state: The tensors of a model.
+            sizes: Lengths of axes that the patterns name, such as the number of heads.
+            prefix: What stands before all names but those ``outside``.
+
+        Raises:
+            ValueError: If the format has no place for a tensor.
+        """
+        state = self.unfolded(dict(state))
+        for name in self.zeros:
+            if name in state and state[name].any():
+                raise ValueError(f"{self.name} has no {name}, which is not zero here: save the model in another format")
+            state.pop(name, None)
+        written = self.closed(_write(state, self.rules, sizes, self.name))
+        is_outside = re.compile(self.outside).fullmatch if self.outside else lambda name: None
+        return {name if is_outside(name) else prefix + name: tensor for name, tensor in written.items()}
+
+
+def same(*names: str) -> tuple[Rule, ...]:
+    """Return rules for tensors that have the same name there."""
+    return tuple(Rule(name, (name,)) for name in names)
+
+
+def renamed(names: Mapping[str, str], *kinds: str) -> tuple[Rule, ...]:
+    """Return rules for modules of other names; ``kinds`` are their tensors, weight and bias unless given.
+
+    >>> renamed({"norm": "encoder.ln"}, "weight")
+    (Rule(ours='norm.weight', theirs=('encoder.ln.weight',), pattern=None),)
+    """
+    kinds = kinds or ("weight", "bias")
+    return tuple(Rule(f"{ours}.{kind}", (f"{theirs}.{kind}",)) for ours, theirs in names.items() for kind in kinds)
+
+
+def stacked(ours: str, *theirs: str) -> tuple[Rule, ...]:
+    """Return rules for weight and bias of one linear layer that is several layers there."""
+    return tuple(Rule(f"{ours}.{kind}", tuple(f"{name}.{kind}" for name in theirs)) for kind in ("weight", "bias"))
+
+
+def _read(state: State, rules: Iterable[Rule]) -> tuple[State, set[str]]:
+    """Return the tensors under our names, and the names there of those that were read.
+
+    Where several rules lead to one tensor, the first whose tensors are all there counts.
+    """
+    found: State = {}
+    used: set[str] = set()
+    for rule in _of_all_blocks(rules, state, lambda rule: next(filter(None, rule.theirs))):
+        names = [name for name in rule.theirs if name]
+        if rule.ours in found or not all(name in state for name in names):
+            continue
+        like = state[names[0]]
+        parts = (torch.zeros_like(like) if name is None else state[name] for name in rule.theirs)
+        parts = [part if rule.pattern is None else rearrange(part, rule.pattern) for part in parts]
+        found[rule.ours] = torch.cat(parts) if len(parts) > 1 else parts[0]
+        used.update(names)
+    return found, used
+
+
+def _write(state: State, rules: Iterable[Rule], sizes: Mapping[str, int], format_name: str) -> State:
+    """Return our tensors under the names of a format; where several rules name a tensor, the first counts."""
+    written: State = {}
+    placed: set[str] = set()
+    for rule in _of_all_blocks(rules, state, lambda rule: rule.ours):
+        if rule.ours not in state or rule.ours in placed:
+            continue
+        placed.add(rule.ours)
+        parts = state[rule.ours].chunk(len(rule.theirs)) if len(rule.theirs) > 1 else [state[rule.ours]]
+        for name, part in zip(rule.theirs, parts, strict=True):
+            if name is not None:
+                backwards = rule.pattern and " -> ".join(reversed(rule.pattern.split(" -> ")))
+                written[name] = _rearranged(part, backwards, sizes) if backwards else part
+            elif part.any():
+                raise ValueError(
+                    f"{format_name} has no place for {rule.ours}, which is not zero: save the model in another format"
+                )
+    homeless = sorted(state.keys() - placed)
+    if homeless:
+        raise ValueError(
+            f"{format_name} has no place for {', '.join(homeless[:4])}{' and others' if len(homeless) > 4 else ''}: "
+            "save the model in another format"
+        )
+    return {name: tensor.clone().contiguous() for name, tensor in written.items()}
+
+
+def _rearranged(tensor: Tensor, pattern: str, sizes: Mapping[str, int]) -> Tensor:
+    named = set(re.findall(r"[a-z]+", pattern))
+    return rearrange(tensor, pattern, **{axis: size for axis, size in sizes.items() if axis in named})
+
+
+def _of_all_blocks(rules: Iterable[Rule], state: State, name_of: Callable[[Rule], str]) -> Iterator[Rule]:
+    """Yield the rules with ``{i}`` replaced by the number of each block that the tensors have."""
+    for rule in rules:
+        if "{i}" not in rule.ours:
+            yield rule
+            continue
+        pattern = re.compile(re.escape(name_of(rule)).replace(r"\{i\}", r"(\d+)"))
+        numbers = sorted({int(match[1]) for match in map(pattern.fullmatch, state) if match})
+        for i in numbers:
+            theirs = tuple(name and name.replace("{i}", str(i)) for name in rule.theirs)
+            yield Rule(rule.ours.replace("{i}", str(i)), theirs, rule.pattern)

@@ -1,0 +1,34 @@
+"""The visual towers of CLIP: OpenAI's files, and those of OpenCLIP with the same names."""
+
+from vit.weights.formats.format import Format, Rule, renamed
+
+LAYER = "transformer.resblocks.{i}"
+NAMES = {
+    "norm_pre": "ln_pre",
+    "blocks.{i}.norm1": f"{LAYER}.ln_1",
+    "blocks.{i}.attn.proj": f"{LAYER}.attn.out_proj",
+    "blocks.{i}.norm2": f"{LAYER}.ln_2",
+    "blocks.{i}.mlp.fc1": f"{LAYER}.mlp.c_fc",
+    "blocks.{i}.mlp.fc2": f"{LAYER}.mlp.c_proj",
+    "norm": "ln_post",
+}
+
+OPENAI = Format(
+    "OpenAI CLIP",
+    (
+        Rule("cls_token", ("class_embedding",), "d -> 1 1 d"),
+        Rule("pos_embed", ("positional_embedding",), "n d -> 1 n d"),
+        Rule("patch_embed.proj.weight", ("conv1.weight",)),
+        Rule("blocks.{i}.attn.qkv.weight", (f"{LAYER}.attn.in_proj_weight",)),
+        Rule("blocks.{i}.attn.qkv.bias", (f"{LAYER}.attn.in_proj_bias",)),
+        *renamed(NAMES),
+        Rule("head.weight", ("proj",), "d o -> o d"),
+    ),
+    needs=("conv1.weight", "class_embedding", "ln_pre.weight"),
+    # The text tower, whose names have no prefix, and what scales the similarities.
+    unused=r"(transformer|token_embedding|ln_final)\..*|positional_embedding|text_projection|logit_(scale|bias)|"
+    r"input_resolution|context_length|vocab_size",
+    zeros=("patch_embed.proj.bias", "head.bias"),
+    # Models of OpenCLIP that were not started from OpenAI's have the exact GELU: load them with mlp="gelu".
+    defaults={"mlp": "quick_gelu", "norm_eps": 1e-5},
+)

@@ -1,0 +1,100 @@
+"""timm's Vision Transformers: ViT, DeiT and its distilled form, AugReg, DINO, MAE, DINOv2, SigLIP, CLIP; and DINOv3.
+
+This package has timm's names of weights, so most rules rename nothing.
+"""
+
+import torch
+
+from vit.weights.formats.format import Format, Rule, State, renamed, same, stacked
+
+BLOCK = (
+    *(f"blocks.{{i}}.{name}" for name in ("norm1", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")),
+    *(f"blocks.{{i}}.attn.{name}_norm" for name in "qk"),
+)
+POOL = tuple(f"attn_pool.{name}" for name in ("q", "kv", "proj", "norm", "mlp.fc1", "mlp.fc2"))
+MODULES = ("patch_embed.proj", "norm_pre", *BLOCK, "norm", "fc_norm", *POOL, "head")
+QKV = same("blocks.{i}.attn.qkv.weight", "blocks.{i}.attn.qkv.bias")
+TOKENS = same("cls_token", "reg_token", "pos_embed", "attn_pool.latent")
+RULES = (
+    *TOKENS,
+    *renamed({name: name for name in MODULES}),
+    *QKV,
+    *same("blocks.{i}.ls1.gamma", "blocks.{i}.ls2.gamma"),
+)
+# The original files of DeiT III have these names.
+GAMMAS = tuple(Rule(f"blocks.{{i}}.ls{number}.gamma", (f"blocks.{{i}}.gamma_{number}",)) for number in (1, 2))
+
+
+def join_heads(state: State) -> State:
+    """Make one head of those of class and distillation token, whose logits are averaged (Touvron et al. 2021, DeiT)."""
+    if "head_dist.weight" not in state:
+        return state
+    weights = state["head.weight"], state.pop("head_dist.weight")
+    bias = (state["head.bias"] + state.pop("head_dist.bias")) / 2
+    return state | {"head.weight": torch.cat(weights, dim=1) / 2, "head.bias": bias}
+
+
+def split_heads(state: State) -> State:
+    """Make two heads of one that reads class and distillation token."""
+    if "head.weight" not in state:
+        return state
+    of_class, of_distillation = (2 * state["head.weight"]).chunk(2, dim=1)
+    heads = {"head.weight": of_class, "head_dist.weight": of_distillation, "head_dist.bias": state["head.bias"]}
+    return state | heads
+
+
+TIMM = Format(
+    "timm",
+    (*RULES, *GAMMAS),
+    needs=("patch_embed.proj.weight", "pos_embed", "blocks.0.attn.qkv.weight"),
+    pools=("cls", "mean", "map"),
+    lacks=("dist_token", "norm_pre.weight", "mask_token", "register_tokens"),
+    # Heads and decoders of pre-training: DINO, MAE; the pooler of AugReg's larger head.
+    unused=r"head\.(mlp|last_layer)\..*",
+)
+TIMM_MAE = Format(
+    "timm (MAE)",
+    RULES,
+    needs=("patch_embed.proj.weight", "pos_embed", "mask_token", "decoder_pos_embed"),
+    unused=r"mask_token|decoder_.*",
+)
+TIMM_DISTILLED = Format(
+    "timm (distilled DeiT)",
+    (Rule("reg_token", ("dist_token",)), *RULES, *renamed({"head_dist": "head_dist"})),
+    needs=("patch_embed.proj.weight", "dist_token"),
+    pools=("cls+dist",),
+    defaults={"pool": "cls+dist"},
+    folded=join_heads,
+    unfolded=split_heads,
+)
+TIMM_CLIP = Format(
+    "timm (CLIP)",
+    RULES,
+    needs=("patch_embed.proj.weight", "norm_pre.weight"),
+    lacks=("patch_embed.proj.bias",),
+    zeros=("patch_embed.proj.bias",),
+    defaults={"norm_eps": 1e-5},
+)
+OF_DINOV3 = (
+    *same("cls_token", "reg_token"),
+    *renamed({name: name for name in MODULES if "fc1" not in name and "pool" not in name}),
+    *QKV,
+    *GAMMAS,
+)
+ROTARY = {"pos_embed": "rope", "norm_eps": 1e-5, "pool": "mean"}
+TIMM_DINOV3 = Format(
+    "timm (DINOv3)",
+    (*OF_DINOV3, *renamed({"blocks.{i}.mlp.fc1": "blocks.{i}.mlp.fc1"})),
+    needs=("patch_embed.proj.weight", "blocks.0.gamma_1", "blocks.0.mlp.fc1.weight"),
+    lacks=("pos_embed",),
+    pools=("cls", "mean"),
+    defaults=ROTARY,
+)
+TIMM_DINOV3_GATED = Format(
+    "timm (DINOv3, gated)",
+    (*OF_DINOV3, *stacked("blocks.{i}.mlp.fc1", "blocks.{i}.mlp.fc1_g", "blocks.{i}.mlp.fc1_x")),
+    needs=("patch_embed.proj.weight", "blocks.0.gamma_1", "blocks.0.mlp.fc1_g.weight"),
+    lacks=("pos_embed",),
+    pools=("cls", "mean"),
+    defaults=ROTARY,
+)

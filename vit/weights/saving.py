@@ -1,0 +1,145 @@
+"""Saves models, in this package's format or in that of another library."""
+
+import json
+from pathlib import Path
+
+import torch
+
+from vit.atomic import replacing
+from vit.model import VisionTransformer
+from vit.weights.architecture import arguments_of
+from vit.weights.formats import WRITABLE, Arguments, Format, State, detect, format_for
+from vit.weights.formats.transformers import config_of
+from vit.weights.saved import check_unchanged, save_described, write_safetensors
+
+SUFFIXES = {
+    "timm": (".safetensors", ".pth", ".bin"),
+    "torchvision": (".safetensors", ".pth", ".bin"),
+    "google": (".npz",),
+}
+# What tensors do not tell, or what is of the training alone; all else must be the same when a file is read again.
+UNTOLD = ("image_size", "num_heads", "mlp", "norm_eps", "layer_scale", "pos_embed", "pos_embed_init")
+UNTOLD += ("pos_embed_interpolation", "dropout", "patch_drop", "drop_path", "grad_checkpointing", "pad_images")
+
+
+def save(model: VisionTransformer, path: str | Path, format: str = "vit") -> None:
+    """Write a model to a file that ``vit.load`` reads, or in the format of another library.
+
+    A file of format "vit" holds the weights in their precision, ``model.config`` and, if the model has it,
+    ``model.pretrained_cfg``. For half the size, save a copy in half precision:
+    ``vit.save(copy.deepcopy(model).half(), path)``.
+
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "tiny.safetensors"
+    >>> model = VisionTransformer(image_size=8, patch_size=4, embed_dim=12, depth=1, num_heads=3)
+    >>> save(model, path)
+    >>> import vit
+    >>> vit.load(path).patch_embed.grid_size
+    (2, 2)
+    >>> save(model, path.with_name("folder"), format="transformers")
+
+    Args:
+        model: The model.
+        path: The file: .safetensors for "vit", .npz for "google", .safetensors, .pth or .bin for "timm" and
+            "torchvision"; for "transformers" a folder, which its ``from_pretrained`` reads.
+        format: "vit", "timm", "transformers", "torchvision" or "google".
+
+    Raises:
+        ValueError: If the path does not fit the format, the format has no place for a part of the model, or the model
+            has other modules than its ``config`` builds.
+    """
+    path = Path(path)
+    if format not in WRITABLE:
+        raise ValueError(f"unknown format {format!r}: choose one of {', '.join(WRITABLE)}")
+    check_unchanged(model)
+    if format == "vit":
+        save_described(model, path)
+        return
+    if path.suffix not in SUFFIXES.get(format, ("",)):
+        wanted = f"end in {' or '.join(SUFFIXES[format])}" if format in SUFFIXES else "be a folder, without a suffix"
+        raise ValueError(f"{path} must {wanted}, for format {format!r}")
+    library, state = converted(model, format)
+    if format == "transformers":
+        _write_folder(model, library, state, path)
+    elif path.suffix == ".npz":
+        _write_npz(state, path)
+    elif path.suffix == ".safetensors":
+        write_safetensors(state, path, {"format": "pt"})
+    else:
+        with replacing(path) as unfinished:
+            torch.save(state, unfinished)
+
+
+def converted(model: VisionTransformer, format: str) -> tuple[Format, State]:
+    """Return the format in which a library has such a model, and the model's tensors in it.
+
+    What is written is read again and compared, so that no part of the model is lost.
+
+    Raises:
+        ValueError: If the format has no place for a part of the model.
+    """
+    arguments = model.config
+    plain = {"attention": "softmax", "tie_qkv": False, "tie_kv": False, "patch_stride": None}
+    for name, value in plain.items():
+        if arguments[name] != value:
+            raise ValueError(f"no other library has {name} {arguments[name]!r}: save the model in format 'vit'")
+    if arguments["attention_kwargs"] or arguments["num_kv_heads"] not in (None, arguments["num_heads"]):
+        raise ValueError("no other library has attention_kwargs or num_kv_heads: save the model in format 'vit'")
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    if "rope" in arguments["pos_embed"]:
+        del state["pos_embed"]  # zeros, of no use
+    library, prefix = format_for(format, arguments, state)
+    if arguments["pool"] not in library.pools or (arguments["pool"] == "cls+mean" and not model.num_classes):
+        raise ValueError(
+            f"{library.name} has no pool {arguments['pool']!r}, but {' or '.join(map(repr, library.pools))}: save the "
+            "model in format 'vit'"
+        )
+    written = library.write(state, {"h": arguments["num_heads"]}, prefix)
+    _check_read_again(arguments, library, written)
+    return library, written
+
+
+def _check_read_again(arguments: Arguments, library: Format, written: State) -> None:
+    """Check that the tensors read as those of the same model."""
+    detected = detect(written)
+    if detected is None or detected[0] is not library:
+        lacking = ", ".join(library.needs)
+        raise ValueError(f"{library.name} needs {lacking}, which this model has not: save the model in format 'vit'")
+    state, _ = library.read(written, detected[1])
+    told = {name: arguments[name] for name in ("image_size", "num_heads", "pool")}
+    found = arguments_of(state, told)
+    # Either argument of the norm may stand for its default.
+    compared = [name for name in found if name not in (*UNTOLD, "fc_norm", "patch_size")]
+    for name in compared:
+        if found[name] != arguments[name]:
+            raise ValueError(
+                f"{library.name} has no place for {name} {arguments[name]!r}, and would read {found[name]!r}: save the "
+                "model in format 'vit'"
+            )
+
+
+def _write_folder(model: VisionTransformer, library: Format, state: State, folder: Path) -> None:
+    data = getattr(model, "pretrained_cfg", {})
+    config = config_of(model.config, library, data.get("class_names"))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_safetensors(state, folder / "model.safetensors", {"format": "pt"})
+    files = {"config.json": config}
+    if "mean" in data:
+        rows, columns = model.patch_embed.image_size
+        files["preprocessor_config.json"] = {
+            "image_processor_type": "ViTImageProcessor",
+            "size": {"height": rows, "width": columns},
+            "image_mean": list(data["mean"]),
+            "image_std": list(data["std"]),
+        }
+    for name, contents in files.items():
+        with replacing(folder / name) as unfinished:
+            unfinished.write_text(json.dumps(contents, indent=2) + "\n")
+
+
+def _write_npz(state: State, path: Path) -> None:
+    import numpy as np
+
+    wide = {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for name, tensor in state.items()}
+    with replacing(path) as unfinished, unfinished.open("wb") as file:
+        np.savez(file, **{name: tensor.cpu().numpy() for name, tensor in wide.items()})

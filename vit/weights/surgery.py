@@ -1,0 +1,211 @@
+"""Fits trained tensors to a model of another patch or image size, other tokens, channels, pooling or classes.
+
+Letters in the einops patterns: d embedding channels, c k image channels, p q rows and columns of a patch, m n those of
+the new patch, x y pixels of the old and the new patch.
+"""
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange, reduce, repeat
+from torch import Tensor
+
+from vit.embedding import Size, to_pair
+from vit.model import VisionTransformer
+from vit.positions import resize_positions
+from vit.weights.formats import Arguments, State
+from vit.weights.report import LoadReport
+
+# Arguments in which a model may differ from the one whose weights it takes: their tensors are fitted here, or they are
+# of the training alone. Mechanisms whose weights have the shape of the grid are checked by the shapes.
+FREE = frozenset(
+    (
+        *("image_size", "patch_size", "patch_stride", "pad_images", "in_channels", "num_classes"),
+        *("class_token", "num_registers", "no_embed_class", "pool", "fc_norm"),
+        *("pos_embed", "pos_embed_init", "pos_embed_interpolation"),
+        *("dropout", "patch_drop", "drop_path", "grad_checkpointing"),
+    )
+)
+
+
+def fitted(
+    state: State, source: Arguments, model: VisionTransformer, report: LoadReport, same_classes: bool = True
+) -> State:
+    """Return tensors for a model, from those of a trained one; the report says what was changed.
+
+    Args:
+        state: The trained tensors, under our names.
+        source: The arguments of the model that they were trained in.
+        model: The model that takes them; its own tensors stand for what the trained ones lack.
+        report: Gets the names of what is resized, folded, dropped and new.
+        same_classes: Whether the classes are the same, so that the head is taken.
+
+    Raises:
+        ValueError: If the models differ in an argument that is not in ``FREE``.
+    """
+    _check_alike(source, model, report.origin)
+    state, own = dict(state), model.state_dict()
+    _fit_patches(state, model, report)
+    _fit_positions(state, source, model, report)
+    for name in ("cls_token", "reg_token"):
+        _fit_tokens(state, own, name, report)
+    _fit_head(state, source, model, report, same_classes)
+    parts = [name for name in (*own, *state) if name.startswith(("norm.", "fc_norm.", "attn_pool."))]
+    _fit_norm(state, own, report)
+    for name in dict.fromkeys(parts):
+        if name in own and (name not in state or state[name].shape != own[name].shape):
+            state[name] = own[name]
+            report.fresh.append(name)
+        elif name in state and name not in own:
+            del state[name]
+            report.dropped.append(name)
+    return state
+
+
+def _check_alike(source: Arguments, model: VisionTransformer, origin: str) -> None:
+    """Check that two models differ in nothing that the weights depend on, such as the number of heads."""
+    theirs, ours = _needed(source), _needed(model.config)
+    differing = [name for name in ours if name not in FREE and theirs[name] != ours[name]]
+    if differing:
+        there, here = (", ".join(f"{name} {values[name]!r}" for name in differing) for values in (source, model.config))
+        raise ValueError(f"{origin} holds a model with {there}, and this one has {here}: make them equal")
+
+
+def _needed(arguments: Arguments) -> Arguments:
+    """Return arguments as far as the weights depend on them: the width of the MLP, and whether there is LayerScale."""
+    kv_heads = arguments["num_kv_heads"] or arguments["num_heads"]
+    return arguments | {
+        "mlp_ratio": int(arguments["embed_dim"] * arguments["mlp_ratio"]) / arguments["embed_dim"],
+        "layer_scale": arguments["layer_scale"] is not None,
+        "num_kv_heads": arguments["num_heads"] // kv_heads,
+        "attention_kwargs": arguments["attention_kwargs"] or {},
+    }
+
+
+def _fit_patches(state: State, model: VisionTransformer, report: LoadReport) -> None:
+    name = "patch_embed.proj.weight"
+    weight, embed = state[name], model.patch_embed
+    if weight.shape[1] != embed.in_channels:
+        weight = adapt_channels(weight, embed.in_channels)
+    if tuple(weight.shape[-2:]) != embed.patch_size:
+        weight = resize_patches(weight, embed.patch_size)
+    if weight is not state[name]:
+        report.resized.append(name)
+        state[name] = weight
+
+
+def _fit_positions(state: State, source: Arguments, model: VisionTransformer, report: LoadReport) -> None:
+    """Resize the positions of the patches, and give each prefix token its own, or add it to the token."""
+    if not model.pos_embed.requires_grad or source["pos_embed"] != "learned":
+        state["pos_embed"] = model.state_dict()["pos_embed"]
+        report.fresh.append("pos_embed")
+        return
+    tokens = [name for name in ("cls_token", "reg_token") if name in state]
+    counts = [0 if source["no_embed_class"] else state[name].shape[1] for name in tokens]
+    grid = _grid_of(source)
+    *of_tokens, patches = state["pos_embed"].split([*counts, grid[0] * grid[1]], dim=1)
+    positions = dict(zip(tokens, of_tokens, strict=True))
+    if grid != model.patch_embed.grid_size:
+        patches = resize_positions(patches, grid, model.patch_embed.grid_size, source["pos_embed_interpolation"])
+        report.resized.append("pos_embed")
+    if model.no_embed_class:
+        for name, position in positions.items():
+            if position.shape[1]:
+                state[name] = state[name] + position
+                report.folded.append(name)
+        state["pos_embed"] = patches
+        return
+    wanted = {name: getattr(model, name) for name in ("cls_token", "reg_token")}
+    rows = [_rows(positions.get(name), token) for name, token in wanted.items() if token is not None]
+    state["pos_embed"] = torch.cat([*rows, patches], dim=1)
+
+
+def _rows(position: Tensor | None, token: Tensor) -> Tensor:
+    """Return the positions of a token of the model; zeros for what has none."""
+    rows = torch.zeros_like(token)
+    if position is not None:
+        count = min(position.shape[1], rows.shape[1])
+        rows[:, :count] = position[:, :count]
+    return rows
+
+
+def _grid_of(arguments: Arguments) -> tuple[int, int]:
+    stride = arguments["patch_stride"] or arguments["patch_size"]
+    (rows, columns), (p, q) = to_pair(arguments["image_size"]), to_pair(stride)
+    return (-(-rows // p), -(-columns // q)) if arguments["pad_images"] else (rows // p, columns // q)
+
+
+def _fit_tokens(state: State, own: State, name: str, report: LoadReport) -> None:
+    """Take class token or registers, as many as the model has."""
+    wanted, given = own.get(name), state.pop(name, None)
+    if wanted is None:
+        report.dropped += [] if given is None else [name]
+        return
+    count = 0 if given is None else min(given.shape[1], wanted.shape[1])
+    state[name] = wanted.clone()
+    if count:
+        state[name][:, :count] = given[:, :count]
+    if count < wanted.shape[1]:
+        report.fresh.append(name if count == 0 else f"{name}[:, {count}:]")
+    if given is not None and count < given.shape[1]:
+        report.dropped.append(f"{name}[:, {count}:]")
+
+
+def _fit_norm(state: State, own: State, report: LoadReport) -> None:
+    """Move the final norm to the other side of the pooling, where the model has it there."""
+    there, here = (
+        next((name for name in ("norm", "fc_norm") if f"{name}.weight" in tensors), None) for tensors in (state, own)
+    )
+    if there and here and there != here and state[f"{there}.weight"].shape == own[f"{here}.weight"].shape:
+        for kind in ("weight", "bias"):
+            state[f"{here}.{kind}"] = state.pop(f"{there}.{kind}")
+            report.renamed.append(f"{here}.{kind}")
+
+
+def _fit_head(
+    state: State, source: Arguments, model: VisionTransformer, report: LoadReport, same_classes: bool
+) -> None:
+    """Take the head, if it reads as many features and has the same classes; else the model's own stays."""
+    own = {name: tensor for name, tensor in model.state_dict().items() if name.startswith("head.")}
+    given = {name: state.pop(name) for name in ("head.weight", "head.bias") if name in state}
+    if given and source["pool"] == "cls+dist" and model.pool == "cls":
+        # The class token's half of the head; the bias is the mean of both heads.
+        given["head.weight"] = 2 * given["head.weight"].chunk(2, dim=1)[0]
+        report.folded.append("head.weight")
+    fits = given.keys() == own.keys() and all(given[name].shape == own[name].shape for name in own)
+    if fits and same_classes:
+        state.update(given)
+    else:
+        state.update(own)
+        report.dropped += [name for name in given if name not in own]
+        report.fresh += list(own)
+
+
+def adapt_channels(weight: Tensor, in_channels: int) -> Tensor:
+    """Fit the patch embedding of colour images to images of other channels: (D, 3, P, Q) -> (D, C, P, Q).
+
+    Grey images take the sum over the colours. More channels repeat the colours, scaled so that the output keeps its
+    size, as in timm.
+    """
+    given = weight.shape[1]
+    if in_channels == 1:
+        return reduce(weight, "d c p q -> d 1 p q", "sum")
+    repeated = repeat(weight, "d c p q -> d (k c) p q", k=-(-in_channels // given))
+    return repeated[:, :in_channels] * (given / in_channels)
+
+
+def resize_patches(weight: Tensor, size: Size) -> Tensor:
+    """Resize the patch embedding to patches of another size: (D, C, P, Q) -> (D, C, M, N).
+
+    The new weights ``v`` embed a patch that is resized by the matrix ``R`` as the old weights ``w`` embed the patch
+    itself, ``<v, R x> = <w, x>``, as well as possible: ``v = pinv(R^T) w`` (FlexiViT, Beyer et al. 2023, eq. 4). The
+    resizing is bicubic and antialiased, as in timm.
+    """
+    p, q = weight.shape[-2:]
+    m, n = to_pair(size)
+    pixels = rearrange(torch.eye(p * q, dtype=torch.float64), "x (p q) -> x 1 p q", p=p)
+    # Row x is R applied to the patch in which only pixel x is one.
+    resizing = F.interpolate(pixels, size=(m, n), mode="bicubic", antialias=True, align_corners=False)
+    inverse = torch.linalg.pinv(rearrange(resizing, "x 1 m n -> x (m n)")).to(weight.device)
+    flat = rearrange(weight.double(), "d c p q -> d c (p q)")
+    resized = einsum(inverse, flat, "y x, d c x -> d c y")
+    return rearrange(resized, "d c (m n) -> d c m n", m=m).to(weight.dtype)
