@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import torch
 from einops import einsum, rearrange, reduce, repeat
-from PIL import Image
 from torch import Tensor, nn
 
 from vit.capture.sequence import capture_sequence
@@ -96,6 +95,8 @@ def text_explorer(
 
 def png_url(image: Tensor) -> str:
     """Return an image (C, H, W), float in [0, 1], as a URL that holds a PNG file."""
+    from PIL import Image
+
     pixels = rearrange((image * 255).round().to(torch.uint8), "c h w -> h w c")
     file = io.BytesIO()
     Image.fromarray(pixels.squeeze(2).numpy() if pixels.shape[2] == 1 else pixels.numpy()).save(file, format="PNG")

@@ -1,24 +1,19 @@
-"""Where a reader looks while it writes each token: maps from its cross-attention, their score, and a picture.
+"""Where a reader looks while it writes each token: maps from its cross-attention, and their score.
 
 Letters in the einops patterns: b pictures, t tokens of a text, h heads, m tokens of the image, l those of the layer
 below, r s rows and columns of patches.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from einops import einsum, rearrange, reduce, repeat
+from einops import einsum, rearrange, reduce
 from torch import Tensor, nn
 
 from vit.capture.sequence import capture_sequence
 from vit.checks import check_choice
 from vit.explain.evaluation.ground_truth import cells_of_boxes, pointing_game
-from vit.explain.heatmap import overlay
 from vit.explain.maps.rollout import attention_rollout
-from vit.explain.sheet import Sheet
-from vit.plotting import plain_text
 
 TextMethod = Literal["cross_attention", "rollout"]
 
@@ -105,30 +100,3 @@ def peaks_on_boxes(maps: Tensor, boxes: Tensor, image_size: tuple[int, int]) -> 
     is_written = boxes[..., 2] > 0
     cells = cells_of_boxes(boxes[is_written], image_size, tuple(maps.shape[-2:]))
     return pointing_game(maps[is_written], cells)
-
-
-@plain_text
-def draw_text_maps(
-    images: Tensor, maps: Tensor, texts: Sequence[str], path: str | Path, *, title: str = "", smooth: bool = False
-) -> None:
-    """Draw a row for each picture: the picture, then the map of each letter over it, with the letter below.
-
-    Args:
-        images: Pictures for display (see ``displayable``), (B, C, H, W).
-        maps: Maps (B, T, rows, columns) of the steps that write the letters.
-        texts: The texts that were written; a text has at most T letters.
-        path: The PNG file.
-        title: Title of the sheet.
-        smooth: Whether maps are interpolated between patches.
-    """
-    most = max(map(len, texts), default=0)
-    sheet = Sheet(images.shape[-2:], len(images), [1 + most], title=title, lines_below=1)
-    grid = (1, 1) if smooth else (maps.shape[-2], maps.shape[-1])
-    for row, (image, of_text, text) in enumerate(zip(images, maps, texts, strict=True)):
-        sheet.show(image, row, 0)
-        sheet.write_below(row, 0, text)
-        pictures = overlay(repeat(image, "c h w -> t c h w", t=len(text)), of_text[: len(text)], smooth=smooth)
-        for step, (letter, picture) in enumerate(zip(text, pictures, strict=True), start=1):
-            sheet.show(picture, row, step, grid)
-            sheet.write_below(row, step, letter)
-    sheet.save(path)

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vit.data.module import ImageSet
-from vit.explain.texts import draw_text_maps, explain_text
+from vit.explain.text_figures import draw_text_maps
+from vit.explain.texts import explain_text
 from vit.plotting import GREEN, ORANGE, plain_text
 from vit.training.examples import check_whole, decoded, model_copy
 
