@@ -23,6 +23,7 @@ class DecoderBlock(nn.Module):
     ``x = x + attn(norm1(x))``, then ``x = x + cross_attn(norm_cross(x), context)``, then ``x = x + mlp(norm2(x))``.
     Without ``context_dim`` the second line is left out, and the weights have the names of ``EncoderBlock``.
 
+    >>> import torch
     >>> block = DecoderBlock(48, num_heads=3, context_dim=24)
     >>> block(torch.randn(2, 5, 48), torch.randn(2, 17, 24)).shape
     torch.Size([2, 5, 48])

@@ -15,6 +15,8 @@ FEWEST_PATCHES = 2  # a side: sizes of 0 and 1 mean something else to torch.expo
 def export(model: VisionTransformer, path: str | Path) -> float:
     """Write a program that computes the logits of images of any number and size; return how far it is from the model.
 
+    Each side has at least two patches.
+
     The program takes normalised images (B, C, H, W) in float32 as ``images`` and returns ``logits``. It is run on
     images of several sizes, that of the training included, and compared with the model.
 
@@ -40,7 +42,13 @@ def export(model: VisionTransformer, path: str | Path) -> float:
         raise ValueError(f"{path} ends in {path.suffix!r}: programs are written to files that end in .pt2 or .onnx")
     if model.training:
         raise ValueError("the model is in training mode: call model.eval() first, or the program would drop patches")
-    program = exported(model)
+    if model.pos_embed.dtype != torch.float32:
+        raise ValueError(f"the model computes in {model.pos_embed.dtype}: export model.float()")
+    try:
+        program = exported(model)
+    except Exception as error:  # torch.export raises many kinds
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"attention {model.config['attention']!r} is not exported for any size: {reason}") from error
     with replacing(path) as unfinished:
         run = writers[path.suffix](program, unfinished)
         difference = max(_difference(model, run, size) for size in _sizes(model))

@@ -24,6 +24,7 @@ class QuickGELU(nn.Module):
 
 # "swiglu" is another module, see below.
 ACTIVATIONS = {"gelu": nn.GELU, "gelu_tanh": partial(nn.GELU, approximate="tanh"), "quick_gelu": QuickGELU}
+MLPS = (*ACTIVATIONS, "swiglu")
 
 
 class Mlp(nn.Module):
@@ -32,7 +33,7 @@ class Mlp(nn.Module):
     def __init__(self, embed_dim: int, hidden_dim: int, dropout: float = 0.0, activation: str = "gelu") -> None:
         super().__init__()
         check_positive_int("hidden_dim", hidden_dim, "it is embed_dim times mlp_ratio, whose usual value is 4")
-        check_choice("mlp", activation, (*ACTIVATIONS, "swiglu"))
+        check_choice("mlp", activation, MLPS)
         self.fc1 = nn.Linear(embed_dim, hidden_dim)
         self.act = ACTIVATIONS[activation]()
         self.fc2 = nn.Linear(hidden_dim, embed_dim)

@@ -430,6 +430,8 @@ class VisionTransformer(nn.Module):
     def reset_classifier(self, num_classes: int) -> None:
         """Replace the head by a new one for ``num_classes`` classes; with 0 the model returns the pooled feature."""
         self.num_classes = self.config["num_classes"] = num_classes
+        if getattr(self, "pretrained_cfg", None):
+            self.pretrained_cfg = self.pretrained_cfg | {"class_names": None}  # those of the old head
         self.head = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
         if num_classes:
             self.head.to(self.pos_embed)

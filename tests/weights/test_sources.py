@@ -1,7 +1,9 @@
 """Files of other libraries: what is read, what is refused, and in which words."""
 
+import argparse
 import json
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from torch.testing import assert_close
 
 import vit
 from tests.architectures import EXACT, randomised
+from vit.weights.architecture import arguments_of
 
 DIM, DEPTH, HEADS = 24, 2, 3
 SMALL = {"embed_dim": DIM, "depth": DEPTH, "num_heads": HEADS, "patch_size": 4, "img_size": 16}
@@ -238,10 +241,10 @@ def test_what_does_not_fit_is_left_out_or_new_on_request():
 
 
 def test_images_that_are_not_square_are_told_by_the_caller():
-    theirs = of_timm(img_size=(8, 32))
-    ours = vit.load(theirs.state_dict(), num_heads=HEADS, image_size=(8, 32))
-    images = torch.randn(1, 3, 8, 32, dtype=torch.float64)
-    assert ours.patch_embed.grid_size == (2, 8)
+    theirs = of_timm(img_size=(8, 40))
+    ours = vit.load(theirs.state_dict(), num_heads=HEADS, image_size=(8, 40))
+    images = torch.randn(1, 3, 8, 40, dtype=torch.float64)
+    assert ours.patch_embed.grid_size == (2, 10)
     assert_close(ours(images), theirs(images), **EXACT)
 
 
@@ -275,3 +278,101 @@ def test_files_that_cannot_be_read_are_refused_and_nothing_is_executed(tmp_path,
         vit.load(tmp_path / "list.pth")
     with pytest.raises(ValueError, match=r"no config\.json in"):
         vit.load(tmp_path)
+
+
+def test_torchscript_and_options_of_a_training_are_told_apart_from_code(tmp_path):
+    with zipfile.ZipFile(tmp_path / "clip.pt", "w") as archive:  # as torch.jit.save makes it
+        for name in ("clip/data.pkl", "clip/constants.pkl", "clip/code/model.py"):
+            archive.writestr(zipfile.ZipInfo(name), b"")
+    with pytest.raises(ValueError, match=r"clip\.pt is a TorchScript program: save the tensors of torch\.jit\.load"):
+        vit.load(tmp_path / "clip.pt")
+    torch.save({"args": argparse.Namespace(lr=0.1), "model": of_timm().state_dict()}, tmp_path / "best.pth.tar")
+    assert vit.load(tmp_path / "best.pth.tar", num_heads=HEADS).embed_dim == DIM
+
+
+def test_a_small_file_that_claims_many_numbers_is_refused(tmp_path):
+    torch.save({"norm.weight": torch.zeros(1).expand(10**7, 10**6)}, tmp_path / "huge.pth")
+    with pytest.raises(ValueError, match=r"huge\.pth is damaged: norm\.weight is no plain array of \(10000000"):
+        vit.load(tmp_path / "huge.pth")
+
+
+def test_activations_that_a_config_leaves_out_are_those_of_the_family(tmp_path):
+    model = vit.VisionTransformer(
+        16, 4, embed_dim=DIM, depth=1, num_heads=HEADS, num_classes=0, pool="map", class_token=False, mlp="gelu_tanh"
+    )
+    vit.save(model, tmp_path / "siglip", format="transformers")
+    config = json.loads((tmp_path / "siglip/config.json").read_text())
+    del config["hidden_act"]
+    (tmp_path / "siglip/config.json").write_text(json.dumps({"vision_config": config}))
+    assert vit.load(tmp_path / "siglip").config["mlp"] == "gelu_tanh"
+
+
+@pytest.mark.parametrize(
+    ("width", "heads"), [(192, 3), (768, 12), (1152, 16), (1280, 16), (1408, 16), (1664, 16), (48, 1)]
+)
+def test_heads_are_those_of_published_models_of_the_width(width, heads):
+    with torch.device("meta"):
+        state = vit.VisionTransformer(embed_dim=width, depth=1, num_heads=1).state_dict()
+    assert arguments_of(state, {})["num_heads"] == heads
+
+
+def test_what_is_assumed_is_reported():
+    report = vit.load(of_timm().state_dict()).load_report
+    assert report.assumed == ["1 heads", "mean and std of 0.5"]
+    assert str(report).endswith("assumed: 1 heads, mean and std of 0.5")
+    assert not vit.load(of_timm()).load_report.assumed
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("vit_tiny_patch16_224", {"global_pool": "max"}, "its pooling is 'max'"),
+        ("vit_tiny_patch16_224", {"global_pool": "avg", "pool_include_prefix": True}, "'avg' with 1 prefix tokens inc"),
+        ("vit_tiny_patch16_224", {"global_pool": "map"}, "its pooling is 'map' with 1 prefix tokens"),
+        ("vit_base_patch16_rpn_224", {"class_token": False}, "its blocks are ResPostBlock of timm"),
+        ("vit_small_patch16_rope_224", {}, "EvaBlock and RotaryEmbedding"),
+    ],
+)
+def test_models_of_timm_that_compute_something_else_are_refused(name, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        vit.load(of_timm(name, **kwargs))
+
+
+def test_positions_that_are_not_stored_are_no_missing_positions():
+    state = of_timm("deit_tiny_distilled_patch16_224").state_dict()
+    del state["pos_embed"]
+    with pytest.raises(ValueError, match="pos_embed is missing"):
+        vit.load(state, num_heads=HEADS)
+
+
+def test_a_colour_model_becomes_grey_and_back():
+    grey = vit.load("cifar10", in_channels=1)
+    assert len(grey.pretrained_cfg["mean"]) == 1
+    colour = vit.load(grey, in_channels=3)
+    assert colour.pretrained_cfg["mean"] == pytest.approx(grey.pretrained_cfg["mean"] * 3)
+
+
+def test_a_new_head_is_saved_without_the_old_names(tmp_path):
+    model = vit.load("cifar10")
+    model.reset_classifier(3)
+    vit.save(model, tmp_path / "m.safetensors")
+    assert vit.load(tmp_path / "m.safetensors").pretrained_cfg["class_names"] is None
+
+
+def test_checkpoints_of_other_trainings_with_lightning_are_read(tmp_path):
+    state = {f"model.{name}": tensor for name, tensor in of_timm().state_dict().items()}
+    torch.save({"state_dict": state, "hyper_parameters": {"learning_rate": 0.1}}, tmp_path / "other.ckpt")
+    assert vit.load(tmp_path / "other.ckpt", num_heads=HEADS).embed_dim == DIM
+
+
+def test_the_hub_folder_of_timm_tells_pool_heads_names_and_crop(tmp_path):
+    model = of_timm(num_classes=2, global_pool="avg", fc_norm=False)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    config = {"architecture": "vit_tiny_patch16_224", "global_pool": "avg", "label_names": ["cat", "dog"]}
+    config |= {"pretrained_cfg": {"mean": [0.1, 0.2, 0.3], "std": [0.5] * 3, "crop_pct": 0.9}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    again = vit.load(tmp_path)
+    assert again.config["num_heads"] == HEADS
+    assert again.pretrained_cfg["class_names"] == ["cat", "dog"]
+    assert again.pretrained_cfg["crop_ratio"] == 0.9
+    assert_close(again(IMAGES), model(IMAGES), **EXACT)

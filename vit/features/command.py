@@ -38,8 +38,9 @@ def _evaluate(options) -> None:
 
     start = time.perf_counter()
     model = load(options.checkpoint)
-    data = vit.data.ImageFolder(options.root, crop_ratio=model.pretrained_cfg["crop_ratio"], val_fraction=0.0)
-    data.in_channels, data.image_size = model.patch_embed.in_channels, model.patch_embed.image_size
+    crop, embed = model.pretrained_cfg["crop_ratio"], model.patch_embed
+    data = vit.data.ImageFolder(options.root, image_size=embed.image_size, crop_ratio=crop, val_fraction=0.0)
+    data.in_channels = embed.in_channels
     data.prepare_data()
     data.setup("test")
     if "test" not in data.sets:
@@ -93,6 +94,8 @@ def features(arguments: Sequence[str] | None = None) -> None:
 def _features(options) -> None:
     from vit.explain.image_files import find_images, read_pixels, without_damaged
 
+    if options.output.suffix != ".safetensors":
+        raise ValueError(f"{options.output} does not end in .safetensors: features are written to such a file")
     files = without_damaged(find_images([options.folder]))
     model: VisionTransformer = load(options.checkpoint)
     parts = (files[start : start + BATCH] for start in range(0, len(files), BATCH))

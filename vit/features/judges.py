@@ -21,6 +21,7 @@ def knn_accuracy(
 
     Each neighbour votes with ``exp(cosine / 0.07)`` (Wu et al. 2018).
 
+    >>> import torch
     >>> features = torch.eye(4)
     >>> knn_accuracy(features, torch.arange(4), features, torch.tensor([0, 1, 2, 0]), neighbours=1)
     0.75

@@ -147,7 +147,8 @@ class ViTCLI(LightningCLI):
             if args[0] != "fit" and "--help" not in args and not any("print_config" in arg for arg in args):
                 raise ValueError(f"{args[0]} needs trained weights: add --ckpt_path FILE, or --ckpt_path last")
             start, told = asked_start(args)
-            if args[0] == "fit" and start is not None and asked_module(args) == DEFAULT_MODULE:
+            is_asked = "--help" in args or any("print_config" in arg for arg in args)
+            if args[0] == "fit" and start and not is_asked and asked_module(args) == DEFAULT_MODULE:
                 self._subcommand_parsers["fit"].set_defaults(arguments_of_start(start, told))
             return args
         if found.ckpt_path in ("last", "best"):

@@ -48,6 +48,8 @@ def asked_start(arguments: list[str]) -> tuple[str | None, dict[str, Any]]:
         asked |= {name: model[name] for name in names if name in model}
     typed = {name: yaml.safe_load(vars(found)[name]) for name in names if vars(found)[name] is not None}
     asked |= typed
+    if "norm_eps" in asked:
+        asked["norm_eps"] = float(asked["norm_eps"])  # YAML reads 1e-5 as text
     return asked.pop("init_from", None), asked
 
 

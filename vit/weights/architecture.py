@@ -4,17 +4,23 @@ import math
 
 from torch import Tensor
 
+from vit.embedding import Size, to_pair
 from vit.weights.formats import Arguments, State
 
 USUAL_HEAD_DIM = 64
+# Published models whose heads have another width: ViT-H, so400m, g, G; of rotary ones, DINOv3 H+ and 7B.
+HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
+ROTARY_HEADS = {1280: 20, 4096: 32}
+MOST_PATCHES = 2**20
 
 
-def arguments_of(state: State, stated: Arguments) -> Arguments:
+def arguments_of(state: State, stated: Arguments, image_size: Size | None = None) -> Arguments:
     """Return the arguments of ``VisionTransformer`` for tensors under our names.
 
     Args:
         state: The tensors.
         stated: Arguments that something else tells, such as a file beside them; they count more than the tensors.
+        image_size: Size that the caller wants, taken for that of the training where the grid is not square.
 
     Raises:
         ValueError: If a tensor that every model has is missing or has other axes, or the grid of patches is not square
@@ -30,7 +36,7 @@ def arguments_of(state: State, stated: Arguments) -> Arguments:
         "num_classes": 0 if head is None else head.shape[0],
         "embed_dim": embed_dim,
         "depth": len({name.split(".")[1] for name in state if name.startswith("blocks.")}),
-        "num_heads": _num_heads(state, embed_dim),
+        "num_heads": num_heads_of(state, embed_dim, "rope" in stated.get("pos_embed", "")),
         "mlp_ratio": _ratio(hidden.shape[1], embed_dim),
         "mlp": "swiglu" if expanded.shape[0] == 2 * hidden.shape[1] else "gelu",
         "qkv_bias": "blocks.0.attn.qkv.bias" in state,
@@ -46,10 +52,16 @@ def arguments_of(state: State, stated: Arguments) -> Arguments:
     arguments["fc_norm"] = None if has_fc_norm == (arguments["pool"] == "mean") else has_fc_norm
     positions = state.get("pos_embed")
     if positions is None:
-        arguments.setdefault("pos_embed", "none")
+        if "rope" not in arguments.get("pos_embed", ""):
+            raise ValueError(
+                "pos_embed is missing: positions that are computed, and not stored, are read of DINOv3 only"
+            )
         arguments.setdefault("image_size", 224)
+        (rows, columns), (p, q) = (to_pair(arguments[name]) for name in ("image_size", "patch_size"))
+        if rows * columns > MOST_PATCHES * p * q:
+            raise ValueError(f"images of {rows} x {columns} pixels have more than {MOST_PATCHES:,} patches")
         return arguments
-    return arguments | _grid(positions, arguments)
+    return arguments | _grid(positions, arguments, image_size)
 
 
 def _tensor(state: State, name: str, axes: int) -> Tensor:
@@ -60,11 +72,13 @@ def _tensor(state: State, name: str, axes: int) -> Tensor:
     return state[name]
 
 
-def _num_heads(state: State, embed_dim: int) -> int:
-    """Return the number of heads: by the norm of queries, or as many as are 64 channels wide."""
+def num_heads_of(state: State, embed_dim: int, is_rotary: bool) -> int:
+    """Return the number of heads: by the norm of queries, of published models of this width, or 64 channels each."""
     norm = state.get("blocks.0.attn.q_norm.weight")
-    head_dim = USUAL_HEAD_DIM if norm is None else norm.shape[0]
-    return max(embed_dim // head_dim, 1)
+    if norm is not None:
+        return embed_dim // norm.shape[0]
+    known = ROTARY_HEADS if is_rotary else HEADS
+    return known.get(embed_dim, max(embed_dim // USUAL_HEAD_DIM, 1))
 
 
 def _ratio(width: int, embed_dim: int) -> float:
@@ -87,27 +101,40 @@ def _one_or_two(sizes: list[int]) -> int | tuple[int, int]:
     return rows if rows == columns else (rows, columns)
 
 
-def _grid(positions: Tensor, arguments: Arguments) -> Arguments:
+def _grid(positions: Tensor, arguments: Arguments, wanted: Size | None) -> Arguments:
     """Return the image size, and whether the prefix tokens have positions."""
     count, prefix = positions.shape[1], int(arguments["class_token"]) + arguments["num_registers"]
-    patch = arguments["patch_size"]
-    patch = (patch, patch) if isinstance(patch, int) else patch
+    patch = to_pair(arguments["patch_size"])
     if "image_size" in arguments:
-        size = arguments["image_size"]
-        size = (size, size) if isinstance(size, int) else size
-        patches = (size[0] // patch[0]) * (size[1] // patch[1])
-        if count not in (patches, patches + prefix):
+        found = _places(count, prefix, patch, arguments["image_size"])
+        if found is None:
             raise ValueError(
-                f"pos_embed has {count} positions, and images of {size} pixels have {patches} patches of {patch} and "
-                f"{prefix} other tokens: give the image_size of the training"
+                f"pos_embed has {count} positions, which are not those of images of {arguments['image_size']} pixels "
+                f"in patches of {patch} with {prefix} other tokens: give the image_size of the training"
             )
-        return {"no_embed_class": bool(prefix) and count == patches}
-    for patches in (count - prefix, count):
-        side = math.isqrt(max(patches, 0))
-        if side and side**2 == patches:
-            size = _one_or_two([side * patch[0], side * patch[1]])
-            return {"image_size": size, "no_embed_class": bool(prefix) and patches == count}
+        return found
+    square = [_square(count - prefix, patch), _square(count, patch)]
+    told = None if wanted is None else _places(count, prefix, patch, wanted)
+    if told is not None and (square[0] is None or to_pair(wanted)[0] == to_pair(wanted)[1]):
+        return {"image_size": wanted} | told
+    if square[0] is not None:
+        return {"image_size": square[0], "no_embed_class": False}
+    if square[1] is not None:
+        return {"image_size": square[1], "no_embed_class": bool(prefix)}
     raise ValueError(
         f"pos_embed has {count} positions, which are no square grid of patches: give the image_size of the training, "
         "such as image_size=(32, 64)"
     )
+
+
+def _places(count: int, prefix: int, patch: tuple[int, int], size: Size) -> Arguments | None:
+    """Return whether the prefix tokens have positions, or None if images of this size have another number of them."""
+    (rows, columns), (p, q) = to_pair(size), patch
+    patches = (rows // p) * (columns // q)
+    return {"no_embed_class": bool(prefix) and count == patches} if count in (patches, patches + prefix) else None
+
+
+def _square(patches: int, patch: tuple[int, int]) -> Size | None:
+    """Return the size of images that have these patches in a square grid."""
+    side = math.isqrt(max(patches, 0))
+    return _one_or_two([side * patch[0], side * patch[1]]) if side and side**2 == patches else None

@@ -1,5 +1,6 @@
 """Reads pickled files of tensors, and training checkpoints; refuses files that carry code, and damaged ones."""
 
+import argparse
 import re
 import warnings
 import zipfile
@@ -27,7 +28,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     for name, value in checkpoint["state_dict"].items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise ValueError(f"{path} is not a checkpoint of a training run: {name!r} of its weights is not a tensor")
-        if not _is_whole(value):
+        if not is_whole(value):
             raise ValueError(f"{path} is damaged: {name} has {tuple(value.shape)} numbers, and the file holds fewer")
     return checkpoint
 
@@ -38,9 +39,14 @@ def load_tensors(path: Path) -> Any:
     Raises:
         ValueError: If the file is damaged or carries pickled code.
     """
+    if _is_torchscript(path):
+        raise ValueError(
+            f"{path} is a TorchScript program: save the tensors of torch.jit.load(path).state_dict(), if you trust it"
+        )
     _check_intact(path)
     try:
-        with warnings.catch_warnings(action="ignore"):
+        # Files of timm and DINO keep the options of their training.
+        with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except PermissionError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
@@ -53,11 +59,20 @@ def load_tensors(path: Path) -> Any:
         raise ValueError(f"{path} is not a checkpoint, or is damaged: it cannot be read as one") from None
 
 
-def _is_whole(tensor: Tensor) -> bool:
+def is_whole(tensor: Tensor) -> bool:
     """Return whether a tensor is an array with a place in memory for each number, and no view that repeats some."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         return False
     return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
+
+
+def _is_torchscript(path: Path) -> bool:
+    """Return whether a file is a program of ``torch.jit.save``, as OpenAI's files of CLIP are."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    except Exception:  # no zip archive, or a damaged one; zipfile can raise any error
+        return False
 
 
 def _check_intact(path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.command_line import Parser, run
+from vit.layers import MLPS
 from vit.weights.formats import WRITABLE
 from vit.weights.loading import DEFAULTS, load
 from vit.weights.saving import save
@@ -28,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         part.add_argument(
             "--image_size", type=int, nargs="+", metavar="N", help="pixels of the training, if not square"
         )
+        part.add_argument("--mlp", choices=MLPS, help="activation, which most files do not tell")
+        part.add_argument("--norm_eps", type=float, metavar="X", help="number that the norms add to the variance")
         part.add_argument("--loose", action="store_true", help="leave out tensors that the backbone lacks")
     convert.add_argument("output", type=Path, help="file to write; for transformers a folder")
     convert.add_argument("--to", required=True, choices=WRITABLE, help="format to write")
@@ -36,9 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _show_or_convert(options: argparse.Namespace) -> None:
     told: dict[str, Any] = {}
-    if options.num_heads is not None:
-        told["num_heads"] = options.num_heads
+    told |= {name: getattr(options, name) for name in ("num_heads", "mlp", "norm_eps") if getattr(options, name)}
     if options.image_size is not None:
+        if len(options.image_size) > 2:
+            raise ValueError(f"--image_size {options.image_size} must be one number, or rows and columns")
         told["image_size"] = tuple(options.image_size) if len(options.image_size) == 2 else options.image_size[0]
     model = load(options.file, strict=not options.loose, **told)
     if options.command == "convert":

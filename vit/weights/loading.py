@@ -22,6 +22,7 @@ from vit.weights.sources import Source, holds_tensors, read_source
 from vit.weights.surgery import fitted
 
 READER = "reader.encoder."  # the names of the encoder's weights in a checkpoint of a SequenceReader
+OWN = ("vit.", "blocks.", READER)  # starts of names in training checkpoints
 PACKAGED = ("cifar10",)  # each a safetensors file and a model card beside this file
 # Arguments that tensors do not tell, so that the caller may.
 TOLD_BY_CALLER = ("num_heads", "mlp", "norm_eps", "pos_embed_interpolation")
@@ -59,7 +60,7 @@ def load(source: From, *, strict: bool = True, **changes: Any) -> VisionTransfor
 
     >>> model = load("cifar10", num_classes=3, image_size=48)
     >>> print(model.load_report)
-    weights of cifar10 (vit): 79 as they are, resized: pos_embed, new: head.weight, head.bias
+    weights of cifar10 (vit): 77 as they are, resized: pos_embed, new: head.weight, head.bias
 
     Args:
         source: What holds the weights.
@@ -86,6 +87,9 @@ def load(source: From, *, strict: bool = True, **changes: Any) -> VisionTransfor
     model.load_state_dict(state)
     same_number = model.num_classes == trained.arguments["num_classes"]
     data = trained.data | ({} if same_number else {"class_names": None})
+    channels = arguments["in_channels"]
+    if channels != trained.arguments["in_channels"]:
+        data |= {name: [sum(data[name]) / len(data[name])] * channels for name in ("mean", "std") if data.get(name)}
     model.pretrained_cfg = _described_data(model, data, report.origin)
     model.load_report = report
     return model.eval()
@@ -103,7 +107,7 @@ def read_model(source: From, told: Mapping[str, Any], strict: bool = True) -> Tr
         ValueError: If the source holds no Vision Transformer, is damaged or carries code.
     """
     if isinstance(source, VisionTransformer):
-        state = {name: tensor.detach().clone() for name, tensor in source.state_dict().items()}
+        state = {name: tensor.detach().cpu().clone() for name, tensor in source.state_dict().items()}
         report = LoadReport("the model", "vit", matched=list(state))
         return Trained(state, dict(source.config), dict(getattr(source, "pretrained_cfg", {})), report)
     if isinstance(source, str | Path):
@@ -125,7 +129,12 @@ def _is_own(path: Path) -> bool:
     if path.suffix not in (".ckpt", ".pth", ".pt", ".bin"):
         return False
     contents = load_tensors(path)
-    return (path.suffix == ".ckpt" and not holds_tensors(contents)) or "hyper_parameters" in contents
+    if not holds_tensors(contents):
+        return path.suffix == ".ckpt"
+    described, state = contents.get("hyper_parameters"), contents.get("state_dict")
+    # Other trainings with Lightning have hyper-parameters as well.
+    is_ours = isinstance(described, Mapping) and bool(described.keys() & DEFAULTS.keys())
+    return is_ours and isinstance(state, Mapping) and any(str(name).startswith(OWN) for name in state)
 
 
 def _foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Trained:
@@ -138,8 +147,8 @@ def _foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Trained:
     if detected is None:
         raise ValueError(f"{source.origin} holds no Vision Transformer of a known format: {described(source.state)}")
     format, prefix = detected
-    check_numbers(source.state, source.origin)
     state, known = format.read(source.state, prefix)
+    check_numbers(state, source.origin)
     homeless = sorted(source.state.keys() - known)
     if homeless and strict:
         raise ValueError(
@@ -154,10 +163,12 @@ def _foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Trained:
     stated = dict(format.defaults) | format.told(opened) | source.stated
     stated |= {name: told[name] for name in TOLD_BY_CALLER if name in told and name not in source.stated}
     try:
-        arguments = DEFAULTS | _with_image_size(state, stated, told)
+        arguments = DEFAULTS | arguments_of(state, stated, told.get("image_size"))
         model = _built(arguments, source.origin, "meta")
     except ValueError as error:
         raise ValueError(f"{source.origin} ({format.name}): {error}") from error
+    if "num_heads" not in stated and "blocks.0.attn.q_norm.weight" not in state:
+        report.assumed.append(f"{arguments['num_heads']} heads")
     expected = model.state_dict()
     if "pos_embed" not in state and not model.pos_embed.requires_grad:
         state["pos_embed"] = torch.zeros(expected["pos_embed"].shape)  # rotary models have no table
@@ -167,17 +178,14 @@ def _foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Trained:
         state |= {name: own[name] for name in missing}
         report.fresh += missing
     check_same_tensors(model, state, source.origin, "strict=False leaves new tensors as initialised" if missing else "")
-    return Trained(state, arguments, source.data, report)
-
-
-def _with_image_size(state: State, stated: Arguments, told: Mapping[str, Any]) -> Arguments:
-    """Return the arguments of the model; the caller's image size counts where it is that of the training."""
-    if "image_size" not in stated and "image_size" in told:
-        try:
-            return arguments_of(state, stated | {"image_size": told["image_size"]})
-        except ValueError:
-            pass
-    return arguments_of(state, stated)
+    data = dict(format.data) if arguments["in_channels"] == 3 else {}
+    if not data and not source.data.get("mean"):
+        report.assumed.append("mean and std of 0.5")
+    data |= source.data
+    names = data.get("class_names")
+    if names is not None and len(names) != arguments["num_classes"]:
+        del data["class_names"]  # of a head that was left out
+    return Trained(state, arguments, data, report)
 
 
 def _described_data(model: VisionTransformer, given: dict[str, Any], origin: str) -> dict[str, Any]:
@@ -191,9 +199,6 @@ def _described_data(model: VisionTransformer, given: dict[str, Any], origin: str
     middle = [0.5] * channels
     data = {"mean": middle, "std": middle, "class_names": None, "crop_ratio": 1.0} | given
     data["input_size"] = [channels, *embed.image_size]
-    for name in ("mean", "std"):
-        if isinstance(data[name], list | tuple) and len(data[name]) == 3 != channels:
-            data[name] = [sum(data[name]) / 3] * channels  # the channels were changed
     names, crop = data["class_names"], data["crop_ratio"]
     right = {
         "mean": _are_numbers(data["mean"], channels),

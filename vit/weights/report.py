@@ -22,6 +22,7 @@ class LoadReport:
         folded: Computed from several tensors, such as a class token to which its position is added.
         dropped: Tensors of the file, by their names there, that the model has no place for.
         fresh: Tensors of the model that stay its own, as initialised.
+        assumed: What neither the tensors nor anything beside them tell, in words.
     """
 
     origin: str
@@ -32,10 +33,12 @@ class LoadReport:
     folded: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     fresh: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         """Return the report as one line."""
         kinds = {"resized": self.resized, "folded": self.folded, "dropped": self.dropped, "new": self.fresh}
+        kinds["assumed"] = self.assumed
         counts = [f"{len(self.matched)} as they are"]
         counts += [f"{len(self.renamed)} renamed"] if self.renamed else []
         named = [f"{kind}: {_listed(names)}" for kind, names in kinds.items() if names]

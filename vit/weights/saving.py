@@ -19,6 +19,7 @@ SUFFIXES = {
 }
 # What tensors do not tell, or what is of the training alone; all else must be the same when a file is read again.
 UNTOLD = ("image_size", "num_heads", "mlp", "norm_eps", "layer_scale", "pos_embed", "pos_embed_init")
+DEFAULTS_OF_NORMS: Arguments = {"norm_eps": 1e-6}
 UNTOLD += ("pos_embed_interpolation", "dropout", "patch_drop", "drop_path", "grad_checkpointing", "pad_images")
 
 
@@ -106,15 +107,21 @@ def _check_read_again(arguments: Arguments, library: Format, written: State) -> 
         lacking = ", ".join(library.needs)
         raise ValueError(f"{library.name} needs {lacking}, which this model has not: save the model in format 'vit'")
     state, _ = library.read(written, detected[1])
-    told = {name: arguments[name] for name in ("image_size", "num_heads", "pool")}
-    found = arguments_of(state, told)
-    # Either argument of the norm may stand for its default.
-    compared = [name for name in found if name not in (*UNTOLD, "fc_norm", "patch_size")]
+    short = {name.removeprefix(detected[1]): tensor for name, tensor in written.items()}
+    stated = dict(library.defaults) | library.told(library.opened(short))
+    found = arguments_of(state, stated | {name: arguments[name] for name in ("image_size", "num_heads")})
+    compared = [name for name in found if name not in (*UNTOLD, "patch_size", "fc_norm")]
+    if not arguments["num_classes"] and {found["pool"], arguments["pool"]} <= {"cls", "mean", "cls+mean"}:
+        compared.remove("pool")  # without a head, it is the caller's choice
+    has_config = library.name.startswith("transformers")
+    # The activation is fixed where a library has only one; the arguments of timm's models name it.
+    compared += [] if has_config or library.name.startswith("timm") else ["mlp", "norm_eps"]
     for name in compared:
-        if found[name] != arguments[name]:
+        value = (DEFAULTS_OF_NORMS | found)[name]
+        if value != arguments[name]:
             raise ValueError(
-                f"{library.name} has no place for {name} {arguments[name]!r}, and would read {found[name]!r}: save the "
-                "model in format 'vit'"
+                f"{library.name} has no place for {name} {arguments[name]!r}, and would read {value!r}: save the model "
+                "in format 'vit'"
             )
 
 

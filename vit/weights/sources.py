@@ -13,13 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.weights.checkpoint import load_tensors
+from vit.presets import PRESETS
+from vit.weights.checkpoint import is_whole, load_tensors
 from vit.weights.formats import Arguments, State
 from vit.weights.formats.transformers import arguments_in
 
 # Where files of other libraries keep their tensors, the first that is there: DINO's teacher, averaged weights, weights.
 INSIDE = ("teacher", "model_ema", "state_dict_ema", "state_dict", "model", "module")
 WEIGHTS = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model.bin", "open_clip_pytorch_model.bin")
+POOLS = {"token": "cls", "avg": "mean", "map": "map"}  # timm's names
 SUFFIXES = (".safetensors", ".npz", ".bin", ".pth", ".pt", ".ckpt", ".tar")
 
 
@@ -138,6 +140,10 @@ def tensors_of(contents: Any, origin: str) -> State:
     state = {name: value.detach() for name, value in contents.items() if isinstance(value, Tensor)}
     if not state or not all(isinstance(name, str) for name in state):
         raise ValueError(f"{origin} holds no state dict: tensors by name are expected")
+    state = {name: tensor.cpu() for name, tensor in state.items()}
+    for name, tensor in state.items():
+        if not is_whole(tensor):
+            raise ValueError(f"{origin} is damaged: {name} is no plain array of {tuple(tensor.shape)} numbers")
     return state
 
 
@@ -157,7 +163,23 @@ def _of_folder(folder: Path) -> Source:
         state = _read_file(file)
     if "model_type" in config or "vision_config" in config:
         return Source(state, str(folder), arguments_in(config), _data_of_transformers(config, folder))
-    return Source(state, str(folder), {}, _data_of_timm(config.get("pretrained_cfg") or config))
+    about = config | (config.get("pretrained_cfg") or {})
+    return Source(state, str(folder), _stated_by_config_of_timm(config), _data_of_timm(about))
+
+
+def _stated_by_config_of_timm(config: dict[str, Any]) -> Arguments:
+    """Return what the ``config.json`` of timm's hub tells: the name of the architecture, and changed arguments."""
+    name, changed = str(config.get("architecture", "")), config.get("model_args") or {}
+    stated: Arguments = {}
+    if name in PRESETS:
+        stated["num_heads"] = PRESETS[name]["num_heads"]
+    if "quickgelu" in name:
+        stated["mlp"] = "quick_gelu"
+    for theirs, ours in (("num_heads", "num_heads"), ("img_size", "image_size")):
+        if theirs in changed:
+            stated[ours] = tuple(changed[theirs]) if isinstance(changed[theirs], list) else changed[theirs]
+    pool = changed.get("global_pool", config.get("global_pool"))
+    return stated | ({"pool": POOLS[pool]} if pool in POOLS else {})
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -188,8 +210,9 @@ def _data_of_transformers(config: dict[str, Any], folder: Path) -> dict[str, Any
 
 def _data_of_timm(config: dict[str, Any]) -> dict[str, Any]:
     data = {name: list(config[name]) for name in ("mean", "std") if isinstance(config.get(name), list | tuple)}
-    names = config.get("label_names")
-    return data | ({"class_names": list(names)} if names else {})
+    names, crop = config.get("label_names"), config.get("crop_pct")
+    data |= {"class_names": list(names)} if names else {}
+    return data | ({"crop_ratio": crop} if isinstance(crop, int | float) and 0.1 <= crop <= 1 else {})
 
 
 def _of_module(module: nn.Module) -> Source:
@@ -213,6 +236,10 @@ def _of_module(module: nn.Module) -> Source:
 def _stated_by_timm(module: nn.Module) -> Arguments:
     """Return what a model of timm tells: sizes, heads, activation, pooling."""
     block, size = module.blocks[0], getattr(module.patch_embed, "img_size", None)
+    kind, rope = type(block).__name__, getattr(module, "rope", None)
+    if kind not in ("Block", "EvaBlock") or (rope is not None and type(rope).__name__ != "RotaryEmbeddingDinoV3"):
+        what = kind if rope is None else f"{kind} and {type(rope).__name__}"
+        raise ValueError(f"its blocks are {what} of timm, which compute something else than those of the backbone")
     stated: Arguments = {"num_heads": block.attn.num_heads, "norm_eps": getattr(block.norm1, "eps", 1e-6)}
     if size is not None:
         stated["image_size"] = tuple(size)
@@ -227,7 +254,11 @@ def _stated_by_timm(module: nn.Module) -> Arguments:
         stated["mlp"] = "quick_gelu"
     else:
         raise ValueError(f"the MLP has the activation {type(activation).__name__}, which the backbone lacks")
-    pools = {"token": "cls", "avg": "mean", "map": "map"}
-    if getattr(module, "global_pool", None) in pools and not hasattr(module, "dist_token"):
-        stated["pool"] = pools[module.global_pool]
+    pool = getattr(module, "global_pool", "token")
+    includes_prefix = getattr(module, "pool_include_prefix", False) or pool == "map"
+    if pool not in ("", *POOLS) or (pool in ("avg", "map") and includes_prefix and module.num_prefix_tokens):
+        tokens = f"{module.num_prefix_tokens} prefix tokens {'included' if includes_prefix else 'left out'}"
+        raise ValueError(f"its pooling is {pool!r} with {tokens}, which the backbone lacks")
+    if pool in POOLS and not hasattr(module, "dist_token"):
+        stated["pool"] = POOLS[pool]
     return stated

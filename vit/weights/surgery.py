@@ -58,6 +58,8 @@ def fitted(
         elif name in state and name not in own:
             del state[name]
             report.dropped.append(name)
+    changed = {*report.renamed, *report.resized, *report.folded, *report.dropped, *report.fresh}
+    report.matched = [name for name in report.matched if name not in changed]
     return state
 
 
@@ -95,9 +97,9 @@ def _fit_patches(state: State, model: VisionTransformer, report: LoadReport) -> 
 
 def _fit_positions(state: State, source: Arguments, model: VisionTransformer, report: LoadReport) -> None:
     """Resize the positions of the patches, and give each prefix token its own, or add it to the token."""
-    if not model.pos_embed.requires_grad or source["pos_embed"] != "learned":
+    if model.config["pos_embed"] != "learned" or source["pos_embed"] != "learned":
         state["pos_embed"] = model.state_dict()["pos_embed"]
-        report.fresh.append("pos_embed")
+        report.fresh += [] if source["pos_embed"] == model.config["pos_embed"] else ["pos_embed"]
         return
     tokens = [name for name in ("cls_token", "reg_token") if name in state]
     counts = [0 if source["no_embed_class"] else state[name].shape[1] for name in tokens]

@@ -25,7 +25,7 @@ def start_from(
 
     >>> model = VisionTransformer(image_size=96, patch_size=8, embed_dim=128, depth=6, num_heads=4, mlp_ratio=2)
     >>> print(start_from(model, "cifar10"))
-    weights of cifar10 (vit): 80 as they are, resized: patch_embed.proj.weight, pos_embed
+    weights of cifar10 (vit): 78 as they are, resized: patch_embed.proj.weight, pos_embed
 
     Args:
         model: The model whose weights are replaced.
@@ -35,7 +35,8 @@ def start_from(
     Raises:
         ValueError: If the source holds no model, or one of another architecture.
     """
-    trained = read_model(source, model.config)
+    told = {name: model.config[name] for name in ("num_heads", "image_size")}
+    trained = read_model(source, told)
     theirs = trained.data.get("class_names")
     same_classes = not theirs or not class_names or list(theirs) == list(class_names)
     state = fitted(trained.state, trained.arguments, model, trained.report, same_classes)

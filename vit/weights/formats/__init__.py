@@ -69,6 +69,12 @@ def format_for(library: str, arguments: Arguments, state: State) -> tuple[Format
     """
     gated, has_head = arguments["mlp"] == "swiglu", "head.weight" in state
     is_distilled = arguments["pool"] == "cls+dist"
+    if arguments["pool"] == "map" and (arguments["class_token"] or arguments["num_registers"]):
+        raise ValueError("no other library pools prefix tokens by attention: save the model in format 'vit'")
+    if library == "transformers" and has_head and (arguments["pool"] == "map" or arguments["pos_embed"] == "rope"):
+        raise ValueError(
+            "transformers has no head behind this pool or these positions: save as 'timm', or without head"
+        )
     if library == "timm":
         if arguments["pos_embed"] == "rope":
             return (timm.TIMM_DINOV3_GATED if gated else timm.TIMM_DINOV3), ""
@@ -85,7 +91,7 @@ def format_for(library: str, arguments: Arguments, state: State) -> tuple[Format
         if arguments["pre_norm"]:
             return transformers.CLIP, "vision_model."
         if arguments["pool"] == "map":
-            return transformers.SIGLIP, "vision_model." if has_head else ""
+            return transformers.SIGLIP, ""
         if is_distilled:
             return transformers.DEIT, "deit."
         if arguments["layer_scale"] is not None:

@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from vit.weights.formats.format import Format, Rule, State, renamed
+from vit.weights.formats.format import IMAGENET, Format, Rule, State, renamed
 from vit.weights.formats.timm import RULES
 
 MLP = {"blocks.{i}.mlp.fc1": "blocks.{i}.mlp.w12", "blocks.{i}.mlp.fc2": "blocks.{i}.mlp.w3"}
@@ -40,4 +40,5 @@ DINOV2 = Format(
     folded=lambda state: fold_class_position({name: x for name, x in state.items() if name != "mask_token"}),
     unfolded=unfold_class_position,
     told=lambda state: {"pos_embed_interpolation": "bicubic" if "register_tokens" in state else "dinov2"},
+    data=IMAGENET,
 )

@@ -14,6 +14,9 @@ from einops import rearrange
 from torch import Tensor
 
 State = dict[str, Tensor]
+IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+OPENAI = {"mean": [0.48145466, 0.4578275, 0.40821073], "std": [0.26862954, 0.26130258, 0.27577711]}
+HALVES = {"mean": [0.5] * 3, "std": [0.5] * 3}
 Arguments = dict[str, Any]  # of VisionTransformer
 
 
@@ -55,6 +58,7 @@ class Format:
         zeros: Biases of ours that have no place there, and are zero.
         pools: What the heads of these models read, as in ``VisionTransformer``.
         defaults: Arguments of the model that the tensors do not tell.
+        data: Mean and standard deviation of the pixels that these models expect; empty where they differ.
         told: Further arguments, read from the tensors there.
         opened: Changes a state dict before it is read.
         folded: Changes our tensors after reading, where ours are computed from several of theirs.
@@ -71,6 +75,7 @@ class Format:
     zeros: tuple[str, ...] = ()
     pools: tuple[str, ...] = ("cls",)
     defaults: Arguments = field(default_factory=dict)
+    data: Mapping[str, list[float]] = field(default_factory=dict)
     told: Callable[[State], Arguments] = _nothing
     opened: Callable[[State], State] = _unchanged
     folded: Callable[[State], State] = _unchanged

@@ -1,6 +1,6 @@
 """Google's .npz files: those of vision_transformer, and those of big_vision, which number the layers in another way."""
 
-from vit.weights.formats.format import Format, Rule, State
+from vit.weights.formats.format import HALVES, Format, Rule, State
 
 BLOCK = "Transformer/encoderblock_{i}"
 STACKED = "Transformer/encoderblock/"  # big_vision may keep all blocks in one array
@@ -82,6 +82,7 @@ GOOGLE = Format(
     needs=("embedding/kernel", "Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel"),
     defaults=DEFAULTS,
     told=_heads,
+    data=HALVES,
 )
 BIG_VISION = Format(
     "Google .npz (big_vision)",
@@ -90,6 +91,7 @@ BIG_VISION = Format(
     pools=("cls", "mean", "map"),
     defaults=DEFAULTS,
     told=_heads,
+    data=HALVES,
 )
 BIG_VISION_STACKED = Format(
     "Google .npz (big_vision, blocks in one array)",
@@ -98,4 +100,5 @@ BIG_VISION_STACKED = Format(
     defaults=DEFAULTS,
     told=_heads,
     opened=_unstacked,
+    data=HALVES,
 )

@@ -1,5 +1,6 @@
 """The visual towers of CLIP: OpenAI's files, and those of OpenCLIP with the same names."""
 
+from vit.weights.formats.format import OPENAI as STATISTICS
 from vit.weights.formats.format import Format, Rule, renamed
 
 LAYER = "transformer.resblocks.{i}"
@@ -31,4 +32,5 @@ OPENAI = Format(
     zeros=("patch_embed.proj.bias", "head.bias"),
     # Models of OpenCLIP that were not started from OpenAI's have the exact GELU: load them with mlp="gelu".
     defaults={"mlp": "quick_gelu", "norm_eps": 1e-5},
+    data=STATISTICS,
 )

@@ -5,7 +5,7 @@ This package has timm's names of weights, so most rules rename nothing.
 
 import torch
 
-from vit.weights.formats.format import Format, Rule, State, renamed, same, stacked
+from vit.weights.formats.format import IMAGENET, OPENAI, Format, Rule, State, renamed, same, stacked
 
 BLOCK = (
     *(f"blocks.{{i}}.{name}" for name in ("norm1", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")),
@@ -57,6 +57,7 @@ TIMM_MAE = Format(
     RULES,
     needs=("patch_embed.proj.weight", "pos_embed", "mask_token", "decoder_pos_embed"),
     unused=r"mask_token|decoder_.*",
+    data=IMAGENET,
 )
 TIMM_DISTILLED = Format(
     "timm (distilled DeiT)",
@@ -66,6 +67,7 @@ TIMM_DISTILLED = Format(
     defaults={"pool": "cls+dist"},
     folded=join_heads,
     unfolded=split_heads,
+    data=IMAGENET,
 )
 TIMM_CLIP = Format(
     "timm (CLIP)",
@@ -74,6 +76,7 @@ TIMM_CLIP = Format(
     lacks=("patch_embed.proj.bias",),
     zeros=("patch_embed.proj.bias",),
     defaults={"norm_eps": 1e-5},
+    data=OPENAI,
 )
 OF_DINOV3 = (
     *same("cls_token", "reg_token"),
@@ -86,15 +89,17 @@ TIMM_DINOV3 = Format(
     "timm (DINOv3)",
     (*OF_DINOV3, *renamed({"blocks.{i}.mlp.fc1": "blocks.{i}.mlp.fc1"})),
     needs=("patch_embed.proj.weight", "blocks.0.gamma_1", "blocks.0.mlp.fc1.weight"),
-    lacks=("pos_embed",),
+    lacks=("pos_embed", "blocks.0.attn.qkv.bias"),  # other rotary models have that bias
     pools=("cls", "mean"),
     defaults=ROTARY,
+    data=IMAGENET,
 )
 TIMM_DINOV3_GATED = Format(
     "timm (DINOv3, gated)",
     (*OF_DINOV3, *stacked("blocks.{i}.mlp.fc1", "blocks.{i}.mlp.fc1_g", "blocks.{i}.mlp.fc1_x")),
     needs=("patch_embed.proj.weight", "blocks.0.gamma_1", "blocks.0.mlp.fc1_g.weight"),
-    lacks=("pos_embed",),
+    lacks=("pos_embed", "blocks.0.attn.qkv.bias"),  # other rotary models have that bias
     pools=("cls", "mean"),
     defaults=ROTARY,
+    data=IMAGENET,
 )

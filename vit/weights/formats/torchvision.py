@@ -1,6 +1,6 @@
 """torchvision's Vision Transformers, with the names of its first version as well."""
 
-from vit.weights.formats.format import Format, Rule, renamed
+from vit.weights.formats.format import IMAGENET, Format, Rule, renamed
 
 LAYER = "encoder.layers.encoder_layer_{i}"
 NAMES = {
@@ -27,4 +27,5 @@ TORCHVISION = Format(
     ),
     needs=("conv_proj.weight", "encoder.pos_embedding", "class_token"),
     defaults={"pos_embed_interpolation": "torchvision"},
+    data=IMAGENET,
 )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from vit.weights.formats.dinov2 import fold_class_position, unfold_class_position
-from vit.weights.formats.format import Arguments, Format, Rule, State, renamed, stacked
+from vit.weights.formats.format import HALVES, IMAGENET, OPENAI, Arguments, Format, Rule, State, renamed, stacked
 from vit.weights.formats.timm import join_heads, split_heads
 
 EMBEDDINGS = (
@@ -72,6 +72,7 @@ VIT = Format(
     outside=r"classifier\..*",
     unused=r"pooler\..*|embeddings\.mask_token|decoder\..*",
     defaults=CONVENTION | {"norm_eps": 1e-12},
+    data=HALVES,
 )
 DEIT = Format(
     "transformers (distilled DeiT)",
@@ -79,14 +80,17 @@ DEIT = Format(
         *OF_VIT,
         Rule("reg_token", ("embeddings.distillation_token",)),
         *renamed({"head": "cls_classifier", "head_dist": "distillation_classifier"}),
+        *renamed({"head": "classifier"}),  # of the class token alone
     ),
     needs=(PATCHES, "embeddings.distillation_token"),
-    outside=r"(cls|distillation)_classifier\..*",
+    outside=r"(cls_|distillation_)?classifier\..*",
+    told=lambda state: {"pool": "cls" if "classifier.weight" in state else "cls+dist"},
     unused=r"pooler\..*|embeddings\.mask_token",
     pools=("cls+dist",),
     defaults=CONVENTION | {"norm_eps": 1e-12, "pool": "cls+dist"},
     folded=join_heads,
     unfolded=split_heads,
+    data=IMAGENET,
 )
 
 SCALES = tuple(Rule(f"blocks.{{i}}.ls{n}.gamma", (f"{DISK}.layer_scale{n}.lambda1",)) for n in (1, 2))
@@ -121,6 +125,7 @@ def _dinov2(name: str, mlp: tuple[Rule, ...], lacks: tuple[str, ...]) -> Format:
         outside=r"classifier\..*",
         pools=("cls", "cls+mean"),
         defaults=CONVENTION,
+        data=IMAGENET,
         # With registers, the model resizes as timm does.
         told=lambda state: {
             "pos_embed_interpolation": "bicubic" if "embeddings.register_tokens" in state else "transformers"
@@ -172,14 +177,14 @@ def _dinov3(name: str, gated: bool) -> Format:
             Rule("cls_token", ("embeddings.cls_token",)),
             Rule("reg_token", ("embeddings.register_tokens",)),
             Rule("mask_token", ("embeddings.mask_token",)),
-            *renamed({"patch_embed.proj": "embeddings.patch_embeddings", "norm": "norm", "head": "classifier"}),
+            *renamed({"patch_embed.proj": "embeddings.patch_embeddings", "norm": "norm"}),
             *_of_dinov3("layer.{i}", gated),
             *_of_dinov3("model.layer.{i}", gated),
         ),
         needs=("embeddings.patch_embeddings.weight", "embeddings.register_tokens"),
         lacks=() if gated else tuple(f"{layer}.0.mlp.gate_proj.weight" for layer in ("layer", "model.layer")),
-        outside=r"classifier\..*",
         defaults={"pos_embed": "rope", "norm_eps": 1e-5},
+        data=IMAGENET,
         folded=_read_tokens,
         unfolded=_write_tokens,
     )
@@ -217,6 +222,7 @@ CLIP = Format(
     unused=TEXT,
     zeros=("patch_embed.proj.bias", "head.bias"),
     defaults=CONVENTION | {"mlp": "quick_gelu", "norm_eps": 1e-5},
+    data=OPENAI,
 )
 
 
@@ -249,15 +255,14 @@ SIGLIP = Format(
         Rule("attn_pool.in_proj.bias", ("head.attention.in_proj_bias",)),
         *renamed({"attn_pool.proj": "head.attention.out_proj", "attn_pool.norm": "head.layernorm"}),
         *renamed({f"attn_pool.mlp.{name}": f"head.mlp.{name}" for name in ("fc1", "fc2")}),
-        *renamed({"head": "classifier"}),
     ),
-    needs=("embeddings.patch_embedding.bias", "embeddings.position_embedding.weight"),
-    outside=r"classifier\..*",
+    needs=("embeddings.patch_embedding.bias", "embeddings.position_embedding.weight", "head.probe"),
     unused=TEXT,
     pools=("map",),
     defaults=CONVENTION | {"mlp": "gelu_tanh"},
     folded=_split_projection,
     unfolded=_join_projection,
+    data=HALVES,
 )
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "quick_gelu": "quick_gelu"}
@@ -270,15 +275,15 @@ def arguments_in(config: dict[str, Any]) -> Arguments:
         ValueError: If the model has a part that the backbone lacks.
     """
     config = config.get("vision_config") or config
-    activation = config.get("hidden_act", "gelu")
+    activation = config.get("hidden_act")  # missing where it is the default of the family
     gated = config.get("use_swiglu_ffn") or config.get("use_gated_mlp")
-    if not gated and activation not in ACTIVATIONS:
+    if not gated and activation not in (None, *ACTIVATIONS):
         raise ValueError(f"hidden_act {activation!r} is none of {', '.join(ACTIVATIONS)}, which the backbone has")
     sizes = {"image_size": config.get("image_size"), "patch_size": config.get("patch_size")}
     told: Arguments = {name: tuple(size) if isinstance(size, list) else size for name, size in sizes.items()}
     told["num_heads"] = config.get("num_attention_heads")
     told["norm_eps"] = config.get("layer_norm_eps")
-    told["mlp"] = "swiglu" if gated else ACTIVATIONS[activation]
+    told["mlp"] = "swiglu" if gated else ACTIVATIONS.get(activation)
     return {name: value for name, value in told.items() if value is not None}
 
 
@@ -353,8 +358,8 @@ KINDS = {
     DEIT.name: ("deit", ("DeiTModel", "DeiTForImageClassificationWithTeacher")),
     DINOV2.name: ("dinov2", ("Dinov2Model", "Dinov2ForImageClassification")),
     DINOV2_GATED.name: ("dinov2", ("Dinov2Model", "Dinov2ForImageClassification")),
-    DINOV3.name: ("dinov3_vit", ("DINOv3ViTModel", "DINOv3ViTForImageClassification")),
-    DINOV3_GATED.name: ("dinov3_vit", ("DINOv3ViTModel", "DINOv3ViTForImageClassification")),
+    DINOV3.name: ("dinov3_vit", ("DINOv3ViTModel", "")),
+    DINOV3_GATED.name: ("dinov3_vit", ("DINOv3ViTModel", "")),
     CLIP.name: ("clip_vision_model", ("CLIPVisionModel", "CLIPVisionModelWithProjection")),
-    SIGLIP.name: ("siglip_vision_model", ("SiglipVisionModel", "SiglipForImageClassification")),
+    SIGLIP.name: ("siglip_vision_model", ("SiglipVisionModel", "")),
 }
