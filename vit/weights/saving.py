@@ -86,6 +86,10 @@ def converted(model: VisionTransformer, format: str) -> tuple[Format, State]:
             raise ValueError(f"no other library has {name} {arguments[name]!r}: save the model in format 'vit'")
     if arguments["attention_kwargs"] or arguments["num_kv_heads"] not in (None, arguments["num_heads"]):
         raise ValueError("no other library has attention_kwargs or num_kv_heads: save the model in format 'vit'")
+    if arguments["pos_embed"] == "rope_eva" or (
+        arguments["pos_embed"] == "rope" and format in ("torchvision", "google")
+    ):
+        raise ValueError(f"{format} has no pos_embed {arguments['pos_embed']!r}: save the model in format 'vit'")
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     if "rope" in arguments["pos_embed"]:
         del state["pos_embed"]  # zeros, of no use
