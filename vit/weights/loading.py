@@ -133,6 +133,8 @@ def _is_own(path: Path) -> bool:
         return path.suffix == ".ckpt"
     described, state = contents.get("hyper_parameters"), contents.get("state_dict")
     # Other trainings with Lightning have hyper-parameters as well.
+    if isinstance(contents.get("module"), str):  # the class that was trained
+        return True
     is_ours = isinstance(described, Mapping) and bool(described.keys() & DEFAULTS.keys())
     return is_ours and isinstance(state, Mapping) and any(str(name).startswith(OWN) for name in state)
 
