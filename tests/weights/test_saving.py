@@ -82,6 +82,8 @@ def test_a_model_is_read_again_bit_for_bit_or_refused_when_it_is_written(tmp_pat
         ({"num_kv_heads": 1}, "timm", "no other library has attention_kwargs or num_kv_heads"),
         ({"patch_stride": 2}, "timm", "no other library has patch_stride 2"),
         ({"pre_norm": True}, "transformers", "has no patch_embed.proj.bias, which is not zero here"),
+        ({"mlp": "swiglu"}, "transformers", "transformers has no gated MLP in such a model"),
+        ({"mlp": "swiglu"}, "torchvision", "torchvision has no gated MLP in such a model"),
         ({"pos_embed": "rope_eva"}, "timm", "save the model in format 'vit'"),
         ({}, "flax", "unknown format 'flax': choose one of vit, timm, transformers, torchvision, google"),
     ],

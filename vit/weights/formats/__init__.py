@@ -75,6 +75,9 @@ def format_for(library: str, arguments: Arguments, state: State) -> tuple[Format
         raise ValueError(
             "transformers has no head behind this pool or these positions: save as 'timm', or without head"
         )
+    is_dino = arguments["pos_embed"] == "rope" or arguments["layer_scale"] is not None
+    if gated and (library in ("torchvision", "google") or (library == "transformers" and not is_dino)):
+        raise ValueError(f"{library} has no gated MLP in such a model: save the model in format 'vit'")
     if library == "timm":
         if arguments["pos_embed"] == "rope":
             return (timm.TIMM_DINOV3_GATED if gated else timm.TIMM_DINOV3), ""
