@@ -1,4 +1,4 @@
-# make demo       install, and train on handwritten digits for 20 seconds; no download
+# make demo       install, and train on handwritten digits for half a minute; no download
 # make test       lint and all tests
 # make cifar10    the 10-minute CIFAR-10 run (DATA=folder for images of your own)
 # make bench      measure speed: five libraries, the data path, Lightning against a bare loop

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 import train
 import vit
@@ -41,6 +42,7 @@ def commands(page, start):
 )
 def test_python_runs_from_top_to_bottom_and_gives_the_shapes_in_its_comments(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (50, 40), "orange").save("photo.jpg")
     names: dict = {}
     for code in blocks(page, "python"):
         exec(code, names)

@@ -1,7 +1,5 @@
 """Patch embedding."""
 
-import re
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -61,21 +59,6 @@ def test_overlapping_patches_are_centred_on_their_cells(image_size, patch_size, 
         assert_close(tokens[0, number], expected, **EXACT)
 
 
-@pytest.mark.parametrize(
-    ("patch_size", "patch_stride"), [(4, 3), (4, 6), ((4, 5), (2, 2))], ids=["odd", "larger", "one side"]
-)
-def test_patches_that_cannot_be_centred_on_cells_are_refused(patch_size, patch_stride):
-    sizes = f"patch_stride {to_pair(patch_stride)} must be patch_size {to_pair(patch_size)} less an even number"
-    with pytest.raises(ValueError, match=re.escape(sizes)):
-        PatchEmbed(12, patch_size, in_channels=3, embed_dim=11, patch_stride=patch_stride)
-
-
-def test_images_are_a_whole_number_of_strides():
-    with pytest.raises(ValueError, match=r"\(9, 10\) must be a multiple of patch_stride \(2, 2\): resize .* \(8, 10\)"):
-        PatchEmbed((9, 10), 4, in_channels=3, embed_dim=11, patch_stride=2)
-    assert PatchEmbed((6, 10), 4, in_channels=3, embed_dim=11, patch_stride=2).grid_size == (3, 5)
-
-
 def test_token_i_is_the_patch_at_row_i_div_columns_and_column_i_mod_columns():
     embed = PatchEmbed((6, 35), (2, 5), in_channels=1, embed_dim=1)
     torch.nn.init.constant_(embed.proj.weight, 1 / 10)  # the mean of the 10 pixels
@@ -88,23 +71,6 @@ def test_token_i_is_the_patch_at_row_i_div_columns_and_column_i_mod_columns():
     assert embed.num_patches == 21
 
 
-@pytest.mark.parametrize(
-    ("image_size", "remedy"),
-    [((7, 35), r"\(6, 35\)"), ((6, 34), r"\(6, 30\)"), ((1, 4), r"\(2, 5\)")],
-)
-def test_an_image_size_that_is_no_multiple_of_the_patch_is_refused_with_both_sizes_and_a_remedy(image_size, remedy):
-    rows, columns = image_size
-    message = (
-        rf"image_size \({rows}, {columns}\) must be a multiple of patch_size \(2, 5\): "
-        rf"resize the images to {remedy}, change the patch, or set pad_images"
-    )
-    with pytest.raises(ValueError, match=message):
-        PatchEmbed(image_size, (2, 5), in_channels=3, embed_dim=11)
-    embed = PatchEmbed((6, 35), (2, 5), in_channels=3, embed_dim=11)
-    with pytest.raises(ValueError, match=message):
-        embed(torch.zeros(2, 3, *image_size))
-
-
 def test_padded_images_end_in_zeros_at_the_right_and_at_the_bottom():
     embed = PatchEmbed((6, 35), (2, 5), in_channels=3, embed_dim=11, pad_images=True)
     images = torch.randn(2, 3, 5, 31)
@@ -113,30 +79,3 @@ def test_padded_images_end_in_zeros_at_the_right_and_at_the_bottom():
     assert_close(embed(images), embed(padded), rtol=0, atol=0)
     assert embed.grid_of(5, 31) == embed.grid_of(6, 35) == (3, 7)
     assert PatchEmbed((5, 31), (2, 5), 3, 11, pad_images=True).grid_size == (3, 7)
-
-
-@pytest.mark.parametrize(
-    ("images", "message"),
-    [
-        (
-            torch.zeros(2, 3, 6, 35, dtype=torch.uint8),
-            r"images are torch.uint8 of shape \(2, 3, 6, 35\), but this model",
-        ),
-        (
-            torch.zeros(0, 3, 6, 35),
-            r"images are torch.float32 of shape \(0, 3, 6, 35\), but .* takes at least one image",
-        ),
-    ],
-)
-def test_images_of_another_type_and_an_empty_batch_are_refused(images, message):
-    with pytest.raises(ValueError, match=message):
-        PatchEmbed((6, 35), (3, 5), 3, 11)(images)
-
-
-@pytest.mark.parametrize("shape", [(2, 1, 6, 35), (3, 6, 35), (3, 3, 3, 6, 35)])
-def test_images_of_another_shape_are_refused_with_both_shapes_and_a_remedy(shape):
-    embed = PatchEmbed((6, 35), (2, 5), in_channels=3, embed_dim=11)
-    with pytest.raises(ValueError, match=r"this model takes \(batch, 3, rows, columns\): check in_channels") as refusal:
-        embed(torch.zeros(shape))
-    assert f"images have shape {shape}" in str(refusal.value)
-    assert "add the batch axis with images[None]" in str(refusal.value)

@@ -57,6 +57,8 @@ def test_it_runs_from_top_to_bottom_and_draws_as_many_pictures_as_stored(path, f
     for cell in code_cells(fresh):
         cell.outputs = []
         cell.source = cell.source.replace("[:100]", "[:10]")  # images to score maps with
+        # The same model with a quarter of the patches.
+        cell.source = cell.source.replace('vit.load("cifar10")', 'vit.load("cifar10", patch_stride=4)')
         # Fewer photographs, and one of them to occlude patch by patch.
         cell.source = cell.source.replace('[Path("cifar10")])', '[Path("cifar10")])[:4]').replace(
             "[3, 6, 8, 10]", "[3]"

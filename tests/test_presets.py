@@ -22,6 +22,14 @@ def test_a_preset_has_the_shapes_of_the_model_of_timm(name):
     assert ours.blocks[0].norm1.eps == theirs.blocks[0].norm1.eps
 
 
+@pytest.mark.parametrize("name", [name for name in PRESETS if "dino" in name])
+def test_layer_scale_starts_as_in_timm(name):
+    small = {"embed_dim": 192, "depth": 1, "num_heads": 4}
+    theirs = timm.create_model(name, **small).blocks[0]
+    gamma = theirs.gamma_1 if hasattr(theirs, "gamma_1") else theirs.ls1.gamma
+    assert torch.equal(vit.create(name, **small).blocks[0].ls1.gamma, gamma)
+
+
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.endswith("dinov3")])
 def test_a_rotary_preset_is_written_under_the_names_of_timm(name):
     small = {"embed_dim": 64, "depth": 1, "num_heads": 4}

@@ -27,7 +27,7 @@ def export(model: VisionTransformer, path: str | Path) -> float:
 
     Args:
         model: The model, in evaluation mode.
-        path: File to write: .pt2 for ``torch.export.load``, or .onnx (needs ``pip install 'vit-attention[export]'``).
+        path: File to write: .pt2 for ``torch.export.load``, or .onnx (needs ``pip install -e '.[export]'``).
 
     Returns:
         The largest difference between logits of the program and of the model.
@@ -85,7 +85,7 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> Any:
         import onnxruntime
         import onnxscript  # noqa: F401 (torch.onnx needs it)
     except ImportError as error:
-        raise ValueError(f"{error.name} is missing: pip install 'vit-attention[export]'") from None
+        raise ValueError(f"{error.name} is missing: pip install -e '.[export]'") from None
     names = {"input_names": ["images"], "output_names": ["logits"]}
     torch.onnx.export(program, **names, dynamo=True, verbose=False).save(path)
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])

@@ -15,11 +15,12 @@ from torch.utils.checkpoint import checkpoint
 
 from vit.attention import padding_mask, sinusoidal_positions_2d
 from vit.blocks import EncoderBlock
-from vit.checks import check_choice, check_natural, check_non_negative, check_positive, check_positive_int, check_share
+from vit.checks import check_choice
 from vit.embedding import PatchEmbed, Size
 from vit.hooks import is_hooked
 from vit.layers import AttentionPool, PatchDrop
-from vit.positions import ROTARY, Interpolation, check_axial, resize_positions
+from vit.model_checks import check_arguments, check_output_format, check_patch_drop, checked_blocks
+from vit.positions import ROTARY, Interpolation, resize_positions
 
 Pool = Literal["cls", "mean", "cls+mean", "cls+dist", "map"]
 Positions = Literal["learned", "sincos", "none", "rope", "rope_eva"]
@@ -134,26 +135,11 @@ class VisionTransformer(nn.Module):
     ) -> None:
         super().__init__()
         self.config = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        for name, size in (("embed_dim", embed_dim), ("depth", depth), ("num_heads", num_heads)):
-            check_positive_int(name, size)
-        for name, number in (("num_classes", num_classes), ("num_registers", num_registers)):
-            check_natural(name, number)
-        check_positive("mlp_ratio", mlp_ratio, "4 is usual")
-        check_positive("norm_eps", norm_eps, "1e-6 is usual")
-        check_share("dropout", dropout, "0.1 is usual")
-        check_share("drop_path", drop_path, "0.1 is usual")
-        if layer_scale is not None:
-            check_non_negative("layer_scale", layer_scale, "1e-4 is usual, None leaves it out")
         check_choice("pool", pool, get_args(Pool))
         check_choice("pos_embed", pos_embed, get_args(Positions))
         check_choice("pos_embed_init", pos_embed_init, get_args(PositionInit))
         check_choice("pos_embed_interpolation", pos_embed_interpolation, get_args(Interpolation))
-        if "cls" in pool and not class_token:
-            raise ValueError(f"pool {pool!r} reads the class token, but class_token is False: use pool 'mean'")
-        if "dist" in pool and not num_registers:
-            raise ValueError(f"pool {pool!r} reads the first register, but num_registers is 0: set it to 1")
-        if "rope" in pos_embed:
-            check_axial(embed_dim, num_heads)
+        check_arguments(self.config)
         self.embed_dim = embed_dim
         self.pool = pool
         self.num_features = 2 * embed_dim if "+" in pool else embed_dim
@@ -195,10 +181,7 @@ class VisionTransformer(nn.Module):
             )
             for i, probability in enumerate(drop_path * block / max(depth - 1, 1) for block in range(depth))
         )
-        if patch_drop and "grid" in self.blocks[0].attn.mechanism.takes:
-            raise ValueError(
-                f"attention {attention!r} needs the whole grid of patches: set patch_drop ({patch_drop}) to 0"
-            )
+        check_patch_drop(patch_drop, self.blocks[0].attn.mechanism, attention)
         norm_after_pool = pool == "mean" if fc_norm is None else fc_norm
         self.norm = nn.Identity() if norm_after_pool else nn.LayerNorm(embed_dim, eps=norm_eps)
         self.attn_pool = AttentionPool(embed_dim, num_heads, mlp_ratio, mlp, norm_eps) if pool == "map" else None
@@ -375,14 +358,8 @@ class VisionTransformer(nn.Module):
         Raises:
             ValueError: If an index or format is unknown, or "NCHW" is asked for while patches are dropped.
         """
-        if output_fmt not in ("NCHW", "NLC"):
-            raise ValueError(f"unknown output_fmt {output_fmt!r}: choose 'NCHW' or 'NLC'")
-        if output_fmt == "NCHW" and self.training and self.patch_drop.rate:
-            raise ValueError(
-                f"patch_drop ({self.patch_drop.rate}) drops patches while training, and the others form no grid: call "
-                "model.eval() first, or take output_fmt 'NLC'"
-            )
-        chosen = self._block_indices(indices)
+        check_output_format(self, output_fmt)
+        chosen = checked_blocks(indices, len(self.blocks))
         blocks = self.blocks[: max(chosen) + 1] if stop_early else self.blocks
         tokens, grid, angles = self._embed(images)
         features = []
@@ -414,18 +391,6 @@ class VisionTransformer(nn.Module):
         return self.forward_intermediates(
             images, n, return_prefix_tokens, norm, output_fmt=output_fmt, intermediates_only=True
         )
-
-    def _block_indices(self, indices: int | Sequence[int] | None) -> set[int]:
-        depth = len(self.blocks)
-        if indices is None:
-            return set(range(depth))
-        if isinstance(indices, int):
-            chosen = set(range(depth - indices, depth))
-        else:
-            chosen = {i + depth if i < 0 else i for i in indices}
-        if not chosen or not chosen <= set(range(depth)):
-            raise ValueError(f"indices ({indices}) must name blocks of a model of depth ({depth})")
-        return chosen
 
     def reset_classifier(self, num_classes: int) -> None:
         """Replace the head by a new one for ``num_classes`` classes; with 0 the model returns the pooled feature."""

@@ -184,6 +184,13 @@ def test_the_statistics_are_those_of_imagenet_and_their_mean_for_grey(plant):
     assert grey.std == pytest.approx([np.mean(colour.std)], abs=0.0005)
 
 
+def test_statistics_may_be_given_and_are_averaged_for_another_number_of_channels(plant):
+    given = {"mean": [0.1, 0.2, 0.6], "std": [0.2, 0.2, 0.5]}
+    colour, grey = ImageFolder(str(plant("a") / "a"), **given), ImageFolder(str(plant("b", mode="L") / "b"), **given)
+    assert (colour.mean, colour.std) == ([0.1, 0.2, 0.6], [0.2, 0.2, 0.5])
+    assert (grey.mean, grey.std) == ([pytest.approx(0.3)], [pytest.approx(0.3)])
+
+
 @pytest.mark.parametrize("stage", ["val", "test"])
 def test_classes_that_differ_between_splits_are_named(plant, stage):
     plant("train")
@@ -343,6 +350,8 @@ def test_without_random_crops_training_images_are_centres_too(plant):
         ({"crop_ratio": 1.5}, "crop_ratio (1.5) must be in (0, 1]: 1 keeps whole images"),
         ({"test_fraction": 1.0}, "test_fraction (1.0) must be in [0, 1): 0.2 holds out one image in five"),
         ({"test_fraction": -0.1}, "test_fraction (-0.1) must be in [0, 1): 0.2 holds out one image in five"),
+        ({"mean": [0.5, 128.0]}, "mean (128.0) must be in [0, 1]: it is of pixels from 0 to 1"),
+        ({"std": [0.0]}, "std (0.0) must be in (0, 1]: it is of pixels from 0 to 1"),
     ],
 )
 def test_an_argument_out_of_its_range_is_named(plant, option, message):

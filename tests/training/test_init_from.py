@@ -6,6 +6,7 @@ import shutil
 import pytest
 import timm
 import torch
+from PIL import Image
 
 import vit
 from tests.training.tiny import CPU, MODEL, TINY
@@ -48,6 +49,26 @@ def test_the_architecture_is_that_of_the_file_unless_it_is_typed(run, finished, 
     assert (classifier.vit.embed_dim, len(classifier.vit.blocks), classifier.vit.num_prefix_tokens) == (12, 2, 3)
     expected = theirs.state_dict()["blocks.1.attn.qkv.weight"]
     assert torch.equal(classifier.vit.blocks[1].attn.qkv.weight.detach(), expected)
+
+
+def test_a_folder_of_images_is_scaled_and_normalised_as_the_weights_take_images(run, finished, folder, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for index in range(4):
+            noise = torch.randint(256, (12, 12, 3), dtype=torch.uint8)
+            Image.fromarray(noise.numpy()).save(tmp_path / "photos" / name / f"{index}.png")
+    photos = ["--data", "ImageFolder", "--data.root", tmp_path / "photos", "--data.test_fraction", "0"]
+    start = [*CPU, *photos, "--model.init_from", START, "--trainer.max_steps", "1", "--experiment", "photos"]
+    data = run("fit", *start).datamodule
+    assert (data.image_size, data.mean, data.std) == ((8, 8), 3 * [pytest.approx(0.305)], 3 * [pytest.approx(0.376)])
+    described = vit.load(folder / "runs/photos/version_0/checkpoints/last.ckpt").pretrained_cfg
+    assert (described["mean"], described["std"]) == (data.mean, data.std)
+
+    resumed = run("fit", "--ckpt_path", "last", "--experiment", "photos", "--trainer.max_steps", "2").datamodule
+    assert (resumed.image_size, resumed.mean, resumed.std) == (data.image_size, data.mean, data.std)
+
+    typed = run("fit", *start, "--data.image_size", "12", "--data.mean", "[0.1,0.2,0.3]").datamodule
+    assert (typed.image_size, typed.mean, typed.std) == ((12, 12), [0.1, 0.2, 0.3], data.std)
 
 
 def test_frozen_blocks_stay_bit_for_bit_and_the_others_train(run, finished, folder):

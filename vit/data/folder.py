@@ -5,7 +5,7 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_only
 
-from vit.checks import check_positive_share, check_share, check_size
+from vit.checks import check_positive_share, check_probability, check_share, check_size
 from vit.data.files import IMAGE_SUFFIXES, ImageFiles, find_files, stored_size
 from vit.data.module import ImageDataModule, ImageSet, Stage
 from vit.data.split import stratified_split
@@ -36,6 +36,9 @@ class ImageFolder(ImageDataModule):
         test_fraction: Share of the images of each class held out for test, if there is a single tree.
         skip_damaged: Whether files that cannot be read are left out and named; else they are an error before the
             training.
+        mean: Mean of each channel, in [0, 1], which the model subtracts from images; None takes that of ImageNet, or
+            of the weights in --model.init_from. Images of another number of channels take its average for each.
+        std: Standard deviation of each channel, by which the model then divides; None as for mean.
         kwargs: Batches, splits and augmentation, as for every data module.
 
     Raises:
@@ -50,6 +53,8 @@ class ImageFolder(ImageDataModule):
         crop_ratio: float = 1.0,
         test_fraction: float = 0.2,
         skip_damaged: bool = False,
+        mean: list[float] | None = None,
+        std: list[float] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -57,6 +62,10 @@ class ImageFolder(ImageDataModule):
             check_size("image_size", image_size)
         check_positive_share("crop_ratio", crop_ratio, "1 keeps whole images")
         check_share("test_fraction", test_fraction, "0.2 holds out one image in five")
+        for number in mean or ():
+            check_probability("mean", number, "it is of pixels from 0 to 1")
+        for number in std or ():
+            check_positive_share("std", number, "it is of pixels from 0 to 1")
         self.root = Path(root)
         self.crop_ratio = crop_ratio
         self.test_fraction = test_fraction
@@ -71,10 +80,10 @@ class ImageFolder(ImageDataModule):
             self.image_size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
         elif set(found.sizes) != {self.image_size}:
             tell(f"image_size {self.image_size}: {found}; --data.image_size overrules")
-        # The statistics of ImageNet, and their means for grey: the first linear layer can learn any other scale, and
-        # the statistics of the images themselves would differ between the splits.
-        self.mean = [0.485, 0.456, 0.406] if self.in_channels == 3 else [0.449]
-        self.std = [0.229, 0.224, 0.225] if self.in_channels == 3 else [0.226]
+        # Not the statistics of the images themselves, which would differ between the splits: the first linear layer can
+        # learn any other scale.
+        self.mean = _per_channel(mean or [0.485, 0.456, 0.406], self.in_channels)
+        self.std = _per_channel(std or [0.229, 0.224, 0.225], self.in_channels)
 
     @property
     def stored_size(self) -> tuple[int, int]:
@@ -133,6 +142,11 @@ class ImageFolder(ImageDataModule):
 def tell(line: str) -> None:
     """Print a line, in the first of several processes."""
     print(line, flush=True)
+
+
+def _per_channel(numbers: list[float], channels: int) -> list[float]:
+    """Return a number for each channel: the average of those given, if they are more or fewer."""
+    return list(numbers) if len(numbers) == channels else [sum(numbers) / len(numbers)] * channels
 
 
 def _class_folders(root: Path) -> dict[Stage, dict[str, list[Path]]]:

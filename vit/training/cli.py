@@ -123,6 +123,9 @@ class ViTCLI(LightningCLI):
                 arguments = self.config[self.config.subcommand].model.init_args
                 if "init_from" in arguments:
                     arguments.init_from = None  # the checkpoint holds the weights
+            data = (self.config[self.config.subcommand].get("data") or {}).get("init_args", {})
+            for name in (name for name in self.of_images if name in data and data[name] is None):
+                data[name] = self.of_images[name]
         else:
             self.arguments = []
             self.checkpoint_path = None
@@ -134,6 +137,7 @@ class ViTCLI(LightningCLI):
     def _with_checkpoint(self, args: list[str]) -> list[str]:
         """Resolve ``--ckpt_path last`` and ``best`` to files, and set the checkpoint's arguments as defaults."""
         self.checkpoint_path: Path | None = None
+        self.of_images: dict[str, Any] = {}  # how the weights to start from take images
         if not args or args[0] not in self.subcommands():
             return args
         scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -149,7 +153,8 @@ class ViTCLI(LightningCLI):
             start, told = asked_start(args)
             is_asked = "--help" in args or any("print_config" in arg for arg in args)
             if args[0] == "fit" and start and not is_asked and asked_module(args) == DEFAULT_MODULE:
-                self._subcommand_parsers["fit"].set_defaults(arguments_of_start(start, told))
+                defaults, self.of_images = arguments_of_start(start, told)
+                self._subcommand_parsers["fit"].set_defaults(defaults)
             return args
         if found.ckpt_path in ("last", "best"):
             experiment = found.experiment or (experiment_of(Path(found.config[-1])) if found.config else "*")

@@ -9,6 +9,8 @@ import yaml
 from vit.training.defaults import DEFAULT_MODULE, FROM_DATA
 from vit.weights.loading import TOLD_BY_CALLER
 
+SET_BY_DATA = ("image_size", "letters", "max_length", "mean", "std")  # arguments of some data sets
+
 
 def asked_module(arguments: Any) -> str:
     """Return the name of the model that typed arguments or their configs ask for, ``ViTClassifier`` if none does.
@@ -76,4 +78,5 @@ def check_not_of_data(arguments: list[str]) -> None:
     """
     for name in FROM_DATA:
         if any(word.split("=")[0] == f"--model.{name}" for word in arguments):
-            raise ValueError(f"--model.{name} is that of the data: set --data.{name}, or leave it out")
+            remedy = f"set --data.{name}, or leave it out" if name in SET_BY_DATA else "leave it out"
+            raise ValueError(f"--model.{name} is that of the data: {remedy}")

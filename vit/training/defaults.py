@@ -61,8 +61,8 @@ def arguments_of(path: Path, subcommand: str) -> tuple[dict[str, Any], list[str]
     return defaults, []
 
 
-def arguments_of_start(path: str, told: dict[str, Any]) -> dict[str, Any]:
-    """Return the defaults that trained weights bring: the architecture of their model.
+def arguments_of_start(path: str, told: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the defaults that trained weights bring: the architecture of their model, and how it takes images.
 
     Args:
         path: What ``vit.load`` reads.
@@ -71,11 +71,14 @@ def arguments_of_start(path: str, told: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: If there are no weights of a Vision Transformer.
     """
-    arguments = read_model(path, told).arguments
+    trained = read_model(path, told)
+    arguments = trained.arguments
     _check_plain(arguments.get("attention_kwargs"), Path(path))
     left_out = {*FROM_DATA, "dropout", "patch_drop", "drop_path", "grad_checkpointing"}
     of_model = {name: value for name, value in arguments.items() if name not in left_out}
-    return {"model": {"class_path": f"vit.training.{DEFAULT_MODULE}", "init_args": of_model}}
+    of_images = {"image_size": arguments["image_size"]}
+    of_images |= {name: list(trained.data[name]) for name in ("mean", "std") if trained.data.get(name)}
+    return {"model": {"class_path": f"vit.training.{DEFAULT_MODULE}", "init_args": of_model}}, of_images
 
 
 def _check_plain(attention_kwargs: Any, path: Path) -> None:

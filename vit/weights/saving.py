@@ -9,7 +9,7 @@ from vit.atomic import replacing
 from vit.model import VisionTransformer
 from vit.weights.architecture import arguments_of
 from vit.weights.formats import WRITABLE, Arguments, Format, State, detect, format_for
-from vit.weights.formats.transformers import config_of
+from vit.weights.formats.transformers_config import config_of
 from vit.weights.saved import check_unchanged, save_described, write_safetensors
 
 SUFFIXES = {
@@ -18,9 +18,12 @@ SUFFIXES = {
     "google": (".npz",),
 }
 # What tensors do not tell, or what is of the training alone; all else must be the same when a file is read again.
-UNTOLD = ("image_size", "num_heads", "mlp", "norm_eps", "layer_scale", "pos_embed", "pos_embed_init")
+UNTOLD = (
+    *("image_size", "num_heads", "mlp", "norm_eps", "layer_scale"),
+    *("pos_embed", "pos_embed_init", "pos_embed_interpolation"),
+    *("dropout", "patch_drop", "drop_path", "grad_checkpointing", "pad_images"),
+)
 DEFAULTS_OF_NORMS: Arguments = {"norm_eps": 1e-6}
-UNTOLD += ("pos_embed_interpolation", "dropout", "patch_drop", "drop_path", "grad_checkpointing", "pad_images")
 
 
 def save(model: VisionTransformer, path: str | Path, format: str = "vit") -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vit.presets import PRESETS
 from vit.weights.checkpoint import is_whole, load_tensors
 from vit.weights.formats import Arguments, State
-from vit.weights.formats.transformers import arguments_in
+from vit.weights.formats.transformers_config import arguments_in
 
 # Where files of other libraries keep their tensors, the first that is there: DINO's teacher, averaged weights, weights.
 INSIDE = ("teacher", "model_ema", "state_dict_ema", "state_dict", "model", "module")
@@ -137,10 +137,9 @@ def tensors_of(contents: Any, origin: str) -> State:
             break
     if not isinstance(contents, Mapping):
         raise ValueError(f"{origin} holds a {type(contents).__name__}, and a state dict is expected: tensors by name")
-    state = {name: value.detach() for name, value in contents.items() if isinstance(value, Tensor)}
+    state = {name: value.cpu() for name, value in contents.items() if isinstance(value, Tensor)}
     if not state or not all(isinstance(name, str) for name in state):
         raise ValueError(f"{origin} holds no state dict: tensors by name are expected")
-    state = {name: tensor.cpu() for name, tensor in state.items()}
     for name, tensor in state.items():
         if not is_whole(tensor):
             raise ValueError(f"{origin} is damaged: {name} is no plain array of {tuple(tensor.shape)} numbers")
@@ -198,6 +197,8 @@ def _data_of_transformers(config: dict[str, Any], folder: Path) -> dict[str, Any
     data: dict[str, Any] = {}
     names = config.get("id2label")
     if isinstance(names, dict) and not all(str(name).startswith("LABEL_") for name in names.values()):
+        if not all(number.isdecimal() for number in names):
+            raise ValueError(f"{folder / 'config.json'} is damaged: id2label has names for {', '.join(names)[:80]}")
         data["class_names"] = [names[number] for number in sorted(names, key=int)]
     preprocessor = folder / "preprocessor_config.json"
     if preprocessor.is_file():
