@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import decoders
 import overlap
 from accuracy import recipes, unseeded, values
 from explanations import PLANTED, RECIPE, means, of_recipe
@@ -35,6 +36,7 @@ PACKAGED = {"cifar10_coarse": "8 x 8 patches side by side", "cifar10_showcase": 
 WAYS = ("fp32 eager", "bf16 eager", "fp32 compiled", "bf16 compiled")
 ROWS = {"ours": "", "ours, every token": ", every token computed"}
 
+READERS, COMPLETERS = "read_digits", "(complete|mask)_.*"  # recipes in decoders.json
 TOKENS = ("64", "256", "16384")
 # Columns of the table of maps.
 MEASURED = (
@@ -321,11 +323,47 @@ def uniform() -> str:
     return markdown_table([{"uniform attention in": "predictions changed"} | flips])
 
 
+def of_decoders(part: str, recipe: str) -> tuple[dict[str, Any], str]:
+    """Return the trainings of a recipe that have a part in decoders.json, and a sentence on their origin."""
+    cells = {
+        name: cell for name, cell in read("decoders").items() if part in cell and re.fullmatch(recipe, cell["recipe"])
+    }
+    seeds = ", ".join(dict.fromkeys(str(cell["training"]["seed"]) for cell in cells.values()))
+    images = next(iter(cells.values()))["images"]
+    origins = dict.fromkeys(made_at(cell["made"]) for cell in cells.values())
+    return cells, f"{images:,} test images; seeds {seeds}. {' '.join(origins)}"
+
+
+def reading() -> str:
+    """Return the share of texts that are read without a mistake."""
+    cells, origin = of_decoders("reading", READERS)
+    return f"{decoders.shares_table([*cells.values()], 'reading')}\n\n{origin}"
+
+
+def peaks() -> str:
+    """Return the share of letters on which the attention peaks."""
+    cells, origin = of_decoders("peaks", READERS)
+    return f"{decoders.shares_table([*cells.values()], 'peaks')}\n\n{origin}"
+
+
+def pruned() -> str:
+    """Return the share of exact texts as the heads of each kind are removed."""
+    cells, origin = of_decoders("pruning", READERS)
+    return f"{decoders.pruning_table([*cells.values()])}\n\n{origin}"
+
+
+def completed() -> str:
+    """Return bits per pixel, the error of the middle and linear probes of completers."""
+    cells, origin = of_decoders("completion", COMPLETERS)
+    return f"{decoders.completion_table(cells)}\n\n{origin}"
+
+
 TABLES = {
     table.__name__: table
     for table in (
         *(results, accuracy, speed, loading, ablation, mechanisms, maps, uniform),
         *(packaged, packaged_maps, overlapping),
+        *(reading, peaks, pruned, completed),
     )
 }
 

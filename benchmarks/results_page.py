@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import ablate
 import accuracy
 import attention
+import decoders
 import explanations
+import finetune
 import overhead
 import pipeline
 import throughput
@@ -168,6 +170,8 @@ FILES = {
     "attention": File("attention mechanisms", attention.table, draw=attention.draw),
     "attention_images": File("attention mechanisms on images", attention.table, draw=attention.draw),
     "explanations": File("evaluation of maps", explanations.report, draw=explanations.draw),
+    "decoders": File("decoders", decoders.report),
+    "finetune": File("fine-tuning on few images", finetune.report),
 }
 
 

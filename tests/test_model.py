@@ -153,6 +153,13 @@ class Brighter(VisionTransformer):
         return super().forward_features(images) + 1
 
 
+class MeanOfPatches(VisionTransformer):
+    """A head that reads the patches beside the class token."""
+
+    def forward_head(self, tokens, pre_logits=False):
+        return self.head(tokens[:, 1:].mean(dim=1))
+
+
 class Doubled(EncoderBlock):
     """A block with a ``forward`` of its own."""
 
@@ -164,6 +171,8 @@ def test_replaced_methods_and_blocks_and_a_hook_on_the_norm_get_all_tokens():
     images = torch.randn(2, 3, 6, 10)
     model = Brighter(**SMALL)
     assert_close(model(images), model.forward_head(model.forward_features(images)))
+    model = MeanOfPatches(**SMALL)
+    assert_close(model(images), model.head(model.forward_features(images)[:, 1:].mean(dim=1)))
     model = VisionTransformer(**SMALL)
     model.forward_features = lambda images: torch.ones(2, 16, 12)
     assert_close(model(images), model.forward_head(torch.ones(2, 16, 12)))

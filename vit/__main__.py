@@ -29,7 +29,7 @@ COMMANDS = {
     ),
     "evaluate": Command(
         "vit.features.command:evaluate",
-        "judge frozen features by a simple classifier",
+        "evaluate frozen features by a simple classifier",
         "vit evaluate knn --checkpoint cifar10 --data.root photos",
     ),
     "features": Command(

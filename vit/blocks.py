@@ -51,6 +51,7 @@ class EncoderBlock(nn.Module):
             tie_qkv=tie_qkv,
             tie_kv=tie_kv,
             qk_norm=qk_norm,
+            norm_eps=norm_eps,
             mechanism=attention,
             mechanism_kwargs=attention_kwargs,
             block_index=block_index,

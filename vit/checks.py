@@ -1,6 +1,8 @@
 """Checks of arguments, one for each kind of number: each raises a ValueError that quotes the value and the remedy."""
 
+import difflib
 import math
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -104,6 +106,16 @@ def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     if value not in choices:
         *others, last = map(repr, choices)
         raise ValueError(f"unknown {name} {value!r}: choose {', '.join(others)} or {last}")
+
+
+def nearest_hint(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most like a misspelt one, as a question; "" if none is.
+
+    >>> nearest_hint("relevanse", ["rollout", "relevance"])
+    ' (did you mean relevance?)'
+    """
+    near = difflib.get_close_matches(name, [other for other in known if other != name], n=1, cutoff=0.7)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _check(is_right: bool, name: str, value: Any, kind: str, remedy: str) -> None:

@@ -8,7 +8,7 @@ import torch
 from vit.atomic import replacing
 from vit.model import VisionTransformer
 
-MOST_DIFFERENT = 1e-4
+TOLERANCE = 1e-4
 FEWEST_PATCHES = 2  # a side: sizes of 0 and 1 mean something else to torch.export
 
 
@@ -48,11 +48,14 @@ def export(model: VisionTransformer, path: str | Path) -> float:
         program = exported(model)
     except Exception as error:  # torch.export raises many kinds
         reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"attention {model.config['attention']!r} is not exported for any size: {reason}") from error
+        attention = model.config["attention"]
+        raise ValueError(
+            f"the model (attention {attention!r}) cannot be exported for images of any size: {reason}"
+        ) from error
     with replacing(path) as unfinished:
         run = writers[path.suffix](program, unfinished)
         difference = max(_difference(model, run, size) for size in _sizes(model))
-        if not difference <= MOST_DIFFERENT:
+        if not difference <= TOLERANCE:
             raise ValueError(f"the program's logits differ from the model's by {difference:.2g}: nothing was written")
     return difference
 

@@ -84,7 +84,7 @@ class PatchDrop(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Keep the prefix tokens and random patches, in order: (B, prefix + N, D) -> (B, prefix + kept, D).
 
-        Rotary angles (prefix + N, d) of the tokens, if any, become those of each image's: (B, prefix + kept, d).
+        Rotary angles (prefix + N, d / 2), if any, are gathered for each image: (B, prefix + kept, d / 2).
         """
         if not self.training or self.rate == 0:
             return tokens, angles

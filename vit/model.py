@@ -19,7 +19,7 @@ from vit.checks import check_choice
 from vit.embedding import PatchEmbed, Size
 from vit.hooks import is_hooked
 from vit.layers import AttentionPool, PatchDrop
-from vit.model_checks import check_arguments, check_output_format, check_patch_drop, checked_blocks
+from vit.model_checks import check_arguments, check_output_format, check_patch_drop, chosen_blocks
 from vit.positions import ROTARY, Interpolation, resize_positions
 
 Pool = Literal["cls", "mean", "cls+mean", "cls+dist", "map"]
@@ -45,7 +45,7 @@ class VisionTransformer(nn.Module):
         num_heads: Attention heads of a block; must divide ``embed_dim``.
         mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
         mlp: Activation of the MLP: "gelu", its approximations "gelu_tanh" and "quick_gelu", or "swiglu", whose hidden
-            layer is gated and has half as many weights again.
+            layer is gated by a third weight matrix.
         qkv_bias: Whether the projections to queries, keys and values add a bias.
         num_kv_heads: Heads of keys and values, each shared by equally many query heads (Ainslie et al. 2023); None
             means ``num_heads``.
@@ -77,9 +77,8 @@ class VisionTransformer(nn.Module):
             EVA-02. With "none" the model sees a set of patches without an order.
         pos_embed_init: Initial values of the learned positions: two-dimensional sine-cosine codes ("sincos"), or a
             truncated normal of standard deviation 0.02 ("normal").
-        pos_embed_interpolation: How learned positions are resized for images of another size than ``image_size``:
-            "bicubic" or "bilinear", both antialiased, as in timm, or as in "transformers", "torchvision", "google" or
-            "dinov2".
+        pos_embed_interpolation: How learned positions are resized for other image sizes: antialiased as in timm
+            ("bicubic", "bilinear"), or as in "transformers", "torchvision", "google" or "dinov2".
         pre_norm: Whether a norm precedes the first block, as in CLIP.
         norm_eps: Number that the norms add to the variance.
         grad_checkpointing: Whether blocks recompute their activations in the backward pass: memory for one block
@@ -146,7 +145,6 @@ class VisionTransformer(nn.Module):
         self.num_prefix_tokens = int(class_token) + num_registers
         self.no_embed_class = no_embed_class
         self.positions = pos_embed
-        self.pos_embed_init = pos_embed_init if pos_embed == "learned" else pos_embed
         self.pos_embed_interpolation = pos_embed_interpolation
         self.grad_checkpointing = grad_checkpointing
 
@@ -211,9 +209,10 @@ class VisionTransformer(nn.Module):
             if token is not None:
                 nn.init.normal_(token, std=0.02)
         self.pos_embed.zero_()
-        if self.pos_embed_init == "normal":
+        scheme = self.config["pos_embed_init"] if self.positions == "learned" else self.positions
+        if scheme == "normal":
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
-        elif self.pos_embed_init == "sincos":
+        elif scheme == "sincos":
             self.pos_embed[0, -self.patch_embed.num_patches :] = sinusoidal_positions_2d(
                 self.patch_embed.grid_size, self.embed_dim
             )
@@ -248,6 +247,7 @@ class VisionTransformer(nn.Module):
             and last_block.supports_class_token_only()
             and not is_hooked(self.norm)
             and getattr(self.forward_features, "__func__", None) is VisionTransformer.forward_features
+            and getattr(self.forward_head, "__func__", None) is VisionTransformer.forward_head
         )
 
     def forward_features(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -359,7 +359,7 @@ class VisionTransformer(nn.Module):
             ValueError: If an index or format is unknown, or "NCHW" is asked for while patches are dropped.
         """
         check_output_format(self, output_fmt)
-        chosen = checked_blocks(indices, len(self.blocks))
+        chosen = chosen_blocks(indices, len(self.blocks))
         blocks = self.blocks[: max(chosen) + 1] if stop_early else self.blocks
         tokens, grid, angles = self._embed(images)
         features = []

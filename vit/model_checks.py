@@ -90,10 +90,10 @@ def check_output_format(model: nn.Module, output_fmt: str) -> None:
         )
 
 
-def checked_blocks(indices: int | Sequence[int] | None, depth: int) -> set[int]:
+def chosen_blocks(indices: int | Sequence[int] | None, depth: int) -> set[int]:
     """Return the numbers of the chosen blocks: the last n for an int, all for None, negative numbers from the end.
 
-    >>> checked_blocks(2, depth=6), checked_blocks([0, -1], depth=6)
+    >>> chosen_blocks(2, depth=6), chosen_blocks([0, -1], depth=6)
     ({4, 5}, {0, 5})
     """
     if indices is None:

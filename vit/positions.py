@@ -127,7 +127,8 @@ def axial_angles(grid: Grid, trained_grid: Grid, head_dim: int, like: Tensor) ->
 
     The first half of the pairs of channels turns with the row, the second with the column. Rows, and columns, lie
     evenly in [-1, 1] at any size of the grid; frequency f of F is ``2 pi 100^(-f / F)`` (Siméoni et al. 2025). Angles
-    are computed on the device of ``like``, in its precision or float32.
+    are computed on the device of ``like``, in its precision or float32. ``trained_grid`` is unused: all of ``ROTARY``
+    have one signature.
     """
     rows, columns = (2 * (_places(size, like) + 0.5) / size - 1 for size in grid)
     return _on_axes(rows, columns, 2 * math.pi * _frequencies(head_dim, 100.0, rows))

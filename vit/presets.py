@@ -4,9 +4,9 @@ Sources: ViT (Dosovitskiy et al. 2021, table 1), its sizes Ti and S (Touvron et 
 et al. 2023, table 17; with registers, Darcet et al. 2024), DINOv3 (Siméoni et al. 2025, table 2 and sec. 5).
 """
 
-import difflib
 from typing import Any
 
+from vit.checks import nearest_hint
 from vit.model import VisionTransformer
 
 # embed_dim, depth, num_heads
@@ -84,7 +84,5 @@ def create(name: str, **changes: Any) -> VisionTransformer:
         ValueError: If the name is unknown.
     """
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise ValueError(f"no model {name!r}{hint}: choose one of {', '.join(PRESETS)}")
+        raise ValueError(f"no model {name!r}{nearest_hint(name, PRESETS)}: choose one of {', '.join(PRESETS)}")
     return VisionTransformer(**(PRESETS[name] | changes))

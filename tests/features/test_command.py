@@ -21,13 +21,13 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
-@pytest.mark.parametrize("judge", ["knn", "linear"])
-def test_evaluate_prints_the_accuracy_of_frozen_features(photos, judge, capsys):
-    evaluate([judge, "--checkpoint", "cifar10", "--data.root", str(photos)])
+@pytest.mark.parametrize("classifier", ["knn", "linear"])
+def test_evaluate_prints_the_accuracy_of_frozen_features(photos, classifier, capsys):
+    evaluate([classifier, "--checkpoint", "cifar10", "--data.root", str(photos)])
     assert (
         capsys.readouterr()
         .out.splitlines()[-1]
-        .startswith(f"{judge}: 100.00 % of 8 test images, from 12 training images of 2 classes, in ")
+        .startswith(f"{classifier}: 100.00 % of 8 test images, from 12 training images of 2 classes, in ")
     )
 
 

@@ -21,12 +21,17 @@ def test_features_are_what_the_head_reads_of_normalised_images(model):
     mean, std = (torch.tensor(model.pretrained_cfg[name])[:, None, None] for name in ("mean", "std"))
     assert features.shape == (5, 24)
     assert not features.requires_grad
-    assert_close(model.head(features.clone()), model((pixels / 255 - mean) / std))
+    assert_close(model.head(features), model((pixels / 255 - mean) / std))
 
 
 def test_no_images_are_refused(model):
     with pytest.raises(ValueError, match="there are no images to compute features of"):
         extract(model, [])
+
+
+def test_a_model_in_training_mode_is_refused(model):
+    with pytest.raises(ValueError, match=r"in training mode, in which dropout is random: call model\.eval\(\) first"):
+        extract(model.train(), [])
 
 
 def test_features_are_read_as_they_were_written(tmp_path):

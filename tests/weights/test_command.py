@@ -38,8 +38,8 @@ def test_an_image_size_may_be_told(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        (["show", "nowhere.pth"], "no checkpoint at nowhere.pth"),
-        (["convert", "cifar10", "m.pth", "--to", "timm"], "no other library has patch_stride"),
+        (["show", "nowhere.pth"], "no file at nowhere.pth"),
+        (["convert", "cifar10", "m.pth", "--to", "timm"], "format 'timm' has no patch_stride"),
         (["convert", "cifar10", "m.pth", "--to", "onnx"], "invalid choice: 'onnx'"),
         ([], "required: command"),
     ],

@@ -26,12 +26,12 @@ def model_of(**kwargs):
 
 ARCHITECTURES = st.fixed_dictionaries(
     {
-        "embed_dim": st.sampled_from([12, 24]),
+        "embed_dim": st.sampled_from([12, 20, 24]),
         "depth": st.integers(1, 3),
         "image_size": st.sampled_from([8, 12, (4, 12)]),
         "in_channels": st.sampled_from([1, 3]),
         "num_classes": st.sampled_from([0, 5]),
-        "mlp_ratio": st.sampled_from([1.0, 2.5, 4.0]),
+        "mlp_ratio": st.sampled_from([1.0, 2.5, 8 / 3, 4.0]),
         "num_registers": st.sampled_from([0, 2]),
         "no_embed_class": st.booleans(),
         "layer_scale": st.sampled_from([None, 0.1]),
@@ -50,7 +50,7 @@ ARCHITECTURES = st.fixed_dictionaries(
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_a_model_is_read_again_bit_for_bit_or_refused_when_it_is_written(tmp_path_factory, kwargs, format, seed):
     torch.manual_seed(seed)
-    model = model_of(**kwargs)
+    model = model_of(num_heads=5, **kwargs) if kwargs["embed_dim"] == 20 else model_of(**kwargs)
     path = tmp_path_factory.mktemp("saved") / PATHS[format]
     refusal = refusal_of(model, path, format)
     if refusal is not None:
@@ -78,13 +78,19 @@ def test_a_model_is_read_again_bit_for_bit_or_refused_when_it_is_written(tmp_pat
         ({"layer_scale": 0.1}, "google", r"Google \.npz has no place for blocks\.0\.ls1\.gamma"),
         ({"pool": "mean"}, "torchvision", "torchvision has no pool 'mean', but 'cls'"),
         ({"pool": "cls+mean"}, "timm", "timm has no pool 'cls\\+mean'"),
-        ({"attention": "linear"}, "timm", "no other library has attention 'linear': save the model in format 'vit'"),
-        ({"tie_kv": True}, "timm", "no other library has tie_kv True"),
-        ({"num_kv_heads": 1}, "timm", "no other library has attention_kwargs or num_kv_heads"),
-        ({"patch_stride": 2}, "timm", "no other library has patch_stride 2"),
+        ({"attention": "linear"}, "timm", "format 'timm' has no attention 'linear': save the model in format 'vit'"),
+        ({"tie_kv": True}, "timm", "format 'timm' has no tie_qkv or tie_kv"),
+        ({"num_kv_heads": 1}, "timm", "format 'timm' has no num_kv_heads"),
+        ({"patch_stride": 2}, "timm", "format 'timm' has no patch_stride 2"),
+        ({"no_embed_class": True}, "transformers", r"transformers \(ViT\) has no_embed_class False, and not True"),
+        ({"no_embed_class": True}, "torchvision", "torchvision has no_embed_class False, and not True"),
+        ({"no_embed_class": True, "layer_scale": 0.1}, "transformers", r"\(DINOv2\) has no_embed_class False"),
+        ({"qkv_bias": False}, "torchvision", "torchvision has qkv_bias True, and not False"),
+        ({"qkv_bias": False, "mlp": "gelu_tanh"}, "google", r"Google \.npz has qkv_bias True, and not False"),
+        ({"pool": "cls+dist", "num_registers": 2}, "timm", r"\(distilled DeiT\) has num_registers 1, and not 2"),
         ({"pre_norm": True}, "transformers", "has no patch_embed.proj.bias, which is not zero here"),
-        ({"mlp": "swiglu"}, "transformers", "transformers has no gated MLP in such a model"),
-        ({"mlp": "swiglu"}, "torchvision", "torchvision has no gated MLP in such a model"),
+        ({"mlp": "swiglu"}, "transformers", "format 'transformers' has no gated MLP in such a model"),
+        ({"mlp": "swiglu"}, "torchvision", "format 'torchvision' has no gated MLP in such a model"),
         ({"pos_embed": "rope_eva"}, "timm", "save the model in format 'vit'"),
         ({}, "flax", "unknown format 'flax': choose one of vit, timm, transformers, torchvision, google"),
     ],
@@ -95,6 +101,16 @@ def test_what_a_format_has_no_place_for_is_refused_and_nothing_is_written(kwargs
     with pytest.raises(ValueError, match=message):
         vit.save(model, tmp_path / PATHS.get(format, "m"), format=format)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("format", ["timm", "torchvision"])
+def test_a_width_of_the_mlp_that_is_rounded_and_a_stride_of_a_whole_patch_have_a_place(format, tmp_path):
+    model = model_of(embed_dim=20, num_heads=5, mlp_ratio=8 / 3, patch_stride=4)
+    assert model.blocks[0].mlp.fc1.weight.shape == (53, 20)
+    vit.save(model, tmp_path / "m.pth", format=format)
+    again = vit.load(tmp_path / "m.pth", num_heads=5)
+    images = torch.randn(2, 3, 8, 8)
+    assert torch.equal(again(images), model(images))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 import argparse
 import json
 import pickle
+import re
 import zipfile
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import torchvision
 from safetensors.torch import save_file
 from timm.models.vision_transformer import checkpoint_filter_fn
 from torch.testing import assert_close
+from transformers import ViTConfig, ViTForImageClassification
 
 import vit
 from tests.architectures import EXACT, randomised
@@ -318,9 +321,65 @@ def test_heads_are_those_of_published_models_of_the_width(width, heads):
 
 def test_what_is_assumed_is_reported():
     report = vit.load(of_timm().state_dict()).load_report
-    assert report.assumed == ["1 heads", "mean and std of 0.5"]
-    assert str(report).endswith("assumed: 1 heads, mean and std of 0.5")
+    assert report.assumed == ["1 heads", "mlp gelu", "norm_eps 1e-06", "mean and std of 0.5"]
+    assert str(report).endswith("assumed: 1 heads, mlp gelu, norm_eps 1e-06, mean and std of 0.5")
+    told = vit.load(of_timm().state_dict(), num_heads=HEADS, mlp="gelu_tanh", norm_eps=1e-5)
+    assert told.load_report.assumed == ["mean and std of 0.5"]
+    assert (told.config["mlp"], told.config["norm_eps"]) == ("gelu_tanh", 1e-5)
     assert not vit.load(of_timm()).load_report.assumed
+
+
+def test_heads_that_the_tensors_tell_are_not_overruled(tmp_path):
+    sizes = {"image_size": 16, "patch_size": 4, "embed_dim": DIM, "depth": DEPTH, "num_heads": HEADS, "num_classes": 5}
+    vit.save(vit.VisionTransformer(**sizes, mlp="gelu_tanh"), tmp_path / "model.npz", format="google")
+    assert vit.load(tmp_path / "model.npz").config["num_heads"] == HEADS
+    with pytest.raises(ValueError, match="holds a model with num_heads 3, and this one has num_heads 4"):
+        vit.load(tmp_path / "model.npz", num_heads=4)
+
+
+def test_an_npz_file_without_queries_is_refused_by_name(tmp_path):
+    sizes = {"image_size": 16, "patch_size": 4, "embed_dim": DIM, "depth": 1, "num_heads": HEADS, "num_classes": 5}
+    vit.save(vit.VisionTransformer(**sizes, mlp="gelu_tanh"), tmp_path / "model.npz", format="google")
+    arrays = {name: array for name, array in np.load(tmp_path / "model.npz").items() if "query" not in name}
+    np.savez(tmp_path / "damaged.npz", **arrays)
+    with pytest.raises(ValueError, match=r"damaged\.npz has \d+ tensors that the backbone lacks"):
+        vit.load(tmp_path / "damaged.npz")
+
+
+def test_images_that_patches_do_not_divide_lose_the_pixels_beyond_whole_ones():
+    """As SigLIP's so400m, whose patches of 14 pixels cover 378 of 384."""
+    theirs = of_timm(img_size=18)
+    ours = vit.load(theirs)
+    assert ours.patch_embed.image_size == (16, 16)
+    images = torch.randn(2, 3, 18, 18, dtype=torch.float64)
+    assert_close(ours(images[..., :16, :16]), theirs(images), **EXACT)
+
+
+def test_the_epsilon_of_the_norms_is_that_of_queries_and_keys_as_well():
+    theirs = of_timm(qk_norm=True, norm_layer=partial(torch.nn.LayerNorm, eps=0.1))
+    assert_close(vit.load(theirs)(IMAGES), theirs(IMAGES), **EXACT)
+
+
+def test_a_gated_mlp_with_another_activation_than_silu_is_refused(tmp_path):
+    sizes = {"embed_dim": DIM, "depth": 1, "num_heads": HEADS, "num_classes": 0, "layer_scale": 0.1, "mlp": "swiglu"}
+    model = vit.VisionTransformer(16, 4, pos_embed="rope", qkv_bias=False, **sizes)
+    vit.save(model, tmp_path / "dinov3", format="transformers")
+    config = tmp_path / "dinov3/config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"hidden_act": "gelu"}))
+    with pytest.raises(ValueError, match="hidden_act 'gelu' gates the MLP, and the backbone has 'silu' there"):
+        vit.load(tmp_path / "dinov3")
+
+
+def test_a_live_model_of_transformers_tells_its_classes():
+    config = ViTConfig(hidden_size=DIM, num_hidden_layers=1, num_attention_heads=HEADS, intermediate_size=48)
+    config.image_size, config.patch_size, config.id2label = 16, 4, {0: "cat", 1: "dog"}
+    assert vit.load(ViTForImageClassification(config).eval()).pretrained_cfg["class_names"] == ["cat", "dog"]
+
+
+def test_a_missing_file_is_named(tmp_path):
+    for name in ("x.npz", "x.pth", "x.bin"):
+        with pytest.raises(ValueError, match=rf"no file at .*{re.escape(name)}"):
+            vit.load(tmp_path / name)
 
 
 @pytest.mark.parametrize(

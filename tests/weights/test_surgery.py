@@ -87,6 +87,7 @@ def test_a_class_token_becomes_mean_pooling_and_back():
     model, images = vit.load(source, pool="mean", class_token=False), images_of()
     assert model.load_report.dropped == ["cls_token"]
     assert model.load_report.renamed == ["fc_norm.weight", "fc_norm.bias"]
+    assert "norm.weight" not in model.load_report.matched
     tokens = source.patch_embed(images) + source.pos_embed[:, 1:]
     for block in source.blocks:
         tokens = block(tokens)
@@ -144,6 +145,7 @@ def test_another_number_of_classes_has_a_new_head_and_no_names():
     source.pretrained_cfg = {"class_names": list("abcde"), "mean": [0.1] * 3, "std": [0.2] * 3}
     model = vit.load(source, num_classes=7)
     assert model.load_report.fresh == ["head.weight", "head.bias"]
+    assert not {"head.weight", "head.bias"} & {*model.load_report.matched, *model.load_report.renamed}
     assert model.pretrained_cfg["class_names"] is None
     assert model.pretrained_cfg["mean"] == [0.1] * 3
     assert model.pretrained_cfg["input_size"] == [3, 12, 12]

@@ -39,6 +39,14 @@ def test_equal_models_give_equal_logits(saved):
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
+def test_what_the_tensors_leave_open_is_that_of_the_model():
+    source = model_of(mlp="gelu_tanh", norm_eps=1e-5).eval()
+    model = model_of(mlp="gelu_tanh", norm_eps=1e-5).eval()
+    start_from(model, source.state_dict())
+    images = torch.randn(3, 3, 12, 12)
+    assert_close(model(images), source(images), rtol=0, atol=0)
+
+
 def test_another_patch_size_resizes_patches_and_positions(saved):
     source, path = saved
     model = model_of(patch_size=2)

@@ -54,6 +54,7 @@ class MultiHeadAttention(nn.Module):
         tie_kv: Whether keys and values share one projection.
         qk_norm: Whether to layer-normalise queries and keys per head, which keeps the logits bounded (Dehghani et al.
             2023).
+        norm_eps: Number that these norms add to the variance.
         mechanism: Name of the mechanism, a key of ``MECHANISMS``.
         mechanism_kwargs: Arguments of the mechanism.
         block_index: Number of the encoder block; some mechanisms differ between odd and even blocks.
@@ -79,6 +80,7 @@ class MultiHeadAttention(nn.Module):
         tie_qkv: bool = False,
         tie_kv: bool = False,
         qk_norm: bool = False,
+        norm_eps: float = 1e-6,
         mechanism: str = "softmax",
         mechanism_kwargs: dict[str, Any] | None = None,
         block_index: int = 0,
@@ -115,8 +117,8 @@ class MultiHeadAttention(nn.Module):
             self._make_projections(qkv_bias)
         else:
             check_unprojected(self, type(module).__name__, out_dim, qk_norm)
-        self.q_norm = nn.LayerNorm(head_dim, eps=1e-6) if qk_norm else nn.Identity()
-        self.k_norm = nn.LayerNorm(head_dim, eps=1e-6) if qk_norm else nn.Identity()
+        self.q_norm = nn.LayerNorm(head_dim, eps=norm_eps) if qk_norm else nn.Identity()
+        self.k_norm = nn.LayerNorm(head_dim, eps=norm_eps) if qk_norm else nn.Identity()
         self.mechanism = module
         self.proj = nn.Linear(self.value_dim, out_dim) if module.projected else nn.Identity()
 

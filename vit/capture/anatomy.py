@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from vit.capture.attention import (
     check_capturable,
-    check_images,
     check_logits_unchanged,
+    check_pixels,
     differentiable,
     logits_of,
     run_intercepted,
@@ -90,7 +90,7 @@ def examine(
         ValueError: If attention cannot be captured (see ``capture_attention``), attentions are side by side instead of
             in a row, or no grid of patches is found among the tokens.
     """
-    check_images(images)
+    check_pixels(images)
     check_capturable(model)
     name = type(model).__name__
     image = differentiable(images[:1])

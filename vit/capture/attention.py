@@ -98,7 +98,7 @@ def run_intercepted(model: nn.Module, images: Tensor, edit: Edit, calls: Sequenc
         ValueError: As ``capture_attention``, except that the logits are not checked, as an edit may change them.
     """
     check_capturable(model)
-    check_images(images)
+    check_pixels(images)
     shapes: list[torch.Size] = []
 
     def checked(call: int, attn: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ def check_capturable(model: nn.Module) -> None:
             )
 
 
-def check_images(images: Tensor) -> None:
+def check_pixels(images: Tensor) -> None:
     """Raise a ValueError if the shape of the images is not (B, C, H, W)."""
     if images.ndim != 4:
         raise ValueError(

@@ -30,6 +30,11 @@ SIDEWAYS = (5, 6, 7, 8)
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
+def image_files_below(root: Path) -> list[Path]:
+    """Return the image files below a folder, by their suffix, sorted."""
+    return [file for file in find_files(root) if file.suffix.lower() in IMAGE_SUFFIXES]
+
+
 def find_files(root: Path) -> list[Path]:
     """Return all files below a folder except hidden ones, sorted by path."""
     return sorted(

@@ -6,7 +6,7 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_only
 
 from vit.checks import check_positive_share, check_probability, check_share, check_size
-from vit.data.files import IMAGE_SUFFIXES, ImageFiles, find_files, stored_size
+from vit.data.files import ImageFiles, image_files_below, stored_size
 from vit.data.module import ImageDataModule, ImageSet, Stage
 from vit.data.split import stratified_split
 from vit.data.survey import survey
@@ -180,7 +180,5 @@ def _class_folders(root: Path) -> dict[Stage, dict[str, list[Path]]]:
 
 def _classes(folder: Path) -> dict[str, list[Path]]:
     folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    found = {
-        path.name: [file for file in find_files(path) if file.suffix.lower() in IMAGE_SUFFIXES] for path in folders
-    }
+    found = {path.name: image_files_below(path) for path in folders}
     return {name: files for name, files in found.items() if files}

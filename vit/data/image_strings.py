@@ -9,7 +9,7 @@ import torch
 
 from vit.checks import check_positive_int, check_share, check_size
 from vit.data.alphabet import Alphabet
-from vit.data.files import IMAGE_SUFFIXES, NAMED, ImageFiles, find_files
+from vit.data.files import NAMED, ImageFiles, image_files_below
 from vit.data.module import ImageDataModule, ImageSet, Stage
 from vit.data.split import stratified_split
 from vit.data.survey import survey
@@ -186,7 +186,7 @@ def read_texts(folder: Path) -> dict[Path, str]:
         texts[picture] = unicodedata.normalize("NFC", text)
     if not texts:
         raise ValueError(f"{path} names no pictures: write a line file,text for each")
-    found = {file for file in find_files(folder) if file.suffix.lower() in IMAGE_SUFFIXES}
+    found = set(image_files_below(folder))
     if missing := [picture for picture in texts if not picture.is_file()]:
         raise ValueError(
             f"{path} names pictures that are not there: {_named(missing, folder)}; add them, or delete the lines"

@@ -4,7 +4,6 @@ Letters in the einops patterns: c channels, h w rows and columns of pixels, p q 
 """
 
 import argparse
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -14,6 +13,7 @@ from einops import repeat
 from torch import Tensor
 
 import vit
+from vit.checks import nearest_hint
 from vit.class_names import name_classes
 from vit.command_line import Parser
 from vit.command_line import run as run_command
@@ -172,10 +172,11 @@ def _class_number(name: str | None, names: Sequence[str]) -> int | None:
         return list(names).index(name)
     if name.isdecimal() and int(name) < len(names):
         return int(name)
-    near = difflib.get_close_matches(name, names, n=1)
     listed = ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    raise ValueError(f"unknown class {name!r}{hint}: choose one of {listed}, or a number from 0 to {len(names) - 1}")
+    raise ValueError(
+        f"unknown class {name!r}{nearest_hint(name, names)}: choose one of {listed}, or a number from 0 to "
+        f"{len(names) - 1}"
+    )
 
 
 def _check_not_equal(explained: Tensor, versus: int | None, files: Sequence[Path], names: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor
 
-from vit.capture.attention import check_images
+from vit.capture.attention import check_pixels
 
 # Inferno (van der Walt and Smith 2015) at even steps: equal differences look equal, to colour-blind readers too, and
 # zero is dark.
@@ -72,7 +72,7 @@ def displayable(images: Tensor, mean: Sequence[float] | None = None, std: Sequen
     Raises:
         ValueError: If these are not (B, C, H, W), or mean and std do not fit the channels.
     """
-    check_images(images)
+    check_pixels(images)
     images = images.detach().float()
     if mean is None and std is None:
         low, high = (reduce(images, "b c h w -> b 1 1 1", how) for how in ("min", "max"))
@@ -97,7 +97,7 @@ def color_of(shares: Tensor) -> Tensor:
 
 def _grey(images: Tensor) -> Tensor:
     """Return the brightness of images: (B, C, H, W) -> float (B, 1, H, W)."""
-    check_images(images)
+    check_pixels(images)
     images = images.detach() / 255 if images.dtype == torch.uint8 else images.detach().float()
     low, high = (images.min().item(), images.max().item()) if images.numel() else (0.0, 0.0)
     if not (low >= 0 and high <= 1):

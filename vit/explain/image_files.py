@@ -12,14 +12,7 @@ from einops import rearrange
 from torch import Tensor
 
 import vit
-from vit.data.files import (
-    IMAGE_SUFFIXES,
-    ImageFiles,
-    collate_readable,
-    find_files,
-    name_unreadable,
-    stored_size,
-)
+from vit.data.files import ImageFiles, collate_readable, image_files_below, name_unreadable, stored_size
 
 
 def find_images(paths: Sequence[Path]) -> list[Path]:
@@ -32,9 +25,7 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise ValueError(f"no image at {path}: check the name and the current folder ({Path.cwd()})")
-        found = (
-            [file for file in find_files(path) if file.suffix.lower() in IMAGE_SUFFIXES] if path.is_dir() else [path]
-        )
+        found = image_files_below(path) if path.is_dir() else [path]
         if not found:
             raise ValueError(f"no images in the folder {path}: give one with files such as photo.jpg or photo.png")
         files += found

@@ -1,30 +1,36 @@
 """The commands ``vit evaluate`` and ``vit features``."""
 
+import argparse
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from vit.command_line import Parser, run
-from vit.features import JUDGES, extract, save_features
+from vit.features import CLASSIFIERS, extract, save_features
 from vit.model import VisionTransformer
 from vit.weights import load
+
+if TYPE_CHECKING:
+    from vit.data.files import ImageFiles
+    from vit.data.module import ImageSet
 
 BATCH = 256
 
 
 def evaluate(arguments: Sequence[str] | None = None) -> None:
-    """Run ``vit evaluate``: judge the frozen features of a model on images in class folders."""
+    """Run ``vit evaluate``: evaluate the frozen features of a model on images in class folders."""
     parser = Parser(
         prog="vit evaluate",
-        description="Judge the frozen features of a model: a simple classifier is fitted to those of the training "
+        description="Evaluate the frozen features of a model: a simple classifier is fitted to those of the training "
         "images, and asked about the test images.",
         epilog="Example: vit evaluate knn --checkpoint cifar10 --data.root photos",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("judge", choices=[*JUDGES], help="nearest neighbours, or logistic regression")
+    add("classifier", choices=[*CLASSIFIERS], help="nearest neighbours, or logistic regression")
     add("--checkpoint", required=True, metavar="FILE", help="what vit.load reads, such as a checkpoint, or cifar10")
     add(
         "--data.root", dest="root", required=True, metavar="DIR", help="folder of class folders, or of train/ and test/"
@@ -33,7 +39,7 @@ def evaluate(arguments: Sequence[str] | None = None) -> None:
     run(parser, arguments, _evaluate)
 
 
-def _evaluate(options) -> None:
+def _evaluate(options: argparse.Namespace) -> None:
     import vit.data  # imports torchvision, which --help does not need
 
     start = time.perf_counter()
@@ -44,17 +50,18 @@ def _evaluate(options) -> None:
     data.prepare_data()
     data.setup("test")
     if "test" not in data.sets:
-        raise ValueError(f"{options.root} has no test images: nothing is left to judge")
+        raise ValueError(f"{options.root} has no test images: there is nothing to evaluate on")
     splits = [_drawn(data.sets[split], options.images) for split in ("train", "test")]
     (known, labels), (asked, answers) = ((extract(model, _batches(part.images)), part.labels) for part in splits)
-    accuracy = JUDGES[options.judge](known, labels, asked, answers)
+    accuracy = CLASSIFIERS[options.classifier](known, labels, asked, answers)
     print(
-        f"{options.judge}: {100 * accuracy:.2f} % of {len(answers):,} test images, from {len(labels):,} training "
+        f"{options.classifier}: {100 * accuracy:.2f} % of {len(answers):,} test images, from {len(labels):,} training "
         f"images of {len(data.class_names)} classes, in {time.perf_counter() - start:.0f} s"
     )
 
 
-def _drawn(images, count: int | None):
+def _drawn(images: "ImageSet", count: int | None) -> "ImageSet":
+    """Return a random sample of the images, the same in each run; all for None."""
     import torch
 
     if count is None:
@@ -62,7 +69,7 @@ def _drawn(images, count: int | None):
     return images.subset(torch.randperm(len(images.labels), generator=torch.Generator().manual_seed(0))[:count])
 
 
-def _batches(images) -> Iterator[Tensor]:
+def _batches(images: "Tensor | ImageFiles") -> Iterator[Tensor]:
     """Yield uint8 images; files are decoded."""
     from vit.data.files import collate_readable
 
@@ -91,7 +98,7 @@ def features(arguments: Sequence[str] | None = None) -> None:
     run(parser, arguments, _features)
 
 
-def _features(options) -> None:
+def _features(options: argparse.Namespace) -> None:
     from vit.explain.image_files import find_images, read_pixels, without_damaged
 
     if options.output.suffix != ".safetensors":

@@ -18,7 +18,7 @@ from vit.weights.sources import read_metadata, read_safetensors
 FILES = "files"  # of the metadata: a JSON list
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def extract(model: VisionTransformer, batches: Iterable[Tensor]) -> Tensor:
     """Compute what the head of a model reads: batches of uint8 images (B, C, H, W) -> (N, num_features).
 
@@ -32,8 +32,10 @@ def extract(model: VisionTransformer, batches: Iterable[Tensor]) -> Tensor:
         batches: The images; the model's own size is best.
 
     Raises:
-        ValueError: If there are no images.
+        ValueError: If there are no images, or the model is in training mode.
     """
+    if model.training:
+        raise ValueError("the model is in training mode, in which dropout is random: call model.eval() first")
     weight = model.patch_embed.proj.weight
     mean, std = (
         rearrange(torch.tensor(model.pretrained_cfg[name]), "c -> c 1 1").to(weight) for name in ("mean", "std")

@@ -41,8 +41,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 class RunCheckpoint(ModelCheckpoint):
     """One file in the folder of a run, such as ``last.ckpt``; a resumed run copies it into its own folder.
 
-    With ``monitor``, the name of a logged value, its highest value is kept, else the latest checkpoint. Of two equal
-    values, the one with the lower ``val_loss`` is higher, and of two equal losses the later one.
+    With ``monitor``, the name of a logged value, its highest value is kept, else the latest checkpoint. Ties are broken
+    by the lower ``val_loss``, then by the later step.
     """
 
     def __init__(self, folder: Path, filename: str, monitor: str | None = None) -> None:

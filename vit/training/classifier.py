@@ -53,11 +53,13 @@ class ViTClassifier(TrainingModule):
             transformers, torchvision and others. Patches and positions are resized where their sizes differ, and the
             head starts anew for other classes; None starts from init alone.
         freeze: Number of blocks, from the first on, that stay as they are, with the embedding: they are not trained,
-            and drop nothing. As many as depth leave final norm and head (a linear probe); None trains all.
+            and their dropout and drop_path are off. As many as depth leave final norm and head (a linear probe); None
+            trains all.
         test_views: Views of each test image whose logits are averaged for a second accuracy, test_accuracy_views: the
             image and its mirror image ("flip"), or both also shifted by one pixel in two directions ("six"). "none"
             measures only test_accuracy, which is always the accuracy on the unchanged images.
-        compile: Whether torch.compile compiles the blocks: the start takes longer, and a step on a GPU less time.
+        compile: Whether torch.compile compiles the blocks: the start takes longer, and a step on a GPU less time. The
+            last block is left as it is where it computes the class token alone.
         vit_kwargs: Arguments of the VisionTransformer.
 
     Raises:

@@ -23,7 +23,7 @@ from vit.training.callbacks import ImagesPerSecondBar, run_callbacks
 from vit.training.checkpoints import AtomicCheckpointIO, RunCheckpoint
 from vit.training.cli_arguments import asked_module, asked_start, check_config, check_not_of_data
 from vit.training.console import print_results
-from vit.training.defaults import DEFAULT_MODULE, FROM_DATA, MODULES, arguments_of, arguments_of_start
+from vit.training.defaults import DEFAULT_MODULE, FROM_DATA, MODULES, arguments_of_checkpoint, arguments_of_start
 from vit.training.prediction_writer import PredictionWriter
 from vit.training.record import RunRecord
 from vit.training.report import write_report
@@ -148,11 +148,11 @@ class ViTCLI(LightningCLI):
         for config in found.config:
             check_config(Path(config))
         if found.ckpt_path is None:
-            if args[0] != "fit" and "--help" not in args and not any("print_config" in arg for arg in args):
+            only_prints = "--help" in args or any("print_config" in arg for arg in args)
+            if args[0] != "fit" and not only_prints:
                 raise ValueError(f"{args[0]} needs trained weights: add --ckpt_path FILE, or --ckpt_path last")
             start, told = asked_start(args)
-            is_asked = "--help" in args or any("print_config" in arg for arg in args)
-            if args[0] == "fit" and start and not is_asked and asked_module(args) == DEFAULT_MODULE:
+            if args[0] == "fit" and start and not only_prints and asked_module(args) == DEFAULT_MODULE:
                 defaults, self.of_images = arguments_of_start(start, told)
                 self._subcommand_parsers["fit"].set_defaults(defaults)
             return args
@@ -163,7 +163,7 @@ class ViTCLI(LightningCLI):
         has_length = any(word.startswith("--trainer.max_") for word in others)
         if args[0] == "fit" and not found.config and (config := self._config_of_run(is_needed=not has_length)):
             found.config = [str(config)]
-        defaults, of_data = arguments_of(self.checkpoint_path, args[0])
+        defaults, of_data = arguments_of_checkpoint(self.checkpoint_path, args[0])
         self._subcommand_parsers[args[0]].set_defaults(defaults)
         configs = [word for config in found.config for word in ("--config", config)]
         named = ["--experiment", found.experiment] if found.experiment else []

@@ -1,6 +1,5 @@
 """Errors of the command line: one line with the error and its remedy, without a traceback."""
 
-import difflib
 import inspect
 import logging
 import re
@@ -20,6 +19,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 
 import vit.data
+from vit.checks import nearest_hint
 from vit.model import VisionTransformer
 from vit.training.defaults import MODULES
 
@@ -112,7 +112,7 @@ def _expectation(key: str, rest: str) -> str:
         return rest
     for group, names in (("data", set(_data_modules())), ("model", set(MODULES))):
         if key.split(".")[-1] == group:
-            return f"no {group} module {got[1]}: choose one of {', '.join(sorted(names))}{_nearest(got[1], names)}"
+            return f"no {group} module {got[1]}: choose one of {', '.join(sorted(names))}{nearest_hint(got[1], names)}"
     words = dict.fromkeys(WORDS.get(each, each.replace("typing.Literal", "one of ")) for each in expected)
     *others, last = words
     return f"expected {', '.join(others)}{' or ' if others else ''}{last}, got {got[1]}"
@@ -126,18 +126,13 @@ def _hint(line: str, known: set[str]) -> str:
             return f" ({name} of timm is here {OF_TIMM[name]})"
     if not re.search("not accept|nrecognized|invalid choice", line):
         return ""
-    return next((hint for word in words if word not in known and (hint := _nearest(word, known))), "")
+    return next((hint for word in words if word not in known and (hint := nearest_hint(word, known))), "")
 
 
 def _data_modules() -> dict[str, type]:
     """Return the data modules that a training can take, by name."""
     names = [name for name in vit.data.__all__ if name not in ("ImageDataModule", "UnsortedImages")]
     return {name: getattr(vit.data, name) for name in names}
-
-
-def _nearest(name: str, known: set[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-    return f" (did you mean {near[0]}?)" if near and near[0] != name else ""
 
 
 def _option_names(parser: ArgumentParser) -> set[str]:

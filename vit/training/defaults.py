@@ -26,7 +26,7 @@ DEFAULT_MODULE = "ViTClassifier"
 FROM_DATA = ("num_classes", "image_size", "in_channels", "class_names", "letters", "max_length", "mean", "std")
 
 
-def arguments_of(path: Path, subcommand: str) -> tuple[dict[str, Any], list[str]]:
+def arguments_of_checkpoint(path: Path, subcommand: str) -> tuple[dict[str, Any], list[str]]:
     """Return the defaults of the options, and the words of the command line that name the data of ``predict``.
 
     Raises:

@@ -11,7 +11,8 @@ def training_flop(model: VisionTransformer) -> int:
     """Return the floating-point operations of a training step per image, in the matrix products of the model.
 
     The forward pass of one image is counted, and the backward pass as twice that. A multiplication and an addition are
-    two operations. Patches that ``patch_drop`` drops in training mode do not count.
+    two operations. Patches that ``patch_drop`` drops in training mode do not count. Frozen blocks count as if they were
+    trained.
 
     >>> model = VisionTransformer(image_size=8, patch_size=4, embed_dim=12, depth=1, num_heads=1, pool="mean")
     >>> embedding, head = 4 * 48 * 12, 12 * 10

@@ -33,7 +33,7 @@ class RunRecord(Callback):
         self.flop_now = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Write ``config.yaml``: before a resumed run copies its first checkpoint, which could not do without."""
+        """Write ``config.yaml`` before a resumed run copies its first checkpoint, as resuming needs both."""
         if stage == "fit" and not trainer.fast_dev_run:
             self._write_config()
 

@@ -116,7 +116,7 @@ def _grid(positions: Tensor, arguments: Arguments, wanted: Size | None) -> Argum
     square = [_square(count - prefix, patch), _square(count, patch)]
     told = None if wanted is None else _places(count, prefix, patch, wanted)
     if told is not None and (square[0] is None or to_pair(wanted)[0] == to_pair(wanted)[1]):
-        return {"image_size": wanted} | told
+        return told
     if square[0] is not None:
         return {"image_size": square[0], "no_embed_class": False}
     if square[1] is not None:
@@ -128,10 +128,14 @@ def _grid(positions: Tensor, arguments: Arguments, wanted: Size | None) -> Argum
 
 
 def _places(count: int, prefix: int, patch: tuple[int, int], size: Size) -> Arguments | None:
-    """Return whether the prefix tokens have positions, or None if images of this size have another number of them."""
+    """Return the size in whole patches, and whether prefix tokens have positions; None for another number of them."""
     (rows, columns), (p, q) = to_pair(size), patch
     patches = (rows // p) * (columns // q)
-    return {"no_embed_class": bool(prefix) and count == patches} if count in (patches, patches + prefix) else None
+    if count not in (patches, patches + prefix):
+        return None
+    # Where patches do not divide the image, other libraries leave out the pixels beyond whole ones.
+    whole = _one_or_two([rows // p * p, columns // q * q])
+    return {"image_size": whole, "no_embed_class": bool(prefix) and count == patches}
 
 
 def _square(patches: int, patch: tuple[int, int]) -> Size | None:

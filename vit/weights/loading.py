@@ -30,7 +30,7 @@ DEFAULTS: Arguments = {
     name: parameter.default for name, parameter in inspect.signature(VisionTransformer).parameters.items()
 }
 
-From = str | Path | Mapping[str, Tensor] | nn.Module
+WeightsSource = str | Path | Mapping[str, Tensor] | nn.Module
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Trained:
     report: LoadReport
 
 
-def load(source: From, *, strict: bool = True, **changes: Any) -> VisionTransformer:
+def load(source: WeightsSource, *, strict: bool = True, **changes: Any) -> VisionTransformer:
     """Return a trained model, in eval mode.
 
     ``source`` is a training checkpoint (.ckpt), a file of ``vit.save`` (.safetensors), the name "cifar10" of the model
@@ -95,7 +95,7 @@ def load(source: From, *, strict: bool = True, **changes: Any) -> VisionTransfor
     return model.eval()
 
 
-def read_model(source: From, told: Mapping[str, Any], strict: bool = True) -> Trained:
+def read_model(source: WeightsSource, told: Mapping[str, Any], strict: bool = True) -> Trained:
     """Return trained tensors under our names, checked against the arguments of their model.
 
     Args:
@@ -125,7 +125,7 @@ def _is_own(path: Path) -> bool:
     if path.suffix == ".safetensors":
         return not path.is_file() or is_described(path)
     if not path.is_file():
-        return not path.is_dir() or path.suffix == ".ckpt"
+        return path.suffix == ".ckpt" or (path.suffix == "" and not path.is_dir())
     if path.suffix not in (".ckpt", ".pth", ".pt", ".bin"):
         return False
     contents = load_tensors(path)
@@ -151,19 +151,20 @@ def _foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Trained:
     format, prefix = detected
     state, known = format.read(source.state, prefix)
     check_numbers(state, source.origin)
-    homeless = sorted(source.state.keys() - known)
-    if homeless and strict:
+    unplaced = sorted(source.state.keys() - known)
+    if unplaced and strict:
         raise ValueError(
-            f"{source.origin} has {len(homeless)} tensors that the backbone lacks: {', '.join(homeless[:4])}"
-            f"{' and others' if len(homeless) > 4 else ''} ({described(homeless)}); strict=False leaves them out"
+            f"{source.origin} has {len(unplaced)} tensors that the backbone lacks: {', '.join(unplaced[:4])}"
+            f"{' and others' if len(unplaced) > 4 else ''} ({described(unplaced)}); strict=False leaves them out"
         )
     short = {name.removeprefix(prefix) for name in known}
-    report = LoadReport(source.origin, format.name, dropped=homeless)
+    report = LoadReport(source.origin, format.name, dropped=unplaced)
     for name in state:
         (report.matched if name in short else report.renamed).append(name)
-    opened = format.opened({name.removeprefix(prefix): tensor for name, tensor in source.state.items()})
-    stated = dict(format.defaults) | format.told(opened) | source.stated
-    stated |= {name: told[name] for name in TOLD_BY_CALLER if name in told and name not in source.stated}
+    opened = format.before_reading({name.removeprefix(prefix): tensor for name, tensor in source.state.items()})
+    stated = format.told_by_tensors(opened) | source.stated
+    stated |= {name: told[name] for name in TOLD_BY_CALLER if name in told and name not in stated}
+    stated = dict(format.defaults) | stated
     try:
         arguments = DEFAULTS | arguments_of(state, stated, told.get("image_size"))
         model = _built(arguments, source.origin, "meta")
@@ -171,6 +172,7 @@ def _foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Trained:
         raise ValueError(f"{source.origin} ({format.name}): {error}") from error
     if "num_heads" not in stated and "blocks.0.attn.q_norm.weight" not in state:
         report.assumed.append(f"{arguments['num_heads']} heads")
+    report.assumed += [f"{name} {arguments[name]}" for name in ("mlp", "norm_eps") if name not in stated]
     expected = model.state_dict()
     if "pos_embed" not in state and not model.pos_embed.requires_grad:
         state["pos_embed"] = torch.zeros(expected["pos_embed"].shape)  # rotary models have no table

@@ -8,22 +8,23 @@ import torch
 from vit.atomic import replacing
 from vit.model import VisionTransformer
 from vit.weights.architecture import arguments_of
-from vit.weights.formats import WRITABLE, Arguments, Format, State, detect, format_for
+from vit.weights.formats import WRITABLE, Arguments, Format, State, check_has_place, detect, format_for
 from vit.weights.formats.transformers_config import config_of
+from vit.weights.loading import DEFAULTS
 from vit.weights.saved import check_unchanged, save_described, write_safetensors
+from vit.weights.surgery import needed
 
 SUFFIXES = {
     "timm": (".safetensors", ".pth", ".bin"),
     "torchvision": (".safetensors", ".pth", ".bin"),
     "google": (".npz",),
 }
-# What tensors do not tell, or what is of the training alone; all else must be the same when a file is read again.
+# What is of the training alone, or the caller's choice when a file is read.
 UNTOLD = (
-    *("image_size", "num_heads", "mlp", "norm_eps", "layer_scale"),
-    *("pos_embed", "pos_embed_init", "pos_embed_interpolation"),
     *("dropout", "patch_drop", "drop_path", "grad_checkpointing", "pad_images"),
+    *("pos_embed", "pos_embed_init", "pos_embed_interpolation"),
+    *("image_size", "patch_size", "patch_stride", "fc_norm"),
 )
-DEFAULTS_OF_NORMS: Arguments = {"norm_eps": 1e-6}
 
 
 def save(model: VisionTransformer, path: str | Path, format: str = "vit") -> None:
@@ -83,25 +84,21 @@ def converted(model: VisionTransformer, format: str) -> tuple[Format, State]:
         ValueError: If the format has no place for a part of the model.
     """
     arguments = model.config
-    plain = {"attention": "softmax", "tie_qkv": False, "tie_kv": False, "patch_stride": None}
-    for name, value in plain.items():
-        if arguments[name] != value:
-            raise ValueError(f"no other library has {name} {arguments[name]!r}: save the model in format 'vit'")
-    if arguments["attention_kwargs"] or arguments["num_kv_heads"] not in (None, arguments["num_heads"]):
-        raise ValueError("no other library has attention_kwargs or num_kv_heads: save the model in format 'vit'")
-    if arguments["pos_embed"] == "rope_eva" or (
-        arguments["pos_embed"] == "rope" and format in ("torchvision", "google")
-    ):
-        raise ValueError(f"{format} has no pos_embed {arguments['pos_embed']!r}: save the model in format 'vit'")
+    check_has_place(arguments, format)
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     if "rope" in arguments["pos_embed"]:
         del state["pos_embed"]  # zeros, of no use
-    library, prefix = format_for(format, arguments, state)
+    library, prefix = format_for(format, arguments)
     if arguments["pool"] not in library.pools or (arguments["pool"] == "cls+mean" and not model.num_classes):
         raise ValueError(
             f"{library.name} has no pool {arguments['pool']!r}, but {' or '.join(map(repr, library.pools))}: save the "
             "model in format 'vit'"
         )
+    for name, value in library.requires(arguments).items():
+        if arguments[name] != value:
+            raise ValueError(
+                f"{library.name} has {name} {value!r}, and not {arguments[name]!r}: save the model in format 'vit'"
+            )
     written = library.write(state, {"h": arguments["num_heads"]}, prefix)
     _check_read_again(arguments, library, written)
     return library, written
@@ -115,21 +112,17 @@ def _check_read_again(arguments: Arguments, library: Format, written: State) -> 
         raise ValueError(f"{library.name} needs {lacking}, which this model has not: save the model in format 'vit'")
     state, _ = library.read(written, detected[1])
     short = {name.removeprefix(detected[1]): tensor for name, tensor in written.items()}
-    stated = dict(library.defaults) | library.told(library.opened(short))
-    found = arguments_of(state, stated | {name: arguments[name] for name in ("image_size", "num_heads")})
-    compared = [name for name in found if name not in (*UNTOLD, "patch_size", "fc_norm")]
+    stated = dict(library.defaults) | library.told_by_tensors(library.before_reading(short))
+    stated |= {name: arguments[name] for name in ("image_size", "num_heads", *library.told_elsewhere)}
+    found = DEFAULTS | arguments_of(state, stated)
     if not arguments["num_classes"] and {found["pool"], arguments["pool"]} <= {"cls", "mean", "cls+mean"}:
-        compared.remove("pool")  # without a head, it is the caller's choice
-    has_config = library.name.startswith("transformers")
-    # The activation is fixed where a library has only one; the arguments of timm's models name it.
-    compared += [] if has_config or library.name.startswith("timm") else ["mlp", "norm_eps"]
-    for name in compared:
-        value = (DEFAULTS_OF_NORMS | found)[name]
-        if value != arguments[name]:
-            raise ValueError(
-                f"{library.name} has no place for {name} {arguments[name]!r}, and would read {value!r}: save the model "
-                "in format 'vit'"
-            )
+        found["pool"] = arguments["pool"]  # without a head, it is the caller's choice
+    theirs, ours = needed(found), needed(arguments)
+    for name in (name for name in ours if name not in UNTOLD and theirs[name] != ours[name]):
+        raise ValueError(
+            f"{library.name} has no place for {name} {arguments[name]!r}, and would read {found[name]!r}: save the "
+            "model in format 'vit'"
+        )
 
 
 def _write_folder(model: VisionTransformer, library: Format, state: State, folder: Path) -> None:

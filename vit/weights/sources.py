@@ -193,13 +193,19 @@ def _read_json(path: Path) -> dict[str, Any]:
     return contents
 
 
-def _data_of_transformers(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    data: dict[str, Any] = {}
+def _names_in(config: dict[str, Any], origin: str) -> dict[str, Any]:
+    """Return the class names in a config of transformers, unless they only number the classes."""
     names = config.get("id2label")
-    if isinstance(names, dict) and not all(str(name).startswith("LABEL_") for name in names.values()):
-        if not all(number.isdecimal() for number in names):
-            raise ValueError(f"{folder / 'config.json'} is damaged: id2label has names for {', '.join(names)[:80]}")
-        data["class_names"] = [names[number] for number in sorted(names, key=int)]
+    if not isinstance(names, dict) or all(str(name).startswith("LABEL_") for name in names.values()):
+        return {}
+    if not all(str(number).isdecimal() for number in names):
+        shown = ", ".join(map(str, names))[:80]
+        raise ValueError(f"{origin} is damaged: id2label has names for {shown}")
+    return {"class_names": [names[number] for number in sorted(names, key=int)]}
+
+
+def _data_of_transformers(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    data = _names_in(config, str(folder / "config.json"))
     preprocessor = folder / "preprocessor_config.json"
     if preprocessor.is_file():
         found = _read_json(preprocessor)
@@ -222,7 +228,8 @@ def _of_module(module: nn.Module) -> Source:
     state = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
     config = getattr(module, "config", None)
     if hasattr(config, "to_dict"):
-        return Source(state, origin, arguments_in(config.to_dict()))
+        described = config.to_dict()
+        return Source(state, origin, arguments_in(described), _names_in(described, origin))
     stated: Arguments = {}
     if hasattr(module, "hidden_dim") and hasattr(module, "conv_proj"):  # torchvision
         heads = next(part for part in module.modules() if isinstance(part, nn.MultiheadAttention)).num_heads

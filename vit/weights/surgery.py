@@ -43,12 +43,12 @@ def fitted(
         ValueError: If the models differ in an argument that is not in ``FREE``.
     """
     _check_alike(source, model, report.origin)
-    state, own = dict(state), model.state_dict()
+    state, own = dict(state), {name: tensor.cpu() for name, tensor in model.state_dict().items()}
     _fit_patches(state, model, report)
-    _fit_positions(state, source, model, report)
+    _fit_positions(state, source, model, own, report)
     for name in ("cls_token", "reg_token"):
         _fit_tokens(state, own, name, report)
-    _fit_head(state, source, model, report, same_classes)
+    _fit_head(state, source, model, own, report, same_classes)
     parts = [name for name in (*own, *state) if name.startswith(("norm.", "fc_norm.", "attn_pool."))]
     _fit_norm(state, own, report)
     for name in dict.fromkeys(parts):
@@ -58,21 +58,22 @@ def fitted(
         elif name in state and name not in own:
             del state[name]
             report.dropped.append(name)
-    changed = {*report.renamed, *report.resized, *report.folded, *report.dropped, *report.fresh}
-    report.matched = [name for name in report.matched if name not in changed]
+    changed = {*report.resized, *report.folded, *report.dropped, *report.fresh}
+    report.renamed = [name for name in report.renamed if name not in changed]
+    report.matched = [name for name in report.matched if name not in changed and name not in report.renamed]
     return state
 
 
 def _check_alike(source: Arguments, model: VisionTransformer, origin: str) -> None:
     """Check that two models differ in nothing that the weights depend on, such as the number of heads."""
-    theirs, ours = _needed(source), _needed(model.config)
+    theirs, ours = needed(source), needed(model.config)
     differing = [name for name in ours if name not in FREE and theirs[name] != ours[name]]
     if differing:
         there, here = (", ".join(f"{name} {values[name]!r}" for name in differing) for values in (source, model.config))
         raise ValueError(f"{origin} holds a model with {there}, and this one has {here}: make them equal")
 
 
-def _needed(arguments: Arguments) -> Arguments:
+def needed(arguments: Arguments) -> Arguments:
     """Return arguments as far as the weights depend on them: the width of the MLP, and whether there is LayerScale."""
     kv_heads = arguments["num_kv_heads"] or arguments["num_heads"]
     return arguments | {
@@ -95,10 +96,10 @@ def _fit_patches(state: State, model: VisionTransformer, report: LoadReport) -> 
         state[name] = weight
 
 
-def _fit_positions(state: State, source: Arguments, model: VisionTransformer, report: LoadReport) -> None:
+def _fit_positions(state: State, source: Arguments, model: VisionTransformer, own: State, report: LoadReport) -> None:
     """Resize the positions of the patches, and give each prefix token its own, or add it to the token."""
     if model.config["pos_embed"] != "learned" or source["pos_embed"] != "learned":
-        state["pos_embed"] = model.state_dict()["pos_embed"]
+        state["pos_embed"] = own["pos_embed"]
         report.fresh += [] if source["pos_embed"] == model.config["pos_embed"] else ["pos_embed"]
         return
     tokens = [name for name in ("cls_token", "reg_token") if name in state]
@@ -116,8 +117,7 @@ def _fit_positions(state: State, source: Arguments, model: VisionTransformer, re
                 report.folded.append(name)
         state["pos_embed"] = patches
         return
-    wanted = {name: getattr(model, name) for name in ("cls_token", "reg_token")}
-    rows = [_rows(positions.get(name), token) for name, token in wanted.items() if token is not None]
+    rows = [_rows(positions.get(name), own[name]) for name in ("cls_token", "reg_token") if name in own]
     state["pos_embed"] = torch.cat([*rows, patches], dim=1)
 
 
@@ -160,14 +160,15 @@ def _fit_norm(state: State, own: State, report: LoadReport) -> None:
     if there and here and there != here and state[f"{there}.weight"].shape == own[f"{here}.weight"].shape:
         for kind in ("weight", "bias"):
             state[f"{here}.{kind}"] = state.pop(f"{there}.{kind}")
-            report.renamed.append(f"{here}.{kind}")
+            report.matched = [name for name in report.matched if name != f"{there}.{kind}"]
+            report.renamed = [name for name in report.renamed if name != f"{there}.{kind}"] + [f"{here}.{kind}"]
 
 
 def _fit_head(
-    state: State, source: Arguments, model: VisionTransformer, report: LoadReport, same_classes: bool
+    state: State, source: Arguments, model: VisionTransformer, own: State, report: LoadReport, same_classes: bool
 ) -> None:
     """Take the head, if it reads as many features and has the same classes; else the model's own stays."""
-    own = {name: tensor for name, tensor in model.state_dict().items() if name.startswith("head.")}
+    own = {name: tensor for name, tensor in own.items() if name.startswith("head.")}
     given = {name: state.pop(name) for name in ("head.weight", "head.bias") if name in state}
     if given and source["pool"] == "cls+dist" and model.pool == "cls":
         # The class token's half of the head; the bias is the mean of both heads.

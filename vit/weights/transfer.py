@@ -1,12 +1,9 @@
 """Starts a model from trained weights of another size, other tokens or other classes."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-
-from torch import Tensor, nn
+from collections.abc import Sequence
 
 from vit.model import VisionTransformer
-from vit.weights.loading import read_model
+from vit.weights.loading import DEFAULTS, TOLD_BY_CALLER, WeightsSource, read_model
 from vit.weights.matching import check_same_tensors
 from vit.weights.report import LoadReport
 from vit.weights.surgery import fitted
@@ -14,7 +11,7 @@ from vit.weights.surgery import fitted
 
 def start_from(
     model: VisionTransformer,
-    source: str | Path | Mapping[str, Tensor] | nn.Module,
+    source: WeightsSource,
     class_names: Sequence[str] | None = None,
 ) -> LoadReport:
     """Copy trained weights into a model; return what was changed and what stays the model's own.
@@ -36,6 +33,8 @@ def start_from(
         ValueError: If the source holds no model, or one of another architecture.
     """
     told = {name: model.config[name] for name in ("num_heads", "image_size")}
+    # An argument of the model that is no default says what the tensors leave open.
+    told |= {name: model.config[name] for name in TOLD_BY_CALLER if model.config[name] != DEFAULTS[name]}
     trained = read_model(source, told)
     theirs = trained.data.get("class_names")
     same_classes = not theirs or not class_names or list(theirs) == list(class_names)

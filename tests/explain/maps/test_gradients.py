@@ -107,7 +107,7 @@ def test_gradcam_of_a_frozen_model_is_the_same(random_vit):
 
 @pytest.mark.parametrize("layer", [3, -4])
 def test_gradcam_of_a_layer_that_does_not_exist_is_refused(layer, random_vit):
-    with pytest.raises(ValueError, match=rf"layer \({layer}\) must be one of the 3 layers that have a module"):
+    with pytest.raises(ValueError, match=rf"layer \({layer}\) must be one of 3 layers, from -3 to 2"):
         explain(random_vit(), IMAGES, "gradcam", layer=layer)
 
 

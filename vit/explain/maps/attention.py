@@ -10,7 +10,7 @@ from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor
 
 from vit.capture.attention import capture_unchecked, logits_of, run_intercepted
-from vit.explain.maps.rollout import HeadFusion, check_rollout, check_start_layer, pad_prefix, roll
+from vit.explain.maps.rollout import HeadFusion, check_layer, check_rollout, check_start_layer, pad_prefix, roll
 from vit.explain.maps.subject import Subject
 
 
@@ -25,8 +25,7 @@ def attention(subject: Subject, *, layer: int = -1, head: int | None = None) -> 
         head: Head, from 0; None is the mean of all.
     """
     depth = subject.anatomy.depth
-    if not -depth <= layer < depth:
-        raise ValueError(f"layer ({layer}) must be one of {depth} layers, from {-depth} to {depth - 1}")
+    check_layer(layer, depth)
     rows = []
 
     def keep_row(index: int, attn: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vit.capture.attention import logits_of
 from vit.explain.maps.noise import draw_for_each
+from vit.explain.maps.rollout import check_layer
 from vit.explain.maps.subject import Subject
 
 SAMPLES_AT_ONCE = 256  # images that are passed together
@@ -30,8 +31,9 @@ def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
         ValueError: If there is no such layer, or the layers share one module.
     """
     norms = subject.anatomy.parts.norms
-    if not -len(norms) <= layer < len(norms):
-        raise ValueError(f"layer ({layer}) must be one of the {len(norms)} layers that have a module of their own")
+    if not norms:
+        raise ValueError("gradcam needs a module for each layer, and these layers share one: choose 'relevance'")
+    check_layer(layer, len(norms))
     kept = []
 
     def keep(tokens: Tensor) -> Tensor:

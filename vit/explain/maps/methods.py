@@ -1,6 +1,5 @@
 """All methods by name, and ``explain``, which calls them."""
 
-import difflib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vit.checks import nearest_hint
 from vit.explain.maps.attention import attention, gradient_rollout, legrad, relevance, rollout
 from vit.explain.maps.controls import center, random, uniform
 from vit.explain.maps.gradients import gradcam, input_gradient, integrated_gradients, smoothgrad
@@ -65,8 +65,9 @@ def explain(
         method: A key of ``METHODS``. Those in ``CLASS_AGNOSTIC``, such as "rollout", are the same for every class.
         target: The class to explain, one for all images or one for each; None is the predicted class.
         versus: A class to compare with: why the target, and not this one?
-        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
-        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
+        grid: Rows and columns of patches, checked against those found; needed only where none are found and no module
+            has a ``patch_size``.
+        num_prefix_tokens: Tokens before the patches, checked against those found.
         **options: Arguments of the method, such as ``head_fusion="max"`` for "rollout".
 
     Raises:
@@ -86,9 +87,9 @@ def check_method(method: str) -> None:
         ValueError: If there is none; the message names the nearest one.
     """
     if method not in METHODS:
-        near = difflib.get_close_matches(method, METHODS, n=1, cutoff=0.7)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise ValueError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}{hint}")
+        raise ValueError(
+            f"unknown method {method!r}: choose one of {', '.join(METHODS)}{nearest_hint(method, METHODS)}"
+        )
 
 
 @torch.inference_mode(False)  # for gradients, in any mode of the caller

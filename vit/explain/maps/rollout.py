@@ -92,6 +92,12 @@ def check_rollout(head_fusion: str, discard_ratio: float, residual: float) -> No
         raise ValueError(f"residual ({residual}) must be from 0 (attention only) to 1 (no attention)")
 
 
+def check_layer(layer: int, depth: int) -> None:
+    """Raise a ValueError if there is no layer of this number, counted from the end if it is negative."""
+    if not -depth <= layer < depth:
+        raise ValueError(f"layer ({layer}) must be one of {depth} layers, from {-depth} to {depth - 1}")
+
+
 def check_start_layer(start_layer: int, depth: int) -> None:
     """Raise a ValueError if there is no layer of this number."""
     if not 0 <= start_layer < depth:

@@ -12,7 +12,7 @@ from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
 from vit.capture.anatomy import Anatomy, examine, patch_grid
-from vit.capture.attention import check_capturable, check_images, differentiable, logits_of
+from vit.capture.attention import check_capturable, check_pixels, differentiable, logits_of
 
 Target = int | Tensor | None
 
@@ -39,7 +39,7 @@ class Subject:
     num_prefix_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        check_images(self.images)
+        check_pixels(self.images)
         check_capturable(self.model)
         if not self.images.is_floating_point():
             raise ValueError(

@@ -11,7 +11,7 @@ from einops import einsum, rearrange, reduce
 from torch import Tensor
 
 from vit.capture.mixing import Mixing, capture_mixings
-from vit.explain.maps.rollout import check_start_layer, pad_prefix
+from vit.explain.maps.rollout import check_layer, check_start_layer, pad_prefix
 from vit.explain.maps.subject import Subject
 
 
@@ -29,10 +29,7 @@ def value(subject: Subject, *, layer: int = -1) -> Tensor:
         ValueError: If what attention mixes does not enter a linear layer unchanged.
     """
     anatomy = subject.anatomy
-    if not -anatomy.depth <= layer < anatomy.depth:
-        raise ValueError(
-            f"layer ({layer}) must be one of {anatomy.depth} layers, from {-anatomy.depth} to {anatomy.depth - 1}"
-        )
+    check_layer(layer, anatomy.depth)
     call = anatomy.calls[layer % anatomy.depth]
     (mixing,) = capture_mixings(subject.model, subject.images, [call])
     norms = _norms(mixing)

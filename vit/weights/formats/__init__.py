@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from vit.embedding import to_pair
 from vit.weights.formats import dinov2, google, openai, timm, torchvision, transformers
 from vit.weights.formats.format import Arguments, Format, State
 
@@ -61,47 +62,75 @@ def described(names: Collection[str]) -> str:
     return f"its tensors are {', '.join(sorted(names)[:4])}{' and others' if len(names) > 4 else ''}"
 
 
-def format_for(library: str, arguments: Arguments, state: State) -> tuple[Format, str]:
-    """Return the format in which a library has a model of these arguments, and the prefix of its names.
+def check_has_place(arguments: Arguments, library: str) -> None:
+    """Check that a library has models of these arguments.
 
     Raises:
-        ValueError: If the library is none of ``WRITABLE``.
+        ValueError: If it has none.
     """
-    gated, has_head = arguments["mlp"] == "swiglu", "head.weight" in state
-    is_distilled = arguments["pool"] == "cls+dist"
-    if arguments["pool"] == "map" and (arguments["class_token"] or arguments["num_registers"]):
-        raise ValueError("no other library pools prefix tokens by attention: save the model in format 'vit'")
-    if library == "transformers" and has_head and (arguments["pool"] == "map" or arguments["pos_embed"] == "rope"):
-        raise ValueError(
-            "transformers has no head behind this pool or these positions: save as 'timm', or without head"
-        )
-    is_dino = arguments["pos_embed"] == "rope" or arguments["layer_scale"] is not None
-    if gated and (library in ("torchvision", "google") or (library == "transformers" and not is_dino)):
-        raise ValueError(f"{library} has no gated MLP in such a model: save the model in format 'vit'")
-    if library == "timm":
-        if arguments["pos_embed"] == "rope":
-            return (timm.TIMM_DINOV3_GATED if gated else timm.TIMM_DINOV3), ""
-        return (timm.TIMM_DISTILLED if is_distilled else timm.TIMM_CLIP if arguments["pre_norm"] else timm.TIMM), ""
+    pool, positions, has_head = arguments["pool"], arguments["pos_embed"], arguments["num_classes"] > 0
+    stride = arguments["patch_stride"] or arguments["patch_size"]
+    is_dino = positions == "rope" or arguments["layer_scale"] is not None
+    lacking = {
+        f"attention {arguments['attention']!r}": arguments["attention"] != "softmax",
+        "attention_kwargs": bool(arguments["attention_kwargs"]),
+        "tie_qkv or tie_kv": arguments["tie_qkv"] or arguments["tie_kv"],
+        "num_kv_heads": arguments["num_kv_heads"] not in (None, arguments["num_heads"]),
+        f"patch_stride {stride!r}": to_pair(stride) != to_pair(arguments["patch_size"]),
+        "pooling of prefix tokens by attention": pool == "map"
+        and (arguments["class_token"] or arguments["num_registers"]),
+        f"pos_embed {positions!r}": positions == "rope_eva"
+        or (positions == "rope" and library in ("torchvision", "google")),
+        "head behind this pool or these positions": library == "transformers"
+        and has_head
+        and (pool == "map" or positions == "rope"),
+        "gated MLP in such a model": arguments["mlp"] == "swiglu"
+        and (library in ("torchvision", "google") or (library == "transformers" and not is_dino)),
+    }
+    for what in (what for what, is_lacking in lacking.items() if is_lacking):
+        raise ValueError(f"format {library!r} has no {what}: save the model in format 'vit'")
+
+
+def format_for(library: str, arguments: Arguments) -> tuple[Format, str]:
+    """Return the format in which a library has a model of these arguments, and the prefix of its names."""
+    if library == "transformers":
+        return _format_of_transformers(arguments)
     if library == "torchvision":
         return torchvision.TORCHVISION, ""
     if library == "google":
-        return (
-            google.GOOGLE if arguments["class_token"] and not arguments["no_embed_class"] else google.BIG_VISION
-        ), ""
-    if library == "transformers":
-        if arguments["pos_embed"] == "rope":
-            return (transformers.DINOV3_GATED if gated else transformers.DINOV3), ""
-        if arguments["pre_norm"]:
-            return transformers.CLIP, "vision_model."
-        if arguments["pool"] == "map":
-            return transformers.SIGLIP, ""
-        if is_distilled:
-            return transformers.DEIT, "deit."
-        if arguments["layer_scale"] is not None:
-            name = "dinov2_with_registers." if arguments["num_registers"] else "dinov2."
-            return (transformers.DINOV2_GATED if gated else transformers.DINOV2), name if has_head else ""
-        return transformers.VIT, "vit." if has_head else ""
-    raise ValueError(f"unknown format {library!r}: choose one of {', '.join(WRITABLE)}")
+        is_first = arguments["class_token"] and not arguments["no_embed_class"]
+        return (google.GOOGLE if is_first else google.BIG_VISION), ""
+    if arguments["pos_embed"] == "rope":
+        return (timm.TIMM_DINOV3_GATED if arguments["mlp"] == "swiglu" else timm.TIMM_DINOV3), ""
+    if arguments["pool"] == "cls+dist":
+        return timm.TIMM_DISTILLED, ""
+    return (timm.TIMM_CLIP if arguments["pre_norm"] else timm.TIMM), ""
 
 
-__all__ = ["FORMATS", "WRITABLE", "Arguments", "Format", "State", "described", "detect", "format_for"]
+def _format_of_transformers(arguments: Arguments) -> tuple[Format, str]:
+    is_gated, has_head = arguments["mlp"] == "swiglu", arguments["num_classes"] > 0
+    if arguments["pos_embed"] == "rope":
+        return (transformers.DINOV3_GATED if is_gated else transformers.DINOV3), ""
+    if arguments["pre_norm"]:
+        return transformers.CLIP, "vision_model."
+    if arguments["pool"] == "map":
+        return transformers.SIGLIP, ""
+    if arguments["pool"] == "cls+dist":
+        return transformers.DEIT, "deit."
+    if arguments["layer_scale"] is not None:
+        name = "dinov2_with_registers." if arguments["num_registers"] else "dinov2."
+        return (transformers.DINOV2_GATED if is_gated else transformers.DINOV2), name if has_head else ""
+    return transformers.VIT, "vit." if has_head else ""
+
+
+__all__ = [
+    "FORMATS",
+    "WRITABLE",
+    "Arguments",
+    "Format",
+    "State",
+    "check_has_place",
+    "described",
+    "detect",
+    "format_for",
+]

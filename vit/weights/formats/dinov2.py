@@ -11,7 +11,8 @@ MLP = {"blocks.{i}.mlp.fc1": "blocks.{i}.mlp.w12", "blocks.{i}.mlp.fc2": "blocks
 
 
 def fold_class_position(state: State) -> State:
-    """Add the position of the class token to it: with registers, ours has positions of the patches alone."""
+    """Leave out the mask token; add the position of the class token to it, as ours has none beside registers."""
+    state = {name: tensor for name, tensor in state.items() if name != "mask_token"}
     if "reg_token" not in state:
         return state
     of_class, of_patches = state["pos_embed"].split([1, state["pos_embed"].shape[1] - 1], dim=1)
@@ -36,9 +37,9 @@ DINOV2 = Format(
     (Rule("reg_token", ("register_tokens",)), *RULES, *renamed(MLP), Rule("mask_token", ("mask_token",))),
     needs=("patch_embed.proj.weight", "mask_token", "pos_embed"),
     lacks=("decoder_pos_embed",),
-    opened=_without_chunks,
-    folded=lambda state: fold_class_position({name: x for name, x in state.items() if name != "mask_token"}),
-    unfolded=unfold_class_position,
-    told=lambda state: {"pos_embed_interpolation": "bicubic" if "register_tokens" in state else "dinov2"},
+    before_reading=_without_chunks,
+    after_reading=fold_class_position,
+    before_writing=unfold_class_position,
+    told_by_tensors=lambda state: {"pos_embed_interpolation": "bicubic" if "register_tokens" in state else "dinov2"},
     data=IMAGENET,
 )

@@ -40,7 +40,7 @@ def _unchanged(state: State) -> State:
     return state
 
 
-def _nothing(state: State) -> Arguments:
+def _nothing(_: Any) -> Arguments:
     return {}
 
 
@@ -59,11 +59,12 @@ class Format:
         pools: What the heads of these models read, as in ``VisionTransformer``.
         defaults: Arguments of the model that the tensors do not tell.
         data: Mean and standard deviation of the pixels that these models expect; empty where they differ.
-        told: Further arguments, read from the tensors there.
-        opened: Changes a state dict before it is read.
-        folded: Changes our tensors after reading, where ours are computed from several of theirs.
-        unfolded: The reverse of ``folded``, before writing.
-        closed: The reverse of ``opened``, after writing.
+        told_elsewhere: Arguments that neither tensors nor format tell there, but a config or the model's name.
+        requires: Arguments that a model has there, given those of ours: a model with others has no place.
+        told_by_tensors: Further arguments, read from the tensors there.
+        before_reading: Changes a state dict before it is read.
+        after_reading: Changes our tensors after reading, where ours are computed from several of theirs.
+        before_writing: The reverse of ``after_reading``.
     """
 
     name: str
@@ -76,11 +77,12 @@ class Format:
     pools: tuple[str, ...] = ("cls",)
     defaults: Arguments = field(default_factory=dict)
     data: Mapping[str, list[float]] = field(default_factory=dict)
-    told: Callable[[State], Arguments] = _nothing
-    opened: Callable[[State], State] = _unchanged
-    folded: Callable[[State], State] = _unchanged
-    unfolded: Callable[[State], State] = _unchanged
-    closed: Callable[[State], State] = _unchanged
+    told_elsewhere: tuple[str, ...] = ()
+    requires: Callable[[Arguments], Arguments] = _nothing
+    told_by_tensors: Callable[[State], Arguments] = _nothing
+    before_reading: Callable[[State], State] = _unchanged
+    after_reading: Callable[[State], State] = _unchanged
+    before_writing: Callable[[State], State] = _unchanged
 
     def prefix_in(self, names: Collection[str]) -> str | None:
         """Return what stands before all names of a state dict of this format, or None if it is of another one."""
@@ -98,7 +100,7 @@ class Format:
         short = {name: name for name in state if not name.startswith(prefix)}
         outside = dict(short)  # some of these names may be those of the model as well, without its prefix
         short |= {name.removeprefix(prefix): name for name in state if name.startswith(prefix)}
-        opened = self.opened({name: state[full] for name, full in short.items()})
+        opened = self.before_reading({name: state[full] for name, full in short.items()})
         found, used = _read(opened, self.rules)
         known = {full for name, full in short.items() if name in used or name not in opened}
         named = [*short.items(), *outside.items()]
@@ -107,7 +109,7 @@ class Format:
             weight = found.get(name.removesuffix("bias") + "weight")
             if weight is not None:
                 found[name] = weight.new_zeros(weight.shape[0])
-        return self.folded(found), known
+        return self.after_reading(found), known
 
     def write(self, state: State, sizes: Mapping[str, int], prefix: str = "") -> State:
         """Return our tensors under the names of this format.
@@ -120,12 +122,12 @@ class Format:
         Raises:
             ValueError: If the format has no place for a tensor.
         """
-        state = self.unfolded(dict(state))
+        state = self.before_writing(dict(state))
         for name in self.zeros:
             if name in state and state[name].any():
                 raise ValueError(f"{self.name} has no {name}, which is not zero here: save the model in another format")
             state.pop(name, None)
-        written = self.closed(_write(state, self.rules, sizes, self.name))
+        written = _write(state, self.rules, sizes, self.name)
         is_outside = re.compile(self.outside).fullmatch if self.outside else lambda name: None
         return {name if is_outside(name) else prefix + name: tensor for name, tensor in written.items()}
 
@@ -186,10 +188,10 @@ def _write(state: State, rules: Iterable[Rule], sizes: Mapping[str, int], format
                 raise ValueError(
                     f"{format_name} has no place for {rule.ours}, which is not zero: save the model in another format"
                 )
-    homeless = sorted(state.keys() - placed)
-    if homeless:
+    unplaced = sorted(state.keys() - placed)
+    if unplaced:
         raise ValueError(
-            f"{format_name} has no place for {', '.join(homeless[:4])}{' and others' if len(homeless) > 4 else ''}: "
+            f"{format_name} has no place for {', '.join(unplaced[:4])}{' and others' if len(unplaced) > 4 else ''}: "
             "save the model in another format"
         )
     return {name: tensor.clone().contiguous() for name, tensor in written.items()}

@@ -59,8 +59,8 @@ def rules(attention: str, norm2: str, mlp: str, positions: str) -> tuple[Rule, .
 
 
 def _heads(state: State) -> dict[str, int]:
-    kernels = (tensor for name, tensor in state.items() if name.endswith("/query/kernel"))
-    return {"num_heads": next(kernels).shape[-2]}
+    kernel = next((tensor for name, tensor in state.items() if name.endswith("/query/kernel")), None)
+    return {} if kernel is None or kernel.ndim < 2 else {"num_heads": kernel.shape[-2]}
 
 
 def _unstacked(state: State) -> State:
@@ -81,7 +81,8 @@ GOOGLE = Format(
     rules("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3", "Transformer/posembed_input/pos_embedding"),
     needs=("embedding/kernel", "Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel"),
     defaults=DEFAULTS,
-    told=_heads,
+    requires=lambda _: {"qkv_bias": True},
+    told_by_tensors=_heads,
     data=HALVES,
 )
 BIG_VISION = Format(
@@ -90,7 +91,8 @@ BIG_VISION = Format(
     needs=("embedding/kernel", "Transformer/encoderblock_0/MlpBlock_0/Dense_0/kernel"),
     pools=("cls", "mean", "map"),
     defaults=DEFAULTS,
-    told=_heads,
+    requires=lambda _: {"qkv_bias": True},
+    told_by_tensors=_heads,
     data=HALVES,
 )
 BIG_VISION_STACKED = Format(
@@ -98,7 +100,8 @@ BIG_VISION_STACKED = Format(
     BIG_VISION.rules,
     needs=("embedding/kernel", "Transformer/encoderblock/MlpBlock_0/Dense_0/kernel"),
     defaults=DEFAULTS,
-    told=_heads,
-    opened=_unstacked,
+    requires=lambda _: {"qkv_bias": True},
+    told_by_tensors=_heads,
+    before_reading=_unstacked,
     data=HALVES,
 )

@@ -47,15 +47,17 @@ TIMM = Format(
     "timm",
     (*RULES, *GAMMAS),
     needs=("patch_embed.proj.weight", "pos_embed", "blocks.0.attn.qkv.weight"),
+    told_elsewhere=("mlp", "norm_eps"),
     pools=("cls", "mean", "map"),
     lacks=("dist_token", "norm_pre.weight", "mask_token", "register_tokens"),
-    # Heads and decoders of pre-training: DINO, MAE; the pooler of AugReg's larger head.
+    # The projection head of DINO's pre-training.
     unused=r"head\.(mlp|last_layer)\..*",
 )
 TIMM_MAE = Format(
     "timm (MAE)",
     RULES,
     needs=("patch_embed.proj.weight", "pos_embed", "mask_token", "decoder_pos_embed"),
+    told_elsewhere=("mlp", "norm_eps"),
     unused=r"mask_token|decoder_.*",
     data=IMAGENET,
 )
@@ -63,16 +65,19 @@ TIMM_DISTILLED = Format(
     "timm (distilled DeiT)",
     (Rule("reg_token", ("dist_token",)), *RULES, *renamed({"head_dist": "head_dist"})),
     needs=("patch_embed.proj.weight", "dist_token"),
+    told_elsewhere=("mlp", "norm_eps"),
     pools=("cls+dist",),
     defaults={"pool": "cls+dist"},
-    folded=join_heads,
-    unfolded=split_heads,
+    requires=lambda _: {"num_registers": 1},
+    after_reading=join_heads,
+    before_writing=split_heads,
     data=IMAGENET,
 )
 TIMM_CLIP = Format(
     "timm (CLIP)",
     RULES,
     needs=("patch_embed.proj.weight", "norm_pre.weight"),
+    told_elsewhere=("mlp", "norm_eps"),
     lacks=("patch_embed.proj.bias",),
     zeros=("patch_embed.proj.bias",),
     defaults={"norm_eps": 1e-5},
@@ -89,6 +94,7 @@ TIMM_DINOV3 = Format(
     "timm (DINOv3)",
     (*OF_DINOV3, *renamed({"blocks.{i}.mlp.fc1": "blocks.{i}.mlp.fc1"})),
     needs=("patch_embed.proj.weight", "blocks.0.gamma_1", "blocks.0.mlp.fc1.weight"),
+    told_elsewhere=("mlp", "norm_eps"),
     lacks=("pos_embed", "blocks.0.attn.qkv.bias"),  # other rotary models have that bias
     pools=("cls", "mean"),
     defaults=ROTARY,
@@ -98,6 +104,7 @@ TIMM_DINOV3_GATED = Format(
     "timm (DINOv3, gated)",
     (*OF_DINOV3, *stacked("blocks.{i}.mlp.fc1", "blocks.{i}.mlp.fc1_g", "blocks.{i}.mlp.fc1_x")),
     needs=("patch_embed.proj.weight", "blocks.0.gamma_1", "blocks.0.mlp.fc1_g.weight"),
+    told_elsewhere=("mlp", "norm_eps"),
     lacks=("pos_embed", "blocks.0.attn.qkv.bias"),  # other rotary models have that bias
     pools=("cls", "mean"),
     defaults=ROTARY,

@@ -27,5 +27,6 @@ TORCHVISION = Format(
     ),
     needs=("conv_proj.weight", "encoder.pos_embedding", "class_token"),
     defaults={"pos_embed_interpolation": "torchvision"},
+    requires=lambda _: {"no_embed_class": False, "qkv_bias": True},
     data=IMAGENET,
 )

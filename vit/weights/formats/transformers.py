@@ -69,6 +69,8 @@ VIT = Format(
     outside=r"classifier\..*",
     unused=r"pooler\..*|embeddings\.mask_token|decoder\..*",
     defaults=CONVENTION | {"norm_eps": 1e-12},
+    told_elsewhere=("mlp", "norm_eps"),
+    requires=lambda _: {"no_embed_class": False},
     data=HALVES,
 )
 DEIT = Format(
@@ -81,12 +83,14 @@ DEIT = Format(
     ),
     needs=(PATCHES, "embeddings.distillation_token"),
     outside=r"(cls_|distillation_)?classifier\..*",
-    told=lambda state: {"pool": "cls" if "classifier.weight" in state else "cls+dist"},
+    told_by_tensors=lambda state: {"pool": "cls" if "classifier.weight" in state else "cls+dist"},
     unused=r"pooler\..*|embeddings\.mask_token",
     pools=("cls+dist",),
     defaults=CONVENTION | {"norm_eps": 1e-12, "pool": "cls+dist"},
-    folded=join_heads,
-    unfolded=split_heads,
+    told_elsewhere=("mlp", "norm_eps"),
+    requires=lambda _: {"no_embed_class": False, "num_registers": 1},
+    after_reading=join_heads,
+    before_writing=split_heads,
     data=IMAGENET,
 )
 
@@ -109,10 +113,6 @@ GATED_MLP = (
 )
 
 
-def _without_mask(state: State) -> State:
-    return fold_class_position({name: tensor for name, tensor in state.items() if name != "mask_token"})
-
-
 def _dinov2(name: str, mlp: tuple[Rule, ...], lacks: tuple[str, ...]) -> Format:
     return Format(
         name,
@@ -122,13 +122,15 @@ def _dinov2(name: str, mlp: tuple[Rule, ...], lacks: tuple[str, ...]) -> Format:
         outside=r"classifier\..*",
         pools=("cls", "cls+mean"),
         defaults=CONVENTION,
+        told_elsewhere=("mlp", "norm_eps"),
+        requires=lambda arguments: {"no_embed_class": arguments["num_registers"] > 0},
         data=IMAGENET,
         # With registers, the model resizes as timm does.
-        told=lambda state: {
+        told_by_tensors=lambda state: {
             "pos_embed_interpolation": "bicubic" if "embeddings.register_tokens" in state else "transformers"
         },
-        folded=_without_mask,
-        unfolded=unfold_class_position,
+        after_reading=fold_class_position,
+        before_writing=unfold_class_position,
     )
 
 
@@ -181,9 +183,10 @@ def _dinov3(name: str, gated: bool) -> Format:
         needs=("embeddings.patch_embeddings.weight", "embeddings.register_tokens"),
         lacks=() if gated else tuple(f"{layer}.0.mlp.gate_proj.weight" for layer in ("layer", "model.layer")),
         defaults={"pos_embed": "rope", "norm_eps": 1e-5},
+        told_elsewhere=("mlp", "norm_eps"),
         data=IMAGENET,
-        folded=_read_tokens,
-        unfolded=_write_tokens,
+        after_reading=_read_tokens,
+        before_writing=_write_tokens,
     )
 
 
@@ -219,6 +222,8 @@ CLIP = Format(
     unused=TEXT,
     zeros=("patch_embed.proj.bias", "head.bias"),
     defaults=CONVENTION | {"mlp": "quick_gelu", "norm_eps": 1e-5},
+    told_elsewhere=("mlp", "norm_eps"),
+    requires=lambda _: {"no_embed_class": False, "qkv_bias": True},
     data=OPENAI,
 )
 
@@ -257,7 +262,9 @@ SIGLIP = Format(
     unused=TEXT,
     pools=("map",),
     defaults=CONVENTION | {"mlp": "gelu_tanh"},
-    folded=_split_projection,
-    unfolded=_join_projection,
+    told_elsewhere=("mlp", "norm_eps"),
+    requires=lambda _: {"qkv_bias": True},
+    after_reading=_split_projection,
+    before_writing=_join_projection,
     data=HALVES,
 )

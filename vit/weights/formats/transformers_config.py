@@ -29,6 +29,8 @@ def arguments_in(config: dict[str, Any]) -> Arguments:
     config = config.get("vision_config") or config
     activation = config.get("hidden_act")  # missing where it is the default of the family
     gated = config.get("use_swiglu_ffn") or config.get("use_gated_mlp")
+    if config.get("use_gated_mlp") and activation != "silu":
+        raise ValueError(f"hidden_act {activation!r} gates the MLP, and the backbone has 'silu' there")
     if not gated and activation not in (None, *ACTIVATIONS):
         raise ValueError(f"hidden_act {activation!r} is none of {', '.join(ACTIVATIONS)}, which the backbone has")
     sizes = {"image_size": config.get("image_size"), "patch_size": config.get("patch_size")}
@@ -68,7 +70,9 @@ def config_of(arguments: Arguments, format: Format, class_names: list[str] | Non
     if kind.startswith("dinov2"):
         ratio = _ratio_of_gated(width, arguments["embed_dim"]) if gated else arguments["mlp_ratio"]
         if ratio != int(ratio):
-            raise ValueError(f"mlp_ratio ({ratio:.3g}) is no whole number, as DINOv2 of transformers needs it")
+            raise ValueError(
+                f"mlp_ratio ({ratio:.3g}) is no whole number, as DINOv2 of transformers needs it: save as 'timm'"
+            )
         config |= {"mlp_ratio": int(ratio), "use_swiglu_ffn": gated, "qkv_bias": arguments["qkv_bias"]}
     else:
         config["intermediate_size"] = width
@@ -90,7 +94,9 @@ def config_of(arguments: Arguments, format: Format, class_names: list[str] | Non
 def _ratio_of_gated(width: int, embed_dim: int) -> float:
     """Return the ratio from which transformers computes this width of a gated MLP: 2 / 3 of it, rounded up to 8."""
     if width % 8:
-        raise ValueError(f"the gated MLP has {width} hidden channels, and DINOv2 of transformers a multiple of 8")
+        raise ValueError(
+            f"the gated MLP has {width} hidden channels, and DINOv2 of transformers a multiple of 8: save as 'timm'"
+        )
     return 1.5 * width / embed_dim
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from vit.features.judges import knn_accuracy, linear_accuracy
+from vit.features.classifiers import knn_accuracy, linear_accuracy
 
 
 def clusters(count, spread, seed):
@@ -38,7 +38,7 @@ def test_a_single_image_of_a_class_suffices():
     assert linear_accuracy(features, labels, features, labels) == 1.0
 
 
-@pytest.mark.parametrize("judge", [knn_accuracy, linear_accuracy])
-def test_features_without_labels_are_refused(judge):
+@pytest.mark.parametrize("classifier", [knn_accuracy, linear_accuracy])
+def test_features_without_labels_are_refused(classifier):
     with pytest.raises(ValueError, match="3 features have 2 labels: give one label for each image"):
-        judge(torch.eye(3), torch.arange(2), torch.eye(3), torch.arange(3))
+        classifier(torch.eye(3), torch.arange(2), torch.eye(3), torch.arange(3))

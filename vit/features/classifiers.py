@@ -67,7 +67,7 @@ def linear_accuracy(features: Tensor, labels: Tensor, test_features: Tensor, tes
     return float(classifier.score(test_features.double().numpy(), test_labels.numpy()))
 
 
-JUDGES = {"knn": knn_accuracy, "linear": linear_accuracy}
+CLASSIFIERS = {"knn": knn_accuracy, "linear": linear_accuracy}
 
 
 def _check(features: Tensor, labels: Tensor, test_features: Tensor, test_labels: Tensor) -> None:
