@@ -340,6 +340,12 @@ def reading() -> str:
     return f"{decoders.shares_table([*cells.values()], 'reading')}\n\n{origin}"
 
 
+def generation() -> str:
+    """Return how much faster generation is with a cache."""
+    cell = read("decoders")[decoders.GENERATION]
+    return f"{decoders.generation_sentence(cell)} {made_at(cell['made'])}"
+
+
 def peaks() -> str:
     """Return the share of letters on which the attention peaks."""
     cells, origin = of_decoders("peaks", READERS)
@@ -363,7 +369,7 @@ TABLES = {
     for table in (
         *(results, accuracy, speed, loading, ablation, mechanisms, maps, uniform),
         *(packaged, packaged_maps, overlapping),
-        *(reading, peaks, pruned, completed),
+        *(reading, generation, peaks, pruned, completed),
     )
 }
 

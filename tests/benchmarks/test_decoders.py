@@ -64,7 +64,8 @@ def test_each_checkpoint_is_a_cell_and_the_report_shows_all(checkpoint, small, t
     paths.append(checkpoint(completer("masked"), 1, digits))
     main([*map(str, paths), "--images", "20", "--output", str(tmp_path)])
     cells = json.loads((tmp_path / "decoders.json").read_text())
-    assert list(cells) == ["ImageCompleter, seed 0", "ImageCompleter, seed 1", "SequenceReader, seed 0"]
+    assert list(cells) == ["ImageCompleter, seed 0", "ImageCompleter, seed 1", "SequenceReader, seed 0", "generation"]
+    assert cells["generation"]["times_as_fast"] > 0
     read = cells["SequenceReader, seed 0"]
     assert set(read["reading"]) == {"apart, greedy", "apart, beams", "overlapping, greedy", "overlapping, beams"}
     assert {name: len(curve) for name, curve in read["pruning"].items()} == {
@@ -76,7 +77,7 @@ def test_each_checkpoint_is_a_cell_and_the_report_shows_all(checkpoint, small, t
     assert completed["baselines"]["uniform"] == pytest.approx(1.585, abs=1e-3)
     written = (tmp_path / "decoders.md").read_text()
     assert written == report(cells)
-    for name in ("cross, importance", "Images completed", "| causal", "| masked"):
+    for name in ("times as fast as without", "cross, importance", "Images completed", "| causal", "| masked"):
         assert name in written
 
 
