@@ -27,6 +27,7 @@ import vit.data
 from vit.analysis.sequences import sequence_pruning_curve
 from vit.capture.sequence import KINDS
 from vit.data import DigitStrings
+from vit.data.module import ImageSet
 from vit.decoder import TransformerDecoder
 from vit.explain.texts import explain_text, peaks_on_boxes
 from vit.generation import Sampling, sample
@@ -140,8 +141,8 @@ def measure_generation() -> dict[str, float]:
 @torch.no_grad()
 def measure_completion(completer: ImageCompleter, data: Any, images: int) -> dict[str, Any]:
     """Return bits per pixel, how well the middle rows are filled in, and probes of the layers."""
-    test = data.sets["test"]
-    pixels = torch.cat([completer.pixels(part) for part in test.images[:images].split(BATCH)])
+    test = drawn(data.sets["test"], images)
+    pixels = torch.cat([completer.pixels(part) for part in test.images.split(BATCH)])
     evaluation = completer.new_evaluation()
     for part in pixels.split(BATCH):
         counted = completer.counted(part)
@@ -154,6 +155,11 @@ def measure_completion(completer: ImageCompleter, data: Any, images: int) -> dic
         "middle": middle_error(completer, pixels),
         "probes": probe(completer, data, images),
     }
+
+
+def drawn(images: ImageSet, count: int) -> ImageSet:
+    """Return a random sample of the images, the same in each run: files are in the order of their classes."""
+    return images.subset(torch.randperm(len(images.labels), generator=torch.Generator().manual_seed(0))[:count])
 
 
 def middle_error(completer: ImageCompleter, pixels: Tensor) -> float:
@@ -198,14 +204,13 @@ def probe(completer: ImageCompleter, data: Any, images: int) -> list[float]:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    train, test = data.sets["train"], data.sets["test"]
-    chosen = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(0))[: 5 * images]
-    learned, asked = features(completer, train.images[chosen]), features(completer, test.images[:images])
+    train, test = drawn(data.sets["train"], 5 * images), drawn(data.sets["test"], images)
+    learned, asked = features(completer, train.images), features(completer, test.images)
     found = []
     for of_train, of_test in zip(learned, asked, strict=True):
         classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
-        classifier.fit(of_train.numpy(), train.labels[chosen].numpy())
-        found.append(float(classifier.score(of_test.numpy(), test.labels[:images].numpy())))
+        classifier.fit(of_train.numpy(), train.labels.numpy())
+        found.append(float(classifier.score(of_test.numpy(), test.labels.numpy())))
     return found
 
 

@@ -5,9 +5,10 @@ import json
 import decoders
 import pytest
 import torch
-from decoders import controls, curve_at, main, measure_generation, middle_error, report, rows_of
+from decoders import controls, curve_at, drawn, main, measure_generation, middle_error, report, rows_of
 
 from vit.data import DigitStrings
+from vit.data.module import ImageSet
 from vit.training import ImageCompleter, SequenceReader
 
 FACTS = {"seconds": 3.0, "steps": 7, "parameters": 99, "test_accuracy": 0.5, "command": "python train.py fit"}
@@ -99,6 +100,13 @@ def test_the_controls_know_nothing_of_the_picture():
     assert maps["chance"].unique().tolist() == [1]
     assert torch.equal(maps["center"][0, 0], maps["center"][1, 2])
     assert not torch.equal(maps["random"][0, 0], maps["random"][0, 1])
+
+
+def test_images_are_drawn_from_all_classes():
+    ordered = ImageSet(torch.arange(100), torch.arange(100) // 50)
+    sample = drawn(ordered, 20)
+    assert 5 < sample.labels.sum() < 15
+    assert torch.equal(sample.labels, sample.images // 50)
 
 
 def test_a_share_of_the_heads_is_rounded_up():
