@@ -16,7 +16,6 @@ import accuracy
 import attention
 import decoders
 import explanations
-import finetune
 import overhead
 import pipeline
 import throughput
@@ -171,7 +170,6 @@ FILES = {
     "attention_images": File("attention mechanisms on images", attention.table, draw=attention.draw),
     "explanations": File("evaluation of maps", explanations.report, draw=explanations.draw),
     "decoders": File("decoders", decoders.report),
-    "finetune": File("fine-tuning on few images", finetune.report),
 }
 
 
