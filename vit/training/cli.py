@@ -123,9 +123,10 @@ class ViTCLI(LightningCLI):
                 arguments = self.config[self.config.subcommand].model.init_args
                 if "init_from" in arguments:
                     arguments.init_from = None  # the checkpoint holds the weights
-            data = (self.config[self.config.subcommand].get("data") or {}).get("init_args", {})
-            for name in (name for name in self.of_images if name in data and data[name] is None):
-                data[name] = self.of_images[name]
+            if self.of_images:
+                data = (self.config[self.config.subcommand].get("data") or {}).get("init_args", {})
+                for name in (name for name in self.of_images if name in data and data[name] is None):
+                    data[name] = self.of_images[name]
         else:
             self.arguments = []
             self.checkpoint_path = None
