@@ -3,11 +3,12 @@
 Each checkpoint is a cell of decoders.json, named by its recipe and seed, and measured on test images that no setting
 was chosen on. Of a reader: exact texts by greedy decoding and beam search, also where digits overlap; the share of
 letters on which the cross-attention peaks, beside controls; accuracy as the heads of each kind are removed. Of a
-completer: bits per pixel beside baselines, the middle of images, and linear probes of its layers. First, and also
-without checkpoints, the time of generation with and without a cache.
+completer: bits per pixel beside baselines, the middle of images, and linear probes of its layers. Without
+checkpoints, the time of generation with and without a cache is measured.
 
     python benchmarks/decoders.py runs/read_digits/*/checkpoints/last.ckpt runs/complete_digits/*/checkpoints/last.ckpt
         [--images 2000] [--output benchmarks/results]
+    python benchmarks/decoders.py
 
 Letters in the einops patterns: b pictures, t letters, r s rows and columns, c d channels, n pixels.
 """
@@ -316,11 +317,12 @@ def completion_table(cells: dict[str, Any]) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Measure the checkpoints and write results and report."""
     parser = command_line(__doc__)
-    parser.add_argument("checkpoints", type=Path, nargs="*", help="checkpoints of readers and completers")
+    parser.add_argument("checkpoints", type=Path, nargs="*", help="of readers and completers; none: time of generation")
     parser.add_argument("--images", type=int, default=2000, help="test images of each training")
     chosen = parser.parse_args(arguments)
-    timed = {"recipe": GENERATION, **measure_generation(), "made": origin()}
-    write_cell(chosen.output / "decoders.json", GENERATION, timed, report)
+    if not chosen.checkpoints:
+        timed = {"recipe": GENERATION, **measure_generation(), "made": origin()}
+        write_cell(chosen.output / "decoders.json", GENERATION, timed, report)
     for path in chosen.checkpoints:
         with torch.inference_mode(False):
             name, cell = experiment(path, chosen.images)

@@ -78,13 +78,16 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def pretrained(data: Path, work: Path) -> Path:
-    """Return the checkpoint of the model that was trained on the first five classes."""
+    """Return the checkpoint of the model that was trained on the first five classes; an interrupted one goes on."""
+    folder = linked(data, work / "source", PRETRAINED_ON)
     try:
-        return newest_checkpoint("finetune_source", "last")
-    except ValueError:
-        folder = linked(data, work / "source", PRETRAINED_ON)
+        found = newest_checkpoint("finetune_source", "last")
+        if json.loads((found.parents[1] / "results.json").read_text()).get("finished"):
+            return found
+        train("five classes", ["--ckpt_path", str(found)])
+    except ValueError:  # there is none
         train("five classes", [*PRETRAINING, "--data", "ImageFolder", "--data.root", str(folder)])
-        return newest_checkpoint("finetune_source", "last")
+    return newest_checkpoint("finetune_source", "last")
 
 
 def linked(data: Path, folder: Path, classes: tuple[str, ...], count: int | None = None, seed: int = 0) -> Path:

@@ -264,8 +264,8 @@ def report(cells: dict[str, Any]) -> str:
     return "\n".join(filter(None, parts))
 
 
-def section(title: str, names: Iterable[str], trained: list[dict[str, Any]]) -> str:
-    """Return the rows of a group as Markdown, the reference first; "" if none was trained."""
+def trained_rows(names: Iterable[str], trained: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return what was measured of models with these names, the reference first; nothing of those not trained."""
     reference = {cell["seed"]: cell for cell in trained if cell["row"] == REFERENCE}
     rows = []
     for name in dict.fromkeys([REFERENCE, *names] if REFERENCE not in names else names):
@@ -283,6 +283,12 @@ def section(title: str, names: Iterable[str], trained: list[dict[str, Any]]) -> 
                 "changed by": f"`{' '.join(cells[0]['changed'])}`",
             }
         )
+    return rows
+
+
+def section(title: str, names: Iterable[str], trained: list[dict[str, Any]]) -> str:
+    """Return the rows of a group as Markdown; "" if none of it was trained."""
+    rows = trained_rows(names, trained)
     if not any(row["model"] in names for row in rows):
         return ""
     return f"## {title}\n\n{markdown_table(rows, right=list(rows[0])[1:-1])}\n"
@@ -294,10 +300,8 @@ def points(cell: dict[str, Any], reference: dict[int, dict[str, Any]]) -> float 
     return None if beside is None else 100 * (cell["test_accuracy"] - beside["test_accuracy"])
 
 
-def pruned_section(cells: list[dict[str, Any]], steps: int) -> str:
-    """Return the pruned models as Markdown; "" if none was trained."""
-    if not cells:
-        return ""
+def pruned_rows(cells: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return accuracy, size and speed of the pruned models, over seeds."""
     rows = []
     for left in ("16", *cells[0]["pruned"]):
         of_seeds = [cell if left == "16" else cell["pruned"][left] for cell in cells]
@@ -309,13 +313,25 @@ def pruned_section(cells: list[dict[str, Any]], steps: int) -> str:
                 "speed": plus_minus(values(of_seeds, "speedup"), ".2f") or "1",
             }
         )
+    return rows
+
+
+def pruned_note(cells: list[dict[str, Any]]) -> str:
+    """Return what the accuracies of pruned models are of, and which of their differences may be chance."""
     error = 100 * margin(cells[0]["accuracy"], cells[0]["examined"])
-    table = markdown_table(rows, right=list(rows[0]))
     return (
-        f"## {PRUNED}, pruned without further training, {steps:,} steps\n\n{table}\n\nOn {cells[0]['examined']:,} test "
-        f"images: differences of less than {error:.1f} points may be chance. Speed is inference, times that of the "
-        "model of 16 heads.\n"
+        f"On {cells[0]['examined']:,} test images: differences of less than {error:.1f} points may be chance. Speed is "
+        f"inference, times that of the model of {PRUNED}."
     )
+
+
+def pruned_section(cells: list[dict[str, Any]], steps: int) -> str:
+    """Return the pruned models as Markdown; "" if none was trained."""
+    if not cells:
+        return ""
+    rows = pruned_rows(cells)
+    table = markdown_table(rows, right=list(rows[0]))
+    return f"## {PRUNED}, pruned without further training, {steps:,} steps\n\n{table}\n\n{pruned_note(cells)}\n"
 
 
 def answers_section(cell: dict[str, Any] | None, steps: int) -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import decoders
+import finetune
+import heads
 import overlap
 from accuracy import recipes, unseeded, values
 from explanations import PLANTED, RECIPE, means, of_recipe
@@ -312,6 +314,14 @@ def overlapping() -> str:
     return f"{overlap.table(cells)}\n\n{' '.join(made)}"
 
 
+def fine_tuned() -> str:
+    """Return the accuracy after fine-tuning on few images, and from scratch."""
+    cells = read("finetune")
+    seeds = ", ".join(str(seed) for seed in sorted({cell["seed"] for cell in cells.values()}))
+    made = [*cells.values()]
+    return f"{finetune.table(cells)}\n\n5,000 test images; seeds {seeds}. {made_by(made)} {measured(made)}."
+
+
 def uniform() -> str:
     """Return the share of predictions that change where the attention of a layer is made uniform."""
     changed: dict[str, list[float]] = {}
@@ -321,6 +331,29 @@ def uniform() -> str:
                 changed.setdefault(f"layer {row['layers']}", []).append(100 * row["flips"])
     flips = {layer: f"{plus_minus(shares, '.1f')} %" for layer, shares in changed.items()}
     return markdown_table([{"uniform attention in": "predictions changed"} | flips])
+
+
+def trained_heads() -> tuple[Cells, int]:
+    """Return the cells of the longest trainings in heads.json, and their steps."""
+    cells = [cell for cell in read("heads").values() if "budget" in cell]
+    steps = max(cell["budget"] for cell in cells)
+    return [cell for cell in cells if cell["budget"] == steps], steps
+
+
+def head_trainings() -> str:
+    """Return the accuracy of one small model trained with one part changed."""
+    cells, steps = trained_heads()
+    names = ("model", "test accuracy, %", "difference", "larger, %", "parameters", "changed by")
+    rows = [{name: row[name] for name in names} for row in heads.trained_rows(heads.ROWS, cells)]
+    seeds = ", ".join(str(seed) for seed in sorted({cell["seed"] for cell in cells}))
+    note = f"{steps:,} steps, seeds {seeds}; ± is their standard deviation."
+    return f"{markdown_table(rows)}\n\n{note} {made_by(cells)} {measured(cells)}."
+
+
+def pruned_heads() -> str:
+    """Return the accuracy of the model with the most heads, pruned to fewer."""
+    cells = [cell for cell in trained_heads()[0] if "pruned" in cell]
+    return f"{markdown_table(heads.pruned_rows(cells))}\n\n{heads.pruned_note(cells)}"
 
 
 def of_decoders(part: str, recipe: str) -> tuple[dict[str, Any], str]:
@@ -368,7 +401,7 @@ TABLES = {
     table.__name__: table
     for table in (
         *(results, accuracy, speed, loading, ablation, mechanisms, maps, uniform),
-        *(packaged, packaged_maps, overlapping),
+        *(packaged, packaged_maps, overlapping, fine_tuned, head_trainings, pruned_heads),
         *(reading, generation, peaks, pruned, completed),
     )
 }

@@ -16,11 +16,14 @@ import accuracy
 import attention
 import decoders
 import explanations
+import finetune
+import heads
 import overhead
 import pipeline
 import throughput
 from accuracy import COLUMNS, PEER, mean, origins, recipes, summary
 from accuracy_figure import draw_accuracy, measured_points
+from heads_figure import draw_heads
 from records import RESULTS, Report, commit_of, place, write_cell, write_results
 from side_by_side import speed, spread
 
@@ -170,6 +173,8 @@ FILES = {
     "attention_images": File("attention mechanisms on images", attention.table, draw=attention.draw),
     "explanations": File("evaluation of maps", explanations.report, draw=explanations.draw),
     "decoders": File("decoders", decoders.report),
+    "finetune": File("fine-tuning", finetune.report),
+    "heads": File("heads", heads.report, draw=lambda cells, path: draw_heads(cells, path.with_suffix(".png"))),
 }
 
 

@@ -183,10 +183,11 @@ def evaluate(folder: Path, kind: str) -> list[str]:
     return read if kind == "test" else [*read, "--data.root", "images", "--output", "predictions.csv"]
 
 
-def round_of(folder: Path, kills: int, longest: float, chance: random.Random) -> Counter:
-    """Train two seeds side by side, then test and predict; return the signals that were sent.
+def round_of(folder: Path, kills: int, longest: list[float], chance: random.Random) -> tuple[Counter, list[float]]:
+    """Train two seeds side by side, then test and predict; return the signals that were sent, and the seconds of each.
 
-    ``kills`` are shared out: half to the trainings, a quarter each to the test and to the prediction.
+    ``kills`` are shared out: half to the trainings, a quarter each to the test and to the prediction. ``longest`` are
+    the seconds before a kill in each of the three.
     """
     (folder / "images").mkdir(parents=True)
     for number in range(IMAGES):
@@ -194,9 +195,12 @@ def round_of(folder: Path, kills: int, longest: float, chance: random.Random) ->
     phases = [[Job(folder, lambda seed=seed: fit(folder, seed)) for seed in SEEDS]]
     phases += [[Job(folder, lambda: evaluate(folder, "test"))]]
     phases += [[Job(folder, lambda: evaluate(folder, "predict"), (folder / "predictions.csv").exists)]]
-    for jobs, share in zip(phases, (kills - 2 * (kills // 4), kills // 4, kills // 4), strict=True):
-        disturb(jobs, share, longest, chance)
-    return sum((job.kills for jobs in phases for job in jobs), Counter())
+    seconds = []
+    for jobs, share, limit in zip(phases, (kills - 2 * (kills // 4), kills // 4, kills // 4), longest, strict=True):
+        start = time.monotonic()
+        disturb(jobs, share, limit, chance)
+        seconds.append(time.monotonic() - start)
+    return sum((job.kills for jobs in phases for job in jobs), Counter()), seconds
 
 
 def compare(disturbed: Path, undisturbed: Path) -> None:
@@ -264,14 +268,12 @@ def torture(folder: Path, kills: int, seed: int, kills_a_round: int = 12) -> dic
         AssertionError: At the first difference from the undisturbed runs.
     """
     chance = random.Random(seed)
-    start = time.monotonic()
-    round_of(folder / "undisturbed", 0, 0, chance)
-    longest = (time.monotonic() - start) / 2
+    _, longest = round_of(folder / "undisturbed", 0, [0.0, 0.0, 0.0], chance)
     sent: Counter = Counter()
     rounds = 0
     while sum(sent.values()) < kills:
         disturbed = folder / f"round_{rounds}"
-        sent += round_of(disturbed, min(kills_a_round, kills), longest, chance)
+        sent += round_of(disturbed, kills_a_round, longest, chance)[0]
         compare(disturbed, folder / "undisturbed")
         rounds += 1
     is_filled = fill_up(folder / "full", folder / "undisturbed")

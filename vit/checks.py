@@ -114,7 +114,7 @@ def nearest_hint(name: str, known: Iterable[str]) -> str:
     >>> nearest_hint("relevanse", ["rollout", "relevance"])
     ' (did you mean relevance?)'
     """
-    near = difflib.get_close_matches(name, [other for other in known if other != name], n=1, cutoff=0.7)
+    near = difflib.get_close_matches(name, [other for other in known if other != name], n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 
 

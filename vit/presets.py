@@ -17,6 +17,8 @@ SIZES = {
     "large": (1024, 24, 16),
     "huge": (1280, 32, 16),
     "giant": (1536, 40, 24),
+    "huge_plus": (1280, 32, 20),
+    "7b": (4096, 40, 32),
 }
 GATED_GIANT = {"mlp": "swiglu", "mlp_ratio": 8 / 3}
 
@@ -37,11 +39,10 @@ def _dinov2(size: str, registers: int) -> dict[str, Any]:
     return _sized(size) | common | (GATED_GIANT if size == "giant" else {})
 
 
-def _dinov3(embed_dim: int, depth: int, num_heads: int, **mlp: Any) -> dict[str, Any]:
+def _dinov3(size: str, **mlp: Any) -> dict[str, Any]:
     """Return the arguments of a DINOv3: rotary positions, four registers, LayerScale, no bias of the projections."""
-    widths = {"embed_dim": embed_dim, "depth": depth, "num_heads": num_heads}
     common = {"patch_size": 16, "image_size": 256, "num_classes": 0, "layer_scale": 1e-5, "num_registers": 4}
-    return widths | common | {"pos_embed": "rope", "norm_eps": 1e-5, "qkv_bias": False} | mlp
+    return _sized(size) | common | {"pos_embed": "rope", "norm_eps": 1e-5, "qkv_bias": False} | mlp
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -60,12 +61,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     **{f"vit_{size}_patch14_dinov2": _dinov2(size, 0) for size in ("small", "base", "large", "giant")},
     **{f"vit_{size}_patch14_reg4_dinov2": _dinov2(size, 4) for size in ("small", "base", "large", "giant")},
-    "vit_small_patch16_dinov3": _dinov3(384, 12, 6),
-    "vit_small_plus_patch16_dinov3": _dinov3(384, 12, 6, mlp="swiglu", mlp_ratio=4.0),
-    "vit_base_patch16_dinov3": _dinov3(768, 12, 12),
-    "vit_large_patch16_dinov3": _dinov3(1024, 24, 16),
-    "vit_huge_plus_patch16_dinov3": _dinov3(1280, 32, 20, mlp="swiglu", mlp_ratio=4.0),
-    "vit_7b_patch16_dinov3": _dinov3(4096, 40, 32, mlp="swiglu", mlp_ratio=2.0),
+    "vit_small_patch16_dinov3": _dinov3("small"),
+    "vit_small_plus_patch16_dinov3": _dinov3("small", mlp="swiglu", mlp_ratio=4.0),
+    "vit_base_patch16_dinov3": _dinov3("base"),
+    "vit_large_patch16_dinov3": _dinov3("large"),
+    "vit_huge_plus_patch16_dinov3": _dinov3("huge_plus", mlp="swiglu", mlp_ratio=4.0),
+    "vit_7b_patch16_dinov3": _dinov3("7b", mlp="swiglu", mlp_ratio=2.0),
 }
 
 

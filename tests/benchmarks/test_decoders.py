@@ -64,6 +64,7 @@ def test_each_checkpoint_is_a_cell_and_the_report_shows_all(checkpoint, small, t
     paths = [checkpoint(reader(), 0, {}), checkpoint(completer("causal"), 0, digits)]
     paths.append(checkpoint(completer("masked"), 1, digits))
     main([*map(str, paths), "--images", "20", "--output", str(tmp_path)])
+    main(["--output", str(tmp_path)])
     cells = json.loads((tmp_path / "decoders.json").read_text())
     assert list(cells) == ["ImageCompleter, seed 0", "ImageCompleter, seed 1", "SequenceReader, seed 0", "generation"]
     assert cells["generation"]["times_as_fast"] > 0
@@ -103,10 +104,11 @@ def test_the_controls_know_nothing_of_the_picture():
 
 
 def test_images_are_drawn_from_all_classes():
-    ordered = ImageSet(torch.arange(100), torch.arange(100) // 50)
-    sample = drawn(ordered, 20)
-    assert 5 < sample.labels.sum() < 15
-    assert torch.equal(sample.labels, sample.images // 50)
+    ordered = ImageSet(torch.arange(10_000), torch.arange(10_000) // 1_000)
+    sample = drawn(ordered, 2_000)
+    assert sample.labels.bincount().min() > 150
+    assert torch.equal(sample.labels, sample.images // 1_000)
+    assert len(sample.images.unique()) == 2_000
 
 
 def test_a_share_of_the_heads_is_rounded_up():

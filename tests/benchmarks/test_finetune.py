@@ -70,7 +70,9 @@ def test_each_training_is_a_cell_and_an_interrupted_comparison_is_continued(imag
 
     model = VisionTransformer(image_size=8, patch_size=4, embed_dim=12, depth=6, num_heads=3)
     monkeypatch.setattr(finetune, "train", train)
-    monkeypatch.setattr(finetune, "newest_checkpoint", lambda *_: "source")
+    monkeypatch.setattr(finetune, "newest_checkpoint", lambda *_: tmp_path / "source/checkpoints/last.ckpt")
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/results.json").write_text('{"finished": true}')
     monkeypatch.setattr(finetune.vit, "load", lambda _: model)
     monkeypatch.chdir(tmp_path)
     typed = ["--data", str(images), "--output", str(tmp_path)]
@@ -105,3 +107,33 @@ def test_the_interval_is_that_of_student_with_two_degrees_of_freedom():
     # The standard error of 1, 2, 3 is 1 / sqrt(3) = 0.577, times 4.303.
     assert interval([1.0, 2.0, 3.0]) == "+2.0 (-0.5 to +4.5)"
     assert interval([1.0, 2.0]) == ""
+
+
+@pytest.mark.parametrize(
+    ("results", "asked"),
+    [
+        (None, [*finetune.PRETRAINING, "--data", "ImageFolder", "--data.root", "work/source"]),
+        ({"steps": 3}, ["--ckpt_path", "runs/finetune_source/version_0/checkpoints/last.ckpt"]),
+        ({"steps": 9, "finished": True}, None),
+    ],
+    ids=["none", "interrupted", "finished"],
+)
+def test_the_first_training_is_begun_continued_or_taken(results, asked, images, tmp_path, monkeypatch):
+    checkpoint = Path("runs/finetune_source/version_0/checkpoints/last.ckpt")
+    given = []
+
+    def write(run_results):
+        (tmp_path / checkpoint).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / checkpoint).touch()
+        (tmp_path / checkpoint.parents[1] / "results.json").write_text(json.dumps(run_results))
+
+    def train(_, typed):
+        given.append(typed)
+        write({"finished": True})
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(finetune, "train", train)
+    if results is not None:
+        write(results)
+    assert finetune.pretrained(images, Path("work")) == checkpoint
+    assert given == ([] if asked is None else [asked])

@@ -4,13 +4,13 @@ import inspect
 from typing import Any, NamedTuple
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
 import vit.data
 from vit.class_names import name_classes
 from vit.data.files import collate_readable
 from vit.data.module import ImageDataModule, ImageSet
+from vit.data.normalise import normalise
 from vit.model import VisionTransformer
 
 # What makes the splits and the pixels of a data set, of the arguments that a checkpoint notes; the rest augments.
@@ -82,8 +82,7 @@ def _drawn(of: ImageSet, model: VisionTransformer, count: int) -> Labelled:
         decoded = collate_readable([pixels[index] for index in range(len(pixels))])
         decoded.raise_unreadable()
         pixels = decoded.images
-    mean, std = (torch.tensor(model.pretrained_cfg[name]) for name in ("mean", "std"))
-    return Labelled((pixels / 255 - rearrange(mean, "c -> c 1 1")) / rearrange(std, "c -> c 1 1"), chosen.labels)
+    return Labelled(normalise(pixels, model.pretrained_cfg), chosen.labels)
 
 
 def _listed(names: list[str]) -> str:

@@ -1,18 +1,14 @@
-"""Image files of a command line: finding them, reading them, and naming the files written for them.
-
-Letters in the einops patterns: c channels.
-"""
+"""Image files of a command line: finding them, reading them, and naming the files written for them."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-from einops import rearrange
 from torch import Tensor
 
 import vit
 from vit.data.files import ImageFiles, collate_readable, image_files_below, name_unreadable, stored_size
+from vit.data.normalise import normalise
 
 
 def find_images(paths: Sequence[Path]) -> list[Path]:
@@ -69,8 +65,7 @@ def read_images(files: Sequence[Path], model: vit.VisionTransformer) -> tuple[Te
         ValueError: If files are damaged or not images; the message names them.
     """
     pixels = read_pixels(files, model)
-    mean, std = (torch.tensor(model.pretrained_cfg[name]) for name in ("mean", "std"))
-    return pixels, (pixels / 255 - rearrange(mean, "c -> c 1 1")) / rearrange(std, "c -> c 1 1")
+    return pixels, normalise(pixels, model.pretrained_cfg)
 
 
 def read_pixels(files: Sequence[Path], model: vit.VisionTransformer) -> Tensor:

@@ -1,16 +1,13 @@
-"""Computes the features of images, and keeps them in a file with the names of the images.
-
-Letter in the einops patterns: c channels.
-"""
+"""Computes the features of images, and keeps them in a file with the names of the images."""
 
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
+from vit.data.normalise import normalise
 from vit.model import VisionTransformer
 from vit.weights.saved import write_safetensors
 from vit.weights.sources import read_metadata, read_safetensors
@@ -37,12 +34,9 @@ def extract(model: VisionTransformer, batches: Iterable[Tensor]) -> Tensor:
     if model.training:
         raise ValueError("the model is in training mode, in which dropout is random: call model.eval() first")
     weight = model.patch_embed.proj.weight
-    mean, std = (
-        rearrange(torch.tensor(model.pretrained_cfg[name]), "c -> c 1 1").to(weight) for name in ("mean", "std")
-    )
     features = []
     for pixels in batches:
-        images = (pixels.to(weight.device).to(weight.dtype) / 255 - mean) / std
+        images = normalise(pixels.to(weight.device), model.pretrained_cfg).to(weight.dtype)
         features.append(model.forward_head(model.forward_features(images), pre_logits=True).cpu())
     if not features:
         raise ValueError("there are no images to compute features of")

@@ -126,7 +126,8 @@ def _hint(line: str, known: set[str]) -> str:
             return f" ({name} of timm is here {OF_TIMM[name]})"
     if not re.search("not accept|nrecognized|invalid choice", line):
         return ""
-    return next((hint for word in words if word not in known and (hint := nearest_hint(word, known))), "")
+    typed = [word for word in words if word not in known and re.search(f"(-|'){re.escape(word)}\\b", line)]
+    return next((hint for word in typed if (hint := nearest_hint(word, known))), "")
 
 
 def _data_modules() -> dict[str, type]:
