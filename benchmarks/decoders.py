@@ -147,7 +147,7 @@ def measure_completion(completer: ImageCompleter, data: Any, images: int) -> dic
     evaluation = completer.new_evaluation()
     for part in pixels.split(BATCH):
         counted = completer.counted(part)
-        evaluation.update(completer.predict(part, counted), part, counted)
+        evaluation.update(completer.predict(part, counted), part, counted, completer.hidden(counted))
     scores = evaluation.scores()
     return {
         "objective": completer.hparams.objective,

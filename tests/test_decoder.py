@@ -104,6 +104,12 @@ def test_steps_with_a_cache_give_the_logits_of_one_pass(positions, attention, to
     assert_close(torch.cat(parts, dim=1), decoder(tokens, context), **EXACT)
 
 
+def test_caches_of_another_depth_are_refused():
+    decoder = TransformerDecoder(V, 12, depth=2, num_heads=3, max_length=4)
+    with pytest.raises(ValueError, match=r"there are 1 caches for 2 blocks: take those of new_caches\(\)"):
+        decoder(torch.zeros(1, 1, dtype=torch.long), caches=decoder.new_caches()[:1])
+
+
 def test_arguments_reach_the_blocks_and_the_embedding(tokens):
     options = {"qk_norm": True, "mlp_ratio": 1.5, "qkv_bias": False, "dropout": 0.25, "drop_path": 0.5}
     decoder = TransformerDecoder(V, D, 3, 3, T, context_dim=C, attention="topk", attention_kwargs={"k": 4}, **options)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from vit import generation
 from vit.decoder import TransformerDecoder
 from vit.generation import Sampling, beam_search, sample
 
@@ -78,9 +79,16 @@ def test_what_has_ended_takes_no_more_time(decoder, prompts):
     assert rows[-1] < rows[0] == 30
 
 
-def test_one_beam_is_greedy(decoder, prompts):
-    greedy, beam = sample(decoder, *prompts, 4, END, Sampling()), beam_search(decoder, *prompts, 4, END, 1)
-    assert torch.equal(greedy.tokens, beam.tokens)
+def test_one_beam_is_greedy(decoder, prompts, monkeypatch):
+    greedy = sample(decoder, *prompts, 4, END, Sampling())
+    assert torch.equal(greedy.tokens, beam_search(decoder, *prompts, 4, END, 1).tokens)
+    # The search itself, to whose beams the greedy sequence is added.
+    found = []
+    monkeypatch.setattr(generation, "_best", lambda *beams: found.extend(beams) or greedy)
+    beam_search(decoder, *prompts, 4, END, 1)
+    assert torch.equal(found[0][:, 0], greedy.tokens)
+    assert_close(found[1][:, 0], greedy.scores)
+    assert torch.equal(found[2][:, 0].long(), greedy.lengths)
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
@@ -103,6 +111,16 @@ def test_beams_are_never_worse_than_greedy_and_often_better(decoder, prompts):
     gain = beams.scores / beams.lengths - greedy.scores / greedy.lengths
     assert gain.min() > -1e-6
     assert gain.max() > 1e-3
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_forbidden_token_is_on_no_beam(decoder, prompts, num_beams):
+    free = beam_search(decoder, *prompts, 4, END, num_beams)
+    often = free.tokens[free.tokens != END].bincount().argmax().item()
+    found = beam_search(decoder, *prompts, 4, END, num_beams, forbidden=often)
+    assert often not in found.tokens
+    greedy = sample(decoder, *prompts, 4, END, Sampling(forbidden=often))
+    assert (found.scores / found.lengths >= greedy.scores / greedy.lengths - 1e-6).all()
 
 
 def test_random_tokens_have_the_probabilities_of_the_model(decoder, prompts):

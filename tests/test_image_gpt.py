@@ -25,6 +25,12 @@ def test_a_pixel_is_predicted_from_those_before_it(painter):
     assert same.tolist() == [True] * 7 + [False] * 5  # its own prediction is the seventh
 
 
+def test_its_features_are_the_states_that_the_pixels_are_predicted_from(painter):
+    pixels = torch.randint(5, (2, 3, 4))
+    logits = painter.forward_features(pixels) @ painter.decoder.token_embed.weight.T
+    torch.testing.assert_close(logits[..., :5].reshape(2, 3, 4, 5), painter(pixels))
+
+
 def test_completing_keeps_what_is_known_and_writes_only_colours(painter):
     rows = torch.randint(5, (20, 1, 4))
     images = painter.complete(rows, generator=torch.Generator().manual_seed(0))
@@ -73,8 +79,16 @@ def test_options_of_the_decoder_are_passed_on():
         (torch.zeros(1, 12), r"pixels have shape \(1, 12\)"),
         (torch.zeros(1, 2, 4), r"pixels have shape \(1, 2, 4\): give whole images of \(3, 4\) pixels"),
         (torch.full((1, 3, 4), 5), r"pixel 5 is none of the 5 colours \(0 to 4\)"),
+        (torch.full((1, 3, 4), -1), r"pixel -1 is none of the 5 colours \(0 to 4\)"),
     ],
 )
 def test_pixels_that_do_not_fit_are_refused(painter, pixels, message):
     with pytest.raises(ValueError, match=message):
         painter(pixels.long())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
+def test_shares_of_white_are_no_colours(painter, dtype):
+    message = f"pixels are {dtype}: give the numbers of their colours, whole numbers below 5"
+    with pytest.raises(ValueError, match=message):
+        painter(torch.ones(1, 3, 4, dtype=dtype))

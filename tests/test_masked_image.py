@@ -80,8 +80,26 @@ def test_an_impossible_completion_is_refused(model, pixels, kwargs, message):
         model.complete(pixels, pixels > 2, **kwargs)
 
 
-def test_other_shapes_and_colours_are_refused(model, pixels):
+@pytest.mark.parametrize("call", ["forward", "complete"])
+def test_other_shapes_and_colours_are_refused(model, pixels, call):
+    call = getattr(model, call)
     with pytest.raises(ValueError, match=r"pixels have shape \(6, 2, 4\) .*give both as \(batch, 3, 4\)"):
-        model(pixels[:, :2], pixels[:, :2] > 2)
+        call(pixels[:, :2], pixels[:, :2] > 2)
     with pytest.raises(ValueError, match="is none of the 5 colours"):
-        model(pixels + 5, pixels > 9)
+        call(pixels + 5, pixels > 9)
+    with pytest.raises(ValueError, match=r"hidden \(6, 3, 4\) of torch.int64: .*hidden in torch.bool"):
+        call(pixels, pixels)
+
+
+def test_the_number_of_a_hidden_pixel_does_not_matter(model, pixels):
+    hidden = torch.rand(6, 3, 4) < 0.6
+    unknown = pixels.masked_fill(hidden, 99)
+    assert torch.equal(model(unknown.to(torch.uint8), hidden), model(pixels, hidden))
+    one, other = (model.complete(images, hidden, temperature=0) for images in (unknown, pixels))
+    assert torch.equal(one, other)
+
+
+def test_a_tiny_temperature_takes_the_most_probable_colour(model, pixels):
+    hidden = torch.rand(6, 3, 4) < 0.6
+    one, other = (model.complete(pixels, hidden, temperature=temperature) for temperature in (1e-40, 0))
+    assert torch.equal(one, other)

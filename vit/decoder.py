@@ -11,7 +11,7 @@ from vit.blocks import DecoderBlock, DecoderCache
 from vit.checks import check_choice, check_positive_int, check_share
 from vit.generation import Generated, Sampling, beam_search, sample
 
-WHOLE = (torch.uint8, torch.int16, torch.int32, torch.int64)
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 DecoderPositions = Literal["learned", "sincos", "rotary"]
 
 
@@ -133,6 +133,10 @@ class TransformerDecoder(nn.Module):
             ValueError: If there are more tokens than ``max_length``, or, in eager mode on the CPU, if one is outside
                 the vocabulary.
         """
+        if caches is not None and len(caches) != len(self.blocks):
+            raise ValueError(
+                f"there are {len(caches)} caches for {len(self.blocks)} blocks: take those of new_caches()"
+            )
         start = caches[0].tokens.length if caches else 0
         self._check_tokens(tokens, start)
         states = self.token_embed(tokens.long())
@@ -246,6 +250,8 @@ class ImageToSequence(nn.Module):
     ) -> Generated:
         """Write the sequence of each image, (B, C, H, W), and return it with its score and length.
 
+        The start token is never written. A sequence without an end after ``max_length`` tokens stops there.
+
         Args:
             images: Images, (B, C, H, W).
             max_length: Maximum number of tokens of a sequence, ``end`` included; None is what the decoder can hold.
@@ -259,9 +265,11 @@ class ImageToSequence(nn.Module):
         context = self.encoder.forward_features(images)
         prompt = torch.full((len(images), 1), self.start, device=images.device)
         steps = self.decoder.max_length if max_length is None else max_length
+        forbidden = None if self.start == self.end else self.start
         if num_beams > 1:
             if temperature:
                 raise ValueError(f"beam search (num_beams {num_beams}) draws nothing: set temperature to 0")
-            return beam_search(self.decoder, prompt, context, steps, self.end, num_beams, use_cache=use_cache)
-        sampling = Sampling(temperature=temperature)
+            options = {"forbidden": forbidden, "use_cache": use_cache}
+            return beam_search(self.decoder, prompt, context, steps, self.end, num_beams, **options)
+        sampling = Sampling(temperature=temperature, forbidden=forbidden)
         return sample(self.decoder, prompt, context, steps, self.end, sampling, use_cache=use_cache)

@@ -182,13 +182,14 @@ def beam_search(
     num_beams: int,
     *,
     length_penalty: float = 1.0,
+    forbidden: int | None = None,
     use_cache: bool = True,
 ) -> Generated:
     """Follow the ``num_beams`` most probable beginnings of each sequence, and return the best one.
 
     The search keeps the largest sums of log-probabilities. At its end, sequences are compared by ``score /
-    length^length_penalty``, so that short ones are not preferred (Wu et al. 2016). The greedy sequence takes part in
-    this comparison: the result is never worse, for about a third of the time.
+    length^length_penalty``, so that short ones are not preferred (after Wu et al. 2016, who divide by a shifted
+    length). The greedy sequence takes part in this comparison, so the result is never worse than it.
 
     Args:
         decoder: A ``TransformerDecoder``.
@@ -198,11 +199,13 @@ def beam_search(
         end: The token after which a sequence ends.
         num_beams: Beginnings to follow for each sequence.
         length_penalty: Exponent of the length; 0 compares sums of log-probabilities.
+        forbidden: A token that is never written.
         use_cache: Whether keys and values are kept between steps.
     """
     check_positive_int("num_beams", num_beams)
-    prompt = _checked(decoder, prompt, steps, end, None)
-    greedy = sample(decoder, prompt, context, steps, end, Sampling(), use_cache=use_cache)
+    prompt = _checked(decoder, prompt, steps, end, forbidden)
+    sampling = Sampling(forbidden=forbidden)
+    greedy = sample(decoder, prompt, context, steps, end, sampling, use_cache=use_cache)
     states = Steps(decoder, prompt, context, use_cache)
     states.select(repeat(torch.arange(len(prompt), device=prompt.device), "b -> (b k)", k=num_beams))
     scores = torch.full((len(prompt), num_beams), -torch.inf, device=prompt.device)
@@ -211,7 +214,7 @@ def beam_search(
     stay = torch.full((decoder.vocab_size,), -torch.inf, device=prompt.device)
     stay[end] = 0  # a finished beam is only extended by its end, with log-probability 0
     for _ in range(steps):
-        log_probabilities = states.logits().float().log_softmax(dim=-1)
+        log_probabilities = sampling.log_probabilities(states.logits())
         continued = rearrange(log_probabilities, "(b k) v -> b k v", k=num_beams)
         continued = torch.where(rearrange(ended, "b k -> b k 1"), stay, continued)
         sums = rearrange(rearrange(scores, "b k -> b k 1") + continued, "b k v -> b (k v)")

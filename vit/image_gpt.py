@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from vit.decoder import TransformerDecoder
+from vit.decoder import WHOLE, TransformerDecoder
 from vit.generation import Sampling, sample
 
 
@@ -44,16 +44,12 @@ class ImageGPT(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Compute the logits of each pixel from those before it, row by row: (B, r, s) -> (B, r, s, palette_size)."""
-        sequence = self._sequence(pixels)
-        if sequence.shape[1] != self.decoder.max_length:
-            raise ValueError(f"pixels have shape {tuple(pixels.shape)}: give whole images of {self.grid} pixels")
-        start = torch.full_like(sequence[:, :1], self.start)
-        logits = self.decoder(torch.cat([start, sequence[:, :-1]], dim=1))[..., : self.start]
+        logits = self.decoder(self._before_each(pixels))[..., : self.start]
         return rearrange(logits, "b (r s) v -> b r s v", r=self.grid[0])
 
     def forward_features(self, pixels: Tensor) -> Tensor:
-        """Compute the states that predict the pixel after each: (B, r, s) -> (B, r s, D)."""
-        return self.decoder.forward_features(self._sequence(pixels))
+        """Compute the states that each pixel is predicted from: (B, r, s) -> (B, r s, D)."""
+        return self.decoder.forward_features(self._before_each(pixels))
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of the parameters without weight decay: embeddings and learned positions."""
@@ -79,13 +75,30 @@ class ImageGPT(nn.Module):
             known = torch.cat([known, sample(self.decoder, prompt, None, steps, None, sampling).tokens], dim=1)
         return rearrange(known, "b (r s) -> b r s", r=self.grid[0])
 
+    def _before_each(self, pixels: Tensor) -> Tensor:
+        """Return the token before each pixel of whole images, the start before the first: (B, r, s) -> (B, r s)."""
+        sequence = self._sequence(pixels)
+        if sequence.shape[1] != self.decoder.max_length:
+            raise ValueError(f"pixels have shape {tuple(pixels.shape)}: give whole images of {self.grid} pixels")
+        return F.pad(sequence[:, :-1], (1, 0), value=self.start)
+
     def _sequence(self, rows: Tensor) -> Tensor:
         """Check rows of pixels and return them as a sequence: (B, r', s) -> (B, r' s)."""
         if rows.ndim != 3 or rows.shape[1] > self.grid[0] or rows.shape[2] != self.grid[1]:
             raise ValueError(
                 f"pixels have shape {tuple(rows.shape)}: give rows of images of {self.grid} pixels, (B, r, s)"
             )
-        # A GPU would have to wait for the answer.
-        if rows.numel() and rows.device.type == "cpu" and int(rows.max()) >= self.start:
-            raise ValueError(f"pixel {int(rows.max())} is none of the {self.start} colours (0 to {self.start - 1})")
+        check_colours(rows, self.start)
         return rearrange(rows, "b r s -> b (r s)").long()
+
+
+def check_colours(pixels: Tensor, count: int) -> None:
+    """Raise a ValueError unless pixels are numbers of the ``count`` colours."""
+    if pixels.dtype not in WHOLE:
+        raise ValueError(f"pixels are {pixels.dtype}: give the numbers of their colours, whole numbers below {count}")
+    # A GPU would have to wait for the answer.
+    if pixels.numel() and pixels.device.type == "cpu":
+        low, high = (number.item() for number in pixels.aminmax())
+        if low < 0 or high >= count:
+            outside = low if low < 0 else high
+            raise ValueError(f"pixel {outside} is none of the {count} colours (0 to {count - 1})")

@@ -10,8 +10,10 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from vit.checks import check_non_negative, check_positive_int
+from vit.checks import check_positive_int
 from vit.decoder import TransformerDecoder
+from vit.generation import Sampling
+from vit.image_gpt import check_colours
 
 
 class MaskedImageModel(nn.Module):
@@ -52,15 +54,8 @@ class MaskedImageModel(nn.Module):
         Raises:
             ValueError: If shapes differ from the grid, or a colour is not in the palette.
         """
-        if tuple(pixels.shape[1:]) != self.grid or hidden.shape != pixels.shape:
-            raise ValueError(
-                f"pixels have shape {tuple(pixels.shape)} and hidden {tuple(hidden.shape)}: give both as (batch, "
-                f"{self.grid[0]}, {self.grid[1]})"
-            )
-        # A GPU would have to wait for the answer.
-        if pixels.numel() and pixels.device.type == "cpu" and int(pixels.max()) >= self.mask:
-            raise ValueError(f"pixel {int(pixels.max())} is none of the {self.mask} colours (0 to {self.mask - 1})")
-        seen = rearrange(pixels.masked_fill(hidden, self.mask), "b r s -> b (r s)")
+        self._check(pixels, hidden)
+        seen = rearrange(pixels.long().masked_fill(hidden, self.mask), "b r s -> b (r s)")
         logits = self.decoder(seen)[..., : self.mask]
         return rearrange(logits, "b (r s) v -> b r s v", r=self.grid[0])
 
@@ -92,15 +87,19 @@ class MaskedImageModel(nn.Module):
             steps: Number of passes.
             temperature: Pixels are drawn from the softmax of ``logits / temperature``; 0 takes the most probable.
             generator: Source of the random draws.
+
+        Raises:
+            ValueError: As in ``forward``, or if ``steps`` or ``temperature`` is out of its range.
         """
         check_positive_int("steps", steps)
-        check_non_negative("temperature", temperature, "1 draws as the model predicts, 0 takes the best")
-        pixels, hidden = (rearrange(x, "b r s -> b (r s)").clone() for x in (pixels, hidden))
+        self._check(pixels, hidden)
+        sampling = Sampling(temperature, generator=generator)
+        pixels, hidden = (rearrange(x, "b r s -> b (r s)").clone() for x in (pixels.long(), hidden))
         count = reduce(hidden.float(), "b n -> b 1", "sum")
         for step in range(1, steps + 1):
             whole = (rearrange(x, "b (r s) -> b r s", r=self.grid[0]) for x in (pixels, hidden))
             log_probabilities = rearrange(self(*whole), "b r s v -> b (r s) v").float().log_softmax(dim=-1)
-            drawn = _draw(log_probabilities, temperature, generator)
+            drawn = sampling.choose(rearrange(log_probabilities, "b n v -> (b n) v")).view_as(pixels)
             sureness = log_probabilities.gather(2, drawn[..., None])[..., 0].masked_fill(~hidden, -torch.inf)
             left = (count * math.cos(math.pi * step / (2 * steps))).floor()
             rank = sureness.argsort(dim=1, descending=True).argsort(dim=1)
@@ -108,12 +107,10 @@ class MaskedImageModel(nn.Module):
             pixels, hidden = torch.where(filled, drawn, pixels), hidden & ~filled
         return rearrange(pixels, "b (r s) -> b r s", r=self.grid[0])
 
-
-def _draw(log_probabilities: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
-    """Draw a colour for each pixel: (B, N, V) -> (B, N)."""
-    if not temperature:
-        return log_probabilities.argmax(dim=-1)
-    probabilities = (log_probabilities / temperature).softmax(dim=-1)
-    flat = rearrange(probabilities, "b n v -> (b n) v")
-    drawn = torch.multinomial(flat, 1, generator=generator)
-    return rearrange(drawn, "(b n) 1 -> b n", b=len(log_probabilities))
+    def _check(self, pixels: Tensor, hidden: Tensor) -> None:
+        if tuple(pixels.shape[1:]) != self.grid or hidden.shape != pixels.shape or hidden.dtype != torch.bool:
+            raise ValueError(
+                f"pixels have shape {tuple(pixels.shape)} and hidden {tuple(hidden.shape)} of {hidden.dtype}: give "
+                f"both as (batch, {self.grid[0]}, {self.grid[1]}), and hidden in torch.bool"
+            )
+        check_colours(pixels.masked_fill(hidden, 0), self.mask)

@@ -1,6 +1,7 @@
 """The look of all plots: one palette, one style."""
 
 import matplotlib
+from matplotlib.font_manager import FontProperties, findfont, get_font
 
 # Okabe and Ito's palette: colour-blind readers tell its colours apart, and so does a grey printout.
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -21,3 +22,13 @@ plot_style = matplotlib.rc_context(
 
 # A decorator of functions that write names of classes: a dollar sign in one starts no formula.
 plain_text = matplotlib.rc_context({"text.parse_math": False})
+
+
+def missing_letters(text: str) -> str:
+    """Return the letters of a text that the font of plots lacks, and draws as boxes.
+
+    >>> missing_letters("Zürich 漢字")
+    '漢字'
+    """
+    font = get_font(findfont(FontProperties()))
+    return "".join(dict.fromkeys(letter for letter in text if not font.get_char_index(ord(letter))))

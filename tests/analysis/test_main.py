@@ -23,7 +23,8 @@ def save_checkpoint(path, noted=None, **kwargs):
     torch.manual_seed(0)
     arguments = SMALL | kwargs
     state = vit.VisionTransformer(**arguments).state_dict()
-    described = {"class_names": Digits.class_names, "mean": [0.3], "std": [0.4], "init": "mimetic"}
+    names = Digits.class_names if kwargs.get("num_classes", 10) else None
+    described = {"class_names": names, "mean": [0.3], "std": [0.4], "init": "mimetic"}
     data = {"class_path": "vit.data.Digits", "init_args": {}} if noted is None else noted
     torch.save(
         {
@@ -99,6 +100,7 @@ def test_what_a_mechanism_does_not_allow_is_said_and_the_rest_is_measured(tmp_pa
         (["--checkpoint", "gone.ckpt"], "no checkpoint at gone.ckpt"),
         (["--checkpoint", "last.ckpt", "--images", "19"], "--images (19) must be at least 20"),
         (["--checkpoint", "last.ckpt", "--data.root", "gone"], "no folder gone"),
+        (["--checkpoint", "headless.ckpt"], "headless.ckpt has no classes (num_classes 0), as the encoder of a reader"),
         (
             ["--checkpoint", "unknown.ckpt"],
             "does not say what data it was trained on: name its folder by --data.root DIR",
@@ -112,6 +114,7 @@ def test_a_mistake_is_one_line_and_status_2(tmp_path, monkeypatch, capsys, argum
     monkeypatch.chdir(tmp_path)
     save_checkpoint(tmp_path / "last.ckpt")
     save_checkpoint(tmp_path / "unknown.ckpt", noted={})
+    save_checkpoint(tmp_path / "headless.ckpt", num_classes=0)
     with pytest.raises(SystemExit) as status:
         main(arguments)
     assert status.value.code == 2

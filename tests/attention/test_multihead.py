@@ -313,6 +313,8 @@ def test_a_cache_keeps_the_keys_and_values_of_a_context_which_is_projected_once(
     assert_close(torch.cat([first, second], dim=1), attention(x, context), **EXACT)
     with pytest.raises(ValueError, match="the cache holds a context of 7 tokens, and one of 5 is given: make a cache"):
         attention(x, context[:, :5], cache=cache)
+    with pytest.raises(ValueError, match="context has shape"):
+        attention(x, context[..., :-1], cache=cache)
 
 
 def test_angles_are_those_of_the_tokens_of_self_attention():
@@ -321,8 +323,9 @@ def test_angles_are_those_of_the_tokens_of_self_attention():
     for shape in ((4, 2), (1, 2), (5, 1)):
         with pytest.raises(ValueError, match=r"angles have shape .*, and the tokens need \(5, 2\): compute them by"):
             attention(x, angles=torch.zeros(shape))
-    with pytest.raises(ValueError, match="pass no angles beside a context"):
-        attention(x, x, angles=torch.zeros(5, 2))
+    for cache in (None, KeyValueCache(5)):
+        with pytest.raises(ValueError, match="pass no angles beside a context"):
+            attention(x, x, angles=torch.zeros(5, 2), cache=cache)
 
 
 def test_rotary_angles_make_the_weights_depend_on_the_distance_of_two_tokens_alone():

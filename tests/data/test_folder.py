@@ -208,7 +208,7 @@ def test_a_folder_that_looks_like_a_split_is_no_class(plant, name, stage):
     plant("train")
     root = plant(name)
     with pytest.raises(
-        ValueError, match=f"{name} looks like a split and would be taken for a class: rename it to {stage}"
+        ValueError, match=f"{name} looks like a split, which is read from {stage} only: rename it to {stage}"
     ):
         ImageFolder(str(root))
 

@@ -69,6 +69,18 @@ def test_splits_in_folders_are_kept(root):
     assert not data.has_validation
 
 
+def test_a_split_under_another_name_or_without_its_texts_is_refused(root):
+    for stage in ("train", "val"):
+        write(root / stage, ["a", "b"])
+    (root / "val").rename(root / "Valid")
+    with pytest.raises(ValueError, match="Valid looks like a split, which is read from val only: rename it to val"):
+        strings(root)
+    (root / "Valid").rename(root / "val")
+    (root / "val/texts.csv").rename(root / "val/Texts.csv")
+    with pytest.raises(ValueError, match=r"val has pictures and no texts.csv: write a line file,text for each"):
+        strings(root)
+
+
 @pytest.mark.parametrize("memory_limit", [4, 0], ids=["in memory", "streamed"])
 def test_batches_have_rows_of_tokens(root, memory_limit):
     data = strings(write(root, ["ab", "b", "a", "ba", "aa"]), batch_size=2, memory_limit=memory_limit, val_fraction=0)
@@ -97,6 +109,7 @@ def test_letters_that_look_the_same_are_the_same(root):
     data = strings(write(root, ["caf\u00e9", "cafe\u0301", "face", "f"]))
     assert data.letters == "acef\u00e9"
     assert data.max_length == 4
+    assert strings(root, letters="acfe\u0301e").letters == "acf\u00e9e"
 
 
 def test_a_byte_order_mark_and_further_columns_are_no_error(root):
@@ -120,6 +133,8 @@ def table(text):
         (table("file,text\n0.png,a\n1.png,b\n2.png,c\n/none/3.png,d\n"), "are not there: /none/3.png; add them"),
         (table("file,text\n0.png,a\n1.png\n2.png,c\n"), "line 3 of .* has no text: write file,text"),
         (table("file,text\n0.png,a\n0.png,b\n"), "line 3 of .* names 0.png again"),
+        (table("file,text\n\n\n0.png,a\n../plates/0.png,b\n"), "line 5 of .* names 0.png again"),
+        (table("file,text\n0.png,a\n1.png,1,5\n"), 'line 3 of .* more values .* comma in quotes, such as 1.png,"1,5"'),
         (table("file,text\n0.png,a\n1.png,b\n"), "pictures without a line in .*: 2.png; add lines, or delete them"),
         (lambda root: (root / "1.png").unlink(), "names pictures that are not there: 1.png; add them, or delete the"),
         (lambda root: (root / "texts.csv").write_bytes(b"file,text\n0.png,\xff\n"), "cannot read .*utf-8"),

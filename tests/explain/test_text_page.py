@@ -68,6 +68,14 @@ def test_its_pictures_are_the_maps_over_the_image(model):
             torch.testing.assert_close(pixels, expected[step].permute(1, 2, 0), atol=0.003, rtol=0)
 
 
+def test_numbers_that_are_not_those_of_the_model_are_refused(model):
+    names = ["4", "2", "end"]
+    with pytest.raises(
+        ValueError, match=r"not 1 \(num_prefix_tokens\) and 3 x 3 patches \(grid\): give the numbers of"
+    ):
+        text_explorer(model, IMAGE, TOKENS, names, grid=(3, 3))
+
+
 def test_it_is_of_one_image_with_a_name_for_each_token(model):
     with pytest.raises(ValueError, match=r"image has shape \(1, 8, 12\), tokens \(3,\), and there are 2 names: give"):
         text_explorer(model, IMAGE, TOKENS, ["4", "2"])

@@ -109,6 +109,15 @@ def test_help_names_the_help_of_model_and_data(run, capsys):
     assert "--model.help ViTClassifier" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize("asked", [["-h"], ["--help"], ["--model.help", "ViTClassifier"], ["--data.help=CIFAR10"]])
+@pytest.mark.parametrize("command", ["test", "predict"])
+def test_help_needs_no_checkpoint(run, capsys, command, asked):
+    with pytest.raises(SystemExit) as status:
+        run(command, *asked)
+    assert status.value.code == 0
+    assert "usage" in capsys.readouterr().out.lower()
+
+
 def test_help_explains_last_and_best(run, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit):

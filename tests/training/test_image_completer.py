@@ -109,6 +109,8 @@ def test_texts_do_not_matter_and_weights_of_classes_are_refused(run, error_of):
     run("fit", *COMPLETE[4:], "--data", "DigitStrings", "--data.count", "64", "--data.batch_size", "64")
     message = error_of("fit", *COMPLETE, "--data.balance", "loss")
     assert message.startswith("error: balance 'loss' weights classes, and ImageCompleter has none")
+    message = error_of("fit", *COMPLETE, "--data.mixup", "0.8")
+    assert message.startswith("error: mixup (0.8) blends images, whose colours ImageCompleter learns: set it to 0")
 
 
 def test_its_checkpoint_is_no_vision_transformer(run, folder):
@@ -147,6 +149,29 @@ def test_a_patch_that_does_not_divide_the_grid_is_refused(error_of):
     assert "patch_size (3) must divide grid_size (4, 4): take another one" in error_of(
         "fit", *COMPLETE, "--model.patch_size", "3"
     )
+
+
+@pytest.mark.parametrize("size", ["-4", "0", "[4,0]"])
+def test_a_grid_without_pixels_is_refused(error_of, size):
+    assert "grid_size (" in error_of("fit", *COMPLETE, "--model.grid_size", size)
+
+
+def test_a_resumed_run_ends_with_the_same_bits(run, folder, monkeypatch, objective):
+    def save_step_5(self, *_):
+        if self.trainer.global_step == 5:
+            self.trainer.save_checkpoint("middle.ckpt")
+
+    command = ["fit", *COMPLETE, "--model.objective", objective, "--model.dropout", "0.1", "--model.ema_decay", "0.9"]
+    command += ["--trainer.max_epochs", "3", "--experiment", "draw"]
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageCompleter, "on_train_batch_end", save_step_5, raising=False)
+        run(*command)
+    run(*command, "--ckpt_path", "middle.ckpt")
+    whole, resumed = (
+        torch.load(f"runs/draw/version_{version}/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+        for version in (0, 1)
+    )
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
 def test_a_palette_of_more_colours_than_the_data_has_is_refused(error_of):

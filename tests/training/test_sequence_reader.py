@@ -93,8 +93,36 @@ def test_the_operations_are_those_of_all_matrix_products(dtype):
     assert module.training_flop() == 3 * 2 * (encoder + decoder)
 
 
-def test_the_encoder_keeps_its_last_norm_whatever_is_pooled():
-    assert isinstance(reader(pool="mean").reader.encoder.norm, torch.nn.LayerNorm)
+@pytest.mark.parametrize("options", [{"pool": "mean"}, {"pool": "mean", "class_token": False}], ids=str)
+def test_the_encoder_keeps_its_last_norm_whatever_is_pooled(options, tmp_path):
+    module = reader(**options).eval()
+    assert isinstance(module.reader.encoder.norm, torch.nn.LayerNorm)
+    saved = {"state_dict": module.state_dict(), "hyper_parameters": dict(module.hparams), "module": "SequenceReader"}
+    torch.save(saved | {"pytorch-lightning_version": "2.6.4"}, tmp_path / "last.ckpt")
+    images = torch.randn(2, 1, 8, 12)
+    encoder = vit.load(tmp_path / "last.ckpt")
+    assert torch.equal(encoder.forward_features(images), module.reader.encoder.forward_features(images))
+
+
+def test_pooling_by_attention_which_no_reader_needs_is_refused():
+    with pytest.raises(ValueError, match=r"pool \('map'\) is attention that a reader never asks.*leave it out"):
+        reader(pool="map")
+
+
+def test_the_start_is_never_written_nor_counted():
+    module = reader().eval()
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    images, start = torch.randn(200, 1, 8, 12), module.alphabet.start
+    tokens = torch.full((200, 1), start)
+    assert (module(images, tokens).argmax(dim=-1) == start).any()  # it is the most probable token for some
+    for num_beams in (1, 3):
+        assert start not in module.read(images, num_beams).tokens
+
+
+def test_a_reader_in_training_mode_reads_nothing():
+    with pytest.raises(ValueError, match=r"training mode, in which dropout is random: call reader.eval\(\) first"):
+        reader().train().read(torch.rand(1, 1, 8, 12))
 
 
 def test_rows_that_pad_a_batch_do_not_count():
@@ -198,19 +226,13 @@ def test_other_texts_are_read_with_the_letters_of_the_training(run, error_of, fo
     fit = ["fit", "--data", "ImageStrings", "--data.root", "long", "--data.batch_size", "1", *READ[6:]]
     run(*fit, "--model.patch_size", "4", "--experiment", "own", "--data.num_workers", "0")
     last = "runs/own/version_0/checkpoints/last.ckpt"
-    run(
-        "validate",
-        "--ckpt_path",
-        last,
-        "--data.root",
-        "short",
-        "--data.val_fraction",
-        "0.5",
-        "--data.test_fraction",
-        "0",
-    )
+    short = ["--data.root", "short", "--data.val_fraction", "0.5", "--data.test_fraction", "0"]
+    run("validate", "--ckpt_path", last, *short)
+    for number in range(2):
+        Image.new("L", (24, 16), 40 * number).save(folder / f"short/{number}.png")
+    run("validate", "--ckpt_path", last, *short)  # larger pictures are scaled
     message = error_of("test", "--ckpt_path", last, "--data.root", "short", "--data.letters", "ab")
-    assert message.endswith("the checkpoint reads 'abc' and the data has 'ab': set --data.letters to the first")
+    assert "the checkpoint reads the letters 'abc' and the data has 'ab': take data of the first" in message
     message = error_of("test", "--ckpt_path", last, "--data.root", "short", "--data.max_length", "2")
     assert message.endswith("the checkpoint reads 3 letters and the data 2: set --data.max_length 3")
 

@@ -73,6 +73,10 @@ def read_subject(checkpoint: str | Path, root: str | None, count: int) -> Subjec
         ValueError: If there is no such checkpoint or data (see ``labelled_images``).
     """
     model, contents = vit.load(checkpoint), read_checkpoint(checkpoint)
+    if model.num_classes < 1:
+        raise ValueError(
+            f"{checkpoint} has no classes (num_classes 0), as the encoder of a reader: give a classifier's checkpoint"
+        )
     arguments = contents["hyper_parameters"]
     names = inspect.signature(vit.VisionTransformer).parameters
     with torch.random.fork_rng(devices=[]):

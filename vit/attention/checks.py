@@ -83,6 +83,13 @@ def check_takes_mask(attention: nn.Module) -> None:
         )
 
 
+def check_context(attention: nn.Module, context: Tensor, angles: Tensor | None) -> None:
+    """Check a context and what is given beside it."""
+    if angles is not None:
+        raise ValueError("angles are the positions of self-attention: pass no angles beside a context")
+    check_tokens(attention, "context", context, attention.context_dim, "context_dim")
+
+
 def check_cache(attention: nn.Module, cache: KeyValueCache, q: Tensor, mask: Tensor | None) -> None:
     """Check that self-attention may keep its keys, and the mask before the cache grows."""
     if not attention.causal:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vit.attention.cache import KeyValueCache
 from vit.attention.checks import (
     check_cache,
+    check_context,
     check_takes_mask,
     check_tied,
     check_tokens,
@@ -156,6 +157,7 @@ class MultiHeadAttention(nn.Module):
             check_cache(self, cache, q, mask)
             k, v = cache.append(k, v)
         else:
+            check_context(self, context, angles)
             q = self.queries(x)
             k, v = cache.kept(context.shape[1]) if cache.length else cache.append(*self.keys_and_values(context))
         inputs = self._inputs(self.mechanism.takes, x, mask, grid)
@@ -186,9 +188,8 @@ class MultiHeadAttention(nn.Module):
 
         G is ``num_kv_heads``, and M the number of context tokens, or N.
         """
-        if context is not None and angles is not None:
-            raise ValueError("angles are the positions of self-attention: pass no angles beside a context")
         if context is not None:
+            check_context(self, context, angles)
             return self.queries(x), *self.keys_and_values(context)
         check_tokens(self, "x", x, self.embed_dim, "embed_dim")
         if self.context_dim != self.embed_dim:
@@ -213,7 +214,6 @@ class MultiHeadAttention(nn.Module):
 
     def keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """Compute keys and values of each head from a context: (B, M, context_dim) -> (B, G, M, d), (B, G, M, e)."""
-        check_tokens(self, "context", context, self.context_dim, "context_dim")
         if not self.mechanism.projected:
             return self._split_keys_and_values(context, context)
         if self.tie_qkv:

@@ -36,7 +36,8 @@ def capture_sequence(model: nn.Module, *inputs: Tensor) -> SequenceAttentions:
     """Return the attention of every layer of ``model(*inputs)``, a decoder or an encoder and a decoder.
 
     Attention is told apart by what it is: that of the decoder is causal, whatever comes before the first such layer is
-    of the encoder, and the rest is from the decoder's tokens to the encoder's.
+    of the encoder, and the rest is from the decoder's tokens to the encoder's. Attention of a single token to itself
+    counts as causal.
 
     >>> import vit
     >>> from vit.decoder import ImageToSequence, TransformerDecoder

@@ -149,15 +149,20 @@ def _per_channel(numbers: list[float], channels: int) -> list[float]:
     return list(numbers) if len(numbers) == channels else [sum(numbers) / len(numbers)] * channels
 
 
+def check_split_names(root: Path) -> None:
+    """Raise a ValueError if a folder has a usual name of a split, and not the one that is read."""
+    for path in root.iterdir():
+        stage = SPLIT_NAMES.get(path.name.lower(), path.name)
+        if path.is_dir() and stage != path.name:
+            raise ValueError(f"{path} looks like a split, which is read from {stage} only: rename it to {stage}")
+
+
 def _class_folders(root: Path) -> dict[Stage, dict[str, list[Path]]]:
     """Return the files of each class of each split; a single tree is "train"."""
     if not root.is_dir():
         raise ValueError(f"no folder {root}: name the data by --data.root, or try --data Digits, which needs none")
+    check_split_names(root)
     stages: tuple[Stage, ...] = ("train", "val", "test")
-    for path in root.iterdir():
-        stage = SPLIT_NAMES.get(path.name.lower(), path.name)
-        if path.is_dir() and stage != path.name:
-            raise ValueError(f"{path} looks like a split and would be taken for a class: rename it to {stage}")
     if (root / "train").is_dir():
         splits = {stage: _classes(root / stage) for stage in stages if (root / stage).is_dir()}
     else:

@@ -10,6 +10,7 @@ import torch
 from vit.checks import check_positive_int, check_share, check_size
 from vit.data.alphabet import Alphabet
 from vit.data.files import NAMED, ImageFiles, image_files_below
+from vit.data.folder import check_split_names
 from vit.data.module import ImageDataModule, ImageSet, Stage
 from vit.data.split import stratified_split
 from vit.data.survey import survey
@@ -80,6 +81,7 @@ class ImageStrings(ImageDataModule):
         self.test_fraction = test_fraction
         self.skip_damaged = skip_damaged
         self.texts = read_splits(self.root)
+        letters = None if letters is None else unicodedata.normalize("NFC", letters)  # as the texts are
         every = [text for texts in self.texts.values() for text in texts.values()]
         self.letters = "".join(sorted(set("".join(every)))) if letters is None else letters
         self.max_length = max(1, *map(len, every)) if max_length is None else max_length
@@ -148,8 +150,15 @@ def read_splits(root: Path) -> dict[Stage, dict[Path, str]]:
     """
     if (root / TEXTS).is_file():
         return {"train": read_texts(root)}
+    if root.is_dir():
+        check_split_names(root)
     stages: tuple[Stage, ...] = ("train", "val", "test")
-    splits = {stage: read_texts(root / stage) for stage in stages if (root / stage / TEXTS).is_file()}
+    splits: dict[Stage, dict[Path, str]] = {}
+    for stage in stages:
+        if (root / stage / TEXTS).is_file():
+            splits[stage] = read_texts(root / stage)
+        elif (root / stage).is_dir() and image_files_below(root / stage):
+            raise ValueError(f"{root / stage} has pictures and no {TEXTS}: write a line file,text for each of them")
     if "train" not in splits:
         raise ValueError(
             f"no {TEXTS} in {root} or {root / 'train'}: write a line file,text for each picture, after the line "
@@ -172,16 +181,24 @@ def read_texts(folder: Path) -> dict[Path, str]:
                 raise ValueError(
                     f"the first line of {path} is {','.join(table.fieldnames or ())!r}: it must be file,text"
                 )
-            rows = [(row["file"], row["text"]) for row in table]
+            rows = [(table.line_num, row) for row in table]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"cannot read {path}: {error}") from None
     texts: dict[Path, str] = {}
-    for number, (name, text) in enumerate(rows, start=2):
+    named: set[Path] = set()
+    for number, row in rows:
+        name, text = row["file"], row["text"]
         if not name or text is None:
             raise ValueError(f"line {number} of {path} has no {'text' if name else 'file'}: write file,text")
+        if None in row:
+            raise ValueError(
+                f"line {number} of {path} has more values than the first line: write a text with a comma in quotes, "
+                f'such as {name},"1,5"'
+            )
         picture = folder / name
-        if picture in texts:
+        if picture.resolve() in named:
             raise ValueError(f"line {number} of {path} names {picture.name} again: keep one line for each picture")
+        named.add(picture.resolve())
         # Letters with accents are written in two ways that look the same.
         texts[picture] = unicodedata.normalize("NFC", text)
     if not texts:
@@ -191,7 +208,6 @@ def read_texts(folder: Path) -> dict[Path, str]:
         raise ValueError(
             f"{path} names pictures that are not there: {_named(missing, folder)}; add them, or delete the lines"
         )
-    named = {picture.resolve() for picture in texts}
     if unnamed := sorted(picture for picture in found if picture.resolve() not in named):
         raise ValueError(f"pictures without a line in {path}: {_named(unnamed, folder)}; add lines, or delete them")
     return texts

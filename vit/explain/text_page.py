@@ -14,11 +14,10 @@ import torch
 from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor, nn
 
-from vit.capture.sequence import capture_sequence
 from vit.explain.heatmap import displayable, overlay
 from vit.explain.maps.rollout import attention_rollout
 from vit.explain.page import Explorer
-from vit.explain.texts import patches_of
+from vit.explain.texts import capture_text, patches_of
 
 
 def text_explorer(
@@ -68,7 +67,7 @@ def text_explorer(
     images, tokens = image[None], tokens[None]
     grid, prefix = patches_of(model, images, grid, num_prefix_tokens)
     with torch.no_grad():
-        found = capture_sequence(model, images, tokens)
+        found = capture_text(model, images, tokens, grid, prefix)
     last = reduce(found.cross[-1].clamp(min=0), "1 h t m -> t m", "mean")
     rolled = einsum(last, attention_rollout(found.encoder)[0], "t l, l m -> t m")[:, prefix:]
     rows = [("rollout through the encoder", rearrange(rolled, "t (r s) -> t r s", r=grid[0]))]

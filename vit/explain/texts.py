@@ -10,7 +10,7 @@ import torch
 from einops import einsum, rearrange, reduce
 from torch import Tensor, nn
 
-from vit.capture.sequence import capture_sequence
+from vit.capture.sequence import SequenceAttentions, capture_sequence
 from vit.checks import check_choice
 from vit.explain.evaluation.ground_truth import cells_of_boxes, pointing_game
 from vit.explain.maps.rollout import attention_rollout
@@ -56,18 +56,31 @@ def explain_text(
     """
     check_choice("method", method, get_args(TextMethod))
     grid, num_prefix_tokens = patches_of(model, images, grid, num_prefix_tokens)
-    found = capture_sequence(model, images, tokens)
-    if not found.cross:
-        raise ValueError(f"{type(model).__name__} has no cross-attention, so its tokens look at no image")
+    found = capture_text(model, images, tokens, grid, num_prefix_tokens)
     maps = reduce(found.cross[-1].clamp(min=0), "b h t m -> b t m", "mean")
     if method == "rollout":
         maps = einsum(maps, attention_rollout(found.encoder), "b t l, b l m -> b t m")
-    if maps.shape[-1] != num_prefix_tokens + grid[0] * grid[1]:
-        raise ValueError(
-            f"the image has {maps.shape[-1]} tokens, and not {num_prefix_tokens} (num_prefix_tokens) and {grid[0]} x "
-            f"{grid[1]} patches (grid): give the numbers of this model"
-        )
     return rearrange(maps[..., num_prefix_tokens:], "b t (r s) -> b t r s", r=grid[0])
+
+
+def capture_text(
+    model: nn.Module, images: Tensor, tokens: Tensor, grid: tuple[int, int], num_prefix_tokens: int
+) -> SequenceAttentions:
+    """Return the attention of a model that reads images, whose tokens are ``num_prefix_tokens`` and the patches.
+
+    Raises:
+        ValueError: If attention cannot be captured, there is no cross-attention, or the grid does not fit it.
+    """
+    found = capture_sequence(model, images, tokens)
+    if not found.cross:
+        raise ValueError(f"{type(model).__name__} has no cross-attention, so its tokens look at no image")
+    count = found.cross[-1].shape[-1]
+    if count != num_prefix_tokens + grid[0] * grid[1]:
+        raise ValueError(
+            f"the image has {count} tokens, and not {num_prefix_tokens} (num_prefix_tokens) and {grid[0]} x {grid[1]} "
+            "patches (grid): give the numbers of this model"
+        )
+    return found
 
 
 def patches_of(

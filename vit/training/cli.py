@@ -149,7 +149,8 @@ class ViTCLI(LightningCLI):
         for config in found.config:
             check_config(Path(config))
         if found.ckpt_path is None:
-            only_prints = "--help" in args or any("print_config" in arg for arg in args)
+            prints = ("--help", "-h", "--print_config", "--model.help", "--data.help")
+            only_prints = any(arg.split("=")[0] in prints for arg in args)
             if args[0] != "fit" and not only_prints:
                 raise ValueError(f"{args[0]} needs trained weights: add --ckpt_path FILE, or --ckpt_path last")
             start, told = asked_start(args)

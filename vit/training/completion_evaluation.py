@@ -24,13 +24,18 @@ class PixelStatistics:
         self.histogram = ((counts.sum(dim=0) + 1) / (counts.sum() + counts.shape[1])).log()
         self.neighbours = ((counts + 1) / (counts + 1).sum(dim=1, keepdim=True)).log()
 
-    def losses(self, pixels: Tensor) -> dict[str, Tensor]:
-        """Return the negative log-probability of each pixel under each baseline: (B, r, s) -> (B, r, s)."""
+    def losses(self, pixels: Tensor, hidden: Tensor) -> dict[str, Tensor]:
+        """Return the negative log-probability of each pixel under each baseline: (B, r, s) -> (B, r, s).
+
+        Where the left neighbour is ``hidden`` from the model, boolean (B, r, s), its baseline is the histogram.
+        """
         to_the_left = F.pad(pixels[:, :, :-1] + 1, (1, 0))  # 0 in the first column
+        of_histogram = -self.histogram[pixels]
+        is_hidden = F.pad(hidden[:, :, :-1], (1, 0))
         return {
             "uniform": torch.full(pixels.shape, math.log(len(self.histogram)), device=pixels.device),
-            "histogram": -self.histogram[pixels],
-            "left neighbour": -self.neighbours[to_the_left, pixels],
+            "histogram": of_histogram,
+            "left neighbour": torch.where(is_hidden, of_histogram, -self.neighbours[to_the_left, pixels]),
         }
 
 
@@ -64,12 +69,19 @@ class CompletionEvaluation:
         self.names = ("uniform", "histogram", "left neighbour")
         self.losses = torch.zeros(1 + len(self.names), dtype=precise, device=device)  # of the model and the baselines
 
-    def update(self, logits: Tensor, pixels: Tensor, counted: Tensor) -> None:
-        """Add images: logits (B, r, s, V), pixels (B, r, s), and which of these are counted, boolean (B, r, s)."""
+    def update(self, logits: Tensor, pixels: Tensor, counted: Tensor, hidden: Tensor) -> None:
+        """Add images.
+
+        Args:
+            logits: Logits of each pixel, (B, r, s, V).
+            pixels: Numbers of colours, (B, r, s).
+            counted: The pixels that are counted, boolean (B, r, s).
+            hidden: The pixels that the model could not see while it predicted the one to their right.
+        """
         losses = F.cross_entropy(rearrange(logits.float(), "b r s v -> b v r s"), pixels, reduction="none")
         right = (logits.argmax(dim=-1) == pixels) & counted
         self.counts += torch.tensor([len(pixels), counted.sum(), right.sum()], device=self.counts.device)
-        of_baselines = self.statistics.losses(pixels)
+        of_baselines = self.statistics.losses(pixels, hidden)
         for place, of_each in enumerate([losses, *(of_baselines[name] for name in self.names)]):
             self.losses[place] += of_each[counted].sum(dtype=self.losses.dtype)
 

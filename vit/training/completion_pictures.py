@@ -35,7 +35,7 @@ def draw_completions(completer: LightningModule, folder: Path, split: str, image
     )
     upper = whole.clone()
     upper[:, :, completer.grid[0] // 2 * completer.hparams.patch_size :] = GREY
-    title = f"Lower halves of {split} images, drawn pixel by pixel"
+    title = f"Lower halves of {split} images, drawn by the model"
     evaluation = completer.evaluation
     if evaluation is not None:
         title += f" ({evaluation.scores()['bits_per_pixel']:.2f} bits per pixel)"

@@ -56,7 +56,7 @@ def arguments_of_checkpoint(path: Path, subcommand: str) -> tuple[dict[str, Any]
     if name in vit.data.__all__:
         known = _known(data.get("init_args", {}), getattr(vit.data, name), vit.data.ImageDataModule)
         if name == "ImageStrings":  # other texts are read with the letters of the training
-            known |= {"letters": of_data["letters"], "max_length": of_data["max_length"]}
+            known |= {name: of_data[name] for name in ("letters", "max_length", "image_size")}
         defaults["data"] = {"class_path": data["class_path"], "init_args": known}
     return defaults, []
 

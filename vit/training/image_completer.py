@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
-from vit.checks import check_choice, check_positive_int
+from vit.checks import check_choice, check_positive_int, check_size
 from vit.data.module import ImageSet
 from vit.data.palette import learn_palette, quantise, shrunk
 from vit.decoder import DecoderPositions
@@ -94,6 +94,8 @@ class ImageCompleter(TrainingModule):
         check_positive_int("palette_size", palette_size, "16 is usual")
         check_positive_int("patch_size", patch_size, "1 takes each pixel by itself")
         check_choice("objective", objective, get_args(Objective))
+        if grid_size is not None:
+            check_size("grid_size", grid_size)
         size = image_size if grid_size is None else grid_size
         self.size = to_pair(size)
         if any(side % patch_size for side in self.size):
@@ -119,6 +121,9 @@ class ImageCompleter(TrainingModule):
         data = self.trainer.datamodule
         if data.class_weights is not None:
             raise ValueError("balance 'loss' weights classes, and ImageCompleter has none: take 'sampling' or 'none'")
+        for name in ("mixup", "cutmix"):
+            if alpha := data.augmentation[name]:
+                raise ValueError(f"{name} ({alpha}) blends images, whose colours ImageCompleter learns: set it to 0")
         train = data.sets["train"]
         chosen = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(0))[:MOST_IMAGES]
         images = torch.cat([shrunk(decoded(train, part)[0], self.size) for part in chosen.split(PART)])
@@ -171,13 +176,17 @@ class ImageCompleter(TrainingModule):
         half = torch.full((1,), 0.5, device=pixels.device)
         return self.hide(pixels[:1], half, torch.Generator().manual_seed(0)).expand_as(pixels)
 
+    def hidden(self, counted: Tensor) -> Tensor:
+        """Return the pixels that an evaluation hides: none from those after them, or for "masked" the counted ones."""
+        return torch.zeros_like(counted) if self.hparams.objective == "causal" else counted
+
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add a batch to the evaluation."""
         images, labels = batch
         pixels = self.pixels(images)
         counted, is_real = self.counted(pixels), labels.reshape(len(labels), -1)[:, 0] >= 0  # the rest pads the batch
-        logits = self.predict(pixels, counted)
-        self.evaluation.update(logits[is_real], pixels[is_real], counted[is_real])
+        pixels, counted = pixels[is_real], counted[is_real]
+        self.evaluation.update(self.predict(pixels, counted), pixels, counted, self.hidden(counted))
 
     test_step = validation_step
 

@@ -21,7 +21,7 @@ def mimetic_attention(model: nn.Module) -> None:
     In trained transformers the product ``W_q^T W_k`` of a head is close to a multiple of the identity plus noise, so
     that tokens attend to similar tokens at similar positions, and ``W_proj W_v`` to a negative multiple. Queries and
     keys of a head are therefore the best factors of rank d of ``0.7 Z + 0.7 I``, and values and output those of rank D
-    of ``0.4 Z - 0.4 I``, with Z normal of variance 1 / D. The positions must be initialised as sine-cosine codes.
+    of ``0.4 Z - 0.4 I``, with Z normal of variance 1 / D. This is meant for sine-cosine positions.
 
     Measured in configs/cifar10_quick.yaml, 1,400 steps, two seeds (validation accuracy,
     benchmarks/results/ablation.md): 71.2 % without, 71.7 % with it, a difference that may be chance; 69.7 % with

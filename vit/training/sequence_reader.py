@@ -91,6 +91,8 @@ class SequenceReader(TrainingModule):
         check_positive_int("num_beams", num_beams, "1 is greedy")
         check_share("label_smoothing", label_smoothing, "0.1 is usual")
         check_choice("init", init, get_args(Init))
+        if vit_kwargs.get("pool") == "map":
+            raise ValueError("pool ('map') is attention that a reader never asks, as it reads all tokens: leave it out")
         self.alphabet = Alphabet(letters)
         # With fc_norm, which pool "mean" would set, the tokens would have no norm.
         encoder = VisionTransformer(num_classes=0, fc_norm=False, **vit_kwargs)
@@ -141,7 +143,9 @@ class SequenceReader(TrainingModule):
         images, tokens = images[is_real], tokens[is_real]
         if len(images):
             targets = next_tokens(tokens, self.alphabet.end)
-            self.evaluation.update(self(images, tokens[:, :-1]), targets, images)
+            never_written = torch.tensor([self.alphabet.start], device=targets.device)
+            logits = self(images, tokens[:, :-1]).index_fill(2, never_written, -torch.inf)
+            self.evaluation.update(logits, targets, images)
 
     test_step = validation_step
 
@@ -154,7 +158,15 @@ class SequenceReader(TrainingModule):
         draw_texts(self, folder, split, image_set)
 
     def read(self, images: Tensor, num_beams: int = 1) -> Generated:
-        """Write the texts of pictures, uint8 or float in [0, 1]: tokens (B, T) with their log-probabilities (B,)."""
+        """Write the texts of pictures, uint8 or float in [0, 1]: tokens (B, T) with their log-probabilities (B,).
+
+        A text that has no end after ``max_length`` letters gets one letter more.
+
+        Raises:
+            ValueError: If the reader is in training mode.
+        """
+        if self.training:
+            raise ValueError("the reader is in training mode, in which dropout is random: call reader.eval() first")
         return self.reader.write(self.normalise(images), num_beams=num_beams)
 
     def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Generated | None:
@@ -181,7 +193,8 @@ class SequenceReader(TrainingModule):
         theirs, ours = checkpoint["hyper_parameters"].get("letters"), self.hparams.letters
         if theirs != ours:
             raise ValueError(
-                f"the checkpoint reads {theirs!r} and the data has {ours!r}: set --data.letters to the first"
+                f"the checkpoint reads the letters {theirs!r} and the data has {ours!r}: take data of the first, such "
+                "as ImageStrings with --data.letters"
             )
         longest, most = checkpoint["hyper_parameters"].get("max_length"), self.hparams.max_length
         if longest != most:

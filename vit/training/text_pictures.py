@@ -15,7 +15,7 @@ from torch import Tensor
 from vit.data.module import ImageSet
 from vit.explain.text_figures import draw_text_maps
 from vit.explain.texts import explain_text
-from vit.plotting import GREEN, ORANGE, plain_text
+from vit.plotting import GREEN, ORANGE, missing_letters, plain_text
 from vit.training.examples import check_whole, decoded, model_copy
 
 SHOWN, ACROSS = 16, 4
@@ -27,6 +27,8 @@ def draw_texts(reader: LightningModule, folder: Path, split: str, image_set: Ima
     """Draw pictures of a split with the text that a ``SequenceReader`` reads, and misread ones, into a folder."""
     check_whole(reader)
     images, tokens = decoded(image_set, torch.arange(min(SHOWN, len(image_set.labels))))
+    if lacking := missing_letters(reader.alphabet.letters):
+        print(f"the font of the pictures lacks {lacking}, which are drawn as boxes", flush=True)
     title = f"Texts read on {split} pictures"
     evaluation = reader.evaluation
     if evaluation is not None:

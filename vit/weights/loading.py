@@ -247,7 +247,7 @@ def _read_checkpoint(path: Path) -> tuple[Arguments, State, dict[str, Any]]:
     state = {name.removeprefix("vit."): tensor for name, tensor in checkpoint["state_dict"].items()}
     if any(name.startswith(READER) for name in state):
         state = {name.removeprefix(READER): tensor for name, tensor in state.items() if name.startswith(READER)}
-        arguments = {**arguments, "num_classes": 0}
+        arguments = {**arguments, "num_classes": 0, "fc_norm": False}  # as SequenceReader builds its encoder
     given = {name: arguments[name] for name in ("mean", "std", "class_names") if arguments.get(name) is not None}
     of_data = checkpoint.get("data")
     of_data = of_data.get("init_args") if isinstance(of_data, dict) else None
