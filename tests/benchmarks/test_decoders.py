@@ -50,6 +50,7 @@ def small(monkeypatch):
     monkeypatch.setattr(decoders, "RANKING", 10)
     monkeypatch.setattr(decoders, "ROUNDS", 1)
     monkeypatch.setattr(decoders, "LENGTH", 4)
+    monkeypatch.setattr(decoders, "TIMED", ((24, 1), (48, 2)))
     numbers = DigitStrings.numbers
 
     def few(data, stage):
@@ -67,7 +68,8 @@ def test_each_checkpoint_is_a_cell_and_the_report_shows_all(checkpoint, small, t
     main(["--output", str(tmp_path)])
     cells = json.loads((tmp_path / "decoders.json").read_text())
     assert list(cells) == ["ImageCompleter, seed 0", "ImageCompleter, seed 1", "SequenceReader, seed 0", "generation"]
-    assert cells["generation"]["times_as_fast"] > 0
+    assert [(row["embed_dim"], row["depth"]) for row in cells["generation"]["rows"]] == [(24, 1), (48, 2)]
+    assert all(row["times_as_fast"] > 0 for row in cells["generation"]["rows"])
     read = cells["SequenceReader, seed 0"]
     assert set(read["reading"]) == {"apart, greedy", "apart, beams", "overlapping, greedy", "overlapping, beams"}
     assert {name: len(curve) for name, curve in read["pruning"].items()} == {
@@ -79,7 +81,13 @@ def test_each_checkpoint_is_a_cell_and_the_report_shows_all(checkpoint, small, t
     assert completed["baselines"]["uniform"] == pytest.approx(1.585, abs=1e-3)
     written = (tmp_path / "decoders.md").read_text()
     assert written == report(cells)
-    for name in ("times as fast as without", "cross, importance", "Images completed", "| causal", "| masked"):
+    for name in (
+        "times as fast by a decoder of 48 channels and 2 blocks with the cache",
+        "cross, importance",
+        "Images completed",
+        "| causal",
+        "| masked",
+    ):
         assert name in written
 
 
