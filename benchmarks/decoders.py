@@ -16,7 +16,7 @@ Letters in the einops patterns: b pictures, t letters, r s rows and columns, c d
 import json
 import time
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ OVERLAP = 2  # pixels, of the harder pictures
 RANKING = 500  # validation pictures by which heads are ranked
 BEAMS = 5
 LENGTH, SEQUENCES, ROUNDS = 64, 16, 5  # of the timed generation
-TIMED = ((96, 2), (384, 6))  # channels and blocks of the decoders: that of configs/read_digits.yaml, and a usual size
+TIMED = ((96, 2), (384, 6))  # channels and blocks of decoders: of configs/read_digits.yaml, and a usual size
 GENERATION = "generation"  # the cell of its time
 HEAD = """# Decoders
 
@@ -242,6 +242,7 @@ def experiment(path: Path, images: int) -> tuple[str, dict[str, Any]]:
         data = getattr(vit.data, described["class_path"].rsplit(".", 1)[-1])(**described["init_args"])
         data.setup("fit")
         cell["completion"] = measure_completion(completer, data, images)
+        cell["images"] = min(images, len(data.sets["test"].labels))
     else:
         raise ValueError(f"{path} is of a {kind or 'ViTClassifier'}: give checkpoints of readers and completers")
     return f"{facts['experiment']}, seed {facts['seed']}", cell
@@ -268,7 +269,8 @@ def report(cells: dict[str, Any]) -> str:
 def generation_sentence(cell: dict[str, Any]) -> str:
     """Return how much a cache saves, as a sentence."""
     ratios = " and ".join(
-        f"{row['times_as_fast']:.1f} times as fast by a decoder of {row['embed_dim']} channels and {row['depth']} blocks"
+        f"{row['times_as_fast']:.1f} times as fast by a decoder of {row['embed_dim']} channels and {row['depth']} "
+        "blocks"
         for row in cell["rows"]
     )
     return f"{SEQUENCES} sequences of {LENGTH} tokens are written {ratios} with the cache as without, and are the same."
@@ -304,18 +306,24 @@ def curve_at(points: list[dict[str, Any]], share: float) -> float:
 
 
 def completion_table(cells: dict[str, Any]) -> str:
-    """Return bits, the error of the middle and the probe of each block of each completer."""
+    """Return bits, the error of the middle and the probe of each block of each recipe, over seeds."""
     rows = []
-    for name, cell in cells.items():
-        found = cell["completion"]
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for cell in cells.values():
+        groups.setdefault((cell["recipe"], cell["completion"]["objective"]), []).append(cell)
+    for (recipe, objective), of_recipe in groups.items():
+        found = [cell["completion"] for cell in of_recipe]
         rows.append(
             {
-                "training": name,
-                "objective": found["objective"],
-                "bits per pixel": f"{found['bits_per_pixel']:.3f}",
-                **{baseline: f"{bits:.3f}" for baseline, bits in found["baselines"].items()},
-                "error of the middle, of 255": f"{found['middle']:.1f}",
-                "linear probe of each block, %": ", ".join(f"{100 * accuracy:.1f}" for accuracy in found["probes"]),
+                "training": recipe,
+                "seeds": ", ".join(str(cell["training"]["seed"]) for cell in of_recipe),
+                "objective": objective,
+                "bits per pixel": plus_minus([each["bits_per_pixel"] for each in found], ".3f"),
+                **{name: f"{mean(each['baselines'][name] for each in found):.3f}" for name in found[0]["baselines"]},
+                "error of the middle, of 255": plus_minus([each["middle"] for each in found], ".1f"),
+                "linear probe of each block, %": ", ".join(
+                    f"{100 * mean(of_block):.1f}" for of_block in zip(*(each["probes"] for each in found), strict=True)
+                ),
             }
         )
     return markdown_table(rows)

@@ -362,9 +362,9 @@ def of_decoders(part: str, recipe: str) -> tuple[dict[str, Any], str]:
         name: cell for name, cell in read("decoders").items() if part in cell and re.fullmatch(recipe, cell["recipe"])
     }
     seeds = ", ".join(dict.fromkeys(str(cell["training"]["seed"]) for cell in cells.values()))
-    images = next(iter(cells.values()))["images"]
+    images = " or ".join(f"{count:,}" for count in sorted({cell["images"] for cell in cells.values()}))
     origins = dict.fromkeys(made_at(cell["made"]) for cell in cells.values())
-    return cells, f"{images:,} test images; seeds {seeds}. {' '.join(origins)}"
+    return cells, f"{images} test images; seeds {seeds}. {' '.join(origins)}"
 
 
 def reading() -> str:
