@@ -268,12 +268,14 @@ def report(cells: dict[str, Any]) -> str:
 
 def generation_sentence(cell: dict[str, Any]) -> str:
     """Return how much a cache saves, as a sentence."""
-    ratios = " and ".join(
+    ratios = ", and ".join(
         f"{row['times_as_fast']:.1f} times as fast by a decoder of {row['embed_dim']} channels and {row['depth']} "
         "blocks"
         for row in cell["rows"]
     )
-    return f"{SEQUENCES} sequences of {LENGTH} tokens are written {ratios} with the cache as without, and are the same."
+    return (
+        f"With the cache, {SEQUENCES} sequences of {LENGTH} tokens are written {ratios}; they are the same as without."
+    )
 
 
 def shares_table(cells: list[dict[str, Any]], part: str) -> str:

@@ -82,7 +82,7 @@ def test_each_checkpoint_is_a_cell_and_the_report_shows_all(checkpoint, small, t
     written = (tmp_path / "decoders.md").read_text()
     assert written == report(cells)
     for name in (
-        "times as fast by a decoder of 48 channels and 2 blocks with the cache",
+        "times as fast by a decoder of 48 channels and 2 blocks; they are the same",
         "cross, importance",
         "Images completed",
         "| causal",
