@@ -353,6 +353,8 @@ def head_trainings() -> str:
 def pruned_heads() -> str:
     """Return the accuracy of the model with the most heads, pruned to fewer."""
     cells = [cell for cell in trained_heads()[0] if "pruned" in cell]
+    if not cells:
+        return "Not measured yet."
     return f"{markdown_table(heads.pruned_rows(cells))}\n\n{heads.pruned_note(cells)}"
 
 

@@ -49,11 +49,20 @@ def scored(recipe):
     return [cell for cell in planted if cell["recipe"] == recipe]
 
 
+def fine_tuned():
+    """Mean and deviation of each row of the comparison of fine-tuning with training from scratch."""
+    percents = {}
+    for cell in results("finetune").values():
+        percents.setdefault((cell["row"], cell["count"]), []).append(100 * cell["training"]["test_accuracy"])
+    return {f"{number:.1f}" for row in percents.values() for number in (statistics.mean(row), statistics.stdev(row))}
+
+
 @for_each
 def test_the_accuracies_in_its_header_are_those_of_the_results(config):
     header = header_of(config)
     cells = [cell for cell in results("accuracy").values() if cell["recipe"] == config.stem]
     measured = {f"{100 * cell['accuracy']:.1f}" for cell in scored(config.stem)}
+    measured |= fine_tuned() if config.stem in ("finetune", "photos") else set()
     for key in ("test_accuracy", "test_accuracy_views", "val_accuracy") if cells else ():
         percents = [100 * cell[key] for cell in cells if cell.get(key) is not None] or [0.0]
         deviation = statistics.stdev(percents) if len(percents) > 1 else 0.0

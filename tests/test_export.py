@@ -92,3 +92,16 @@ def test_other_files_and_models_in_training_are_refused(tmp_path):
         export(model_of(), tmp_path / "model.trt")
     with pytest.raises(ValueError, match=r"the model is in training mode: call model\.eval\(\) first"):
         export(model_of().train(), tmp_path / "model.pt2")
+
+
+def test_a_program_that_computes_nan_at_one_size_is_refused(tmp_path, monkeypatch):
+    found = iter([1e-6, float("nan"), 1e-6, 1e-6, 1e-6])
+    monkeypatch.setattr(sys.modules["vit.export"], "_difference", lambda *_: next(found))
+    with pytest.raises(ValueError, match="nothing was written"):
+        export(model_of(), tmp_path / "model.pt2")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_of_another_library_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"a Linear is given: vit\.export takes a vit.VisionTransformer"):
+        export(torch.nn.Linear(2, 2), tmp_path / "model.pt2")

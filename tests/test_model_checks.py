@@ -165,3 +165,30 @@ def test_images_of_another_shape_are_refused_with_both_shapes_and_a_remedy(shape
         embed(torch.zeros(shape))
     assert f"images have shape {shape}" in str(refusal.value)
     assert "add the batch axis with images[None]" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.zeros(1, 3, 32, 32).double(), r"images are torch.float64 and the weights torch.float32: convert one"),
+        (torch.zeros(1, 3, 0, 32), r"images have shape \(1, 3, 0, 32\): give at least one pixel"),
+        (torch.zeros(1, 3, 32, 32, device="meta"), "images are on meta and the weights on cpu: move one with"),
+    ],
+)
+def test_images_of_another_type_or_place_or_without_pixels_are_refused(images, message):
+    with pytest.raises(ValueError, match=message):
+        VisionTransformer(embed_dim=24, depth=1, num_heads=3)(images)
+
+
+@pytest.mark.parametrize("images", [[], [torch.zeros(1, 3, 32, 32)]], ids=["none", "batches"])
+def test_images_of_several_sizes_are_a_list_of_single_ones(images):
+    with pytest.raises(ValueError, match=r"images have the shapes .*give a list of at least one \(channels, rows"):
+        VisionTransformer(embed_dim=24, depth=1, num_heads=3).forward_mixed(images)
+
+
+@pytest.mark.parametrize("count", [-1, 2.5])
+def test_a_head_of_no_number_of_classes_is_refused_and_the_old_one_stays(count):
+    model = VisionTransformer(embed_dim=24, depth=1, num_heads=3)
+    with pytest.raises(ValueError, match="num_classes"):
+        model.reset_classifier(count)
+    assert model.num_classes == model.config["num_classes"] == 10

@@ -94,7 +94,7 @@ def test_each_way_of_resizing_is_the_identity_at_the_same_size(interpolation, si
 
 @pytest.mark.parametrize("interpolation", get_args(Interpolation))
 def test_programs_leave_positions_of_the_same_grid_as_they_are_without_a_branch(interpolation, monkeypatch):
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
     positions = torch.randn(1, 2 + 15, 13, dtype=torch.float64)
     assert_close(resize_positions(positions, (3, 5), (3, 5), interpolation), positions, **EXACT)
 

@@ -40,6 +40,8 @@ def export(model: VisionTransformer, path: str | Path) -> float:
     writers = {".pt2": _write_program, ".onnx": _write_onnx}
     if path.suffix not in writers:
         raise ValueError(f"{path} ends in {path.suffix!r}: programs are written to files that end in .pt2 or .onnx")
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(f"a {type(model).__name__} is given: vit.export takes a vit.VisionTransformer")
     if model.training:
         raise ValueError("the model is in training mode: call model.eval() first, or the program would drop patches")
     if model.pos_embed.dtype != torch.float32:
@@ -54,23 +56,18 @@ def export(model: VisionTransformer, path: str | Path) -> float:
         ) from error
     with replacing(path) as unfinished:
         run = writers[path.suffix](program, unfinished)
-        difference = max(_difference(model, run, size) for size in _sizes(model))
-        if not difference <= TOLERANCE:
+        differences = [_difference(model, run, size) for size in _sizes(model)]
+        difference = max(differences)
+        if not all(each <= TOLERANCE for each in differences):  # NaN, too
             raise ValueError(f"the program's logits differ from the model's by {difference:.2g}: nothing was written")
     return difference
 
 
-def exported(model: VisionTransformer, example_size: tuple[int, int] | None = None) -> torch.export.ExportedProgram:
-    """Return the model as a program for any number of images of any size.
-
-    Args:
-        model: The model, in evaluation mode.
-        example_size: Rows and columns of the images that it is traced with; None takes those of the training.
-    """
+def exported(model: VisionTransformer) -> torch.export.ExportedProgram:
+    """Return the model as a program for any number of images of any whole number of patches."""
     embed = model.patch_embed
     p, q = embed.patch_stride
-    smallest = (FEWEST_PATCHES * p, FEWEST_PATCHES * q)
-    rows, columns = example_size or map(max, embed.image_size, smallest)
+    rows, columns = _sizes(model)[0]
     images = torch.zeros(2, embed.in_channels, rows, columns, device=model.pos_embed.device)
     sides = [torch.export.Dim(name, min=FEWEST_PATCHES) for name in ("rows", "columns")]
     shapes = {0: torch.export.Dim("batch", min=1), 2: p * sides[0], 3: q * sides[1]}

@@ -15,11 +15,11 @@ from torch.utils.checkpoint import checkpoint
 
 from vit.attention import padding_mask, sinusoidal_positions_2d
 from vit.blocks import EncoderBlock
-from vit.checks import check_choice
+from vit.checks import check_choice, check_natural
 from vit.embedding import PatchEmbed, Size
 from vit.hooks import is_hooked
 from vit.layers import AttentionPool, PatchDrop
-from vit.model_checks import check_arguments, check_output_format, check_patch_drop, chosen_blocks
+from vit.model_checks import check_arguments, check_mixed, check_output_format, check_patch_drop, chosen_blocks
 from vit.positions import ROTARY, Interpolation, resize_positions
 
 Pool = Literal["cls", "mean", "cls+mean", "cls+dist", "map"]
@@ -213,9 +213,8 @@ class VisionTransformer(nn.Module):
         if scheme == "normal":
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
         elif scheme == "sincos":
-            self.pos_embed[0, -self.patch_embed.num_patches :] = sinusoidal_positions_2d(
-                self.patch_embed.grid_size, self.embed_dim
-            )
+            codes = sinusoidal_positions_2d(self.patch_embed.grid_size, self.embed_dim)
+            self.pos_embed[0, -len(codes) :] = codes
 
     def forward(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
         """Classify images: (B, C, H, W) -> (B, num_classes).
@@ -267,6 +266,7 @@ class VisionTransformer(nn.Module):
         >>> model.forward_mixed([torch.randn(3, 32, 32), torch.randn(3, 48, 20)]).shape
         torch.Size([2, 10])
         """
+        check_mixed(images)
         embedded = [self._embed(image[None]) for image in images]
         lengths = [tokens.shape[1] for tokens, _, _ in embedded]
         tokens = pad_sequence([tokens[0] for tokens, _, _ in embedded], batch_first=True)
@@ -394,6 +394,7 @@ class VisionTransformer(nn.Module):
 
     def reset_classifier(self, num_classes: int) -> None:
         """Replace the head by a new one for ``num_classes`` classes; with 0 the model returns the pooled feature."""
+        check_natural("num_classes", num_classes, "0 is no head")
         self.num_classes = self.config["num_classes"] = num_classes
         if getattr(self, "pretrained_cfg", None):
             self.pretrained_cfg = self.pretrained_cfg | {"class_names": None}  # those of the old head

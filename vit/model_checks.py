@@ -76,7 +76,26 @@ def check_images(patch_embed: nn.Module, images: Tensor) -> None:
             f"images are {images.dtype} of shape {tuple(images.shape)}, but this model takes at least one image of "
             "floating point: convert by images.float() / 255, then normalise"
         )
+    # An exported program has images of its own type, on its own device.
+    if not torch.compiler.is_compiling():
+        _check_fits_weights(patch_embed.proj.weight, images)
     check_divides(patch_embed, *images.shape[-2:])
+
+
+def check_mixed(images: Sequence[Tensor]) -> None:
+    """Check a list of images of several sizes."""
+    shapes = [tuple(image.shape) for image in images]
+    if not shapes or any(len(shape) != 3 for shape in shapes):
+        raise ValueError(f"images have the shapes {shapes}: give a list of at least one (channels, rows, columns)")
+
+
+def _check_fits_weights(weight: Tensor, images: Tensor) -> None:
+    if images.device != weight.device:
+        raise ValueError(f"images are on {images.device} and the weights on {weight.device}: move one with .to(device)")
+    if images.dtype != weight.dtype and not torch.is_autocast_enabled(images.device.type):
+        raise ValueError(f"images are {images.dtype} and the weights {weight.dtype}: convert one with .to(dtype)")
+    if 0 in images.shape:
+        raise ValueError(f"images have shape {tuple(images.shape)}: give at least one pixel")
 
 
 def check_output_format(model: nn.Module, output_fmt: str) -> None:
@@ -101,7 +120,7 @@ def chosen_blocks(indices: int | Sequence[int] | None, depth: int) -> set[int]:
     if isinstance(indices, int):
         chosen = set(range(depth - indices, depth))
     else:
-        chosen = {i + depth if i < 0 else i for i in indices}
+        chosen = {int(i) + depth if i < 0 else int(i) for i in indices}
     if not chosen or not chosen <= set(range(depth)):
         raise ValueError(f"indices ({indices}) must name blocks of a model of depth ({depth})")
     return chosen

@@ -88,7 +88,7 @@ def resize_positions(
     """
     check_choice("pos_embed_interpolation", interpolation, get_args(Interpolation))
     # Exported programs have no branch on sizes: they run at any size, that of the training included.
-    if not torch.compiler.is_compiling() and tuple(old_grid) == tuple(new_grid):
+    if not torch.compiler.is_exporting() and tuple(old_grid) == tuple(new_grid):
         return pos_embed
     prefix = pos_embed.shape[1] - old_grid[0] * old_grid[1]
     wide = torch.promote_types(pos_embed.dtype, torch.float32)

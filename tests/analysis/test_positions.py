@@ -55,3 +55,10 @@ def test_enlarged_images_have_a_whole_number_of_patches(images, scale, size):
 def test_models_of_other_libraries_are_refused(timms, images, labels):
     with pytest.raises(ValueError, match="VisionTransformer is of another library"):
         position_accuracies(timms, images, labels)
+
+
+@pytest.mark.parametrize("pos_embed", ["rope", "none"])
+def test_positions_that_are_not_added_cannot_be_exchanged(pos_embed, images, labels):
+    model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=24, depth=1, num_heads=3, pos_embed=pos_embed)
+    with pytest.raises(ValueError, match=f"pos_embed '{pos_embed}' adds no positions to the tokens"):
+        position_accuracies(model.eval(), images, labels)

@@ -60,5 +60,5 @@ def test_every_layer_is_cut(ours, images, monkeypatch):
 
 
 def test_a_rank_of_zero_is_refused(ours, images, labels):
-    with pytest.raises(ValueError, match=r"ranks \(0\) must be at least 1"):
+    with pytest.raises(ValueError, match=r"ranks \(0\) must be a positive whole number: rank 0"):
         truncation_curve(ours, images, labels, [2, 0])

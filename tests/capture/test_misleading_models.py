@@ -1,5 +1,7 @@
 """Models whose attention was once shown wrongly: each is read right now, or refused with its reason."""
 
+from copy import deepcopy
+
 import pytest
 import timm
 import torch
@@ -9,6 +11,7 @@ from torch.testing import assert_close
 from tests.architectures import EXACT, of_timm, of_transformers, ours, randomised
 from vit.capture import capture_attention, examine
 from vit.explain import explain
+from vit.explain.evaluation.sanity import uniform_attention
 
 IMAGES = torch.randn(2, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 SQUARE = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -199,6 +202,30 @@ def test_attention_without_influence_on_the_logits_is_no_layer():
     assert_close(list(capture_attention(model, IMAGES)), list(capture_attention(vit, IMAGES)), **EXACT)
     for method in ("rollout", "relevance", "attention", "legrad"):
         assert_close(explain(model, IMAGES, method), explain(vit, IMAGES, method), **EXACT)
+
+
+def test_attention_without_influence_before_or_between_the_layers_is_no_layer():
+    class Watched(nn.Module):
+        """A block beside which an attention runs that nothing reads."""
+
+        def __init__(self, block):
+            super().__init__()
+            self.block, self.watcher = block, nn.MultiheadAttention(12, 3, batch_first=True)
+
+        def forward(self, tokens, *inputs, **options):
+            self.watcher(tokens, tokens, tokens)
+            return self.block(tokens, *inputs, **options)
+
+    for number in (0, 1):
+        plain = randomised(ours()())
+        vit = deepcopy(plain)
+        vit.blocks[number] = Watched(vit.blocks[number])
+        watched = vit.double().eval()
+        for method in ("rollout", "relevance", "attention"):
+            assert_close(explain(watched, IMAGES, method), explain(plain, IMAGES, method), **EXACT)
+        found, expected = (uniform_attention(model, IMAGES).rows for model in (watched, plain))
+        assert [row["layers"] for row in found] == [row["layers"] for row in expected]
+        assert [row["divergence"] for row in found] == pytest.approx([row["divergence"] for row in expected])
 
 
 def of_siglip():

@@ -157,3 +157,21 @@ def test_compiled_blocks_keep_their_names_and_their_output():
     model.configure_model()
     assert list(model.state_dict()) == names
     torch.testing.assert_close(model(images), plain)
+
+
+def test_the_weights_to_start_from_are_taken_once():
+    module = ViTClassifier(
+        init_from="cifar10",
+        image_size=32,
+        patch_size=4,
+        patch_stride=2,
+        embed_dim=128,
+        depth=6,
+        num_heads=4,
+        mlp_ratio=2,
+    )
+    module.setup("fit")
+    with torch.no_grad():
+        module.vit.cls_token.fill_(7)
+    module.setup("fit")
+    assert (module.vit.cls_token == 7).all()

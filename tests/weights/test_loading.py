@@ -50,7 +50,7 @@ def test_each_packaged_model_is_small_and_has_a_card_with_the_accuracy_of_its_tr
 
 def test_a_path_is_no_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="no checkpoint at cifar10"):
+    with pytest.raises(ValueError, match="no file at cifar10"):
         vit.load("./cifar10")
-    with pytest.raises(ValueError, match="no checkpoint at cifar10"):
+    with pytest.raises(ValueError, match="no file at cifar10"):
         vit.load(Path("cifar10"))

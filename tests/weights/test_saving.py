@@ -125,3 +125,11 @@ def test_a_width_of_the_mlp_that_is_rounded_and_a_stride_of_a_whole_patch_have_a
 def test_a_path_that_does_not_fit_the_format_is_refused(format, name, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         vit.save(model_of(), tmp_path / name, format=format)
+
+
+def test_what_a_format_has_not_is_named(tmp_path):
+    model = vit.VisionTransformer(
+        embed_dim=24, depth=1, num_heads=3, pos_embed="rope", layer_scale=1e-5, norm_eps=1e-5, num_classes=0
+    )
+    with pytest.raises(ValueError, match=r"has no blocks.0.attn.qkv.bias, which this model has: save the model in"):
+        vit.save(model, tmp_path / "model.safetensors", format="timm")

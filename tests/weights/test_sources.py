@@ -20,6 +20,8 @@ from transformers import ViTConfig, ViTForImageClassification
 import vit
 from tests.architectures import EXACT, randomised
 from vit.weights.architecture import arguments_of
+from vit.weights.formats.transformers_config import arguments_in
+from vit.weights.sources import GELU_TANH
 
 DIM, DEPTH, HEADS = 24, 2, 3
 SMALL = {"embed_dim": DIM, "depth": DEPTH, "num_heads": HEADS, "patch_size": 4, "img_size": 16}
@@ -435,3 +437,82 @@ def test_the_hub_folder_of_timm_tells_pool_heads_names_and_crop(tmp_path):
     assert again.pretrained_cfg["class_names"] == ["cat", "dog"]
     assert again.pretrained_cfg["crop_ratio"] == 0.9
     assert_close(again(IMAGES), model(IMAGES), **EXACT)
+
+
+@pytest.mark.parametrize("name", ["ls_1.gamma", "attn.ln.weight"])
+def test_a_part_of_the_visual_tower_that_the_backbone_lacks_is_no_part_of_the_text_tower(name):
+    state = openai_state() | {f"visual.transformer.resblocks.0.{name}": torch.ones(DIM)}
+    with pytest.raises(ValueError, match=f"1 tensors that the backbone lacks: visual.*{re.escape(name)}"):
+        vit.load(state, num_heads=HEADS)
+
+
+def test_an_unknown_tensor_in_a_chunk_of_blocks_is_refused():
+    state = dinov2_state(0, False)
+    chunked = {re.sub(r"^blocks\.", "blocks.0.", name): tensor for name, tensor in state.items()}
+    assert vit.load(chunked, num_heads=HEADS).load_report.dropped == []
+    with pytest.raises(ValueError, match=r"1 tensors that the backbone lacks: blocks\.0\.0\.attn\.k_bias"):
+        vit.load(chunked | {"blocks.0.0.attn.k_bias": torch.ones(DIM)}, num_heads=HEADS)
+
+
+def test_attention_pooling_beside_prefix_tokens_is_refused():
+    model = of_timm(global_pool="map", num_classes=5)
+    with pytest.raises(ValueError, match="pools by attention beside a class token or registers"):
+        vit.load(model.state_dict(), num_heads=HEADS)
+
+
+def folder_of(tmp_path, **config):
+    torch.save(of_timm().state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["vit_small_patch16_rope_ape_224", "eva02_tiny_patch14_224", "beit_base_patch16_224"])
+def test_architectures_of_timm_with_other_parts_are_refused_by_name(name, tmp_path):
+    with pytest.raises(ValueError, match=f"architecture '{name}' is of timm's .* models, which the backbone does not"):
+        vit.load(folder_of(tmp_path, architecture=name))
+
+
+def test_the_name_of_a_siglip_of_timm_tells_its_activation(tmp_path):
+    names = timm.list_models("vit_*siglip*")
+    assert len(names) > 30
+    for name in names:
+        with torch.device("meta"):
+            act = timm.create_model(name, depth=1).blocks[0].mlp.act
+        assert bool(GELU_TANH.match(name)) == (type(act).__name__ == "GELUTanh"), name
+    folder = folder_of(tmp_path, architecture="vit_so400m_patch16_siglip_256")
+    assert vit.load(folder, num_heads=HEADS).config["mlp"] == "gelu_tanh"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "vit", "image_size": "32"},
+        {"model_type": "vit", "image_size": {"height": 32}},
+        {"model_type": "vit", "patch_size": 0},
+        {"vision_config": [1]},
+        {"architecture": "vit", "pretrained_cfg": [1]},
+        {"architecture": "vit", "model_args": [1]},
+        {"architecture": "vit", "global_pool": ["avg"]},
+        {"architecture": "vit", "label_names": 5},
+    ],
+    ids=str,
+)
+def test_a_config_with_values_of_another_kind_is_a_damaged_file(config, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
+        vit.load(folder_of(tmp_path, **config), num_heads=HEADS)
+
+
+@pytest.mark.parametrize("theta", [{"rope_theta": 10.0}, {"rope_parameters": {"rope_theta": 10.0}}], ids=str)
+def test_rotary_positions_of_another_base_are_refused(theta):
+    with pytest.raises(
+        ValueError, match=r"rope_theta 10.0 is not 100, which the rotary positions of the backbone have"
+    ):
+        arguments_in(theta)
+    assert arguments_in({"rope_theta": 100.0}) == {}
+
+
+def test_a_live_model_whose_modules_were_replaced_is_refused():
+    model = vit.VisionTransformer(embed_dim=24, depth=1, num_heads=3)
+    model.blocks[0].mlp.act = torch.nn.ReLU()
+    with pytest.raises(ValueError, match=r"blocks\.0\.mlp\.act is not as model\.config describes it"):
+        vit.load(model)

@@ -13,7 +13,7 @@ from vit.analysis.modules import emptied_layers
 from vit.analysis.table import Head, HeadTable
 from vit.attention.mechanisms.linear import widened
 from vit.capture.anatomy import Anatomy, examine
-from vit.capture.attention import run_intercepted
+from vit.capture.attention import check_whole_patches, run_intercepted
 
 
 def describe_heads(
@@ -47,6 +47,7 @@ def describe_heads(
     """
     if len(images) < 2:
         raise ValueError(f"there are too few images ({len(images)}): give at least 2, as some measures compare them")
+    check_whole_patches(model, images)
     anatomy = examine(model, next(in_batches(model, images, 1)), grid, num_prefix_tokens)
     (height, width), (rows, columns) = images.shape[-2:], anatomy.grid
     patch_size = (height / rows, width / columns)

@@ -22,7 +22,8 @@ def position_accuracies(
 
     "own": as it was trained; "mean": all patches at the mean position, which leaves a set without an order;
     "shuffled": each patch at the position of another; "larger": images ``scale`` times as large, to which the positions
-    are resized. For images that are as sharp as before, see ``enlarged``.
+    are resized. Positions inside of a mechanism, such as "positional", stay. For images that are as sharp as before,
+    see ``enlarged``.
 
     >>> model = VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
     >>> sorted(position_accuracies(model, torch.randn(5, 3, 32, 32), torch.arange(5)))
@@ -37,10 +38,15 @@ def position_accuracies(
         batch_size: Images that pass at once.
 
     Raises:
-        ValueError: If the model is of another library, whose positions have another form.
+        ValueError: If the model is of another library, or has no positions that are added to the tokens.
     """
     if not isinstance(model, VisionTransformer):
         raise ValueError(f"{type(model).__name__} is of another library: the positions of a vit.VisionTransformer move")
+    if not model.pos_embed.any():
+        raise ValueError(
+            f"pos_embed {model.config['pos_embed']!r} adds no positions to the tokens, which could be exchanged: give "
+            "a model with 'learned' or 'sincos'"
+        )
     patches = model.pos_embed[:, -model.patch_embed.num_patches :].detach()
     mean = repeat(reduce(patches, "1 n d -> d", "mean"), "d -> 1 n d", n=patches.shape[1])
     order = torch.randperm(patches.shape[1], generator=torch.Generator().manual_seed(seed))

@@ -17,6 +17,7 @@ from vit.analysis.batches import in_batches
 from vit.analysis.modules import attention_modules, emptied_layers, head_count, output_projection
 from vit.attention.mechanisms.linear import widened
 from vit.capture.anatomy import Anatomy, examine
+from vit.capture.attention import check_whole_patches
 from vit.capture.trace import Boundary
 
 PROBED = 8  # patches of each image whose colour and position are read
@@ -88,6 +89,7 @@ def probe_layers(
         ValueError: If attention cannot be captured (see ``capture_attention``), layers share one module, or a layer is
             pruned of all heads.
     """
+    check_whole_patches(model, fitted_on[0])
     if emptied := emptied_layers(model):
         raise ValueError(f"layer {emptied[0]} has no heads left: probe the model before pruning, or leave it a head")
     anatomy = examine(model, next(in_batches(model, fitted_on[0], 1)))

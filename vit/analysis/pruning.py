@@ -22,6 +22,7 @@ from vit.attention.mechanisms import (
     UniformAttention,
     WindowAttention,
 )
+from vit.hooks import is_plain
 
 # Mechanisms whose heads are independent, and which have no weights of their own.
 SEPARATE = (
@@ -97,6 +98,11 @@ def check_separate(attention: nn.Module) -> None:
                 f"heads that share projections cannot be pruned (num_heads {attention.num_heads}, num_kv_heads "
                 f"{attention.num_kv_heads}, tie_qkv {attention.tie_qkv}, tie_kv {attention.tie_kv}): give each head "
                 "queries, keys and values"
+            )
+        if not (is_plain(attention.qkv, nn.Linear) and is_plain(attention.proj, nn.Linear)):
+            raise ValueError(
+                f"qkv ({type(attention.qkv).__name__}) or proj ({type(attention.proj).__name__}) is no plain "
+                "linear layer: merge adapters first (merge_and_unload), and remove parametrisations"
             )
         return
     if is_of_transformers(attention):

@@ -13,7 +13,7 @@ from vit.analysis.measures import column_mass
 from vit.analysis.modules import with_emptied_layers
 from vit.attention.mechanisms.linear import widened
 from vit.capture.anatomy import examine
-from vit.capture.attention import run_intercepted
+from vit.capture.attention import check_whole_patches, run_intercepted
 
 
 @torch.no_grad()
@@ -40,6 +40,7 @@ def rare_attention(model: nn.Module, images: Tensor, batch_size: int = 32) -> tu
     """
     if len(images) < 2:
         raise ValueError(f"there are too few images ({len(images)}): give at least 2, as the control exchanges them")
+    check_whole_patches(model, images)
     anatomy = examine(model, next(in_batches(model, images, 1)))
     received: list[Tensor] = []
 

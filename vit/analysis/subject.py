@@ -87,9 +87,12 @@ def read_subject(checkpoint: str | Path, root: str | None, count: int) -> Subjec
 
 
 def margin(share: float, count: int) -> float:
-    """Return two standard errors of a share of ``count`` independent images.
+    """Return two standard errors of the difference of two shares like this one, each of ``count`` images.
 
-    >>> round(margin(0.9, 400), 3)
-    0.03
+    The share is moved towards one half (Agresti and Coull 1998), so that one of 0 or 1 has an error, too.
+
+    >>> round(margin(0.9, 400), 3), round(margin(1.0, 400), 3)
+    (0.043, 0.01)
     """
-    return 2 * math.sqrt(share * (1 - share) / count)
+    moved = (share * count + 2) / (count + 4)
+    return 2 * math.sqrt(2 * moved * (1 - moved) / (count + 4))

@@ -11,6 +11,7 @@ from einops import einsum
 from torch import Tensor, nn
 
 from vit.analysis.accuracy import accuracy
+from vit.checks import check_positive_int
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ def truncation_curve(
     Raises:
         ValueError: If a rank is below 1, or attention cannot be captured (see ``capture_attention``).
     """
-    if low := [rank for rank in ranks if rank < 1]:
-        raise ValueError(f"ranks ({low[0]}) must be at least 1: rank 0 is no attention at all")
+    for rank in ranks:
+        check_positive_int("ranks", rank, "rank 0 is no attention at all")
 
     def best(rank: int, layer: int, attn: Tensor) -> Tensor:
         return attn if attn.shape[-2] <= rank else truncated(attn, rank)

@@ -185,6 +185,19 @@ def check_pixels(images: Tensor) -> None:
         )
 
 
+def check_whole_patches(model: nn.Module, images: Tensor) -> None:
+    """Raise a ValueError if a model pads images to whole patches: then the grid does not divide the image evenly."""
+    embed = getattr(model, "patch_embed", None)
+    stride = getattr(embed, "patch_stride", (1, 1))
+    if getattr(embed, "pad_images", False) and any(
+        side % step for side, step in zip(images.shape[-2:], stride, strict=True)
+    ):
+        raise ValueError(
+            f"the model pads images of {images.shape[-2]} x {images.shape[-1]} pixels to whole patches: give images "
+            f"whose sides are multiples of {stride[0]} and {stride[1]}, so that each patch is of known pixels"
+        )
+
+
 def check_logits_unchanged(logits: Tensor, plain: Tensor) -> None:
     """Raise a ValueError if the logits of the intercepted pass differ from those of the plain one."""
     moved = (logits.detach() - plain).abs().max().item() if plain.numel() else 0.0

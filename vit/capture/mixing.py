@@ -76,6 +76,7 @@ class _WatchProjection(TorchFunctionMode):
         """Call the function, and look at linear layers and products."""
         if func in (Tensor.mul, Tensor.mul_, Tensor.__mul__, torch.mul) and len(args) == 2 and self.projected:
             self._scale(*args)
+            self._scale(*reversed(args))  # either may be the factors
         result = func(*args, **kwargs or {})
         if func is F.linear and self.awaited is not None:
             mixing, self.awaited = self.awaited, None
@@ -84,6 +85,8 @@ class _WatchProjection(TorchFunctionMode):
         return result
 
     def _scale(self, tokens: Any, factors: Any) -> None:
+        if self.projected is None:
+            return
         mixing, output = self.projected
         if not (isinstance(tokens, Tensor) and isinstance(factors, Tensor)):
             return

@@ -176,7 +176,9 @@ def find_parts(trace: Trace, num_tokens: int) -> Parts:
     norms = [_first_norm(trace, attention, layer) for attention, layer in zip(trace.attentions, layers, strict=True)]
     first = next(i for i, event in enumerate(events) if event is layers[0])
     before = events[:first] + ([layers[0]] if layers[0].path == layer_names[0] else [])
-    entry = next((event for event in reversed(before) if torch.equal(event.tokens, layers[0].tokens)), None)
+    entered = layers[0].tokens  # None behind an attention that has no influence
+    same = (event for event in reversed(before) if entered is not None and torch.equal(event.tokens, entered))
+    entry = next(same, None)
     end = max(i for i, event in enumerate(events) if _within(event.path, layer_names[-1]))
     last = next((event for event in events[end + 1 :] if event.boundary.side == "input"), None)
     return Parts(

@@ -23,7 +23,16 @@ def normalise(pixels: Tensor, settings: Mapping[str, Any]) -> Tensor:
     Args:
         pixels: The images.
         settings: ``mean`` and ``std``, a number for each channel, as in the ``pretrained_cfg`` of a model.
+
+    Raises:
+        ValueError: If the images are not uint8, or have another number of channels.
     """
+    if pixels.dtype != torch.uint8:
+        raise ValueError(f"pixels are {pixels.dtype}: give uint8, from 0 to 255")
+    if pixels.shape[-3] != len(settings["mean"]):
+        raise ValueError(
+            f"images of {pixels.shape[-3]} channels are given, and the model takes {len(settings['mean'])}"
+        )
     mean, std = (
         rearrange(torch.tensor(settings[name], device=pixels.device), "c -> c 1 1") for name in ("mean", "std")
     )

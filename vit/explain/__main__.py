@@ -53,7 +53,8 @@ def _parser() -> Parser:
         "--checkpoint",
         default=PACKAGED[0],
         metavar="FILE",
-        help=f"checkpoint of a training run, or file of vit.save; default: {PACKAGED[0]}, which comes with the package",
+        help=f"what vit.load reads, such as a checkpoint or weights of timm; default: {PACKAGED[0]}, which comes with "
+        "the package",
     )
     add("--method", nargs="+", action="extend", metavar="NAME", help="one or more of those below; default: rollout")
     add("--target", metavar="CLASS", help="name or number of the class to explain; default: the predicted one")

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from einops import einsum, reduce
 from torch import Tensor
 
+from vit.checks import check_positive_int
+
 NEIGHBOURS, TEMPERATURE = 20, 0.07  # as in DINO (Caron et al. 2021)
 PENALTIES = (0.01, 0.1, 1.0, 10.0)  # of logistic regression: inverse strengths, of which cross-validation chooses
 AT_ONCE = 1024
@@ -33,6 +35,7 @@ def knn_accuracy(
         test_labels: Their classes.
         neighbours: Number of nearest training images that vote.
     """
+    check_positive_int("neighbours", neighbours, "20 is usual")
     _check(features, labels, test_features, test_labels)
     known, count = F.normalize(features.float(), dim=1), min(neighbours, len(features))
     votes_of = F.one_hot(labels).float()
@@ -74,3 +77,7 @@ def _check(features: Tensor, labels: Tensor, test_features: Tensor, test_labels:
     for images, classes in ((features, labels), (test_features, test_labels)):
         if len(images) != len(classes) or not len(images):
             raise ValueError(f"{len(images)} features have {len(classes)} labels: give one label for each image")
+    if features.shape[1] != test_features.shape[1]:
+        raise ValueError(f"features have {features.shape[1]} and {test_features.shape[1]} channels: take one model")
+    if len(labels.unique()) < 2:
+        raise ValueError(f"all training images are of class {labels[0].item()}: give images of two classes or more")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from vit.checks import check_positive_int
 from vit.command_line import Parser, run
 from vit.features import CLASSIFIERS, extract, save_features
 from vit.model import VisionTransformer
-from vit.weights import load
+from vit.weights import load, read_checkpoint
 
 if TYPE_CHECKING:
     from vit.data.files import ImageFiles
@@ -43,9 +44,13 @@ def _evaluate(options: argparse.Namespace) -> None:
     import vit.data  # imports torchvision, which --help does not need
 
     start = time.perf_counter()
+    if options.images is not None:
+        check_positive_int("--images", options.images)
     model = load(options.checkpoint)
     crop, embed = model.pretrained_cfg["crop_ratio"], model.patch_embed
-    data = vit.data.ImageFolder(options.root, image_size=embed.image_size, crop_ratio=crop, val_fraction=0.0)
+    data = vit.data.ImageFolder(
+        options.root, image_size=embed.image_size, crop_ratio=crop, val_fraction=0.0, **_split(options)
+    )
     data.in_channels = embed.in_channels
     data.prepare_data()
     data.setup("test")
@@ -58,6 +63,13 @@ def _evaluate(options: argparse.Namespace) -> None:
         f"{options.classifier}: {100 * accuracy:.2f} % of {len(answers):,} test images, from {len(labels):,} training "
         f"images of {len(data.class_names)} classes, in {time.perf_counter() - start:.0f} s"
     )
+
+
+def _split(options: argparse.Namespace) -> dict[str, float]:
+    """Return the share of test images of the training, if the checkpoint notes one: they were not trained on."""
+    path = Path(options.checkpoint)
+    noted = read_checkpoint(path).get("data", {}) if path.suffix == ".ckpt" else {}
+    return {name: share for name, share in noted.get("init_args", {}).items() if name == "test_fraction"}
 
 
 def _drawn(images: "ImageSet", count: int | None) -> "ImageSet":

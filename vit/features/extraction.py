@@ -33,10 +33,13 @@ def extract(model: VisionTransformer, batches: Iterable[Tensor]) -> Tensor:
     """
     if model.training:
         raise ValueError("the model is in training mode, in which dropout is random: call model.eval() first")
+    settings = getattr(model, "pretrained_cfg", None)
+    if settings is None:
+        raise ValueError("the model has no pretrained_cfg, which says how images are normalised: take one of vit.load")
     weight = model.patch_embed.proj.weight
     features = []
     for pixels in batches:
-        images = normalise(pixels.to(weight.device), model.pretrained_cfg).to(weight.dtype)
+        images = normalise(pixels.to(weight.device), settings).to(weight.dtype)
         features.append(model.forward_head(model.forward_features(images), pre_logits=True).cpu())
     if not features:
         raise ValueError("there are no images to compute features of")

@@ -101,6 +101,7 @@ class ViTClassifier(TrainingModule):
         self.vit = VisionTransformer(**vit_kwargs)
         if init == "mimetic":
             mimetic_attention(self.vit)
+        self.has_taken_weights = False  # those of init_from, which a further fit must not take again
         self.prepare()
         self.keep_statistics(self.vit.patch_embed.in_channels)
         self.class_weights: Tensor | None = None  # of the loss, (num_classes,)
@@ -123,12 +124,18 @@ class ViTClassifier(TrainingModule):
         """
         if stage != "fit":
             return
-        if self.hparams.init_from is not None:
+        if self.hparams.init_from is not None and not self.has_taken_weights:
+            self.has_taken_weights = True
             taken = start_from(self.vit, self.hparams.init_from, self.hparams.class_names)
             if self.global_rank == 0:
                 print(taken, flush=True)
         if self.hparams.freeze is not None:
             freeze_blocks(self.vit, self.hparams.freeze)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the weights of the checkpoint in a further training."""
+        super().on_load_checkpoint(checkpoint)
+        self.has_taken_weights = True
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify images, uint8 or float in [0, 1]: (B, C, H, W) -> (B, num_classes)."""

@@ -27,7 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         part.add_argument("file", help="file, folder with config.json, or cifar10")
         part.add_argument("--num_heads", type=int, metavar="N", help="attention heads, which most files do not tell")
         part.add_argument(
-            "--image_size", type=int, nargs="+", metavar="N", help="pixels of the training, if not square"
+            "--image_size",
+            type=int,
+            nargs="+",
+            metavar="N",
+            help="rows and columns, or one number: those of the training where tensors do not tell, others resize",
         )
         part.add_argument("--mlp", choices=MLPS, help="activation, which most files do not tell")
         part.add_argument("--norm_eps", type=float, metavar="X", help="number that the norms add to the variance")
@@ -39,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _show_or_convert(options: argparse.Namespace) -> None:
     told: dict[str, Any] = {}
-    told |= {name: getattr(options, name) for name in ("num_heads", "mlp", "norm_eps") if getattr(options, name)}
+    told |= {
+        name: getattr(options, name) for name in ("num_heads", "mlp", "norm_eps") if getattr(options, name) is not None
+    }
     if options.image_size is not None:
         if len(options.image_size) > 2:
             raise ValueError(f"--image_size {options.image_size} must be one number, or rows and columns")

@@ -17,7 +17,7 @@ from vit.weights.checkpoint import load_tensors, read_checkpoint
 from vit.weights.formats import Arguments, State, described, detect
 from vit.weights.matching import check_numbers, check_same_tensors
 from vit.weights.report import LoadReport
-from vit.weights.saved import is_described, read_saved
+from vit.weights.saved import check_unchanged, is_described, read_saved
 from vit.weights.sources import Source, holds_tensors, read_source
 from vit.weights.surgery import fitted
 
@@ -64,8 +64,8 @@ def load(source: WeightsSource, *, strict: bool = True, **changes: Any) -> Visio
 
     Args:
         source: What holds the weights.
-        strict: Whether a tensor that the model has no place for, or lacks, is an error. If False it is dropped, or
-            stays as initialised.
+        strict: Whether a tensor of another library that the model has no place for, or lacks, is an error. If False it
+            is dropped, or stays as initialised.
         changes: Arguments of the model that differ from those of the trained one, or that its tensors do not tell, such
             as ``num_heads`` where heads are not 64 channels wide.
 
@@ -107,6 +107,7 @@ def read_model(source: WeightsSource, told: Mapping[str, Any], strict: bool = Tr
         ValueError: If the source holds no Vision Transformer, is damaged or carries code.
     """
     if isinstance(source, VisionTransformer):
+        check_unchanged(source)
         state = {name: tensor.detach().cpu().clone() for name, tensor in source.state_dict().items()}
         report = LoadReport("the model", "vit", matched=list(state))
         return Trained(state, dict(source.config), dict(getattr(source, "pretrained_cfg", {})), report)
@@ -125,7 +126,7 @@ def _is_own(path: Path) -> bool:
     if path.suffix == ".safetensors":
         return not path.is_file() or is_described(path)
     if not path.is_file():
-        return path.suffix == ".ckpt" or (path.suffix == "" and not path.is_dir())
+        return path.suffix == ".ckpt"
     if path.suffix not in (".ckpt", ".pth", ".pt", ".bin"):
         return False
     contents = load_tensors(path)
@@ -168,8 +169,13 @@ def _foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Trained:
     try:
         arguments = DEFAULTS | arguments_of(state, stated, told.get("image_size"))
         model = _built(arguments, source.origin, "meta")
-    except ValueError as error:
+    except (ValueError, TypeError, ZeroDivisionError) as error:
         raise ValueError(f"{source.origin} ({format.name}): {error}") from error
+    if arguments["pool"] == "map" and (arguments["class_token"] or arguments["num_registers"]):
+        raise ValueError(
+            f"{source.origin} ({format.name}) pools by attention beside a class token or registers: its library leaves "
+            "these out of the pooling, and the backbone does not"
+        )
     if "num_heads" not in stated and "blocks.0.attn.q_norm.weight" not in state:
         report.assumed.append(f"{arguments['num_heads']} heads")
     report.assumed += [f"{name} {arguments[name]}" for name in ("mlp", "norm_eps") if name not in stated]

@@ -108,8 +108,13 @@ def _check_read_again(arguments: Arguments, library: Format, written: State) -> 
     """Check that the tensors read as those of the same model."""
     detected = detect(written)
     if detected is None or detected[0] is not library:
-        lacking = ", ".join(library.needs)
-        raise ValueError(f"{library.name} needs {lacking}, which this model has not: save the model in format 'vit'")
+        foreign = [name for name in library.lacks if any(full.endswith(name) for full in written)]
+        reason = (
+            f"has no {', '.join(foreign)}, which this model has"
+            if foreign
+            else f"needs {', '.join(library.needs)}, which this model has not"
+        )
+        raise ValueError(f"{library.name} {reason}: save the model in format 'vit'")
     state, _ = library.read(written, detected[1])
     short = {name.removeprefix(detected[1]): tensor for name, tensor in written.items()}
     stated = dict(library.defaults) | library.told_by_tensors(library.before_reading(short))

@@ -4,6 +4,7 @@ Nothing in a file is executed.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,10 @@ from vit.weights.formats.transformers_config import arguments_in
 # Where files of other libraries keep their tensors, the first that is there: DINO's teacher, averaged weights, weights.
 INSIDE = ("teacher", "model_ema", "state_dict_ema", "state_dict", "model", "module")
 WEIGHTS = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model.bin", "open_clip_pytorch_model.bin")
+# Names of timm's architectures whose parts the backbone lacks, such as rotary positions beside learned ones.
+OTHER_KINDS = re.compile("rope|eva|beit")
+# Those with the approximate GELU, which no file of theirs tells.
+GELU_TANH = re.compile(r"vit_(base_patch32|large_patch16(?=_siglip(_gap)?_512)|(so400m|giantopt)_patch16)_siglip")
 POOLS = {"token": "cls", "avg": "mean", "map": "map"}  # timm's names
 SUFFIXES = (".safetensors", ".npz", ".bin", ".pth", ".pt", ".ckpt", ".tar")
 
@@ -58,7 +63,7 @@ def read_source(source: str | Path | Mapping[str, Tensor] | nn.Module) -> Source
 
 def _read_file(path: Path) -> State:
     if not path.is_file():
-        raise ValueError(f"no file at {path}")
+        raise ValueError(f"no file at {path}: download the weights first, and name their file or folder")
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path} ends in {path.suffix!r}, and weights end in one of {', '.join(SUFFIXES)}")
     if path.suffix == ".npz":
@@ -160,20 +165,27 @@ def _of_folder(folder: Path) -> Source:
             state |= _read_file(folder / Path(part).name)  # a name from a stranger's file stays in the folder
     else:
         state = _read_file(file)
-    if "model_type" in config or "vision_config" in config:
-        return Source(state, str(folder), arguments_in(config), _data_of_transformers(config, folder))
-    about = config | (config.get("pretrained_cfg") or {})
-    return Source(state, str(folder), _stated_by_config_of_timm(config), _data_of_timm(about))
+    try:
+        if "model_type" in config or "vision_config" in config:
+            return Source(state, str(folder), arguments_in(config), _data_of_transformers(config, folder))
+        about = config | (config.get("pretrained_cfg") or {})
+        return Source(state, str(folder), _stated_by_config_of_timm(config), _data_of_timm(about))
+    except (TypeError, AttributeError, KeyError) as error:
+        raise ValueError(f"{folder / 'config.json'} is damaged: {error}") from error
 
 
 def _stated_by_config_of_timm(config: dict[str, Any]) -> Arguments:
     """Return what the ``config.json`` of timm's hub tells: the name of the architecture, and changed arguments."""
     name, changed = str(config.get("architecture", "")), config.get("model_args") or {}
+    if foreign := OTHER_KINDS.search(name):
+        raise ValueError(f"architecture {name!r} is of timm's {foreign[0]} models, which the backbone does not build")
     stated: Arguments = {}
     if name in PRESETS:
         stated["num_heads"] = PRESETS[name]["num_heads"]
     if "quickgelu" in name:
         stated["mlp"] = "quick_gelu"
+    elif GELU_TANH.match(name):
+        stated["mlp"] = "gelu_tanh"
     for theirs, ours in (("num_heads", "num_heads"), ("img_size", "image_size")):
         if theirs in changed:
             stated[ours] = tuple(changed[theirs]) if isinstance(changed[theirs], list) else changed[theirs]

@@ -98,15 +98,15 @@ def adversarial_attention(
         layers: The layers whose attention changes jointly; None is all.
         steps: Number of steps of the search, each a forward and a backward pass.
         seed: Seed of the attention that the search starts from.
-        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
-        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
+        grid: Rows and columns of patches, checked against those found (see ``explain``).
+        num_prefix_tokens: Tokens before the patches, checked against those found.
 
     Raises:
         ValueError: If there is no such layer, or the weights of one are no distribution.
     """
     subject = Subject(model, images, grid=grid, num_prefix_tokens=num_prefix_tokens)
     with torch.no_grad():
-        attentions = capture_unchecked(model, images)
+        attentions = capture_unchecked(model, images, subject.anatomy.calls)
     depth = len(attentions)
     chosen = list(range(depth)) if layers is None else sorted(set(layers))
     if not chosen or not 0 <= chosen[0] <= chosen[-1] < depth:
@@ -182,7 +182,8 @@ class _Search:
         def edit(layer: int, attn: Tensor) -> Tensor:
             return after[self.layers.index(layer)].to(attn.dtype) if layer in self.layers else attn
 
-        return run_intercepted(self.subject.model, self.subject.images, edit).float().log_softmax(dim=-1)
+        logits = run_intercepted(self.subject.model, self.subject.images, edit, self.subject.anatomy.calls)
+        return logits.float().log_softmax(dim=-1)
 
 
 def jensen_shannon(one: Tensor, other: Tensor) -> Tensor:

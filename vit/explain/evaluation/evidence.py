@@ -151,7 +151,8 @@ def _replace_attention(evidence: Evidence, subject: Subject, labels: Tensor | No
         replacements += [("uniform", f"layer {layer} alone", uniform, [layer]) for layer in range(depth)]
     predicted = subject.logits.argmax(dim=-1)
     for kind, where, replacement, layers in replacements:
-        changed = replaced_logits(subject.model, subject.images, replacement, layers).argmax(dim=-1)
+        calls = subject.anatomy.calls
+        changed = replaced_logits(subject.model, subject.images, replacement, layers, calls).argmax(dim=-1)
         evidence.flips[kind, where] = changed != predicted
         if labels is not None:
             evidence.corrected[kind, where] = (changed == labels).double() - (predicted == labels).double()

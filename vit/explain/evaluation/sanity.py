@@ -14,7 +14,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from vit.capture.attention import run_intercepted
+from vit.capture.attention import influential_calls, run_intercepted
 from vit.explain.evaluation.similarity import rank_correlation
 from vit.explain.evaluation.table import Table
 from vit.explain.maps import Subject, signed_map
@@ -134,9 +134,17 @@ def permuted(images: Tensor, seed: int = 0) -> Replacement:
 
 @torch.no_grad()
 def replaced_logits(
-    model: nn.Module, images: Tensor, replacement: Replacement, layers: Sequence[int], head: int | None = None
+    model: nn.Module,
+    images: Tensor,
+    replacement: Replacement,
+    layers: Sequence[int],
+    calls: Sequence[int],
+    head: int | None = None,
 ) -> Tensor:
-    """Return the logits with the attention of these layers replaced, in one head or in all (None): -> (B, classes)."""
+    """Return the logits with the attention of these layers replaced, in one head or in all (None): -> (B, classes).
+
+    ``calls`` are the numbers of the attention calls that are layers.
+    """
 
     def edit(layer: int, attn: Tensor) -> Tensor:
         if layer not in layers:
@@ -147,7 +155,7 @@ def replaced_logits(
         chosen = torch.arange(attn.shape[1], device=attn.device) == head
         return torch.where(rearrange(chosen, "h -> h 1 1"), other, attn)
 
-    return run_intercepted(model, images, edit)
+    return run_intercepted(model, images, edit, calls)
 
 
 @torch.no_grad()
@@ -158,14 +166,15 @@ def _table_of_replacements(model: nn.Module, images: Tensor, labels: Tensor | No
         num_heads.append(attn.shape[1])
         return attn
 
-    plain = run_intercepted(model, images, count_heads)
+    calls = influential_calls(model, images[:1])
+    plain = run_intercepted(model, images, count_heads, calls)
     which = [([layer], head) for layer, heads in enumerate(num_heads) for head in (*range(heads), None)]
     which += [(range(last + 1), None) for last in range(1, len(num_heads))]
     rows = [
         {
             "layers": str(layers[0]) if len(layers) == 1 else f"{layers[0]} to {layers[-1]}",
             "heads": "all" if head is None else str(head),
-            **_change(plain, replaced_logits(model, images, replacement, layers, head), labels),
+            **_change(plain, replaced_logits(model, images, replacement, layers, calls, head), labels),
         }
         for layers, head in which
     ]

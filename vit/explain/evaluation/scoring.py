@@ -91,8 +91,8 @@ def score(
         loader: Batches of images (B, C, H, W), or pairs of images and labels; labels are not needed. 200 images or more
             give intervals that tell methods apart.
         methods: Keys of ``METHODS``; None is all that fit the model. Missing control maps are added.
-        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
-        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
+        grid: Rows and columns of patches, checked against those found (see ``explain``).
+        num_prefix_tokens: Tokens before the patches, checked against those found.
 
     Raises:
         ValueError: If there is no such method, one that is named does not fit the model, or there is no image.
@@ -154,8 +154,8 @@ def localise(
         labels: The classes to explain, (B,).
         masks: The share of each patch inside, (B, rows, columns), as ``cells_of_boxes`` returns it.
         methods: Keys of ``METHODS``; None is all. Missing control maps are added.
-        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
-        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
+        grid: Rows and columns of patches, checked against those found (see ``explain``).
+        num_prefix_tokens: Tokens before the patches, checked against those found.
     """
     measures = {"hits": pointing_game, "energy": energy_inside, "IoU": intersection_over_union}
     values: dict[str, dict[str, Tensor]] = {}

@@ -111,8 +111,8 @@ def trust_report(
         images: Images as the model takes them, (B, C, H, W); some dozens at least.
         methods: Keys of ``METHODS``.
         labels: Classes of the images, (B,), to report changes of accuracy besides those of predictions.
-        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
-        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
+        grid: Rows and columns of patches, checked against those found (see ``explain``).
+        num_prefix_tokens: Tokens before the patches, checked against those found.
 
     Raises:
         ValueError: If there is no such method, or attention cannot be captured.

@@ -12,7 +12,7 @@ from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
 from vit.capture.anatomy import Anatomy, examine, patch_grid
-from vit.capture.attention import check_capturable, check_pixels, differentiable, logits_of
+from vit.capture.attention import check_capturable, check_pixels, check_whole_patches, differentiable, logits_of
 
 Target = int | Tensor | None
 
@@ -41,6 +41,7 @@ class Subject:
     def __post_init__(self) -> None:
         check_pixels(self.images)
         check_capturable(self.model)
+        check_whole_patches(self.model, self.images)
         if not self.images.is_floating_point():
             raise ValueError(
                 f"images are {self.images.dtype}, whose pixels have no gradient and no grey of 0: give floats as the "

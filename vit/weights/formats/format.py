@@ -55,6 +55,7 @@ class Format:
         lacks: Names of tensors that none has.
         outside: Regular expression of names that have no prefix, such as those of the head.
         unused: Regular expression of tensors that the backbone has no use for, such as a mask token.
+        unused_outside: The same of tensors whose names have no prefix, where others have one.
         zeros: Biases of ours that have no place there, and are zero.
         pools: What the heads of these models read, as in ``VisionTransformer``.
         defaults: Arguments of the model that the tensors do not tell.
@@ -73,6 +74,7 @@ class Format:
     lacks: tuple[str, ...] = ()
     outside: str = ""
     unused: str = ""
+    unused_outside: str = ""
     zeros: tuple[str, ...] = ()
     pools: tuple[str, ...] = ("cls",)
     defaults: Arguments = field(default_factory=dict)
@@ -102,9 +104,13 @@ class Format:
         short |= {name.removeprefix(prefix): name for name in state if name.startswith(prefix)}
         opened = self.before_reading({name: state[full] for name, full in short.items()})
         found, used = _read(opened, self.rules)
-        known = {full for name, full in short.items() if name in used or name not in opened}
+        # A tensor under another name is not read by that alone.
+        left = {id(tensor) for name, tensor in opened.items() if name not in used}
+        moved = {name for name, full in short.items() if name not in opened and id(state[full]) not in left}
+        known = {full for name, full in short.items() if name in used or name in moved}
         named = [*short.items(), *outside.items()]
         known |= {full for name, full in named if self.unused and re.fullmatch(self.unused, name)}
+        known |= {full for full in outside if self.unused_outside and re.fullmatch(self.unused_outside, full)}
         for name in self.zeros:
             weight = found.get(name.removesuffix("bias") + "weight")
             if weight is not None:

@@ -27,7 +27,7 @@ OPENAI = Format(
     ),
     needs=("conv1.weight", "class_embedding", "ln_pre.weight"),
     # The text tower, whose names have no prefix, and what scales the similarities.
-    unused=r"(transformer|token_embedding|ln_final)\..*|positional_embedding|text_projection|logit_(scale|bias)|"
+    unused_outside=r"(transformer|token_embedding|ln_final)\..*|positional_embedding|text_projection|logit_(scale|bias)|"
     r"input_resolution|context_length|vocab_size",
     zeros=("patch_embed.proj.bias", "head.bias"),
     # Models of OpenCLIP that were not started from OpenAI's have the exact GELU: load them with mlp="gelu".

@@ -7,6 +7,8 @@ from vit.weights.formats.transformers import CLIP, DEIT, DINOV2, DINOV2_GATED, D
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "quick_gelu": "quick_gelu"}
 
+ROTARY_THETA = 100.0
+
 # model_type, and the class without and with a head.
 KINDS = {
     VIT.name: ("vit", ("ViTModel", "ViTForImageClassification")),
@@ -33,6 +35,11 @@ def arguments_in(config: dict[str, Any]) -> Arguments:
         raise ValueError(f"hidden_act {activation!r} gates the MLP, and the backbone has 'silu' there")
     if not gated and activation not in (None, *ACTIVATIONS):
         raise ValueError(f"hidden_act {activation!r} is none of {', '.join(ACTIVATIONS)}, which the backbone has")
+    theta = (config.get("rope_parameters") or config).get("rope_theta")
+    if theta not in (None, ROTARY_THETA):
+        raise ValueError(
+            f"rope_theta {theta!r} is not {ROTARY_THETA:g}, which the rotary positions of the backbone have"
+        )
     sizes = {"image_size": config.get("image_size"), "patch_size": config.get("patch_size")}
     told: Arguments = {name: tuple(size) if isinstance(size, list) else size for name, size in sizes.items()}
     told["num_heads"] = config.get("num_attention_heads")
