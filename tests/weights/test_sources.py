@@ -516,3 +516,17 @@ def test_a_live_model_whose_modules_were_replaced_is_refused():
     model.blocks[0].mlp.act = torch.nn.ReLU()
     with pytest.raises(ValueError, match=r"blocks\.0\.mlp\.act is not as model\.config describes it"):
         vit.load(model)
+
+
+def test_the_report_tells_what_was_computed_from_several_tensors_or_is_zero():
+    report = vit.load(openai_state(), num_heads=HEADS).load_report
+    assert report.zeros == ["head.bias", "patch_embed.proj.bias"]
+    assert "mlp quick_gelu" in report.assumed
+    assert report.folded == []
+    of_dinov2 = vit.load(dinov2_state(4, False), num_heads=HEADS).load_report
+    assert "cls_token" in of_dinov2.folded
+    distilled = of_timm("deit_tiny_distilled_patch16_224")
+    report = vit.load(distilled.state_dict(), num_heads=HEADS).load_report
+    assert report.folded == ["head.bias", "head.weight"]
+    assert not {"head.bias", "head.weight"} & {*report.matched, *report.renamed}
+    assert "cls_token" not in of_dinov2.matched + of_dinov2.renamed

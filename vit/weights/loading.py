@@ -150,7 +150,8 @@ def _foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Trained:
     if detected is None:
         raise ValueError(f"{source.origin} holds no Vision Transformer of a known format: {described(source.state)}")
     format, prefix = detected
-    state, known = format.read(source.state, prefix)
+    reading = format.read(source.state, prefix)
+    state, known = reading.state, reading.known
     check_numbers(state, source.origin)
     unplaced = sorted(source.state.keys() - known)
     if unplaced and strict:
@@ -160,11 +161,14 @@ def _foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Trained:
         )
     short = {name.removeprefix(prefix) for name in known}
     report = LoadReport(source.origin, format.name, dropped=unplaced)
-    for name in state:
+    report.folded += sorted(reading.folded)
+    report.zeros += sorted(reading.zeros)
+    for name in (name for name in state if name not in reading.folded | reading.zeros):
         (report.matched if name in short else report.renamed).append(name)
     opened = format.before_reading({name.removeprefix(prefix): tensor for name, tensor in source.state.items()})
     stated = format.told_by_tensors(opened) | source.stated
     stated |= {name: told[name] for name in TOLD_BY_CALLER if name in told and name not in stated}
+    is_mlp_assumed = "mlp" not in stated  # the default of a family is a guess where its files are of several kinds
     stated = dict(format.defaults) | stated
     try:
         arguments = DEFAULTS | arguments_of(state, stated, told.get("image_size"))
@@ -178,7 +182,8 @@ def _foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Trained:
         )
     if "num_heads" not in stated and "blocks.0.attn.q_norm.weight" not in state:
         report.assumed.append(f"{arguments['num_heads']} heads")
-    report.assumed += [f"{name} {arguments[name]}" for name in ("mlp", "norm_eps") if name not in stated]
+    report.assumed += [f"mlp {arguments['mlp']}"] if is_mlp_assumed else []
+    report.assumed += [f"norm_eps {arguments['norm_eps']}"] if "norm_eps" not in stated else []
     expected = model.state_dict()
     if "pos_embed" not in state and not model.pos_embed.requires_grad:
         state["pos_embed"] = torch.zeros(expected["pos_embed"].shape)  # rotary models have no table

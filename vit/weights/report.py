@@ -20,6 +20,7 @@ class LoadReport:
         renamed: Taken as they are, from other names or from several tensors.
         resized: Taken in another size: patches, positions, input channels.
         folded: Computed from several tensors, such as a class token to which its position is added.
+        zeros: Biases that the file has not, and that are zero.
         dropped: Tensors of the file, by their names there, that the model has no place for.
         fresh: Tensors of the model that stay its own, as initialised.
         assumed: What neither the tensors nor anything beside them tell, in words.
@@ -31,13 +32,20 @@ class LoadReport:
     renamed: list[str] = field(default_factory=list)
     resized: list[str] = field(default_factory=list)
     folded: list[str] = field(default_factory=list)
+    zeros: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     fresh: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         """Return the report as one line."""
-        kinds = {"resized": self.resized, "folded": self.folded, "dropped": self.dropped, "new": self.fresh}
+        kinds = {
+            "resized": self.resized,
+            "folded": self.folded,
+            "zero": self.zeros,
+            "dropped": self.dropped,
+            "new": self.fresh,
+        }
         kinds["assumed"] = self.assumed
         counts = [f"{len(self.matched)} as they are"]
         counts += [f"{len(self.renamed)} renamed"] if self.renamed else []

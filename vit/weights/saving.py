@@ -115,7 +115,7 @@ def _check_read_again(arguments: Arguments, library: Format, written: State) -> 
             else f"needs {', '.join(library.needs)}, which this model has not"
         )
         raise ValueError(f"{library.name} {reason}: save the model in format 'vit'")
-    state, _ = library.read(written, detected[1])
+    state = library.read(written, detected[1]).state
     short = {name.removeprefix(detected[1]): tensor for name, tensor in written.items()}
     stated = dict(library.defaults) | library.told_by_tensors(library.before_reading(short))
     stated |= {name: arguments[name] for name in ("image_size", "num_heads", *library.told_elsewhere)}

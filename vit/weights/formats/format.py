@@ -45,6 +45,23 @@ def _nothing(_: Any) -> Arguments:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """Tensors of another library under our names.
+
+    Attributes:
+        state: The tensors.
+        known: Names there of the tensors that were read or have no use.
+        folded: Names here of those that were computed from several.
+        zeros: Names here of biases that are not there, and zero.
+    """
+
+    state: State
+    known: set[str]
+    folded: set[str]
+    zeros: set[str]
+
+
+@dataclass(frozen=True)
 class Format:
     """The state dicts of one family of models of a library.
 
@@ -97,8 +114,8 @@ class Format:
                 return prefix
         return None
 
-    def read(self, state: State, prefix: str) -> tuple[State, set[str]]:
-        """Return the tensors under our names, and the names there of those that were read or have no use."""
+    def read(self, state: State, prefix: str) -> Reading:
+        """Return the tensors under our names, and what became of those there."""
         short = {name: name for name in state if not name.startswith(prefix)}
         outside = dict(short)  # some of these names may be those of the model as well, without its prefix
         short |= {name.removeprefix(prefix): name for name in state if name.startswith(prefix)}
@@ -111,11 +128,11 @@ class Format:
         named = [*short.items(), *outside.items()]
         known |= {full for name, full in named if self.unused and re.fullmatch(self.unused, name)}
         known |= {full for full in outside if self.unused_outside and re.fullmatch(self.unused_outside, full)}
-        for name in self.zeros:
-            weight = found.get(name.removesuffix("bias") + "weight")
-            if weight is not None:
-                found[name] = weight.new_zeros(weight.shape[0])
-        return self.after_reading(found), known
+        weights = {name: found.get(name.removesuffix("bias") + "weight") for name in self.zeros}
+        zeros = {name: weight.new_zeros(weight.shape[0]) for name, weight in weights.items() if weight is not None}
+        ours = self.after_reading(found | zeros)
+        folded = {name for name in ours if name not in zeros and ours[name] is not found.get(name)}
+        return Reading(ours, known, folded, set(zeros))
 
     def write(self, state: State, sizes: Mapping[str, int], prefix: str = "") -> State:
         """Return our tensors under the names of this format.
