@@ -345,8 +345,9 @@ def head_trainings() -> str:
     cells, steps = trained_heads()
     names = ("model", "test accuracy, %", "difference", "larger, %", "parameters", "changed by")
     rows = [{name: row[name] for name in names} for row in heads.trained_rows(heads.ROWS, cells)]
-    seeds = ", ".join(str(seed) for seed in sorted({cell["seed"] for cell in cells}))
-    note = f"{steps:,} steps, seeds {seeds}; ± is their standard deviation."
+    seeds = [str(seed) for seed in sorted({cell["seed"] for cell in cells})]
+    deviation = "; ± is the standard deviation over them" if len(seeds) > 1 else ", one training each"
+    note = f"{steps:,} steps, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}{deviation}."
     return f"{markdown_table(rows)}\n\n{note} {made_by(cells)} {measured(cells)}."
 
 
