@@ -7,10 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
+from lightning import LightningModule
+from torch import Tensor
 
 from tests.training.tiny import TINY, run_command
 from vit.training import ViTCLI
 from vit.training.pictures import RunPictures
+
+State = dict[str, Tensor]
 
 
 @contextmanager
@@ -81,6 +86,26 @@ def finished(trained: Path, folder: Path) -> Path:
 @pytest.fixture
 def run(folder: Path) -> Callable[..., ViTCLI]:
     return run_command
+
+
+@pytest.fixture
+def whole_and_resumed(run: Callable[..., ViTCLI], monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[State]]:
+    """Train, then train again from the checkpoint of step 5; return the weights at both ends."""
+
+    def save_step_5(module: LightningModule, *_: object) -> None:
+        if module.trainer.global_step == 5:
+            module.trainer.save_checkpoint("middle.ckpt")
+
+    def whole_and_resumed(module: type[LightningModule], *arguments: str) -> list[State]:
+        command = ["fit", *arguments, "--experiment", "resumed"]
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "on_train_batch_end", save_step_5, raising=False)
+            run(*command)
+        run(*command, "--ckpt_path", "middle.ckpt")
+        ends = [f"runs/resumed/version_{version}/checkpoints/last.ckpt" for version in (0, 1)]
+        return [torch.load(path, weights_only=True)["state_dict"] for path in ends]
+
+    return whole_and_resumed
 
 
 @pytest.fixture

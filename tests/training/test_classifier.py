@@ -175,3 +175,8 @@ def test_the_weights_to_start_from_are_taken_once():
         module.vit.cls_token.fill_(7)
     module.setup("fit")
     assert (module.vit.cls_token == 7).all()
+    loaded = ViTClassifier(**module.hparams)
+    loaded.on_load_checkpoint({"hyper_parameters": dict(module.hparams), "state_dict": module.state_dict()})
+    loaded.load_state_dict(module.state_dict())
+    loaded.setup("fit")
+    assert (loaded.vit.cls_token == 7).all()

@@ -156,21 +156,9 @@ def test_a_grid_without_pixels_is_refused(error_of, size):
     assert "grid_size (" in error_of("fit", *COMPLETE, "--model.grid_size", size)
 
 
-def test_a_resumed_run_ends_with_the_same_bits(run, folder, monkeypatch, objective):
-    def save_step_5(self, *_):
-        if self.trainer.global_step == 5:
-            self.trainer.save_checkpoint("middle.ckpt")
-
-    command = ["fit", *COMPLETE, "--model.objective", objective, "--model.dropout", "0.1", "--model.ema_decay", "0.9"]
-    command += ["--trainer.max_epochs", "3", "--experiment", "draw"]
-    with monkeypatch.context() as patch:
-        patch.setattr(ImageCompleter, "on_train_batch_end", save_step_5, raising=False)
-        run(*command)
-    run(*command, "--ckpt_path", "middle.ckpt")
-    whole, resumed = (
-        torch.load(f"runs/draw/version_{version}/checkpoints/last.ckpt", weights_only=True)["state_dict"]
-        for version in (0, 1)
-    )
+def test_a_resumed_run_ends_with_the_same_bits(whole_and_resumed, objective):
+    random = ["--model.dropout", "0.1", "--model.ema_decay", "0.9", "--trainer.max_epochs", "3"]
+    whole, resumed = whole_and_resumed(ImageCompleter, *COMPLETE, "--model.objective", objective, *random)
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 

@@ -16,7 +16,7 @@ def normalise(pixels: Tensor, settings: Mapping[str, Any]) -> Tensor:
 
     ``(pixels / 255 - mean) / std`` for each channel.
 
-    >>> pixels = torch.tensor([0, 51, 255], dtype=torch.uint8).reshape(1, 1, 1, 3)
+    >>> pixels = torch.tensor([[[[0, 51, 255]]]], dtype=torch.uint8)
     >>> normalise(pixels, {"mean": [0.5], "std": [0.25]}).squeeze()
     tensor([-2.0000, -1.2000,  2.0000])
 

@@ -184,7 +184,10 @@ class ImageCompleter(TrainingModule):
         """Add a batch to the evaluation."""
         images, labels = batch
         pixels = self.pixels(images)
-        counted, is_real = self.counted(pixels), labels.reshape(len(labels), -1)[:, 0] >= 0  # the rest pads the batch
+        counted, is_real = (
+            self.counted(pixels),
+            rearrange(labels, "b ... -> b (...)")[:, 0] >= 0,
+        )  # the rest pads the batch
         pixels, counted = pixels[is_real], counted[is_real]
         self.evaluation.update(self.predict(pixels, counted), pixels, counted, self.hidden(counted))
 
