@@ -91,7 +91,7 @@ def smoothgrad(subject: Subject, *, samples: int = 16, noise: float = 0.15, seed
     for sample in range(samples):
         drawn = draw_for_each(images, images.shape[1:], seed, sample, draw=torch.randn)
         noisy = (images + noise * (highest - lowest) * drawn).detach().requires_grad_()
-        total += method.attribute(noisy, abs=False, additional_forward_args=contrast).detach()
+        total += method.attribute(noisy, abs=False, additional_forward_args=contrast)
     return subject.sum_over_patches((total / samples).abs())
 
 
