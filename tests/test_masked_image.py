@@ -33,6 +33,13 @@ def test_a_prediction_reads_every_pixel_that_is_seen_and_none_that_is_hidden(mod
         assert moved.all() if row != 1 else not moved.any()
 
 
+def test_the_logits_are_made_of_its_features_row_by_row(model, pixels):
+    model.decoder.head = nn.Linear(24, 6, bias=False)
+    logits = model.decoder.head(model.forward_features(pixels))[..., :5]
+    expected = model(pixels, torch.zeros_like(pixels, dtype=torch.bool))
+    assert torch.equal(logits, torch.stack([expected[:, row, column] for row in range(3) for column in range(4)], 1))
+
+
 def test_what_is_given_stays_and_only_colours_are_drawn(model, pixels):
     hidden = torch.rand(6, 3, 4) < 0.6
     completed = model.complete(pixels, hidden, steps=3)

@@ -24,7 +24,7 @@ def test_a_row_without_end_is_read_to_its_last_letter():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("abcabc", "text 'abcabc' has 6 letters, and 5 are the most: shorten it"),
+        ("abcabc", "text 'abcabc' has 6 letters, more than the maximum of 5: shorten it, or raise the maximum"),
         ("cat", "text 'cat' has the letter 't', which 'abc ' lacks: add it"),
     ],
 )

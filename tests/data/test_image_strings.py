@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_refused(root, damage, message):
         ({"letters": "ab"}, "text 'c' has the letter 'c', which 'ab' lacks: add it"),
         ({"letters": "abca"}, "the alphabet 'abca' has 'a' twice"),
         ({"max_length": 0}, r"max_length \(0\) must be a positive whole number"),
-        ({"max_length": 1}, "text 'ab' has 2 letters, and 1 are the most"),
+        ({"max_length": 1}, "text 'ab' has 2 letters, more than the maximum of 1"),
         ({"image_size": 0}, r"image_size \(0\)"),
         ({"test_fraction": 1}, r"test_fraction \(1\) must be in \[0, 1\)"),
     ],

@@ -66,7 +66,10 @@ class Alphabet:
         places = {letter: place for place, letter in enumerate(self.letters)}
         for row, text in enumerate(texts):
             if len(text) > length:
-                raise ValueError(f"text {text!r} has {len(text)} letters, and {length} are the most: shorten it")
+                raise ValueError(
+                    f"text {text!r} has {len(text)} letters, more than the maximum of {length}: shorten it, or raise "
+                    "the maximum"
+                )
             lacking = next((letter for letter in text if letter not in places), None)
             if lacking is not None:
                 raise ValueError(f"text {text!r} has the letter {lacking!r}, which {self.letters!r} lacks: add it")
