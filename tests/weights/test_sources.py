@@ -323,8 +323,8 @@ def test_heads_are_those_of_published_models_of_the_width(width, heads):
 
 def test_what_is_assumed_is_reported():
     report = vit.load(of_timm().state_dict()).load_report
-    assert report.assumed == ["1 heads", "mlp gelu", "norm_eps 1e-06", "mean and std of 0.5"]
-    assert str(report).endswith("assumed: 1 heads, mlp gelu, norm_eps 1e-06, mean and std of 0.5")
+    assert report.assumed == ["num_heads 1", "mlp gelu", "norm_eps 1e-06", "mean and std of 0.5"]
+    assert str(report).endswith("assumed: num_heads 1, mlp gelu, norm_eps 1e-06, mean and std of 0.5")
     told = vit.load(of_timm().state_dict(), num_heads=HEADS, mlp="gelu_tanh", norm_eps=1e-5)
     assert told.load_report.assumed == ["mean and std of 0.5"]
     assert (told.config["mlp"], told.config["norm_eps"]) == ("gelu_tanh", 1e-5)

@@ -181,7 +181,7 @@ def _foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Trained:
             "these out of the pooling, and the backbone does not"
         )
     if "num_heads" not in stated and "blocks.0.attn.q_norm.weight" not in state:
-        report.assumed.append(f"{arguments['num_heads']} heads")
+        report.assumed.append(f"num_heads {arguments['num_heads']}")
     report.assumed += [f"mlp {arguments['mlp']}"] if is_mlp_assumed else []
     report.assumed += [f"norm_eps {arguments['norm_eps']}"] if "norm_eps" not in stated else []
     expected = model.state_dict()

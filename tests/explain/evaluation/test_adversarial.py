@@ -43,6 +43,7 @@ def test_the_attention_before_is_that_of_the_model_and_after_it_sums_to_one(foun
         assert_close(before, attn.detach())
         assert_close(after.sum(dim=-1), torch.ones(5, 3, 16))
         assert after.min() >= 0
+        assert not after.requires_grad
 
 
 def test_the_divergence_counts_queries_as_they_reach_the_read_out(found):
