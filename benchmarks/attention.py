@@ -146,7 +146,8 @@ def _cost_cells(result: dict[str, Any], name: str) -> dict[str, str]:
             values = series(result, name, what)
             longest = list(result["cost"])[-1]
             cells[title] = f"{scale * values[longest]:,.0f} {unit}" if longest in values else "too much"
-            cells[f"slope of {title}"] = f"{slope(values):.2f}" if longest in values and len(values) > 1 else ""
+            grows = longest in values and len(values) > 1 and 0 not in values.values()  # 0: too little to measure
+            cells[f"slope of {title}"] = f"{slope(values):.2f}" if grows else ""
     return cells
 
 

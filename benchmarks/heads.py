@@ -80,7 +80,7 @@ REPORT = """# Heads
 One small model (128 channels, 6 blocks) trained with one part changed, for the same number of steps. "Difference":
 points of accuracy against the model of 8 heads under the same seed. ± is the sample standard deviation over seeds.
 "Larger": on 2,000 test images at 1.5 times their size. Seconds are those of the training, on a core or two that others
-may use as well.
+used as well: they do not compare models.
 """
 
 

@@ -76,17 +76,19 @@ class MaskedImageModel(nn.Module):
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Fill in the hidden pixels, those of the surest prediction first: (B, r, s) -> (B, r, s).
+        """Fill in the hidden pixels in random order, some in each step: (B, r, s) -> (B, r, s).
 
-        In each step all hidden pixels are drawn, and the most probable draws are kept. After step t of T, the share
-        ``cos(pi t / 2 T)`` is still hidden (Chang et al. 2022, MaskGIT, sec. 3.2).
+        One pixel in each step would draw from the model's distribution of images (Uria et al. 2014). After step t of T,
+        the share ``cos(pi t / 2 T)`` is still hidden, so that the first pixels, on which all others build, are few
+        (Chang et al. 2022, MaskGIT, sec. 3.2). MaskGIT fills in the surest pixels first; here these would be the
+        background, which then spreads.
 
         Args:
             pixels: Numbers of colours, (B, r, s); those of hidden pixels are not read.
             hidden: The hidden pixels, boolean (B, r, s).
             steps: Number of passes.
             temperature: Pixels are drawn from the softmax of ``logits / temperature``; 0 takes the most probable.
-            generator: Source of the random draws.
+            generator: Source of the random order and draws.
 
         Raises:
             ValueError: As in ``forward``, or if ``steps`` or ``temperature`` is out of its range.
@@ -96,14 +98,14 @@ class MaskedImageModel(nn.Module):
         sampling = Sampling(temperature, generator=generator)
         pixels, hidden = (rearrange(x, "b r s -> b (r s)").clone() for x in (pixels.long(), hidden))
         count = reduce(hidden.float(), "b n -> b 1", "sum")
+        turns = torch.rand(hidden.shape, generator=generator, device=hidden.device).masked_fill(~hidden, torch.inf)
+        turn = turns.argsort(dim=1).argsort(dim=1)  # 0 for the first hidden pixel of an image
         for step in range(1, steps + 1):
             whole = (rearrange(x, "b (r s) -> b r s", r=self.grid[0]) for x in (pixels, hidden))
             log_probabilities = rearrange(self(*whole), "b r s v -> b (r s) v").float().log_softmax(dim=-1)
             drawn = sampling.choose(rearrange(log_probabilities, "b n v -> (b n) v")).view_as(pixels)
-            sureness = log_probabilities.gather(2, drawn[..., None])[..., 0].masked_fill(~hidden, -torch.inf)
             left = (count * math.cos(math.pi * step / (2 * steps))).floor()
-            rank = sureness.argsort(dim=1, descending=True).argsort(dim=1)
-            filled = hidden & (rank < reduce(hidden.float(), "b n -> b 1", "sum") - left)
+            filled = hidden & (turn < count - left)
             pixels, hidden = torch.where(filled, drawn, pixels), hidden & ~filled
         return rearrange(pixels, "b (r s) -> b r s", r=self.grid[0])
 

@@ -8,6 +8,7 @@ import attention
 import pytest
 from attention_cost import MEASURED, costs
 from attention_figures import FAMILIES
+from records import origin
 from training_runs import TrainingError
 
 from vit.attention import MECHANISMS
@@ -102,3 +103,13 @@ def test_the_results_of_the_repository_have_every_mechanism_and_the_accuracy_cla
     assert list(measured) == [name for name in MECHANISMS if name not in controls]
     assert all(run["test_accuracy"] >= 0.93 for run in measured.values())
     assert list(result["cost"])[-2:] == ["4096", "16384"]
+
+
+def test_memory_that_is_too_little_to_measure_has_no_slope(unpadded):
+    measured = ((64, 1.0, 0), (256, 2.0, 5_000_000))
+    cost = {
+        str(tokens): {"softmax": {"seconds": {MEASURED: seconds}, "bytes": {MEASURED: size}}}
+        for tokens, seconds, size in measured
+    }
+    text = unpadded(attention.table({"made": origin(), "steps": 1, "training": {}, "cost": cost}))
+    assert "| softmax | | 2,000 ms | 0.50 | 5 MB | |" in text
