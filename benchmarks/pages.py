@@ -348,7 +348,9 @@ def head_trainings() -> str:
     seeds = [str(seed) for seed in sorted({cell["seed"] for cell in cells})]
     deviation = "; ± is the standard deviation over them" if len(seeds) > 1 else ", one training each"
     note = f"{steps:,} steps, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}{deviation}."
-    return f"{markdown_table(rows)}\n\n{note} {made_by(cells)} {measured(cells)}."
+    # A row is the same beside any other rows.
+    whole = [cell | {"command": re.sub(r" --only( (?!--)('[^']*'|\S+))+", "", cell["command"])} for cell in cells]
+    return f"{markdown_table(rows)}\n\n{note} {made_by(whole)} {measured(cells)}."
 
 
 def pruned_heads() -> str:

@@ -89,3 +89,10 @@ def test_our_speed_without_the_shortcut_has_a_row_of_its_own(change):
     assert "1.01 to 1.02 times" in row_of(pages.results(), "training, every token computed")
     row = row_of(pages.speed(), "192x6-p4-32 ", "training, every")
     assert [cell.strip() for cell in row.split("|")[3:8]] == ["100.0 %", "1.01", "1.02", "1.01", "1.02"]
+
+
+def test_the_command_of_the_trained_heads_names_no_rows():
+    assert any(" --only " in cell["command"] for cell in pages.trained_heads()[0])
+    assert "by `python benchmarks/heads.py --data data/cifar10-jpeg --steps 300 --parallel 2` on" in (
+        pages.head_trainings()
+    )
