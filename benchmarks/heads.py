@@ -3,8 +3,8 @@
 All models have one width and depth, and train for the same steps with the same plain recipe (AdamW, Glorot, all
 patches) under the seeds of SEEDS, which were named before any run. Of each model the accuracy on all test images is
 kept; on 2,000 of them it is measured again, also at 1.5 times the size. The 16-head model is pruned to fewer heads in
-each layer, without further training. Once, single heads one after the other are compared with the joint form, and the
-model of 8 heads answers the questions of `python -m vit.analysis`.
+each layer, without further training. Once, single heads one after the other are compared with the joint form, all
+models are timed side by side, and the model of 8 heads answers the questions of `python -m vit.analysis`.
 
 A row under a seed is written to heads.json and heads.md as soon as it is done; the same command continues after an
 interrupt, with what is missing. A training that fails is one line on stderr, and the others continue.
@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 from ablate import ENDLESS
-from accuracy import arguments_of, mean, values
+from accuracy import arguments_of, values
 from attention import PLAIN_ON_IMAGES
 from heads_figure import draw_heads
 from records import command, command_line, commit, machine, made, plus_minus, write_cell
@@ -69,18 +69,19 @@ GROUPS: dict[str, dict[str, list[str]]] = {
     },
 }
 ROWS = {name: changed for group in GROUPS.values() for name, changed in group.items()}
-STACKED, ASKED = "stacked heads", "questions"
+STACKED, TIMED, ASKED = "stacked heads", "time of a step", "questions"
 EXAMINED = 2000  # test images for what is not in results.json
 RANKED = 256  # training images that heads are ranked by
 LARGER = 1.5
+ROUNDS = 15  # of the times
 KEPT = ("test_accuracy", "steps", "seed", "seconds", "images_per_second", "parameters", "precision", "data")
 
 REPORT = """# Heads
 
 One small model (128 channels, 6 blocks) trained with one part changed, for the same number of steps. "Difference":
 points of accuracy against the model of 8 heads under the same seed. ± is the sample standard deviation over seeds.
-"Larger": on 2,000 test images at 1.5 times their size. Seconds are those of the training, on a core or two that others
-used as well: they do not compare models.
+"Larger": on 2,000 test images at 1.5 times their size. "Time": of a training step (forward and backward of 64 images in
+float32), as a multiple of that of the model of 8 heads; median over interleaved rounds.
 """
 
 
@@ -91,7 +92,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, help="class folders of images, instead of the recipe's data")
     parser.add_argument("--steps", type=int, default=400, help="steps of each training (default: 400)")
     parser.add_argument(
-        "--only", nargs="+", choices=[*ROWS, STACKED, ASKED], metavar="NAME", default=[*ROWS, STACKED, ASKED]
+        "--only",
+        nargs="+",
+        choices=[*ROWS, STACKED, TIMED, ASKED],
+        metavar="NAME",
+        default=[*ROWS, STACKED, TIMED, ASKED],
     )
     parser.add_argument("--parallel", type=int, default=1, help="trainings at a time; 2 or more have one thread each")
     options = parser.parse_args(arguments)
@@ -103,13 +108,14 @@ def main(arguments: list[str] | None = None) -> None:
         failed = run_all(pool, options, path)
     finally:
         pool.shutdown(cancel_futures=True)  # after an interrupt, waiting trainings never start
-    name = f"{ASKED}, {options.steps} steps"
-    if ASKED in options.only and name not in read(path):
-        try:
-            write_cell(path, name, measured(asked(options)), report)
-        except ValueError as error:
-            print(f"error: {name}: {error}", file=sys.stderr)
-            failed += 1
+    for part, measure in ((TIMED, timed), (ASKED, asked)):
+        name = f"{part}, {options.steps} steps"
+        if part in options.only and name not in read(path):
+            try:
+                write_cell(path, name, measured(measure(options)), report)
+            except ValueError as error:
+                print(f"error: {name}: {error}", file=sys.stderr)
+                failed += 1
     draw_heads(read(path), path.with_suffix(".png"))
     if path.exists():
         print(path.with_suffix(".md").read_text())
@@ -237,6 +243,24 @@ def stacked(heads: int) -> dict[str, float]:
     }
 
 
+def timed(options: argparse.Namespace) -> dict[str, Any]:
+    """Compare the time of a training step of all models, interleaved, with that of the reference."""
+    checkpoints = {row: newest_checkpoint(experiment(row, options.steps, SEEDS[-1]), "last") for row in ROWS}
+    models = {row: vit.load(checkpoint).train() for row, checkpoint in checkpoints.items()}
+    embed = models[REFERENCE].patch_embed
+    images = torch.randn(64, embed.in_channels, *embed.image_size)
+    rounds = [{row: step_seconds(model, images) for row, model in models.items()} for _ in range(ROUNDS + 1)]
+    times = {row: median(found[row] / found[REFERENCE] for found in rounds[1:]) for row in models}  # the first warms up
+    return {"times": times, "command": command()}
+
+
+def step_seconds(model: nn.Module, images: Tensor) -> float:
+    """Return the time of a forward and a backward pass."""
+    start = time.perf_counter()
+    model(images).square().mean().backward()
+    return time.perf_counter() - start
+
+
 def asked(options: argparse.Namespace) -> dict[str, Any]:
     """Return the answers of the reference model to the questions of vit.analysis, with pictures beside the results."""
     checkpoint = newest_checkpoint(experiment(REFERENCE, options.steps, SEEDS[0]), "last")
@@ -256,7 +280,8 @@ def report(cells: dict[str, Any]) -> str:
     parts = [REPORT]
     for steps in sorted({cell["budget"] for cell in cells.values() if "budget" in cell}):
         trained = [cell for cell in cells.values() if cell.get("budget") == steps]
-        parts += [section(f"{title}, {steps:,} steps", rows, trained) for title, rows in GROUPS.items()]
+        times = times_of(cells, steps)
+        parts += [section(f"{title}, {steps:,} steps", rows, trained, times) for title, rows in GROUPS.items()]
         parts.append(pruned_section([cell for cell in trained if "pruned" in cell], steps))
         parts.append(f"{made(trained[-1])}\n")
         parts.append(answers_section(cells.get(f"{ASKED}, {steps} steps"), steps))
@@ -264,7 +289,12 @@ def report(cells: dict[str, Any]) -> str:
     return "\n".join(filter(None, parts))
 
 
-def trained_rows(names: Iterable[str], trained: list[dict[str, Any]]) -> list[dict[str, str]]:
+def times_of(cells: dict[str, Any], steps: int) -> dict[str, float]:
+    """Return the time of a step of each row, as a multiple of the reference's; nothing where it was not measured."""
+    return cells.get(f"{TIMED}, {steps} steps", {"times": {}})["times"]
+
+
+def trained_rows(names: Iterable[str], trained: list[dict[str, Any]], times: dict[str, float]) -> list[dict[str, str]]:
     """Return what was measured of models with these names, the reference first; nothing of those not trained."""
     reference = {cell["seed"]: cell for cell in trained if cell["row"] == REFERENCE}
     rows = []
@@ -279,16 +309,16 @@ def trained_rows(names: Iterable[str], trained: list[dict[str, Any]]) -> list[di
                 "difference": "" if name == REFERENCE else plus_minus(values(cells, "points"), "+.2f"),
                 "larger, %": plus_minus(values(cells, "larger", 100), ".2f"),
                 "parameters": f"{cells[0]['parameters']:,}",
-                "seconds": f"{mean(cells, 'seconds'):,.0f}",
+                "time": f"{times[name]:.2f}" if name in times else "",
                 "changed by": f"`{' '.join(cells[0]['changed'])}`",
             }
         )
     return rows
 
 
-def section(title: str, names: Iterable[str], trained: list[dict[str, Any]]) -> str:
+def section(title: str, names: Iterable[str], trained: list[dict[str, Any]], times: dict[str, float]) -> str:
     """Return the rows of a group as Markdown; "" if none of it was trained."""
-    rows = trained_rows(names, trained)
+    rows = trained_rows(names, trained, times)
     if not any(row["model"] in names for row in rows):
         return ""
     return f"## {title}\n\n{markdown_table(rows, right=list(rows[0])[1:-1])}\n"

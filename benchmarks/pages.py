@@ -343,8 +343,7 @@ def trained_heads() -> tuple[Cells, int]:
 def head_trainings() -> str:
     """Return the accuracy of one small model trained with one part changed."""
     cells, steps = trained_heads()
-    names = ("model", "test accuracy, %", "difference", "larger, %", "parameters", "changed by")
-    rows = [{name: row[name] for name in names} for row in heads.trained_rows(heads.ROWS, cells)]
+    rows = heads.trained_rows(heads.ROWS, cells, heads.times_of(read("heads"), steps))
     seeds = [str(seed) for seed in sorted({cell["seed"] for cell in cells})]
     deviation = "; ± is the standard deviation over them" if len(seeds) > 1 else ", one training each"
     note = f"{steps:,} steps, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}{deviation}."

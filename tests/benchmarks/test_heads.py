@@ -122,6 +122,23 @@ def test_stacked_heads_compute_what_the_joint_form_computes():
     assert "4 single heads in a row compute what the joint form computes" in text
 
 
+def test_all_models_are_timed_against_the_reference(run, tmp_path, monkeypatch, unpadded):
+    few = {name: ROWS[name] for name in ("8 heads", "1 head")}
+    monkeypatch.setattr(heads, "ROWS", few)
+    cells, _ = run("--only", *few, "time of a step")
+    times = cells["time of a step, 7 steps"]["times"]
+    assert list(times) == list(few)
+    assert times["8 heads"] == 1
+    text = unpadded((tmp_path / "heads.md").read_text())
+    assert [f"| {times[name]:.2f} | `--model.num_heads {name[0]}` |" in text for name in few] == [True, True]
+
+
+def test_a_model_that_is_missing_is_one_line(run, capsys):
+    with pytest.raises(SystemExit, match="error: 1 measurements failed"):
+        run("--only", "1 head", "time of a step")
+    assert "error: time of a step, 7 steps: no checkpoint runs/heads_2_heads_7_12/" in capsys.readouterr().err
+
+
 def test_questions_without_a_trained_reference_are_one_line(run, capsys):
     with pytest.raises(SystemExit, match="error: 1 measurements failed"):
         run("--only", "1 head", "questions")
