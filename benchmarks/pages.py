@@ -349,7 +349,8 @@ def head_trainings() -> str:
     note = f"{steps:,} steps, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}{deviation}."
     # A row is the same beside any other rows.
     whole = [cell | {"command": re.sub(r" --only( (?!--)('[^']*'|\S+))+", "", cell["command"])} for cell in cells]
-    return f"{markdown_table(rows)}\n\n{note} {made_by(whole)} {measured(cells)}."
+    timed = [cell for cell in read("heads").values() if "times" in cell]
+    return f"{markdown_table(rows)}\n\n{note} {made_by(whole)} {measured([*cells, *timed])}."
 
 
 def pruned_heads() -> str:
