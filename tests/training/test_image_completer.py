@@ -57,6 +57,14 @@ def test_the_asked_share_of_each_image_is_hidden_and_at_least_one_pixel():
     assert hidden.sum(dim=(1, 2)).tolist() == [1, 12, 24, 48]
 
 
+@pytest.mark.parametrize("labels", [[0, 2, -1], [[0, -1], [2, -1], [-1, -1]]], ids=["classes", "texts"])
+def test_images_that_pad_a_batch_are_not_evaluated(labels):
+    module = completer()
+    module.evaluation = module.new_evaluation()
+    module.validation_step((torch.zeros(3, 1, 6, 8, dtype=torch.uint8), torch.tensor(labels)), 0)
+    assert module.evaluation.count == 2
+
+
 def test_images_are_scaled_down_and_floats_are_read_as_shares_of_white():
     module = ImageCompleter(8, 1, grid_size=(2, 4), palette_size=2, embed_dim=12, depth=1, num_heads=3)
     module.palette.copy_(torch.tensor([[0.0], [255.0]]))

@@ -184,10 +184,8 @@ class ImageCompleter(TrainingModule):
         """Add a batch to the evaluation."""
         images, labels = batch
         pixels = self.pixels(images)
-        counted, is_real = (
-            self.counted(pixels),
-            rearrange(labels, "b ... -> b (...)")[:, 0] >= 0,
-        )  # the rest pads the batch
+        counted = self.counted(pixels)
+        is_real = rearrange(labels, "b ... -> b (...)")[:, 0] >= 0  # the rest pads the batch
         pixels, counted = pixels[is_real], counted[is_real]
         self.evaluation.update(self.predict(pixels, counted), pixels, counted, self.hidden(counted))
 
