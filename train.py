@@ -8,7 +8,7 @@ Examples:
     python train.py predict --ckpt_path runs/digits/version_0/checkpoints/best.ckpt --data.root new_photos
 """
 
-from vit.training.command import main
+from vit.commands.fit import main
 
 if __name__ == "__main__":
     main()

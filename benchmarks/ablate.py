@@ -27,7 +27,7 @@ from accuracy import arguments_of, mean, origins, values
 from records import RESULTS, command_line, commit, machine, plus_minus, write_cell, write_cells
 from training_runs import described, finished, train
 
-from vit.markdown import markdown_table
+from vit.support.markdown import markdown_table
 
 RECIPE = "the recipe"
 PARTS: dict[str, list[str]] = {

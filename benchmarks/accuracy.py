@@ -20,7 +20,7 @@ import yaml
 from records import command_line, commit, commit_of, machine, place, plus_minus, write_cell
 from training_runs import TrainingError, train
 
-from vit.markdown import markdown_table
+from vit.support.markdown import markdown_table
 
 KEPT = (
     *("test_accuracy", "test_accuracy_views", "test_views", "val_accuracy", "epochs", "steps", "seconds", "petaflop"),

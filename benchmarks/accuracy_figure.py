@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from point_labels import label_points
 
-from vit.plotting import BLUE, GREEN, GREY, ORANGE, plot_style
+from vit.support.plotting import BLUE, GREEN, GREY, ORANGE, plot_style
 
 # Kind of a point: colour, marker, name in the legend.
 KINDS = {

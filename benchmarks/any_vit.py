@@ -24,10 +24,10 @@ from einops import rearrange
 from records import command, command_line, commit, machine
 from torch import Tensor, nn
 
-from vit.atomic import replacing
 from vit.capture import Anatomy, capture_attention, examine
 from vit.explain import explain
-from vit.markdown import markdown_table
+from vit.support.files import replacing
+from vit.support.markdown import markdown_table
 
 NUM_CLASSES = 7
 SIZE = 32  # pixels of a side, unless a model needs others

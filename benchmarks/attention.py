@@ -21,7 +21,7 @@ from records import RESULTS, command_line, made_at, origin, write_results
 from training_runs import TrainingError, train
 
 from vit.attention import MECHANISMS
-from vit.markdown import markdown_table
+from vit.support.markdown import markdown_table
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 TOKENS = [64, 256, 1024, 4096, 16384]

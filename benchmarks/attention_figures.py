@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from point_labels import label_points
 
-from vit.plotting import BLUE, GREEN, GREY, ORANGE, PINK, plot_style
+from vit.support.plotting import BLUE, GREEN, GREY, ORANGE, PINK, plot_style
 
 FAMILIES = {
     "exact": (BLUE, ["softmax", "chunked"]),

@@ -35,9 +35,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision import datasets, transforms
 
+from vit.commands.training_cli import fastest_precision
 from vit.data.cifar import CIFAR10
 from vit.data.split import stratified_split
-from vit.training.cli import fastest_precision
 from vit.training.flop import forward_flop
 from vit.training.schedule import learning_rate_factor
 

@@ -29,13 +29,13 @@ from vit.analysis.sequences import sequence_pruning_curve
 from vit.capture.sequence import KINDS
 from vit.data import DigitStrings
 from vit.data.module import ImageSet
-from vit.decoder import TransformerDecoder
 from vit.explain.texts import explain_text, peaks_on_boxes
-from vit.generation import Sampling, sample
-from vit.markdown import markdown_table
-from vit.training import ImageCompleter, SequenceReader
-from vit.training.runs import run_folder_of
-from vit.training.text_evaluation import next_tokens
+from vit.model.decoder import TransformerDecoder
+from vit.model.generation import Sampling, sample
+from vit.objectives import ImageCompleter, SequenceReader
+from vit.objectives.read.evaluation import next_tokens
+from vit.runs.folders import run_folder_of
+from vit.support.markdown import markdown_table
 from vit.weights import read_checkpoint
 
 BATCH = 250

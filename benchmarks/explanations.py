@@ -30,15 +30,15 @@ from side_by_side import interleaved
 from torch import Tensor
 
 import vit
-from vit.data.files import find_files
+from vit.commands.photographs import read_images
+from vit.data.image_files import find_files
 from vit.data.planted import planted_digits
 from vit.explain import METHODS, Scores, explain, localise, score
 from vit.explain.evaluation.ground_truth import cells_of_boxes, cells_of_quadrants, mosaics
 from vit.explain.evaluation.sanity import uniform_attention
 from vit.explain.evaluation.table import Interval
 from vit.explain.figures import draw_scores
-from vit.explain.image_files import read_images
-from vit.markdown import markdown_table
+from vit.support.markdown import markdown_table
 
 RECIPE, PLANTED = "cifar10_quick", "planted_digits"
 BATCH = 100

@@ -20,8 +20,8 @@ from records import command_line, made, plus_minus, provenance, write_cell
 from training_runs import TrainingError, train
 
 import vit
-from vit.markdown import markdown_table
-from vit.training.runs import newest_checkpoint
+from vit.runs.folders import newest_checkpoint
+from vit.support.markdown import markdown_table
 
 SEEDS = (0, 1, 2)
 COUNTS = (20, 100)  # images of a class

@@ -36,11 +36,11 @@ from training_runs import finished, train
 import vit
 from vit.analysis import head_importance, prune_heads
 from vit.analysis.accuracy import accuracy
-from vit.analysis.positions import enlarged
+from vit.analysis.places import enlarged
 from vit.analysis.questions import QUESTIONS, ask
-from vit.analysis.subject import margin, read_subject
-from vit.markdown import markdown_table
-from vit.training.runs import newest_checkpoint
+from vit.analysis.trained_model import margin, read_subject
+from vit.runs.folders import newest_checkpoint
+from vit.support.markdown import markdown_table
 
 SEEDS = (11, 12)
 CONFIG = Path(__file__).parents[1] / "configs" / "cifar10_quick.yaml"

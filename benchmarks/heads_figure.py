@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from vit.plotting import BLUE, GREEN, GREY, ORANGE, plot_style
+from vit.support.plotting import BLUE, GREEN, GREY, ORANGE, plot_style
 
 LEVELS = {"attention by positions alone": GREEN, "uniform attention": GREY}
 

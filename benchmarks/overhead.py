@@ -22,13 +22,13 @@ from records import command_line, comparison, provenance, write_cell
 from side_by_side import DEVICE, compared, spread, synchronise
 from torch import Tensor
 
+from vit.commands.training_cli import fastest_precision
 from vit.data.loader import MemoryLoader
 from vit.data.module import ImageDataModule, ImageSet
-from vit.training import ViTClassifier
+from vit.objectives import ViTClassifier
+from vit.runs.record import RunRecord
 from vit.training.callbacks import SeededSteps, StopAtNaN
-from vit.training.cli import fastest_precision
 from vit.training.optimizer import make_optimizer
-from vit.training.record import RunRecord
 
 BATCH = 128
 MODEL = {"embed_dim": 96, "depth": 6, "num_heads": 3, "mlp_ratio": 2.0, "pool": "cls+mean"}

@@ -16,7 +16,7 @@ from records import command_line, made_at, origin, write_cell
 
 import vit
 from vit.analysis.accuracy import accuracy
-from vit.markdown import markdown_table
+from vit.support.markdown import markdown_table
 from vit.weights.transfer import start_from
 
 

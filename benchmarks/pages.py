@@ -20,7 +20,7 @@ from explanations import PLANTED, RECIPE, means, of_recipe
 from records import RESULTS, commit_of, made_at, place, plus_minus
 
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
-from vit.markdown import markdown_table
+from vit.support.markdown import markdown_table
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "vit/weights").glob("*.md")))

@@ -41,7 +41,7 @@ from torchvision.transforms import v2
 
 from vit.data.augment import Augment
 from vit.data.cifar import CIFAR10
-from vit.data.files import ImageFiles, stored_size
+from vit.data.image_files import ImageFiles, stored_size
 from vit.data.loader import BatchLoader, MemoryLoader, StreamLoader
 from vit.data.sampler import BatchSampler
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from vit.atomic import replacing
-from vit.markdown import markdown_table
+from vit.support.files import replacing
+from vit.support.markdown import markdown_table
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "torchvision", "timm", "vit-pytorch", "transformers")

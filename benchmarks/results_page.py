@@ -27,7 +27,7 @@ from heads_figure import draw_heads
 from records import RESULTS, Report, commit_of, place, write_cell, write_results
 from side_by_side import speed, spread
 
-from vit.markdown import markdown_table
+from vit.support.markdown import markdown_table
 
 PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text())
 PLOT = "accuracy_petaflop.png"

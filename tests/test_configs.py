@@ -10,8 +10,8 @@ import pytest
 
 import train
 from tests.photographs import make_photographs
-from tests.training.tiny import CPU
-from vit.training import ViTCLI
+from tests.tiny import CPU
+from vit.commands.training_cli import ViTCLI
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))

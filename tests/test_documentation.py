@@ -13,8 +13,8 @@ import train
 import vit
 from vit.__main__ import COMMANDS
 from vit.attention import MECHANISMS
+from vit.commands.training_cli import ViTCLI
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
-from vit.training import ViTCLI
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -107,7 +107,7 @@ def test_its_other_commands_name_scripts_options_and_targets_that_exist(page):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
         assert all(f"$({variable.split('=')[0]})" in makefile for variable in variables)
     scripts = [command[1:] for command in commands(page, "python") if command[1].startswith("benchmarks/")]
-    scripts += [["vit/explain/__main__.py", *command[3:]] for command in commands(page, "python -m vit.explain")]
+    scripts += [["vit/commands/explain.py", *command[3:]] for command in commands(page, "python -m vit.explain")]
     for command in commands(page, "python -m vit"):
         scripts.append([f"{COMMANDS[command[3]].place.split(':')[0].replace('.', '/')}.py", *command[4:]])
     for script, *arguments in scripts:

@@ -14,26 +14,26 @@ class Command(NamedTuple):
     example: str
 
 
-TRAINING = "vit.training.command:main"
+TRAINING = "vit.commands.fit:main"
 COMMANDS = {
     "fit": Command(TRAINING, "train a model", "vit fit --config configs/cifar10_quick.yaml"),
     "validate": Command(TRAINING, "measure a checkpoint on validation images", "vit validate --ckpt_path best"),
     "test": Command(TRAINING, "measure a checkpoint on test images", "vit test --ckpt_path last"),
     "predict": Command(TRAINING, "classify the images in a folder", "vit predict --ckpt_path last --data.root photos"),
-    "explain": Command("vit.explain.__main__:main", "draw what a prediction rests on", "vit explain photo.jpg --html"),
+    "explain": Command("vit.commands.explain:main", "draw what a prediction rests on", "vit explain photo.jpg --html"),
     "analysis": Command(
-        "vit.analysis.__main__:main", "measure what the heads do", "vit analysis --checkpoint best.ckpt"
+        "vit.commands.analysis:main", "measure what the heads do", "vit analysis --checkpoint best.ckpt"
     ),
     "weights": Command(
-        "vit.weights.command:main", "show or convert a file of weights", "vit weights show model.safetensors"
+        "vit.commands.weights:main", "show or convert a file of weights", "vit weights show model.safetensors"
     ),
     "evaluate": Command(
-        "vit.features.command:evaluate",
+        "vit.commands.evaluate:main",
         "evaluate frozen features by a simple classifier",
         "vit evaluate knn --checkpoint cifar10 --data.root photos",
     ),
     "features": Command(
-        "vit.features.command:features",
+        "vit.commands.features:main",
         "write the features of the images in a folder",
         "vit features photos --checkpoint cifar10 -o features.safetensors",
     ),

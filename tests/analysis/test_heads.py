@@ -11,7 +11,7 @@ from torch import nn
 
 import vit
 from vit.analysis import describe_heads, measures, prune_heads
-from vit.analysis.table import Head
+from vit.analysis.head_table import Head
 from vit.explain import capture_attention
 
 

@@ -4,7 +4,7 @@ import torch
 import vit
 from vit.analysis import questions
 from vit.analysis.labelled import Labelled
-from vit.analysis.subject import Subject
+from vit.analysis.trained_model import Subject
 from vit.analysis.truncation import RankPoint
 
 

@@ -11,7 +11,7 @@ import vit
 from vit.analysis import prune_heads, sequence_head_importance, sequence_pruning_curve
 from vit.analysis.modules import attention_modules
 from vit.capture.sequence import KINDS, run_sequence
-from vit.decoder import ImageToSequence, TransformerDecoder
+from vit.model.decoder import ImageToSequence, TransformerDecoder
 
 IMAGES = torch.randn(7, 1, 8, 12, dtype=torch.float64)
 TOKENS = torch.randint(0, 9, (7, 4))

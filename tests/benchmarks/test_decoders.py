@@ -9,7 +9,7 @@ from decoders import controls, curve_at, drawn, main, measure_generation, middle
 
 from vit.data import DigitStrings
 from vit.data.module import ImageSet
-from vit.training import ImageCompleter, SequenceReader
+from vit.objectives import ImageCompleter, SequenceReader
 
 FACTS = {"seconds": 3.0, "steps": 7, "parameters": 99, "test_accuracy": 0.5, "command": "python train.py fit"}
 

@@ -10,9 +10,9 @@ from finetune import COUNTS, LEARNED, PRETRAINED_ON, ROWS, SEEDS, arguments_of, 
 
 import train
 import vit
-from tests.training.tiny import CPU
+from tests.tiny import CPU
 from vit import VisionTransformer
-from vit.training import ViTCLI
+from vit.commands.training_cli import ViTCLI
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torture
 
-from vit.training.pictures import RunPictures
+from vit.runs.curves import RunPictures
 
 
 def tampered(folder, what):

@@ -6,8 +6,8 @@ from torch.testing import assert_close
 
 import vit
 from vit.capture.sequence import capture_sequence, run_sequence
-from vit.decoder import ImageToSequence, TransformerDecoder
-from vit.image_gpt import ImageGPT
+from vit.model.decoder import ImageToSequence, TransformerDecoder
+from vit.model.image_gpt import ImageGPT
 
 
 def reader(tokens=5, positions="learned", **kwargs):

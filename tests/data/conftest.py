@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vit.data.files import ImageFiles
+from vit.data.image_files import ImageFiles
 
 WriteImage = Callable[..., Path]
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.photographs import damage, make_photographs
 from vit.data import ImageFolder
-from vit.data.files import ImageFiles, decode
+from vit.data.image_files import ImageFiles, decode
 
 COUNTS = {"ant": 11, "bee": 7, "cow": 5}
 

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from vit.data import ImageStrings
-from vit.data.files import decode
+from vit.data.image_files import decode
 
 
 def write(folder, texts, size=(12, 6), columns=("file", "text")):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from lightning import LightningModule, Trainer
 
-from vit.data.cache import cache_folder
+from vit.data.decoded_cache import cache_folder
 from vit.data.loader import MemoryLoader, StreamLoader
 from vit.data.module import ImageDataModule, ImageSet
 from vit.data.sampler import BatchSampler

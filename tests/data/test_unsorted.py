@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vit.data import UnsortedImages
-from vit.data.files import decode
+from vit.data.image_files import decode
 
 
 def unsorted(root, **kwargs):

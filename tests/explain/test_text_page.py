@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 import vit
-from vit.decoder import ImageToSequence, TransformerDecoder
 from vit.explain import explain_text, text_explorer
 from vit.explain.heatmap import displayable, overlay
+from vit.model.decoder import ImageToSequence, TransformerDecoder
 
 IMAGE = torch.randn(1, 8, 12)
 TOKENS = torch.tensor([9, 4, 2])

@@ -8,10 +8,10 @@ from torch.testing import assert_close
 
 import vit
 from vit.capture.sequence import capture_sequence
-from vit.decoder import ImageToSequence, TransformerDecoder
 from vit.explain.maps.rollout import attention_rollout
 from vit.explain.text_figures import draw_text_maps
 from vit.explain.texts import explain_text, peaks_on_boxes
+from vit.model.decoder import ImageToSequence, TransformerDecoder
 
 IMAGES = torch.randn(2, 1, 8, 12)
 TOKENS = torch.tensor([[9, 4, 2, 0], [9, 1, 10, 10]])

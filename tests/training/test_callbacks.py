@@ -7,9 +7,9 @@ import pytest
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
 
+from vit.runs.curves import RunPictures
+from vit.runs.record import RunRecord
 from vit.training.callbacks import ImagesPerSecondBar, SeededSteps, StopAtNaN, run_callbacks
-from vit.training.pictures import RunPictures
-from vit.training.record import RunRecord
 
 
 def test_steps_are_seeded_first_and_checkpoints_written_last():

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.training.tiny import TINY, run_command
-from vit.training import EMA
+from tests.tiny import TINY, run_command
+from vit.training.ema import EMA
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

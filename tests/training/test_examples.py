@@ -6,10 +6,10 @@ from lightning import seed_everything
 from PIL import Image
 from torch.testing import assert_close
 
-from vit.data.files import ImageFiles
+from vit.data.image_files import ImageFiles
 from vit.data.module import ImageSet
 from vit.explain import explain
-from vit.training import ViTClassifier
+from vit.objectives import ViTClassifier
 from vit.training.examples import first_of_each_class, model_copy
 
 

@@ -5,8 +5,8 @@ import torch
 from torch.testing import assert_close
 
 from vit import VisionTransformer
-from vit.decoder import TransformerDecoder
-from vit.training import ViTClassifier
+from vit.model.decoder import TransformerDecoder
+from vit.objectives import ViTClassifier
 from vit.training.initialization import mimetic_attention
 
 SIZES = {"image_size": 8, "patch_size": 4, "embed_dim": 48, "depth": 2, "num_heads": 3}

@@ -4,7 +4,7 @@ from timm.models import group_parameters
 from timm.optim import create_optimizer_v2
 
 from vit import VisionTransformer
-from vit.decoder import ImageToSequence, TransformerDecoder
+from vit.model.decoder import ImageToSequence, TransformerDecoder
 from vit.training.optimizer import make_optimizer, parameter_groups
 
 

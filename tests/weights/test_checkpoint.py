@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import vit
 from vit.attention import MECHANISMS
-from vit.training import ViTClassifier
+from vit.objectives import ViTClassifier
 
 SIZES = {"image_size": (6, 10), "patch_size": 2, "embed_dim": 12, "depth": 2, "num_heads": 3, "num_classes": 2}
 SIZES |= {"pool": "cls+mean", "num_registers": 5}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import vit
-from vit.explain.image_files import find_images, read_images
+from vit.commands.photographs import find_images, read_images
 from vit.weights import PACKAGED
 from vit.weights.loading import __file__ as loading
 

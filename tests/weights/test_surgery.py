@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import vit
 from tests.architectures import EXACT, randomised
-from vit.positions import resize_positions
+from vit.model.positions import resize_positions
 from vit.weights.surgery import adapt_channels, resize_patches
 
 SIZES = {"image_size": 12, "patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 3, "num_classes": 5}

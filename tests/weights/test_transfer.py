@@ -7,7 +7,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import vit
-from vit.positions import resize_positions
+from vit.model.positions import resize_positions
 from vit.weights.surgery import resize_patches
 from vit.weights.transfer import start_from
 

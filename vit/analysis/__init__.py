@@ -1,15 +1,15 @@
 """Analysis of layers and heads: measures, importance, pruning, rank, probes, positions, token norms."""
 
 from vit.analysis.curve import PruningPoint, pruning_curve
+from vit.analysis.head_table import Head, HeadTable
 from vit.analysis.heads import describe_heads
 from vit.analysis.importance import ablation_importance, head_importance, weight_importance
-from vit.analysis.positions import position_accuracies
+from vit.analysis.places import position_accuracies
 from vit.analysis.probes import Probe, Probes, probe_layers
 from vit.analysis.projections import projection_ranks
 from vit.analysis.pruning import prune_heads
 from vit.analysis.rarity import rare_attention
 from vit.analysis.sequences import SequencePruningPoint, sequence_head_importance, sequence_pruning_curve
-from vit.analysis.table import Head, HeadTable
 from vit.analysis.tokens import TokenNorms, token_norms
 from vit.analysis.truncation import RankPoint, truncation_curve
 

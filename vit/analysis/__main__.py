@@ -1,61 +1,7 @@
-"""What the heads of a trained model do, from the command line: ``python -m vit.analysis --checkpoint best.ckpt``."""
+"""``python -m vit.analysis``: another name of ``python -m vit analysis``."""
 
-import argparse
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-from vit.command_line import Parser
-from vit.command_line import run as run_command
+from vit.__main__ import main
 
-FEWEST = 20  # images; of fewer, no share would mean anything
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line (default: that of this process); exit with status 2 at a user's mistake."""
-    typed = sys.argv[1:] if arguments is None else arguments
-    run_command(_parser(), typed, lambda options: run(options, ["python", "-m", "vit.analysis", *typed]))
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        prog="python -m vit.analysis",
-        description="Measure what the layers and heads of a trained model do, each measure beside its control: a page "
-        "(index.html), pictures, and a table of the heads (heads.csv).",
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    add("--checkpoint", required=True, metavar="FILE", help="checkpoint written by a training run")
-    add("--data.root", dest="root", metavar="DIR", help="folder of class folders; default: the data of the checkpoint")
-    add("--images", type=int, default=500, metavar="N", help="most test images that are measured; default: 500")
-    add("--out", type=Path, default=Path("analysed"), metavar="FOLDER", help="for all files; default: analysed")
-    return parser
-
-
-def run(options: argparse.Namespace, command: Sequence[str]) -> None:
-    """Analyse the model of a command line.
-
-    Raises:
-        ValueError: At a user's mistake.
-    """
-    if options.images < FEWEST:
-        raise ValueError(f"--images ({options.images}) must be at least {FEWEST}: of fewer, no share means anything")
-    # Imported here, as these import Lightning, matplotlib and scikit-learn, which takes seconds.
-    from vit.analysis.page import write_page, write_table
-    from vit.analysis.questions import QUESTIONS, Answer, ask
-    from vit.analysis.subject import read_subject
-
-    subject = read_subject(options.checkpoint, options.root, options.images)
-    options.out.mkdir(parents=True, exist_ok=True)
-    answers: dict[str, Answer | str] = {}
-    for question in QUESTIONS:
-        answers[question] = answer = ask(question, subject, options.out)
-        found = f"Not measured: {answer}" if isinstance(answer, str) else f"{answer.found}\n  Control: {answer.control}"
-        print(f"{question} {found}", flush=True)
-    write_table(options.out / "heads.csv", [answer for answer in answers.values() if isinstance(answer, Answer)])
-    title = f"What the heads of {options.checkpoint} do"
-    print(write_page(options.out, title, subject.facts(), answers, command))
-
-
-if __name__ == "__main__":
-    main()
+main(["analysis", *sys.argv[1:]])

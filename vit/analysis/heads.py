@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from vit.analysis import measures
 from vit.analysis.batches import in_batches
+from vit.analysis.head_table import Head, HeadTable
 from vit.analysis.modules import emptied_layers
-from vit.analysis.table import Head, HeadTable
 from vit.attention.mechanisms.linear import widened
 from vit.capture.anatomy import Anatomy, examine
 from vit.capture.attention import check_whole_patches, run_intercepted

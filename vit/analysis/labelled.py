@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 import vit.data
-from vit.class_names import name_classes
-from vit.data.files import collate_readable
+from vit.data.image_files import collate_readable
 from vit.data.module import ImageDataModule, ImageSet
 from vit.data.normalise import normalise
-from vit.model import VisionTransformer
+from vit.model.vision_transformer import VisionTransformer
+from vit.support.class_names import name_classes
 
 # What makes the splits and the pixels of a data set, of the arguments that a checkpoint notes; the rest augments.
 SPLITTING = ("root", "val_fraction", "test_fraction", "crop_ratio", "skip_damaged", "memory_limit", "num_workers")

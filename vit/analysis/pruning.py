@@ -22,7 +22,7 @@ from vit.attention.mechanisms import (
     UniformAttention,
     WindowAttention,
 )
-from vit.hooks import is_plain
+from vit.support.hooks import is_plain
 
 # Mechanisms whose heads are independent, and which have no weights of their own.
 SEPARATE = (

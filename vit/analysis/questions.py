@@ -9,18 +9,18 @@ from statistics import mean
 import torch
 from torch import Tensor
 
-from vit.analysis import figures
+from vit.analysis import charts
 from vit.analysis.accuracy import accuracy
 from vit.analysis.curve import PruningPoint, pruning_curve
+from vit.analysis.head_table import HeadTable
 from vit.analysis.heads import describe_heads
 from vit.analysis.importance import ablation_importance, head_importance, weight_importance
-from vit.analysis.positions import position_accuracies
+from vit.analysis.places import position_accuracies
 from vit.analysis.probes import Probe, probe_layers
 from vit.analysis.projections import LayerRanks, projection_ranks
 from vit.analysis.pruning import prune_heads
 from vit.analysis.rarity import rare_attention
-from vit.analysis.subject import Subject
-from vit.analysis.table import HeadTable
+from vit.analysis.trained_model import Subject
 from vit.analysis.truncation import truncation_curve
 
 TRUNCATED = 256  # test images whose attention is cut, which takes an eigendecomposition for each image and head
@@ -49,9 +49,9 @@ def what_heads_attend_to(subject: Subject, folder: Path) -> Answer:
     """Describe all heads, beside those of the untrained model."""
     images = subject.held_out.images
     trained, untrained = (describe_heads(model, images) for model in (subject.model, subject.untrained))
-    figures.draw_kinds(trained, folder / "kinds.png")
-    figures.draw_distances(trained, folder / "distances.png")
-    figures.draw_offsets(trained, folder / "offsets.png")
+    charts.draw_kinds(trained, folder / "kinds.png")
+    charts.draw_distances(trained, folder / "distances.png")
+    charts.draw_offsets(trained, folder / "offsets.png")
     return Answer(
         f"{_kinds(trained)} On average, a head attends {_distance(trained):.1f} pixels away; uniform attention is "
         f"{trained.uniform_distance:.1f} pixels away.",
@@ -67,7 +67,7 @@ def what_heads_attend_to(subject: Subject, folder: Path) -> Answer:
 
 def _kinds(table: HeadTable) -> str:
     kinds = [head.kind for head in table.heads]
-    counts = [f"{kinds.count(kind)} {kind}" for kind in figures.KIND_COLORS]
+    counts = [f"{kinds.count(kind)} {kind}" for kind in charts.KIND_COLORS]
     return f"Of {len(kinds)} heads, {', '.join(counts[:-1])} and {counts[-1]}."
 
 
@@ -92,7 +92,7 @@ def how_many_heads_can_go(subject: Subject, folder: Path) -> Answer:
         order: pruning_curve(subject.model, subject.batches, subject.ranking, order, rerank=False)
         for order in ("importance", "oracle", "weight", "random")
     }
-    figures.draw_pruning(curves, folder / "pruning.png")
+    charts.draw_pruning(curves, folder / "pruning.png")
     full, random = curves["random"][0], curves["random"]
     left = min((point.heads_left for point in random), key=lambda count: abs(count - full.heads_left / 2))
     at_half = {order: _point(points, left) for order, points in curves.items()}
@@ -129,7 +129,7 @@ def which_layers_need_their_heads(subject: Subject, folder: Path) -> Answer:
         )
         for layer, heads in enumerate(map(len, weight_importance(subject.model)))
     }
-    figures.draw_layers(curves, folder / "layers.png")
+    charts.draw_layers(curves, folder / "layers.png")
     full = curves[0][0]
     without = {layer: points[-1].accuracy for layer, points in curves.items()}
     needed, spared = min(without, key=without.__getitem__), max(without, key=without.__getitem__)
@@ -170,7 +170,7 @@ def is_attention_low_rank(subject: Subject, folder: Path) -> Answer:
         return attn if attn.shape[-2] == 1 else torch.full_like(attn, 1 / attn.shape[-1])
 
     uniform = accuracy(subject.model, images, labels, uniform_where_cut)
-    figures.draw_truncation(points, uniform, folder / "truncation.png")
+    charts.draw_truncation(points, uniform, folder / "truncation.png")
     full = points[-1].accuracy
     enough = next(point for point in points if point.accuracy >= full - 0.01)
     return Answer(
@@ -185,7 +185,7 @@ def is_attention_low_rank(subject: Subject, folder: Path) -> Answer:
 def are_projections_low_rank(subject: Subject, folder: Path) -> Answer:
     """Compare the effective ranks of the projections with those before training."""
     trained, untrained = projection_ranks(subject.model), projection_ranks(subject.untrained)
-    figures.draw_ranks(trained, untrained, folder / "ranks.png")
+    charts.draw_ranks(trained, untrained, folder / "ranks.png")
     width = trained[0].shared_query_key.numel()
     after, before = (
         [_mean_rank(ranks, f"shared_{of}") for of in ("query_key", "value_output")] for ranks in (trained, untrained)
@@ -208,7 +208,7 @@ def what_layers_and_heads_keep(subject: Subject, folder: Path) -> Answer:
     trained, untrained = (
         probe_layers(model, subject.trained_on, subject.held_out) for model in (subject.model, subject.untrained)
     )
-    figures.draw_probes(trained, untrained, folder / "probes.png")
+    charts.draw_probes(trained, untrained, folder / "probes.png")
     first, last, control = trained.layers[0], trained.layers[-1], untrained.layers[-1]
     return Answer(
         f"After the last layer, linear probes read {_read(last)}. Before the first layer they read {_read(first)}.",
@@ -232,7 +232,7 @@ def _read(probe: Probe) -> str:
 def do_heads_look_at_rare_patches(subject: Subject, folder: Path) -> Answer:
     """Correlate attention with the rarity of patches."""
     own, others = rare_attention(subject.model, subject.held_out.images)
-    figures.draw_rare(own, others, folder / "rare.png")
+    charts.draw_rare(own, others, folder / "rare.png")
     above = [values - control for values, control in zip(own, others, strict=True)]
     layer, head = max(
         ((layer, head) for layer, heads in enumerate(above) for head in range(len(heads))),
@@ -254,7 +254,7 @@ def do_heads_look_at_rare_patches(subject: Subject, folder: Path) -> Answer:
 def what_positions_do(subject: Subject, folder: Path) -> Answer:
     """Exchange the positions of a trained model, and enlarge its images."""
     found = position_accuracies(subject.model, *subject.held_out)
-    figures.draw_positions(found, subject.chance, folder / "positions.png")
+    charts.draw_positions(found, subject.chance, folder / "positions.png")
     return Answer(
         f"With its own positions the model is right on {_percent(found['own'])}; with the positions of the patches "
         f"shuffled on {_percent(found['shuffled'])}, with one position for all on {_percent(found['mean'])}, and on "

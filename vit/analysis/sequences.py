@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vit.analysis.batches import in_batches
 from vit.capture.sequence import KINDS, Kind, run_sequence
-from vit.checks import check_choice, check_positive_int
+from vit.support.checks import check_choice, check_positive_int
 
 IGNORED = -1  # target of positions that do not count, such as those after the end
 Batch = tuple[Tensor, Tensor, Tensor]  # images (B, C, H, W), tokens (B, T) and the token after each, (B, T)

@@ -11,7 +11,7 @@ from einops import einsum
 from torch import Tensor, nn
 
 from vit.analysis.accuracy import accuracy
-from vit.checks import check_positive_int
+from vit.support.checks import check_positive_int
 
 
 @dataclass(frozen=True)

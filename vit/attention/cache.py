@@ -5,7 +5,7 @@ Letters: B batch, H heads that keys and values have, N new tokens, M tokens so f
 
 from torch import Tensor
 
-from vit.checks import check_positive_int
+from vit.support.checks import check_positive_int
 
 
 class KeyValueCache:

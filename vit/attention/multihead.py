@@ -11,7 +11,9 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 
 from vit.attention.cache import KeyValueCache
-from vit.attention.checks import (
+from vit.attention.functional import rotate
+from vit.attention.mechanisms import MECHANISMS, build
+from vit.attention.multihead_checks import (
     check_cache,
     check_context,
     check_takes_mask,
@@ -21,9 +23,7 @@ from vit.attention.checks import (
     check_widths,
     mechanisms_with,
 )
-from vit.attention.functional import rotate
-from vit.attention.mechanisms import MECHANISMS, build
-from vit.hooks import is_plain
+from vit.support.hooks import is_plain
 
 
 class MultiHeadAttention(nn.Module):

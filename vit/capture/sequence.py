@@ -40,7 +40,7 @@ def capture_sequence(model: nn.Module, *inputs: Tensor) -> SequenceAttentions:
     counts as causal.
 
     >>> import vit
-    >>> from vit.decoder import ImageToSequence, TransformerDecoder
+    >>> from vit.model.decoder import ImageToSequence, TransformerDecoder
     >>> encoder = vit.VisionTransformer(image_size=8, patch_size=4, embed_dim=24, depth=1, num_heads=3)
     >>> decoder = TransformerDecoder(12, 24, depth=2, num_heads=3, max_length=6, context_dim=24)
     >>> reader = ImageToSequence(encoder, decoder, start=10, end=11).eval()

@@ -19,9 +19,9 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from vit.data.crops import random_resized_crop
+from vit.data.device_copy import copy_async
 from vit.data.operations import split_for_cache
 from vit.data.policies import RANDAUGMENT, TRIVIALAUGMENT, BatchPolicy
-from vit.data.transfer import copy_async
 
 
 class Augment:

@@ -14,8 +14,8 @@ from einops import einsum, rearrange
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
+from vit.data.device_copy import copy_async
 from vit.data.operations import split_for_cache
-from vit.data.transfer import copy_async
 
 ASPECTS = (3 / 4, 4 / 3)  # of width to height
 TRIES = 10

@@ -5,11 +5,11 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_only
 
-from vit.checks import check_positive_share, check_probability, check_share, check_size
-from vit.data.files import ImageFiles, image_files_below, stored_size
+from vit.data.image_files import ImageFiles, image_files_below, stored_size
 from vit.data.module import ImageDataModule, ImageSet, Stage
 from vit.data.split import stratified_split
 from vit.data.survey import survey
+from vit.support.checks import check_positive_share, check_probability, check_share, check_size
 
 # Usual folder names of the splits, and the split of each.
 SPLIT_NAMES = {

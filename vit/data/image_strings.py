@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import torch
 
-from vit.checks import check_positive_int, check_share, check_size
 from vit.data.alphabet import Alphabet
-from vit.data.files import NAMED, ImageFiles, image_files_below
 from vit.data.folder import check_split_names
+from vit.data.image_files import NAMED, ImageFiles, image_files_below
 from vit.data.module import ImageDataModule, ImageSet, Stage
 from vit.data.split import stratified_split
 from vit.data.survey import survey
+from vit.support.checks import check_positive_int, check_share, check_size
 
 TEXTS = "texts.csv"
 COLUMNS = {"file", "text"}

@@ -20,10 +20,10 @@ from torch.utils.data import DataLoader
 
 from vit.data.augment import Augment
 from vit.data.crops import one_thread
-from vit.data.files import ImageFiles, collate_readable
+from vit.data.device_copy import copy_async
+from vit.data.image_files import ImageFiles, collate_readable
 from vit.data.sampler import BatchSampler
 from vit.data.seeding import seeded
-from vit.data.transfer import copy_async
 
 Item = TypeVar("Item")
 

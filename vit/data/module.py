@@ -10,7 +10,13 @@ from lightning import LightningDataModule
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
-from vit.checks import (
+from vit.data.augment import Augment
+from vit.data.decoded_cache import load_decoded, readable_files
+from vit.data.image_files import ImageFiles
+from vit.data.loader import BatchLoader, MemoryLoader, StreamLoader
+from vit.data.sampler import BatchSampler
+from vit.data.split import stratified_split
+from vit.support.checks import (
     check_choice,
     check_natural,
     check_non_negative,
@@ -19,12 +25,6 @@ from vit.checks import (
     check_probability,
     check_share,
 )
-from vit.data.augment import Augment
-from vit.data.cache import load_decoded, readable_files
-from vit.data.files import ImageFiles
-from vit.data.loader import BatchLoader, MemoryLoader, StreamLoader
-from vit.data.sampler import BatchSampler
-from vit.data.split import stratified_split
 
 Stage = Literal["train", "val", "test"]
 Policy = Literal["none", "randaugment", "trivialaugment"]

@@ -19,7 +19,7 @@ from einops import rearrange, repeat
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
-from vit.data.transfer import copy_async
+from vit.data.device_copy import copy_async
 
 CHUNK_PIXELS = 2**17
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from vit.checks import check_share
+from vit.support.checks import check_share
 
 # Fixed for all runs: a model tested under another seed must not be tested on images it was trained on.
 SPLIT_SEED = 0

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
-from vit.atomic import replacing
-from vit.checks import check_natural, check_positive_int
 from vit.data.alphabet import Alphabet
 from vit.data.digits import Digits
 from vit.data.module import ImageDataModule, ImageSet, Stage
+from vit.support.checks import check_natural, check_positive_int
+from vit.support.files import replacing
 
 HEIGHT, WIDTH = 32, 96
 MAX_LENGTH = 5

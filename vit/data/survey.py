@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import ExifTags, Image, PngImagePlugin
 
-from vit.data.files import SIDEWAYS, UNREADABLE
+from vit.data.image_files import SIDEWAYS, UNREADABLE
 
 MOST_HEADERS = 2000  # of more files, an evenly spaced sample is read
 GREY_MODES = {"1", "L", "I", "I;16", "F", "LA"}

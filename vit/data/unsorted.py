@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from vit.checks import check_positive_share
-from vit.data.files import ImageFiles, collate_readable, find_files, stored_size
+from vit.data.image_files import ImageFiles, collate_readable, find_files, stored_size
 from vit.data.module import ImageDataModule
+from vit.support.checks import check_positive_share
 
 
 class UnsortedImages(ImageDataModule):

@@ -10,12 +10,12 @@ from vit.explain.evaluation import (
     trust_report,
     uniform_attention,
 )
+from vit.explain.explorer_page import explorer
 from vit.explain.heatmap import displayable, overlay
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS, METHODS, explain
 from vit.explain.maps.backbones import Features, PatchToken, Similarity
 from vit.explain.maps.flow import attention_flow
 from vit.explain.maps.rollout import attention_rollout
-from vit.explain.page import explorer
 from vit.explain.text_page import text_explorer
 from vit.explain.texts import explain_text, peaks_on_boxes
 

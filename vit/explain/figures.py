@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vit.capture.anatomy import Anatomy
-from vit.class_names import name_classes
 from vit.explain.evaluation.faithfulness import Curves
 from vit.explain.evaluation.scoring import Scores
 from vit.explain.evaluation.table import Interval
 from vit.explain.heatmap import overlay
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
 from vit.explain.sheet import Sheet
-from vit.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, PINK, SKY, plain_text, plot_style
+from vit.support.class_names import name_classes
+from vit.support.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, PINK, SKY, plain_text, plot_style
 
 METHOD_COLORS = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY)
 TEXT_WIDTH = 22  # letters that fit below an image

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vit.explain.heatmap import overlay
 from vit.explain.sheet import Sheet
-from vit.plotting import plain_text
+from vit.support.plotting import plain_text
 
 
 @plain_text

@@ -1,6 +1,6 @@
 """The page of a text: where a reader looks while it writes each token, in every layer and head.
 
-The page is `text_page.html`, a template of ``vit.pages``; it needs no script, no server and no network.
+The page is `text_page.html`, a template of ``vit.support.pages``; it needs no script, no server and no network.
 
 Letters in the einops patterns: b pictures, t tokens of a text, h heads, l m tokens of the image, c channels, h w rows
 and columns of pixels, r s rows and columns of patches.
@@ -14,9 +14,9 @@ import torch
 from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor, nn
 
+from vit.explain.explorer_page import Explorer
 from vit.explain.heatmap import displayable, overlay
 from vit.explain.maps.rollout import attention_rollout
-from vit.explain.page import Explorer
 from vit.explain.texts import capture_text, patches_of
 
 
@@ -36,7 +36,7 @@ def text_explorer(
     The rows are rollout through the encoder, then the mean of the heads and each head, last layer first.
 
     >>> import vit
-    >>> from vit.decoder import ImageToSequence, TransformerDecoder
+    >>> from vit.model.decoder import ImageToSequence, TransformerDecoder
     >>> encoder = vit.VisionTransformer(image_size=(8, 16), patch_size=4, embed_dim=24, depth=1, num_heads=3)
     >>> decoder = TransformerDecoder(12, 24, depth=2, num_heads=3, max_length=6, context_dim=24)
     >>> reader = ImageToSequence(encoder, decoder, start=10, end=11).eval()
@@ -57,7 +57,7 @@ def text_explorer(
     Raises:
         ValueError: If this is not one image with a name for each token, or attention cannot be captured.
     """
-    from vit.pages import page_templates
+    from vit.support.pages import page_templates
 
     if image.ndim != 3 or tokens.ndim != 1 or len(names) != len(tokens):
         raise ValueError(

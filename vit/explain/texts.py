@@ -11,9 +11,9 @@ from einops import einsum, rearrange, reduce
 from torch import Tensor, nn
 
 from vit.capture.sequence import SequenceAttentions, capture_sequence
-from vit.checks import check_choice
 from vit.explain.evaluation.ground_truth import cells_of_boxes, pointing_game
 from vit.explain.maps.rollout import attention_rollout
+from vit.support.checks import check_choice
 
 TextMethod = Literal["cross_attention", "rollout"]
 
@@ -36,7 +36,7 @@ def explain_text(
     modalities). What is given to class token and registers is left out.
 
     >>> import vit
-    >>> from vit.decoder import ImageToSequence, TransformerDecoder
+    >>> from vit.model.decoder import ImageToSequence, TransformerDecoder
     >>> encoder = vit.VisionTransformer(image_size=(8, 16), patch_size=4, embed_dim=24, depth=1, num_heads=3)
     >>> decoder = TransformerDecoder(12, 24, depth=2, num_heads=3, max_length=6, context_dim=24)
     >>> reader = ImageToSequence(encoder, decoder, start=10, end=11).eval()

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from einops import einsum, reduce
 from torch import Tensor
 
-from vit.checks import check_positive_int
+from vit.support.checks import check_positive_int
 
 NEIGHBOURS, TEMPERATURE = 20, 0.07  # as in DINO (Caron et al. 2021)
 PENALTIES = (0.01, 0.1, 1.0, 10.0)  # of logistic regression: inverse strengths, of which cross-validation chooses

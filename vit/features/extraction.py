@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vit.data.normalise import normalise
-from vit.model import VisionTransformer
+from vit.model.vision_transformer import VisionTransformer
 from vit.weights.saved import write_safetensors
 from vit.weights.sources import read_metadata, read_safetensors
 

@@ -1,22 +1,17 @@
-"""Training: the modules that are trained, their optimiser and schedule, the callbacks of a run, the command line."""
+"""What all objectives share: the base of their modules, optimisers, schedule, moving average, freezing."""
 
-from vit.training.attention_maps import AttentionMaps
-from vit.training.classifier import ViTClassifier
-from vit.training.cli import ViTCLI
-from vit.training.cli_errors import Parser, plain_output
-from vit.training.ema import EMA
-from vit.training.image_completer import ImageCompleter
-from vit.training.module import TrainingModule
-from vit.training.sequence_reader import SequenceReader
+import importlib
+from typing import Any
 
-__all__ = [
-    "EMA",
-    "AttentionMaps",
-    "ImageCompleter",
-    "Parser",
-    "SequenceReader",
-    "TrainingModule",
-    "ViTCLI",
-    "ViTClassifier",
-    "plain_output",
-]
+# Class paths in the configs of earlier versions, and where these classes are now.
+MOVED = {
+    **dict.fromkeys(("ImageCompleter", "SequenceReader", "ViTClassifier"), "vit.objectives"),
+    "AttentionMaps": "vit.runs.attention_over_time",
+    "EMA": "vit.training.ema",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in MOVED:
+        raise AttributeError(f"vit.training has no {name!r}")
+    return getattr(importlib.import_module(MOVED[name]), name)

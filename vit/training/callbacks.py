@@ -11,8 +11,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from vit.data.loader import BatchLoader
 from vit.data.seeding import seed_of
-from vit.training.pictures import RunPictures
-from vit.training.record import RunRecord
+from vit.runs.curves import RunPictures
+from vit.runs.record import RunRecord
 
 
 def run_callbacks(seed: int, record: RunRecord, checkpoints: list[Callback]) -> list[Callback]:

@@ -9,7 +9,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from vit.data.files import collate_readable
+from vit.data.image_files import collate_readable
 from vit.data.module import ImageSet
 from vit.explain import explain
 from vit.explain.figures import draw_maps

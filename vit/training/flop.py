@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vit.model import VisionTransformer
+from vit.model.vision_transformer import VisionTransformer
 
 
 def training_flop(model: VisionTransformer) -> int:

@@ -1,6 +1,6 @@
 """Freezes the first blocks of a model for fine-tuning."""
 
-from vit.model import VisionTransformer
+from vit.model.vision_transformer import VisionTransformer
 
 
 def freeze_blocks(model: VisionTransformer, count: int) -> None:

@@ -9,7 +9,8 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from vit.blocks import DecoderBlock, EncoderBlock
+from vit.model.decoder_block import DecoderBlock
+from vit.model.encoder_block import EncoderBlock
 
 Init = Literal["glorot", "mimetic"]
 

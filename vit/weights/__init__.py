@@ -1,9 +1,9 @@
 """Weights of this package and of other libraries, in and out; reading executes no code."""
 
 from vit.weights.checkpoint import read_checkpoint
+from vit.weights.load_report import LoadReport
 from vit.weights.loading import PACKAGED, load
 from vit.weights.matching import check_same_tensors
-from vit.weights.report import LoadReport
 from vit.weights.saving import save
 from vit.weights.transfer import start_from
 

@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor
 
-from vit.embedding import Size, to_pair
+from vit.model.embedding import Size, to_pair
 from vit.weights.formats import Arguments, State
 
 USUAL_HEAD_DIM = 64

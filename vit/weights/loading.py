@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.model import VisionTransformer
+from vit.model.vision_transformer import VisionTransformer
 from vit.weights.architecture import arguments_of
 from vit.weights.checkpoint import load_tensors, read_checkpoint
 from vit.weights.formats import Arguments, State, described, detect
+from vit.weights.load_report import LoadReport
 from vit.weights.matching import check_numbers, check_same_tensors
-from vit.weights.report import LoadReport
 from vit.weights.saved import check_unchanged, is_described, read_saved
 from vit.weights.sources import Source, holds_tensors, read_source
 from vit.weights.surgery import fitted

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.atomic import replacing
-from vit.layers import PatchDrop
-from vit.model import VisionTransformer
+from vit.model.layers import PatchDrop
+from vit.model.vision_transformer import VisionTransformer
+from vit.support.files import replacing
 from vit.weights.matching import check_same_tensors
 from vit.weights.sources import read_metadata, read_safetensors
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from vit.atomic import replacing
-from vit.model import VisionTransformer
+from vit.model.vision_transformer import VisionTransformer
+from vit.support.files import replacing
 from vit.weights.architecture import arguments_of
 from vit.weights.formats import WRITABLE, Arguments, Format, State, check_has_place, detect, format_for
 from vit.weights.formats.transformers_config import config_of

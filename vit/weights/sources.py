@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.presets import PRESETS
+from vit.model.presets import PRESETS
 from vit.weights.checkpoint import is_whole, load_tensors
 from vit.weights.formats import Arguments, State
 from vit.weights.formats.transformers_config import arguments_in

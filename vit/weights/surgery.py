@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor
 
-from vit.embedding import Size, to_pair
-from vit.model import VisionTransformer
-from vit.positions import resize_positions
+from vit.model.embedding import Size, to_pair
+from vit.model.positions import resize_positions
+from vit.model.vision_transformer import VisionTransformer
 from vit.weights.formats import Arguments, State
-from vit.weights.report import LoadReport
+from vit.weights.load_report import LoadReport
 
 # Arguments in which a model may differ from the one whose weights it takes: their tensors are fitted here, or they are
 # of the training alone. Mechanisms whose weights have the shape of the grid are checked by the shapes.

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from vit.model import VisionTransformer
+from vit.model.vision_transformer import VisionTransformer
+from vit.weights.load_report import LoadReport
 from vit.weights.loading import DEFAULTS, TOLD_BY_CALLER, WeightsSource, read_model
 from vit.weights.matching import check_same_tensors
-from vit.weights.report import LoadReport
 from vit.weights.surgery import fitted
 
 

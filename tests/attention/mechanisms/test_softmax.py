@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from vit.attention import MECHANISMS, attention_weights, scaled_dot_product_attention
 from vit.attention.mechanisms import SoftmaxAttention
-from vit.blocks import EncoderBlock
+from vit.model.encoder_block import EncoderBlock
 
 B, H, N, M, D = 2, 3, 5, 7, 11
 

@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from vit.explain.evaluation.intervals import Interval
-from vit.markdown import markdown_table
+from vit.support.markdown import markdown_table
 
 __all__ = ["Interval", "Table"]
 

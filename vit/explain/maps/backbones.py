@@ -13,7 +13,7 @@ from einops import einsum, reduce
 from torch import Tensor, nn
 
 from vit.capture.anatomy import examine
-from vit.checks import check_choice
+from vit.support.checks import check_choice
 
 Pool = Literal["cls", "mean"]
 

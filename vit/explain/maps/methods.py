@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.checks import nearest_hint
-from vit.explain.maps.attention import attention, gradient_rollout, legrad, relevance, rollout
+from vit.explain.maps.attention_based import attention, gradient_rollout, legrad, relevance, rollout
 from vit.explain.maps.controls import center, random, uniform
 from vit.explain.maps.gradients import gradcam, input_gradient, integrated_gradients, smoothgrad
 from vit.explain.maps.perturbation import occlusion, token_drop
 from vit.explain.maps.subject import Subject, Target
 from vit.explain.maps.values import value, value_rollout
+from vit.support.checks import nearest_hint
 
 METHODS: dict[str, Callable[..., Tensor]] = {
     "attention": attention,

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from vit.embedding import to_pair
+from vit.model.embedding import to_pair
 from vit.weights.formats import dinov2, google, openai, timm, torchvision, transformers
 from vit.weights.formats.format import Arguments, Format, State
 

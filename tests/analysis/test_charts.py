@@ -1,0 +1,175 @@
+import pytest
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+
+from vit.analysis import PruningPoint, charts, describe_heads, projection_ranks, prune_heads
+from vit.analysis.probes import Probe, Probes
+from vit.analysis.truncation import RankPoint
+
+
+@pytest.fixture
+def drawn(monkeypatch, tmp_path):
+    """Draw to a file, and return the figure."""
+    kept = []
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *args, **kwargs: (kept.append(self), save(self, *args, **kwargs))
+    )
+
+    def draw(function, *args):
+        function(*args, tmp_path / "picture.png")
+        with Image.open(tmp_path / "picture.png") as picture:
+            assert min(picture.size) > 200
+        return kept[-1]
+
+    return draw
+
+
+@pytest.fixture
+def table(ours, images):
+    """Of layers with 3, 5 and 2 heads."""
+    return describe_heads(prune_heads(ours, {0: [0, 3], 2: [1, 2, 3]}), images)
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def test_distances_stand_beside_that_of_uniform_attention(drawn, table):
+    (axes,) = drawn(charts.draw_distances, table).axes
+    reference, dots = axes.lines
+    assert set(reference.get_ydata()) == {table.uniform_distance}
+    assert list(dots.get_xdata()) == [0] * 3 + [1] * 5 + [2] * 2
+    assert list(dots.get_ydata()) == [head.distance for head in table.heads]
+    assert axes.get_ylim()[1] > max(dots.get_ydata())
+    assert "pixels" in axes.get_ylabel()
+
+
+def test_every_kind_has_its_colour_and_every_head_its_entropy(drawn, table):
+    figure = drawn(charts.draw_kinds, table)
+    (axes,) = figure.axes
+    assert texts(axes) == [f"{head.entropy:.2f}" for head in table.heads]
+    cells = axes.images[0].get_array()
+    assert cells.shape == (3, 5)
+    for head in table.heads:
+        assert list(charts.KIND_COLORS)[int(cells[head.layer, head.head])] == head.kind
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(charts.KIND_COLORS)
+
+
+@pytest.mark.parametrize(
+    ("lowest", "highest", "limits"), [(0.1, 1.0, (0, 1)), (-0.2, 1.0, (-1, 1)), (-0.5, 0.01, (-0.5, 0.5))]
+)
+def test_colours_of_importance_are_white_at_zero_and_cover_all_values(drawn, lowest, highest, limits):
+    importance = [torch.tensor([lowest, highest]), torch.empty(0), torch.tensor([lowest])]
+    axes, bar = drawn(charts.draw_importance, importance, "rise, nats").axes
+    assert texts(axes) == [f"{value:.1g}" for value in (lowest, highest, lowest)]
+    assert bar.get_ylabel() == "rise, nats"
+    assert axes.images[0].get_clim() == pytest.approx(limits)
+
+
+def test_layers_of_many_heads_are_drawn_without_numbers(drawn):
+    axes, _ = drawn(charts.draw_importance, [torch.rand(24)] * 2, "nats").axes
+    assert texts(axes) == []
+
+
+def test_pruning_shows_cost_and_gain_of_every_order(drawn):
+    def points(accuracy):
+        return [PruningPoint(left, {}, accuracy, 1.0, 1, 1.0, 1 + (10 - left) / 20) for left in (10, 5, 0)]
+
+    curves = {"importance": points(0.9), "oracle": points(0.8), "random": points(0.2)}
+    cost, gain = drawn(charts.draw_pruning, curves).axes
+    assert [list(line.get_xdata()) for line in cost.lines] == [[10, 5, 0]] * 3
+    assert [line.get_ydata()[0] for line in cost.lines] == [90, 80, 20]
+    assert [list(line.get_xdata()) for line in gain.lines] == [[1, 1.25, 1.5]] * 3
+    assert cost.get_xlim()[0] > cost.get_xlim()[1]
+    assert len({line.get_color() for line in cost.lines}) == 3
+    labels = [text.get_text() for text in cost.get_legend().get_texts()]
+    assert labels == ["gradient of the gate", "loss without it", "random"]
+
+
+def test_layers_have_a_line_each_over_the_heads_left_in_them(drawn):
+    def points(layer, accuracies):
+        steps = enumerate(accuracies)
+        return [PruningPoint(9, {layer: list(range(n))} if n else {}, value, 1.0, 1, 1.0, 1.0) for n, value in steps]
+
+    axes, bar = drawn(charts.draw_layers, {0: points(0, [0.9, 0.5]), 1: points(1, [0.9, 0.8, 0.7])}).axes
+    assert [list(line.get_xdata()) for line in axes.lines] == [[1, 0], [2, 1, 0]]
+    assert [list(line.get_ydata()) for line in axes.lines] == [[90, 50], [90, 80, 70]]
+    assert bar.get_ylabel() == "layer"
+    assert axes.get_xlim()[0] > axes.get_xlim()[1]
+
+
+def test_truncation_stands_beside_random_subspaces_and_uniform_attention(drawn):
+    points = [RankPoint(1, 0.4, 0.1), RankPoint(4, 0.8, 0.2), RankPoint(17, 0.9, 0.9)]
+    (axes,) = drawn(charts.draw_truncation, points, 0.3).axes
+    best, random, uniform = axes.lines
+    assert list(best.get_xdata()) == list(random.get_xdata()) == [1, 4, 17]
+    assert list(best.get_ydata()) == [40, 80, 90]
+    assert list(random.get_ydata()) == [10, 20, 90]
+    assert set(uniform.get_ydata()) == {30}
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "4", "17"]
+
+
+def test_ranks_of_projections_stand_beside_those_before_training(drawn, ours, timms):
+    trained, untrained = projection_ranks(ours), projection_ranks(timms)
+    for axes, name in zip(
+        drawn(charts.draw_ranks, trained, untrained).axes, ("shared_query_key", "shared_value_output"), strict=True
+    ):
+        for line, ranks in zip(axes.lines, (trained, untrained), strict=False):
+            assert list(line.get_ydata()) == [layer.effective_ranks()[name].item() for layer in ranks]
+        assert set(axes.lines[2].get_ydata()) == {40}
+
+
+def test_probes_show_layers_before_and_after_training_and_each_head_in_its_layer(drawn):
+    probes = [Probes([Probe(v, v + 0.1, v + 0.2) for v in (0.1, 0.2, 0.3)], [[Probe(0.5, 0.6, 0.7)] * 2] * 2)]
+    probes.append(Probes([Probe(0.0, 0.0, -0.1)] * 3, []))
+    for axes, shift in zip(drawn(charts.draw_probes, *probes).axes, (0, 0.1, 0.2), strict=True):
+        trained, untrained, heads = axes.lines
+        assert list(trained.get_ydata()) == pytest.approx([0.1 + shift, 0.2 + shift, 0.3 + shift])
+        assert len(untrained.get_ydata()) == 3
+        assert list(heads.get_xdata()) == [0.5, 0.5, 1.5, 1.5]
+        assert list(heads.get_ydata()) == pytest.approx([0.5 + shift] * 4)
+
+
+def test_attention_to_rare_patches_stands_beside_that_of_another_image(drawn):
+    own, others = (
+        [torch.tensor([0.5, 0.25]), torch.empty(0), torch.tensor([-0.5])],
+        [torch.zeros(2), torch.ones(0), torch.zeros(1)],
+    )
+    (axes,) = drawn(charts.draw_rare, own, others).axes
+    _, first, second = axes.lines
+    assert list(first.get_ydata()) == [0.5, 0.25, -0.5]
+    assert [round(place) for place in first.get_xdata()] == [0, 0, 2]
+    assert list(second.get_ydata()) == [0, 0, 0]
+    assert all(a < b for a, b in zip(first.get_xdata(), second.get_xdata(), strict=True))
+
+
+def test_positions_are_bars_beside_chance(drawn):
+    accuracies = {"own": 0.9, "mean": 0.2, "shuffled": 0.1, "larger": 0.8}
+    (axes,) = drawn(charts.draw_positions, accuracies, 0.15).axes
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([90, 80, 10, 20])
+    assert texts(axes) == ["90.0", "80.0", "10.0", "20.0"]
+    assert set(axes.lines[0].get_xdata()) == {15}
+
+
+def test_spectra_rise_to_all_of_the_sum(drawn, ours, table):
+    for spectra in (table.spectra, [layer.shared_query_key for layer in projection_ranks(ours)]):
+        axes, _ = drawn(charts.draw_spectra, spectra, "a title").axes
+        assert len(axes.lines) == 3
+        for line, values in zip(axes.lines, spectra, strict=True):
+            shares = torch.atleast_2d(values)
+            first = 100 * (shares[:, 0] / shares.sum(-1)).mean().item()
+            assert list(line.get_ydata())[:2] == pytest.approx([0, first])
+            assert line.get_ydata()[-1] == pytest.approx(100)
+        assert axes.get_title() == "a title"
+
+
+def test_each_head_has_a_map_of_offsets_with_itself_in_the_middle(drawn, table):
+    figure = drawn(charts.draw_offsets, table)
+    maps = [axes for axes in figure.axes if axes.images]
+    assert len(maps) == 10
+    assert [axes.get_title() for axes in figure.axes[:5]] == [f"head {head}" for head in range(5)]
+    torch.testing.assert_close(torch.tensor(maps[4].images[0].get_array()), table.offset_maps[1][1].log2())
+    left, right, bottom, top = maps[0].images[0].get_extent()
+    assert (left, right, bottom, top) == (-4.5, 4.5, 2.5, -2.5)

@@ -1,0 +1,144 @@
+"""Two processes train the same model as one process on the joined batch, replicated (DDP) or sharded (FSDP2)."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from tests.forked import forked
+from tests.tiny import CPU, MODEL, run_command
+from vit.data import DigitStrings
+from vit.data.strings import save_numbers
+
+REPOSITORY = Path(__file__).parents[2]
+COMMON = [
+    *("--data", "ImageFolder", "--data.root", "digits"),
+    *(*MODEL, *CPU, "--model.test_views", "flip"),
+    # The true gradient of a key's bias is zero, and AdamW makes whole steps of its rounding errors.
+    *("--model.qkv_bias", "false"),
+    *("--trainer.max_epochs", "2", "--trainer.callbacks+", "seen_images.SeenImages"),
+]
+
+
+def started_by_the_script(folder: Path, experiment: str, *arguments: str) -> Path:
+    """Run ``fit`` in a process of its own, which starts the second one; return the folder of the run."""
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests/training")])
+    environment = os.environ | {"PYTHONPATH": path, "XDG_CACHE_HOME": str(folder / "cache")}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(REPOSITORY / "train.py"), "fit", *COMMON, "--experiment", experiment, *arguments]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return folder / "runs" / experiment / "version_0"
+
+
+def started_from_outside(
+    folder: Path, experiment: str, *arguments: str, processes: int = 1, common: Sequence[str] = COMMON
+) -> Path:
+    """Run ``fit`` in processes that find their rank in the environment, as torchrun and srun start them."""
+    port = free_port()
+
+    def fit(rank: int) -> None:
+        os.chdir(folder)
+        sys.path.append(str(REPOSITORY / "tests/training"))
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "XDG_CACHE_HOME": str(folder / "cache")}
+        if processes > 1:
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+            rank_zero_only.rank = rank  # as lightning finds it in the environment when it is imported
+        sys.argv = ["train.py"]
+        run_command("fit", *common, "--experiment", experiment, *arguments)
+
+    outputs = [folder / f"{experiment}_{rank}.txt" for rank in range(processes)]
+    started = [forked(output, fit, rank) for rank, output in enumerate(outputs)]
+    for process, output in zip(started, outputs, strict=True):
+        process.join()
+        assert process.exitcode == 0, output.read_text()
+    return folder / "runs" / experiment / "version_0"
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """200 training images, 37 for validation and 41 for test: awkward numbers for two processes."""
+    root = tmp_path_factory.mktemp("distributed")
+    digits = load_digits(n_class=2)
+    images = (digits.images * 255 / 16).astype("uint8")
+    start = 0
+    for split, count in (("train", 200), ("val", 37), ("test", 41)):
+        for number in range(start, start + count):
+            place = root / "digits" / split / str(digits.target[number])
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(images[number]).save(place / f"{number}.png")
+        start += count
+    return root
+
+
+@pytest.fixture(scope="module")
+def one_process(folder: Path) -> Path:
+    return started_from_outside(folder, "one", "--data.batch_size", "40")
+
+
+@pytest.fixture(scope="module", params=["ddp", "fsdp2"])
+def two_processes(request: pytest.FixtureRequest, folder: Path) -> Path:
+    for seen in folder.glob("seen_2_*.txt"):
+        seen.unlink()
+    strategy = request.param
+    typed = ["--data.batch_size", "20", "--trainer.devices", "2", "--trainer.strategy", strategy]
+    if strategy == "ddp":
+        return started_by_the_script(folder, strategy, *typed)
+    return started_from_outside(folder, strategy, *typed, processes=2)
+
+
+# One test, because the workers of pytest-xdist would each start the three runs anew for tests of their own.
+@pytest.mark.slow
+def test_two_processes_train_and_evaluate_as_one_process_does_on_the_joined_batch(folder, one_process, two_processes):
+    paths = [run / "checkpoints/last.ckpt" for run in (one_process, two_processes)]
+    weights_of_one, weights_of_two = (torch.load(path, weights_only=True)["state_dict"] for path in paths)
+    torch.testing.assert_close(weights_of_two, weights_of_one, rtol=1e-4, atol=1e-6)
+
+    one, two = (json.loads((run / "results.json").read_text()) for run in (one_process, two_processes))
+    for name in ("val_accuracy", "test_accuracy", "test_accuracy_views"):
+        assert two[name] == one[name] is not None
+    assert two["devices"] == 2
+    assert (two["steps"], two["epochs"]) == (one["steps"], one["epochs"]) == (10, 2.0)
+
+    lines = [line for rank in (0, 1) for line in (folder / f"seen_2_{rank}.txt").read_text().splitlines()]
+    epochs = [Counter(line.split()[1] for line in lines if line.startswith(f"{epoch} ")) for epoch in (0, 1)]
+    assert sum(epochs[0].values()) == 200
+    assert epochs[0] == epochs[1]
+
+
+@pytest.mark.slow
+def test_two_processes_train_a_reader_as_one_process_does(tmp_path):
+    numbers = DigitStrings(count=90).numbers("train")
+    for split, rows in (("train", slice(0, 40)), ("val", slice(40, 61)), ("test", slice(61, 90))):
+        part = replace(numbers, images=numbers.images[rows], tokens=numbers.tokens[rows], boxes=numbers.boxes[rows])
+        save_numbers(part, tmp_path / "numbers" / split)
+    reader = [
+        *("--data", "ImageStrings", "--data.root", "numbers", "--model", "SequenceReader", *CPU),
+        *("--model.patch_size", "16", "--model.embed_dim", "8", "--model.depth", "1", "--model.num_heads", "2"),
+        *("--model.qkv_bias", "false", "--trainer.max_epochs", "2"),
+    ]
+    one = started_from_outside(tmp_path, "one", "--data.batch_size", "10", common=reader)
+    typed = ["--data.batch_size", "5", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
+    two = started_from_outside(tmp_path, "two", *typed, processes=2, common=reader)
+    weights = [torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for run in (one, two)]
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-4)
+    results = [json.loads((run / "results.json").read_text()) for run in (one, two)]
+    assert results[0]["scores"]["lengths"] == results[1]["scores"]["lengths"]
+    assert [result["devices"] for result in results] == [1, 2]

@@ -1,0 +1,280 @@
+"""An error of the user is one clear line on standard error, and exit status 2."""
+
+import json
+import pickle
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from tests.tiny import TINY
+
+
+@pytest.fixture
+def checkpoint(finished) -> Path:
+    return finished / "checkpoints/last.ckpt"
+
+
+@pytest.fixture
+def pets(folder) -> Path:
+    """Two classes of four training and four test images each."""
+    for name in ("train/cat", "train/dog", "test/cat", "test/dog"):
+        (folder / "pets" / name).mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(folder / "pets" / name / f"{number}.png")
+    return folder / "pets"
+
+
+@pytest.fixture
+def broken_configs(folder) -> None:
+    (folder / "empty.yaml").touch()
+    (folder / "binary.yaml").write_bytes(bytes(range(256)))
+    (folder / "list.yaml").write_text("- model\n- data\n")
+    (folder / "open.yaml").write_text("model: {depth: 3\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["--model.dept", "3"], "Option 'dept' is not accepted (did you mean depth?)"),
+        (["--data.bath_size", "3"], "Option 'bath_size' is not accepted (did you mean batch_size?)"),
+        (["--model.depth", "many"], "--model.depth: expected a whole number, got many"),
+        (
+            ["--model.pool", "max"],
+            "--model.pool: expected one of ['cls', 'mean', 'cls+mean', 'cls+dist', 'map']",
+        ),
+        (["--model.patch_size", "3"], "image_size (8, 8) must be a multiple of patch_size (3, 3)"),
+        (["--model.attention", "windw"], "unknown attention 'windw': choose one of softmax, chunked, window"),
+        (["--model.attention_kwargs.window", "2"], "attention 'softmax' has no argument 'window': it takes scaled"),
+        (["--model.ema_decay", "1.5"], "ema_decay (1.5) must be between 0 and 1"),
+        (["--model.optimizer", "sgd"], "--model.optimizer: expected one of ['adamw', 'muon'], got sgd"),
+        (["--model.betas", "3"], "--model.betas: expected a list such as [1,2], got 3"),
+        (["--model.betas", "[0.9,1]"], "betas (1.0) must be in [0, 1)"),
+        (["--model.patch_size", "x"], "--model.patch_size: expected a whole number or a list such as [1,2], got x"),
+        (["--model.patch_size", "0"], "patch_size (0) must be a positive whole number"),
+        (["--model.patch_size", "-4"], "patch_size (-4) must be a positive whole number"),
+        (["--model.patch_size", "1000000"], "image_size (8, 8) must be a multiple of patch_size (1000000, 1000000)"),
+        (
+            ["--model.image_size", "16"],
+            "--model.image_size is that of the data: set --data.image_size, or leave it out",
+        ),
+        (["--model.img_size", "32"], "(img_size of timm is here --data.image_size)"),
+        (["--model.in_chans", "1"], "(in_chans of timm is here --model.in_channels, which the data sets)"),
+        (["--model.drop_path_rate", "0.1"], "(drop_path_rate of timm is here --model.drop_path)"),
+        (["--model.global_pool", "avg"], "(global_pool of timm is here --model.pool)"),
+        (["--model.init_values", "1e-4"], "(init_values of timm is here --model.layer_scale)"),
+        (["--model.reg_tokens", "4"], "(reg_tokens of timm is here --model.num_registers)"),
+        (["--model.pool", "token"], "got token (token of timm is here cls)"),
+        (["--model.layer_scale", "x"], "--model.layer_scale: expected a number or null, got x"),
+        (["--model.layer_scale", "true"], "--model.layer_scale: expected a number or null, got true"),
+        (["--model.attention_kwargs", "3"], "expected a mapping such as {name: value} or null, got 3"),
+        (["--model.lr", "-1"], "lr (-1.0) must be a number of at least 0"),
+        (["--model.weight_decay", "-5"], "weight_decay (-5.0) must be a number of at least 0"),
+        (["--model.mlp_ratio", "0"], "mlp_ratio (0.0) must be a number above 0"),
+        (["--model.dropout", "1.0"], "dropout (1.0) must be in [0, 1)"),
+        (["--model.num_registers", "-1"], "num_registers (-1) must be a whole number of at least 0"),
+        (["--model.embed_dim", "1000000000000"], "try a smaller --data.batch_size or --data.image_size"),
+        (["--data.mixup", "-1"], "mixup (-1.0) must be a number of at least 0"),
+        (["--data.erasing", "2"], "erasing (2.0) must be in [0, 1]"),
+        (["--data.num_workers", "-1"], "num_workers (-1) must be a whole number of at least 0"),
+        (["--data.memory_limit", "-1"], "memory_limit (-1.0) must be a number of at least 0"),
+        (["--data.crop_padding", "-1"], "crop_padding (-1) must be a whole number of at least 0"),
+        (["--data.batch_size", "x"], "--data.batch_size: expected a whole number, got x"),
+        (["--data.batch_size", "0"], "batch_size (0) must be a positive whole number"),
+        (["--data.val_fraction", "1"], "val_fraction (1.0) must be in [0, 1)"),
+        (
+            ["--data.root", "photos"],
+            "--data.root is an option of CIFAR10, CIFAR100, ImageFolder, ImageStrings: add",
+        ),
+        (["--experiment", "../../x"], "experiment ('../../x') must be the name of one folder"),
+        (["--test_weights", "first"], "--test_weights: expected one of ['last', 'best'], got first"),
+        (["--test_weights", "best", "--data.val_fraction", "0"], "test_weights is best, and no validation chooses"),
+        (["--config", "nope.yaml"], "cannot read the config nope.yaml: [Errno 2] No such file or directory"),
+        (["--config", "empty.yaml"], "the config empty.yaml has no arguments by name"),
+        (["--config", "binary.yaml"], "cannot read the config binary.yaml: 'utf-8' codec can't decode byte"),
+        (["--config", "list.yaml"], "the config list.yaml has no arguments by name"),
+        (["--config", "open.yaml"], "cannot read the config open.yaml: while parsing a flow"),
+        (["--seed_everything", "x"], "--seed_everything: expected true or false or a whole number, got x"),
+        (["--trainer.callbacks", "Foo"], "--trainer.callbacks: expected a list, the name of a class or null, got Foo"),
+        (
+            ["--trainer.callbacks+", "EarlyStopping", "--trainer.callbacks.monitor", "val_los"],
+            "EarlyStopping monitors 'val_los', which no training logs: choose train_loss, lr, val_loss, val_accuracy",
+        ),
+        (
+            ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val_loss", "--data.val_fraction=0"],
+            "EarlyStopping monitors 'val_loss', which no training logs: choose train_loss, lr",
+        ),
+        (["--trainer.callbacks+", "LearningRateFinder"], "would replace the schedule of the training: compare"),
+        (["--trainer.devices", "many"], "`devices` selected with `CPUAccelerator` should be an int > 0"),
+        (["--trainer.strategy", "foo"], "You selected an invalid strategy name: `strategy='foo'`"),
+        (["--trainer.accelerator", "abc"], "You selected an invalid accelerator name"),
+        (["--trainer.precision", "7"], "--trainer.precision: expected one of [64, 32, 16], one of"),
+        (["--trainer.max_time", "soon"], "`Timer(duration='soon')` is not a valid duration. Expected a string in"),
+        (["--trainer.overfit_batches", "1"], "overfit_batches (1) would train on other images in each epoch"),
+        (["--data.crop_padding", "9"], "crop_padding (9) must be smaller than the image (8, 8)"),
+        (
+            ["--data", "Digitz"],
+            "no data module Digitz: choose one of CIFAR10, CIFAR100, DigitStrings, Digits",
+        ),
+        (["--data", "Digitz"], "(did you mean Digits?)"),
+        (["--data", "ImageFolder"], "add --data.root"),
+        (["--data", "ImageFolder", "--data.root", "nowhere"], "no folder nowhere: name the data by --data.root"),
+        (
+            ["--trainer.max_epochs=-1"],
+            "training has no end that warmup, decay cosine could be a share of: set trainer.",
+        ),
+        (
+            ["--trainer.max_epochs=-1", "--model.decay=constant", "--model.warmup=0", "--data.mix_until=0.6"],
+            "training has no end that mix_until could be a share of",
+        ),
+    ],
+)
+def test_a_wrong_argument(error_of, broken_configs, arguments, answer):
+    """It is one line of at most 500 characters, and leaves no folder of a run."""
+    line = error_of("fit", *TINY, *arguments)
+    assert answer in line
+    assert len(line) < 500
+    assert "Given value" not in line  # the end of a list of types and failures
+    assert not [*Path("runs").glob("*/*")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["fit"], "add --config FILE, or --data NAME"),
+        (
+            ["fit", "--data.root", "photos"],
+            "--data.root is an option of CIFAR10, CIFAR100, ImageFolder, ImageStrings: add",
+        ),
+        (["fit", "--data", "7"], "no data module 7: choose one of CIFAR10"),
+        (["fit", "--model", "3"], "--model: "),
+        (["ft"], "invalid choice: 'ft'"),
+        (["test"], "test needs trained weights: add --ckpt_path FILE"),
+        (["validate"], "validate needs trained weights"),
+        (["predict"], "predict needs trained weights"),
+        (["fit", *TINY, "--experiment=never", "--ckpt_path=last"], "no checkpoint runs/never/*/checkpoints/last.ckpt"),
+    ],
+)
+def test_a_wrong_command_or_one_without_what_it_needs(error_of, arguments, answer):
+    assert answer in error_of(*arguments)
+
+
+def test_a_file_that_is_not_a_checkpoint(error_of, folder):
+    (folder / "notes.ckpt").write_text("remember the milk")
+    assert "notes.ckpt is not a checkpoint, or is damaged" in error_of("test", "--ckpt_path", "notes.ckpt")
+
+
+def test_a_checkpoint_with_code_is_refused_and_nothing_runs(error_of, folder):
+    class Attack:
+        def __reduce__(self):
+            return (Path.touch, (folder / "attacked",))
+
+    with (folder / "evil.ckpt").open("wb") as file:
+        pickle.dump(Attack(), file)
+    torch.save({"state_dict": {}, "hyper_parameters": {"depth": Attack()}}, folder / "evil2.ckpt")
+    for name in ("evil.ckpt", "evil2.ckpt"):
+        for command in (["test"], ["predict", "--data.root", "."], ["fit", *TINY]):
+            answer = error_of(*command, "--ckpt_path", name)
+            assert f"{name} is refused: it carries pickled code" in answer or "is not a checkpoint" in answer
+    assert not (folder / "attacked").exists()
+
+
+def test_a_class_path_in_a_checkpoint_imports_nothing(error_of, folder, checkpoint):
+    (folder / "trap.py").write_text("raise SystemExit('imported')")
+    contents = torch.load(checkpoint, weights_only=True)
+    contents["data"] = {"class_path": "trap.Trap", "init_args": {}}
+    torch.save(contents, "trapped.ckpt")
+    assert "no data: add --config FILE" in error_of("test", "--ckpt_path", "trapped.ckpt")
+
+
+SPEC = {"class_path": "trap.Trap", "init_args": {}}
+
+
+@pytest.mark.parametrize(
+    "attention_kwargs",
+    [SPEC, {"window": SPEC}, {"window": [SPEC]}, {"window": json.dumps(SPEC)}, json.dumps({"window": SPEC}), [SPEC]],
+    ids=["whole", "value", "in a list", "text", "whole as text", "list"],
+)
+def test_a_class_path_in_the_one_argument_of_any_type_imports_nothing(error_of, folder, checkpoint, attention_kwargs):
+    (folder / "trap.py").write_text("import pathlib; pathlib.Path('imported').touch()\nclass Trap: pass")
+    contents = torch.load(checkpoint, weights_only=True)
+    contents["hyper_parameters"]["attention_kwargs"] = attention_kwargs
+    torch.save(contents, "trapped.ckpt")
+    for command in (["test"], ["predict", "--data.root", "."], ["fit", *TINY]):
+        assert "trapped.ckpt is refused: its attention_kwargs are" in error_of(*command, "--ckpt_path", "trapped.ckpt")
+    assert not (folder / "imported").exists()
+
+
+def test_a_checkpoint_of_another_architecture(error_of, checkpoint):
+    answer = error_of("test", "--ckpt_path", checkpoint, "--model.depth", "3")
+    assert "comes from another architecture, 12 tensors differ" in answer
+    assert "vit.blocks.2.attn.proj.bias is missing" in answer
+
+
+def test_a_checkpoint_of_other_classes(error_of, pets, checkpoint):
+    answer = error_of("test", "--ckpt_path", checkpoint, "--data", "ImageFolder", "--data.root", "pets")
+    assert "the checkpoint has 10 classes and the data has 2" in answer
+
+
+def test_a_truncated_image_is_named(error_of, pets):
+    image = pets / "train/dog/3.png"
+    image.write_bytes(image.read_bytes()[:40])
+    answer = error_of("fit", *TINY, "--data", "ImageFolder", "--data.root", "pets", "--data.num_workers", "0")
+    assert "cannot read image pets/train/dog/3.png" in answer
+
+
+def test_no_network_and_no_data(error_of, monkeypatch):
+    def no_network(*_, **__):
+        raise OSError("network is unreachable")
+
+    monkeypatch.setattr(socket, "getaddrinfo", no_network)
+    answer = error_of("fit", *TINY, "--data", "CIFAR10", "--data.root", "empty")
+    assert "put cifar-10-python.tar.gz into empty" in answer
+    assert "or try --data Digits, which needs no download" in answer
+
+
+def test_a_loss_that_is_no_longer_finite_stops_at_its_step_and_keeps_the_last_good_checkpoint(error_of, folder):
+    answer = error_of("fit", *TINY, "--model.lr", "1e22", "--experiment", "nan")
+    assert "the loss is no longer finite, first at step " in answer
+    assert "try a lower --model.lr (1e+22)" in answer
+    for path in folder.glob("runs/nan/version_0/checkpoints/*.ckpt"):
+        tensors = torch.load(path, weights_only=True)["state_dict"].values()
+        assert all(tensor.isfinite().all() for tensor in tensors)
+
+
+def test_a_disk_that_fills_up_while_training(run, folder, monkeypatch, capsys):
+    save, saved = torch.save, []
+
+    def full_after_two(contents, file):
+        if len(saved) == 2:
+            raise OSError(28, "No space left on device")
+        saved.append(file)
+        save(contents, file)
+
+    monkeypatch.setattr("vit.runs.checkpoints.torch.save", full_after_two)
+    for what in ("curves.draw_curves", "record.write_results"):
+        monkeypatch.setattr(f"vit.runs.{what}", lambda *_, **__: full_after_two(None, None))
+    with pytest.raises(SystemExit) as stopped:
+        run("fit", *TINY, "--trainer.max_epochs", "3", "--experiment", "full")
+    assert stopped.value.code == 2
+    output = capsys.readouterr()
+    assert output.err.startswith(f"error: could not write {folder}/runs/full/version_0/checkpoints/")
+    assert "No space left on device): the one before is intact; free some space, then resume" in output.err
+    lines = ["could not draw the curves so far", "could not write the results so far", "results so far", "resume with"]
+    assert [line.split(":")[0] for line in output.out.splitlines()[-4:]] == lines
+    assert torch.load("runs/full/version_0/checkpoints/last.ckpt", weights_only=True)["epoch"] == 0
+
+
+def test_predict_without_images(error_of, folder, checkpoint):
+    assert "add --data.root" in error_of("predict", "--ckpt_path", checkpoint)
+    assert "no images at nowhere" in error_of("predict", "--ckpt_path", checkpoint, "--data.root", "nowhere")
+    (folder / "empty").mkdir()
+    assert "no files in empty" in error_of("predict", "--ckpt_path", checkpoint, "--data.root", "empty")
+
+
+def test_a_bug_keeps_its_traceback(run, monkeypatch):
+    monkeypatch.setattr("vit.training.base.make_optimizer", lambda *_: torch.zeros(2) @ torch.zeros(3))
+    with pytest.raises(RuntimeError):
+        run("fit", *TINY)

@@ -1,0 +1,198 @@
+"""The command ``python -m vit.explain``: its files, its output, and its errors."""
+
+import re
+import runpy
+import shutil
+import sys
+
+import pytest
+import torch
+from PIL import Image
+
+import vit
+from vit.commands.explain import main
+
+NAMES = ["cat", "dog", "bird"]
+SMALL = {"image_size": (8, 12), "patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 2, "num_classes": 3}
+
+
+def save_checkpoint(path, **kwargs):
+    """Save a checkpoint as training does, of an untrained model."""
+    torch.manual_seed(0)
+    arguments = SMALL | kwargs
+    state = vit.VisionTransformer(**arguments).state_dict()
+    channels, classes = arguments.get("in_channels", 3), arguments["num_classes"]
+    described = {"class_names": NAMES[:classes], "mean": [0.5] * channels, "std": [0.25] * channels}
+    torch.save(
+        {"hyper_parameters": arguments | described, "state_dict": {f"vit.{name}": x for name, x in state.items()}}, path
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with checkpoints, a file that is not an image, and two images of the same name."""
+    folder = tmp_path_factory.mktemp("images")
+    save_checkpoint(folder / "best.ckpt")
+    save_checkpoint(folder / "linear.ckpt", attention="linear")
+    save_checkpoint(folder / "headless.ckpt", num_classes=0)
+    save_checkpoint(folder / "four.ckpt", in_channels=4)
+    for name, size in {
+        "photo.png": (40, 30),
+        "photo_rollout.png": (40, 30),
+        "photo_gradient.png": (40, 30),
+        "more/photo.png": (12, 8),
+    }.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(torch.randint(0, 256, (size[1], size[0], 3), dtype=torch.uint8).numpy()).save(folder / name)
+    Image.new("L", (9, 50)).save(folder / "more/grey.jpg")
+    (folder / "notes.txt").write_text("no image")
+    (folder / "empty").mkdir()
+    return folder
+
+
+@pytest.fixture
+def here(folder, tmp_path, monkeypatch):
+    """The current folder, a copy of ``folder``."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_writes_an_enlarged_overlay_and_names_it(here, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["vit.explain", "photo.png", "--checkpoint", "best.ckpt"])
+    monkeypatch.delitem(sys.modules, "vit.commands.explain")
+    runpy.run_module("vit.explain", run_name="__main__")
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    first, second, last = printed.out.splitlines()
+    assert first.removeprefix("photo.png: ").split(" (")[0] in NAMES
+    assert second == "  explained/photo_rollout.png"
+    assert last == "explained/sheet.png: all on one sheet"
+    with Image.open(here / "explained/photo_rollout.png") as picture:
+        assert picture.size == (576, 384)  # 48 times 12 x 8
+        for column, row in ((0, 0), (191, 191)):
+            assert picture.getpixel((column - column % 48, row - row % 48)) == picture.getpixel((column, row))
+
+
+def test_folders_methods_and_pages_of_several_images(here, capsys):
+    main(["photo.png", "more", "--checkpoint", "best.ckpt", "--method", "rollout", "relevance", "--html", "--out", "o"])
+    images = (f"{here.name}_photo", "more_photo", "grey")
+    overlays = {f"{name}_{method}.png" for name in images for method in ("rollout", "relevance")}
+    written = {path.name for path in (here / "o").iterdir()}
+    assert written == overlays | {f"{name}.html" for name in images} | {"sheet.png"}
+    assert capsys.readouterr().err == ""
+
+
+def test_damaged_images_are_skipped_and_named(here, capsys):
+    (here / "more/broken.jpg").write_text("no image")
+    main(["photo.png", "more", "--checkpoint", "best.ckpt"])
+    output = capsys.readouterr()
+    assert "left out: cannot read image more/broken.jpg: it is no image" in output.err
+    assert "photo.png: " in output.out
+
+
+def test_classes_are_chosen_by_name_or_number(here, capsys):
+    main(["photo.png", "--checkpoint", "best.ckpt", "--target", "dog", "--versus", "2", "--html", "new/pages/one.html"])
+    printed = capsys.readouterr().out
+    assert "  why dog, and not bird?" in printed
+    assert "note: maps of rollout are the same for every class" in printed
+    assert (here / "new/pages/one.html").read_text().startswith("<!")
+
+
+@pytest.mark.parametrize(
+    ("question", "title"),
+    [
+        ([], ""),
+        (["--target", "dog"], "why dog?"),
+        (["--target", "dog", "--versus", "2"], "why dog, and not bird?"),
+        (["--versus", "{other}"], "why the predicted class, and not {other}?"),
+    ],
+)
+def test_the_title_of_the_sheet_is_the_question(question, title, here, capsys, monkeypatch):
+    command = ["photo.png", "--checkpoint", "best.ckpt"]
+    main(command)
+    predicted = capsys.readouterr().out.removeprefix("photo.png: ").split(" (")[0]
+    other = NAMES[NAMES.index(predicted) - 1]
+    titles = []
+    monkeypatch.setattr("vit.explain.figures.draw_maps", lambda *args, title, **kwargs: titles.append(title))
+    main([*command, *(word.format(other=other) for word in question)])
+    assert titles == [title.format(other=other)]
+
+
+def test_maps_depend_on_the_target(here):
+    for target in NAMES[:2]:
+        main(["photo.png", "--checkpoint", "best.ckpt", "--method", "occlusion", "--target", target, "--out", target])
+    one, other = (Image.open(here / target / "photo_occlusion.png").tobytes() for target in NAMES[:2])
+    assert one != other
+
+
+def test_the_trust_report_is_about_the_predicted_class(here, capsys):
+    main(["photo.png", "--checkpoint", "best.ckpt", "--trust", "--target", "dog"])
+    printed = capsys.readouterr().out
+    assert "note: the report is about maps of the predicted classes" in printed
+    assert "rollout does not depend on the class" in printed
+
+
+def test_the_help_names_methods_and_options(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help"])
+    assert stopped.value.code == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert all(word in printed for word in ("--checkpoint", "--html", "--trust", "integrated_gradients", "same map"))
+
+
+def test_without_a_checkpoint_it_takes_the_model_of_the_package_and_says_so(here, capsys):
+    main(["photo.png"])
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith(
+        "model: cifar10, which comes with the package; it sees 32 x 32 pixels and knows 10 classes: "
+    )
+    assert first.endswith("ship, truck. --checkpoint FILE takes yours")
+    assert second.startswith("photo.png: ")
+    assert (here / "explained/photo_rollout.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--checkpoint best.ckpt", "required: IMAGE, before all options"),
+        ("photo.png --checkpoint best.ckpt --smooth", "unrecognized arguments: --smooth"),
+        ("nowhere.png --checkpoint best.ckpt", "no image at nowhere.png"),
+        ("empty --checkpoint best.ckpt", "no images in the folder empty"),
+        ("notes.txt --checkpoint best.ckpt", "cannot read image notes.txt: it is no image"),
+        ("photo.png --checkpoint none.ckpt", "no checkpoint at none.ckpt"),
+        ("photo.png --checkpoint notes.txt", r"notes.txt ends in .\.txt., and weights end in one of"),
+        (
+            "photo.png --checkpoint best.ckpt --method rolout",
+            "unknown method 'rolout': choose one of attention, rollout.*did you mean rollout",
+        ),
+        ("photo.png --checkpoint best.ckpt --method rollout more", "'more'.*name images before the options"),
+        (
+            "photo.png --checkpoint best.ckpt --target dgo",
+            "unknown class 'dgo' .did you mean dog.*cat, dog, bird.* 0 to 2",
+        ),
+        ("photo.png --checkpoint best.ckpt --target 3", "unknown class '3'"),
+        ("photo.png --checkpoint best.ckpt --target dog --versus 1", "photo.png: 'dog' would be compared with itself"),
+        ("more --checkpoint best.ckpt --html all.html", "all.html is one file for 2 images"),
+        ("photo.png --checkpoint best.ckpt --html photo.png", "photo.png does not end in .html"),
+        ("photo.png --checkpoint best.ckpt --out notes.txt", "notes.txt"),
+        ("photo_rollout.png photo.png --checkpoint best.ckpt --out .", "photo_rollout.png would overwrite another"),
+        (
+            "photo.png photo_gradient.png --checkpoint best.ckpt --method rollout gradient_rollout",
+            "would overwrite another picture",
+        ),
+        (
+            "photo.png --checkpoint headless.ckpt",
+            "headless.ckpt has no classes to explain .num_classes 0.: take a model",
+        ),
+        ("photo.png --checkpoint four.ckpt", "four.ckpt takes 4 channels, and image files have 1 or 3"),
+        ("photo.png --checkpoint linear.ckpt", "never forms the matrix of attention weights"),
+    ],
+)
+def test_mistakes_are_reported_in_one_line(here, capsys, arguments, words):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments.split())
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(words, line)
+    assert (here / "photo.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,427 @@
+"""The command line: fit, validate, test and predict, and the folder of a run."""
+
+import csv
+import inspect
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import vit
+from tests.forked import forked
+from tests.tiny import CPU, MODEL, TINY, run_command
+from vit.commands.defaults import FROM_DATA
+from vit.objectives import ViTClassifier
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+PICTURES = {
+    f"{name}.png" for name in ("curves", "confusion_matrix", "per_class", "reliability", "mistakes", "attention")
+}
+
+
+def results(run_folder) -> dict:
+    return json.loads((run_folder / "results.json").read_text())
+
+
+def weights(run_folder) -> dict[str, torch.Tensor]:
+    return torch.load(run_folder / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+
+
+def change_checkpoint(path, change) -> None:
+    checkpoint = torch.load(path, weights_only=True)
+    change(checkpoint)
+    torch.save(checkpoint, path)
+
+
+def test_a_run_leaves_a_complete_record(finished):
+    record = results(finished)
+    assert (record["epochs"], record["steps"], record["seed"], record["data"]) == (1.85, 24, 3, "Digits")
+    assert record["command"].startswith("python train.py fit --data Digits ")
+    assert record["date"].endswith("+00:00")
+    assert record["finished"] is True
+    assert 0 <= record["test_accuracy"] <= 1
+    assert min(record["images_per_second"], record["seconds"]) > 0
+    names = {path.name for path in finished.iterdir()}
+    assert names >= PICTURES | {"config.yaml", "metrics.csv", "checkpoints", "report.html"}
+    assert any(name.startswith("events.out.tfevents") for name in names)
+    assert {path.name for path in (finished / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+    for name in PICTURES:
+        Image.open(finished / name).verify()
+    rows = list(csv.DictReader((finished / "metrics.csv").read_text().splitlines()))
+    assert [row["epoch"] for row in rows if row["val_accuracy"]] == ["0", "1"]
+    assert all(float(row["lr"]) > 0 for row in rows if row["train_loss"])
+
+
+def test_the_config_of_a_run_repeats_it_to_the_last_bit(run, finished, folder):
+    run("fit", "--config", finished / "config.yaml", "--experiment", "copy")
+    copied = folder / "runs/copy/version_0"
+    assert results(copied)["test_accuracy"] == results(finished)["test_accuracy"]
+    assert all(torch.equal(tensor, weights(finished)[name]) for name, tensor in weights(copied).items())
+
+
+def test_a_second_run_gets_its_own_folder_and_another_seed_other_weights(run, finished):
+    run("fit", *TINY, "--experiment", "tiny", "--seed_everything", "4", "--trainer.limit_test_batches", "0")
+    second = finished.parent / "version_1"
+    assert {path.name for path in finished.parent.iterdir()} == {"version_0", "version_1"}
+    assert not torch.equal(weights(second)["vit.head.weight"], weights(finished)["vit.head.weight"])
+    assert results(second)["test_accuracy"] is None
+
+
+def test_several_configs_are_merged_and_the_last_one_wins(run, folder):
+    (folder / "first.yaml").write_text("data: {class_path: Digits}\nmodel: {depth: 3, embed_dim: 8, num_heads: 2}\n")
+    (folder / "second.yaml").write_text("model: {depth: 1, patch_size: 8}\n")
+    command = ["fit", "--config", "first.yaml", "--config", "second.yaml", "--trainer.fast_dev_run", "true"]
+    cli = run(*command, "--trainer.accelerator", "cpu")
+    assert (len(cli.model.vit.blocks), cli.model.vit.embed_dim, cli.model.vit.patch_embed.num_patches) == (1, 8, 1)
+    assert not (folder / "runs").exists()  # as after any fast_dev_run
+
+
+def test_print_config_prints_the_arguments_of_the_run(run, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run("fit", *TINY, "--print_config")
+    assert stopped.value.code == 0
+    printed = capsys.readouterr().out
+    assert "class_path: vit.data.Digits" in printed
+    assert "embed_dim: 8" in printed
+
+
+@pytest.mark.parametrize("cls", [ViTClassifier, vit.VisionTransformer])
+def test_help_describes_every_argument_of_the_classifier_and_the_model(run, capsys, monkeypatch, cls):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        run("fit", "--model.help", "ViTClassifier")
+    printed = " ".join(capsys.readouterr().out.split())
+    for name in inspect.signature(cls).parameters.keys() - {*FROM_DATA, "vit_kwargs"}:
+        first_words = re.search(rf"^ +{name}: (\S+ \S+ \S+)", cls.__doc__, re.MULTILINE)[1]
+        assert re.search(rf"--model\.{name} .{{0,400}}{re.escape(first_words)}", printed), name
+
+
+def test_help_names_the_help_of_model_and_data(run, capsys):
+    with pytest.raises(SystemExit):
+        run("fit", "--help")
+    assert "--model.help ViTClassifier" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("asked", [["-h"], ["--help"], ["--model.help", "ViTClassifier"], ["--data.help=CIFAR10"]])
+@pytest.mark.parametrize("command", ["test", "predict"])
+def test_help_needs_no_checkpoint(run, capsys, command, asked):
+    with pytest.raises(SystemExit) as status:
+        run(command, *asked)
+    assert status.value.code == 0
+    assert "usage" in capsys.readouterr().out.lower()
+
+
+def test_help_explains_last_and_best(run, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        run("fit", "--help")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert 'A checkpoint: its file, or "last" or "best" for that of the newest run (of --experiment, if' in printed
+
+
+def test_a_profiler_shows_its_table_and_frameworks_no_notices(run, capfd):
+    run("fit", *TINY, "--trainer.profiler", "simple", "--trainer.max_steps", "1", "--trainer.limit_test_batches", "0")
+    printed = capfd.readouterr()
+    assert "run_training_batch" in printed.out + printed.err
+    assert "number of training batches" not in printed.out + printed.err
+
+
+def test_a_run_without_a_config_is_named_after_its_data(run, folder):
+    for name in ("train/cat", "train/dog"):
+        (folder / "pets" / name).mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(folder / "pets" / name / f"{number}.png")
+    short = ["--trainer.max_steps", "1", "--data.val_fraction", "0"]
+    run("fit", "--data", "ImageFolder", "--data.root", "pets", *short, *MODEL, *CPU)
+    run("fit", *TINY, *short)
+    assert {path.name for path in (folder / "runs").iterdir()} == {"pets", "digits"}
+
+
+def test_the_data_sizes_the_model(finished):
+    model = vit.load(finished / "checkpoints/last.ckpt")
+    assert (model.num_classes, model.patch_embed.image_size, model.patch_embed.in_channels) == (10, (8, 8), 1)
+
+
+@pytest.mark.parametrize("command", ["test", "validate"])
+def test_a_checkpoint_is_evaluated_without_a_config_and_gives_the_same_number(run, finished, command):
+    before = results(finished)
+    cli = run(command, "--ckpt_path", finished / "checkpoints/last.ckpt", "--trainer.accelerator", "cpu")
+    name = {"test": "test_accuracy", "validate": "val_accuracy"}[command]
+    assert cli.trainer.callback_metrics[name].item() == pytest.approx(before[name])
+    assert results(finished) == before
+    assert results(finished / f"evaluations/{command}_last_0")[name] == pytest.approx(before[name])
+
+
+@pytest.mark.usefixtures("pictures")
+def test_an_evaluation_has_a_record_of_its_own_and_leaves_that_of_the_training(run, finished, folder):
+    before = {path.name: path.read_bytes() for path in finished.iterdir() if path.is_file()}
+    shown = folder / "shown"
+    for digit in "0123456789":
+        (shown / "train" / digit).mkdir(parents=True)
+        Image.new("L", (8, 8), 200).save(shown / "train" / digit / "0.png")
+    (shown / "test").symlink_to("train")
+    other = ["--data", "ImageFolder", "--data.root", shown, "--data.val_fraction", "0"]
+    for number in range(2):
+        run("test", "--ckpt_path", "best", "--experiment", "tiny", *CPU, *other)
+        evaluation = finished / f"evaluations/test_best_{number}"
+        record = results(evaluation)
+        assert (record["split"], record["data"]) == ("test", f"ImageFolder {shown}")
+        assert record["checkpoint"] == "runs/tiny/version_0/checkpoints/best.ckpt"
+        assert record["test_accuracy"] == 0.1  # ten images that are all alike
+        assert not {"epochs", "seconds", "finished"} & record.keys()
+        assert {path.name for path in evaluation.iterdir()} >= {"confusion_matrix.png", "mistakes.png", "attention.png"}
+    assert {path.name: path.read_bytes() for path in finished.iterdir() if path.is_file()} == before
+
+
+def test_the_record_of_a_checkpoint_outside_of_a_run_is_below_runs(run, finished, folder):
+    (finished / "checkpoints/last.ckpt").rename(folder / "mine.ckpt")
+    run("test", "--ckpt_path", "mine.ckpt", *CPU, "--experiment", "borrowed")
+    assert results(folder / "runs/borrowed/evaluations/test_mine_0")["checkpoint"] == "mine.ckpt"
+
+
+def test_test_views_of_the_checkpoint_are_the_default_of_a_test_and_change_no_other_accuracy(run, finished):
+    before = results(finished)
+    assert before["test_views"] == "six"
+    assert 0 < before["test_accuracy_views"] <= 1
+    run("test", "--ckpt_path", "last", "--experiment", "tiny", *CPU)
+    cli = run("test", "--ckpt_path", "last", "--experiment", "tiny", *CPU, "--model.test_views", "none")
+    assert "test_accuracy_views" not in cli.trainer.callback_metrics
+    six, none = (results(finished / f"evaluations/test_last_{number}") for number in range(2))
+    names = ("test_accuracy", "test_accuracy_views", "test_views")
+    assert [six[name] for name in names] == [before[name] for name in names]
+    assert [none[name] for name in names] == [before["test_accuracy"], None, "none"]
+
+
+def test_a_run_from_before_there_were_views_is_tested(run, finished):
+    def age(checkpoint):
+        del checkpoint["hyper_parameters"]["test_views"], checkpoint["data"]["init_args"]["mix_until"]
+
+    path = finished / "checkpoints/last.ckpt"
+    change_checkpoint(path, age)
+    run("test", "--ckpt_path", path, *CPU, "--trainer.fast_dev_run", "true")
+    assert not (finished / "evaluations").exists()
+    run("test", "--ckpt_path", path, *CPU)
+    assert results(finished / "evaluations/test_last_0")["test_views"] == "none"
+
+
+def test_the_test_of_a_training_takes_the_best_weights_on_request(run, folder, monkeypatch):
+    monkeypatch.setattr("vit.runs.checkpoints.RunCheckpoint.check_monitor_top_k", lambda self, *_: first(self))
+
+    def first(callback) -> bool:  # the first validation is the best
+        return callback.best_model_score is None
+
+    run("fit", *TINY, "--experiment", "best", "--test_weights", "best")
+    run_folder = folder / "runs/best/version_0"
+    run("test", "--ckpt_path", "best", "--experiment", "best", *CPU)
+    run("test", "--ckpt_path", "last", "--experiment", "best", *CPU)
+    best, last = (results(run_folder / f"evaluations/test_{name}_0") for name in ("best", "last"))
+    assert results(run_folder)["test_accuracy"] == best["test_accuracy"] != last["test_accuracy"]
+    assert results(run_folder)["test_weights"] == "best"
+
+
+def test_a_resumed_run_keeps_the_arguments_of_the_run_except_for_those_typed(run, finished, folder, monkeypatch):
+    rates, step = [], torch.optim.AdamW.step
+
+    def noting_step(optimizer, *args, **kwargs):
+        rates.append([group["lr"] for group in optimizer.param_groups])
+        return step(optimizer, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", noting_step)
+    typed = ["--model.lr", "0.123", "--model.weight_decay", "0.4", "--model.betas", "[0.5,0.6]"]
+    typed += ["--model.decay", "linear", "--model.warmup", "0", "--trainer.max_epochs", "4"]
+    cli = run("fit", "--ckpt_path", "last", *typed)
+    assert (cli.model.vit.embed_dim, cli.trainer.log_every_n_steps) == (8, 5)
+    record = results(folder / "runs/tiny/version_1")
+    assert (record["seed"], record["epochs"]) == (3, 3.71)
+    groups = cli.trainer.optimizers[0].param_groups
+    assert {group["weight_decay"] for group in groups} == {0.4, 0.0}
+    assert {tuple(group["betas"]) for group in groups} == {(0.5, 0.6)}
+    # Half of the 48 steps are done, and the rate falls to zero over the other half.
+    assert all(len(set(each)) == 1 for each in rates)
+    assert [each[0] for each in rates] == pytest.approx([0.123 * (1 - step / 48) for step in range(24, 48)])
+
+
+def test_options_that_this_version_does_not_have_are_left_out(run, finished, capsys):
+    def add_options(checkpoint):
+        checkpoint["hyper_parameters"]["sharpness"] = 0.05
+        checkpoint["data"]["init_args"]["scent"] = "lavender"
+
+    path, before = finished / "checkpoints/last.ckpt", results(finished)
+    change_checkpoint(path, add_options)
+    run("test", "--ckpt_path", path, *CPU)
+    assert results(finished / "evaluations/test_last_0")["test_accuracy"] == before["test_accuracy"]
+    printed = capsys.readouterr().err
+    for name in ("sharpness", "scent"):
+        assert f"the checkpoint was trained with {name}, which this version does not have: left out\n" in printed
+
+
+def test_a_test_is_in_the_precision_of_the_run_unless_one_is_typed(run, finished):
+    test = ["test", "--ckpt_path", finished / "checkpoints/last.ckpt", "--trainer.accelerator", "cpu"]
+    before = results(finished)
+    assert run(*test, "--trainer.precision", "64-true").trainer.precision == "64-true"
+    assert results(finished / "evaluations/test_last_0")["precision"] == "64-true"
+    (finished / "results.json").write_text(json.dumps(before | {"precision": "bf16-mixed"}))
+    assert run(*test, "--trainer.fast_dev_run", "true").trainer.precision == "bf16-mixed"
+
+
+def test_only_training_compiles(run, finished):
+    path = finished / "checkpoints/last.ckpt"
+    change_checkpoint(path, lambda checkpoint: checkpoint["hyper_parameters"].update(compile=True))
+    cli = run("test", "--ckpt_path", path, *CPU, "--trainer.fast_dev_run", "true")
+    assert cli.model.hparams.compile is False
+
+
+def test_a_precision_plugin_takes_the_place_of_the_precision(run):
+    plugin = ["--trainer.plugins+", "lightning.pytorch.plugins.DoublePrecision", "--trainer.fast_dev_run", "true"]
+    cli = run("fit", "--data", "Digits", *MODEL, *plugin, "--trainer.accelerator", "cpu")
+    assert cli.trainer.precision == "64-true"
+
+
+@pytest.fixture
+def photos(folder):
+    """Seven images, and a file that is none."""
+    (folder / "photos/nested").mkdir(parents=True)
+    sizes = {"a.png": (8, 8), "b.jpg": (31, 17), "c.webp": (5, 64), "d.png": (9, 9)}
+    sizes |= {f"nested/{name}.png": (8, 9) for name in "efg"}
+    for number, (name, size) in enumerate(sizes.items()):
+        Image.new("RGB", size, (200, 30 * number, 200)).save(folder / "photos" / name)
+    (folder / "photos/notes.txt").write_text("no image")
+    return [f"photos/{name}" for name in sizes]
+
+
+def rows_of(path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def test_predict_writes_a_row_per_image_and_names_the_files_that_are_not_images(run, finished, photos, capsys):
+    capsys.readouterr()
+    run("predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root", "photos")
+    rows = rows_of(finished / "predictions.csv")
+    assert [row["file"] for row in rows] == photos
+    for row in rows:
+        best = [part.rsplit(" ", 1) for part in row["top5"].split("; ")]
+        assert len(best) == 5
+        assert [row["class"], row["probability"]] == best[0]
+        values = [float(value) for _, value in best]
+        assert values == sorted(values, reverse=True)
+    assert capsys.readouterr().err == "cannot read image photos/notes.txt: it is no image\n"
+
+
+def test_predict_crops_as_the_data_of_the_training_did(run, finished, photos):
+    path = finished / "checkpoints/last.ckpt"
+    change_checkpoint(path, lambda checkpoint: checkpoint["data"]["init_args"].update(crop_ratio=0.5))
+    cli = run("predict", "--ckpt_path", path, "--data.root", "photos", *CPU, "--output", "cropped.csv")
+    assert (cli.datamodule.files.image_size, cli.datamodule.files.centre) == ((16, 16), (8, 8))
+
+
+def test_no_prediction_is_written_over_another(run, error_of, finished, photos):
+    predict = ["predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root"]
+    for root in ("photos", "photos/nested", "photos"):
+        run(*predict, root)
+    counts = {path.name: len(rows_of(path)) for path in finished.glob("predictions*")}
+    assert counts == {"predictions.csv": 7, "predictions_1.csv": 3, "predictions_2.csv": 7}
+    run(*predict, "photos/nested", "--output", "mine/out.csv")
+    assert len(rows_of(Path("mine/out.csv"))) == 3
+    assert [path.name for path in Path("mine").iterdir()] == ["out.csv"]
+    assert "mine/out.csv exists: name another file by --output" in error_of(
+        *predict, "photos", "--output", "mine/out.csv"
+    )
+
+
+def test_a_prediction_that_was_killed_is_continued(run, finished, photos, monkeypatch, capsys):
+    predict = ["predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root", "photos"]
+    predict += ["--data.batch_size", "2", "--output", "out.csv"]
+    predicted, step = [], ViTClassifier.predict_step
+
+    def killed_in_the_third_batch(module, batch, batch_idx):
+        if len(predicted) == 4:
+            os._exit(9)
+        predicted.extend(batch[1])
+        return step(module, batch, batch_idx)
+
+    monkeypatch.setattr(ViTClassifier, "predict_step", killed_in_the_third_batch)
+    process = forked(Path("killed.txt"), run, *predict)
+    process.join()
+    assert process.exitcode == 9
+    (partial,) = Path().glob("out.csv.*.partial")
+    assert [row["file"] for row in rows_of(partial)] == photos[:4]
+    partial.write_text(partial.read_text()[:-5])  # as if the kill had cut the last row
+
+    monkeypatch.setattr(ViTClassifier, "predict_step", lambda *args: (predicted.extend(args[1][1]), step(*args))[1])
+    run(*predict)
+    assert predicted == photos[3:]
+    assert "3 rows of out.csv" in capsys.readouterr().out
+    resumed = rows_of(Path("out.csv"))
+    run(*predict[:-1], "whole.csv")
+    assert resumed == rows_of(Path("whole.csv"))
+    assert not [*Path().glob("*.partial*")]
+
+
+def test_two_equal_predictions_at_once_do_not_mix(run, finished, photos, monkeypatch):
+    predict = ["predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root", "photos"]
+    refused, step = [], ViTClassifier.predict_step
+
+    def start_another(*arguments):
+        process = forked(Path("refused.txt"), run, *predict)
+        process.join()
+        refused.append(process.exitcode)
+        return step(*arguments)
+
+    monkeypatch.setattr(ViTClassifier, "predict_step", start_another)
+    run(*predict)
+    assert refused == [2]
+    assert [row["file"] for row in rows_of(finished / "predictions.csv")] == photos
+
+
+def test_predictions_are_those_of_the_loaded_backbone_even_if_a_config_names_other_data(run, finished, folder):
+    levels = torch.arange(64, dtype=torch.uint8).reshape(8, 8) * 4
+    Image.fromarray(levels.numpy()).save(folder / "ramp.png")
+    path = finished / "checkpoints/last.ckpt"
+    run("predict", "--config", finished / "config.yaml", "--ckpt_path", path, "--data.root", "ramp.png")
+    (row,) = rows_of(finished / "predictions.csv")
+    model = vit.load(path)
+    mean, std = model.pretrained_cfg["mean"][0], model.pretrained_cfg["std"][0]
+    with torch.no_grad():
+        probabilities = model(((levels / 255 - mean) / std)[None, None]).softmax(1)[0]
+    assert row["class"] == model.pretrained_cfg["class_names"][probabilities.argmax()]
+    assert float(row["probability"]) == pytest.approx(probabilities.max().item(), abs=1e-4)
+
+
+def test_a_run_of_steps_that_ends_in_mid_epoch_is_validated_at_its_end(run, folder):
+    run("fit", *TINY, "--trainer.max_steps", "5", "--experiment", "steps", "--trainer.precision", "bf16-mixed")
+    record = results(folder / "runs/steps/version_0")
+    assert (record["steps"], record["precision"]) == (5, "bf16-mixed")
+    assert record["val_accuracy"] is not None
+
+
+def test_training_without_validation_images_keeps_the_last_checkpoint(run, folder):
+    run("fit", *TINY, "--experiment", "all", "--data.val_fraction", "0", "--trainer.max_epochs", "1")
+    assert [path.name for path in (folder / "runs/all/version_0/checkpoints").iterdir()] == ["last.ckpt"]
+    assert results(folder / "runs/all/version_0")["val_accuracy"] is None
+
+
+@pytest.mark.usefixtures("pictures")
+def test_ctrl_c_keeps_the_last_checkpoint_and_the_results_and_prints_how_to_resume(folder):
+    def train_for_long() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of pytest-xdist may ignore it
+        run_command("fit", *TINY, "--trainer.max_epochs", "1000")
+
+    process, run_folder = forked(folder / "output.txt", train_for_long), folder / "runs/digits/version_0"
+    while not (run_folder / "checkpoints/last.ckpt").exists():
+        assert process.is_alive(), (folder / "output.txt").read_text()
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGINT)
+    process.join()
+    output = (folder / "output.txt").read_text()
+    assert process.exitcode == 1
+    for name in ("results.json", "curves.png", "report.html"):
+        assert (run_folder / name).exists()
+    assert "resume with: python train.py fit --ckpt_path runs/digits/version_0/checkpoints/last.ckpt\n" in output
+    assert "Traceback" not in output

@@ -1,0 +1,54 @@
+"""The command vit weights."""
+
+import pytest
+import timm
+import torch
+
+import vit
+from vit.commands.weights import main
+
+
+def test_show_prints_the_report_and_the_arguments(capsys):
+    main(["show", "cifar10"])
+    report, arguments = capsys.readouterr().out.splitlines()
+    assert report == f"weights of cifar10 (vit): {len(vit.load('cifar10').state_dict())} as they are"
+    assert arguments.startswith("835,722 parameters; VisionTransformer(")
+    assert "patch_stride=" in arguments
+
+
+def test_convert_writes_what_the_library_reads(tmp_path, capsys):
+    theirs = timm.create_model("vit_tiny_patch16_224", embed_dim=24, depth=1, num_heads=3, num_classes=5)
+    torch.save(theirs.state_dict(), tmp_path / "timm.pth")
+    folder = tmp_path / "folder"
+    main(["convert", str(tmp_path / "timm.pth"), str(folder), "--to", "transformers", "--num_heads", "3"])
+    assert capsys.readouterr().out.splitlines()[-1] == f"written as transformers: {folder}"
+    main(["convert", str(folder), str(tmp_path / "again.pth"), "--to", "timm"])
+    again = torch.load(tmp_path / "again.pth")
+    assert again.keys() == theirs.state_dict().keys()
+    assert all(torch.equal(tensor, again[name]) for name, tensor in theirs.state_dict().items())
+
+
+def test_an_image_size_may_be_told(tmp_path, capsys):
+    theirs = timm.create_model("vit_tiny_patch16_224", embed_dim=24, depth=1, num_heads=3, img_size=(32, 128))
+    torch.save(theirs.state_dict(), tmp_path / "timm.pth")
+    main(["show", str(tmp_path / "timm.pth"), "--num_heads", "3", "--image_size", "32", "128"])
+    assert "image_size=(32, 128)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (["show", "nowhere.pth"], "no file at nowhere.pth"),
+        (["convert", "cifar10", "m.pth", "--to", "timm"], "format 'timm' has no patch_stride"),
+        (["convert", "cifar10", "m.pth", "--to", "onnx"], "invalid choice: 'onnx'"),
+        ([], "required: command"),
+    ],
+)
+def test_a_mistake_is_one_line(typed, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(typed)
+    assert stop.value.code == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1

@@ -1,0 +1,313 @@
+"""Search and decoding of image files."""
+
+import struct
+
+import numpy as np
+import pytest
+import torch
+from einops import rearrange
+from PIL import ExifTags, Image, ImageOps, TiffTags
+from sklearn.datasets import load_sample_image
+
+from vit.data.image_files import collate_readable, decode, find_files
+
+# Rows and columns of random colours, not square.
+COLOURS = np.random.default_rng(0).integers(256, size=(7, 11, 3), dtype=np.uint8)
+GREYS = COLOURS[:, :, 0]
+LOSSLESS = [("png", {}), ("bmp", {}), ("tiff", {}), ("ppm", {}), ("webp", {"lossless": True})]
+# The transform to upright for each value of the EXIF orientation (EXIF 2.3, table 6).
+UPRIGHT = {
+    1: lambda stored: stored,
+    2: np.fliplr,
+    3: lambda stored: np.rot90(stored, 2),
+    4: np.flipud,
+    5: lambda stored: stored.swapaxes(0, 1),
+    6: lambda stored: np.rot90(stored, -1),
+    7: lambda stored: np.rot90(stored, 2).swapaxes(0, 1),
+    8: lambda stored: np.rot90(stored, 1),
+}
+
+
+def channels_first(pixels: np.ndarray) -> list:
+    return rearrange(pixels, "h w c -> c h w").tolist()
+
+
+@pytest.mark.parametrize(("suffix", "options"), LOSSLESS)
+def test_a_lossless_image_is_decoded_exactly(tmp_path, suffix, options):
+    path = tmp_path / f"image.{suffix}"
+    Image.fromarray(COLOURS).save(path, **options)
+    image = decode(path, None, in_channels=3)
+    assert image.dtype == torch.uint8
+    assert image.tolist() == channels_first(COLOURS)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "webp"])
+def test_a_lossy_image_is_decoded_nearly(tmp_path, suffix):
+    path = tmp_path / f"image.{suffix}"
+    Image.new("RGB", (11, 7), (211, 101, 53)).save(path)
+    image = decode(path, None, in_channels=3)
+    assert image.shape == (3, 7, 11)
+    assert (image - torch.tensor([211.0, 101.0, 53.0])[:, None, None]).abs().max() <= 3
+
+
+@pytest.mark.parametrize("in_channels", [1, 3])
+def test_a_grey_image_has_one_channel_or_three_equal_ones(tmp_path, in_channels):
+    Image.fromarray(GREYS).save(tmp_path / "grey.png")
+    assert decode(tmp_path / "grey.png", None, in_channels).tolist() == [GREYS.tolist()] * in_channels
+
+
+def test_a_colour_image_decoded_as_grey_is_its_luminance(tmp_path):
+    Image.fromarray(COLOURS).save(tmp_path / "colour.png")
+    luminance = COLOURS @ np.array([0.299, 0.587, 0.114])
+    assert np.abs(decode(tmp_path / "colour.png", None, in_channels=1)[0].numpy() - luminance).max() < 1
+
+
+@pytest.mark.parametrize("mode", ["P", "RGBA", "LA", "1", "CMYK"])
+@pytest.mark.parametrize("in_channels", [1, 3])
+def test_every_colour_mode_is_decoded(tmp_path, mode, in_channels):
+    path = tmp_path / "image.tiff"
+    Image.new("L", (11, 7), 255).convert("RGB").convert(mode).save(path)
+    assert decode(path, None, in_channels).tolist() == [[[255] * 11] * 7] * in_channels
+
+
+def test_a_palette_is_looked_up(tmp_path):
+    Image.fromarray(COLOURS // 64 * 64).quantize(256).save(tmp_path / "palette.png")
+    assert decode(tmp_path / "palette.png", None, in_channels=3).tolist() == channels_first(COLOURS // 64 * 64)
+
+
+def test_a_palette_with_transparency_is_decoded_without_a_warning(tmp_path):
+    image = Image.fromarray(COLOURS // 64 * 64).quantize(256)
+    image.save(tmp_path / "palette.png", transparency=bytes([0, 127, 255]))
+    assert decode(tmp_path / "palette.png", None, in_channels=3).tolist() == channels_first(COLOURS // 64 * 64)
+
+
+def test_opaque_pixels_keep_their_colour(tmp_path):
+    Image.fromarray(np.dstack([COLOURS, np.full_like(GREYS, 255)])).save(tmp_path / "opaque.png")
+    assert decode(tmp_path / "opaque.png", None, in_channels=3).tolist() == channels_first(COLOURS)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff"])
+@pytest.mark.parametrize("in_channels", [1, 3])
+def test_sixteen_bits_are_scaled_to_eight(tmp_path, suffix, in_channels):
+    path = tmp_path / f"deep.{suffix}"
+    Image.fromarray(GREYS.astype(np.uint16) * 257).save(path)
+    assert decode(path, None, in_channels).tolist() == [GREYS.tolist()] * in_channels
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_are_rotated_by_their_exif_orientation(tmp_path, orientation):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    Image.fromarray(COLOURS).save(tmp_path / "photo.png", exif=exif)
+    expected = channels_first(UPRIGHT[orientation](COLOURS))
+    assert decode(tmp_path / "photo.png", None, in_channels=3).tolist() == expected
+
+
+def test_a_rotated_photo_with_a_malformed_exif_entry_is_decoded(tmp_path):
+    maker_as_number = struct.pack("<HHII", ExifTags.Base.Make, TiffTags.DOUBLE, 1, 0)
+    orientation = struct.pack("<HHII", ExifTags.Base.Orientation, TiffTags.SHORT, 1, 6)
+    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + maker_as_number + orientation + bytes(4)
+    Image.fromarray(COLOURS).save(tmp_path / "photo.png", exif=exif)
+    assert decode(tmp_path / "photo.png", None, in_channels=3).tolist() == channels_first(UPRIGHT[6](COLOURS))
+
+
+def test_without_a_size_images_keep_theirs(write_image):
+    assert decode(write_image("image.png", (5, 13)), None, in_channels=3).shape == (3, 5, 13)
+
+
+@pytest.mark.parametrize(("size", "in_channels"), [((5, 13), 1), ((13, 5), 3), ((17, 17), 1), ((2, 3), 3)])
+def test_images_of_any_size_are_scaled_to_the_given_one(write_image, size, in_channels):
+    assert decode(write_image("image.png", size), (7, 11), in_channels).shape == (in_channels, 7, 11)
+
+
+@pytest.mark.parametrize(("crop", "size"), [(np.s_[:, 2:9], (7, 7)), (np.s_[1:6, :], (5, 11)), (np.s_[:, 4:7], (7, 3))])
+def test_images_of_another_aspect_ratio_are_cropped_at_the_centre(tmp_path, crop, size):
+    Image.fromarray(COLOURS).save(tmp_path / "image.png")
+    assert decode(tmp_path / "image.png", size, in_channels=3).tolist() == channels_first(COLOURS[crop])
+
+
+def test_large_images_are_scaled_before_they_are_cropped(tmp_path):
+    thirds = np.repeat(np.array([50, 100, 150], dtype=np.uint8), 31)
+    Image.fromarray(np.tile(thirds, (31, 1))).save(tmp_path / "thirds.png")
+    whole = decode(tmp_path / "thirds.png", (5, 15), in_channels=1)
+    assert whole[0, :, [0, 7, 14]].tolist() == [[50, 100, 150]] * 5
+    centre = decode(tmp_path / "thirds.png", (5, 5), in_channels=1)
+    assert (centre.int() - 100).abs().max() <= 5
+
+
+@pytest.fixture(scope="module")
+def photograph(tmp_path_factory):
+    """Write a part of a photograph with these rows and columns, and return its file."""
+    picture = Image.fromarray(load_sample_image("china.jpg"))
+
+    def write(rows, columns, **options):
+        path = tmp_path_factory.mktemp("photo") / "photo.jpg"
+        picture.resize((columns, rows)).save(path, **options)
+        return path
+
+    return write
+
+
+def in_full(path, image_size, in_channels):
+    """The image decoded at its full size, then scaled: (H, W, C), or (H, W) if grey."""
+    with Image.open(path) as file:
+        image = ImageOps.exif_transpose(file).convert("L" if in_channels == 1 else "RGB")
+    return torch.from_numpy(np.array(ImageOps.fit(image, image_size[::-1], Image.Resampling.BICUBIC)))
+
+
+@pytest.mark.parametrize("in_channels", [1, 3])
+@pytest.mark.parametrize(
+    ("size", "image_size"), [((101, 97), (64, 64)), ((61, 97), (31, 29)), ((128, 200), (64, 64)), ((7, 5), (11, 13))]
+)
+def test_a_photo_up_to_twice_as_large_is_decoded_in_full(photograph, size, image_size, in_channels):
+    path = photograph(*size, quality=90)
+    image = rearrange(decode(path, image_size, in_channels), "c h w -> h w c").squeeze(2)
+    assert image.tolist() == in_full(path, image_size, in_channels).tolist()
+
+
+@pytest.mark.parametrize(
+    ("size", "scale"), [((130, 130), 2), ((259, 300), 2), ((260, 300), 4), ((640, 520), 8), ((1283, 855), 8)]
+)
+def test_a_larger_photo_is_decoded_at_a_reduced_scale(photograph, monkeypatch, size, scale):
+    sizes = []
+
+    def watched(image, *args, **kwargs):
+        sizes.append(image.size)
+        return resize(image, *args, **kwargs)
+
+    resize, path = Image.Image.resize, photograph(*size)
+    monkeypatch.setattr(Image.Image, "resize", watched)
+    assert decode(path, (64, 64), 3).shape == (3, 64, 64)
+    assert sizes == [(-(-size[1] // scale), -(-size[0] // scale))]
+
+
+def test_a_reduced_scale_changes_pixels_by_a_grey_level_on_average(photograph):
+    # Sizes as of photographs for inputs of 128 pixels: at the limits of the scales, between them, and no multiples.
+    differences = []
+    for size in ((258, 301), (427, 640), (600, 515), (854, 1281), (1031, 1033), (1281, 1923)):
+        path = photograph(*size, quality=90)
+        image = rearrange(decode(path, (128, 128), 3), "c h w -> h w c").int()
+        differences.append(float((image - in_full(path, (128, 128), 3).int()).abs().float().mean()))
+    assert max(differences) < 3
+    assert np.mean(differences) < 1.5
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_reduced_photo_is_upright(photograph, orientation):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    path = photograph(643, 427, exif=exif)
+    image = rearrange(decode(path, (64, 96), 3), "c h w -> h w c").int()
+    assert (image - in_full(path, (64, 96), 3).int()).abs().float().mean() < 3
+
+
+def test_a_truncated_photo_is_named_in_one_line(write_image):
+    path = write_image("photo.jpg", (47, 43))
+    path.write_bytes(path.read_bytes()[:1500])
+    with pytest.raises(ValueError, match=rf"^cannot read image {path}: image file is truncated.*$"):
+        decode(path, (7, 11), in_channels=3)
+
+
+@pytest.mark.parametrize("content", [b"", b"a list of photos\n"])
+def test_a_file_that_is_not_an_image_is_named_in_one_line(tmp_path, content):
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"^cannot read image {path}: it is no image$"):
+        decode(path, (7, 11), in_channels=3)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ValueError, match=f"^cannot read image {tmp_path / 'gone.png'}: "):
+        decode(tmp_path / "gone.png", (7, 11), in_channels=3)
+
+
+def test_an_item_is_an_image_its_label_and_its_index(image_files):
+    image, label, index = image_files[5]
+    assert image.tolist() == decode(image_files.paths[5], (7, 11), in_channels=3).tolist()
+    assert (label, index) == (2, 5)
+
+
+def test_the_index_minus_one_is_a_blank_without_a_label(image_files):
+    image, label, index = image_files[-1]
+    assert image.tolist() == torch.zeros(3, 7, 11).tolist()
+    assert image.dtype == torch.uint8
+    assert (label, index) == (-1, -1)
+
+
+def test_of_a_scaled_image_only_the_centre_may_be_kept(image_files):
+    image_files.centre = (3, 5)
+    image, label, index = image_files[5]
+    assert image.tolist() == decode(image_files.paths[5], (7, 11), in_channels=3)[:, 2:5, 3:8].tolist()
+    assert (label, index) == (2, 5)
+    assert image_files[-1][0].shape == (3, 3, 5)
+
+
+def test_some_files_may_be_chosen_or_left_out(image_files):
+    paths = image_files.paths
+    chosen, others = image_files.subset(torch.tensor([7, 2, 3])), image_files.without({*range(13)} - {2, 3, 7})
+    assert (chosen.paths, chosen.labels) == ([paths[7], paths[2], paths[3]], [1, 2, 0])
+    assert (others.paths, others.labels) == ([paths[2], paths[3], paths[7]], [2, 0, 1])
+    assert chosen[0][0].tolist() == image_files[7][0].tolist()
+
+
+def test_as_many_items_as_files(image_files):
+    assert len(image_files) == 13
+
+
+def test_a_batch_holds_the_readable_images_and_messages_about_the_others(image_files):
+    image_files.paths[1].write_text("no image")
+    batch = collate_readable([image_files[number] for number in (0, 1, 2)])
+    assert batch.images.tolist() == [image_files[0][0].tolist(), image_files[2][0].tolist()]
+    assert batch.labels.tolist() == [0, 2]
+    assert batch.indices.tolist() == [0, 2]
+    assert batch.unreadable == {1: f"cannot read image {image_files.paths[1]}: it is no image"}
+
+
+def test_a_batch_may_be_without_readable_images(image_files):
+    image_files.paths[1].write_text("no image")
+    batch = collate_readable([image_files[1]])
+    assert len(batch.images) == len(batch.labels) == len(batch.indices) == 0
+    assert len(batch.unreadable) == 1
+
+
+def test_an_unreadable_file_is_named_with_the_remedy(image_files):
+    image_files.paths[1].write_text("no image")
+    message = f"cannot read image {image_files.paths[1]}: it is no image: replace or delete the file, or leave it out"
+    with pytest.raises(ValueError, match=f"^{message} by --data.skip_damaged true$"):
+        collate_readable([image_files[number] for number in range(5)]).raise_unreadable()
+
+
+@pytest.mark.parametrize(("damaged", "counted"), [(2, ""), (10, ""), (11, "; and 1 more"), (13, "; and 3 more")])
+def test_ten_unreadable_files_are_named_and_the_others_counted(image_files, damaged, counted):
+    for path in image_files.paths[:damaged]:
+        path.write_text("no image")
+    named = "; ".join(f"cannot read image {path}: it is no image" for path in image_files.paths[: min(damaged, 10)])
+    with pytest.raises(ValueError, match="replace or delete the files, or leave them out") as error:
+        collate_readable([image_files[number] for number in range(13)]).raise_unreadable()
+    assert str(error.value).startswith(f"{named}{counted}: replace")
+
+
+def test_a_readable_batch_raises_nothing(image_files):
+    collate_readable([image_files[0], image_files[-1]]).raise_unreadable()
+
+
+def test_nested_files_are_found_in_order_of_their_names(tmp_path):
+    names = ["b/z.png", "a.png", "b/c/d.jpg", "c.txt", "b/a.png"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert find_files(tmp_path) == [tmp_path / name for name in sorted(names)]
+
+
+@pytest.mark.parametrize("hidden", [".DS_Store", "a/.thumbnail.png", ".git/a.png", "a/.cache/b/c.png"])
+def test_hidden_files_and_folders_are_ignored(tmp_path, hidden):
+    (tmp_path / hidden).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / hidden).touch()
+    (tmp_path / "seen.png").touch()
+    assert find_files(tmp_path) == [tmp_path / "seen.png"]
+
+
+def test_a_folder_below_a_hidden_one_may_be_searched(tmp_path):
+    (tmp_path / ".data").mkdir()
+    (tmp_path / ".data/seen.png").touch()
+    assert find_files(tmp_path / ".data") == [tmp_path / ".data/seen.png"]

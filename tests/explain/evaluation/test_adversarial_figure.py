@@ -1,0 +1,34 @@
+"""The figure of adversarial attention: its pictures and numbers."""
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+
+from vit.explain.evaluation.adversarial import adversarial_attention
+from vit.explain.evaluation.adversarial_figure import draw_adversarial
+from vit.explain.heatmap import displayable
+
+
+@pytest.mark.parametrize(("layers", "title"), [([1], "attention\nof layer 1"), (None, "rollout\nof layers 0 to 1")])
+def test_each_image_stands_beside_its_attention_before_and_after(model, images, tmp_path, monkeypatch, layers, title):
+    drawn = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *args, **kwargs: drawn.append(figure) or save(figure, *args))
+    result = adversarial_attention(model, images[:3], layers, steps=30)
+    draw_adversarial(displayable(images[:3]), result, tmp_path / "pairs.png")
+    (axes,) = drawn[0].axes
+    assert len(axes.images) == 3 * 3 + 1  # and the colour bar
+    texts = [text.get_text() for text in axes.texts]
+    assert title in texts
+    assert "adversarial" in texts
+    for divergence in result.divergence:
+        assert f"divergence {divergence:.2f}\nof at most 0.69 nats" in texts
+    with Image.open(tmp_path / "pairs.png") as picture:
+        assert min(picture.size) > 200
+
+
+def test_other_images_than_those_of_the_result_are_refused(model, images, tmp_path):
+    result = adversarial_attention(model, images[:3], steps=1)
+    with pytest.raises(ValueError, match="2 images do not fit a result of 3"):
+        draw_adversarial(torch.zeros(2, 3, 6, 10), result, tmp_path / "pairs.png")

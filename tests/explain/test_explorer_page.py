@@ -1,0 +1,492 @@
+"""The explorer: the data in its page, and what a browser shows."""
+
+import base64
+import json
+import re
+import zlib
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from timm.models.deit import VisionTransformerDistilled
+from torch.testing import assert_close
+
+from tests.browser import opened as opened_file
+from tests.browser import running_browser
+from vit import VisionTransformer
+from vit.capture.anatomy import examine
+from vit.capture.attention import capture_attention
+from vit.explain import explorer_page as page_module
+from vit.explain.explorer_page import ablated_logits, displayed_pixels, explorer, name_other_tokens, quantise
+
+SMALL = {"image_size": (12, 16), "patch_size": 4, "embed_dim": 24, "depth": 3, "num_heads": 4, "num_classes": 7}
+NAMES = [f"kind {letter}" for letter in "ABCDEFG"]
+MINUS = "\u2212"  # what the page writes before negative numbers
+LAST = 2  # the layer shown first
+
+
+def contrasted(**kwargs):
+    """A model whose attention is far from uniform, and whose logits depend on its heads."""
+    torch.manual_seed(0)
+    model = VisionTransformer(**SMALL | kwargs).eval()
+    with torch.no_grad():
+        model.head.weight.mul_(30)
+        for block in model.blocks:
+            block.attn.qkv.weight.mul_(2)
+    return model
+
+
+def image_for(model):
+    channels = model.patch_embed.proj.in_channels
+    return torch.randn(channels, *model.patch_embed.image_size, generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def captured(model, image):
+    """Attention (layers, heads, N, N) and logits (classes,)."""
+    attentions = capture_attention(model, image[None])
+    return torch.cat(list(attentions)), attentions.logits[0]
+
+
+@torch.no_grad()
+def without(model, image, layer, heads):
+    """Logits of a copy whose output projection ignores these heads."""
+    model = deepcopy(model)
+    proj = model.blocks[layer].attn.proj
+    width = proj.in_features // SMALL["num_heads"]
+    for head in heads:
+        proj.weight[:, head * width : (head + 1) * width] = 0
+    return model(image[None])[0]
+
+
+def data_of(page):
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    return json.loads(data)
+
+
+def unpack(text, dtype):
+    return torch.frombuffer(bytearray(zlib.decompress(base64.b64decode(text))), dtype=dtype)
+
+
+def unpack_attention(data):
+    """The attention in a page, (layers, heads, N, N), and its largest error, (layers, heads, N, 1)."""
+    shape = (len(data["heads"]), data["heads"][0], data["tokens"], -1)
+    codes = unpack(data["codes"], torch.uint8).view(shape)
+    lows, steps = (unpack(data[name], torch.float32).view(shape) for name in ("lows", "steps"))
+    return lows + steps * codes, steps / 2 + 1e-7
+
+
+@pytest.fixture(scope="module")
+def model():
+    return contrasted(num_registers=2)
+
+
+@pytest.fixture(scope="module")
+def image(model):
+    return image_for(model)
+
+
+@pytest.fixture(scope="module")
+def page_text(model, image):
+    return explorer(model, image, class_names=NAMES)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "differential"])
+def test_attention_in_the_page_is_within_half_a_step(attention):
+    model = contrasted() if attention == "softmax" else VisionTransformer(**SMALL, attention=attention).eval()
+    image = image_for(model)
+    truth, _ = captured(model, image)
+    found, allowed = unpack_attention(data_of(explorer(model, image)))
+    assert ((found - truth).abs() <= allowed).all()
+    assert (allowed <= (truth.amax(-1, keepdim=True) - truth.amin(-1, keepdim=True).clamp(max=0)) / 509).all()
+
+
+def test_quantising_keeps_zero_rows_and_ends_of_rows():
+    attn = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.25, 1.0], [-0.5, 0.0, 0.5]])
+    lows, steps, codes = quantise(attn)
+    assert codes.dtype == torch.uint8
+    found = lows[:, None] + steps[:, None] * codes
+    assert_close(found[0], attn[0], rtol=0, atol=0)
+    assert_close(found[:, [0, -1]], attn[:, [0, -1]])
+
+
+def test_ablated_logits_are_those_of_a_projection_that_ignores_the_head(model, image):
+    with torch.no_grad():
+        found = ablated_logits(model, image[None], [4, 4, 4])
+    for layer, logits in enumerate(found):
+        for head in range(4):
+            assert_close(logits[head], without(model, image, layer, [head]), rtol=1e-4, atol=1e-5)
+        assert_close(logits[4], without(model, image, layer, range(4)), rtol=1e-4, atol=1e-5)
+    _, intact = captured(model, image)
+    assert all((logits - intact).abs().max(dim=1).values.min() > 1e-3 for logits in found)
+
+
+def test_logits_and_probabilities_in_the_page_are_exact(page_text, model, image):
+    data = data_of(page_text)
+    kept = [NAMES.index(name) for name in data["classes"]]
+    logits = unpack(data["logits"], torch.float32).view(-1, len(kept))
+    log_sums = unpack(data["logSums"], torch.float32)
+    assert len(logits) == len(log_sums) == 1 + 3 * (4 + 1)
+    _, intact = captured(model, image)
+    assert_close(logits[0], intact[kept])
+    assert_close((logits[0] - log_sums[0]).exp(), intact.softmax(0)[kept])
+    assert intact.topk(5).indices.sort().values.tolist() == sorted(set(kept) & set(intact.topk(5).indices.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "grid", "others"),
+    [
+        ({}, [3, 4], [[0, "class token"]]),
+        ({"num_registers": 2}, [3, 4], [[0, "class token"], [1, "register 1"], [2, "register 2"]]),
+        ({"pool": "mean", "class_token": False}, [3, 4], []),
+        ({"pool": "mean", "class_token": False, "num_registers": 1}, [3, 4], [[0, "register 1"]]),
+        ({"pool": "mean"}, [3, 4], [[0, "class token"]]),
+        ({"in_channels": 1}, [3, 4], [[0, "class token"]]),
+        ({"image_size": (8, 20)}, [2, 5], [[0, "class token"]]),
+    ],
+    ids=["class token", "registers", "mean", "mean, register", "mean, unread class token", "grey", "wide"],
+)
+def test_every_kind_of_model_has_a_page(kwargs, grid, others):
+    model = contrasted(**kwargs)
+    data = data_of(explorer(model, image_for(model)))
+    assert data["grid"] == grid
+    assert data["others"] == others
+    assert data["firstPatch"] == len(others)
+    assert data["tokens"] == len(others) + grid[0] * grid[1]
+    assert data["size"] == [4 * grid[0], 4 * grid[1]]
+    assert len(unpack(data["pixels"], torch.uint8)) == 3 * 16 * grid[0] * grid[1]
+
+
+def test_the_distillation_token_has_its_name():
+    model = VisionTransformerDistilled(img_size=16, patch_size=8, embed_dim=24, depth=2, num_heads=3, num_classes=5)
+    model.eval()
+    anatomy = examine(model, torch.randn(1, 3, 16, 16))
+    assert name_other_tokens(model, anatomy) == [(0, "class token"), (1, "distillation token")]
+
+
+@pytest.mark.parametrize(
+    ("readout", "prefix", "expected"),
+    [
+        ([0.5, 0.5, 0.0, 0.0], 0, [(2, "register 1"), (3, "register 2")]),
+        ([1.0, 0.0, 0.0, 0.0], 1, [(0, "class token"), (3, "register 1")]),
+    ],
+    ids=["after the patches", "class token of another name"],
+)
+def test_tokens_are_named_by_place_and_readout(model, image, readout, prefix, expected):
+    anatomy = examine(model, image[None])
+    anatomy = replace(anatomy, grid=(1, 2), num_prefix_tokens=prefix, num_tokens=4, fixed_readout=torch.tensor(readout))
+    assert name_other_tokens(torch.nn.Linear(1, 1), anatomy) == expected
+
+
+def test_pixels_undo_the_normalisation():
+    pixels = torch.randint(256, (5, 7, 3), dtype=torch.uint8)
+    mean, std = [0.5, 0.4, 0.3], [0.2, 0.25, 0.3]
+    image = (pixels.permute(2, 0, 1) / 255 - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+    assert_close(displayed_pixels(image, mean, std), pixels)
+
+
+def test_pixels_without_mean_and_std_reach_from_black_to_white():
+    pixels = displayed_pixels(torch.tensor([[[-3.0, 1.0, 5.0]]]), None, None)
+    assert pixels.tolist() == [[[0, 0, 0], [128, 128, 128], [255, 255, 255]]]
+    assert displayed_pixels(torch.ones(3, 2, 2), None, None).unique().tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"image": torch.randn(2, 3, 12, 16)}, r"\(2, 3, 12, 16\).*images\[0\]"),
+        ({"class_names": ["a", "b"]}, "2 class_names for 7 classes"),
+        ({"mean": [0.5, 0.5, 0.5]}, "3 channels"),
+        ({"mean": [0.5], "std": [0.5]}, "3 channels"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(model, image, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        explorer(model, **{"image": image} | kwargs)
+
+
+def test_models_that_return_no_row_of_logits_are_refused(image):
+    model = contrasted()
+    model.forward = model.forward_features
+    with pytest.raises(ValueError, match=r"logits of shape \(1, 13, 24\): give a classifier"):
+        explorer(model, image)
+
+
+def test_the_page_names_no_address(page_text):
+    data = data_of(page_text)
+    assert not [value for value in data.values() if isinstance(value, str) and "://" in value]
+    template = page_text.replace(re.search(r'id="data">(.*?)</script>', page_text, re.DOTALL)[1], "")
+    assert not re.search(r"https?:|//|\bsrc\s*=|\bhref\s*=|url\(|@import|\bfetch\(|XMLHttp", template)
+    assert "default-src 'none'" in template
+
+
+def test_class_names_cannot_end_the_data(model, image):
+    names = ["</script><script>alert(1)</script>", "<!--<script>", "&amp;", '"', "{{data}}", "\u2028", "é"]
+    page = explorer(model, image, class_names=names)
+    assert page.count("</script>") == 2
+    assert set(data_of(page)["classes"]) <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("image_size", "patch_size", "limit"), [(32, 4, 1e6), (224, 16, 8e6)], ids=["CIFAR-10", "ViT-B/16"]
+)
+def test_pages_are_of_moderate_size(image_size, patch_size, limit, monkeypatch):
+    model = VisionTransformer(image_size, patch_size, embed_dim=12, depth=12, num_heads=12, mlp_ratio=1).eval()
+    # The logits take little space, but one run of the model for each head takes long.
+    monkeypatch.setattr(page_module, "ablated_logits", lambda *_: [torch.randn(12 * 13, 10)])
+    assert len(explorer(model, torch.randn(3, image_size, image_size))) < limit
+
+
+def test_the_explorer_is_saved_and_shown_in_notebooks(model, image, tmp_path):
+    page = explorer(model, image, class_names=["é", *"abcdef"])
+    assert page.save(tmp_path / "page.html").read_text(encoding="utf-8") == page
+    assert len(repr(page)) < 100
+    shown = page._repr_html_()
+    assert shown.startswith("<iframe")
+    assert 'sandbox="allow-scripts"' in shown
+    assert shown.count("<") == 2  # the markup of the page is escaped
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with running_browser() as browser:
+        yield browser
+
+
+@contextmanager
+def opened(browser, text, folder, **options):
+    """A browser's page of this text, drawn."""
+    path = folder / "page.html"
+    path.write_text(text, encoding="utf-8")
+    with opened_file(browser, path, **options) as page:
+        if "srcdoc" not in text:
+            page.wait_for_selector("#main:not([hidden])")
+        yield page
+
+
+@pytest.fixture(scope="module")
+def shared_page(browser, page_text, tmp_path_factory):
+    with opened(browser, page_text, tmp_path_factory.mktemp("explorer")) as page:
+        page.evaluate("window.startState = {...state}")
+        yield page
+
+
+@pytest.fixture
+def page(shared_page):
+    """The page as it opens; tests share it, as opening takes a second."""
+    with settled(shared_page):
+        shared_page.mouse.move(0, 0)
+        shared_page.evaluate("document.activeElement.blur(); change(startState); drawClasses()")
+    return shared_page
+
+
+@contextmanager
+def settled(page):
+    """Wait for the frame that draws the change."""
+    yield
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def middle_of(page, row, column):
+    box = page.locator("#stage").bounding_box()
+    return box["x"] + box["width"] * (column + 0.5) / 4, box["y"] + box["height"] * (row + 0.5) / 3
+
+
+def hover(page, row, column):
+    with settled(page):
+        page.mouse.move(*middle_of(page, row, column))
+
+
+def click(page, row, column):
+    with settled(page):
+        page.mouse.click(*middle_of(page, row, column))
+
+
+def press(page, *keys):
+    with settled(page):
+        for key in keys:
+            page.keyboard.press(key)
+
+
+def numbers_in(text):
+    return torch.tensor([float(number) for number in re.findall(r"[-+]?\d+\.\d+", text.replace(MINUS, "-"))])
+
+
+def assert_shows(page, expected):
+    """The page lists the largest of the weights (15,) of the chosen map, and those of the three other tokens."""
+    largest = expected[3:].topk(5)
+    assert_close(numbers_in(page.locator("#top").inner_text()) / 100, largest.values, rtol=0, atol=2e-3)
+    shown = [numbers_in(text)[0] for text in page.locator("#others button").all_inner_texts()]
+    assert_close(torch.stack(shown) / 100, expected[:3], rtol=0, atol=2e-3)
+
+
+def logits_shown(page, column):
+    """Name and number in a column of each row of classes; of a comparison, the second number."""
+    rows = page.locator("#classes tbody tr")
+    names = rows.locator("th").all_inner_texts()
+    return {name: numbers_in(rows.nth(i).locator("td").nth(column).inner_text())[-1] for i, name in enumerate(names)}
+
+
+def test_the_page_decodes_the_attention_of_the_model(page, model, image):
+    truth, _ = captured(model, image)
+    decode = """reverse => Array.from({length: 3 * 4 * 15}, (_, i) =>
+        [...weights(Math.floor(i / 60), Math.floor(i / 15) % 4, i % 15, reverse)])"""
+    found = torch.tensor(page.evaluate(decode, False)).view(3, 4, 15, 15)
+    assert_close(found, truth, rtol=0, atol=1 / 509)
+    reverse = torch.tensor(page.evaluate(decode, True)).view(3, 4, 15, 15)
+    assert_close(reverse.mT, found)
+    mean = torch.tensor(page.evaluate("[...weights(1, MEAN, 5, false)]"))
+    assert_close(mean, found[1, :, 5].mean(dim=0))
+
+
+def test_hovering_shows_the_attention_of_a_patch(page, model, image):
+    truth, _ = captured(model, image)
+    assert page.locator("#question").inner_text() == "Class token attends to"
+    assert_shows(page, truth[LAST, :, 0].mean(dim=0))
+    hover(page, 1, 2)
+    patch = 3 + 1 * 4 + 2
+    assert page.locator("#question").inner_text() == "Row 2, column 3 attends to"
+    assert_shows(page, truth[LAST, :, patch].mean(dim=0))
+    under = numbers_in(page.locator("#under").inner_text()) / 100
+    assert_close(under[0], truth[LAST, :, patch, patch].mean(), rtol=0, atol=2e-3)
+    outside = numbers_in(page.locator("#masses").inner_text()) / 100
+    assert_close(outside[0], truth[LAST, :, patch, :3].mean(dim=0).sum(), rtol=0, atol=4e-3)
+    with settled(page):
+        page.mouse.move(0, 0)
+    assert page.locator("#question").inner_text() == "Class token attends to"
+
+
+def test_maps_are_painted_by_their_own_maximum_or_by_one_for_all(page, model, image):
+    truth, _ = captured(model, image)
+    colours = """index => { const canvas = cells[index].map.firstChild;
+        return [...canvas.getContext("2d").getImageData(0, 0, 4, 3).data] }"""
+    own = torch.tensor(page.evaluate(colours, 1)).view(12, 4)
+    assert own[truth[0, 0, 0, 3:].argmax()].tolist() == [0xFD, 0xE7, 0x25, 255]
+    with settled(page):
+        page.click("#shared")
+    maps = truth[:, :, 0, 3:]
+    layer, head, patch = (int(i) for i in torch.unravel_index(maps.argmax(), maps.shape))
+    brightest = torch.tensor(page.evaluate(colours, layer * 5 + 1 + head)).view(12, 4)
+    assert brightest[patch].tolist() == [0xFD, 0xE7, 0x25, 255]
+    ends = page.locator("#scale").inner_text()
+    assert_close(numbers_in(ends)[-1] / 100, maps.max(), rtol=0, atol=2e-3)
+
+
+def test_clicking_locks_a_patch_and_lets_it_go(page, model, image):
+    truth, _ = captured(model, image)
+    click(page, 0, 1)
+    hover(page, 2, 3)
+    assert page.locator("#question").inner_text() == "Row 1, column 2 attends to"
+    assert page.locator("#lock").is_visible()
+    under = numbers_in(page.locator("#under").inner_text())[0] / 100
+    assert_close(under, truth[LAST, :, 3 + 1, 3 + 11].mean(), rtol=0, atol=2e-3)
+    click(page, 0, 1)
+    assert page.locator("#lock").is_hidden()
+    click(page, 0, 1)
+    press(page, "Escape")
+    assert page.locator("#lock").is_hidden()
+    with settled(page):
+        page.get_by_role("button", name="register 2").click()
+    hover(page, 2, 3)
+    assert page.locator("#question").inner_text() == "Register 2 attends to"
+    assert_shows(page, truth[LAST, :, 2].mean(dim=0))
+
+
+def test_reversing_shows_the_attention_to_a_patch(page, model, image):
+    truth, _ = captured(model, image)
+    hover(page, 2, 0)
+    press(page, "r")
+    assert page.locator("#question").inner_text() == "Row 3, column 1 is attended to by"
+    assert page.locator("#reverse").get_attribute("aria-pressed") == "true"
+    assert_shows(page, truth[LAST, :, :, 3 + 8].mean(dim=0))
+
+
+def test_keys_and_slider_move_patch_layer_and_head(page, model, image):
+    truth, _ = captured(model, image)
+    press(page, "ArrowUp", "ArrowUp", "ArrowUp", "ArrowLeft", "[", ".", "h")  # from the class token to the middle first
+    assert page.locator("#question").inner_text() == "Row 1, column 2 attends to"
+    assert page.locator("#layer-name").inner_text() == "Layer 2 of 3"
+    assert_shows(page, truth[1, 1, 3 + 1])
+    press(page, "PageUp", "PageUp", "]", "]", "]", "PageDown", "H", ",", ",")
+    assert page.locator("#layer-name").inner_text() == "Layer 3 of 3"
+    assert_shows(page, truth[2, :, 3 + 1].mean(dim=0))
+    page.focus("#layer")
+    press(page, "ArrowLeft")
+    assert page.locator("#layer-name").inner_text() == "Layer 2 of 3"
+    assert page.locator("#question").inner_text() == "Row 1, column 2 attends to"
+    with settled(page):
+        page.get_by_role("button", name="Layer 1, head 3", exact=True).click()
+    assert_shows(page, truth[0, 2, 3 + 1])
+
+
+def test_switching_off_shows_the_logits_of_the_ablated_model(page, model, image):
+    _, intact = captured(model, image)
+
+    def check(logits):
+        shown = logits_shown(page, column=2)
+        assert len(shown) >= 5
+        rows = [NAMES.index(name) for name in shown]
+        assert_close(torch.stack(list(shown.values())), logits[rows], rtol=0, atol=5.1e-3)
+        probabilities = torch.stack(list(logits_shown(page, column=1).values())) / 100
+        assert_close(probabilities, logits.softmax(0)[rows], rtol=0, atol=6e-4)
+        assert NAMES[logits.argmax()] in page.locator("#verdict").inner_text()
+
+    check(intact)
+    press(page, ".", ".", "x")
+    check(without(model, image, LAST, [1]))
+    assert page.locator("#matrix .off").count() == 1
+    page.click("#layer-off")
+    check(without(model, image, LAST, range(4)))
+    assert page.locator("#matrix .off").count() == 4 + 1
+    page.get_by_role("button", name="Switch off all of layer 1").click()
+    check(without(model, image, 0, range(4)))
+    page.get_by_role("button", name="Layer 2, head 4", exact=True).hover()
+    page.get_by_role("button", name="Switch off layer 2, head 4").click()
+    check(without(model, image, 1, [3]))
+    page.get_by_role("button", name="Switch off layer 2, head 4").click()
+    check(intact)
+
+
+def test_tapping_locks_on_a_narrow_screen_without_sideways_scrolling(browser, page_text, tmp_path):
+    phone = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+    with opened(browser, page_text, tmp_path, **phone) as page:
+        with settled(page):
+            page.touchscreen.tap(*middle_of(page, 1, 1))
+        assert page.locator("#question").inner_text() == "Row 2, column 2 attends to"
+        assert page.locator("#lock").is_visible()
+        page.locator("#layer-off").tap()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_names_are_shown_as_text(browser, model, image, tmp_path):
+    hostile = '<b id="x">&amp;</script><script>window.hacked = 1</script>'
+    with opened(browser, explorer(model, image, class_names=[hostile] * 7), tmp_path) as page:
+        assert page.locator("#classes tbody th").first.inner_text() == hostile
+        assert page.title() == f"VisionTransformer predicts {hostile}"
+        assert page.evaluate("window.hacked === undefined && !document.getElementById('x')")
+
+
+def test_two_explorers_in_one_notebook_are_independent(browser, page_text, tmp_path):
+    with opened(browser, f"<!doctype html><meta charset='utf-8'>{page_text._repr_html_() * 2}", tmp_path) as page:
+        first, second = (page.locator("iframe").nth(i).content_frame for i in range(2))
+        first.locator("#reverse").click()
+        second.locator("#shared").click()
+        for frame, name in ((first, "reverse"), (second, "shared")):
+            assert frame.locator(".controls [aria-pressed=true]").get_attribute("id") == name
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "start"),
+    [
+        ({"pool": "mean", "class_token": False}, "Row 2, column 3 attends to"),
+        ({"in_channels": 1, "image_size": (8, 20)}, "Class token attends to"),
+    ],
+    ids=["no class token", "grey"],
+)
+def test_models_without_class_token_and_grey_images_are_shown(browser, tmp_path, kwargs, start):
+    model = contrasted(**kwargs)
+    with opened(browser, explorer(model, image_for(model)), tmp_path) as page:
+        assert page.locator("#question").inner_text() == start
+        assert page.locator("#others button").count() == model.num_prefix_tokens

@@ -1,0 +1,182 @@
+"""The LightningModule: its loss, its schedule, its checkpoints."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning import Trainer
+from lightning.pytorch.callbacks import Timer
+
+from tests.tiny import CPU, MODEL
+from vit.objectives import ViTClassifier
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+SIZES = {"image_size": 6, "patch_size": 3, "embed_dim": 8, "depth": 2, "num_heads": 2, "num_classes": 5}
+
+HARD = [
+    *("--data", "Digits", "--data.batch_size", "300", "--data.mixup", "0.8", "--data.mix_until", "0.6"),
+    *(*MODEL, "--model.depth", "1", "--model.patch_drop", "0.5", "--model.patch_drop_until", "0.7", *CPU),
+    *("--trainer.limit_test_batches", "0"),
+]
+
+
+@pytest.fixture
+def steps(monkeypatch) -> list[tuple[bool, float]]:
+    """Whether the images were mixed, and the share of patches left out, for each training step of a test."""
+    seen, training_step = [], ViTClassifier.training_step
+
+    def noting_step(self, batch, batch_idx):
+        seen.append((batch[1].ndim == 2, self.vit.patch_drop.rate))
+        return training_step(self, batch, batch_idx)
+
+    monkeypatch.setattr(ViTClassifier, "training_step", noting_step)
+    return seen
+
+
+def test_images_are_normalised_here_whether_bytes_or_floats():
+    model = ViTClassifier(mean=[0.1, 0.2, 0.3], std=[0.5, 0.6, 0.7], **SIZES).eval()
+    pixels = torch.randint(0, 256, (2, 3, 6, 6), dtype=torch.uint8)
+    normalised = torch.stack([(pixels[:, i] / 255 - 0.1 * (i + 1)) / (0.5 + 0.1 * i) for i in range(3)], dim=1)
+    torch.testing.assert_close(model(pixels), model.vit(normalised))
+    torch.testing.assert_close(model(pixels / 255), model.vit(normalised))
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_the_loss_is_cross_entropy_with_smoothed_hard_or_soft_targets(soft):
+    model = ViTClassifier(label_smoothing=0.2, **SIZES)
+    images = torch.rand(7, 3, 6, 6)
+    targets = torch.rand(7, 5).softmax(1) if soft else torch.randint(0, 5, (7,))
+    probabilities = targets if soft else F.one_hot(targets, 5)
+    smoothed = 0.8 * probabilities + 0.2 / 5
+    model._trainer = Trainer(log_every_n_steps=1000, accelerator="cpu", logger=False, enable_checkpointing=False)
+    model.loss_sum, model.loss_count = torch.zeros(()), 0
+    loss = model.training_step((images, targets), 0)
+    expected = -(smoothed * model(images).log_softmax(1)).sum(1).mean()
+    torch.testing.assert_close(loss, expected)
+
+
+def test_the_loss_weighs_the_classes_as_the_data_asks(run):
+    cli = run("fit", "--data", "Digits", *MODEL, *CPU, "--data.balance", "loss", "--trainer.max_steps", "1")
+    weights = cli.model.class_weights
+    torch.testing.assert_close(weights, cli.datamodule.class_weights)
+    images, labels = torch.rand(7, 1, 8, 8), torch.randint(0, 10, (7,))
+    loss = cli.model.training_step((images, labels), 0)
+    torch.testing.assert_close(loss, F.cross_entropy(cli.model(images), labels, weights))
+
+
+def test_it_is_rebuilt_from_its_checkpoint_alone(tmp_path):
+    model = ViTClassifier(lr=0.5, mean=[0.1, 0.2, 0.3], **SIZES)
+    trainer = Trainer(accelerator="cpu", logger=False, max_epochs=0)
+    trainer.strategy.connect(model)
+    trainer.save_checkpoint(tmp_path / "model.ckpt")
+    again = ViTClassifier.load_from_checkpoint(tmp_path / "model.ckpt", weights_only=True)
+    images = torch.rand(2, 3, 6, 6)
+    assert torch.equal(again.eval()(images), model.eval()(images))
+    assert again.hparams.lr == 0.5
+
+
+# Both end after six and seven of ten steps.
+EXPECTED = [(True, 0.5)] * 6 + [(False, 0.5)] + [(False, 0.0)] * 3
+
+
+def test_mixing_and_patch_drop_end_after_their_share_of_the_steps_and_stay_so_in_a_resumed_run(
+    run, folder, steps, monkeypatch
+):
+    def save_checkpoints(self, *_):
+        if self.trainer.global_step in (3, 8):
+            self.trainer.save_checkpoint(f"step_{self.trainer.global_step}.ckpt")
+
+    command = ["fit", *HARD, "--trainer.max_steps", "10"]
+    with monkeypatch.context() as patch:
+        patch.setattr(ViTClassifier, "on_train_batch_end", save_checkpoints)
+        run(*command)
+    assert steps == EXPECTED
+    for step in (3, 8):
+        steps.clear()
+        run(*command, "--ckpt_path", f"step_{step}.ckpt")
+        assert steps == EXPECTED[step:]
+
+
+def test_a_limit_of_time_ends_mixing_patch_drop_and_the_training_which_is_validated_at_its_end(
+    run, folder, steps, monkeypatch
+):
+    monkeypatch.setattr(Timer, "time_elapsed", lambda self, stage="train": 10.0 * len(steps))  # a step takes 10 s
+    cli = run("fit", *HARD, "--trainer.max_epochs", "-1", "--trainer.max_time", "00:00:01:40", "--experiment", "clock")
+    assert steps == EXPECTED
+    assert cli.trainer.optimizers[0].param_groups[0]["lr"] == 0
+    checkpoint = torch.load(folder / "runs/clock/version_0/checkpoints/last.ckpt", weights_only=True)
+    validated = checkpoint["callbacks"]["RunRecord"]["history"]["val"][-1]["step"]
+    assert validated == checkpoint["global_step"] == 10
+
+
+def test_gradients_of_several_batches_are_one_step_which_is_logged_once(run, folder):
+    accumulating = ["--trainer.accumulate_grad_batches", "3", "--trainer.log_every_n_steps", "1"]
+    cli = run("fit", *HARD, *accumulating, "--trainer.max_epochs", "2")
+    # Four batches of an epoch are two steps: of three batches, and of the last one.
+    points = cli.record.measurements.history["train"]
+    assert [point["step"] for point in points] == [1, 2, 3, 4]
+
+
+def test_the_loss_is_logged_at_the_end_of_an_epoch_even_if_nothing_is_logged_between(run, folder):
+    cli = run("fit", *HARD, "--trainer.log_every_n_steps", "0", "--trainer.max_epochs", "2")
+    assert [point["step"] for point in cli.record.measurements.history["train"]] == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"warmup": 5.0}, r"^warmup \(5.0\) must be in \[0, 1\): it is a share of the training, such as 0.05$"),
+        ({"warmup": -0.1}, r"^warmup \(-0.1\) must be in"),
+        ({"label_smoothing": 1.0}, r"^label_smoothing \(1.0\) must be in \[0, 1\): 0.1 is usual$"),
+        ({"label_smoothing": -0.1}, r"^label_smoothing \(-0.1\) must be in"),
+        ({"patch_drop_until": 0.0}, r"^patch_drop_until \(0.0\) must be in \(0, 1\]: to drop no patches, set patch_d"),
+        ({"patch_drop_until": 1.1}, r"^patch_drop_until \(1.1\) must be in"),
+        ({"lr": -1.0}, r"^lr \(-1.0\) must be a number of at least 0: 1e-3 is usual$"),
+        ({"lr": float("inf")}, r"^lr \(inf\) must be a number of at least 0"),
+        ({"weight_decay": -5.0}, r"^weight_decay \(-5.0\) must be a number of at least 0"),
+        ({"betas": (0.9, 1.0)}, r"^betas \(1.0\) must be in \[0, 1\): 0.9 and 0.99 are usual$"),
+        ({"betas": (-0.1, 0.9)}, r"^betas \(-0.1\) must be in"),
+        ({"layer_decay": 0.0}, r"^layer_decay \(0.0\) must be in \(0, 1\]"),
+        ({"layer_decay": 1.5}, r"^layer_decay \(1.5\) must be in"),
+        ({"optimizer": "sgd"}, "^unknown optimizer 'sgd': choose 'adamw' or 'muon'$"),
+        ({"test_views": "four"}, "^unknown test_views 'four': choose 'none', 'flip' or 'six'$"),
+        ({"init": "zero"}, "^unknown init 'zero': choose 'glorot' or 'mimetic'$"),
+        ({"decay": "step"}, "^unknown decay 'step': choose 'cosine', 'linear' or 'constant'$"),
+    ],
+)
+def test_an_argument_out_of_its_range_is_an_error_before_training(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ViTClassifier(**arguments, **SIZES)
+
+
+@pytest.mark.slow
+def test_compiled_blocks_keep_their_names_and_their_output():
+    model = ViTClassifier(compile=True, **SIZES)
+    names, images = list(model.state_dict()), torch.rand(2, 3, 6, 6)
+    plain = model(images)
+    model.configure_model()
+    assert list(model.state_dict()) == names
+    torch.testing.assert_close(model(images), plain)
+
+
+def test_the_weights_to_start_from_are_taken_once():
+    module = ViTClassifier(
+        init_from="cifar10",
+        image_size=32,
+        patch_size=4,
+        patch_stride=2,
+        embed_dim=128,
+        depth=6,
+        num_heads=4,
+        mlp_ratio=2,
+    )
+    module.setup("fit")
+    with torch.no_grad():
+        module.vit.cls_token.fill_(7)
+    module.setup("fit")
+    assert (module.vit.cls_token == 7).all()
+    loaded = ViTClassifier(**module.hparams)
+    loaded.on_load_checkpoint({"hyper_parameters": dict(module.hparams), "state_dict": module.state_dict()})
+    loaded.load_state_dict(module.state_dict())
+    loaded.setup("fit")
+    assert (loaded.vit.cls_token == 7).all()

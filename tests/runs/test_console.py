@@ -1,0 +1,66 @@
+"""The lines that a run prints."""
+
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Timer
+
+from vit.runs.console import print_header
+
+
+@pytest.fixture
+def header(capsys, tmp_path):
+    """The lines printed for these numbers of validation images and of images that fill no batch."""
+
+    def header(val=None, left_out=0, max_epochs=None, max_steps=-1, max_time=None):
+        sizes = {"train": 1295, "val": val, "test": 359}
+        sets = {name: SimpleNamespace(labels=torch.zeros(size)) for name, size in sizes.items() if size is not None}
+        trainer = SimpleNamespace(
+            datamodule=SimpleNamespace(sets=sets, left_out=left_out),
+            precision="32-true",
+            max_epochs=max_epochs,
+            max_steps=max_steps,
+            callbacks=[Timer(max_time)],
+        )
+        module = torch.nn.Linear(2, 3)
+        module.device = torch.device("cpu")
+        print_header("Digits", tmp_path, trainer, module)
+        return capsys.readouterr().out.splitlines()
+
+    return header
+
+
+def test_the_header_has_data_model_device_length_and_folder(header, tmp_path):
+    (line,) = header(val=143, max_epochs=30)
+    assert line.startswith("Digits: 1,295 train, 143 val, 359 test images; 9 parameters; 32-true on cpu, 1 threads; ")
+    assert line.endswith(f"; 30 epochs; {tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("limits", "length"),
+    [
+        ({"max_epochs": 1000}, "1,000 epochs"),
+        ({"max_epochs": -1, "max_steps": 300}, "300 steps"),
+        ({"max_epochs": 3, "max_steps": 300}, "3 epochs or 300 steps"),
+        ({"max_epochs": -1, "max_time": timedelta(minutes=10)}, "0:10:00"),
+        ({"max_epochs": -1}, "no end"),
+    ],
+)
+def test_the_length_is_the_limits_of_the_training(header, limits, length):
+    assert f"; {length}; " in header(**limits)[0]
+
+
+def test_images_that_fill_no_batch_are_said(header):
+    assert header(left_out=17)[1] == "each epoch leaves out 17 training images, others each time: they fill no batch"
+
+
+@pytest.mark.parametrize(("val", "lines"), [(None, 1), (50, 1), (49, 2)])
+def test_few_validation_images_are_said(header, val, lines):
+    printed = header(val=val)
+    assert len(printed) == lines
+    if lines == 2:
+        assert printed[1].startswith(
+            "only 49 validation images: each is 2.0 % of val_accuracy, which chooses best.ckpt"
+        )

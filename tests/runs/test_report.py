@@ -1,0 +1,214 @@
+"""The report of a run: what it shows of the files in a folder, and what a browser makes of it."""
+
+import base64
+import json
+import re
+
+import pytest
+from PIL import Image
+from scipy.stats import binomtest
+
+from tests.browser import opened, running_browser
+from vit.runs.report import PICTURES, wilson_interval, write_report
+
+HOSTILE = '<script>document.title = "hacked"</script>&amp;"'
+SECTIONS = {
+    "curves.png": "Training",
+    "confusion_matrix.png": "Confusion",
+    "reading.png": "Reading",
+    "completions.png": "Completions",
+    "mistakes.png": "Mistakes",
+    "attention.png": "Attention",
+    "reliability.png": "Calibration",
+    "config.yaml": "Configuration",
+}
+SCORES = {
+    "accuracy": 0.75,
+    "count": 40,
+    "balanced_accuracy": 0.8125,
+    "top5_accuracy": None,
+    "loss": 0.6,
+    "calibration_error": 0.0321,
+    "reliability": [],
+    "classes": [
+        {"name": "cat", "precision": 0.9, "recall": 0.8, "f1": 0.85, "support": 30},
+        {"name": HOSTILE, "precision": 0.125, "recall": 0.625, "f1": 0.21, "support": 10},
+        {"name": "never seen", "precision": None, "recall": None, "f1": None, "support": 0},
+    ],
+}
+RESULTS = {
+    "experiment": "pets",
+    "data": "ImageFolder photos",
+    "date": "2026-03-04T05:06:07+00:00",
+    "seconds": 754.2,
+    "test_accuracy": 0.75,
+    "val_accuracy": 0.7,
+    "epochs": 3.5,
+    "parameters": 1234567,
+    "devices": 1,
+    "seed": 7,
+    "command": "python train.py fit --config pets.yaml",
+    "scores": SCORES,
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The folder of a finished run."""
+    (tmp_path / "results.json").write_text(json.dumps(RESULTS))
+    (tmp_path / "config.yaml").write_text(f"seed_everything: 7\nname: {HOSTILE}\n")
+    for number, name in enumerate(PICTURES):
+        Image.new("RGB", (1000, 30), (40 * number, 0, 0)).save(tmp_path / f"{name}.png")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/last.ckpt").touch()
+    return tmp_path
+
+
+def change(folder, **changes) -> str:
+    """The page after a change of the results."""
+    (folder / "results.json").write_text(json.dumps(RESULTS | changes))
+    return write_report(folder).read_text(encoding="utf-8")
+
+
+def sections(text) -> list[str]:
+    return re.findall(r"<(?:h2|summary)>(.*?)</", text)
+
+
+def rows(text) -> list[list[str]]:
+    """The cells of the table of classes, without the bars."""
+    return [re.findall(r">([^<>]+)</t[hd]>", row) for row in re.findall(r"<tr>\s*<th title.*?</tr>", text, re.DOTALL)]
+
+
+def test_the_page_of_a_run_has_its_figures_classes_pictures_and_commands(folder):
+    path = write_report(folder)
+    text = path.read_text(encoding="utf-8")
+    assert path == folder / "report.html"
+    assert "<title>pets: test accuracy 75.00\u00a0%</title>" in text
+    assert f"ImageFolder photos · 2026-03-04 05:06 UTC · 12 min 34 s · {folder}" in text
+    values = re.findall(r'<dt class="quiet small">(.*?)</dt>\s*<dd class="value">(.*?)</dd>', text)
+    assert values == [
+        ("Test accuracy", "75.00\u00a0%"),
+        ("Validation accuracy", "70.00\u00a0%"),
+        ("Balanced accuracy", "81.25\u00a0%"),
+        ("Calibration error", "3.21\u00a0%"),
+    ]
+    assert "<dt>Parameters</dt><dd>1,234,567</dd>" in text
+    for name in PICTURES:
+        embedded = base64.b64encode((folder / f"{name}.png").read_bytes()).decode()
+        assert f'src="data:image/png;base64,{embedded}"' in text
+    commands = re.findall("<dd><pre>(.*?)</pre></dd>", text)
+    checkpoint = folder / "checkpoints/last.ckpt"
+    assert commands == [
+        "python train.py fit --config pets.yaml",
+        f"python train.py test --ckpt_path {checkpoint}",
+        f"python train.py predict --ckpt_path {checkpoint} --data.root FOLDER",
+    ]
+    assert sorted(sections(text)) == sorted([*SECTIONS.values(), "3 classes, test images", "Run", "Commands"])
+
+
+def test_the_class_of_the_lowest_f1_comes_first_and_one_without_images_last(folder):
+    names, numbers = zip(*((row[0], row[1:]) for row in rows(write_report(folder).read_text())), strict=True)
+    assert [name[:5] for name in names] == ["&lt;s", "cat", "never"]
+    assert numbers == (
+        ["21.0", "12.5", "62.5", "10"],
+        ["85.0", "90.0", "80.0", "30"],
+        ["\u2013", "\u2013", "\u2013", "0"],
+    )
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_missing_file_leaves_out_its_section_alone(folder, name):
+    whole = sections(write_report(folder).read_text())
+    (folder / name).unlink()
+    left = sections(write_report(folder).read_text())
+    assert left == [section for section in whole if section != SECTIONS[name]]
+
+
+def test_a_folder_without_any_file_has_a_page(tmp_path):
+    text = write_report(tmp_path).read_text()
+    assert f"<h1>{tmp_path.name}</h1>" in text
+    assert sections(text) == []
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_value_that_is_not_known_is_no_error(folder, name):
+    (folder / "results.json").write_text(json.dumps({key: value for key, value in RESULTS.items() if key != name}))
+    assert "</html>" in write_report(folder).read_text()
+    assert "</html>" in change(folder, **{name: None})
+
+
+def test_the_interval_stands_by_the_accuracy_that_the_scores_are_of(folder):
+    low, high = wilson_interval(0.75, 40)
+    note = f"40 images; 95\u00a0% interval {100 * low:.2f} to {100 * high:.2f}\u00a0%"
+    of_test, of_validation = change(folder), change(folder, test_accuracy=None, val_accuracy=0.75)
+    assert of_test.index("Test accuracy<") < of_test.index(note) < of_test.index("Validation accuracy<")
+    assert of_validation.index("Validation accuracy<") < of_validation.index(note)
+    assert "Test accuracy<" not in of_validation
+    assert "3 classes, validation images" in of_validation
+
+
+def test_scores_of_no_image_have_no_interval(folder):
+    empty = SCORES | {"accuracy": 0.0, "count": 0, "balanced_accuracy": None, "classes": SCORES["classes"][2:]}
+    text = change(folder, test_accuracy=0.0, scores=empty)
+    assert "interval" not in text
+    assert "Balanced" not in text
+
+
+@pytest.mark.parametrize(("correct", "count"), [(0, 7), (7, 7), (90, 101), (9833, 10_000)])
+def test_the_interval_is_that_of_wilson(correct, count):
+    oracle = binomtest(correct, count).proportion_ci(method="wilson")
+    assert wilson_interval(correct / count, count) == pytest.approx((oracle.low, oracle.high), abs=1e-6)
+
+
+def test_a_run_that_was_stopped_says_so_and_how_to_resume(folder):
+    assert "The training was stopped" not in change(folder)
+    (folder / "checkpoints/best.ckpt").touch()
+    text = change(folder, stopped="KeyboardInterrupt")
+    assert "The training was stopped by KeyboardInterrupt." in text
+    assert f"python train.py fit --ckpt_path {folder / 'checkpoints/last.ckpt'}" in text
+
+
+@pytest.mark.parametrize(("weights", "name"), [("best", "best"), ("last", "last"), (None, "best")])
+def test_the_checkpoint_in_the_commands_is_the_one_that_the_run_tested(folder, weights, name):
+    (folder / "checkpoints/best.ckpt").touch()
+    text = change(folder, test_weights=weights)
+    for command in ("test", "predict"):
+        assert f"{command} --ckpt_path {folder / f'checkpoints/{name}.ckpt'}" in text
+
+
+def test_the_page_of_an_evaluation_names_the_checkpoint_that_was_evaluated(folder):
+    text = change(folder, checkpoint="runs/my pets/best.ckpt", command="python train.py test --ckpt_path best")
+    assert "<dt>Checkpoint</dt><dd>runs/my pets/best.ckpt</dd>" in text
+    assert re.findall("<dd><pre>(.*?)</pre></dd>", text) == [
+        "python train.py test --ckpt_path best",
+        "python train.py predict --ckpt_path &#39;runs/my pets/best.ckpt&#39; --data.root FOLDER",
+    ]
+
+
+def test_names_are_shown_as_text_and_no_other_file_is_needed(browser, folder):
+    with opened(browser, write_report(folder)) as page:
+        assert page.title() == "pets: test accuracy 75.00\u00a0%"
+        assert page.locator("tbody th").first.inner_text() == HOSTILE
+        page.locator("summary").click()
+        assert HOSTILE in page.locator("details pre").inner_text()
+        assert page.evaluate("[...document.images].every(image => image.naturalWidth == 1000)")
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_page_fits_a_phone_and_a_screen_without_sideways_scrolling(browser, folder, width):
+    with opened(browser, write_report(folder), viewport={"width": width, "height": 800}) as page:
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_dark_screen_has_a_dark_page(browser, folder):
+    colors = []
+    for scheme in ("light", "dark"):
+        with opened(browser, write_report(folder), color_scheme=scheme) as page:
+            colors.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert colors == ["rgb(251, 250, 248)", "rgb(19, 20, 23)"]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with running_browser() as browser:
+        yield browser

@@ -1,0 +1,107 @@
+"""Programs of torch.export and ONNX: the logits of the model, at any size, from any example."""
+
+import sys
+
+import pytest
+import torch
+from torch.export import Dim
+from torch.testing import assert_close
+
+import vit
+from vit.weights.export import export, exported
+
+SIZES = {"image_size": (48, 32), "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 5}
+ASKED = [(48, 32), (32, 48), (8, 8), (12, 60), (96, 64), (20, 32)]  # pixels; the first is that of the training
+
+
+def model_of(**kwargs):
+    torch.manual_seed(0)
+    model = vit.VisionTransformer(**SIZES | kwargs).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def check(program, model):
+    for batch, size in zip((1, 2, 3, 4, 5, 6), ASKED, strict=True):
+        images = torch.randn(batch, model.patch_embed.in_channels, *size)
+        assert_close(program(images), model(images), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", [(48, 40), (48, 32)], ids=["another size", "size of the training"])
+@pytest.mark.parametrize("strict", [False, True], ids=["loose", "strict"])
+def test_an_exported_program_runs_at_any_size_from_either_example(example, strict):
+    model = model_of()
+    shapes = {0: Dim("batch"), 2: 4 * Dim("rows", min=2), 3: 4 * Dim("columns", min=2)}
+    program = torch.export.export(model, (torch.zeros(2, 3, *example),), dynamic_shapes=(shapes,), strict=strict)
+    check(program.module(), model)
+
+
+@pytest.mark.slow
+def test_sizes_may_be_left_to_torch():
+    model = model_of(depth=1)
+    shapes = {0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO}
+    program = torch.export.export(model, (torch.zeros(2, 3, 48, 32),), dynamic_shapes=(shapes,))
+    check(program.module(), model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"pos_embed": "rope"},
+        {"pos_embed_interpolation": "dinov2", "pool": "map"},
+        {"pos_embed_interpolation": "torchvision", "pool": "mean", "class_token": False},
+        {"mlp": "swiglu", "num_registers": 2, "no_embed_class": True, "patch_stride": 2},
+    ],
+    ids=str,
+)
+def test_each_kind_of_model_is_exported(kwargs):
+    model = model_of(depth=1, **kwargs)
+    check(exported(model).module(), model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kwargs", [{}, {"pos_embed": "rope"}], ids=str)
+def test_an_onnx_file_runs_at_any_size(kwargs, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = model_of(depth=1, **kwargs)
+    assert export(model, tmp_path / "model.onnx") < 1e-5
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    check(lambda images: torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0]), model)
+
+
+@pytest.mark.slow
+def test_a_program_is_saved_and_compared(tmp_path):
+    model = model_of(depth=1)
+    assert export(model, tmp_path / "model.pt2") < 1e-5
+    check(torch.export.load(tmp_path / "model.pt2").module(), model)
+
+
+@pytest.mark.slow
+def test_a_program_with_other_logits_is_refused_and_not_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["vit.weights.export"], "TOLERANCE", -1.0)
+    with pytest.raises(ValueError, match=r"the program's logits differ from the model's by .*: nothing was written"):
+        export(model_of(depth=1), tmp_path / "model.pt2")
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_files_and_models_in_training_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"model\.trt ends in '\.trt': programs are written to files that end in"):
+        export(model_of(), tmp_path / "model.trt")
+    with pytest.raises(ValueError, match=r"the model is in training mode: call model\.eval\(\) first"):
+        export(model_of().train(), tmp_path / "model.pt2")
+
+
+def test_a_program_that_computes_nan_at_one_size_is_refused(tmp_path, monkeypatch):
+    found = iter([1e-6, float("nan"), 1e-6, 1e-6, 1e-6])
+    monkeypatch.setattr(sys.modules["vit.weights.export"], "_difference", lambda *_: next(found))
+    with pytest.raises(ValueError, match="nothing was written"):
+        export(model_of(), tmp_path / "model.pt2")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_of_another_library_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"a Linear is given: vit\.export takes a vit.VisionTransformer"):
+        export(torch.nn.Linear(2, 2), tmp_path / "model.pt2")

@@ -1,0 +1,293 @@
+"""Figures of heads and layers.
+
+Letters in the einops patterns: h heads, k singular values.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from einops import reduce
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from vit.analysis.curve import PruningPoint
+from vit.analysis.head_table import HeadTable
+from vit.analysis.probes import Probes
+from vit.analysis.projections import LayerRanks
+from vit.analysis.truncation import RankPoint
+from vit.support.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, plot_style
+
+KIND_COLORS = {"local": SKY, "positional": AMBER, "content": GREEN, "sink": GREY}
+ORDER_COLORS = {"importance": BLUE, "oracle": ORANGE, "weight": GREEN, "random": GREY}
+ORDER_NAMES = {"importance": "gradient of the gate", "oracle": "loss without it", "weight": "size of weights"}
+TRAINED = {"color": BLUE, "marker": "o", "ms": 4, "label": "trained"}
+UNTRAINED = {"color": GREY, "marker": "o", "ms": 4, "ls": "--", "label": "before training"}
+MOST_NUMBERED = 16  # heads of a layer; the numbers of more would not fit their cells
+
+
+@plot_style
+def draw_distances(table: HeadTable, path: Path) -> None:
+    """Draw the mean attention distance of each head over the layers, beside that of uniform attention.
+
+    As figure 7 of Dosovitskiy et al. (2021), where only the first layers have local heads.
+    """
+    figure = Figure(figsize=(6.4, 4))
+    axes = figure.subplots()
+    axes.axhline(table.uniform_distance, color=GREY, ls="--", label="uniform attention")
+    layers, distances = zip(*((head.layer, head.distance) for head in table.heads), strict=True)
+    axes.plot(layers, distances, "o", ms=5, color=BLUE, alpha=0.7, label="one head")
+    axes.set(title="How far patches look", xlabel="layer", ylabel="mean attention distance, pixels")
+    axes.set_ylim(0, 1.25 * max(table.uniform_distance, *distances))
+    axes.legend(loc="upper center", ncols=2)
+    _use_integer_ticks(axes.xaxis)
+    figure.savefig(path)
+
+
+def draw_kinds(table: HeadTable, path: Path) -> None:
+    """Draw each head as a cell, coloured by its kind, with its entropy."""
+    values = _cells([[list(KIND_COLORS).index(head.kind) for head in layer] for layer in _by_layer(table)])
+    figure, axes = _head_map(values, "What the heads do, and their entropy (0 to 1)")
+    axes.imshow(values, cmap=ListedColormap(list(KIND_COLORS.values())), vmin=0, vmax=len(KIND_COLORS) - 1)
+    if values.shape[1] <= MOST_NUMBERED:
+        for head in table.heads:
+            axes.text(head.head, head.layer, f"{head.entropy:.2f}", ha="center", va="center", fontsize=8)
+    patches = [Patch(color=color, label=kind) for kind, color in KIND_COLORS.items()]
+    figure.legend(handles=patches, loc="outside right center", frameon=False)
+    figure.savefig(path, dpi=120)
+
+
+def draw_importance(importance: Sequence[Tensor], quantity: str, path: Path) -> None:
+    """Draw the importance of each head, (H,) for each layer, from any function of ``vit.analysis.importance``.
+
+    The quantity labels the colour bar, with its unit: "rise of the loss without the head, nats".
+    """
+    values = _cells([layer.tolist() for layer in importance])
+    figure, axes = _head_map(values, "Importance of the heads")
+    lowest, highest = np.nanmin(values), max(np.nanmax(np.abs(values)), 1e-12)
+    # Zero is white, also where the model is better without some heads.
+    signed = {"cmap": "RdBu_r", "vmin": -highest, "vmax": highest}
+    image = axes.imshow(values, **(signed if lowest < 0 else {"cmap": "Blues", "vmin": 0, "vmax": highest}))
+    if values.shape[1] <= MOST_NUMBERED:
+        for (layer, head), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                color = "white" if abs(value) > 0.7 * highest else "black"
+                axes.text(head, layer, f"{value:.2g}", ha="center", va="center", color=color, fontsize=8)
+    figure.colorbar(image, label=quantity, shrink=0.8)
+    figure.savefig(path, dpi=120)
+
+
+@plot_style
+def draw_pruning(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> None:
+    """Draw accuracy and speed as heads are removed: the points from ``pruning_curve`` for each order of removal."""
+    figure = Figure(figsize=(10.5, 4))
+    accuracy, speed = figure.subplots(1, 2)
+    for order, points in curves.items():
+        style = {"color": ORDER_COLORS[order], "marker": "o", "ms": 4, "label": ORDER_NAMES.get(order, order)}
+        left = [point.heads_left for point in points]
+        accuracy.plot(left, [100 * point.accuracy for point in points], **style)
+        speed.plot([point.speedup for point in points], [100 * point.accuracy for point in points], **style)
+    accuracy.set(title="What it costs", xlabel="heads left", ylabel="accuracy, %")
+    accuracy.invert_xaxis()
+    accuracy.legend(title="least important first, by", alignment="left")
+    _use_integer_ticks(accuracy.xaxis)
+    speed.set(title="What it gains", xlabel="measured speed, times that of the full model", ylabel="accuracy, %")
+    for axes in (accuracy, speed):
+        axes.set_ylim(bottom=0)
+    figure.savefig(path)
+
+
+@plot_style
+def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], path: Path) -> None:
+    """Draw accuracy as the heads of one layer are removed and all others stay: ``pruning_curve`` for each layer."""
+    figure = Figure(figsize=(6.4, 4))
+    axes = figure.subplots()
+    colors = ScalarMappable(Normalize(0, max(1, len(curves) - 1)), "viridis")
+    for layer, points in curves.items():
+        count = len(points[-1].removed[layer])
+        left = [count - len(point.removed.get(layer, [])) for point in points]
+        accuracies = [100 * point.accuracy for point in points]
+        axes.plot(left, accuracies, marker="o", ms=4, color=colors.to_rgba(layer))
+    bar = figure.colorbar(colors, ax=axes, label="layer")
+    axes.set(title="Heads of one layer removed", xlabel="heads left in this layer", ylabel="accuracy, %")
+    axes.set_ylim(bottom=0)
+    axes.invert_xaxis()
+    _use_integer_ticks(axes.xaxis, bar.ax.yaxis)
+    figure.savefig(path)
+
+
+@plot_style
+def draw_truncation(points: Sequence[RankPoint], uniform: float, path: Path) -> None:
+    """Draw accuracy over the rank that attention is cut to, beside random subspaces and uniform attention."""
+    figure = Figure(figsize=(6.4, 4))
+    axes = figure.subplots()
+    ranks = [point.rank for point in points]
+    axes.plot(ranks, [100 * point.accuracy for point in points], "o-", ms=4, color=BLUE, label="best subspace")
+    controls = [100 * point.random_accuracy for point in points]
+    axes.plot(ranks, controls, "o-", ms=4, color=GREY, label="random subspace")
+    axes.axhline(100 * uniform, color=AMBER, ls="--", label="uniform attention")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ranks, [str(rank) for rank in ranks])
+    axes.minorticks_off()
+    axes.set(title="Attention cut to a rank", xlabel="rank of every attention", ylabel="accuracy, %")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    figure.savefig(path)
+
+
+@plot_style
+def draw_ranks(trained: Sequence[LayerRanks], untrained: Sequence[LayerRanks], path: Path) -> None:
+    """Draw the effective ranks of the projections of each layer, all heads together, before and after training."""
+    figure = Figure(figsize=(10.5, 4))
+    names = {"shared_query_key": "Queries and keys", "shared_value_output": "Values and outputs"}
+    for axes, (name, title) in zip(figure.subplots(1, 2, sharey=True), names.items(), strict=True):
+        for ranks, style in ((trained, TRAINED), (untrained, UNTRAINED)):
+            axes.plot([layer.effective_ranks()[name].item() for layer in ranks], **style)
+        width = getattr(trained[0], name).numel()
+        axes.axhline(width, color="black", lw=0.8, ls=":", label=f"width of a token, {width}")
+        axes.set(title=title, xlabel="layer", ylabel="effective rank", ylim=(0, 1.08 * width))
+        _use_integer_ticks(axes.xaxis)
+    axes.legend(loc="lower right")
+    figure.savefig(path)
+
+
+@plot_style
+def draw_probes(trained: Probes, untrained: Probes, path: Path) -> None:
+    """Draw what is read from the tokens before and after each layer, and from single heads, beside an untrained model.
+
+    A head stands between the tokens before and after its layer.
+    """
+    figure = Figure(figsize=(10.5, 3.6))
+    titles = {"class_accuracy": "Class, accuracy", "colour": "Colour of the patch, R²", "position": "Its place, R²"}
+    for axes, (name, title) in zip(figure.subplots(1, 3), titles.items(), strict=True):
+        for probes, style in ((trained, TRAINED), (untrained, UNTRAINED)):
+            axes.plot([getattr(probe, name) for probe in probes.layers], **style)
+        places = [layer + 0.5 for layer, of_layer in enumerate(trained.heads) for _ in of_layer]
+        values = [getattr(probe, name) for of_layer in trained.heads for probe in of_layer]
+        axes.plot(places, values, "o", ms=4, color=ORANGE, alpha=0.6, label="one trained head")
+        axes.set(title=title, xlabel="layers passed", ylim=(min(0, *values, 0) - 0.03, 1.03))
+        _use_integer_ticks(axes.xaxis)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.savefig(path)
+
+
+@plot_style
+def draw_rare(own: Sequence[Tensor], others: Sequence[Tensor], path: Path) -> None:
+    """Draw how the attention of each head follows the rarity of the patches, beside that of other images."""
+    figure = Figure(figsize=(6.4, 4))
+    axes = figure.subplots()
+    axes.axhline(0, color="black", lw=0.8)
+    for values, shift, color, label in ((own, -0.12, BLUE, "own image"), (others, 0.12, GREY, "another image")):
+        places = [layer + shift for layer, heads in enumerate(values) for _ in heads]
+        axes.plot(places, torch.cat(list(values)).tolist(), "o", ms=5, color=color, alpha=0.7, label=label)
+    axes.set(title="Attention to rare patches", xlabel="layer", ylabel="rank correlation with rarity", ylim=(-1, 1))
+    axes.legend(loc="upper center", ncols=2)
+    _use_integer_ticks(axes.xaxis)
+    figure.savefig(path)
+
+
+@plot_style
+def draw_positions(accuracies: Mapping[str, float], chance: float, path: Path) -> None:
+    """Draw the accuracies with other positions, from ``position_accuracies``, beside the largest class."""
+    figure = Figure(figsize=(6.4, 3))
+    axes = figure.subplots()
+    names = {
+        "own": "own positions",
+        "larger": "1.5 times the size",
+        "shuffled": "shuffled positions",
+        "mean": "one position for all",
+    }
+    bars = axes.barh(list(names.values()), [100 * accuracies[name] for name in names], color=[BLUE, SKY, GREY, GREY])
+    axes.bar_label(bars, fmt="%.1f", padding=3)
+    axes.axvline(100 * chance, color=AMBER, ls="--", label="most frequent class")
+    axes.invert_yaxis()
+    axes.set(xlabel="accuracy, %", xlim=(0, 100))
+    axes.legend(loc="lower right")
+    axes.grid(axis="y", visible=False)
+    figure.savefig(path)
+
+
+@plot_style
+def draw_spectra(spectra: Sequence[Tensor], title: str, path: Path) -> None:
+    """Draw the cumulative share of the singular values, for each layer the mean over its heads.
+
+    As figure 1 of Wang et al. (2020, Linformer) for attention (``HeadTable.spectra``), and figure 1 of Cordonnier et
+    al. (2020) for projections (``LayerRanks.query_key``): the steeper a line, the fewer dimensions are used. A spectrum
+    is (H, K) or (K,), largest first.
+    """
+    figure = Figure(figsize=(6.4, 4))
+    axes = figure.subplots()
+    colors = ScalarMappable(Normalize(0, max(1, len(spectra) - 1)), "viridis")
+    for layer, values in enumerate(spectra):
+        shares = torch.atleast_2d(values).cumsum(dim=-1) / torch.atleast_2d(values).sum(dim=-1, keepdim=True)
+        mean = 100 * reduce(shares, "h k -> k", "mean")
+        axes.plot(range(len(mean) + 1), [0.0, *mean.tolist()], color=colors.to_rgba(layer))
+    bar = figure.colorbar(colors, ax=axes, label="layer")
+    axes.set(title=title, xlabel="largest singular values", ylabel="share of their sum, %", ylim=(0, 103))
+    axes.set_xlim(left=0)
+    _use_integer_ticks(axes.xaxis, bar.ax.yaxis)
+    figure.savefig(path)
+
+
+def draw_offsets(table: HeadTable, path: Path) -> None:
+    """Draw a map of offsets for each head: mean attention over patches and images, the querying patch in the middle.
+
+    A head that attends to the left neighbour has a bright spot left of the middle; a head of rows has a bright bar.
+    """
+    layers = _by_layer(table)
+    across = max(map(len, layers))
+    figure = Figure(figsize=(1.3 * across + 1.6, 1.3 * len(layers) + 1.2), layout="constrained")
+    figure.suptitle("Mean attention to the patch\nat each offset, 1 if uniform", fontsize=11)
+    figure.supxlabel(f"offset to the right, {1 - table.grid[1]} to {table.grid[1] - 1} patches", fontsize=9)
+    figure.supylabel(f"offset down, {1 - table.grid[0]} to {table.grid[0] - 1} patches", fontsize=9)
+    panels = figure.subplots(len(layers), across, squeeze=False, sharex=True, sharey=True)
+    down, right = table.grid[0] - 0.5, table.grid[1] - 0.5
+    for head, axes in enumerate(panels[0]):
+        axes.set_title(f"head {head}", fontsize=9)
+    for layer, maps in enumerate(table.offset_maps):
+        for head, axes in enumerate(panels[layer]):
+            if head >= len(maps):
+                axes.axis("off")
+                continue
+            logs = maps[head].clamp(min=1e-6).log2().numpy()
+            image = axes.imshow(logs, cmap="RdBu_r", vmin=-4, vmax=4, extent=(-right, right, down, -down))
+            axes.set(xticks=[], yticks=[])
+        panels[layer][0].set_ylabel(f"layer {layer}", fontsize=9)
+    bar = figure.colorbar(image, ax=panels, shrink=min(1.0, 3 / len(layers)), extend="both", ticks=[-4, -2, 0, 2, 4])
+    bar.ax.set_yticklabels(["1/16", "1/4", "1", "4", "16"])
+    figure.savefig(path, dpi=120)
+
+
+def _by_layer(table: HeadTable) -> list[list]:
+    depth = 1 + max(head.layer for head in table.heads)
+    return [[head for head in table.heads if head.layer == layer] for layer in range(depth)]
+
+
+def _cells(rows: Sequence[Sequence[float]]) -> np.ndarray:
+    """Pad rows of different lengths with NaN: (layers, heads)."""
+    cells = np.full((len(rows), max(map(len, rows))), np.nan)
+    for cell_row, row in zip(cells, rows, strict=True):
+        cell_row[: len(row)] = row
+    return cells
+
+
+def _head_map(values: np.ndarray, title: str) -> tuple[Figure, Axes]:
+    layers, heads = values.shape
+    figure = Figure(figsize=(3.2 + 0.5 * heads, 1.4 + 0.42 * layers), layout="constrained")
+    axes = figure.subplots()
+    figure.suptitle(title, fontsize=11)
+    axes.set(xlabel="head", ylabel="layer", aspect="auto")
+    _use_integer_ticks(axes.xaxis, axes.yaxis)
+    return figure, axes
+
+
+def _use_integer_ticks(*sides: Axis) -> None:
+    for side in sides:
+        side.set_major_locator(MaxNLocator(integer=True))

@@ -1,0 +1,117 @@
+"""The table of heads: the measures of each head of a ViT, and its kind."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from vit.support.markdown import markdown_table
+
+Kind = Literal["sink", "positional", "local", "content"]
+
+SINK_SHARE = 0.3  # of all attention, to one token: the threshold of Gu et al. (2025)
+POSITIONAL = 0.9  # Voita et al. (2019): 90 % of the largest weights are at one offset
+LOCAL = 0.5  # of the distance of uniform attention
+
+COLUMNS = {
+    "layer": "layer", "head": "head", "kind": "kind", "distance": "distance px", "relative_distance": "of uniform",
+    "raw_distance": "raw px", "entropy": "entropy", "confidence": "max", "class_to_prefix": "class>prefix",
+    "patch_to_prefix": "patch>prefix", "self_mass": "self", "positional": "positional", "offset_score": "offset score",
+    "offset": "offset", "effective_rank": "eff. rank", "stable_rank": "stable rank", "redundancy": "redundancy",
+    "sink": "sink",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Head:
+    """The measures of one head, means over images except positional, offset_score, offset and redundancy.
+
+    Attributes:
+        layer: Number of the layer, from 0.
+        head: Number of the head in its layer, from 0.
+        distance: Attention distance between patches in pixels, attention to prefix tokens left out.
+        relative_distance: This distance divided by that of uniform attention.
+        raw_distance: The distance in pixels if attention to prefix tokens counts as distance 0.
+        entropy: Entropy of attention, from 0 for a single token to 1 for uniform attention.
+        confidence: Largest weight of a query.
+        class_to_prefix: Attention of the first prefix token, the class token if there is one, to non-patch tokens; NaN
+            without prefix tokens.
+        patch_to_prefix: Attention of a patch to non-patch tokens.
+        self_mass: Attention of a token to itself.
+        positional: Share of attention that is the same for all images.
+        offset_score: Share of patches whose most attended patch is at the most frequent offset.
+        offset: This offset, in patches down and to the right.
+        effective_rank: Effective rank of the attention matrix, by entropy of the singular values.
+        stable_rank: Stable rank of the attention matrix, by their squares.
+        redundancy: Largest cosine of the mean attention with that of any other head of the model.
+        sink: Attention to the most attended token, as a multiple of uniform attention.
+        sink_share: Attention to this token, as a share of all attention.
+    """
+
+    layer: int
+    head: int
+    distance: float
+    relative_distance: float
+    raw_distance: float
+    entropy: float
+    confidence: float
+    class_to_prefix: float
+    patch_to_prefix: float
+    self_mass: float
+    positional: float
+    offset_score: float
+    offset: tuple[int, int]
+    effective_rank: float
+    stable_rank: float
+    redundancy: float
+    sink: float
+    sink_share: float
+
+    @property
+    def kind(self) -> Kind:
+        """The first kind that fits; the thresholds, at the top of the file, are conventions.
+
+        - "sink": ``sink_share`` is above ``SINK_SHARE``;
+        - "positional": attention is the same for all images (``positional``), or at the same offset from all patches
+          (``offset_score``), above ``POSITIONAL``;
+        - "local": ``relative_distance`` is below ``LOCAL``, and attention depends on content;
+        - "content": the rest; attention is far, and differs between images.
+        """
+        if self.sink_share > SINK_SHARE:
+            return "sink"
+        if max(self.positional, self.offset_score) > POSITIONAL:
+            return "positional"
+        return "local" if self.relative_distance < LOCAL else "content"
+
+
+@dataclass(frozen=True)
+class HeadTable:
+    """The measures of all heads of a model; ``print`` shows a Markdown table.
+
+    Attributes:
+        heads: The heads, layer by layer.
+        grid: Rows and columns of patches.
+        uniform_distance: Attention distance of uniform attention, in pixels.
+        offset_maps: For each layer with heads, mean attention at each offset, 1 if uniform, (H, 2r-1, 2c-1).
+        spectra: For each layer with heads, singular values as shares of their sum, mean over images, (H, N).
+    """
+
+    heads: list[Head]
+    grid: tuple[int, int]
+    uniform_distance: float
+    offset_maps: list[Tensor]
+    spectra: list[Tensor]
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return one dictionary for each head, as for a data frame or a CSV file."""
+        return [asdict(head) | {"kind": head.kind} for head in self.heads]
+
+    def __str__(self) -> str:
+        rows = [{title: _format(row[name]) for name, title in COLUMNS.items()} for row in self.to_rows()]
+        return markdown_table(rows, right=COLUMNS.values())
+
+
+def _format(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"{value[0]:+d} {value[1]:+d}"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

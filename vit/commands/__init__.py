@@ -1,0 +1,1 @@
+"""The commands, a file each: the only place that parses arguments."""

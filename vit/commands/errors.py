@@ -1,0 +1,205 @@
+"""Errors of the command line: one line with the error and its remedy, without a traceback."""
+
+import inspect
+import logging
+import re
+import signal
+import sys
+import traceback
+import warnings
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import lightning
+import torch
+from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
+
+import vit.data
+from vit.commands.defaults import MODULES
+from vit.model.vision_transformer import VisionTransformer
+from vit.support.checks import nearest_hint
+
+# Types as jsonargparse writes them, and in words.
+WORDS = {
+    "<class 'int'>": "a whole number",
+    "<class 'float'>": "a number",
+    "<class 'bool'>": "true or false",
+    "<class 'str'>": "text",
+    "<class 'NoneType'>": "null",
+    "<class 'tuple'>": "a list such as [1,2]",
+    "<class 'list'>": "a list",
+    "<class 'dict'>": "a mapping such as {name: value}",
+    "<class 'collections.abc.Iterable'>": "a list",
+    "dot import path string": "the name of a class",
+}
+# Arguments and values of timm, and what they are called here.
+OF_TIMM = {
+    "img_size": "--data.image_size",
+    "in_chans": "--model.in_channels, which the data sets",
+    "drop_path_rate": "--model.drop_path",
+    "drop_rate": "--model.dropout",
+    "global_pool": "--model.pool",
+    "init_values": "--model.layer_scale",
+    "reg_tokens": "--model.num_registers",
+    "patch_drop_rate": "--model.patch_drop",
+    "token": "cls",
+    "avg": "mean",
+}
+LESS_MEMORY = "try a smaller --data.batch_size or --data.image_size, a larger --model.patch_size, or a smaller model"
+# What is no news to a user.
+NOTICES = [
+    (".*LeafSpec", FutureWarning),  # Lightning 2.6 uses a name that torch 2.15 deprecates
+    ("The .grad attribute of a Tensor", UserWarning),  # torch.compile reads the gradient of what enters a block
+    ("The number of training batches", UserWarning),  # the last batch of an epoch is logged in any case
+    (".*does not have many workers", UserWarning),  # the images are in memory
+    ("`max_epochs` was not set", UserWarning),  # the header has the length
+    ("Checkpoint directory .* exists", UserWarning),
+    ("Glyph .* missing from font", UserWarning),  # draw_texts names them
+]
+LONGEST = 400  # characters of a message
+
+
+class Parser(LightningArgumentParser):
+    """A parser that reports an error in one line, with the nearest existing name."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.allow_abbrev = False  # or --model.dept would be read as --model.depth
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print the error and the nearest existing name; exit with status 2."""
+        print(f"error: {shorten(message, _option_names(self))}", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def shorten(message: str, known: set[str]) -> str:
+    r"""Return one line for a message of jsonargparse, which can have ten.
+
+    >>> shorten("Parser key \"model.depth\":\n  Expected a <class 'int'>. Got value: x", set())
+    '--model.depth: expected a whole number, got x'
+    >>> shorten("Option 'dept' is not accepted", {"depth", "lr"})
+    "Option 'dept' is not accepted (did you mean depth?)"
+    >>> shorten("Option 'img_size' is not accepted", set())
+    "Option 'img_size' is not accepted (img_size of timm is here --data.image_size)"
+    """
+    modules = ", ".join(_data_modules())
+    line = re.sub(r"\s+", " ", message).strip()
+    if re.search(r"required: (\w+\.)?data$", line):
+        return f"no data: add --config FILE, or --data NAME with one of {modules}"
+    if found := re.search(r"arguments are required: (\w+)$", line):
+        return f"an argument is missing: add --data.{found[1]}"
+    if found := re.search(r"Option '(\w+)' is not accepted", line):
+        owners = [name for name, cls in _data_modules().items() if found[1] in inspect.signature(cls).parameters]
+        models = [name for name, cls in MODULES.items() if found[1] in inspect.signature(cls).parameters]
+        if models and not owners:
+            return f"--model.{found[1]} is an option of {', '.join(models)}: add --model NAME with one of these"
+        if owners:
+            return f"--data.{found[1]} is an option of {', '.join(owners)}: add --data NAME with one of these"
+    if found := re.match(r'Parser key "([^"]+)": ?(.*)$', line):
+        key = next((name for name in (f"data.{found[1]}", f"model.{found[1]}") if name in known), found[1])
+        line = f"--{key}: {_expectation(key, found[2])}"
+    return (line if len(line) <= LONGEST else f"{line[:LONGEST]} ...") + _hint(line, known)
+
+
+def _expectation(key: str, rest: str) -> str:
+    """Return "expected A, B or C, got VALUE" for the failed checks of a value, each of which names a type."""
+    got = re.search(r"Given value: (.*)$", rest) or re.search(r"Got value: (.*)$", rest)
+    expected = re.findall(r"Expected a (typing\.Literal\[.*?\]|dot import path string|<class '[^']+'>)", rest)
+    if got is None or not expected:
+        return rest
+    for group, names in (("data", set(_data_modules())), ("model", set(MODULES))):
+        if key.split(".")[-1] == group:
+            return f"no {group} module {got[1]}: choose one of {', '.join(sorted(names))}{nearest_hint(got[1], names)}"
+    words = dict.fromkeys(WORDS.get(each, each.replace("typing.Literal", "one of ")) for each in expected)
+    *others, last = words
+    return f"expected {', '.join(others)}{' or ' if others else ''}{last}, got {got[1]}"
+
+
+def _hint(line: str, known: set[str]) -> str:
+    """Return the name that an unknown one of a message stands for, in parentheses."""
+    words = [word.split("=")[0].lstrip("-") for word in re.findall(r"[\w.=+-]+", line)]
+    for name in (word.rsplit(".", 1)[-1] for word in words):
+        if name in OF_TIMM and re.search("nrecognized|not accept|got ", line):
+            return f" ({name} of timm is here {OF_TIMM[name]})"
+    if not re.search("not accept|nrecognized|invalid choice", line):
+        return ""
+    typed = [word for word in words if word not in known and re.search(f"(-|'){re.escape(word)}\\b", line)]
+    return next((hint for word in typed if (hint := nearest_hint(word, known))), "")
+
+
+def _data_modules() -> dict[str, type]:
+    """Return the data modules that a training can take, by name."""
+    names = [name for name in vit.data.__all__ if name not in ("ImageDataModule", "UnsortedImages")]
+    return {name: getattr(vit.data, name) for name in names}
+
+
+def _option_names(parser: ArgumentParser) -> set[str]:
+    """Return all options of a parser and its subcommands, and the arguments of all models and data modules."""
+    names = {"fit", "validate", "test", "predict"}
+    for action in parser._actions:
+        names |= {option.lstrip("-") for option in action.option_strings}
+        choices = getattr(action, "choices", None)
+        for subparser in choices.values() if isinstance(choices, dict) else ():
+            names |= {option.lstrip("-") for part in subparser._actions for option in part.option_strings}
+    data = [getattr(vit.data, name) for name in vit.data.__all__]
+    models = [*MODULES.values(), VisionTransformer]
+    for group, classes in (("data", data), ("model", models)):
+        for argument in {name for cls in classes for name in inspect.signature(cls).parameters}:
+            names |= {argument, f"{group}.{argument}"}
+    return names - {"kwargs", "data.kwargs", "vit_kwargs", "model.vit_kwargs"}
+
+
+@contextmanager
+def plain_output() -> Iterator[None]:
+    """Hide the notices of the frameworks; print an error that vit or Lightning raised on purpose in one line.
+
+    An error ends with status 2, and SIGTERM with 143, as a shell reports it.
+    """
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)  # its table
+    try:
+        with warnings.catch_warnings():
+            for message, category in NOTICES:
+                warnings.filterwarnings("ignore", message, category)
+            yield
+    except SIGTERMException:
+        raise SystemExit(128 + signal.SIGTERM) from None
+    except (MisconfigurationException, UnicodeDecodeError) as error:
+        _end(str(error))
+    except torch.OutOfMemoryError as error:
+        _end(f"{_first_line(error)}: {LESS_MEMORY}")
+    except (ValueError, OSError, TypeError, RuntimeError) as error:
+        if re.search("not enough memory|can't allocate memory|alloc_cpu", str(error)):
+            _end(f"{_first_line(error)}: {LESS_MEMORY}")
+        if (deliberate := _deliberate_cause(error)) is None:
+            raise
+        _end(str(deliberate))
+
+
+def _end(message: str) -> NoReturn:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(2) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".")
+
+
+def _deliberate_cause(error: BaseException | None) -> BaseException | None:
+    """Return the first error that vit or Lightning raised itself, among this one and its causes."""
+    while error is not None and not _is_deliberate(error):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _is_deliberate(error: BaseException) -> bool:
+    """Whether vit or Lightning raised an error by a ``raise``; a mistake in their code raises in other lines."""
+    lines = traceback.extract_tb(error.__traceback__)
+    folders = [Path(package.__file__).parent for package in (vit, lightning)]
+    is_theirs = bool(lines) and any(folder in Path(lines[-1].filename).parents for folder in folders)
+    return is_theirs and (isinstance(error, (ValueError, OSError)) or lines[-1].line.startswith("raise "))

@@ -1,0 +1,93 @@
+"""The command ``vit evaluate``: frozen features, evaluated by a simple classifier."""
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from vit.commands.parser import Parser, run
+from vit.features import CLASSIFIERS, extract
+from vit.support.checks import check_positive_int
+from vit.weights import load, read_checkpoint
+
+if TYPE_CHECKING:
+    from vit.data.image_files import ImageFiles
+    from vit.data.module import ImageSet
+
+BATCH = 256
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run ``vit evaluate``: evaluate the frozen features of a model on images in class folders."""
+    parser = Parser(
+        prog="vit evaluate",
+        description="Evaluate the frozen features of a model: a simple classifier is fitted to those of the training "
+        "images, and asked about the test images.",
+        epilog="Example: vit evaluate knn --checkpoint cifar10 --data.root photos",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("classifier", choices=[*CLASSIFIERS], help="nearest neighbours, or logistic regression")
+    add("--checkpoint", required=True, metavar="FILE", help="what vit.load reads, such as a checkpoint, or cifar10")
+    add(
+        "--data.root", dest="root", required=True, metavar="DIR", help="folder of class folders, or of train/ and test/"
+    )
+    add("--images", type=int, metavar="N", help="most images of each split (default: all)")
+    run(parser, arguments, _evaluate)
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    import vit.data  # imports torchvision, which --help does not need
+
+    start = time.perf_counter()
+    if options.images is not None:
+        check_positive_int("--images", options.images)
+    model = load(options.checkpoint)
+    crop, embed = model.pretrained_cfg["crop_ratio"], model.patch_embed
+    data = vit.data.ImageFolder(
+        options.root, image_size=embed.image_size, crop_ratio=crop, val_fraction=0.0, **_split(options)
+    )
+    data.in_channels = embed.in_channels
+    data.prepare_data()
+    data.setup("test")
+    if "test" not in data.sets:
+        raise ValueError(f"{options.root} has no test images: there is nothing to evaluate on")
+    splits = [_drawn(data.sets[split], options.images) for split in ("train", "test")]
+    (known, labels), (asked, answers) = ((extract(model, _batches(part.images)), part.labels) for part in splits)
+    accuracy = CLASSIFIERS[options.classifier](known, labels, asked, answers)
+    print(
+        f"{options.classifier}: {100 * accuracy:.2f} % of {len(answers):,} test images, from {len(labels):,} training "
+        f"images of {len(data.class_names)} classes, in {time.perf_counter() - start:.0f} s"
+    )
+
+
+def _split(options: argparse.Namespace) -> dict[str, float]:
+    """Return the share of test images of the training, if the checkpoint notes one: they were not trained on."""
+    path = Path(options.checkpoint)
+    noted = read_checkpoint(path).get("data", {}) if path.suffix == ".ckpt" else {}
+    return {name: share for name, share in noted.get("init_args", {}).items() if name == "test_fraction"}
+
+
+def _drawn(images: "ImageSet", count: int | None) -> "ImageSet":
+    """Return a random sample of the images, the same in each run; all for None."""
+    import torch
+
+    if count is None:
+        return images
+    return images.subset(torch.randperm(len(images.labels), generator=torch.Generator().manual_seed(0))[:count])
+
+
+def _batches(images: "Tensor | ImageFiles") -> Iterator[Tensor]:
+    """Yield uint8 images; files are decoded."""
+    from vit.data.image_files import collate_readable
+
+    if isinstance(images, Tensor):
+        yield from images.split(BATCH)
+        return
+    for start in range(0, len(images), BATCH):
+        decoded = collate_readable([images[i] for i in range(start, min(start + BATCH, len(images)))])
+        decoded.raise_unreadable()
+        yield decoded.images

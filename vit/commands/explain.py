@@ -1,0 +1,237 @@
+"""Maps of image files from the command line: ``python -m vit.explain photo.jpg``, ``--checkpoint best.ckpt``.
+
+Letters in the einops patterns: c channels, h w rows and columns of pixels, p q enlargement of a pixel.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from einops import repeat
+from torch import Tensor
+
+import vit
+from vit.commands.parser import Parser
+from vit.commands.parser import run as run_command
+from vit.explain import CLASS_AGNOSTIC, METHODS, explorer, overlay, trust_report
+from vit.explain.maps import Subject, check_method, signed_map
+from vit.support.checks import nearest_hint
+from vit.support.class_names import name_classes
+from vit.weights import PACKAGED
+
+SMALLEST_SIDE = 384  # pixels; smaller overlays are enlarged
+MOST_ON_A_SHEET = 24  # images
+MOST_NAMED = 20  # classes in a message
+
+
+class ImageParser(Parser):
+    """A parser whose images stand before the options."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error, and exit with status 2."""
+        super().error(message + (", before all options" if message.endswith(": IMAGE") else ""))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line (default: that of this process); exit with status 2 at a user's mistake."""
+    run_command(_parser(), arguments, run)
+
+
+def _parser() -> Parser:
+    parser = ImageParser(
+        prog="python -m vit.explain",
+        usage="python -m vit.explain IMAGE... [--checkpoint FILE] [options]",
+        description="Predict the classes of images with a trained model, and draw which patches matter to it.",
+        epilog=f"Methods: {', '.join(METHODS)}. The same map for every class: {', '.join(CLASS_AGNOSTIC)}.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("image", nargs="+", type=Path, metavar="IMAGE", help="image files, and folders of image files")
+    add(
+        "--checkpoint",
+        default=PACKAGED[0],
+        metavar="FILE",
+        help=f"what vit.load reads, such as a checkpoint or weights of timm; default: {PACKAGED[0]}, which comes with "
+        "the package",
+    )
+    add("--method", nargs="+", action="extend", metavar="NAME", help="one or more of those below; default: rollout")
+    add("--target", metavar="CLASS", help="name or number of the class to explain; default: the predicted one")
+    add("--versus", metavar="CLASS", help="class to compare with: why the target, and not this one?")
+    add("--out", type=Path, default=Path("explained"), metavar="FOLDER", help="for the pictures; default: explained")
+    add(
+        "--html",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="also write a page to explore all heads: to FILE, or one for each image to the folder",
+    )
+    add("--trust", action="store_true", help="also report how far these maps can be trusted")
+    return parser
+
+
+def run(options: argparse.Namespace) -> None:
+    """Explain the images of a command line.
+
+    Raises:
+        ValueError: At a user's mistake.
+    """
+    methods = _check_methods(options.method or ["rollout"])
+    # Imported here, as it imports Lightning, which takes seconds.
+    from vit.commands.photographs import distinct_names, find_images, read_images, without_damaged
+
+    files = without_damaged(find_images(options.image))
+    file_names = distinct_names(files)
+    pages = _name_pages(options.html, file_names, options.out)
+    overlays = [options.out / f"{name}_{method}.png" for name in file_names for method in methods]
+    _check_overwrites_nothing([*overlays, *pages, options.out / "sheet.png"], files)
+    model = vit.load(options.checkpoint)
+    _check_classifies_images(model, options.checkpoint)
+    names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)
+    if options.checkpoint in PACKAGED:
+        print(_introduction(options.checkpoint, model, names))
+    target, versus = (_class_number(name, names) for name in (options.target, options.versus))
+    pixels, images = read_images(files, model)
+    with torch.no_grad():
+        logits = torch.cat([model(part) for part in images.split(32)])
+    explained = logits.argmax(dim=-1) if target is None else torch.full((len(images),), target)
+    _check_not_equal(explained, versus, files, names)
+    options.out.mkdir(parents=True, exist_ok=True)
+    class_chosen = target is not None or versus is not None
+    maps: dict[str, list[Tensor]] = {method: [] for method in methods}
+    for index, (file, name) in enumerate(zip(files, file_names, strict=True)):
+        probability, predicted = logits[index].softmax(dim=-1).max(dim=-1)
+        print(f"{file}: {names[predicted]} ({100 * probability:.1f} %)")
+        if class_chosen:
+            print(f"  {_question(explained[index], versus, names)}")
+        subject = Subject(model, images[index][None], explained[index], versus)  # examined once for all methods
+        for method in methods:
+            maps[method].append(signed_map(method, subject).clamp(min=0))
+            _save(pixels[index], maps[method][-1], options.out / f"{name}_{method}.png")
+        if pages:
+            _save_page(model, images[index], pages[index])
+    title = _question(target, versus, names) if class_chosen else ""
+    _draw_sheet(pixels, maps, logits, names, [file.name for file in files], title, options.out / "sheet.png")
+    agnostic = [method for method in methods if method in CLASS_AGNOSTIC]
+    if class_chosen and agnostic:
+        print(f"note: maps of {', '.join(agnostic)} are the same for every class; --method relevance depends on it")
+    if options.trust:
+        if class_chosen:
+            print("note: the report is about maps of the predicted classes, not of --target or --versus")
+        print(trust_report(model, images, methods))
+
+
+def _check_classifies_images(model: vit.VisionTransformer, checkpoint: str) -> None:
+    if model.num_classes < 1:
+        raise ValueError(f"{checkpoint} has no classes to explain (num_classes 0): take a model with a head")
+    if model.patch_embed.in_channels not in (1, 3):
+        raise ValueError(f"{checkpoint} takes {model.patch_embed.in_channels} channels, and image files have 1 or 3")
+
+
+def _introduction(name: str, model: vit.VisionTransformer, names: Sequence[str]) -> str:
+    rows, columns = model.patch_embed.image_size
+    return (
+        f"model: {name}, which comes with the package; it sees {rows} x {columns} pixels and knows {len(names)} "
+        f"classes: {', '.join(names)}. --checkpoint FILE takes yours"
+    )
+
+
+def _check_methods(methods: Sequence[str]) -> list[str]:
+    for method in methods:
+        if method not in METHODS and Path(method).exists():
+            raise ValueError(f"{method!r} is a file and no method: name images before the options")
+        check_method(method)
+    return list(dict.fromkeys(methods))
+
+
+def _name_pages(html: str | None, names: Sequence[str], folder: Path) -> list[Path]:
+    """Return the path of each image's page; none without --html."""
+    if html is None:
+        return []
+    if not html:
+        return [folder / f"{name}.html" for name in names]
+    if Path(html).suffix not in (".html", ".htm"):
+        raise ValueError(f"--html {html} does not end in .html: give another name, or name images before the options")
+    if len(names) > 1:
+        raise ValueError(f"--html {html} is one file for {len(names)} images: give --html without a name, or one image")
+    return [Path(html)]
+
+
+def _check_overwrites_nothing(outputs: Sequence[Path], files: Sequence[Path]) -> None:
+    taken = {file.resolve() for file in files}
+    for path in outputs:
+        if path.resolve() in taken:
+            raise ValueError(f"{path} would overwrite another picture: rename an image, or give another --out")
+        taken.add(path.resolve())
+
+
+def _class_number(name: str | None, names: Sequence[str]) -> int | None:
+    if name is None:
+        return None
+    if name in names:
+        return list(names).index(name)
+    if name.isdecimal() and int(name) < len(names):
+        return int(name)
+    listed = ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
+    raise ValueError(
+        f"unknown class {name!r}{nearest_hint(name, names)}: choose one of {listed}, or a number from 0 to "
+        f"{len(names) - 1}"
+    )
+
+
+def _check_not_equal(explained: Tensor, versus: int | None, files: Sequence[Path], names: Sequence[str]) -> None:
+    for file, target in zip(files, explained.tolist(), strict=True):
+        if target == versus:
+            raise ValueError(
+                f"{file}: {names[target]!r} would be compared with itself: give another --target or --versus"
+            )
+
+
+def _question(target: Tensor | int | None, versus: int | None, names: Sequence[str]) -> str:
+    explained = "the predicted class" if target is None else names[target]
+    return f"why {explained}?" if versus is None else f"why {explained}, and not {names[versus]}?"
+
+
+def _save(image: Tensor, values: Tensor, path: Path) -> None:
+    """Write an overlay as a PNG file, enlarged to a readable size: (C, H, W), (1, rows, columns)."""
+    from PIL import Image
+
+    picture = overlay(image[None], values)[0]
+    times = -(-SMALLEST_SIDE // min(picture.shape[1:]))
+    larger = repeat(picture, "c h w -> (h p) (w q) c", p=times, q=times)
+    Image.fromarray((255 * larger).round().to(torch.uint8).numpy()).save(path)
+    print(f"  {path}")
+
+
+def _save_page(model: vit.VisionTransformer, image: Tensor, path: Path) -> None:
+    settings = model.pretrained_cfg
+    page = explorer(model, image, **{name: settings[name] for name in ("class_names", "mean", "std")})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    print(f"  {page.save(path)}")
+
+
+def _draw_sheet(
+    pixels: Tensor,
+    maps: dict[str, list[Tensor]],
+    logits: Tensor,
+    class_names: Sequence[str],
+    file_names: Sequence[str],
+    title: str,
+    path: Path,
+) -> None:
+    from vit.explain.figures import draw_maps  # imports matplotlib, which --help does not need
+
+    shown = pixels[:MOST_ON_A_SHEET]
+    first = {method: torch.cat(values[:MOST_ON_A_SHEET]) for method, values in maps.items()}
+    draw_maps(
+        shown,
+        first,
+        path,
+        names=file_names[:MOST_ON_A_SHEET],
+        logits=logits[:MOST_ON_A_SHEET],
+        class_names=class_names,
+        title=title,
+    )
+    count = "all on one sheet" if len(shown) == len(pixels) else f"the first {len(shown)} of {len(pixels)}"
+    print(f"{path}: {count}")

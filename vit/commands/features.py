@@ -1,0 +1,42 @@
+"""The command ``vit features``: the features of the images in a folder."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from vit.commands.parser import Parser, run
+from vit.features import extract, save_features
+from vit.model.vision_transformer import VisionTransformer
+from vit.weights import load
+
+BATCH = 256
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run ``vit features``: write the features of the images in a folder."""
+    parser = Parser(
+        prog="vit features",
+        description="Write what the head of a model reads, for each image below a folder: a safetensors file with the "
+        "tensor 'features' (images, channels), and the names of the images in its metadata ('files').",
+        epilog="Example: vit features photos --checkpoint cifar10 -o features.safetensors",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("folder", type=Path, help="folder of images, or one image")
+    add("--checkpoint", required=True, metavar="FILE", help="what vit.load reads, such as a checkpoint, or cifar10")
+    add("-o", "--output", type=Path, required=True, metavar="FILE", help="safetensors file to write")
+    run(parser, arguments, _features)
+
+
+def _features(options: argparse.Namespace) -> None:
+    from vit.commands.photographs import find_images, read_pixels, without_damaged
+
+    if options.output.suffix != ".safetensors":
+        raise ValueError(f"{options.output} does not end in .safetensors: features are written to such a file")
+    files = without_damaged(find_images([options.folder]))
+    model: VisionTransformer = load(options.checkpoint)
+    parts = (files[start : start + BATCH] for start in range(0, len(files), BATCH))
+    found = extract(model, (read_pixels(part, model) for part in parts))
+    root = options.folder if options.folder.is_dir() else options.folder.parent
+    save_features(found, [file.relative_to(root).as_posix() for file in files], options.output)
+    print(f"{options.output}: {len(files):,} images, {found.shape[1]} channels each")

@@ -1,0 +1,27 @@
+"""The commands fit, validate, test and predict."""
+
+from lightning.pytorch.cli import ArgsType
+
+from vit.commands.errors import Parser, plain_output
+from vit.commands.training_cli import ViTCLI
+from vit.data import ImageDataModule
+from vit.training.base import TrainingModule
+
+
+def main(args: ArgsType = None, run: bool = True) -> ViTCLI:
+    """Parse ``args`` (default: the command line), build the run and, if ``run``, execute it."""
+    with plain_output():
+        return ViTCLI(
+            TrainingModule,
+            ImageDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+            save_config_callback=None,
+            parser_class=Parser,
+            trainer_defaults={"num_sanity_val_steps": 0, "log_every_n_steps": 20, "gradient_clip_val": 1.0},
+            args=args,
+            run=run,
+        )

@@ -1,0 +1,391 @@
+"""The command line around Lightning's: folders of runs, defaults from checkpoints, errors in one line."""
+
+import argparse
+import json
+import shlex
+import sys
+import zlib
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning import Callback, Trainer
+from lightning.pytorch.callbacks import LearningRateFinder
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.plugins import Precision
+from lightning.pytorch.utilities import rank_zero_only
+
+import vit.data
+from vit.commands.defaults import DEFAULT_MODULE, FROM_DATA, MODULES, arguments_of_checkpoint, arguments_of_start
+from vit.commands.typed_arguments import asked_module, asked_start, check_config, check_not_of_data
+from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint
+from vit.runs.console import print_results
+from vit.runs.folders import (
+    RUNS,
+    check_experiment,
+    claim_folder,
+    discard_if_unused,
+    experiment_of,
+    has_same_length,
+    newest_checkpoint,
+    run_folder_of,
+)
+from vit.runs.predictions import PredictionWriter
+from vit.runs.record import RunRecord
+from vit.runs.report import write_report
+from vit.training.callbacks import ImagesPerSecondBar, run_callbacks
+from vit.training.sharding import FullySharded
+from vit.weights import read_checkpoint
+
+
+class ViTCLI(LightningCLI):
+    """LightningCLI whose runs write a complete record, and whose checkpoints need no config.
+
+    ``fit`` ends with one pass over the test images (``--trainer.limit_test_batches 0`` omits it).
+    """
+
+    def __init__(self, *classes: type, args: ArgsType = None, **kwargs: Any) -> None:
+        self.claimed: Path | None = None  # the new folder of this run or evaluation
+        self.typed = sys.argv[1:] if args is None else args
+        try:
+            super().__init__(*classes, args=args, **kwargs)
+        except BaseException:
+            if self.claimed is not None:
+                discard_if_unused(self.claimed)
+            if self.claimed is not None and self.claimed.exists():
+                with suppress(OSError):  # such as the full disk that stopped the run
+                    write_report(self.claimed)
+            raise
+
+    def subcommands(self) -> dict[str, set[str]]:
+        """Return the typed subcommand alone: the parser of each takes 0.1 s to build; all where none is typed."""
+        every = LightningCLI.subcommands()
+        first = self.typed[0] if isinstance(self.typed, list) and self.typed else None
+        return {first: every[first]} if first in every else every
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Link the sizes of the model to the data, and add ``--experiment``."""
+        for name in FROM_DATA:
+            parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
+        # Only the class that is asked for: jsonargparse passes the defaults of a default class on to another one.
+        module = asked_module(self.typed)
+        if module in MODULES:
+            parser.set_defaults({"model": {"class_path": f"vit.objectives.{module}"}})
+        parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
+        parser.add_argument(
+            "--experiment",
+            type=str | None,
+            default=None,
+            help="Name of the folder under runs/; None takes the name of the config file, or of the data set.",
+        )
+        parser.add_argument(
+            "--test_weights",
+            type=Literal["last", "best"],
+            default="last",
+            help="Weights that the test at the end of fit takes: those of the last step, or of the best validation.",
+        )
+
+    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        parser.epilog = (
+            f"The arguments of a model and of a data set: train.py {subcommand} --model.help ViTClassifier, and "
+            "--data.help CIFAR10."
+        )
+        path = next(action for action in parser._actions if action.dest == "ckpt_path")
+        path.help = (
+            'A checkpoint: its file, or "last" or "best" for that of the newest run (of --experiment, if it is given). '
+            "fit continues its run."
+        )
+        if subcommand == "predict":
+            parser.add_argument(
+                "--output",
+                type=str | None,
+                default=None,
+                help="CSV file of the predictions, which must not exist; None is predictions.csv in the folder of the "
+                "run (of a checkpoint outside of a run: in this folder), or predictions_1.csv where that exists.",
+            )
+        return parser
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parse the arguments; those of the checkpoint, if there is one, are the defaults."""
+        if args is None or isinstance(args, list):
+            self.arguments = list(self.typed)
+            check_not_of_data(self.arguments)
+            self.config = parser.parse_args(self._with_checkpoint(self.arguments))
+            if self.checkpoint_path is not None:
+                if any(word.split("=")[0] == "--model.init_from" for word in self.arguments):
+                    raise ValueError(
+                        "--model.init_from starts a training and --ckpt_path continues one: give one of them"
+                    )
+                arguments = self.config[self.config.subcommand].model.init_args
+                if "init_from" in arguments:
+                    arguments.init_from = None  # the checkpoint holds the weights
+            if self.of_images:
+                data = (self.config[self.config.subcommand].get("data") or {}).get("init_args", {})
+                for name in (name for name in self.of_images if name in data and data[name] is None):
+                    data[name] = self.of_images[name]
+        else:
+            self.arguments = []
+            self.checkpoint_path = None
+            super().parse_arguments(parser, args)
+
+    def _parse_ckpt_path(self) -> None:
+        """Do nothing: in Lightning, the checkpoint overrules the command line; here it sets the defaults."""
+
+    def _with_checkpoint(self, args: list[str]) -> list[str]:
+        """Resolve ``--ckpt_path last`` and ``best`` to files, and set the checkpoint's arguments as defaults."""
+        self.checkpoint_path: Path | None = None
+        self.of_images: dict[str, Any] = {}  # how the weights to start from take images
+        if not args or args[0] not in self.subcommands():
+            return args
+        scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        scan.add_argument("--ckpt_path")
+        scan.add_argument("--experiment")
+        scan.add_argument("-c", "--config", action="append", default=[])
+        found, others = scan.parse_known_args(args[1:])
+        for config in found.config:
+            check_config(Path(config))
+        if found.ckpt_path is None:
+            prints = ("--help", "-h", "--print_config", "--model.help", "--data.help")
+            only_prints = any(arg.split("=")[0] in prints for arg in args)
+            if args[0] != "fit" and not only_prints:
+                raise ValueError(f"{args[0]} needs trained weights: add --ckpt_path FILE, or --ckpt_path last")
+            start, told = asked_start(args)
+            if args[0] == "fit" and start and not only_prints and asked_module(args) == DEFAULT_MODULE:
+                defaults, self.of_images = arguments_of_start(start, told)
+                self._subcommand_parsers["fit"].set_defaults(defaults)
+            return args
+        if found.ckpt_path in ("last", "best"):
+            experiment = found.experiment or (experiment_of(Path(found.config[-1])) if found.config else "*")
+            found.ckpt_path = str(newest_checkpoint(experiment, found.ckpt_path))
+        self.checkpoint_path = Path(found.ckpt_path)
+        has_length = any(word.startswith("--trainer.max_") for word in others)
+        if args[0] == "fit" and not found.config and (config := self._config_of_run(is_needed=not has_length)):
+            found.config = [str(config)]
+        defaults, of_data = arguments_of_checkpoint(self.checkpoint_path, args[0])
+        self._subcommand_parsers[args[0]].set_defaults(defaults)
+        configs = [word for config in found.config for word in ("--config", config)]
+        named = ["--experiment", found.experiment] if found.experiment else []
+        return [args[0], *configs, *of_data, *others, *named, "--ckpt_path", found.ckpt_path]
+
+    def _config_of_run(self, is_needed: bool) -> Path | None:
+        """Return the config of the run to resume; its checkpoint lacks length, seed and precision of the training."""
+        run_folder = run_folder_of(self.checkpoint_path)
+        if run_folder is not None and (run_folder / "config.yaml").exists():
+            return run_folder / "config.yaml"
+        if is_needed:
+            raise ValueError(
+                f"{self.checkpoint_path} has lost the config.yaml of its run: the length of the training, its seed and "
+                "its precision are unknown; name its config by --config FILE"
+            )
+        return None
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Return the trainer, with the fastest precision, loggers and the callbacks of the run."""
+        config = {**self._get(self.config_init, "trainer"), **kwargs}
+        fit = self.subcommand in ("fit", None)
+        self._stop_if_finished()
+        saves = self.subcommand == "fit" and config["enable_checkpointing"] is not False
+        if saves and self._get(self.config, "test_weights") == "best" and not self.datamodule.has_validation:
+            raise ValueError("test_weights is best, and no validation chooses the best weights: set it to last")
+        self.run_folder = self._choose_run_folder(claim=self.subcommand is not None and not config["fast_dev_run"])
+        plugins = _as_list(config["plugins"])
+        if not any(isinstance(plugin, Precision) for plugin in plugins):
+            config["precision"] = config["precision"] or self._precision(config["accelerator"])
+            if fit and self.subcommand:
+                self.config["fit"]["trainer"]["precision"] = config["precision"]  # for config.yaml
+        config["plugins"] = [*plugins, AtomicCheckpointIO()]
+        if config["strategy"] == "fsdp2":
+            config["strategy"] = FullySharded()
+        if not fit:
+            config["enable_checkpointing"] = False
+        elif not self.datamodule.has_validation:
+            config["limit_val_batches"] = 0
+        if self.subcommand == "predict":
+            config["devices"] = 1
+        if config["logger"] in (None, True):
+            config["logger"] = self._loggers() if fit else False
+        interactive = sys.stdout.isatty() and config["enable_progress_bar"] is not False
+        config["enable_progress_bar"] = interactive
+        config["enable_model_summary"] = bool(config["enable_model_summary"])
+        check_monitors(_as_list(config["callbacks"]), self.datamodule.has_validation)
+        callbacks = self._callbacks(self._checkpoints() if saves else [])
+        return self._instantiate_trainer(config, [*callbacks, *([ImagesPerSecondBar()] if interactive else [])])
+
+    def _stop_if_finished(self) -> None:
+        """End with one line if the run to resume is finished, and this one would be as long."""
+        origin = run_folder_of(self.checkpoint_path)
+        if self.subcommand != "fit" or origin is None:
+            return
+        record, config = origin / "results.json", origin / "config.yaml"
+        finished = record.exists() and json.loads(record.read_text()).get("finished", False)
+        if finished and config.exists() and has_same_length(config, self._get(self.config, "trainer")):
+            print(f"{origin} is finished; to train on, set a larger --trainer.max_epochs, max_steps or max_time")
+            raise SystemExit(0)
+
+    def _loggers(self) -> list[Logger]:
+        place = {"save_dir": self.run_folder.parent.parent, "name": self.run_folder.parent.name}
+        return [logger(**place, version=self.run_folder.name) for logger in (CSVLogger, TensorBoardLogger)]
+
+    def _precision(self, accelerator: Any) -> str:
+        """Return the precision of the training for an evaluation, which repeats its numbers; else the fastest."""
+        record = (run_folder_of(self.checkpoint_path) or self.run_folder) / "results.json"
+        known = json.loads(record.read_text()) if self.subcommand in ("validate", "test") and record.exists() else {}
+        return known.get("precision") or fastest_precision(accelerator)
+
+    def _callbacks(self, checkpoints: list[Callback]) -> list[Callback]:
+        if self.subcommand == "predict":
+            return [self._prediction_writer()]
+        self._dump_config()
+        text = self._parser("fit").dump(self.config["fit"], skip_none=False) if self.subcommand == "fit" else ""
+        self.record = RunRecord(self.run_folder, self._facts(), text, self.config_dump["data"])
+        return run_callbacks(int(self._get(self.config, "seed_everything")), self.record, checkpoints)
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what is known before the run."""
+        facts = {
+            "experiment": self._experiment(),
+            "data": " ".join([type(self.datamodule).__name__, str(getattr(self.datamodule, "root", ""))]).strip(),
+            "seed": int(self._get(self.config, "seed_everything")),
+            "command": shlex.join(["python", "train.py", *self.arguments]),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        if self.subcommand in ("test", "validate"):
+            facts |= {"split": self.subcommand, "checkpoint": str(self.checkpoint_path)}
+        else:
+            facts["test_weights"] = self._get(self.config, "test_weights")
+        return facts
+
+    def _prediction_writer(self) -> PredictionWriter:
+        output = self._get(self.config, "output")
+        path = Path(output) if output else self.run_folder / "predictions.csv"
+        weights, data = zlib.crc32(self.checkpoint_path.read_bytes()), self.datamodule
+        predicted = f"{weights} {data.root} {data.image_size} {dict(self.model.hparams)}"
+        return PredictionWriter(
+            path, output is not None, f"{zlib.crc32(predicted.encode()):08x}", self.model.prediction_columns
+        )
+
+    def _checkpoints(self) -> list[Callback]:
+        folder = self.run_folder / "checkpoints"
+        best = [RunCheckpoint(folder, "best", monitor="val_accuracy")] if self.datamodule.has_validation else []
+        return [*best, RunCheckpoint(folder, "last")]
+
+    def _experiment(self) -> str:
+        origin = run_folder_of(self.checkpoint_path)
+        configs = self._get(self.config, "config") or []
+        return (
+            self._get(self.config, "experiment")
+            or (origin.parent.name if origin is not None else None)
+            or (experiment_of(Path(str(configs[-1]))) if configs else self._data_name())
+        )
+
+    def _data_name(self) -> str:
+        """Return the name of the folder of images, or of the data set."""
+        if isinstance(self.datamodule, vit.data.ImageFolder):
+            return self.datamodule.root.resolve().name
+        return type(self.datamodule).__name__.lower()
+
+    def _choose_run_folder(self, claim: bool) -> Path:
+        """Return a new folder for a run or an evaluation, or for ``predict`` the folder of the run; ``claim`` makes it.
+
+        Only the first process makes a folder; no other writes to it by this path.
+        """
+        check_experiment(self._experiment())
+        experiment = RUNS / self._experiment()
+        origin = run_folder_of(self.checkpoint_path)
+        if self.subcommand == "predict":
+            return origin or Path()
+        evaluates = self.subcommand in ("test", "validate")
+        parent = (origin or experiment) / "evaluations" if evaluates else experiment
+        prefix = f"{self.subcommand}_{self.checkpoint_path.stem}" if evaluates else "version"
+        if not claim or rank_zero_only.rank != 0:
+            return parent / f"{prefix}_0"
+        self.claimed = claim_folder(parent, prefix)
+        return self.claimed
+
+    def before_validate(self) -> None:
+        """Load the weights here: Lightning would require the callbacks of the training."""
+        arguments = self.config_init[self.subcommand]
+        if self.checkpoint_path is not None and self.checkpoint_path.is_file():
+            self._load_weights(self.checkpoint_path)
+            arguments["ckpt_path"] = None
+        if "verbose" in arguments:
+            arguments["verbose"] = False
+
+    before_test = before_predict = before_validate
+
+    def _load_weights(self, path: Path) -> None:
+        checkpoint = read_checkpoint(path)
+        self.model.check_fits(checkpoint)
+        self.model.load_state_dict(checkpoint["state_dict"])
+
+    def after_fit(self) -> None:
+        """Validate the final weights, and test them or the best ones, once."""
+        if self.trainer.fast_dev_run:
+            return
+        ending = {"model": self.model, "datamodule": self.datamodule, "verbose": False}
+        if "val" in self.datamodule.sets and self.record.measurements.last_step("val") != self.trainer.global_step:
+            self.trainer.validate(**ending)
+        if "test" in self.datamodule.sets and self.trainer.limit_test_batches != 0:
+            if self._get(self.config, "test_weights") == "best":
+                self._load_weights(self._best_checkpoint())
+            self.trainer.test(**ending)
+        self.record.write_results(self.trainer, self.model, finished=True)
+        self._print_results()
+
+    def _best_checkpoint(self) -> Path:
+        ours = (callback for callback in self.trainer.checkpoint_callbacks if isinstance(callback, RunCheckpoint))
+        best = next((callback.best_model_path for callback in ours if callback.monitor), "")
+        if not best:
+            raise ValueError("test_weights is best, and the run kept no best.ckpt: set it to last")
+        return Path(best)
+
+    def after_validate(self) -> None:
+        """Write the report, and print the results."""
+        if not self.trainer.fast_dev_run:
+            self._print_results()
+
+    @rank_zero_only
+    def _print_results(self) -> None:
+        write_report(self.run_folder)
+        print_results(self.run_folder)
+
+    after_test = after_validate
+
+
+def check_monitors(callbacks: list[Callback], has_validation: bool) -> None:
+    """Check before the training that the values which callbacks monitor are logged.
+
+    Raises:
+        ValueError: If one is not.
+    """
+    if any(isinstance(callback, LearningRateFinder) for callback in callbacks):
+        raise ValueError(
+            "LearningRateFinder would replace the schedule of the training: compare val_accuracy of short runs "
+            "instead, such as --model.lr 1e-3 and 3e-3"
+        )
+    logged = ["train_loss", "lr", *(("val_loss", "val_accuracy") if has_validation else ())]
+    for callback in callbacks:
+        monitor = getattr(callback, "monitor", None)
+        if monitor is not None and monitor not in logged:
+            raise ValueError(
+                f"{type(callback).__name__} monitors {monitor!r}, which no training logs: choose {', '.join(logged)}"
+            )
+
+
+def fastest_precision(accelerator: Any) -> str:
+    """Return "bf16-mixed" if the hardware is faster in bfloat16 than in float32, else "32-true"."""
+    if accelerator != "cpu" and torch.cuda.is_available():
+        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
+    if accelerator != "cpu" and torch.backends.mps.is_available():
+        return "32-true"
+    return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list) else [value]

@@ -1,0 +1,63 @@
+"""The command ``vit weights``: what a file of weights holds, and its conversion to another format."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vit.commands.parser import Parser, run
+from vit.model.layers import MLPS
+from vit.weights.formats import WRITABLE
+from vit.weights.loading import DEFAULTS, load
+from vit.weights.saving import save
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run ``vit weights``; exit with status 2 at a user's mistake."""
+    parser = Parser(
+        prog="vit weights",
+        description="Show what a file of weights holds, or convert it to another format.",
+        epilog="Example: vit weights convert vit_tiny.safetensors tiny.pth --to torchvision",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
+    show = commands.add_parser("show", help="format, arguments of the model, and what became of each tensor")
+    convert = commands.add_parser("convert", help="write the weights in another format")
+    for part in (show, convert):
+        part.add_argument("file", help="file, folder with config.json, or cifar10")
+        part.add_argument("--num_heads", type=int, metavar="N", help="attention heads, which most files do not tell")
+        part.add_argument(
+            "--image_size",
+            type=int,
+            nargs="+",
+            metavar="N",
+            help="rows and columns, or one number: those of the training where tensors do not tell, others resize",
+        )
+        part.add_argument("--mlp", choices=MLPS, help="activation, which most files do not tell")
+        part.add_argument("--norm_eps", type=float, metavar="X", help="number that the norms add to the variance")
+        part.add_argument("--loose", action="store_true", help="leave out tensors that the backbone lacks")
+    convert.add_argument("output", type=Path, help="file to write; for transformers a folder")
+    convert.add_argument("--to", required=True, choices=WRITABLE, help="format to write")
+    run(parser, arguments, _show_or_convert)
+
+
+def _show_or_convert(options: argparse.Namespace) -> None:
+    told: dict[str, Any] = {}
+    told |= {
+        name: getattr(options, name) for name in ("num_heads", "mlp", "norm_eps") if getattr(options, name) is not None
+    }
+    if options.image_size is not None:
+        if len(options.image_size) > 2:
+            raise ValueError(f"--image_size {options.image_size} must be one number, or rows and columns")
+        told["image_size"] = tuple(options.image_size) if len(options.image_size) == 2 else options.image_size[0]
+    model = load(options.file, strict=not options.loose, **told)
+    if options.command == "convert":
+        save(model, options.output, format=options.to)
+    print(model.load_report)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    changed = {name: value for name, value in model.config.items() if value != DEFAULTS[name]}
+    print(
+        f"{count:,} parameters; VisionTransformer({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+    )
+    if options.command == "convert":
+        print(f"written as {options.to}: {options.output}")

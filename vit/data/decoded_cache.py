@@ -1,0 +1,179 @@
+"""A cache of decoded image files: one uint8 array per data set, kept on disk for the next run.
+
+Of a data set that is too large for an array, the cache keeps which of its files are unreadable.
+"""
+
+import hashlib
+import json
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+from rich.progress import track
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from vit.data.image_files import DecodedBatch, ImageFiles, collate_readable, name_unreadable, raise_unreadable
+from vit.support.files import replacing, sweep
+
+DECODE_BATCH = 256
+# Part of the fingerprint: raise it when decoding gives other pixels than before.
+DECODER_VERSION = 2
+UNUSED_DAYS = 30
+
+
+def cache_folder() -> Path:
+    """Return the folder of the cache: ``$XDG_CACHE_HOME/vit``, or ``~/.cache/vit``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vit"
+
+
+def load_decoded(files: ImageFiles, num_workers: int, *, skip_damaged: bool = False) -> tuple[Tensor, ImageFiles]:
+    """Return the images, uint8 (N, C, H, W), and the file of each, in their order; only the first call decodes them.
+
+    The cached array is found by the name, size and modification time of every file and by the image size: a changed
+    data set is decoded again. So is a damaged array, found by its checksum. Writing an array deletes those that no run
+    has read for 30 days.
+
+    Args:
+        files: The image files.
+        num_workers: Processes that decode.
+        skip_damaged: Whether files that cannot be read are left out and named, instead of raising an error.
+
+    Raises:
+        ValueError: If images cannot be read and are not to be skipped; the message names their files.
+    """
+    path = cache_folder() / f"{fingerprint(files)}.safetensors"
+    images, unreadable = _read(path)
+    if images is None or (unreadable and not skip_damaged):
+        images, unreadable = _decode_all(files, num_workers)
+        if not skip_damaged:
+            raise_unreadable(unreadable)
+        _write(path, images, unreadable)
+    return images, _skip(files, unreadable)
+
+
+def readable_files(files: ImageFiles, num_workers: int, *, skip_damaged: bool = False) -> ImageFiles:
+    """Return the files that can be read, found by decoding each once; only the first call decodes them.
+
+    Arguments and errors are those of ``load_decoded``.
+    """
+    path = cache_folder() / f"{fingerprint(files)}.json"
+    unreadable = _read_names(path)
+    if unreadable is None or (unreadable and not skip_damaged):
+        unreadable = {}
+        for decoded in _decoded(files, num_workers, "Checking"):
+            unreadable |= decoded.unreadable
+        if not skip_damaged:
+            raise_unreadable(unreadable)
+        _keep(path, lambda unfinished: unfinished.write_text(json.dumps(unreadable)))
+    return _skip(files, unreadable)
+
+
+def fingerprint(files: ImageFiles) -> str:
+    """Return the name of the cached array, which changes with any of the files."""
+    digest = hashlib.sha256(repr((DECODER_VERSION, files.image_size, files.in_channels, files.stretch)).encode())
+    for path in files.paths:
+        status = path.stat()
+        digest.update(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def _decode_all(files: ImageFiles, num_workers: int) -> tuple[Tensor, dict[int, str]]:
+    images = torch.empty(len(files), files.in_channels, *files.image_size, dtype=torch.uint8)
+    unreadable: dict[int, str] = {}
+    for decoded in _decoded(files, num_workers, "Decoding"):
+        unreadable |= decoded.unreadable
+        if len(decoded.indices):
+            images[decoded.indices] = decoded.images
+    if unreadable:
+        images = images[[index for index in range(len(files)) if index not in unreadable]]
+    return images, unreadable
+
+
+def _decoded(files: ImageFiles, num_workers: int, doing: str) -> Iterator[DecodedBatch]:
+    loader = DataLoader(
+        files,
+        batch_size=DECODE_BATCH,
+        num_workers=num_workers,
+        collate_fn=collate_readable,
+        generator=torch.Generator(),  # or DataLoader would draw from the global generator, in the first run only
+    )
+    return track(loader, description=f"{doing} {len(files):,} images")
+
+
+def _skip(files: ImageFiles, unreadable: dict[int, str]) -> ImageFiles:
+    if not unreadable:
+        return files
+    rank_zero_only(print)(
+        f"left out {len(unreadable):,} of {len(files):,} files:", *name_unreadable(unreadable), sep="\n  "
+    )
+    return files.without(unreadable)
+
+
+def _checksum(images: Tensor, unreadable: str) -> int:
+    return zlib.crc32(unreadable.encode(), zlib.crc32(images.numpy()))
+
+
+def _read(path: Path) -> tuple[Tensor | None, dict[int, str]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            images, metadata = file.get_tensor("images"), file.metadata() or {}
+        checksum, unreadable = json.loads(metadata["decoded"])
+    except (SafetensorError, OSError, KeyError, ValueError):
+        return None, {}
+    if _checksum(images, unreadable) != checksum:
+        return None, {}
+    _mark_used(path)
+    return images, _by_index(unreadable)
+
+
+def _read_names(path: Path) -> dict[int, str] | None:
+    try:
+        unreadable = _by_index(path.read_text())
+    except (OSError, ValueError):
+        return None
+    _mark_used(path)
+    return unreadable
+
+
+def _by_index(text: str) -> dict[int, str]:
+    return {int(index): message for index, message in json.loads(text).items()}
+
+
+def _mark_used(path: Path) -> None:
+    with suppress(OSError):
+        path.touch()  # for _delete_unused
+
+
+def _write(path: Path, images: Tensor, unreadable: dict[int, str]) -> None:
+    text = json.dumps(unreadable)
+    # One entry, as the order of several would change from file to file.
+    metadata = {"decoded": json.dumps([_checksum(images, text), text])}
+    _keep(path, lambda unfinished: save_file({"images": images}, unfinished, metadata=metadata))
+
+
+def _keep(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file of the cache; where that fails, the run continues, and the next one decodes again."""
+    try:
+        with replacing(path) as unfinished:
+            write(unfinished)
+        sweep(path.parent)
+        _delete_unused(path.parent)
+    except (OSError, SafetensorError) as error:
+        print(f"could not keep the decoded images in {path.parent}: {error}")
+
+
+def _delete_unused(folder: Path) -> None:
+    """Delete what no run has read for 30 days, and unfinished files of that age."""
+    for path in folder.iterdir():
+        with suppress(OSError):
+            unused = time.time() - path.stat().st_mtime > UNUSED_DAYS * 24 * 3600
+            if unused and path.suffix in (".safetensors", ".json", ".unfinished", ".tmp"):  # .tmp: of earlier versions
+                path.unlink()

@@ -1,0 +1,17 @@
+"""The model: the Vision Transformer and its decoders, from their layers to the whole, and named sizes."""
+
+from vit.model.decoder import ImageToSequence, TransformerDecoder
+from vit.model.decoder_block import DecoderBlock
+from vit.model.encoder_block import EncoderBlock
+from vit.model.presets import PRESETS, create
+from vit.model.vision_transformer import VisionTransformer
+
+__all__ = [
+    "PRESETS",
+    "DecoderBlock",
+    "EncoderBlock",
+    "ImageToSequence",
+    "TransformerDecoder",
+    "VisionTransformer",
+    "create",
+]

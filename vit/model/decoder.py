@@ -1,0 +1,275 @@
+"""Transformer decoders: a language model, and a model that writes the sequence of an image."""
+
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vit.attention import KeyValueCache, rotary_angles, sinusoidal_positions
+from vit.model.decoder_block import DecoderBlock, DecoderCache
+from vit.model.generation import Generated, Sampling, beam_search, sample
+from vit.support.checks import check_choice, check_positive_int, check_share
+
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+DecoderPositions = Literal["learned", "sincos", "rotary"]
+
+
+class TransformerDecoder(nn.Module):
+    """Predicts the next token at each position: embedding, positions, decoder blocks, output.
+
+    >>> decoder = TransformerDecoder(vocab_size=12, embed_dim=48, depth=2, num_heads=3, max_length=6, context_dim=24)
+    >>> decoder(torch.tensor([[10, 3, 7]]), context=torch.randn(1, 17, 24)).shape
+    torch.Size([1, 3, 12])
+
+    Args:
+        vocab_size: Number of different tokens.
+        embed_dim: Channels of a token.
+        depth: Number of decoder blocks.
+        num_heads: Attention heads of a block; must divide ``embed_dim``.
+        max_length: Maximum number of tokens of a sequence.
+        context_dim: Channels of a context token, such as one of an image encoder; None means that there is no context.
+        positions: "learned" positions that are added, fixed sine-cosine codes ("sincos"), or angles by which queries
+            and keys are turned ("rotary"; Su et al. 2021).
+        tie_output: Whether the output is the product with the token embedding (Press and Wolf 2017), which saves a
+            matrix.
+        dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
+        drop_path: Probability that a sequence skips a residual branch of the last block, in [0, 1); it grows linearly
+            from 0 at the first block.
+        block_kwargs: Further arguments of ``DecoderBlock``: mlp_ratio, qkv_bias, qk_norm, attention, attention_kwargs,
+            causal.
+
+    Raises:
+        ValueError: If sizes do not fit, or a choice is unknown.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embed_dim: int,
+        depth: int,
+        num_heads: int,
+        max_length: int,
+        *,
+        context_dim: int | None = None,
+        positions: DecoderPositions = "learned",
+        tie_output: bool = True,
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+        **block_kwargs: Any,
+    ) -> None:
+        super().__init__()
+        sizes = {"vocab_size": vocab_size, "embed_dim": embed_dim, "depth": depth, "num_heads": num_heads}
+        for name, size in (sizes | {"max_length": max_length}).items():
+            check_positive_int(name, size)
+        check_choice("positions", positions, get_args(DecoderPositions))
+        if positions == "rotary" and embed_dim // num_heads % 2:
+            raise ValueError(
+                f"embed_dim ({embed_dim}) over num_heads ({num_heads}) must be even for positions 'rotary', which turn "
+                "pairs of channels"
+            )
+        check_share("dropout", dropout, "0.1 is usual")
+        check_share("drop_path", drop_path, "0.1 is usual")
+        self.vocab_size = vocab_size
+        self.max_length = max_length
+        self.head_dim = embed_dim // num_heads
+        self.positions = positions
+        self.token_embed = nn.Embedding(vocab_size, embed_dim)
+        is_added = positions != "rotary"
+        self.pos_embed = (
+            nn.Parameter(torch.empty(1, max_length, embed_dim), positions == "learned") if is_added else None
+        )
+        self.drop = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(
+            DecoderBlock(
+                embed_dim,
+                num_heads,
+                context_dim=context_dim,
+                dropout=dropout,
+                drop_path=drop_path * i / max(depth - 1, 1),
+                **block_kwargs,
+            )
+            for i in range(depth)
+        )
+        self.norm = nn.LayerNorm(embed_dim, eps=1e-6)
+        self.head = None if tie_output else nn.Linear(embed_dim, vocab_size, bias=False)
+        self.init_weights()
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Draw the initial weights: linear layers uniform (Glorot and Bengio 2010), embeddings normal."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        nn.init.normal_(self.token_embed.weight, std=0.02)
+        if self.positions == "learned":
+            nn.init.normal_(self.pos_embed, std=0.02)
+        elif self.positions == "sincos":
+            self.pos_embed[0] = sinusoidal_positions(*self.pos_embed.shape[1:])
+
+    def forward(
+        self, tokens: Tensor, context: Tensor | None = None, *, caches: list[DecoderCache] | None = None
+    ) -> Tensor:
+        """Compute the logits of the next token at each position: (B, T) -> (B, T, vocab_size).
+
+        The arguments are those of ``forward_features``.
+        """
+        states = self.forward_features(tokens, context, caches=caches)
+        return F.linear(states, self.token_embed.weight) if self.head is None else self.head(states)
+
+    def forward_features(
+        self, tokens: Tensor, context: Tensor | None = None, *, caches: list[DecoderCache] | None = None
+    ) -> Tensor:
+        """Compute the states from which the next tokens are predicted, final norm included: (B, T) -> (B, T, D).
+
+        Args:
+            tokens: Numbers of the tokens; with caches, of those that follow the cached ones.
+            context: Encoder output that the tokens attend to, (B, M, context_dim).
+            caches: Those of ``new_caches``, which are filled and extended here.
+
+        Raises:
+            ValueError: If there are more tokens than ``max_length``, or, in eager mode on the CPU, if one is outside
+                the vocabulary.
+        """
+        if caches is not None and len(caches) != len(self.blocks):
+            raise ValueError(
+                f"there are {len(caches)} caches for {len(self.blocks)} blocks: take those of new_caches()"
+            )
+        start = caches[0].tokens.length if caches else 0
+        self._check_tokens(tokens, start)
+        states = self.token_embed(tokens.long())
+        angles = None
+        if self.pos_embed is None:
+            places = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+            angles = rotary_angles(places, self.head_dim)
+        else:
+            states = states + self.pos_embed[:, start : start + tokens.shape[1]]
+        states = self.drop(states)
+        for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
+            states = block(states, context, cache=cache, angles=angles)
+        return self.norm(states)
+
+    def new_caches(self, context_length: int = 0) -> list[DecoderCache]:
+        """Return an empty cache for each block, for a context of ``context_length`` tokens."""
+
+        def new(length: int) -> KeyValueCache | None:
+            return KeyValueCache(length) if length else None
+
+        return [DecoderCache(KeyValueCache(self.max_length), new(context_length)) for _ in self.blocks]
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of the parameters without weight decay: embeddings and learned positions."""
+        return {"token_embed.weight"} | ({"pos_embed"} if self.pos_embed is not None else set())
+
+    def _check_tokens(self, tokens: Tensor, start: int) -> None:
+        if tokens.ndim != 2 or tokens.dtype not in WHOLE:
+            raise ValueError(f"tokens are {tokens.dtype} of shape {tuple(tokens.shape)}: give whole numbers (batch, T)")
+        end = start + tokens.shape[1]
+        if end > self.max_length:
+            raise ValueError(
+                f"{end} tokens are more than max_length ({self.max_length}): shorten them, or build a longer decoder"
+            )
+        # A GPU would have to wait for the answer, and an exported program must not ask.
+        if tokens.numel() and tokens.device.type == "cpu" and not torch.compiler.is_compiling():
+            low, high = (number.item() for number in tokens.aminmax())
+            if low < 0 or high >= self.vocab_size:
+                outside = low if low < 0 else high
+                raise ValueError(
+                    f"token {outside} is outside the vocabulary of {self.vocab_size} (0 to {self.vocab_size - 1}): "
+                    "check how texts were encoded, or take a larger vocab_size"
+                )
+
+
+class ImageToSequence(nn.Module):
+    """Images to sequences of tokens: the tokens of an encoder are the context of a decoder.
+
+    >>> import vit
+    >>> encoder = vit.VisionTransformer(image_size=(8, 16), patch_size=4, embed_dim=24, depth=1, num_heads=3)
+    >>> decoder = TransformerDecoder(12, 48, depth=1, num_heads=3, max_length=6, context_dim=24)
+    >>> reader = ImageToSequence(encoder, decoder, start=10, end=11).eval()
+    >>> images = torch.randn(2, 3, 8, 16)
+    >>> reader(images, torch.tensor([[10, 3], [10, 7]])).shape  # the logits after "start" and after a digit
+    torch.Size([2, 2, 12])
+    >>> reader.generate(images, max_length=4).shape[0]
+    2
+
+    Args:
+        encoder: A model with ``forward_features``, which maps images to tokens (B, M, D).
+        decoder: A decoder with a context of that width.
+        start: The token before the first one.
+        end: The token after the last one.
+
+    Raises:
+        ValueError: If ``start`` or ``end`` is outside the vocabulary.
+    """
+
+    def __init__(self, encoder: nn.Module, decoder: TransformerDecoder, start: int, end: int) -> None:
+        super().__init__()
+        for name, token in (("start", start), ("end", end)):
+            if not 0 <= token < decoder.vocab_size:
+                raise ValueError(
+                    f"{name} ({token}) is outside the vocabulary of {decoder.vocab_size}: take a token below it"
+                )
+        self.encoder = encoder
+        self.decoder = decoder
+        self.start = start
+        self.end = end
+
+    def forward(self, images: Tensor, tokens: Tensor) -> Tensor:
+        """Compute the logits of the next token at each position: (B, C, H, W), (B, T) -> (B, T, vocab_size)."""
+        return self.decoder(tokens, self.encoder.forward_features(images))
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of the parameters without weight decay: those of encoder and decoder."""
+        return {f"{part}.{name}" for part, module in self.named_children() for name in module.no_weight_decay()}
+
+    def generate(
+        self,
+        images: Tensor,
+        max_length: int | None = None,
+        num_beams: int = 1,
+        temperature: float = 0.0,
+        use_cache: bool = True,
+    ) -> Tensor:
+        """Write the sequence of each image: (B, C, H, W) -> (B, T). Finished sequences are padded with ``end``.
+
+        The arguments are those of ``write``.
+        """
+        return self.write(images, max_length, num_beams, temperature, use_cache).tokens
+
+    @torch.no_grad()
+    def write(
+        self,
+        images: Tensor,
+        max_length: int | None = None,
+        num_beams: int = 1,
+        temperature: float = 0.0,
+        use_cache: bool = True,
+    ) -> Generated:
+        """Write the sequence of each image, (B, C, H, W), and return it with its score and length.
+
+        The start token is never written. A sequence without an end after ``max_length`` tokens stops there.
+
+        Args:
+            images: Images, (B, C, H, W).
+            max_length: Maximum number of tokens of a sequence, ``end`` included; None is what the decoder can hold.
+            num_beams: Sequences that beam search follows for each image; 1 is greedy.
+            temperature: Above 0, tokens are drawn at random, from the softmax of ``logits / temperature``.
+            use_cache: Whether keys and values are kept between steps: in eval mode the same tokens, in less time.
+        """
+        check_positive_int("num_beams", num_beams, "1 is greedy")
+        if max_length is not None:
+            check_positive_int("max_length", max_length)
+        context = self.encoder.forward_features(images)
+        prompt = torch.full((len(images), 1), self.start, device=images.device)
+        steps = self.decoder.max_length if max_length is None else max_length
+        forbidden = None if self.start == self.end else self.start
+        if num_beams > 1:
+            if temperature:
+                raise ValueError(f"beam search (num_beams {num_beams}) draws nothing: set temperature to 0")
+            options = {"forbidden": forbidden, "use_cache": use_cache}
+            return beam_search(self.decoder, prompt, context, steps, self.end, num_beams, **options)
+        sampling = Sampling(temperature=temperature, forbidden=forbidden)
+        return sample(self.decoder, prompt, context, steps, self.end, sampling, use_cache=use_cache)

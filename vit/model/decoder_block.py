@@ -1,0 +1,108 @@
+"""The block of a decoder: causal self-attention, attention to a context, MLP; and what it keeps between steps."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from vit.attention import KeyValueCache, MultiHeadAttention
+from vit.model.layers import DropPath, Mlp
+
+
+@dataclass
+class DecoderCache:
+    """Keys and values that one decoder block keeps between steps: of the tokens so far, and of the context, if any."""
+
+    tokens: KeyValueCache
+    context: KeyValueCache | None
+
+
+class DecoderBlock(nn.Module):
+    """One pre-norm decoder layer: causal self-attention, attention to a context, MLP (Vaswani et al. 2017, sec. 3.1).
+
+    ``x = x + attn(norm1(x))``, then ``x = x + cross_attn(norm_cross(x), context)``, then ``x = x + mlp(norm2(x))``.
+    Without ``context_dim`` the second line is left out, and the weights have the names of ``EncoderBlock``.
+
+    >>> import torch
+    >>> block = DecoderBlock(48, num_heads=3, context_dim=24)
+    >>> block(torch.randn(2, 5, 48), torch.randn(2, 17, 24)).shape
+    torch.Size([2, 5, 48])
+
+    Args:
+        embed_dim: Channels of a token.
+        num_heads: Attention heads; must divide ``embed_dim``.
+        context_dim: Channels of a context token; None means that there is no context.
+        mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
+        qkv_bias: Whether the projections to queries, keys and values add a bias.
+        qk_norm: Whether to layer-normalise queries and keys per head.
+        attention: Name of the mechanism of self-attention, one that can be causal.
+        attention_kwargs: Arguments of that mechanism.
+        causal: Whether a token attends only to itself and the tokens before it.
+        dropout: Probability of zeroing a channel after each projection, in [0, 1).
+        drop_path: Probability that a sequence skips a residual branch, in [0, 1).
+
+    Raises:
+        ValueError: If widths do not fit, or the mechanism cannot be causal.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        context_dim: int | None = None,
+        mlp_ratio: float = 4.0,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        attention: str = "softmax",
+        attention_kwargs: dict[str, Any] | None = None,
+        causal: bool = True,
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        shared = {"qkv_bias": qkv_bias, "qk_norm": qk_norm}
+        self.norm1 = nn.LayerNorm(embed_dim, eps=1e-6)
+        self.attn = MultiHeadAttention(
+            embed_dim, num_heads, causal=causal, mechanism=attention, mechanism_kwargs=attention_kwargs, **shared
+        )
+        self.has_context = context_dim is not None
+        if self.has_context:
+            self.norm_cross = nn.LayerNorm(embed_dim, eps=1e-6)
+            self.cross_attn = MultiHeadAttention(embed_dim, num_heads, context_dim=context_dim, **shared)
+        self.drop = nn.Dropout(dropout)
+        self.norm2 = nn.LayerNorm(embed_dim, eps=1e-6)
+        self.mlp = Mlp(embed_dim, int(embed_dim * mlp_ratio), dropout)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        context: Tensor | None = None,
+        *,
+        cache: DecoderCache | None = None,
+        angles: Tensor | None = None,
+    ) -> Tensor:
+        """Mix each token with those before it and with the context, then transform it: (B, T, D) -> (B, T, D).
+
+        Args:
+            tokens: The tokens; with a cache, those that follow the cached ones.
+            context: Encoder output that the tokens attend to, (B, M, context_dim).
+            cache: Keys and values of the tokens so far and of the context, filled and extended here.
+            angles: Rotary angles (T, d / 2) of the tokens' positions.
+
+        Raises:
+            ValueError: If a context is given to a block without, or missing.
+        """
+        if self.has_context == (context is None):
+            raise ValueError(
+                "this block attends to a context: pass it"
+                if self.has_context
+                else "this block was built without context_dim: pass no context, or give context_dim its width"
+            )
+        of_tokens, of_context = (None, None) if cache is None else (cache.tokens, cache.context)
+        tokens = tokens + self.drop_path(self.drop(self.attn(self.norm1(tokens), cache=of_tokens, angles=angles)))
+        if self.has_context:
+            found = self.cross_attn(self.norm_cross(tokens), context, cache=of_context)
+            tokens = tokens + self.drop_path(self.drop(found))
+        return tokens + self.drop_path(self.mlp(self.norm2(tokens)))

@@ -1,0 +1,93 @@
+"""From images to tokens.
+
+Letters in the einops patterns: b batch, n patches, c image channels, h w grid rows and columns, p q rows and columns
+of a patch, d embedding channels.
+"""
+
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+
+from vit.model.model_checks import check_divides, check_images, check_overlap
+from vit.support.checks import check_positive_int, check_size
+from vit.support.hooks import is_plain
+
+Size = int | tuple[int, int]
+
+
+def to_pair(size: Size) -> tuple[int, int]:
+    """Return rows and columns of a size that may be one number for both.
+
+    >>> to_pair(32), to_pair((24, 32))
+    ((32, 32), (24, 32))
+    """
+    rows, columns = (size, size) if isinstance(size, int) else size
+    return rows, columns
+
+
+class PatchEmbed(nn.Module):
+    """Cut images into patches and map each linearly to a token (Dosovitskiy et al. 2021, eq. 1).
+
+    With a ``patch_stride`` below ``patch_size`` the patches overlap. There is one patch for each cell of
+    ``patch_stride`` pixels, centred on the cell; beyond the border the pixels of the border are repeated. With
+    ``pad_images``, images end in zeros at the right and at the bottom, up to whole cells.
+
+    The arguments are those of ``VisionTransformer``.
+
+    Raises:
+        ValueError: If ``image_size`` is not a multiple of ``patch_stride``, or patches cannot be centred on the cells.
+    """
+
+    def __init__(
+        self,
+        image_size: Size,
+        patch_size: Size,
+        in_channels: int,
+        embed_dim: int,
+        patch_stride: Size | None = None,
+        pad_images: bool = False,
+    ) -> None:
+        super().__init__()
+        check_size("image_size", image_size)
+        check_size("patch_size", patch_size)
+        check_positive_int("in_channels", in_channels, "3 for colour, 1 for grey")
+        self.image_size = to_pair(image_size)
+        self.patch_size = to_pair(patch_size)
+        if patch_stride is not None:
+            check_size("patch_stride", patch_stride)
+        self.patch_stride = self.patch_size if patch_stride is None else to_pair(patch_stride)
+        check_overlap(self.patch_size, self.patch_stride)
+        self.in_channels = in_channels
+        self.pad_images = pad_images
+        check_divides(self, *self.image_size)
+        self.grid_size = self.grid_of(*self.image_size)
+        self.num_patches = self.grid_size[0] * self.grid_size[1]
+        # A convolution only for the names and layout of its weights, which other libraries share.
+        self.proj = nn.Conv2d(
+            *(in_channels, embed_dim, self.patch_size, self.patch_stride),
+            padding=[(patch - stride) // 2 for patch, stride in zip(self.patch_size, self.patch_stride, strict=True)],
+            padding_mode="replicate",
+        )
+
+    def grid_of(self, rows: int, columns: int) -> tuple[int, int]:
+        """Return the rows and columns of patches of an image of ``rows`` x ``columns`` pixels."""
+        p, q = self.patch_stride
+        return (-(-rows // p), -(-columns // q)) if self.pad_images else (rows // p, columns // q)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embed the patches, row by row: (B, C, H, W) -> (B, N, D).
+
+        Raises:
+            ValueError: If the images have another shape or type, or their size is not a multiple of ``patch_stride``.
+        """
+        check_images(self, images)
+        if self.pad_images:
+            rows, columns = images.shape[-2:]
+            images = F.pad(images, (0, -columns % self.patch_stride[1], 0, -rows % self.patch_stride[0]))
+        if self.patch_stride != self.patch_size or not is_plain(self.proj, nn.Conv2d):
+            return rearrange(self.proj(images), "b d h w -> b (h w) d")
+        p, q = self.patch_size
+        patches = rearrange(images, "b c (h p) (w q) -> b (h w) (c p q)", p=p, q=q)
+        # Equal to the strided convolution, and faster: 10.5 ms against 15.0 ms forward and backward on a CPU core at
+        # 192 channels and patch 4.
+        return F.linear(patches, rearrange(self.proj.weight, "d c p q -> d (c p q)"), self.proj.bias)

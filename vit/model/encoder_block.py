@@ -1,0 +1,97 @@
+"""The block of the encoder: attention and MLP."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from vit.attention import MultiHeadAttention
+from vit.model.layers import DropPath, LayerScale, make_mlp
+from vit.support.hooks import is_hooked
+
+
+class EncoderBlock(nn.Module):
+    """One pre-norm transformer layer (Dosovitskiy et al. 2021, eq. 2 and 3).
+
+    ``x = x + attn(norm1(x))``, then ``x = x + mlp(norm2(x))``; each branch may end in LayerScale and
+    stochastic depth. The arguments are those of ``VisionTransformer``, and two of ``MultiHeadAttention``:
+    ``block_index`` and ``grid_size``. Here ``drop_path`` is the probability of this block.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        mlp_ratio: float = 4.0,
+        mlp: str = "gelu",
+        qkv_bias: bool = True,
+        num_kv_heads: int | None = None,
+        tie_qkv: bool = False,
+        tie_kv: bool = False,
+        qk_norm: bool = False,
+        attention: str = "softmax",
+        attention_kwargs: dict[str, Any] | None = None,
+        block_index: int = 0,
+        grid_size: tuple[int, int] | None = None,
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+        layer_scale: float | None = None,
+        norm_eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(embed_dim, eps=norm_eps)
+        self.attn = MultiHeadAttention(
+            embed_dim,
+            num_heads,
+            qkv_bias=qkv_bias,
+            num_kv_heads=num_kv_heads,
+            tie_qkv=tie_qkv,
+            tie_kv=tie_kv,
+            qk_norm=qk_norm,
+            norm_eps=norm_eps,
+            mechanism=attention,
+            mechanism_kwargs=attention_kwargs,
+            block_index=block_index,
+            grid_size=grid_size,
+        )
+        self.drop = nn.Dropout(dropout)
+        self.ls1 = nn.Identity() if layer_scale is None else LayerScale(embed_dim, layer_scale)
+        self.norm2 = nn.LayerNorm(embed_dim, eps=norm_eps)
+        self.mlp = make_mlp(mlp, embed_dim, int(embed_dim * mlp_ratio), dropout)
+        self.ls2 = nn.Identity() if layer_scale is None else LayerScale(embed_dim, layer_scale)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        grid: tuple[int, int] | None = None,
+        mask: Tensor | None = None,
+        angles: Tensor | None = None,
+    ) -> Tensor:
+        """Mix the tokens, then transform each: (B, N, D) -> (B, N, D).
+
+        Args:
+            tokens: Prefix tokens, if any, and patches.
+            grid: Rows and columns of the patches that end the sequence; some mechanisms need it.
+            mask: Mask of attention, as in ``MultiHeadAttention.forward``.
+            angles: Rotary angles of the tokens, (N, d / 2) or (B, N, d / 2).
+        """
+        mixed = self.attn(self.norm1(tokens), grid=grid, mask=mask, angles=angles)
+        tokens = tokens + self.drop_path(self.ls1(self.drop(mixed)))
+        return tokens + self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))
+
+    def forward_class_token(self, tokens: Tensor) -> Tensor:
+        """Compute only the first token, which is all that the head reads of the last block: (B, N, D) -> (B, 1, D)."""
+        normed = self.norm1(tokens)
+        mixed = self.attn(normed[:, :1], context=normed)
+        tokens = tokens[:, :1] + self.drop_path(self.ls1(self.drop(mixed)))
+        return tokens + self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))
+
+    def supports_class_token_only(self) -> bool:
+        """Return whether ``forward_class_token`` equals ``forward``, and no hook or replaced forward is bypassed."""
+        return (
+            type(self).forward is EncoderBlock.forward
+            and isinstance(self.attn, MultiHeadAttention)  # pruning may have replaced it
+            and self.attn.mechanism.independent_queries
+            and not any(map(is_hooked, self.modules()))
+        )

@@ -1,0 +1,275 @@
+"""Token by token: greedy and random sampling, and beam search, with or without a cache.
+
+Letters in the einops patterns: b sequences, k beams of a sequence, t tokens, v tokens of the vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, repeat
+from torch import Tensor, nn
+
+from vit.support.checks import check_non_negative, check_positive_int, check_positive_share
+
+
+@dataclass
+class Generated:
+    """Sequences that a decoder has written.
+
+    Attributes:
+        tokens: The tokens without the prompt, (B, T); after its end, a row is padded with the end token.
+        scores: The sum of the log-probabilities of each sequence's tokens, its end included, (B,).
+        lengths: Number of tokens of each sequence, its end included, (B,).
+    """
+
+    tokens: Tensor
+    scores: Tensor
+    lengths: Tensor
+
+
+@dataclass
+class Sampling:
+    """How a token is chosen from its logits.
+
+    Args:
+        temperature: Tokens are drawn from the softmax of ``logits / temperature``; 0 takes the most probable one.
+        top_k: Number of most probable tokens to draw from; None is all.
+        top_p: Tokens are drawn from the smallest set of most probable tokens whose probabilities sum to ``top_p``
+            (nucleus sampling, Holtzman et al. 2020); None is all.
+        forbidden: A token that is never written.
+        generator: Source of the random draws, on the device of the model; None is PyTorch's.
+
+    Raises:
+        ValueError: If a number is out of its range.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    forbidden: int | None = None
+    generator: torch.Generator | None = None
+
+    def __post_init__(self) -> None:
+        check_non_negative("temperature", self.temperature, "1 draws as the model predicts, 0 takes the best token")
+        if self.top_k is not None:
+            check_positive_int("top_k", self.top_k)
+        if self.top_p is not None:
+            check_positive_share("top_p", self.top_p, "0.9 is usual")
+
+    def log_probabilities(self, logits: Tensor) -> Tensor:
+        """Return the log-probabilities of the tokens that may be written: (B, V) -> (B, V)."""
+        if self.forbidden is not None:
+            logits = logits.index_fill(1, torch.tensor([self.forbidden], device=logits.device), -torch.inf)
+        return logits.float().log_softmax(dim=-1)
+
+    def choose(self, log_probabilities: Tensor) -> Tensor:
+        """Return a token for each sequence: (B, V) -> (B,)."""
+        if not self.temperature:
+            return log_probabilities.argmax(dim=-1)
+        precise = torch.double if log_probabilities.device.type != "mps" else torch.float
+        ranked, tokens = log_probabilities.to(precise).sort(dim=-1, descending=True, stable=True)
+        # Less the largest, as a tiny temperature would make all of them infinite.
+        probabilities = ((ranked - ranked[:, :1]) / self.temperature).softmax(dim=-1)
+        if self.top_k is not None:
+            probabilities[:, self.top_k :] = 0
+        if self.top_p is not None:
+            before = probabilities.cumsum(dim=-1) - probabilities
+            probabilities[before >= self.top_p * probabilities.sum(dim=-1, keepdim=True)] = 0
+        drawn = torch.multinomial(probabilities, 1, generator=self.generator)
+        return tokens.gather(1, drawn)[:, 0]
+
+
+class Steps:
+    """The logits of the next token while sequences grow, with or without a cache.
+
+    Args:
+        decoder: A ``TransformerDecoder``.
+        prompt: The first tokens, (B, T).
+        context: Encoder output that the tokens attend to, (B, M, context_dim), or None.
+        use_cache: Whether keys and values are kept between steps.
+    """
+
+    def __init__(self, decoder: nn.Module, prompt: Tensor, context: Tensor | None, use_cache: bool) -> None:
+        self.decoder = decoder
+        self.tokens = prompt
+        self.context = context
+        self.new = prompt  # tokens that are in no cache
+        self.caches = decoder.new_caches(0 if context is None else context.shape[1]) if use_cache else None
+
+    def logits(self) -> Tensor:
+        """Compute the logits of the token after the last one: (B, V)."""
+        if self.caches is None:
+            return self.decoder(self.tokens, self.context)[:, -1]
+        return self.decoder(self.new, self.context, caches=self.caches)[:, -1]
+
+    def append(self, chosen: Tensor) -> None:
+        """Append a token to each sequence, (B,)."""
+        self.new = rearrange(chosen, "b -> b 1")
+        self.tokens = torch.cat([self.tokens, self.new], dim=1)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these sequences, in this order."""
+        self.tokens, self.new = self.tokens[rows], self.new[rows]
+        self.context = None if self.context is None else self.context[rows]
+        for cache in self.caches or []:
+            cache.tokens.select(rows)
+            if cache.context is not None:
+                cache.context.select(rows)
+
+    def reorder(self, beams: Tensor) -> None:
+        """Replace the beams of each sequence by some of them, (B, K); their context is the same."""
+        first = beams.shape[1] * torch.arange(len(beams), device=beams.device)
+        rows = rearrange(rearrange(first, "b -> b 1") + beams, "b k -> (b k)")
+        self.tokens, self.new = self.tokens[rows], self.new[rows]
+        for cache in self.caches or []:
+            cache.tokens.select(rows)
+
+
+@torch.no_grad()
+def sample(
+    decoder: nn.Module,
+    prompt: Tensor,
+    context: Tensor | None,
+    steps: int,
+    end: int | None,
+    sampling: Sampling,
+    *,
+    use_cache: bool = True,
+) -> Generated:
+    """Write sequences token by token. A finished sequence leaves the batch.
+
+    Args:
+        decoder: A ``TransformerDecoder``.
+        prompt: The first tokens, (B, T), at least one.
+        context: Encoder output that the tokens attend to, (B, M, context_dim), or None.
+        steps: Maximum number of tokens to write.
+        end: The token after which a sequence ends; None writes ``steps`` tokens.
+        sampling: How a token is chosen.
+        use_cache: Whether keys and values are kept between steps.
+    """
+    prompt = _checked(decoder, prompt, steps, end, sampling.forbidden)
+    growing = torch.arange(len(prompt), device=prompt.device)  # sequences without an end
+    written = prompt.new_full((len(prompt), steps), 0 if end is None else end)
+    scores = torch.zeros(len(prompt), device=prompt.device)
+    lengths = torch.full_like(growing, steps)
+    states = Steps(decoder, prompt, context, use_cache)
+    for step in range(steps):
+        log_probabilities = sampling.log_probabilities(states.logits())
+        chosen = sampling.choose(log_probabilities)
+        written[growing, step] = chosen
+        scores[growing] += log_probabilities.gather(1, rearrange(chosen, "b -> b 1"))[:, 0]
+        states.append(chosen)
+        if end is not None:
+            ended = chosen == end
+            lengths[growing[ended]] = step + 1
+            rest = (~ended).nonzero()[:, 0]
+            if not len(rest):
+                break
+            if len(rest) < len(growing):
+                growing = growing[rest]
+                states.select(rest)
+    return Generated(written if end is None else _cut(written, lengths), scores, lengths)
+
+
+@torch.no_grad()
+def beam_search(
+    decoder: nn.Module,
+    prompt: Tensor,
+    context: Tensor | None,
+    steps: int,
+    end: int,
+    num_beams: int,
+    *,
+    length_penalty: float = 1.0,
+    forbidden: int | None = None,
+    use_cache: bool = True,
+) -> Generated:
+    """Follow the ``num_beams`` most probable beginnings of each sequence, and return the best one.
+
+    The search keeps the largest sums of log-probabilities. At its end, sequences are compared by ``score /
+    length^length_penalty``, so that short ones are not preferred (after Wu et al. 2016, who divide by a shifted
+    length). The greedy sequence takes part in this comparison, so the result is never worse than it.
+
+    Args:
+        decoder: A ``TransformerDecoder``.
+        prompt: The first tokens, (B, T), at least one.
+        context: Encoder output that the tokens attend to, (B, M, context_dim), or None.
+        steps: Maximum number of tokens to write.
+        end: The token after which a sequence ends.
+        num_beams: Beginnings to follow for each sequence.
+        length_penalty: Exponent of the length; 0 compares sums of log-probabilities.
+        forbidden: A token that is never written.
+        use_cache: Whether keys and values are kept between steps.
+    """
+    check_positive_int("num_beams", num_beams)
+    prompt = _checked(decoder, prompt, steps, end, forbidden)
+    sampling = Sampling(forbidden=forbidden)
+    greedy = sample(decoder, prompt, context, steps, end, sampling, use_cache=use_cache)
+    states = Steps(decoder, prompt, context, use_cache)
+    states.select(repeat(torch.arange(len(prompt), device=prompt.device), "b -> (b k)", k=num_beams))
+    scores = torch.full((len(prompt), num_beams), -torch.inf, device=prompt.device)
+    scores[:, 0] = 0  # only the first beam counts at first, or all beams would be equal
+    ended, lengths = torch.zeros_like(scores, dtype=torch.bool), torch.zeros_like(scores)
+    stay = torch.full((decoder.vocab_size,), -torch.inf, device=prompt.device)
+    stay[end] = 0  # a finished beam is only extended by its end, with log-probability 0
+    for _ in range(steps):
+        log_probabilities = sampling.log_probabilities(states.logits())
+        continued = rearrange(log_probabilities, "(b k) v -> b k v", k=num_beams)
+        continued = torch.where(rearrange(ended, "b k -> b k 1"), stay, continued)
+        sums = rearrange(rearrange(scores, "b k -> b k 1") + continued, "b k v -> b (k v)")
+        scores, best = sums.topk(num_beams, dim=1)
+        beam, token = best // decoder.vocab_size, best % decoder.vocab_size
+        states.reorder(beam)
+        states.append(rearrange(token, "b k -> (b k)"))
+        ended = ended.gather(1, beam)
+        lengths = lengths.gather(1, beam) + ~ended
+        ended = ended | (token == end)
+        if ended.all():
+            break
+    written = rearrange(states.tokens[:, prompt.shape[1] :], "(b k) t -> b k t", k=num_beams)
+    return _best(written, scores, lengths, greedy, end, length_penalty)
+
+
+def _best(
+    written: Tensor, scores: Tensor, lengths: Tensor, greedy: Generated, end: int, length_penalty: float
+) -> Generated:
+    """Return the best of each sequence's beams and its greedy continuation: (B, K, T), (B, K), (B, K) -> (B, T)."""
+    longest = max(written.shape[2], greedy.tokens.shape[1])
+    beams, single = (F.pad(tokens, (0, longest - tokens.shape[-1]), value=end) for tokens in (written, greedy.tokens))
+    tokens = torch.cat([rearrange(single, "b t -> b 1 t"), beams], dim=1)
+    scores = torch.cat([rearrange(greedy.scores, "b -> b 1"), scores], dim=1)
+    lengths = torch.cat([rearrange(greedy.lengths, "b -> b 1").to(lengths.dtype), lengths], dim=1)
+    best = (scores / lengths**length_penalty).argmax(dim=1)  # the greedy one, where they are equal
+    rows = torch.arange(len(best), device=best.device)
+    lengths = lengths[rows, best].long()
+    return Generated(_cut(tokens[rows, best], lengths), scores[rows, best], lengths)
+
+
+def _cut(tokens: Tensor, lengths: Tensor) -> Tensor:
+    return tokens[:, : int(lengths.max()) if len(lengths) else 0]
+
+
+def _checked(decoder: nn.Module, prompt: Tensor, steps: int, end: int | None, forbidden: int | None) -> Tensor:
+    """Return the prompt in whole numbers of 64 bits.
+
+    Raises:
+        ValueError: If the prompt is empty or too long, or a token is outside the vocabulary.
+    """
+    check_positive_int("steps", steps)
+    if prompt.ndim != 2 or not prompt.shape[1]:
+        raise ValueError(f"the prompt has shape {tuple(prompt.shape)}: give (batch, T), at least one token each")
+    room = decoder.max_length - prompt.shape[1] + 1  # the last token that is written is not read
+    if room < 1:
+        raise ValueError(f"a prompt of {prompt.shape[1]} is longer than max_length ({decoder.max_length}): shorten it")
+    if steps > room:
+        raise ValueError(
+            f"{steps} tokens after a prompt of {prompt.shape[1]} do not fit into max_length ({decoder.max_length}): "
+            f"ask for at most {room}"
+        )
+    for name, token in (("end", end), ("forbidden", forbidden)):
+        if token is not None and not 0 <= token < decoder.vocab_size:
+            raise ValueError(
+                f"{name} ({token}) is outside the vocabulary of {decoder.vocab_size}: take a token below it"
+            )
+    return prompt.long()

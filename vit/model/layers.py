@@ -1,0 +1,167 @@
+"""Layers of the model besides attention: MLPs, dropping of patches and branches, LayerScale, pooling by attention.
+
+Letters in the einops patterns: b batch, n m tokens, h heads, d channels of a token or of a head.
+"""
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from einops import pack, rearrange, repeat
+from torch import Tensor, nn
+
+from vit.attention.mechanisms.softmax import attend
+from vit.support.checks import check_choice, check_positive_int, check_share
+
+
+class QuickGELU(nn.Module):
+    """The approximation ``x sigmoid(1.702 x)`` of the GELU, as in OpenAI's CLIP."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the function to each number."""
+        return x * (1.702 * x).sigmoid()
+
+
+# "swiglu" is another module, see below.
+ACTIVATIONS = {"gelu": nn.GELU, "gelu_tanh": partial(nn.GELU, approximate="tanh"), "quick_gelu": QuickGELU}
+MLPS = (*ACTIVATIONS, "swiglu")
+
+
+class Mlp(nn.Module):
+    """Two linear layers with an activation between and dropout after each, applied to each token."""
+
+    def __init__(self, embed_dim: int, hidden_dim: int, dropout: float = 0.0, activation: str = "gelu") -> None:
+        super().__init__()
+        check_positive_int("hidden_dim", hidden_dim, "it is embed_dim times mlp_ratio, whose usual value is 4")
+        check_choice("mlp", activation, MLPS)
+        self.fc1 = nn.Linear(embed_dim, hidden_dim)
+        self.act = ACTIVATIONS[activation]()
+        self.fc2 = nn.Linear(hidden_dim, embed_dim)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Transform each token: (B, N, D) -> (B, N, D)."""
+        return self.drop(self.fc2(self.drop(self.act(self.fc1(tokens)))))
+
+
+class SwiGLU(nn.Module):
+    """An MLP whose hidden layer is gated: ``fc2(silu(x W_1) * x W_2)``, with W_1 and W_2 in ``fc1`` (Shazeer 2020)."""
+
+    def __init__(self, embed_dim: int, hidden_dim: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        check_positive_int("hidden_dim", hidden_dim, "it is embed_dim times mlp_ratio, whose usual value is 8 / 3")
+        self.fc1 = nn.Linear(embed_dim, 2 * hidden_dim)
+        self.fc2 = nn.Linear(hidden_dim, embed_dim)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Transform each token: (B, N, D) -> (B, N, D)."""
+        gate, hidden = self.fc1(tokens).chunk(2, dim=-1)
+        return self.drop(self.fc2(self.drop(F.silu(gate) * hidden)))
+
+
+def make_mlp(name: str, embed_dim: int, hidden_dim: int, dropout: float) -> nn.Module:
+    """Build the MLP of a block by its name: a key of ``ACTIVATIONS``, or "swiglu".
+
+    Raises:
+        ValueError: If the name is unknown.
+    """
+    if name == "swiglu":
+        return SwiGLU(embed_dim, hidden_dim, dropout)
+    return Mlp(embed_dim, hidden_dim, dropout, name)
+
+
+class PatchDrop(nn.Module):
+    """Drops a share of the patches of training images at random (Liu et al. 2023): half the tokens, half the time."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        check_share("patch_drop", rate, "0.5 drops half of the patches")
+        self.rate = rate
+
+    def forward(
+        self, tokens: Tensor, num_prefix_tokens: int, angles: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Keep the prefix tokens and random patches, in order: (B, prefix + N, D) -> (B, prefix + kept, D).
+
+        Rotary angles (prefix + N, d / 2), if any, are gathered for each image: (B, prefix + kept, d / 2).
+        """
+        if not self.training or self.rate == 0:
+            return tokens, angles
+        b, n = tokens.shape[0], tokens.shape[1] - num_prefix_tokens
+        shuffled = torch.rand(b, n, device=tokens.device).argsort(dim=1)
+        patches = shuffled[:, : max(1, round(n * (1 - self.rate)))].sort(dim=1).values + num_prefix_tokens
+        prefix = repeat(torch.arange(num_prefix_tokens, device=tokens.device), "n -> b n", b=b)
+        kept = pack([prefix, patches], "b *")[0]
+        tokens = tokens.gather(1, repeat(kept, "b n -> b n d", d=tokens.shape[2]))
+        return tokens, None if angles is None else angles[kept]
+
+    def extra_repr(self) -> str:
+        """Show the rate when the model is printed."""
+        return f"rate={self.rate:.3g}"
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: each training image skips a residual branch at random (Huang et al. 2016).
+
+    Kept branches are scaled by ``1 / (1 - probability)``, which preserves their expected value.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        check_share("drop_path", probability, "0.1 is usual")
+        self.probability = probability
+        self.active = probability > 0.0
+        # A tensor, as torch.compile would compile every block separately for different numbers. On the CPU, and no
+        # buffer, it survives the meta device and to_empty, and a tensor without axes works beside any device.
+        self.keep = torch.tensor(1.0 - probability, device="cpu")
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Zero or scale the branch of each image: (B, N, D) -> (B, N, D)."""
+        if not self.training or not self.active:
+            return tokens
+        is_kept = torch.rand(tokens.shape[0], device=tokens.device) < self.keep
+        return tokens * rearrange(is_kept.to(tokens.dtype) / self.keep, "b -> b 1 1")
+
+    def extra_repr(self) -> str:
+        """Show the probability when the model is printed."""
+        return f"probability={self.probability:.3g}"
+
+
+class LayerScale(nn.Module):
+    """A learned factor per channel at the end of a residual branch (Touvron et al. 2021, CaiT, eq. 3).
+
+    A small ``init``, such as 1e-4, makes each block start near the identity.
+    """
+
+    def __init__(self, embed_dim: int, init: float) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((embed_dim,), float(init)))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scale the channels: (B, N, D) -> (B, N, D)."""
+        return tokens * self.gamma
+
+
+class AttentionPool(nn.Module):
+    """Pools tokens by attention of one learned query, then an MLP (Zhai et al. 2022, fig. 4; timm's names of weights).
+
+    ``x = proj(attend(latent, tokens))``, then ``x + mlp(norm(x))``.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, mlp_ratio: float, mlp: str, norm_eps: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.latent = nn.Parameter(torch.zeros(1, 1, embed_dim))
+        self.q = nn.Linear(embed_dim, embed_dim)
+        self.kv = nn.Linear(embed_dim, 2 * embed_dim)
+        self.proj = nn.Linear(embed_dim, embed_dim)
+        self.norm = nn.LayerNorm(embed_dim, eps=norm_eps)
+        self.mlp = make_mlp(mlp, embed_dim, int(embed_dim * mlp_ratio), 0.0)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Pool the tokens: (B, N, D) -> (B, D)."""
+        query = repeat(self.q(self.latent), "1 1 (h d) -> b h 1 d", b=tokens.shape[0], h=self.num_heads)
+        k, v = rearrange(self.kv(tokens), "b m (two h d) -> two b h m d", two=2, h=self.num_heads)
+        pooled = self.proj(rearrange(attend(query, k, v), "b h 1 d -> b (h d)"))
+        return pooled + self.mlp(self.norm(pooled))

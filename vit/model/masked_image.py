@@ -1,0 +1,118 @@
+"""Images whose hidden pixels are predicted from all others, as masked language models predict words.
+
+Letters in the einops patterns: b batch, v colours, r rows and s columns of an image.
+"""
+
+import math
+from typing import Any
+
+import torch
+from einops import rearrange, reduce
+from torch import Tensor, nn
+
+from vit.model.decoder import TransformerDecoder
+from vit.model.generation import Sampling
+from vit.model.image_gpt import check_colours
+from vit.support.checks import check_positive_int
+
+
+class MaskedImageModel(nn.Module):
+    """Predicts hidden pixels from both sides: the blocks of ``ImageGPT`` without the causal mask (Devlin et al. 2019).
+
+    >>> model = MaskedImageModel(palette_size=5, grid=(2, 3), embed_dim=24, depth=1, num_heads=3).eval()
+    >>> pixels, hidden = torch.tensor([[[4, 0, 1], [2, 2, 3]]]), torch.tensor([[[0, 0, 0], [1, 1, 1]]]).bool()
+    >>> model(pixels, hidden).shape  # the logits of each pixel, given those that are not hidden
+    torch.Size([1, 2, 3, 5])
+    >>> model.complete(pixels, hidden)[0, 0]
+    tensor([4, 0, 1])
+
+    Args:
+        palette_size: Number of colours, or of different patches.
+        grid: Rows and columns of an image.
+        embed_dim: Channels of a token.
+        depth: Number of blocks.
+        num_heads: Attention heads of a block.
+        kwargs: Further arguments of ``TransformerDecoder``.
+    """
+
+    def __init__(
+        self, palette_size: int, grid: tuple[int, int], embed_dim: int, depth: int, num_heads: int, **kwargs: Any
+    ) -> None:
+        super().__init__()
+        self.grid = tuple(grid)
+        self.mask = palette_size
+        length = grid[0] * grid[1]
+        self.decoder = TransformerDecoder(palette_size + 1, embed_dim, depth, num_heads, length, causal=False, **kwargs)
+
+    def forward(self, pixels: Tensor, hidden: Tensor) -> Tensor:
+        """Compute the logits of each pixel from those that are not hidden: (B, r, s) -> (B, r, s, palette_size).
+
+        Args:
+            pixels: Numbers of colours, (B, r, s); those of hidden pixels are not read.
+            hidden: The hidden pixels, boolean (B, r, s).
+
+        Raises:
+            ValueError: If shapes differ from the grid, or a colour is not in the palette.
+        """
+        self._check(pixels, hidden)
+        seen = rearrange(pixels.long().masked_fill(hidden, self.mask), "b r s -> b (r s)")
+        logits = self.decoder(seen)[..., : self.mask]
+        return rearrange(logits, "b (r s) v -> b r s v", r=self.grid[0])
+
+    def forward_features(self, pixels: Tensor) -> Tensor:
+        """Compute the states of all pixels, none of which is hidden: (B, r, s) -> (B, r s, D)."""
+        return self.decoder.forward_features(rearrange(pixels, "b r s -> b (r s)"))
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of the parameters without weight decay: embeddings and learned positions."""
+        return {f"decoder.{name}" for name in self.decoder.no_weight_decay()}
+
+    @torch.no_grad()
+    def complete(
+        self,
+        pixels: Tensor,
+        hidden: Tensor,
+        steps: int = 16,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Fill in the hidden pixels in random order, some in each step: (B, r, s) -> (B, r, s).
+
+        One pixel in each step would draw from the model's distribution of images (Uria et al. 2014). After step t of T,
+        the share ``cos(pi t / 2 T)`` is still hidden, so that the first pixels, on which all others build, are few
+        (Chang et al. 2022, MaskGIT, sec. 3.2). MaskGIT fills in the surest pixels first; here these would be the
+        background, which then spreads.
+
+        Args:
+            pixels: Numbers of colours, (B, r, s); those of hidden pixels are not read.
+            hidden: The hidden pixels, boolean (B, r, s).
+            steps: Number of passes.
+            temperature: Pixels are drawn from the softmax of ``logits / temperature``; 0 takes the most probable.
+            generator: Source of the random order and draws.
+
+        Raises:
+            ValueError: As in ``forward``, or if ``steps`` or ``temperature`` is out of its range.
+        """
+        check_positive_int("steps", steps)
+        self._check(pixels, hidden)
+        sampling = Sampling(temperature, generator=generator)
+        pixels, hidden = (rearrange(x, "b r s -> b (r s)").clone() for x in (pixels.long(), hidden))
+        count = reduce(hidden.float(), "b n -> b 1", "sum")
+        turns = torch.rand(hidden.shape, generator=generator, device=hidden.device).masked_fill(~hidden, torch.inf)
+        turn = turns.argsort(dim=1).argsort(dim=1)  # 0 for the first hidden pixel of an image
+        for step in range(1, steps + 1):
+            whole = (rearrange(x, "b (r s) -> b r s", r=self.grid[0]) for x in (pixels, hidden))
+            log_probabilities = rearrange(self(*whole), "b r s v -> b (r s) v").float().log_softmax(dim=-1)
+            drawn = sampling.choose(rearrange(log_probabilities, "b n v -> (b n) v")).view_as(pixels)
+            left = (count * math.cos(math.pi * step / (2 * steps))).floor()
+            filled = hidden & (turn < count - left)
+            pixels, hidden = torch.where(filled, drawn, pixels), hidden & ~filled
+        return rearrange(pixels, "b (r s) -> b r s", r=self.grid[0])
+
+    def _check(self, pixels: Tensor, hidden: Tensor) -> None:
+        if tuple(pixels.shape[1:]) != self.grid or hidden.shape != pixels.shape or hidden.dtype != torch.bool:
+            raise ValueError(
+                f"pixels have shape {tuple(pixels.shape)} and hidden {tuple(hidden.shape)} of {hidden.dtype}: give "
+                f"both as (batch, {self.grid[0]}, {self.grid[1]}), and hidden in torch.bool"
+            )
+        check_colours(pixels.masked_fill(hidden, 0), self.mask)

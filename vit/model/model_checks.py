@@ -1,0 +1,126 @@
+"""Checks of the arguments and inputs of ``VisionTransformer`` and ``PatchEmbed``.
+
+Each check raises a ValueError that quotes the values and the remedy.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vit.model.positions import check_axial
+from vit.support.checks import check_natural, check_non_negative, check_positive, check_positive_int, check_share
+
+
+def check_arguments(config: dict[str, Any]) -> None:
+    """Check the numbers among the arguments of ``VisionTransformer``, and which of its arguments go together."""
+    for name in ("embed_dim", "depth", "num_heads"):
+        check_positive_int(name, config[name])
+    for name in ("num_classes", "num_registers"):
+        check_natural(name, config[name])
+    check_positive("mlp_ratio", config["mlp_ratio"], "4 is usual")
+    check_positive("norm_eps", config["norm_eps"], "1e-6 is usual")
+    for name in ("dropout", "drop_path"):
+        check_share(name, config[name], "0.1 is usual")
+    if config["layer_scale"] is not None:
+        check_non_negative("layer_scale", config["layer_scale"], "1e-4 is usual, None leaves it out")
+    pool = config["pool"]
+    if "cls" in pool and not config["class_token"]:
+        raise ValueError(f"pool {pool!r} reads the class token, but class_token is False: use pool 'mean'")
+    if "dist" in pool and not config["num_registers"]:
+        raise ValueError(f"pool {pool!r} reads the first register, but num_registers is 0: set it to 1")
+    if "rope" in config["pos_embed"]:
+        check_axial(config["embed_dim"], config["num_heads"])
+
+
+def check_patch_drop(patch_drop: float, mechanism: nn.Module, attention: str) -> None:
+    """Check that a mechanism can do without the patches that ``patch_drop`` drops."""
+    if patch_drop and "grid" in mechanism.takes:
+        raise ValueError(f"attention {attention!r} needs the whole grid of patches: set patch_drop ({patch_drop}) to 0")
+
+
+def check_overlap(patch_size: tuple[int, int], patch_stride: tuple[int, int]) -> None:
+    """Check that patches cover the image, and can be centred on their cells."""
+    overlap = [patch - stride for patch, stride in zip(patch_size, patch_stride, strict=True)]
+    if min(overlap) < 0 or any(pixels % 2 for pixels in overlap):
+        raise ValueError(
+            f"patch_stride {patch_stride} must be patch_size {patch_size} less an even number of pixels, "
+            "so that patches are centred on cells: take half of an even patch_size"
+        )
+
+
+def check_divides(patch_embed: nn.Module, rows: int, columns: int) -> None:
+    """Check that an image is cut into whole cells, unless it is padded."""
+    p, q = patch_embed.patch_stride
+    if not patch_embed.pad_images and (rows % p or columns % q):
+        name = "patch_size" if patch_embed.patch_stride == patch_embed.patch_size else "patch_stride"
+        raise ValueError(
+            f"image_size ({rows}, {columns}) must be a multiple of {name} ({p}, {q}): resize the images to "
+            f"({max(rows // p, 1) * p}, {max(columns // q, 1) * q}), change the patch, or set pad_images"
+        )
+
+
+def check_images(patch_embed: nn.Module, images: Tensor) -> None:
+    """Check shape and type of a batch of images."""
+    channels = patch_embed.in_channels
+    if images.ndim != 4 or images.shape[1] != channels:
+        raise ValueError(
+            f"images have shape {tuple(images.shape)}, but this model takes (batch, {channels}, rows, columns): check "
+            f"in_channels ({channels}), and add the batch axis with images[None]"
+        )
+    # An exported program must not compare the size of the batch, which it leaves open.
+    is_empty = not torch.compiler.is_compiling() and len(images) == 0
+    if is_empty or not images.is_floating_point():
+        raise ValueError(
+            f"images are {images.dtype} of shape {tuple(images.shape)}, but this model takes at least one image of "
+            "floating point: convert by images.float() / 255, then normalise"
+        )
+    # An exported program has images of its own type, on its own device.
+    if not torch.compiler.is_compiling():
+        _check_fits_weights(patch_embed.proj.weight, images)
+    check_divides(patch_embed, *images.shape[-2:])
+
+
+def check_mixed(images: Sequence[Tensor]) -> None:
+    """Check a list of images of several sizes."""
+    shapes = [tuple(image.shape) for image in images]
+    if not shapes or any(len(shape) != 3 for shape in shapes):
+        raise ValueError(f"images have the shapes {shapes}: give a list of at least one (channels, rows, columns)")
+
+
+def _check_fits_weights(weight: Tensor, images: Tensor) -> None:
+    if images.device != weight.device:
+        raise ValueError(f"images are on {images.device} and the weights on {weight.device}: move one with .to(device)")
+    if images.dtype != weight.dtype and not torch.is_autocast_enabled(images.device.type):
+        raise ValueError(f"images are {images.dtype} and the weights {weight.dtype}: convert one with .to(dtype)")
+    if 0 in images.shape:
+        raise ValueError(f"images have shape {tuple(images.shape)}: give at least one pixel")
+
+
+def check_output_format(model: nn.Module, output_fmt: str) -> None:
+    """Check that the features of ``forward_intermediates`` can be returned in a format."""
+    if output_fmt not in ("NCHW", "NLC"):
+        raise ValueError(f"unknown output_fmt {output_fmt!r}: choose 'NCHW' or 'NLC'")
+    if output_fmt == "NCHW" and model.training and model.patch_drop.rate:
+        raise ValueError(
+            f"patch_drop ({model.patch_drop.rate}) drops patches while training, and the others form no grid: call "
+            "model.eval() first, or take output_fmt 'NLC'"
+        )
+
+
+def chosen_blocks(indices: int | Sequence[int] | None, depth: int) -> set[int]:
+    """Return the numbers of the chosen blocks: the last n for an int, all for None, negative numbers from the end.
+
+    >>> chosen_blocks(2, depth=6), chosen_blocks([0, -1], depth=6)
+    ({4, 5}, {0, 5})
+    """
+    if indices is None:
+        return set(range(depth))
+    if isinstance(indices, int):
+        chosen = set(range(depth - indices, depth))
+    else:
+        chosen = {int(i) + depth if i < 0 else int(i) for i in indices}
+    if not chosen or not chosen <= set(range(depth)):
+        raise ValueError(f"indices ({indices}) must name blocks of a model of depth ({depth})")
+    return chosen

@@ -1,0 +1,172 @@
+"""Positions on a grid of patches: learned ones on another grid, and rotary ones.
+
+Letters in the einops patterns: h w rows and columns of the grid, y x those of the new grid, r n prefix tokens and all
+tokens, d channels, f frequencies, o positions with those beyond the border.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, pack, rearrange, repeat
+from torch import Tensor
+
+from vit.support.checks import check_choice
+
+Grid = tuple[int, int]
+Interpolation = Literal["bicubic", "bilinear", "transformers", "torchvision", "google", "dinov2"]
+BEYOND = 2  # positions beyond the border that a cubic kernel reaches
+
+
+def cubic(x: Tensor, a: float) -> Tensor:
+    """Evaluate the kernel of cubic convolution at distances ``x`` (Keys 1981, eq. 4)."""
+    x = x.abs()
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return near * (x <= 1) + far * ((x > 1) & (x < 2))
+
+
+def triangle(x: Tensor) -> Tensor:
+    """Evaluate the kernel of linear interpolation at distances ``x``."""
+    return (1 - x.abs()).clamp(min=0)
+
+
+@dataclass(frozen=True)
+class Resizing:
+    """A way to resize an axis of positions.
+
+    Attributes:
+        kernel: Weight of an old position by its distance from the new one.
+        antialias: Whether the kernel is widened where the grid shrinks.
+        corners: Whether the first and the last position stay where they are, instead of the borders of the grid.
+        offset: Added to the new size where the scale is computed, unless the grid stays the same.
+    """
+
+    kernel: Callable[[Tensor], Tensor]
+    antialias: bool = False
+    corners: bool = False
+    offset: float = 0.0
+
+
+# What the libraries do with the positions of their models. The first two are timm's.
+RESIZINGS = {
+    "bicubic": Resizing(partial(cubic, a=-0.5), antialias=True),
+    "bilinear": Resizing(triangle, antialias=True),
+    "transformers": Resizing(partial(cubic, a=-0.75)),
+    "torchvision": Resizing(partial(cubic, a=-0.75), corners=True),
+    "google": Resizing(triangle, corners=True),
+    "dinov2": Resizing(partial(cubic, a=-0.75), offset=0.1),
+}
+
+
+def resize_positions(
+    pos_embed: Tensor, old_grid: Grid, new_grid: Grid, interpolation: Interpolation = "bicubic"
+) -> Tensor:
+    """Resize learned positions to another grid: (1, prefix + old N, D) -> (1, prefix + new N, D).
+
+    The positions of prefix tokens (class token, registers) come first and stay unchanged. Rows and columns are resized
+    by a matrix each, which programs of ``torch.export`` and ONNX compute for any size. Equal grids leave the positions
+    as they are.
+
+    >>> positions = torch.randn(1, 1 + 4 * 4, 8)
+    >>> resize_positions(positions, (4, 4), (6, 5)).shape
+    torch.Size([1, 31, 8])
+
+    Args:
+        pos_embed: The positions.
+        old_grid: Their rows and columns.
+        new_grid: Rows and columns of patches.
+        interpolation: A key of ``RESIZINGS``: "bicubic" and "bilinear" are antialiased, as in timm; "transformers",
+            "torchvision", "google" and "dinov2" are what these libraries do.
+
+    Raises:
+        ValueError: If the interpolation is unknown.
+    """
+    check_choice("pos_embed_interpolation", interpolation, get_args(Interpolation))
+    # Exported programs have no branch on sizes: they run at any size, that of the training included.
+    if not torch.compiler.is_exporting() and tuple(old_grid) == tuple(new_grid):
+        return pos_embed
+    prefix = pos_embed.shape[1] - old_grid[0] * old_grid[1]
+    wide = torch.promote_types(pos_embed.dtype, torch.float32)
+    grid = rearrange(pos_embed[:, prefix:].to(wide), "1 (h w) d -> h w d", h=old_grid[0])
+    resizing = RESIZINGS[interpolation]
+    if resizing.offset:  # only where the grid changes; without a branch, which an exported program would have to take
+        changes = (torch.sym_max(new - old, old - new) for old, new in zip(old_grid, new_grid, strict=True))
+        resizing = replace(resizing, offset=resizing.offset * torch.sym_min(sum(changes), 1))
+    sizes = zip(old_grid, new_grid, strict=True)
+    rows, columns = (resizing_matrix(old, new, resizing, grid) for old, new in sizes)
+    with torch.autocast(pos_embed.device.type, enabled=False):
+        resized = einsum(rows, columns, grid, "y h, x w, h w d -> y x d")
+    return pack([pos_embed[:, :prefix], rearrange(resized.to(pos_embed.dtype), "y x d -> 1 (y x) d")], "b * d")[0]
+
+
+def resizing_matrix(old: int, new: int, resizing: Resizing, like: Tensor) -> Tensor:
+    """Return the weights of the old positions of an axis in each new one: (new, old), rows sum to one."""
+    places = {"device": like.device, "dtype": like.dtype}
+    steps = torch.arange(new, **places)
+    if resizing.corners:
+        centers = steps * ((old - 1) / torch.sym_max(new - 1, 1))
+    else:
+        centers = (steps + 0.5) * (old / (new + resizing.offset)) - 0.5
+    if resizing.antialias:
+        distances = centers[:, None] - torch.arange(old, **places)
+        weights = resizing.kernel(distances / torch.sym_max(old / new, 1.0))
+        return weights / weights.sum(dim=1, keepdim=True)
+    # Beyond the border the positions of the border are repeated.
+    reached = torch.arange(-BEYOND, old + BEYOND, device=like.device)
+    repeated = F.one_hot(reached.clamp(0, old - 1), old).to(like.dtype)
+    return einsum(resizing.kernel(centers[:, None] - reached), repeated, "y o, o h -> y h")
+
+
+def axial_angles(grid: Grid, trained_grid: Grid, head_dim: int, like: Tensor) -> Tensor:
+    """Compute rotary angles of the patches of a grid, as in DINOv3: (rows * columns, d / 2).
+
+    The first half of the pairs of channels turns with the row, the second with the column. Rows, and columns, lie
+    evenly in [-1, 1] at any size of the grid; frequency f of F is ``2 pi 100^(-f / F)`` (Siméoni et al. 2025). Angles
+    are computed on the device of ``like``, in its precision or float32. ``trained_grid`` is unused: all of ``ROTARY``
+    have one signature.
+    """
+    rows, columns = (2 * (_places(size, like) + 0.5) / size - 1 for size in grid)
+    return _on_axes(rows, columns, 2 * math.pi * _frequencies(head_dim, 100.0, rows))
+
+
+def indexed_axial_angles(grid: Grid, trained_grid: Grid, head_dim: int, like: Tensor) -> Tensor:
+    """Compute rotary angles of the patches of a grid, as in EVA-02: (rows * columns, d / 2).
+
+    As ``axial_angles``, for rows and columns that are counted from 0 and scaled to those of the training; frequency f
+    of F is ``10,000^(-f / F)`` (Fang et al. 2023).
+    """
+    rows, columns = (_places(size, like) * (trained / size) for size, trained in zip(grid, trained_grid, strict=True))
+    return _on_axes(rows, columns, _frequencies(head_dim, 10_000.0, rows))
+
+
+ROTARY = {"rope": axial_angles, "rope_eva": indexed_axial_angles}
+
+
+def check_axial(embed_dim: int, num_heads: int) -> None:
+    """Raise a ValueError if heads are too narrow for rotary positions of rows and columns."""
+    if embed_dim // num_heads % 4:
+        width = 4 * max(embed_dim // num_heads // 4, 1)
+        raise ValueError(
+            f"rotary positions turn pairs of channels by row and by column, so the width of a head ({embed_dim} / "
+            f"{num_heads}) must be a multiple of 4: take embed_dim {width * num_heads}"
+        )
+
+
+def _places(size: int, like: Tensor) -> Tensor:
+    return torch.arange(size, device=like.device, dtype=torch.promote_types(like.dtype, torch.float32))
+
+
+def _frequencies(head_dim: int, theta: float, like: Tensor) -> Tensor:
+    return theta ** -(torch.arange(0, head_dim, 4, device=like.device, dtype=like.dtype) / head_dim)
+
+
+def _on_axes(rows: Tensor, columns: Tensor, frequencies: Tensor) -> Tensor:
+    by_row, by_column = (einsum(places, frequencies, "n, f -> n f") for places in (rows, columns))
+    by_row = repeat(by_row, "y f -> (y x) f", x=columns.shape[0])
+    by_column = repeat(by_column, "x f -> (y x) f", y=rows.shape[0])
+    return pack([by_row, by_column], "n *")[0]

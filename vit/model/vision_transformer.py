@@ -1,0 +1,422 @@
+"""The Vision Transformer (Dosovitskiy et al. 2021), with timm's names of weights and methods.
+
+Letters in the einops patterns: b batch, n patches, h w rows and columns of the patch grid, r class tokens or registers,
+d channels of a token.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from einops import pack, rearrange, reduce, repeat
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.checkpoint import checkpoint
+
+from vit.attention import padding_mask, sinusoidal_positions_2d
+from vit.model.embedding import PatchEmbed, Size
+from vit.model.encoder_block import EncoderBlock
+from vit.model.layers import AttentionPool, PatchDrop
+from vit.model.model_checks import check_arguments, check_mixed, check_output_format, check_patch_drop, chosen_blocks
+from vit.model.positions import ROTARY, Interpolation, resize_positions
+from vit.support.checks import check_choice, check_natural
+from vit.support.hooks import is_hooked
+
+Pool = Literal["cls", "mean", "cls+mean", "cls+dist", "map"]
+Positions = Literal["learned", "sincos", "none", "rope", "rope_eva"]
+PositionInit = Literal["sincos", "normal"]
+
+
+class VisionTransformer(nn.Module):
+    """Images to class logits: patches, positions, a stack of encoder blocks, one pooled feature, a linear head.
+
+    >>> model = VisionTransformer(image_size=32, patch_size=4, embed_dim=48, depth=2, num_heads=3, num_classes=10)
+    >>> model(torch.randn(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+
+    Args:
+        image_size: Rows and columns of the images in pixels, or one number for both; a multiple of ``patch_stride``.
+        patch_size: Rows and columns of a patch in pixels, or one number for both. Half the size gives four times
+            as many tokens: slower, and usually more accurate.
+        in_channels: Channels of an image: 3 for colour, 1 for grey.
+        num_classes: Number of classes; with 0 there is no head, and the model returns the pooled feature.
+        embed_dim: Channels of a token.
+        depth: Number of encoder blocks.
+        num_heads: Attention heads of a block; must divide ``embed_dim``.
+        mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
+        mlp: Activation of the MLP: "gelu", its approximations "gelu_tanh" and "quick_gelu", or "swiglu", whose hidden
+            layer is gated by a third weight matrix.
+        qkv_bias: Whether the projections to queries, keys and values add a bias.
+        num_kv_heads: Heads of keys and values, each shared by equally many query heads (Ainslie et al. 2023); None
+            means ``num_heads``.
+        tie_qkv: Whether queries, keys and values share one projection.
+        tie_kv: Whether keys and values share one projection.
+        class_token: Whether to prepend a learned class token.
+        num_registers: Learned tokens between class token and patches, whose output the head ignores (Darcet et al.
+            2024).
+        no_embed_class: Whether the class token and the registers get no positions, as in DINOv2 with registers.
+        pool: Input of the head: the class token ("cls"), the mean of the patch tokens ("mean"), both concatenated
+            ("cls+mean"), the class token and the first register ("cls+dist", for the distillation token of DeiT), or
+            attention of a learned query to all tokens ("map", as in SigLIP).
+        fc_norm: Whether the final norm comes after pooling instead of before; None means True for pool "mean", as in
+            timm.
+        attention: Name of the attention mechanism: softmax, chunked, window, neighborhood, sparse, topk, linear,
+            performer, lowrank, linformer, simplified, talking, differential, gated, positional or uniform.
+        attention_kwargs: Arguments of the mechanism by name: softmax (scaled), chunked (chunk), window (window),
+            neighborhood (kernel), sparse (block, stride), topk (k), performer (num_features), lowrank (landmarks,
+            iterations), linformer (landmarks), simplified (similarity).
+        dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
+        patch_drop: Share of the patches dropped from each training image, in [0, 1): with 0.5 a step takes little more
+            than half the time.
+        drop_path: Probability that an image skips a residual branch of the last block, in [0, 1); it grows linearly
+            from 0 at the first block.
+        layer_scale: Initial factor of LayerScale at the end of each branch, such as 1e-4; None means no LayerScale.
+        qk_norm: Whether to layer-normalise queries and keys per head, which keeps attention logits bounded.
+        pos_embed: Positions of the patches. Added to the tokens: "learned" ones, or fixed two-dimensional sine-cosine
+            codes ("sincos"). Rotary ones turn queries and keys by row and column: "rope" as in DINOv3, "rope_eva" as in
+            EVA-02. With "none" the model sees a set of patches without an order.
+        pos_embed_init: Initial values of the learned positions: two-dimensional sine-cosine codes ("sincos"), or a
+            truncated normal of standard deviation 0.02 ("normal").
+        pos_embed_interpolation: How learned positions are resized for other image sizes: antialiased as in timm
+            ("bicubic", "bilinear"), or as in "transformers", "torchvision", "google" or "dinov2".
+        pre_norm: Whether a norm precedes the first block, as in CLIP.
+        norm_eps: Number that the norms add to the variance.
+        grad_checkpointing: Whether blocks recompute their activations in the backward pass: memory for one block
+            instead of all, for a third more time.
+        patch_stride: Rows and columns of pixels from one patch to the next; None means ``patch_size``. With half the
+            size, patches overlap, and a trained model sees a grid twice as fine by the weights that it has (Amir et al.
+            2021).
+        pad_images: Whether images whose sides are no multiple of ``patch_stride`` are padded with zeros, at the right
+            and at the bottom; otherwise they are refused.
+
+    Attributes:
+        config: These arguments with their values: ``VisionTransformer(**model.config)`` is a model of the same shape.
+
+    Raises:
+        ValueError: If sizes do not divide, or a choice is unknown.
+    """
+
+    def __init__(
+        self,
+        image_size: Size = 32,
+        patch_size: Size = 4,
+        in_channels: int = 3,
+        num_classes: int = 10,
+        embed_dim: int = 192,
+        depth: int = 9,
+        num_heads: int = 12,
+        mlp_ratio: float = 4.0,
+        qkv_bias: bool = True,
+        num_kv_heads: int | None = None,
+        tie_qkv: bool = False,
+        tie_kv: bool = False,
+        class_token: bool = True,
+        num_registers: int = 0,
+        no_embed_class: bool = False,
+        pool: Pool = "cls",
+        fc_norm: bool | None = None,
+        attention: str = "softmax",
+        attention_kwargs: dict[str, Any] | None = None,
+        dropout: float = 0.0,
+        patch_drop: float = 0.0,
+        drop_path: float = 0.0,
+        layer_scale: float | None = None,
+        qk_norm: bool = False,
+        pos_embed: Positions = "learned",
+        pos_embed_init: PositionInit = "sincos",
+        pos_embed_interpolation: Interpolation = "bicubic",
+        grad_checkpointing: bool = False,
+        mlp: str = "gelu",
+        pre_norm: bool = False,
+        norm_eps: float = 1e-6,
+        patch_stride: Size | None = None,
+        pad_images: bool = False,
+    ) -> None:
+        super().__init__()
+        self.config = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        check_choice("pool", pool, get_args(Pool))
+        check_choice("pos_embed", pos_embed, get_args(Positions))
+        check_choice("pos_embed_init", pos_embed_init, get_args(PositionInit))
+        check_choice("pos_embed_interpolation", pos_embed_interpolation, get_args(Interpolation))
+        check_arguments(self.config)
+        self.embed_dim = embed_dim
+        self.pool = pool
+        self.num_features = 2 * embed_dim if "+" in pool else embed_dim
+        self.num_prefix_tokens = int(class_token) + num_registers
+        self.no_embed_class = no_embed_class
+        self.positions = pos_embed
+        self.pos_embed_interpolation = pos_embed_interpolation
+        self.grad_checkpointing = grad_checkpointing
+
+        self.patch_embed = PatchEmbed(image_size, patch_size, in_channels, embed_dim, patch_stride, pad_images)
+        self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim)) if class_token else None
+        self.reg_token = nn.Parameter(torch.empty(1, num_registers, embed_dim)) if num_registers else None
+        num_positions = self.patch_embed.num_patches + (0 if no_embed_class else self.num_prefix_tokens)
+        # Fixed positions, and zeros in place of none, are weights as well: the names of the weights stay the same.
+        self.pos_embed = nn.Parameter(torch.empty(1, num_positions, embed_dim), requires_grad=pos_embed == "learned")
+        self.pos_drop = nn.Dropout(dropout)
+        self.patch_drop = PatchDrop(patch_drop)
+        self.norm_pre = nn.LayerNorm(embed_dim, eps=norm_eps) if pre_norm else nn.Identity()
+        self.blocks = nn.ModuleList(
+            EncoderBlock(
+                embed_dim,
+                num_heads,
+                mlp_ratio=mlp_ratio,
+                mlp=mlp,
+                qkv_bias=qkv_bias,
+                num_kv_heads=num_kv_heads,
+                tie_qkv=tie_qkv,
+                tie_kv=tie_kv,
+                qk_norm=qk_norm,
+                attention=attention,
+                attention_kwargs=attention_kwargs,
+                block_index=i,
+                grid_size=self.patch_embed.grid_size,
+                dropout=dropout,
+                drop_path=probability,
+                layer_scale=layer_scale,
+                norm_eps=norm_eps,
+            )
+            for i, probability in enumerate(drop_path * block / max(depth - 1, 1) for block in range(depth))
+        )
+        check_patch_drop(patch_drop, self.blocks[0].attn.mechanism, attention)
+        norm_after_pool = pool == "mean" if fc_norm is None else fc_norm
+        self.norm = nn.Identity() if norm_after_pool else nn.LayerNorm(embed_dim, eps=norm_eps)
+        self.attn_pool = AttentionPool(embed_dim, num_heads, mlp_ratio, mlp, norm_eps) if pool == "map" else None
+        self.fc_norm = nn.LayerNorm(self.num_features, eps=norm_eps) if norm_after_pool else nn.Identity()
+        self.reset_classifier(num_classes)
+        self.init_weights()
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Draw the initial weights.
+
+        Linear layers are uniform (Glorot and Bengio 2010), with ``qkv`` counted as one layer. The patch embedding keeps
+        the variance of the pixels (LeCun et al. 1998). The head starts small, so that all classes are about equally
+        likely.
+        """
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        patch_projection = self.patch_embed.proj
+        nn.init.trunc_normal_(patch_projection.weight, std=patch_projection.weight[0].numel() ** -0.5)
+        nn.init.zeros_(patch_projection.bias)
+        if self.num_classes:
+            nn.init.trunc_normal_(self.head.weight, std=0.02)
+        for token in (self.cls_token, self.reg_token, self.attn_pool and self.attn_pool.latent):
+            if token is not None:
+                nn.init.normal_(token, std=0.02)
+        self.pos_embed.zero_()
+        scheme = self.config["pos_embed_init"] if self.positions == "learned" else self.positions
+        if scheme == "normal":
+            nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        elif scheme == "sincos":
+            codes = sinusoidal_positions_2d(self.patch_embed.grid_size, self.embed_dim)
+            self.pos_embed[0, -len(codes) :] = codes
+
+    def forward(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Classify images: (B, C, H, W) -> (B, num_classes).
+
+        If the head reads only the class token, the last block computes no other: the same logits for about 1/7 less
+        work at depth 6. Hooks and replaced methods that read the other tokens turn this off, and so do masks and rotary
+        positions.
+
+        Args:
+            images: Images, normalised as the model was trained.
+            mask: Mask of attention in all blocks, broadcastable to (B, H, N, N) with the prefix tokens counted, as in
+                ``MultiHeadAttention.forward``.
+        """
+        if mask is not None or not self._class_token_suffices():
+            # Replaced methods may take no mask.
+            return self.forward_head(self.forward_features(images, *(() if mask is None else (mask,))))
+        tokens, grid, _ = self._embed(images)
+        for block in self.blocks[:-1]:
+            tokens = self._run(block, tokens, grid)
+        return self.forward_head(self.norm(self._run(self.blocks[-1].forward_class_token, tokens)))
+
+    def _class_token_suffices(self) -> bool:
+        """Return whether neither the head nor a hook nor a replaced method reads another token of the last block."""
+        last_block = self.blocks[-1]
+        return (
+            self.pool == "cls"
+            and "rope" not in self.positions
+            and isinstance(last_block, EncoderBlock)
+            and last_block.supports_class_token_only()
+            and not is_hooked(self.norm)
+            and getattr(self.forward_features, "__func__", None) is VisionTransformer.forward_features
+            and getattr(self.forward_head, "__func__", None) is VisionTransformer.forward_head
+        )
+
+    def forward_features(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Encode images, final norm included: (B, C, H, W) -> (B, prefix + N, D), with the arguments of ``forward``."""
+        tokens, grid, angles = self._embed(images)
+        for block in self.blocks:
+            tokens = self._run(block, tokens, grid, mask, angles)
+        return self.norm(tokens)
+
+    def forward_mixed(self, images: Sequence[Tensor]) -> Tensor:
+        """Classify images of several sizes in one batch: B times (C, H, W) -> (B, num_classes).
+
+        The logits are those of each image by itself. Shorter sequences of tokens are padded, and a mask hides the
+        padding from all queries; a mechanism that takes no mask is refused.
+
+        >>> model = VisionTransformer(image_size=32, patch_size=4, embed_dim=48, depth=2, num_heads=3)
+        >>> model.forward_mixed([torch.randn(3, 32, 32), torch.randn(3, 48, 20)]).shape
+        torch.Size([2, 10])
+        """
+        check_mixed(images)
+        embedded = [self._embed(image[None]) for image in images]
+        lengths = [tokens.shape[1] for tokens, _, _ in embedded]
+        tokens = pad_sequence([tokens[0] for tokens, _, _ in embedded], batch_first=True)
+        mask = padding_mask(torch.tensor(lengths, device=tokens.device), tokens.shape[1])
+        angles = None
+        if "rope" in self.positions:
+            angles = pad_sequence([rearrange(angles, "... n d -> (...) n d")[0] for _, _, angles in embedded], True)
+        for block in self.blocks:
+            tokens = self._run(block, tokens, None, mask, angles)
+        states = zip(self.norm(tokens), lengths, strict=True)
+        return torch.cat([self.forward_head(state[None, :length]) for state, length in states])
+
+    def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
+        """Pool and classify: (B, prefix + N, D) -> (B, num_classes), or (B, num_features) if ``pre_logits``."""
+        pooled = []
+        if "cls" in self.pool:
+            pooled.append(tokens[:, 0])
+        if "dist" in self.pool:
+            pooled.append(tokens[:, 1])
+        if "mean" in self.pool:
+            pooled.append(reduce(tokens[:, self.num_prefix_tokens :], "b n d -> b d", "mean"))
+        if self.attn_pool is not None:
+            pooled.append(self.attn_pool(tokens))
+        feature = self.fc_norm(pack(pooled, "b *")[0])
+        return feature if pre_logits else self.head(feature)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Compute the tokens that enter the first block: (B, C, H, W) -> (B, prefix + N, D)."""
+        return self._embed(images)[0]
+
+    def _embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int], Tensor | None]:
+        """Compute the tokens that enter the first block, rows and columns of patches, and rotary angles if any."""
+        patches = self.patch_embed(images)
+        prefix = [
+            repeat(token, "1 r d -> b r d", b=patches.shape[0])
+            for token in (self.cls_token, self.reg_token)
+            if token is not None
+        ]
+        grid = self.patch_embed.grid_of(*images.shape[-2:])
+        positions = resize_positions(self.pos_embed, self.patch_embed.grid_size, grid, self.pos_embed_interpolation)
+        if self.no_embed_class:
+            tokens = pack([*prefix, patches + positions], "b * d")[0]
+        else:
+            tokens = pack([*prefix, patches], "b * d")[0] + positions
+        angles = None
+        if "rope" in self.positions:
+            sizes = self.patch_embed.grid_size, self.embed_dim // self.config["num_heads"]
+            angles = ROTARY[self.positions](grid, *sizes, tokens)
+            angles = nn.functional.pad(angles, (0, 0, self.num_prefix_tokens, 0))  # the prefix is not turned
+        tokens, angles = self.patch_drop(self.pos_drop(tokens), self.num_prefix_tokens, angles)
+        return self.norm_pre(tokens), grid, angles
+
+    def _run(self, block: Callable[..., Tensor], *inputs: Any) -> Tensor:
+        # Replaced blocks may take neither mask nor angles.
+        while inputs[-1] is None:
+            inputs = inputs[:-1]
+        if self.grad_checkpointing and self.training:
+            return checkpoint(block, *inputs, use_reentrant=False)
+        return block(*inputs)
+
+    def forward_intermediates(
+        self,
+        images: Tensor,
+        indices: int | Sequence[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: Literal["NCHW", "NLC"] = "NCHW",
+        intermediates_only: bool = False,
+        mask: Tensor | None = None,
+    ) -> Any:
+        """Compute the features after chosen blocks, with timm's signature.
+
+        Args:
+            images: Images, (B, C, H, W).
+            indices: Blocks to choose: the last n for an int, by number for a sequence (negative numbers count from the
+                end), all for None.
+            return_prefix_tokens: Whether to pair each feature with its prefix tokens (class token, registers).
+            norm: Whether to apply the final norm to each feature.
+            stop_early: Whether to skip the blocks after the last chosen one.
+            output_fmt: Shape of a feature: "NCHW" for (B, D, rows, columns), "NLC" for (B, N, D).
+            intermediates_only: Whether to return the features alone.
+            mask: Mask of attention in all blocks, as in ``forward``.
+
+        Returns:
+            ``(tokens after the final norm, features)``, or ``features``; with ``return_prefix_tokens`` each feature is
+            a pair (feature, prefix tokens).
+
+        Raises:
+            ValueError: If an index or format is unknown, or "NCHW" is asked for while patches are dropped.
+        """
+        check_output_format(self, output_fmt)
+        chosen = chosen_blocks(indices, len(self.blocks))
+        blocks = self.blocks[: max(chosen) + 1] if stop_early else self.blocks
+        tokens, grid, angles = self._embed(images)
+        features = []
+        for i, block in enumerate(blocks):
+            tokens = self._run(block, tokens, grid, mask, angles)
+            if i not in chosen:
+                continue
+            feature = self.norm(tokens) if norm else tokens
+            prefix, patches = feature[:, : self.num_prefix_tokens], feature[:, self.num_prefix_tokens :]
+            if output_fmt == "NCHW":
+                patches = rearrange(patches, "b (h w) d -> b d h w", h=grid[0]).contiguous()
+            features.append((patches, prefix) if return_prefix_tokens else patches)
+        return features if intermediates_only else (self.norm(tokens), features)
+
+    def get_intermediate_layers(
+        self,
+        images: Tensor,
+        n: int | Sequence[int] = 1,
+        reshape: bool = False,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+    ) -> list[Any]:
+        """Compute the features after the last ``n`` blocks, or after the blocks numbered in ``n``, as in timm.
+
+        Each is (B, N, D), or (B, D, rows, columns) with ``reshape``; with ``return_prefix_tokens`` it is a pair
+        (feature, prefix tokens).
+        """
+        output_fmt = "NCHW" if reshape else "NLC"
+        return self.forward_intermediates(
+            images, n, return_prefix_tokens, norm, output_fmt=output_fmt, intermediates_only=True
+        )
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """Replace the head by a new one for ``num_classes`` classes; with 0 the model returns the pooled feature."""
+        check_natural("num_classes", num_classes, "0 is no head")
+        self.num_classes = self.config["num_classes"] = num_classes
+        if getattr(self, "pretrained_cfg", None):
+            self.pretrained_cfg = self.pretrained_cfg | {"class_names": None}  # those of the old head
+        self.head = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
+        if num_classes:
+            self.head.to(self.pos_embed)
+            nn.init.trunc_normal_(self.head.weight, std=0.02)
+            nn.init.zeros_(self.head.bias)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute activations in the backward pass if ``enable``, else keep them."""
+        self.grad_checkpointing = enable
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, str]:
+        """Return the layers of the parameters as timm's optimisers read them, for ``layer_decay``.
+
+        Final norm and head, which no pattern matches, are the last layer. ``coarse`` makes all blocks one layer.
+        """
+        blocks = r"^blocks" if coarse else r"^blocks\.(\d+)"
+        return {"stem": r"^(?:cls_token|reg_token|pos_embed|patch_embed|norm_pre)", "blocks": blocks}
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of the parameters without weight decay: learned tokens and positions."""
+        names = {name for name in ("cls_token", "reg_token", "pos_embed") if getattr(self, name) is not None}
+        return names if self.attn_pool is None else names | {"attn_pool.latent"}

@@ -1,0 +1,1 @@
+"""Classification: one label for each image."""

@@ -1,0 +1,225 @@
+"""The LightningModule that trains and evaluates a model of images as rows of coloured pixels.
+
+Letters in the einops patterns: b images, c channels, r s rows and columns of pixels, v colours.
+"""
+
+import math
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor
+
+from vit.data.module import ImageSet
+from vit.model.decoder import DecoderPositions
+from vit.model.embedding import to_pair
+from vit.model.image_gpt import ImageGPT
+from vit.model.masked_image import MaskedImageModel
+from vit.objectives.complete.evaluation import CompletionEvaluation, PixelStatistics, count_pixels
+from vit.objectives.complete.palette import learn_palette, quantise, shrunk
+from vit.objectives.complete.pictures import draw_completions
+from vit.support.checks import check_choice, check_positive_int, check_size
+from vit.training.base import TrainingModule
+from vit.training.examples import decoded
+from vit.training.flop import forward_flop
+from vit.training.optimizer import Optimizer
+from vit.training.schedule import Decay
+
+Objective = Literal["causal", "masked"]
+MOST_IMAGES = 20_000  # of which palette and baselines are learned
+PART = 256  # images that are decoded and counted at once
+
+
+class ImageCompleter(TrainingModule):
+    """Predicts pixels from other pixels: colours of a palette that is learned from the training images.
+
+    Args:
+        image_size: Rows and columns of the images of the data.
+        in_channels: Channels of an image: 3 for colour, 1 for grey.
+        grid_size: Rows and columns of pixels that images are scaled down to, or one number for both; None keeps their
+            size. The work grows with the square of the number of pixels.
+        patch_size: Rows and columns of pixels that are one token; 1 takes each pixel by itself.
+        palette_size: Number of different tokens, which k-means chooses: colours, or patches.
+        objective: Each pixel from those before it, row by row ("causal", as in Image GPT), or hidden pixels from all
+            others ("masked", as in BERT).
+        embed_dim: Channels of a token.
+        depth: Number of blocks.
+        num_heads: Attention heads of a block; must divide ``embed_dim``.
+        mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
+        positions: Positions of the pixels: "learned", fixed sine-cosine codes ("sincos"), or angles by which queries
+            and keys are turned ("rotary").
+        dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
+        lr: Peak learning rate.
+        weight_decay: Decoupled weight decay of the weight matrices; biases, norms, embeddings and positions have none.
+        optimizer: AdamW for all parameters, or Muon for the matrices of the blocks and AdamW for the others.
+        betas: Decay of AdamW's averages of the gradient and of its square.
+        warmup: Share of the training, in [0, 1), over which the learning rate rises from zero to its peak.
+        decay: How the learning rate then falls to zero at the end of the training: along a cosine, linearly, or
+            not at all. The training ends at trainer.max_epochs, max_steps or max_time, whichever comes first.
+        ema_decay: Weight of the past in the moving average of the weights, such as 0.999. The average is then evaluated
+            and saved; None evaluates and saves the weights themselves.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    prediction_columns = ("bits_per_pixel",)
+
+    def __init__(
+        self,
+        image_size: int | tuple[int, int] = 32,
+        in_channels: int = 3,
+        grid_size: int | tuple[int, int] | None = None,
+        patch_size: int = 1,
+        palette_size: int = 16,
+        objective: Objective = "causal",
+        embed_dim: int = 96,
+        depth: int = 4,
+        num_heads: int = 4,
+        mlp_ratio: float = 2.0,
+        positions: DecoderPositions = "learned",
+        dropout: float = 0.0,
+        lr: float = 3e-3,
+        weight_decay: float = 0.05,
+        optimizer: Optimizer = "muon",
+        betas: tuple[float, float] = (0.9, 0.99),
+        warmup: float = 0.05,
+        decay: Decay = "linear",
+        ema_decay: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        check_positive_int("palette_size", palette_size, "16 is usual")
+        check_positive_int("patch_size", patch_size, "1 takes each pixel by itself")
+        check_choice("objective", objective, get_args(Objective))
+        if grid_size is not None:
+            check_size("grid_size", grid_size)
+        size = image_size if grid_size is None else grid_size
+        self.size = to_pair(size)
+        if any(side % patch_size for side in self.size):
+            raise ValueError(f"patch_size ({patch_size}) must divide grid_size {self.size}: take another one")
+        self.grid = (self.size[0] // patch_size, self.size[1] // patch_size)
+        kind = ImageGPT if objective == "causal" else MaskedImageModel
+        further = {"mlp_ratio": mlp_ratio, "positions": positions, "dropout": dropout}
+        self.model = kind(palette_size, self.grid, embed_dim, depth, num_heads, **further)
+        self.prepare()
+        # In checkpoints: what they were learned from is not needed again.
+        self.register_buffer("palette", torch.zeros(palette_size, in_channels * patch_size**2))
+        self.register_buffer("pixel_counts", torch.zeros(1 + palette_size, palette_size, dtype=torch.long))
+
+    @property
+    def network(self) -> ImageGPT | MaskedImageModel:
+        """The model that is trained."""
+        return self.model
+
+    def setup(self, stage: str) -> None:
+        """Learn the palette and the baselines from training images, before a training."""
+        if stage != "fit":
+            return
+        data = self.trainer.datamodule
+        if data.class_weights is not None:
+            raise ValueError("balance 'loss' weights classes, and ImageCompleter has none: take 'sampling' or 'none'")
+        for name in ("mixup", "cutmix"):
+            if alpha := data.augmentation[name]:
+                raise ValueError(f"{name} ({alpha}) blends images, whose colours ImageCompleter learns: set it to 0")
+        train = data.sets["train"]
+        chosen = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(0))[:MOST_IMAGES]
+        images = torch.cat([shrunk(decoded(train, part)[0], self.size) for part in chosen.split(PART)])
+        palette = learn_palette(images, len(self.palette), self.hparams.patch_size)
+        self.palette.copy_(palette)
+        counts = [count_pixels(quantise(part, palette), len(palette)) for part in images.split(PART)]
+        self.pixel_counts.copy_(torch.stack(counts).sum(dim=0))
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """Return the number of each token in the palette: uint8 or float in [0, 1], (B, C, H, W) -> (B, r, s)."""
+        with torch.autocast(images.device.type, enabled=False):  # bfloat16 has 8 bits for 256 levels
+            return quantise(shrunk(images, self.size), self.palette.float())
+
+    def hide(self, pixels: Tensor, shares: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Choose pixels to hide, at least one of an image: (B, r, s), shares (B,) -> boolean (B, r, s)."""
+        noise = torch.rand(pixels.shape, generator=generator).to(pixels.device)
+        noise = rearrange(noise, "b r s -> b (r s)")
+        count = (shares * noise.shape[1]).ceil().clamp(min=1)
+        rank = noise.argsort(dim=1).argsort(dim=1)
+        return rearrange(rank < count[:, None], "b (r s) -> b r s", r=self.grid[0])
+
+    def predict(self, pixels: Tensor, hidden: Tensor) -> Tensor:
+        """Compute the logits of each pixel: (B, r, s) -> (B, r, s, V); hidden pixels are those of "masked" alone."""
+        return self.model(pixels) if self.hparams.objective == "causal" else self.model(pixels, hidden)
+
+    def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the mean cross-entropy of all pixels, or of those that are hidden, a random share of each image."""
+        pixels = self.pixels(batch[0])
+        if self.hparams.objective == "causal":
+            hidden = torch.ones_like(pixels, dtype=torch.bool)
+        else:
+            hidden = self.hide(pixels, torch.rand(len(pixels), device=pixels.device))
+        logits = rearrange(self.predict(pixels, hidden).float(), "b r s v -> b v r s")
+        return self.mean_of_counted(F.cross_entropy(logits, pixels, reduction="none"), hidden)
+
+    def training_flop(self) -> int:
+        """Return the floating-point operations of a training step per image, in matrix products."""
+        pixels = torch.zeros(1, *self.grid, dtype=torch.long, device=self.device)
+        inputs = (pixels,) if self.hparams.objective == "causal" else (pixels, pixels.bool())
+        return 3 * forward_flop(self.model, *inputs)
+
+    def new_evaluation(self) -> CompletionEvaluation:
+        """Return the sums of an evaluation over no images."""
+        return CompletionEvaluation(PixelStatistics(self.pixel_counts), self.hparams.patch_size**2, self.device)
+
+    def counted(self, pixels: Tensor) -> Tensor:
+        """Return the pixels that an evaluation counts: all, or for "masked" half of them, the same in each image."""
+        if self.hparams.objective == "causal":
+            return torch.ones_like(pixels, dtype=torch.bool)
+        half = torch.full((1,), 0.5, device=pixels.device)
+        return self.hide(pixels[:1], half, torch.Generator().manual_seed(0)).expand_as(pixels)
+
+    def hidden(self, counted: Tensor) -> Tensor:
+        """Return the pixels that an evaluation hides: none from those after them, or for "masked" the counted ones."""
+        return torch.zeros_like(counted) if self.hparams.objective == "causal" else counted
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Add a batch to the evaluation."""
+        images, labels = batch
+        pixels = self.pixels(images)
+        counted = self.counted(pixels)
+        is_real = rearrange(labels, "b ... -> b (...)")[:, 0] >= 0  # the rest pads the batch
+        pixels, counted = pixels[is_real], counted[is_real]
+        self.evaluation.update(self.predict(pixels, counted), pixels, counted, self.hidden(counted))
+
+    test_step = validation_step
+
+    def scores(self) -> dict[str, Any]:
+        """Return the scores of the last evaluation, ready for JSON."""
+        return self.evaluation.scores()
+
+    def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
+        """Draw images of the split whose lower half is completed, into a folder."""
+        draw_completions(self, folder, split, image_set)
+
+    def complete(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Draw the lower half of images anew: (B, C, H, W) -> numbers of colours (B, r, s)."""
+        pixels, half = self.pixels(images), self.grid[0] // 2
+        if self.hparams.objective == "causal":
+            return self.model.complete(pixels[:, :half], generator=generator)
+        hidden = torch.zeros_like(pixels, dtype=torch.bool)
+        hidden[:, half:] = True
+        return self.model.complete(pixels, hidden, generator=generator)
+
+    def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Tensor:
+        """Return the bits per pixel of the readable images of a batch, (B,): fewer where they are as in training."""
+        images, files, _ = batch
+        if not files:
+            return torch.empty(0)
+        pixels = self.pixels(images)
+        counted = self.counted(pixels)
+        logits = rearrange(self.predict(pixels, counted).float(), "b r s v -> b v r s")
+        losses = F.cross_entropy(logits, pixels, reduction="none") * counted
+        nats = losses.sum(dim=(1, 2)) / counted.sum(dim=(1, 2))
+        return nats / math.log(2) / self.hparams.patch_size**2
+
+    def prediction_rows(self, outputs: Tensor) -> list[dict[str, str]]:
+        """Return the bits per pixel of each image."""
+        return [{"bits_per_pixel": f"{bits:.4f}"} for bits in outputs.tolist()]

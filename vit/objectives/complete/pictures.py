@@ -1,0 +1,65 @@
+"""The picture of an evaluated completer: images whose lower half it has drawn.
+
+Letters in the einops patterns: n images, m versions of an image, c channels, h w rows and columns of pixels.
+"""
+
+from pathlib import Path
+
+import torch
+from einops import rearrange, repeat
+from lightning import LightningModule
+from matplotlib.figure import Figure
+
+from vit.data.module import ImageSet
+from vit.objectives.complete.palette import coloured
+from vit.support.plotting import plot_style
+from vit.training.examples import check_whole, decoded
+
+SHOWN, DRAWN, ACROSS = 12, 3, 2  # images, completions of each, images side by side
+GREY = 0.6  # brightness of the hidden half
+
+
+def draw_completions(completer: LightningModule, folder: Path, split: str, image_set: ImageSet) -> None:
+    """Draw images of a split, their upper half, and completions by an ``ImageCompleter``, into a folder."""
+    check_whole(completer)
+    images, _ = decoded(image_set, torch.arange(min(SHOWN, len(image_set.labels))))
+    was_training = completer.training
+    generator = torch.Generator(completer.device).manual_seed(0)
+    with torch.inference_mode(), torch.autocast(completer.device.type, enabled=False):
+        images = images.to(completer.device)
+        pixels = completer.eval().pixels(images)
+        drawn = [completer.complete(images, generator) for _ in range(DRAWN)]
+    completer.train(was_training)
+    whole, *completions = (
+        coloured(version, completer.palette, images.shape[1]).cpu() / 255 for version in (pixels, *drawn)
+    )
+    upper = whole.clone()
+    upper[:, :, completer.grid[0] // 2 * completer.hparams.patch_size :] = GREY
+    title = f"Lower halves of {split} images, drawn by the model"
+    evaluation = completer.evaluation
+    if evaluation is not None:
+        title += f" ({evaluation.scores()['bits_per_pixel']:.2f} bits per pixel)"
+    draw_sheet([whole, upper, *completions], ["image", "given", *["drawn"] * DRAWN], title, folder / "completions.png")
+
+
+@plot_style
+def draw_sheet(versions: list[torch.Tensor], names: list[str], title: str, path: Path) -> None:
+    """Draw versions of images (N, C, H, W), in [0, 1], side by side, ``ACROSS`` images in a row."""
+    stacked = repeat(torch.stack(versions), "m n c h w -> n m (k c) h w", k=3 if versions[0].shape[1] == 1 else 1)
+    framed = torch.nn.functional.pad(stacked, (1, 1, 1, 1), value=1.0)
+    across = min(ACROSS, len(framed))
+    framed = framed[: len(framed) - len(framed) % across]
+    sheet = rearrange(framed, "(n k) m c h w -> (n h) (k m w) c", k=across)
+    height, width = sheet.shape[:2]
+    figure = Figure(figsize=(9, 9 * height / width + 0.7), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(sheet.numpy(), extent=(0, across * len(names), len(framed) // across, 0), aspect="auto")
+    axes.set_xticks([place + 0.5 for place in range(across * len(names))], names * across, fontsize=8)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.set_yticks([])
+    axes.grid(visible=False)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    axes.set_title(title, fontsize=10)
+    figure.savefig(path)

@@ -1,0 +1,1 @@
+"""Reading: the text on a picture, letter by letter."""

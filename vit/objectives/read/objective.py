@@ -1,0 +1,204 @@
+"""The LightningModule that trains and evaluates a reader: an encoder of pictures, and a decoder that writes their text.
+
+Letters in the einops patterns: b pictures, t tokens of a text, v tokens of the alphabet.
+"""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor
+
+from vit.data.alphabet import Alphabet
+from vit.data.module import ImageSet
+from vit.model.decoder import DecoderPositions, ImageToSequence, TransformerDecoder
+from vit.model.generation import Generated
+from vit.model.vision_transformer import VisionTransformer
+from vit.objectives.read.evaluation import IGNORED, TextEvaluation, next_tokens
+from vit.objectives.read.pictures import draw_texts
+from vit.support.checks import check_choice, check_positive_int, check_share
+from vit.training.base import TrainingModule
+from vit.training.flop import forward_flop
+from vit.training.initialization import Init, mimetic_attention
+from vit.training.optimizer import Optimizer
+from vit.training.schedule import Decay
+
+
+class SequenceReader(TrainingModule):
+    """Reads the text on a picture: a Vision Transformer encodes it, and a decoder writes the text letter by letter.
+
+    Args:
+        letters: The letters that texts are made of, in the order of their tokens.
+        max_length: Maximum number of letters of a text.
+        mean: Mean of each image channel, in [0, 1], which is subtracted from images; None is 0.5 for each.
+        std: Standard deviation of each image channel, in [0, 1], by which images are divided; None is 0.5 for each.
+        lr: Peak learning rate.
+        weight_decay: Decoupled weight decay of the weight matrices; biases, norms, tokens and positions have none.
+        optimizer: AdamW for all parameters, or Muon for the matrices of the blocks and AdamW for the others. Muon needs
+            a fraction of AdamW's steps to find out which part of the picture the next letter is on.
+        betas: Decay of AdamW's averages of the gradient and of its square.
+        warmup: Share of the training, in [0, 1), over which the learning rate rises from zero to its peak.
+        decay: How the learning rate then falls to zero at the end of the training: along a cosine, linearly, or
+            not at all. The training ends at trainer.max_epochs, max_steps or max_time, whichever comes first.
+        label_smoothing: Share of the target that is spread evenly over all tokens, in [0, 1).
+        ema_decay: Weight of the past in the moving average of the weights, such as 0.999. The average is then evaluated
+            and saved; None evaluates and saves the weights themselves.
+        init: Initial attention weights: Glorot's uniform distribution, or "mimetic", close to the structure of trained
+            attention (Trockman and Kolter 2023).
+        decoder_depth: Number of decoder blocks; width, heads, mlp_ratio, qkv_bias, qk_norm, dropout and drop_path are
+            those of the encoder.
+        positions: Positions of the letters: "learned", fixed sine-cosine codes ("sincos"), or angles by which queries
+            and keys are turned ("rotary").
+        num_beams: Texts that beam search follows for each picture of predict; 1 takes the most probable letter at each
+            step.
+        vit_kwargs: Arguments of the VisionTransformer that encodes the pictures.
+
+    Raises:
+        ValueError: If an argument is out of its range, or the data has classes and no texts.
+    """
+
+    prediction_columns = ("text", "probability")
+
+    def __init__(
+        self,
+        letters: str | None = None,
+        max_length: int | None = None,
+        mean: list[float] | None = None,
+        std: list[float] | None = None,
+        lr: float = 3e-3,
+        weight_decay: float = 0.05,
+        optimizer: Optimizer = "muon",
+        betas: tuple[float, float] = (0.9, 0.99),
+        warmup: float = 0.05,
+        decay: Decay = "linear",
+        label_smoothing: float = 0.0,
+        ema_decay: float | None = None,
+        init: Init = "glorot",
+        decoder_depth: int = 2,
+        positions: DecoderPositions = "learned",
+        num_beams: int = 1,
+        **vit_kwargs: Any,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        if letters is None or max_length is None:
+            raise ValueError(
+                "SequenceReader reads texts, and the data has none: take --data DigitStrings or ImageStrings"
+            )
+        check_positive_int("decoder_depth", decoder_depth)
+        check_positive_int("num_beams", num_beams, "1 is greedy")
+        check_share("label_smoothing", label_smoothing, "0.1 is usual")
+        check_choice("init", init, get_args(Init))
+        if vit_kwargs.get("pool") == "map":
+            raise ValueError("pool ('map') is attention that a reader never asks, as it reads all tokens: leave it out")
+        self.alphabet = Alphabet(letters)
+        # With fc_norm, which pool "mean" would set, the tokens would have no norm.
+        encoder = VisionTransformer(num_classes=0, fc_norm=False, **vit_kwargs)
+        shared = {name: encoder.config[name] for name in ("mlp_ratio", "qkv_bias", "qk_norm", "dropout", "drop_path")}
+        width, num_heads = encoder.embed_dim, encoder.config["num_heads"]
+        # The last token of a text is never read.
+        sizes = (self.alphabet.size, width, decoder_depth, num_heads, max_length + 1)
+        decoder = TransformerDecoder(*sizes, context_dim=width, positions=positions, **shared)
+        self.reader = ImageToSequence(encoder, decoder, self.alphabet.start, self.alphabet.end)
+        if init == "mimetic":
+            mimetic_attention(self.reader)
+        self.prepare()
+        self.keep_statistics(encoder.patch_embed.in_channels)
+
+    @property
+    def network(self) -> ImageToSequence:
+        """The model that is trained."""
+        return self.reader
+
+    def forward(self, images: Tensor, tokens: Tensor) -> Tensor:
+        """Compute the logits of the next token at each position: (B, C, H, W), (B, T) -> (B, T, V)."""
+        return self.reader(self.normalise(images), tokens)
+
+    def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the mean cross-entropy of the next token, given the picture and the true tokens before it."""
+        images, tokens = batch
+        logits = rearrange(self(images, tokens[:, :-1]).float(), "b t v -> b v t")
+        targets, smoothing = next_tokens(tokens, self.alphabet.end), self.hparams.label_smoothing
+        losses = F.cross_entropy(logits, targets, ignore_index=IGNORED, label_smoothing=smoothing, reduction="none")
+        return self.mean_of_counted(losses, targets != IGNORED)
+
+    def training_flop(self) -> int:
+        """Return the floating-point operations of a training step per image, in matrix products."""
+        embedding, decoder = self.reader.encoder.patch_embed, self.reader.decoder
+        shape = (1, embedding.in_channels, *embedding.image_size)
+        images = torch.zeros(shape, device=self.device, dtype=embedding.proj.weight.dtype)
+        tokens = torch.zeros(1, decoder.max_length, dtype=torch.long, device=self.device)
+        return 3 * forward_flop(self.reader, images, tokens)
+
+    def new_evaluation(self) -> TextEvaluation:
+        """Return the sums of an evaluation over no pictures."""
+        return TextEvaluation(self.hparams.max_length, self.device)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Add a batch to the evaluation."""
+        images, tokens = batch
+        is_real = tokens[:, 0] >= 0  # the rest pads the batch
+        images, tokens = images[is_real], tokens[is_real]
+        if len(images):
+            targets = next_tokens(tokens, self.alphabet.end)
+            never_written = torch.tensor([self.alphabet.start], device=targets.device)
+            logits = self(images, tokens[:, :-1]).index_fill(2, never_written, -torch.inf)
+            self.evaluation.update(logits, targets, images)
+
+    test_step = validation_step
+
+    def scores(self) -> dict[str, Any]:
+        """Return the scores of the last evaluation, ready for JSON."""
+        return self.evaluation.scores()
+
+    def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
+        """Draw pictures of the split with the text that is read, and misread ones, into a folder."""
+        draw_texts(self, folder, split, image_set)
+
+    def read(self, images: Tensor, num_beams: int = 1) -> Generated:
+        """Write the texts of pictures, uint8 or float in [0, 1]: tokens (B, T) with their log-probabilities (B,).
+
+        A text that has no end after ``max_length`` letters gets one letter more.
+
+        Raises:
+            ValueError: If the reader is in training mode.
+        """
+        if self.training:
+            raise ValueError("the reader is in training mode, in which dropout is random: call reader.eval() first")
+        return self.reader.write(self.normalise(images), num_beams=num_beams)
+
+    def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Generated | None:
+        """Return the texts of the readable pictures of a batch; None if there are none."""
+        images, files, _ = batch
+        return self.read(images, self.hparams.num_beams) if files else None
+
+    def prediction_rows(self, outputs: Generated | None) -> list[dict[str, str]]:
+        """Return the text on each picture, and its probability."""
+        if outputs is None:
+            return []
+        texts, probabilities = self.alphabet.decode(outputs.tokens.cpu()), outputs.scores.exp().tolist()
+        return [
+            {"text": text, "probability": f"{probability:.4f}"}
+            for text, probability in zip(texts, probabilities, strict=True)
+        ]
+
+    def check_fits(self, checkpoint: dict[str, Any]) -> None:
+        """Check that a checkpoint has the letters and the architecture of this model.
+
+        Raises:
+            ValueError: If the letters or the architecture differ.
+        """
+        theirs, ours = checkpoint["hyper_parameters"].get("letters"), self.hparams.letters
+        if theirs != ours:
+            raise ValueError(
+                f"the checkpoint reads the letters {theirs!r} and the data has {ours!r}: take data of the first, such "
+                "as ImageStrings with --data.letters"
+            )
+        longest, most = checkpoint["hyper_parameters"].get("max_length"), self.hparams.max_length
+        if longest != most:
+            raise ValueError(
+                f"the checkpoint reads {longest} letters and the data {most}: set --data.max_length {longest}"
+            )
+        super().check_fits(checkpoint)

@@ -1,0 +1,1 @@
+"""What a run leaves behind: folders, checkpoints, record, results, report, pictures, predictions."""

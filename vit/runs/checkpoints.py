@@ -1,0 +1,92 @@
+"""Checkpoints of a run: each file is complete at any time, also after a kill or on a full disk."""
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import LightningModule, Trainer
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
+
+from vit.support.files import replacing
+from vit.weights import read_checkpoint
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint beside the previous one, then replaces it; executes nothing when reading."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        """Write a checkpoint; after an error the previous file is unchanged.
+
+        Raises:
+            OSError: If the file cannot be written, with the remedy.
+        """
+        path = Path(path)
+        try:
+            with replacing(path) as unfinished, unfinished.open("wb") as file:
+                torch.save(checkpoint, file)
+        except (OSError, RuntimeError) as error:
+            previous = "the one before is intact; " if path.exists() else ""
+            raise OSError(f"could not write {path} ({error}): {previous}free some space, then resume") from error
+
+    def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: Any = None) -> dict[str, Any]:
+        """Read a checkpoint onto the CPU; ``vit.weights.read_checkpoint`` lists what it refuses."""
+        return read_checkpoint(path)
+
+
+class RunCheckpoint(ModelCheckpoint):
+    """One file in the folder of a run, such as ``last.ckpt``; a resumed run copies it into its own folder.
+
+    With ``monitor``, the name of a logged value, its highest value is kept, else the latest checkpoint. Ties are broken
+    by the lower ``val_loss``, then by the later step.
+    """
+
+    def __init__(self, folder: Path, filename: str, monitor: str | None = None) -> None:
+        super().__init__(
+            dirpath=folder,
+            filename=filename,
+            monitor=monitor,
+            mode="max",
+            enable_version_counter=False,
+            save_on_train_epoch_end=monitor is None,
+        )
+        self.best_loss = math.inf
+
+    def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
+        """Return whether the current value is the highest so far, and note the loss that belongs to it."""
+        loss = float(trainer.callback_metrics["val_loss"])
+        is_tied = self.best_model_score is not None and bool(current == self.best_model_score)
+        is_best = loss <= self.best_loss if is_tied else super().check_monitor_top_k(trainer, current)
+        if is_best:
+            self.best_loss = loss
+        return is_best
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best value so far, and the loss that belongs to it."""
+        return super().state_dict() | {"best_loss": self.best_loss}
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Note the folder of the resumed checkpoint, which may have been moved since it was written."""
+        self.origin = Path(trainer.ckpt_path).parent
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue with the best value so far and its file; without the file, start with the next value."""
+        old = self.origin / f"{self.filename}{self.FILE_EXTENSION}"
+        new = Path(self.dirpath) / old.name
+        if not old.exists():
+            return
+        if old != new:
+            self._copy(old, new)
+        moved = {"dirpath": self.dirpath, "best_model_path": str(new), "kth_best_model_path": str(new)}
+        scores = {str(new): score for score in state_dict["best_k_models"].values()}
+        super().load_state_dict({**state_dict, **moved, "best_k_models": scores})
+        self.best_loss = state_dict.get("best_loss", math.inf)
+
+    @rank_zero_only
+    def _copy(self, old: Path, new: Path) -> None:
+        with replacing(new) as unfinished:
+            shutil.copy(old, unfinished)

@@ -1,0 +1,83 @@
+"""The lines that a run prints: its header, a line per validation, its results, how to resume."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.utilities import rank_zero_only
+
+from vit.runs.measurements import Measurements
+from vit.runs.results import count_parameters, device_name
+
+FEW = 50  # validation images
+
+
+@rank_zero_only
+def print_header(data: str, folder: Path, trainer: Trainer, pl_module: LightningModule) -> None:
+    """Print the data, the model, the device, the length and the folder of a run, and what the data is too small for."""
+    sets = trainer.datamodule.sets
+    sizes = ", ".join(f"{len(sets[name].labels):,} {name}" for name in ("train", "val", "test") if name in sets)
+    print(
+        f"{data}: {sizes} images; {count_parameters(pl_module):,} parameters; {trainer.precision} on "
+        f"{device_name(pl_module.device)}; {_length(trainer)}; {folder}",
+        flush=True,
+    )
+    if left_out := trainer.datamodule.left_out:
+        print(f"each epoch leaves out {left_out} training images, others each time: they fill no batch")
+    validated = len(sets["val"].labels) if "val" in sets else FEW
+    if validated < FEW:
+        print(
+            f"only {validated} validation images: each is {100 / validated:.1f} % of val_accuracy, which chooses "
+            "best.ckpt; a larger --data.val_fraction makes the choice surer"
+        )
+
+
+def _length(trainer: Trainer) -> str:
+    """Return the limits of a training, of which the first one reached ends it."""
+    limits = {"epochs": trainer.max_epochs, "steps": trainer.max_steps}
+    named = [f"{limit:,} {name}" for name, limit in limits.items() if limit is not None and limit > 0]
+    timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer) and callback._duration]
+    named += [str(timedelta(seconds=timer._duration)) for timer in timers]
+    return " or ".join(named) or "no end"
+
+
+@rank_zero_only
+def print_validation(measurements: Measurements) -> None:
+    """Print the last validation, with the training loss and the speed."""
+    train, val = measurements.history["train"], measurements.history["val"][-1]
+    loss = f"train_loss {train[-1]['loss']:.3f}  " if train else ""
+    print(
+        f"epoch {val['epoch']:.2f}  step {val['step']:,}  {loss}val_loss {val['loss']:.3f}  "
+        f"val_accuracy {100 * val['accuracy']:.2f} %  {measurements.images_per_second:,.0f} images/s",
+        flush=True,
+    )
+
+
+@rank_zero_only
+def print_resume(folder: Path) -> None:
+    """Print how to resume a run that was stopped."""
+    last = folder / "checkpoints" / "last.ckpt"
+    if last.exists():
+        print(f"results so far: {folder / 'results.json'}")
+        print(f"resume with: python train.py fit --ckpt_path {last}", flush=True)
+    else:
+        print("stopped before the first checkpoint: start again", flush=True)
+
+
+@rank_zero_only
+def print_results(folder: Path) -> None:
+    """Print the accuracies of a run or an evaluation, and where its report is."""
+    results = json.loads((folder / "results.json").read_text())
+    for name in ("val_accuracy", "test_accuracy"):
+        if results.get(name) is not None:
+            print(f"{name}: {100 * results[name]:.2f} %")
+    if (of_views := results.get("test_accuracy_views")) is not None:
+        print(f"test_accuracy_views: {100 * of_views:.2f} % (test_views {results['test_views']})")
+    scores = results.get("scores") or {}
+    if "bits_per_pixel" in scores:
+        others = ", ".join(f"{name} {bits:.3f}" for name, bits in scores["baselines"].items())
+        print(f"bits per pixel: {scores['bits_per_pixel']:.3f} (baselines: {others})")
+    print(f"run folder: {folder}")
+    print(f"  {folder / 'report.html'}, with all scores and pictures; the numbers are in {folder / 'results.json'}")

@@ -1,0 +1,92 @@
+"""The pictures of a run: the curves of its training, and what its module draws of an evaluation."""
+
+from pathlib import Path
+
+import numpy as np
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_only
+from matplotlib.figure import Figure
+
+from vit.data.module import Stage
+from vit.runs.record import RunRecord
+from vit.support.plotting import BLUE, GREY, ORANGE, plot_style
+
+
+class RunPictures(Callback):
+    """Draw the curves of a training, and the other pictures of the last validation or test."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self.record = record
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw the curves."""
+        self._draw_curves(trainer)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Draw the last validation of a training, unless a test follows; EMA put the average in place in on_fit_end."""
+        sets = trainer.datamodule.sets
+        if stage == "fit" and "val" in sets and not ("test" in sets and trainer.limit_test_batches):
+            self._draw_images(trainer, pl_module, "val")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw a validation, unless it is one of those during training."""
+        if trainer.state.fn != TrainerFn.FITTING:
+            self._draw_images(trainer, pl_module, "val")
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw the test."""
+        self._draw_images(trainer, pl_module, "test")
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Draw the curves so far."""
+        if trainer.state.fn == TrainerFn.FITTING:
+            try:
+                self._draw_curves(trainer)
+            except OSError as error:  # such as the full disk that stopped the run
+                print(f"could not draw the curves so far: {error}", flush=True)
+
+    @rank_zero_only
+    def _draw_curves(self, trainer: Trainer) -> None:
+        history = self.record.measurements.history
+        if history["train"] and not trainer.fast_dev_run:
+            draw_curves(history, self._file("curves.png"))
+
+    @rank_zero_only
+    def _draw_images(self, trainer: Trainer, pl_module: LightningModule, stage: Stage) -> None:
+        """Draw the pictures of the last evaluation."""
+        if not trainer.fast_dev_run:
+            self.record.folder.mkdir(parents=True, exist_ok=True)
+            split = "validation" if stage == "val" else stage
+            try:
+                pl_module.draw(self.record.folder, split, trainer.datamodule.sets[stage])
+            except Exception as error:  # of any kind: a picture must not end a training
+                print(f"not all pictures are drawn: {' '.join(str(error).split())}", flush=True)
+
+    def _file(self, name: str) -> Path:
+        self.record.folder.mkdir(parents=True, exist_ok=True)
+        return self.record.folder / name
+
+
+@plot_style
+def draw_curves(history: dict[str, list[dict[str, float]]], path: Path) -> None:
+    """Draw "train" points (epoch, loss, lr) and "val" points (epoch, loss, accuracy) over the epochs."""
+    figure = Figure(figsize=(12, 3.6))
+    loss, accuracy, rate = figure.subplots(1, 3)
+    train, val = history["train"], history["val"]
+    loss.plot(_column(train, "epoch"), _column(train, "loss"), color=BLUE, label="training (augmented)")
+    if val:
+        loss.plot(_column(val, "epoch"), _column(val, "loss"), "o-", ms=3, color=ORANGE, label="validation")
+        accuracy.plot(_column(val, "epoch"), 100 * _column(val, "accuracy"), "o-", ms=3, color=ORANGE)
+    loss.legend()
+    rate.plot(_column(train, "epoch"), _column(train, "lr"), color=GREY)
+    # In the title, because a label in the plot could cover the curve.
+    last = f" (last: {100 * val[-1]['accuracy']:.2f})" if val else ""
+    for axes, title in ((loss, "Loss"), (accuracy, f"Validation accuracy, %{last}"), (rate, "Learning rate")):
+        axes.set(title=title, xlabel="epoch")
+        axes.set_ylim(bottom=0 if axes is rate else None)
+    figure.savefig(path)
+
+
+def _column(points: list[dict[str, float]], name: str) -> np.ndarray:
+    return np.array([point[name] for point in points])

@@ -1,0 +1,97 @@
+"""Folders of runs: ``runs/EXPERIMENT/version_N``, with ``checkpoints/`` and ``evaluations/`` inside."""
+
+import re
+import shutil
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vit.support.files import sweep
+
+RUNS = Path("runs")
+# A training of the same length is not continued: these options of two configs are compared.
+LENGTH = ("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time")
+
+
+def check_experiment(name: str) -> None:
+    """Check that the name of an experiment is that of one folder, and no pattern of several.
+
+    >>> check_experiment("../mine")
+    Traceback (most recent call last):
+    ValueError: experiment ('../mine') must be the name of one folder, such as 'digits': its runs are kept below runs/
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if not re.fullmatch(r"[^\0/\\:*?\[\]]+", name) or name in (".", ".."):
+        raise ValueError(
+            f"experiment ({name!r}) must be the name of one folder, such as 'digits': its runs are kept below {RUNS}/"
+        )
+
+
+def claim_folder(parent: Path, prefix: str) -> Path:
+    """Create and return ``parent/prefix_N`` with the next free N; no two processes get the same folder.
+
+    Raises:
+        ValueError: If the folder cannot be created.
+    """
+    numbers = [path.name.removeprefix(f"{prefix}_") for path in parent.glob(f"{prefix}_*")]
+    first = max((int(number) for number in numbers if number.isdecimal()), default=-1) + 1
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        sweep(parent)
+        for number in count(first):
+            folder = parent / f"{prefix}_{number}"
+            try:
+                folder.mkdir()
+            except FileExistsError:  # claimed by a run that started at the same time
+                continue
+            return folder
+    except OSError as error:
+        raise ValueError(
+            f"cannot create a folder in {parent} ({error.strerror}): runs are kept below {RUNS}/ of the current "
+            "folder; start in a folder that you may write to"
+        ) from None
+
+
+def discard_if_unused(folder: Path) -> None:
+    """Delete the folder of a run that ended before its first checkpoint and its first results."""
+    if not (folder / "results.json").exists() and not any(folder.glob("checkpoints/*")):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_folder_of(checkpoint: Path | None) -> Path | None:
+    """Return the folder of the run that wrote a checkpoint; None if the checkpoint is not in such a folder."""
+    if checkpoint is None or checkpoint.parent.name != "checkpoints":
+        return None
+    return checkpoint.parent.parent
+
+
+def experiment_of(config: Path) -> str:
+    """Return the experiment of a config: the name of the file, or for the ``config.yaml`` of a run the run's.
+
+    >>> experiment_of(Path("configs/digits.yaml")), experiment_of(Path("runs/digits/version_3/config.yaml"))
+    ('digits', 'digits')
+    """
+    return config.parent.parent.name if config.name == "config.yaml" else config.stem
+
+
+def newest_checkpoint(experiment: str, name: str) -> Path:
+    """Return the newest checkpoint ``name`` ("last" or "best") among the runs of an experiment ("*": all).
+
+    Raises:
+        ValueError: If no run has such a checkpoint.
+    """
+    pattern = f"{experiment}/*/checkpoints/{name}.ckpt"
+    paths = list(RUNS.glob(pattern))
+    if not paths:
+        raise ValueError(f"no checkpoint {RUNS / pattern}: train first, or name the file by --ckpt_path FILE")
+    return max(paths, key=lambda path: path.stat().st_mtime)
+
+
+def has_same_length(config: Path, trainer: dict[str, Any]) -> bool:
+    """Return whether the ``config.yaml`` of a run asks for a training as long as the options of a trainer do."""
+    before = yaml.safe_load(config.read_text()).get("trainer") or {}
+    return all(str(before.get(name)) == str(trainer.get(name)) for name in LENGTH)

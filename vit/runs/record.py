@@ -1,0 +1,142 @@
+"""The record of a run: what a training measures goes to its checkpoints, to results.json and to the console."""
+
+from pathlib import Path
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_only
+
+from vit.runs.console import print_header, print_resume, print_validation
+from vit.runs.measurements import Measurements
+from vit.runs.results import epochs_done, write_results
+from vit.support.files import replacing
+
+
+class RunRecord(Callback):
+    """Measure a run, and pass its measurements to checkpoints, ``results.json`` and the console.
+
+    Args:
+        folder: The folder of the run.
+        facts: What is known before the run begins, such as the seed and the command.
+        config: All arguments of the run as YAML text, for ``config.yaml``.
+        data: Arguments of the data module, kept in checkpoints so that loading one needs no config.
+    """
+
+    def __init__(self, folder: Path, facts: dict[str, Any], config: str, data: dict[str, Any]) -> None:
+        self.folder = folder
+        self.facts = facts
+        self.config = config
+        self.data = data
+        self.measurements = Measurements()
+        self.flop_per_image: dict[float, int] = {}  # by the share of patches that are dropped
+        self.flop_now = 0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Write ``config.yaml`` before a resumed run copies its first checkpoint, as resuming needs both."""
+        if stage == "fit" and not trainer.fast_dev_run:
+            self._write_config()
+
+    @rank_zero_only
+    def _write_config(self) -> None:
+        with replacing(self.folder / "config.yaml") as unfinished:
+            unfinished.write_text(self.config)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the measurements."""
+        return {"measured": self.measurements.measured, "history": self.measurements.history}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue the measurements of a checkpoint."""
+        self.measurements.measured |= state_dict["measured"]
+        self.measurements.history = state_dict["history"]
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add the arguments of the data module to the checkpoint."""
+        self.measurements.update_seconds()
+        checkpoint["data"] = self.data
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clocks, and print the header."""
+        self.measurements.start_clocks()
+        if not trainer.fast_dev_run:
+            print_header(self.facts["data"], self.folder, trainer, pl_module)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave the time between epochs out of the training speed."""
+        self.measurements.skip_pause()
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Count the operations per image before the step, after which the drop rate may change."""
+        rate = pl_module.drop_rate
+        if rate not in self.flop_per_image:
+            self.flop_per_image[rate] = pl_module.training_flop()
+        self.flop_now = self.flop_per_image[rate]
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count the images, and note the loss and the learning rate where they were logged."""
+        measurements = self.measurements
+        measurements.count_batch(len(batch[0]) * trainer.world_size, self.flop_now)
+        bar = trainer.progress_bar_callback
+        if hasattr(bar, "images_per_second"):
+            bar.images_per_second = measurements.images_per_second
+        every = trainer.log_every_n_steps
+        is_logged = trainer.is_last_batch or (every and trainer.global_step % every == 0)
+        if is_logged and trainer.global_step > (measurements.last_step("train") or 0):
+            loss, rate = (float(trainer.callback_metrics[name]) for name in ("train_loss", "lr"))
+            self._note("train", trainer, loss=loss, lr=rate)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note the accuracy; during training, print a line and leave validation out of the training speed."""
+        evaluation = pl_module.evaluation
+        self.measurements.measured["val_accuracy"] = evaluation.accuracy
+        if trainer.state.fn != TrainerFn.FITTING:
+            self.write_results(trainer, pl_module)
+            return
+        self.measurements.skip_pause()
+        self._note("val", trainer, loss=evaluation.loss, accuracy=evaluation.accuracy)
+        print_validation(self.measurements)
+
+    def _note(self, split: str, trainer: Trainer, **values: float) -> None:
+        epoch = epochs_done(trainer, self.measurements)
+        self.measurements.history[split].append({"epoch": epoch, "step": trainer.global_step, **values})
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write ``results.json``."""
+        self.measurements.update_seconds()
+        self.write_results(trainer, pl_module)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write ``results.json`` with the test accuracy."""
+        evaluation, views = pl_module.evaluation, pl_module.hparams.get("test_views", "none")
+        self.measurements.measured |= {
+            "test_accuracy": evaluation.accuracy,
+            "test_accuracy_views": None if views == "none" else evaluation.accuracy_views,
+            "test_views": views,
+        }
+        self.write_results(trainer, pl_module)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Write the results so far, and print how to resume."""
+        if trainer.state.fn != TrainerFn.FITTING or not self.measurements.measured["images"]:
+            return
+        self.measurements.update_seconds()
+        try:
+            self.write_results(trainer, pl_module, stopped=type(exception).__name__)
+        except OSError as error:  # such as the full disk that stopped the run
+            print(f"could not write the results so far: {error}")
+        print_resume(self.folder)
+
+    @rank_zero_only
+    def write_results(self, trainer: Trainer, pl_module: LightningModule, **ending: Any) -> None:
+        """Write ``results.json``; ``ending`` says how the run ended."""
+        if trainer.fast_dev_run:
+            return
+        scores = None
+        if pl_module.evaluation is not None and "stopped" not in ending:  # which may have cut an evaluation short
+            scores = pl_module.scores()
+        write_results(
+            self.folder / "results.json", self.facts, self.measurements, trainer, pl_module, {"scores": scores} | ending
+        )

@@ -1,0 +1,187 @@
+"""The report of a run: one HTML file with its scores, pictures, commands and settings.
+
+The page is `report.html`, a template of ``vit.support.pages``.
+"""
+
+import json
+import math
+import shlex
+from pathlib import Path
+from typing import Any
+
+from vit.support.files import replacing
+from vit.support.pages import data_url, page_templates
+
+PICTURES = ("curves", "confusion_matrix", "reading", "completions", "mistakes", "attention", "reliability")
+NONE = "\u2013"  # written for what has no value
+SPACE = "\u00a0"  # at which no line is broken
+
+
+def write_report(folder: Path) -> Path:
+    """Write ``report.html`` into the folder of a run or of an evaluation, and return its path.
+
+    The page shows what it finds in that folder: ``results.json``, ``config.yaml`` and the pictures. What is missing,
+    as in a run that was stopped, leaves out its section.
+    """
+    path = folder / "report.html"
+    with replacing(path) as unfinished:
+        unfinished.write_text(render_report(folder), encoding="utf-8")
+    return path
+
+
+def render_report(folder: Path) -> str:
+    """Return the page for the files in the folder of a run."""
+    results = json.loads(_read(folder / "results.json") or "{}")
+    scores = results.get("scores") or {}
+    templates = page_templates()
+    templates.filters["tenths"] = lambda share: NONE if share is None else f"{100 * share:.1f}"
+    return templates.get_template("runs/report.html").render(
+        name=results.get("experiment") or folder.name,
+        subtitle=subtitle(results, folder),
+        stopped=results.get("stopped"),
+        headline=headline(results),
+        classes=sorted(scores.get("classes", []), key=lambda row: 2 if row["f1"] is None else row["f1"]),
+        baselines=baselines(scores),
+        lengths=scores.get("lengths", []),
+        split=scored_split(results),
+        pictures={name: data_url(path) for name in PICTURES if (path := folder / f"{name}.png").exists()},
+        facts=facts(results),
+        commands=commands(results, folder),
+        config=_read(folder / "config.yaml"),
+    )
+
+
+def subtitle(results: dict[str, Any], folder: Path) -> list[str]:
+    """Return the data, the date, the duration and the folder of a run, those that are known."""
+    date, seconds = results.get("date"), results.get("seconds")
+    return [
+        *([results["data"]] if results.get("data") else []),
+        *([f"{date[:16].replace('T', ' ')} UTC"] if date else []),
+        *([duration(seconds)] if seconds is not None else []),
+        str(folder),
+    ]
+
+
+def scored_split(results: dict[str, Any]) -> str | None:
+    """Return "test" or "validation": the images that the scores are of; None without scores."""
+    scores = results.get("scores")
+    if not scores:
+        return None
+    return "test" if scores["accuracy"] == results.get("test_accuracy") else "validation"
+
+
+def headline(results: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the label, the value and a note for each of the most important figures that are known."""
+    scores, split = results.get("scores") or {}, scored_split(results)
+    tiles = []
+    for of, accuracy in (("test", results.get("test_accuracy")), ("validation", results.get("val_accuracy"))):
+        if accuracy is not None:
+            note = interval_note(scores) if of == split else ""
+            if "bits_per_pixel" in scores:  # pixels of an image are not independent
+                note = "of the pixels"
+            tiles.append((f"{of.capitalize()} accuracy", accuracy, note))
+    views = results.get("test_views")
+    tiles += [
+        ("Test accuracy over views", results.get("test_accuracy_views"), f"logits averaged over views: {views}"),
+        ("Balanced accuracy", scores.get("balanced_accuracy"), "mean recall of the classes"),
+        (
+            "Accuracy of letters",
+            scores.get("token_accuracy"),
+            "each after the true letters before it, the end included",
+        ),
+        ("Top-5 accuracy", scores.get("top5_accuracy"), "the class is among the five best"),
+        ("Calibration error", scores.get("calibration_error"), "between confidence and accuracy"),
+    ]
+    shown = [(label, f"{100 * value:.2f}{SPACE}%", note) for label, value, note in tiles if value is not None]
+    if (bits := scores.get("bits_per_pixel")) is not None:
+        shown.insert(0, ("Bits per pixel", f"{bits:.3f}", f"{split} images"))
+    return shown
+
+
+def baselines(scores: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the bits per pixel of a completer and of its baselines, fewest first."""
+    if "baselines" not in scores:
+        return []
+    bits = {"this model": scores["bits_per_pixel"]} | scores["baselines"]
+    return [(name, f"{value:.3f}") for name, value in sorted(bits.items(), key=lambda row: row[1])]
+
+
+def interval_note(scores: dict[str, Any]) -> str:
+    """Return the number of images of an accuracy and its 95 % interval, in words."""
+    count = scores["count"]
+    if not count:
+        return "no images"
+    low, high = wilson_interval(scores["accuracy"], count)
+    return f"{count:,} images; 95{SPACE}% interval {100 * low:.2f} to {100 * high:.2f}{SPACE}%"
+
+
+def wilson_interval(share: float, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share of ``count`` independent images (Wilson 1927).
+
+    >>> [round(end, 3) for end in wilson_interval(0.9, 100)]
+    [0.826, 0.945]
+    """
+    z = 1.959964  # the normal distribution has 95 % of its mass within z
+    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z / (1 + z**2 / count) * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
+    return middle - half, middle + half
+
+
+def facts(results: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the name and the value of what is known of how a run was made."""
+    speed, flop, devices = (results.get(name) for name in ("images_per_second", "petaflop", "devices"))
+    known = {
+        "Parameters": _grouped(results.get("parameters")),
+        "Epochs": results.get("epochs"),
+        "Steps": _grouped(results.get("steps")),
+        "Speed": f"{speed:,.0f} images/s" if speed is not None else None,
+        "Computation": f"{flop:g} petaFLOP" if flop is not None else None,
+        "Device": results.get("device"),
+        "Devices": devices if devices != 1 else None,
+        "Precision": results.get("precision"),
+        "Seed": results.get("seed"),
+        "Tested weights": results.get("test_weights"),
+        "Checkpoint": results.get("checkpoint"),
+        "torch": results.get("torch"),
+    }
+    return [(name, str(value)) for name, value in known.items() if value is not None]
+
+
+def commands(results: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
+    """Return what can be done with a run, and the command for it."""
+    saved = {name: path for name in ("best", "last") if (path := folder / "checkpoints" / f"{name}.ckpt").exists()}
+    found = [("Repeat", results["command"])] if results.get("command") else []
+    if results.get("stopped") and "last" in saved:
+        found.append(("Resume", _command("fit", saved["last"])))
+    # The weights that the scores are of, where that is known. An evaluation has no checkpoints of its own.
+    evaluated = results.get("checkpoint")
+    scored = saved.get(results.get("test_weights"), next(iter(saved.values()), None))
+    if scored and not evaluated:
+        found.append(("Test", _command("test", scored)))
+    if evaluated or scored:
+        found.append(("Predict images of your own", f"{_command('predict', evaluated or scored)} --data.root FOLDER"))
+    return found
+
+
+def _command(subcommand: str, checkpoint: str | Path) -> str:
+    return f"python train.py {subcommand} --ckpt_path {shlex.quote(str(checkpoint))}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in its two largest units.
+
+    >>> duration(59.4), duration(754), duration(36_060)
+    ('59 s', '12 min 34 s', '10 h 1 min')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _grouped(number: int | None) -> str | None:
+    return None if number is None else f"{number:,}"
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None

@@ -1,0 +1,65 @@
+"""``results.json``: accuracies, speed, and how a run was made."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import LightningModule, Trainer
+
+from vit.runs.measurements import Measurements
+from vit.support.files import replacing
+
+# The first fields of results.json, before they are measured.
+ACCURACIES = {"test_accuracy": None, "test_accuracy_views": None, "test_views": "none", "val_accuracy": None}
+
+
+def write_results(
+    path: Path,
+    facts: dict[str, Any],
+    measurements: Measurements,
+    trainer: Trainer,
+    pl_module: LightningModule,
+    ending: dict[str, Any],
+) -> None:
+    """Write what is known before a run (``facts``), its measurements, and its ``ending``.
+
+    The ending has the "scores" of the last evaluation, and "finished" or the exception that "stopped" the run.
+    """
+    measured = measurements.measured
+    results = ACCURACIES | {name: measured[name] for name in ACCURACIES if name in measured} | facts
+    if measured["images"]:
+        results |= {
+            "epochs": round(epochs_done(trainer, measurements), 2),
+            "steps": trainer.global_step,
+            "seconds": round(measured["seconds"], 1),
+            "petaflop": round(measured["flop"] / 1e15, 4),
+            "images_per_second": round(measurements.images_per_second, 1),
+        }
+    results |= {
+        "parameters": count_parameters(pl_module),
+        "device": device_name(pl_module.device),
+        "devices": trainer.world_size,
+        "precision": str(trainer.precision),
+        "torch": torch.__version__,
+        **ending,
+    }
+    with replacing(path) as unfinished:
+        unfinished.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def epochs_done(trainer: Trainer, measurements: Measurements) -> float:
+    """Return how often each training image was seen, on average."""
+    return measurements.measured["images"] / len(trainer.datamodule.sets["train"].labels)
+
+
+def count_parameters(pl_module: LightningModule) -> int:
+    """Return the number of parameters of the model."""
+    return sum(parameter.numel() for parameter in pl_module.parameters())
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of a GPU, or the number of threads of a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type}, {torch.get_num_threads()} threads" if device.type == "cpu" else device.type

@@ -1,0 +1,273 @@
+"""What all trainings share: normalisation, optimiser, schedule, the log of the loss, evaluation, resume."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from lightning import Callback, LightningModule
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+
+from vit.data.module import ImageDataModule, ImageSet
+from vit.model.decoder_block import DecoderBlock
+from vit.model.encoder_block import EncoderBlock
+from vit.support.checks import check_choice, check_non_negative, check_positive_share, check_share
+from vit.training.ema import EMA
+from vit.training.optimizer import Optimizer, make_optimizer
+from vit.training.schedule import Decay, TrainingLength, learning_rate_factor
+from vit.weights import check_same_tensors
+
+# What the command line sets in a parameter group; the optimiser's state is the rest.
+SETTINGS = ("initial_lr", "weight_decay", "betas")
+
+
+class TrainingModule(LightningModule, ABC):
+    """Base of the modules that ``train.py`` trains: a network on images, whose loss and evaluation a subclass defines.
+
+    A subclass has the hyper-parameters ``lr``, ``weight_decay``, ``optimizer``, ``betas``, ``warmup``, ``decay`` and
+    ``ema_decay``, and may have ``layer_decay`` and ``compile``. It calls ``prepare`` after it has built its network,
+    and ``keep_statistics`` if it normalises images.
+
+    Attributes:
+        progress: Share of the training that is done, in [0, 1].
+        data: The data module of the training.
+        evaluation: The sums of the last evaluation: ``accuracy``, ``loss``, and ``sums()`` over processes.
+        prediction_columns: Columns of the CSV file of ``predict`` after the file.
+    """
+
+    prediction_columns: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def network(self) -> nn.Module:
+        """The model that is trained."""
+
+    @abstractmethod
+    def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the mean loss of a batch of images and targets."""
+
+    @abstractmethod
+    def training_flop(self) -> int:
+        """Return the floating-point operations of a training step per image, in matrix products."""
+
+    @abstractmethod
+    def new_evaluation(self) -> Any:
+        """Return the sums of an evaluation over no images."""
+
+    @abstractmethod
+    def scores(self) -> dict[str, Any]:
+        """Return the scores of the last evaluation, ready for JSON."""
+
+    @abstractmethod
+    def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
+        """Draw the last evaluation, which was of the images of a split, into a folder."""
+
+    @abstractmethod
+    def prediction_rows(self, outputs: Any) -> list[dict[str, str]]:
+        """Return a row of ``prediction_columns`` for each output of ``predict_step``."""
+
+    def prepare(self) -> None:
+        """Check the hyper-parameters of the training."""
+        hp = self.hparams
+        check_non_negative("lr", hp.lr, "1e-3 is usual")
+        check_non_negative("weight_decay", hp.weight_decay, "0.05 is usual, 0 turns it off")
+        for beta in hp.betas:
+            check_share("betas", beta, "0.9 and 0.99 are usual")
+        if hp.get("layer_decay") is not None:
+            check_positive_share("layer_decay", hp.layer_decay, "0.75 is usual, null gives all blocks the same rate")
+        check_share("warmup", hp.warmup, "it is a share of the training, such as 0.05")
+        for name, kind in (("optimizer", Optimizer), ("decay", Decay)):
+            check_choice(name, hp[name], get_args(kind))
+        self.progress = 0.0
+        self.data: ImageDataModule | None = None
+        self.evaluation: Any = None
+
+    def keep_statistics(self, in_channels: int) -> None:
+        """Keep the hyper-parameters ``mean`` and ``std`` of the pixels, 0.5 where they are None."""
+        # Not in the state_dict, whose names stay timm's; vit.load reads them from the hyper-parameters.
+        for name in ("mean", "std"):
+            numbers = self.hparams[name] or [0.5] * in_channels
+            self.register_buffer(name, torch.tensor(numbers)[:, None, None], persistent=False)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Return images, uint8 or float in [0, 1], less their mean, over their standard deviation: (B, C, H, W)."""
+        scale = 255.0 if images.dtype == torch.uint8 else 1.0
+        return (images - self.mean * scale).div_(self.std * scale)
+
+    @property
+    def drop_rate(self) -> float:
+        """Share of the patches that is dropped at present."""
+        return 0.0
+
+    def shares(self) -> dict[str, bool]:
+        """Return the settings that are a share of the training, and whether each is in use."""
+        hp = self.hparams
+        return {
+            "warmup": hp.warmup > 0,
+            f"decay {hp.decay}": hp.decay != "constant",
+            "mix_until": self.data is not None and self.data.mix_until < 1,
+        }
+
+    def configure_model(self) -> None:
+        """Shard the blocks if the strategy does so, then compile them; a second call does nothing."""
+        blocks = [module for module in self.network.modules() if isinstance(module, EncoderBlock | DecoderBlock)]
+        if self.device_mesh is not None and not hasattr(self.network, "unshard"):
+            for module in (*blocks, self.network):
+                fully_shard(module, mesh=self.device_mesh["data_parallel"])
+        if self.hparams.get("compile") and blocks[0]._compiled_call_impl is None:
+            for block in blocks:
+                block.compile()
+
+    def configure_callbacks(self) -> list[Callback]:
+        """Return the moving average of the weights, if ``ema_decay`` asks for it."""
+        return [] if self.hparams.ema_decay is None else [EMA(self.hparams.ema_decay)]
+
+    def on_train_start(self) -> None:
+        """Start the schedule and the mean of the training loss.
+
+        Raises:
+            ValueError: If a setting is a share of the training, and the training has no end.
+        """
+        # Not in configure_optimizers: there, TrainingLength would make Lightning build the loader before it restores
+        # the position in the epoch.
+        self.length = TrainingLength(self.trainer)
+        self.data = self.trainer.datamodule if isinstance(self.trainer.datamodule, ImageDataModule) else None
+        self._check_end()
+        self._update_progress()
+        self._restore_settings()
+        self._reset_loss()
+
+    def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> int | None:
+        """End an epoch without batches, which Lightning starts after a resume from the end of an epoch."""
+        return -1 if batch_idx >= self.trainer.num_training_batches else None
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Return the loss of a batch, and log the mean loss every ``log_every_n_steps`` steps."""
+        loss = self.training_loss(batch)
+        # Summed on the device and logged every log_every_n_steps: each call of self.log takes 0.3 ms.
+        self.loss_sum += loss.detach()
+        self.loss_count += 1
+        trainer = self.trainer
+        is_step = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        every = trainer.log_every_n_steps
+        if (is_step and every and (trainer.global_step + 1) % every == 0) or trainer.is_last_batch:
+            self.log("train_loss", self.loss_sum / self.loss_count, prog_bar=True)
+            self.log("lr", trainer.optimizers[0].param_groups[-1]["lr"])
+            self._reset_loss()
+        return loss
+
+    def mean_of_counted(self, losses: Tensor, counted: Tensor) -> Tensor:
+        """Return the mean of the losses that are counted, over the batches of all processes together.
+
+        Processes count different numbers of tokens, and DDP averages their gradients as if they were equal.
+
+        Args:
+            losses: A loss for each token or pixel.
+            counted: Which of them count, boolean, of the same shape.
+        """
+        count = counted.sum().float()
+        if self._trainer is not None:
+            count = self.trainer.strategy.reduce(count, reduce_op="mean")
+        return (losses * counted).sum() / count
+
+    def _reset_loss(self) -> None:
+        self.loss_sum = torch.zeros((), device=self.device)
+        self.loss_count = 0
+
+    def on_validation_epoch_start(self) -> None:
+        """Start an evaluation."""
+        self.evaluation = self.new_evaluation()
+
+    def on_validation_epoch_end(self) -> None:
+        """Log accuracy and loss over all processes."""
+        self._log_evaluation("val")
+
+    on_test_epoch_start = on_validation_epoch_start
+
+    def on_test_epoch_end(self) -> None:
+        """Log accuracy and loss over all processes."""
+        self._log_evaluation("test")
+
+    def _log_evaluation(self, split: str) -> None:
+        for tensor in self.evaluation.sums():
+            tensor.copy_(self.trainer.strategy.reduce(tensor, reduce_op="sum"))
+        accuracy, loss = self.evaluation.accuracy, self.evaluation.loss
+        # Equal on all processes already; without sync_dist, Lightning warns.
+        self.log_dict({f"{split}_accuracy": accuracy, f"{split}_loss": loss}, prog_bar=True, sync_dist=True)
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """Return the optimiser, and a learning rate that each step sets from the progress of the training.
+
+        Raises:
+            ValueError: If Muon is asked for and the model is sharded.
+        """
+        hp = self.hparams
+        if hp.optimizer == "muon" and self.device_mesh is not None:
+            raise ValueError(
+                "optimizer muon needs whole matrices, and this model is sharded: choose adamw, or strategy ddp"
+            )
+        optimizer = make_optimizer(hp.optimizer, self.network, hp.lr, hp.weight_decay, hp.betas, hp.get("layer_decay"))
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self._learning_rate_factor)
+        self.settings = [{name: group[name] for name in SETTINGS if name in group} for group in optimizer.param_groups]
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def lr_scheduler_step(self, scheduler: torch.optim.lr_scheduler.LambdaLR, metric: Any) -> None:
+        """Update the progress after each step of the optimiser, and the learning rate with it."""
+        self._update_progress()
+        scheduler.step()
+
+    def _learning_rate_factor(self, step: int) -> float:
+        return learning_rate_factor(self.progress, self.hparams.warmup, self.hparams.decay)
+
+    def _update_progress(self) -> None:
+        """Pass the progress to the schedule, and to the data, whose mixing may end early."""
+        self.progress = self.length.progress(self.trainer.global_step, self.trainer.strategy)
+        if self.data is not None:
+            self.data.progress = self.progress
+
+    def _restore_settings(self) -> None:
+        """Set the learning rates, weight decay and betas of now, where a checkpoint brought back its own."""
+        scheduler = self.trainer.lr_scheduler_configs[0].scheduler
+        scheduler.base_lrs = [settings["initial_lr"] for settings in self.settings]
+        groups = zip(scheduler.optimizer.param_groups, self.settings, scheduler.lr_lambdas, strict=True)
+        for group, settings, factor in groups:
+            group.update(settings, lr=settings["initial_lr"] * factor(scheduler.last_epoch))
+
+    def _check_end(self) -> None:
+        used = [name for name, is_used in self.shares().items() if is_used]
+        if used and not self.length.has_end:
+            raise ValueError(
+                f"training has no end that {', '.join(used)} could be a share of: set trainer.max_epochs, max_steps "
+                "or max_time"
+            )
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the name of the class, which ``train.py`` builds again from the checkpoint."""
+        checkpoint["module"] = type(self).__name__
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Check that a checkpoint fits before torch loads it: its messages would be longer.
+
+        Raises:
+            ValueError: If the checkpoint has other classes, another architecture, or the state of another optimiser.
+        """
+        self.check_fits(checkpoint)
+        before = checkpoint["hyper_parameters"]
+        for name in ("optimizer", "layer_decay"):
+            if name in before and before[name] != self.hparams.get(name):
+                raise ValueError(
+                    f"the checkpoint was trained with {name} {before[name]!r}, whose state does not fit {name} "
+                    f"{self.hparams[name]!r}: leave --model.{name} as it was"
+                )
+
+    def check_fits(self, checkpoint: dict[str, Any]) -> None:
+        """Check that a checkpoint has the architecture of this model.
+
+        Raises:
+            ValueError: If the architecture differs.
+        """
+        if self.device_mesh is None:
+            check_same_tensors(
+                self, checkpoint["state_dict"], "the checkpoint", "leave out the --model options, or take its own"
+            )

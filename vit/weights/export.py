@@ -1,0 +1,107 @@
+"""Exports a model as a program that runs without this package, and compares the two."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vit.model.vision_transformer import VisionTransformer
+from vit.support.files import replacing
+
+TOLERANCE = 1e-4
+FEWEST_PATCHES = 2  # a side: sizes of 0 and 1 mean something else to torch.export
+
+
+def export(model: VisionTransformer, path: str | Path) -> float:
+    """Write a program that computes the logits of images of any number and size; return how far it is from the model.
+
+    Each side has at least two patches.
+
+    The program takes normalised images (B, C, H, W) in float32 as ``images`` and returns ``logits``. It is run on
+    images of several sizes, that of the training included, and compared with the model.
+
+    >>> from tempfile import mkdtemp
+    >>> model = VisionTransformer(image_size=8, patch_size=4, embed_dim=12, depth=1, num_heads=3).eval()
+    >>> export(model, Path(mkdtemp()) / "model.pt2") < 1e-5
+    True
+
+    Args:
+        model: The model, in evaluation mode.
+        path: File to write: .pt2 for ``torch.export.load``, or .onnx (needs ``pip install -e '.[export]'``).
+
+    Returns:
+        The largest difference between logits of the program and of the model.
+
+    Raises:
+        ValueError: If the path has another suffix, the model is in training mode or cannot be exported, or the program
+            computes other logits; then no file is left.
+    """
+    path = Path(path)
+    writers = {".pt2": _write_program, ".onnx": _write_onnx}
+    if path.suffix not in writers:
+        raise ValueError(f"{path} ends in {path.suffix!r}: programs are written to files that end in .pt2 or .onnx")
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(f"a {type(model).__name__} is given: vit.export takes a vit.VisionTransformer")
+    if model.training:
+        raise ValueError("the model is in training mode: call model.eval() first, or the program would drop patches")
+    if model.pos_embed.dtype != torch.float32:
+        raise ValueError(f"the model computes in {model.pos_embed.dtype}: export model.float()")
+    try:
+        program = exported(model)
+    except Exception as error:  # torch.export raises many kinds
+        reason = " ".join(str(error).split())[:200]
+        attention = model.config["attention"]
+        raise ValueError(
+            f"the model (attention {attention!r}) cannot be exported for images of any size: {reason}"
+        ) from error
+    with replacing(path) as unfinished:
+        run = writers[path.suffix](program, unfinished)
+        differences = [_difference(model, run, size) for size in _sizes(model)]
+        difference = max(differences)
+        if not all(each <= TOLERANCE for each in differences):  # NaN, too
+            raise ValueError(f"the program's logits differ from the model's by {difference:.2g}: nothing was written")
+    return difference
+
+
+def exported(model: VisionTransformer) -> torch.export.ExportedProgram:
+    """Return the model as a program for any number of images of any whole number of patches."""
+    embed = model.patch_embed
+    p, q = embed.patch_stride
+    rows, columns = _sizes(model)[0]
+    images = torch.zeros(2, embed.in_channels, rows, columns, device=model.pos_embed.device)
+    sides = [torch.export.Dim(name, min=FEWEST_PATCHES) for name in ("rows", "columns")]
+    shapes = {0: torch.export.Dim("batch", min=1), 2: p * sides[0], 3: q * sides[1]}
+    return torch.export.export(model, (images,), dynamic_shapes=(shapes,))
+
+
+def _write_program(program: torch.export.ExportedProgram, path: Path) -> Any:
+    torch.export.save(program, path)
+    with path.open("rb") as file:
+        return torch.export.load(file).module()
+
+
+def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> Any:
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401 (torch.onnx needs it)
+    except ImportError as error:
+        raise ValueError(f"{error.name} is missing: pip install -e '.[export]'") from None
+    names = {"input_names": ["images"], "output_names": ["logits"]}
+    torch.onnx.export(program, **names, dynamo=True, verbose=False).save(path)
+    session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+    return lambda images: torch.from_numpy(session.run(["logits"], {"images": images.cpu().numpy()})[0])
+
+
+def _sizes(model: VisionTransformer) -> list[tuple[int, int]]:
+    """Return the size of the training, and smaller, larger and less square ones."""
+    p, q = model.patch_embed.patch_stride
+    rows, columns = model.patch_embed.grid_size
+    grids = [(rows, columns), (rows + 1, columns), (rows, columns + 3), (2 * rows, 2 * columns + 1), (2, 3)]
+    return [(max(r, FEWEST_PATCHES) * p, max(c, FEWEST_PATCHES) * q) for r, c in grids]
+
+
+@torch.no_grad()
+def _difference(model: VisionTransformer, run: Any, size: tuple[int, int]) -> float:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(3, model.patch_embed.in_channels, *size, generator=generator).to(model.pos_embed.device)
+    return (run(images).cpu() - model(images).cpu()).abs().max().item()
