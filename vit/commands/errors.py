@@ -19,8 +19,9 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 
 import vit.data
-from vit.commands.defaults import MODULES
+from vit.commands.defaults import constructor_arguments
 from vit.model.vision_transformer import VisionTransformer
+from vit.objectives import OBJECTIVES
 from vit.support.checks import nearest_hint
 
 # Types as jsonargparse writes them, and in words.
@@ -94,7 +95,7 @@ def shorten(message: str, known: set[str]) -> str:
         return f"an argument is missing: add --data.{found[1]}"
     if found := re.search(r"Option '(\w+)' is not accepted", line):
         owners = [name for name, cls in _data_modules().items() if found[1] in inspect.signature(cls).parameters]
-        models = [name for name, cls in MODULES.items() if found[1] in inspect.signature(cls).parameters]
+        models = [name for name, cls in OBJECTIVES.items() if found[1] in inspect.signature(cls).parameters]
         if models and not owners:
             return f"--model.{found[1]} is an option of {', '.join(models)}: add --model NAME with one of these"
         if owners:
@@ -111,7 +112,7 @@ def _expectation(key: str, rest: str) -> str:
     expected = re.findall(r"Expected a (typing\.Literal\[.*?\]|dot import path string|<class '[^']+'>)", rest)
     if got is None or not expected:
         return rest
-    for group, names in (("data", set(_data_modules())), ("model", set(MODULES))):
+    for group, names in (("data", set(_data_modules())), ("model", set(OBJECTIVES))):
         if key.split(".")[-1] == group:
             return f"no {group} module {got[1]}: choose one of {', '.join(sorted(names))}{nearest_hint(got[1], names)}"
     words = dict.fromkeys(WORDS.get(each, each.replace("typing.Literal", "one of ")) for each in expected)
@@ -146,11 +147,11 @@ def _option_names(parser: ArgumentParser) -> set[str]:
         for subparser in choices.values() if isinstance(choices, dict) else ():
             names |= {option.lstrip("-") for part in subparser._actions for option in part.option_strings}
     data = [getattr(vit.data, name) for name in vit.data.__all__]
-    models = [*MODULES.values(), VisionTransformer]
+    models = [*OBJECTIVES.values(), VisionTransformer]
     for group, classes in (("data", data), ("model", models)):
-        for argument in {name for cls in classes for name in inspect.signature(cls).parameters}:
+        for argument in constructor_arguments(*classes):
             names |= {argument, f"{group}.{argument}"}
-    return names - {"kwargs", "data.kwargs", "vit_kwargs", "model.vit_kwargs"}
+    return names - {"vit_kwargs", "model.vit_kwargs"}
 
 
 @contextmanager

@@ -5,14 +5,14 @@ from lightning.pytorch.cli import ArgsType
 from vit.commands.errors import Parser, plain_output
 from vit.commands.training_cli import ViTCLI
 from vit.data import ImageDataModule
-from vit.training.base import TrainingModule
+from vit.training.base import Objective
 
 
 def main(args: ArgsType = None, run: bool = True) -> ViTCLI:
     """Parse ``args`` (default: the command line), build the run and, if ``run``, execute it."""
     with plain_output():
         return ViTCLI(
-            TrainingModule,
+            Objective,
             ImageDataModule,
             subclass_mode_model=True,
             subclass_mode_data=True,

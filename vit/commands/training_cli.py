@@ -1,6 +1,5 @@
 """The command line around Lightning's: folders of runs, defaults from checkpoints, errors in one line."""
 
-import argparse
 import json
 import shlex
 import sys
@@ -19,8 +18,10 @@ from lightning.pytorch.plugins import Precision
 from lightning.pytorch.utilities import rank_zero_only
 
 import vit.data
-from vit.commands.defaults import DEFAULT_MODULE, FROM_DATA, MODULES, arguments_of_checkpoint, arguments_of_start
-from vit.commands.typed_arguments import asked_module, asked_start, check_config, check_not_of_data
+from vit.commands.defaults import arguments_of_checkpoint, arguments_of_start, class_path
+from vit.commands.models import HELP, find_model
+from vit.commands.typed_arguments import read_typed
+from vit.objectives import DEFAULT, OBJECTIVES
 from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint
 from vit.runs.console import print_results
 from vit.runs.folders import (
@@ -30,7 +31,6 @@ from vit.runs.folders import (
     discard_if_unused,
     experiment_of,
     has_same_length,
-    newest_checkpoint,
     run_folder_of,
 )
 from vit.runs.predictions import PredictionWriter
@@ -49,7 +49,8 @@ class ViTCLI(LightningCLI):
 
     def __init__(self, *classes: type, args: ArgsType = None, **kwargs: Any) -> None:
         self.claimed: Path | None = None  # the new folder of this run or evaluation
-        self.typed = sys.argv[1:] if args is None else args
+        self.arguments = sys.argv[1:] if args is None else args
+        self.typed = read_typed(self.arguments)
         try:
             super().__init__(*classes, args=args, **kwargs)
         except BaseException:
@@ -62,18 +63,19 @@ class ViTCLI(LightningCLI):
 
     def subcommands(self) -> dict[str, set[str]]:
         """Return the typed subcommand alone: the parser of each takes 0.1 s to build; all where none is typed."""
-        every = LightningCLI.subcommands()
-        first = self.typed[0] if isinstance(self.typed, list) and self.typed else None
-        return {first: every[first]} if first in every else every
+        every, typed = LightningCLI.subcommands(), self.typed.subcommand
+        return {typed: every[typed]} if typed in every else every
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Link the sizes of the model to the data, and add ``--experiment``."""
-        for name in FROM_DATA:
-            parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
+        """Link what the data decides about the model, and add ``--experiment``."""
+        if self.typed.subcommand != "predict":  # whose model is that of the checkpoint
+            for name in self.typed.objective.from_data:
+                parser.link_arguments(
+                    "data", f"model.init_args.{name}", lambda data, name=name: getattr(data, name, None), "instantiate"
+                )
         # Only the class that is asked for: jsonargparse passes the defaults of a default class on to another one.
-        module = asked_module(self.typed)
-        if module in MODULES:
-            parser.set_defaults({"model": {"class_path": f"vit.objectives.{module}"}})
+        if self.typed.model in OBJECTIVES:
+            parser.set_defaults({"model": {"class_path": class_path(self.typed.objective)}})
         parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
         parser.add_argument(
             "--experiment",
@@ -95,10 +97,7 @@ class ViTCLI(LightningCLI):
             "--data.help CIFAR10."
         )
         path = next(action for action in parser._actions if action.dest == "ckpt_path")
-        path.help = (
-            'A checkpoint: its file, or "last" or "best" for that of the newest run (of --experiment, if it is given). '
-            "fit continues its run."
-        )
+        path.help = f"{HELP[0].upper()}{HELP[1:]} (of --experiment, if it is given). fit continues its run."
         if subcommand == "predict":
             parser.add_argument(
                 "--output",
@@ -111,65 +110,52 @@ class ViTCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the arguments; those of the checkpoint, if there is one, are the defaults."""
-        if args is None or isinstance(args, list):
-            self.arguments = list(self.typed)
-            check_not_of_data(self.arguments)
-            self.config = parser.parse_args(self._with_checkpoint(self.arguments))
-            if self.checkpoint_path is not None:
-                if any(word.split("=")[0] == "--model.init_from" for word in self.arguments):
-                    raise ValueError(
-                        "--model.init_from starts a training and --ckpt_path continues one: give one of them"
-                    )
-                arguments = self.config[self.config.subcommand].model.init_args
-                if "init_from" in arguments:
-                    arguments.init_from = None  # the checkpoint holds the weights
-            if self.of_images:
-                data = (self.config[self.config.subcommand].get("data") or {}).get("init_args", {})
-                for name in (name for name in self.of_images if name in data and data[name] is None):
-                    data[name] = self.of_images[name]
-        else:
+        self.checkpoint_path: Path | None = None
+        self.of_images: dict[str, Any] = {}  # how the weights to start from take images
+        if not isinstance(self.arguments, list):
             self.arguments = []
-            self.checkpoint_path = None
             super().parse_arguments(parser, args)
+            return
+        self.config = parser.parse_args(self._with_checkpoint() if self.typed.subcommand else self.arguments)
+        chosen = self.config.get(self.config.get("subcommand")) or {}
+        if self.checkpoint_path is not None and "init_from" in chosen.model.init_args:
+            chosen.model.init_args.init_from = None  # the checkpoint holds the weights
+        data = (chosen.get("data") or {}).get("init_args", {})
+        for name in (name for name in self.of_images if name in data and data[name] is None):
+            data[name] = self.of_images[name]
 
     def _parse_ckpt_path(self) -> None:
         """Do nothing: in Lightning, the checkpoint overrules the command line; here it sets the defaults."""
 
-    def _with_checkpoint(self, args: list[str]) -> list[str]:
-        """Resolve ``--ckpt_path last`` and ``best`` to files, and set the checkpoint's arguments as defaults."""
-        self.checkpoint_path: Path | None = None
-        self.of_images: dict[str, Any] = {}  # how the weights to start from take images
-        if not args or args[0] not in self.subcommands():
-            return args
-        scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        scan.add_argument("--ckpt_path")
-        scan.add_argument("--experiment")
-        scan.add_argument("-c", "--config", action="append", default=[])
-        found, others = scan.parse_known_args(args[1:])
-        for config in found.config:
-            check_config(Path(config))
-        if found.ckpt_path is None:
-            prints = ("--help", "-h", "--print_config", "--model.help", "--data.help")
-            only_prints = any(arg.split("=")[0] in prints for arg in args)
-            if args[0] != "fit" and not only_prints:
-                raise ValueError(f"{args[0]} needs trained weights: add --ckpt_path FILE, or --ckpt_path last")
-            start, told = asked_start(args)
-            if args[0] == "fit" and start and not only_prints and asked_module(args) == DEFAULT_MODULE:
-                defaults, self.of_images = arguments_of_start(start, told)
+    def _with_checkpoint(self) -> list[str]:
+        """Return the arguments with ``--ckpt_path`` as a file, whose own arguments become the defaults.
+
+        Raises:
+            ValueError: If there is no such model, or none is named and the command needs one.
+        """
+        typed, subcommand = self.typed, self.typed.subcommand
+        if subcommand not in self._subcommand_parsers:
+            return self.arguments
+        if typed.checkpoint is None:
+            if subcommand != "fit" and not typed.only_prints:
+                raise ValueError(f"{subcommand} needs trained weights: add --ckpt_path FILE, or --ckpt_path last")
+            if subcommand == "fit" and typed.start and not typed.only_prints and typed.objective is DEFAULT:
+                defaults, self.of_images = arguments_of_start(typed.start, typed.told)
                 self._subcommand_parsers["fit"].set_defaults(defaults)
-            return args
-        if found.ckpt_path in ("last", "best"):
-            experiment = found.experiment or (experiment_of(Path(found.config[-1])) if found.config else "*")
-            found.ckpt_path = str(newest_checkpoint(experiment, found.ckpt_path))
-        self.checkpoint_path = Path(found.ckpt_path)
-        has_length = any(word.startswith("--trainer.max_") for word in others)
-        if args[0] == "fit" and not found.config and (config := self._config_of_run(is_needed=not has_length)):
-            found.config = [str(config)]
-        defaults, of_data = arguments_of_checkpoint(self.checkpoint_path, args[0])
-        self._subcommand_parsers[args[0]].set_defaults(defaults)
-        configs = [word for config in found.config for word in ("--config", config)]
-        named = ["--experiment", found.experiment] if found.experiment else []
-        return [args[0], *configs, *of_data, *others, *named, "--ckpt_path", found.ckpt_path]
+            return self.arguments
+        if any(word.split("=")[0] == "--model.init_from" for word in typed.others):
+            raise ValueError("--model.init_from starts a training and --ckpt_path continues one: give one of them")
+        experiment = typed.experiment or (experiment_of(Path(typed.configs[-1])) if typed.configs else "*")
+        self.checkpoint_path = path = Path(find_model(typed.checkpoint, experiment))
+        configs, of_data = list(typed.configs), []
+        has_length = any(word.startswith("--trainer.max_") for word in typed.others)
+        if subcommand == "fit" and not configs and (config := self._config_of_run(is_needed=not has_length)):
+            configs = [str(config)]
+        defaults, of_data = arguments_of_checkpoint(path, subcommand)
+        self._subcommand_parsers[subcommand].set_defaults(defaults)
+        words = [word for config in configs for word in ("--config", config)]
+        named = ["--experiment", typed.experiment] if typed.experiment else []
+        return [subcommand, *words, *of_data, *typed.others, *named, "--ckpt_path", str(path)]
 
     def _config_of_run(self, is_needed: bool) -> Path | None:
         """Return the config of the run to resume; its checkpoint lacks length, seed and precision of the training."""
@@ -211,7 +197,7 @@ class ViTCLI(LightningCLI):
         interactive = sys.stdout.isatty() and config["enable_progress_bar"] is not False
         config["enable_progress_bar"] = interactive
         config["enable_model_summary"] = bool(config["enable_model_summary"])
-        check_monitors(_as_list(config["callbacks"]), self.datamodule.has_validation)
+        check_monitors(_as_list(config["callbacks"]), self.model.monitor.name, self.datamodule.has_validation)
         callbacks = self._callbacks(self._checkpoints() if saves else [])
         return self._instantiate_trainer(config, [*callbacks, *([ImagesPerSecondBar()] if interactive else [])])
 
@@ -270,7 +256,7 @@ class ViTCLI(LightningCLI):
 
     def _checkpoints(self) -> list[Callback]:
         folder = self.run_folder / "checkpoints"
-        best = [RunCheckpoint(folder, "best", monitor="val_accuracy")] if self.datamodule.has_validation else []
+        best = [RunCheckpoint(folder, "best", self.model.monitor)] if self.datamodule.has_validation else []
         return [*best, RunCheckpoint(folder, "last")]
 
     def _experiment(self) -> str:
@@ -356,18 +342,23 @@ class ViTCLI(LightningCLI):
     after_test = after_validate
 
 
-def check_monitors(callbacks: list[Callback], has_validation: bool) -> None:
+def check_monitors(callbacks: list[Callback], score: str, has_validation: bool) -> None:
     """Check before the training that the values which callbacks monitor are logged.
+
+    Args:
+        callbacks: The callbacks that a user asks for.
+        score: Name of the score that the objective logs.
+        has_validation: Whether there are validation images.
 
     Raises:
         ValueError: If one is not.
     """
     if any(isinstance(callback, LearningRateFinder) for callback in callbacks):
         raise ValueError(
-            "LearningRateFinder would replace the schedule of the training: compare val_accuracy of short runs "
+            f"LearningRateFinder would replace the schedule of the training: compare val_{score} of short runs "
             "instead, such as --model.lr 1e-3 and 3e-3"
         )
-    logged = ["train_loss", "lr", *(("val_loss", "val_accuracy") if has_validation else ())]
+    logged = ["train_loss", "lr", *(("val_loss", f"val_{score}") if has_validation else ())]
     for callback in callbacks:
         monitor = getattr(callback, "monitor", None)
         if monitor is not None and monitor not in logged:

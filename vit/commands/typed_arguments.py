@@ -1,58 +1,106 @@
-"""Typed arguments, read before the parser is built: the model that they ask for, and configs that cannot be read."""
+"""Typed arguments, read once before the parser is built: the model that they ask for, and their configs."""
 
 import argparse
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from vit.commands.defaults import DEFAULT_MODULE, FROM_DATA
+from vit.objectives import DEFAULT, OBJECTIVES
+from vit.training.base import Objective
 from vit.weights.loading import TOLD_BY_CALLER
 
 SET_BY_DATA = ("image_size", "letters", "max_length", "mean", "std")  # arguments of some data sets
+PRINTS = ("--help", "-h", "--print_config", "--model.help", "--data.help")
 
 
-def asked_module(arguments: Any) -> str:
-    """Return the name of the model that typed arguments or their configs ask for, ``ViTClassifier`` if none does.
+@dataclass
+class TypedArguments:
+    """What typed arguments and their configs say, before they are parsed.
 
-    >>> asked_module(["fit", "--model=SequenceReader", "--model.depth", "3"]), asked_module(["fit"])
-    ('SequenceReader', 'ViTClassifier')
+    Attributes:
+        subcommand: The first word.
+        model: Name of the objective that is asked for, that of ``DEFAULT`` if none is.
+        configs: The typed configs.
+        checkpoint: The value of ``--ckpt_path``.
+        experiment: The value of ``--experiment``.
+        start: The value of ``--model.init_from``, typed or in a config.
+        told: Arguments of the model that the tensors of ``start`` do not tell.
+        others: The other words after the subcommand.
+        only_prints: Whether the command prints help or a config, and runs nothing.
     """
-    if isinstance(arguments, list):
-        scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        scan.add_argument("--model")
-        scan.add_argument("-c", "--config", action="append", default=[])
-        found, _ = scan.parse_known_args([str(word) for word in arguments])
-        models = [*(check_config(Path(config)).get("model") for config in found.config), found.model]
-    else:
-        models = [(arguments or {}).get("model")]
-    paths = [model.get("class_path") if isinstance(model, dict) else model for model in models]
-    path = next((path for path in reversed(paths) if path), DEFAULT_MODULE)
-    return path.rpartition(".")[2]
+
+    subcommand: str | None = None
+    model: str = DEFAULT.__name__
+    configs: list[str] = field(default_factory=list)
+    checkpoint: str | None = None
+    experiment: str | None = None
+    start: str | None = None
+    told: dict[str, Any] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+    only_prints: bool = False
+
+    @property
+    def objective(self) -> type[Objective]:
+        """The objective that is asked for; the default one in place of an unknown name, which the parser refuses."""
+        return OBJECTIVES.get(self.model, DEFAULT)
 
 
-def asked_start(arguments: list[str]) -> tuple[str | None, dict[str, Any]]:
-    """Return the file of ``--model.init_from`` in typed arguments or their configs, and what they tell about it.
+def read_typed(arguments: Any) -> TypedArguments:
+    """Read a command line, or the arguments of a call by name.
 
-    >>> asked_start(["fit", "--model.init_from", "vit.pth", "--model.num_heads=3"])
-    ('vit.pth', {'num_heads': 3})
+    >>> typed = read_typed(["fit", "--model=SequenceReader", "--model.init_from", "vit.pth", "--model.num_heads=3"])
+    >>> typed.model, typed.start, typed.told
+    ('SequenceReader', 'vit.pth', {'num_heads': 3})
+
+    Raises:
+        ValueError: If a config cannot be read, or an argument sets what the data decides about the model.
     """
-    names = ("init_from", *TOLD_BY_CALLER)
+    if not isinstance(arguments, list):
+        return TypedArguments(model=_model_name((arguments or {}).get("model")) or DEFAULT.__name__)
+    words = [str(word) for word in arguments]
     scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    scan.add_argument("--ckpt_path")
+    scan.add_argument("--experiment")
     scan.add_argument("-c", "--config", action="append", default=[])
+    typed, others = scan.parse_known_args(words[1:])
+    # Words about the model stay among the others, which the parser reads.
+    names = ("init_from", *TOLD_BY_CALLER)
+    of_model = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    of_model.add_argument("--model")
     for name in names:
-        scan.add_argument(f"--model.{name}", dest=name)
-    found, _ = scan.parse_known_args(arguments)
+        of_model.add_argument(f"--model.{name}", dest=name)
+    about, _ = of_model.parse_known_args(others)
     asked: dict[str, Any] = {}
-    for config in found.config:
-        model = check_config(Path(config)).get("model")
-        model = model.get("init_args", model) if isinstance(model, dict) else {}
-        asked |= {name: model[name] for name in names if name in model}
-    typed = {name: yaml.safe_load(vars(found)[name]) for name in names if vars(found)[name] is not None}
-    asked |= typed
+    model = None
+    for config in typed.config:
+        found = check_config(Path(config)).get("model")
+        model = _model_name(found) or model
+        arguments_of_model = found.get("init_args", found) if isinstance(found, dict) else {}
+        asked |= {name: arguments_of_model[name] for name in names if name in arguments_of_model}
+    asked |= {name: yaml.safe_load(vars(about)[name]) for name in names if vars(about)[name] is not None}
     if "norm_eps" in asked:
         asked["norm_eps"] = float(asked["norm_eps"])  # YAML reads 1e-5 as text
-    return asked.pop("init_from", None), asked
+    found = TypedArguments(
+        words[0] if words else None,
+        _model_name(about.model) or model or DEFAULT.__name__,
+        typed.config,
+        typed.ckpt_path,
+        typed.experiment,
+        asked.pop("init_from", None),
+        asked,
+        others,
+        any(word.split("=")[0] in PRINTS for word in words),
+    )
+    _check_not_of_data(found)
+    return found
+
+
+def _model_name(model: Any) -> str | None:
+    """Return the name of the class that ``--model`` or the part of a config asks for; earlier ones have other paths."""
+    path = model.get("class_path") if isinstance(model, dict) else model
+    return path.rpartition(".")[2] if path else None
 
 
 def check_config(path: Path) -> dict[str, Any]:
@@ -70,13 +118,9 @@ def check_config(path: Path) -> dict[str, Any]:
     return content
 
 
-def check_not_of_data(arguments: list[str]) -> None:
-    """Check that no typed argument sets what the data decides about the model.
-
-    Raises:
-        ValueError: If one does.
-    """
-    for name in FROM_DATA:
-        if any(word.split("=")[0] == f"--model.{name}" for word in arguments):
+def _check_not_of_data(typed: TypedArguments) -> None:
+    words = {word.split("=")[0] for word in typed.others}
+    for name in typed.objective.from_data:
+        if f"--model.{name}" in words:
             remedy = f"set --data.{name}, or leave it out" if name in SET_BY_DATA else "leave it out"
             raise ValueError(f"--model.{name} is that of the data: {remedy}")

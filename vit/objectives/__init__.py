@@ -1,7 +1,18 @@
-"""What a model is trained for: a folder for each objective."""
+"""What a model is trained for: a folder for each objective, and the table of all."""
 
 from vit.objectives.classify.objective import ViTClassifier
 from vit.objectives.complete.objective import ImageCompleter
 from vit.objectives.read.objective import SequenceReader
+from vit.training.base import Objective
 
-__all__ = ["ImageCompleter", "SequenceReader", "ViTClassifier"]
+OBJECTIVES: dict[str, type[Objective]] = {
+    objective.__name__: objective
+    for objective in (
+        ViTClassifier,
+        SequenceReader,
+        ImageCompleter,
+    )
+}
+DEFAULT = ViTClassifier
+
+__all__ = ["DEFAULT", "OBJECTIVES", "ImageCompleter", "SequenceReader", "ViTClassifier"]

@@ -13,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from vit.support.files import replacing
+from vit.training.description import Score
 from vit.weights import read_checkpoint
 
 
@@ -41,23 +42,23 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 class RunCheckpoint(ModelCheckpoint):
     """One file in the folder of a run, such as ``last.ckpt``; a resumed run copies it into its own folder.
 
-    With ``monitor``, the name of a logged value, its highest value is kept, else the latest checkpoint. Ties are broken
-    by the lower ``val_loss``, then by the later step.
+    With ``monitor``, a score of the validation, the checkpoint of its best value is kept, else the latest one. Ties are
+    broken by the lower ``val_loss``, then by the later step.
     """
 
-    def __init__(self, folder: Path, filename: str, monitor: str | None = None) -> None:
+    def __init__(self, folder: Path, filename: str, monitor: Score | None = None) -> None:
         super().__init__(
             dirpath=folder,
             filename=filename,
-            monitor=monitor,
-            mode="max",
+            monitor=None if monitor is None else f"val_{monitor.name}",
+            mode="max" if monitor is None else monitor.mode,
             enable_version_counter=False,
             save_on_train_epoch_end=monitor is None,
         )
         self.best_loss = math.inf
 
     def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
-        """Return whether the current value is the highest so far, and note the loss that belongs to it."""
+        """Return whether the current value is the best so far, and note the loss that belongs to it."""
         loss = float(trainer.callback_metrics["val_loss"])
         is_tied = self.best_model_score is not None and bool(current == self.best_model_score)
         is_best = loss <= self.best_loss if is_tied else super().check_monitor_top_k(trainer, current)

@@ -8,8 +8,10 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.utilities import rank_zero_only
 
+from vit.objectives import OBJECTIVES
 from vit.runs.measurements import Measurements
 from vit.runs.results import count_parameters, device_name
+from vit.training.description import SPACE, Score
 
 FEW = 50  # validation images
 
@@ -29,8 +31,8 @@ def print_header(data: str, folder: Path, trainer: Trainer, pl_module: Lightning
     validated = len(sets["val"].labels) if "val" in sets else FEW
     if validated < FEW:
         print(
-            f"only {validated} validation images: each is {100 / validated:.1f} % of val_accuracy, which chooses "
-            "best.ckpt; a larger --data.val_fraction makes the choice surer"
+            f"only {validated} validation images: each is {100 / validated:.1f} % of val_{pl_module.monitor.name}, "
+            "which chooses best.ckpt; a larger --data.val_fraction makes the choice surer"
         )
 
 
@@ -44,13 +46,13 @@ def _length(trainer: Trainer) -> str:
 
 
 @rank_zero_only
-def print_validation(measurements: Measurements) -> None:
+def print_validation(measurements: Measurements, monitor: Score) -> None:
     """Print the last validation, with the training loss and the speed."""
     train, val = measurements.history["train"], measurements.history["val"][-1]
     loss = f"train_loss {train[-1]['loss']:.3f}  " if train else ""
     print(
         f"epoch {val['epoch']:.2f}  step {val['step']:,}  {loss}val_loss {val['loss']:.3f}  "
-        f"val_accuracy {100 * val['accuracy']:.2f} %  {measurements.images_per_second:,.0f} images/s",
+        f"val_{monitor.name} {_plain(monitor, val[monitor.name])}  {measurements.images_per_second:,.0f} images/s",
         flush=True,
     )
 
@@ -68,16 +70,18 @@ def print_resume(folder: Path) -> None:
 
 @rank_zero_only
 def print_results(folder: Path) -> None:
-    """Print the accuracies of a run or an evaluation, and where its report is."""
+    """Print the scores of a run or an evaluation, and where its report is."""
     results = json.loads((folder / "results.json").read_text())
-    for name in ("val_accuracy", "test_accuracy"):
+    objective = OBJECTIVES[results["objective"]]
+    for name in (f"{split}_{objective.monitor.name}" for split in ("val", "test")):
         if results.get(name) is not None:
-            print(f"{name}: {100 * results[name]:.2f} %")
-    if (of_views := results.get("test_accuracy_views")) is not None:
-        print(f"test_accuracy_views: {100 * of_views:.2f} % (test_views {results['test_views']})")
-    scores = results.get("scores") or {}
-    if "bits_per_pixel" in scores:
-        others = ", ".join(f"{name} {bits:.3f}" for name, bits in scores["baselines"].items())
-        print(f"bits per pixel: {scores['bits_per_pixel']:.3f} (baselines: {others})")
+            print(f"{name}: {_plain(objective.monitor, results[name])}")
+    for line in objective.result_lines(results):
+        print(line)
     print(f"run folder: {folder}")
     print(f"  {folder / 'report.html'}, with all scores and pictures; the numbers are in {folder / 'results.json'}")
+
+
+def _plain(score: Score, value: float) -> str:
+    """Return a score as a terminal shows it."""
+    return score.text(value).replace(SPACE, " ")

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from vit.data.module import Stage
 from vit.runs.record import RunRecord
 from vit.support.plotting import BLUE, GREY, ORANGE, plot_style
+from vit.training.description import Score
 
 
 class RunPictures(Callback):
@@ -50,7 +51,7 @@ class RunPictures(Callback):
     def _draw_curves(self, trainer: Trainer) -> None:
         history = self.record.measurements.history
         if history["train"] and not trainer.fast_dev_run:
-            draw_curves(history, self._file("curves.png"))
+            draw_curves(history, trainer.lightning_module.monitor, self._file("curves.png"))
 
     @rank_zero_only
     def _draw_images(self, trainer: Trainer, pl_module: LightningModule, stage: Stage) -> None:
@@ -69,20 +70,21 @@ class RunPictures(Callback):
 
 
 @plot_style
-def draw_curves(history: dict[str, list[dict[str, float]]], path: Path) -> None:
-    """Draw "train" points (epoch, loss, lr) and "val" points (epoch, loss, accuracy) over the epochs."""
+def draw_curves(history: dict[str, list[dict[str, float]]], monitor: Score, path: Path) -> None:
+    """Draw "train" points (epoch, loss, lr) and "val" points (epoch, loss, monitored score) over the epochs."""
     figure = Figure(figsize=(12, 3.6))
-    loss, accuracy, rate = figure.subplots(1, 3)
+    loss, score, rate = figure.subplots(1, 3)
     train, val = history["train"], history["val"]
     loss.plot(_column(train, "epoch"), _column(train, "loss"), color=BLUE, label="training (augmented)")
     if val:
         loss.plot(_column(val, "epoch"), _column(val, "loss"), "o-", ms=3, color=ORANGE, label="validation")
-        accuracy.plot(_column(val, "epoch"), 100 * _column(val, "accuracy"), "o-", ms=3, color=ORANGE)
+        values = (100 if monitor.unit else 1) * _column(val, monitor.name)
+        score.plot(_column(val, "epoch"), values, "o-", ms=3, color=ORANGE)
     loss.legend()
     rate.plot(_column(train, "epoch"), _column(train, "lr"), color=GREY)
     # In the title, because a label in the plot could cover the curve.
-    last = f" (last: {100 * val[-1]['accuracy']:.2f})" if val else ""
-    for axes, title in ((loss, "Loss"), (accuracy, f"Validation accuracy, %{last}"), (rate, "Learning rate")):
+    last = f" (last: {monitor.text(val[-1][monitor.name])})" if val else ""
+    for axes, title in ((loss, "Loss"), (score, f"Validation: {monitor.label}{last}"), (rate, "Learning rate")):
         axes.set(title=title, xlabel="epoch")
         axes.set_ylim(bottom=0 if axes is rate else None)
     figure.savefig(path)

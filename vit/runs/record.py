@@ -89,15 +89,17 @@ class RunRecord(Callback):
             self._note("train", trainer, loss=loss, lr=rate)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note the accuracy; during training, print a line and leave validation out of the training speed."""
-        evaluation = pl_module.evaluation
-        self.measurements.measured["val_accuracy"] = evaluation.accuracy
+        """Note the monitored score; during training, print a line and leave validation out of the training speed."""
+        found = pl_module.results("val")
+        self.measurements.measured |= found
         if trainer.state.fn != TrainerFn.FITTING:
             self.write_results(trainer, pl_module)
             return
         self.measurements.skip_pause()
-        self._note("val", trainer, loss=evaluation.loss, accuracy=evaluation.accuracy)
-        print_validation(self.measurements)
+        monitor = pl_module.monitor
+        score = found[f"val_{monitor.name}"]
+        self._note("val", trainer, loss=pl_module.evaluation.loss, **{monitor.name: score})
+        print_validation(self.measurements, monitor)
 
     def _note(self, split: str, trainer: Trainer, **values: float) -> None:
         epoch = epochs_done(trainer, self.measurements)
@@ -109,13 +111,8 @@ class RunRecord(Callback):
         self.write_results(trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write ``results.json`` with the test accuracy."""
-        evaluation, views = pl_module.evaluation, pl_module.hparams.get("test_views", "none")
-        self.measurements.measured |= {
-            "test_accuracy": evaluation.accuracy,
-            "test_accuracy_views": None if views == "none" else evaluation.accuracy_views,
-            "test_views": views,
-        }
+        """Write ``results.json`` with the scores of the test images."""
+        self.measurements.measured |= pl_module.results("test")
         self.write_results(trainer, pl_module)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

@@ -9,12 +9,13 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from vit.objectives import DEFAULT, OBJECTIVES
 from vit.support.files import replacing
 from vit.support.pages import data_url, page_templates
+from vit.training.base import Objective
+from vit.training.description import SPACE, Picture
 
-PICTURES = ("curves", "confusion_matrix", "reading", "completions", "mistakes", "attention", "reliability")
-NONE = "\u2013"  # written for what has no value
-SPACE = "\u00a0"  # at which no line is broken
+CURVES = Picture("curves", "Training", "Loss, the monitored score and the learning rate over the epochs")
 
 
 def write_report(folder: Path) -> Path:
@@ -32,19 +33,16 @@ def write_report(folder: Path) -> Path:
 def render_report(folder: Path) -> str:
     """Return the page for the files in the folder of a run."""
     results = json.loads(_read(folder / "results.json") or "{}")
-    scores = results.get("scores") or {}
-    templates = page_templates()
-    templates.filters["tenths"] = lambda share: NONE if share is None else f"{100 * share:.1f}"
-    return templates.get_template("runs/report.html").render(
+    objective = OBJECTIVES.get(results.get("objective"), DEFAULT)
+    files = [(picture, folder / f"{picture.name}.png") for picture in (CURVES, *objective.pictures)]
+    template = page_templates().get_template("runs/report.html")
+    return template.render(
         name=results.get("experiment") or folder.name,
         subtitle=subtitle(results, folder),
         stopped=results.get("stopped"),
-        headline=headline(results),
-        classes=sorted(scores.get("classes", []), key=lambda row: 2 if row["f1"] is None else row["f1"]),
-        baselines=baselines(scores),
-        lengths=scores.get("lengths", []),
-        split=scored_split(results),
-        pictures={name: data_url(path) for name in PICTURES if (path := folder / f"{name}.png").exists()},
+        headline=headline(results, objective),
+        tables=objective.tables(results.get("scores") or {}, scored_split(results, objective)),
+        pictures=[(picture, data_url(path)) for picture, path in files if path.exists()],
         facts=facts(results),
         commands=commands(results, folder),
         config=_read(folder / "config.yaml"),
@@ -62,56 +60,33 @@ def subtitle(results: dict[str, Any], folder: Path) -> list[str]:
     ]
 
 
-def scored_split(results: dict[str, Any]) -> str | None:
+def scored_split(results: dict[str, Any], objective: type[Objective]) -> str | None:
     """Return "test" or "validation": the images that the scores are of; None without scores."""
-    scores = results.get("scores")
+    scores, name = results.get("scores"), objective.monitor.name
     if not scores:
         return None
-    return "test" if scores["accuracy"] == results.get("test_accuracy") else "validation"
+    return "test" if scores[name] == results.get(f"test_{name}") else "validation"
 
 
-def headline(results: dict[str, Any]) -> list[tuple[str, str, str]]:
+def headline(results: dict[str, Any], objective: type[Objective]) -> list[tuple[str, str, str]]:
     """Return the label, the value and a note for each of the most important figures that are known."""
-    scores, split = results.get("scores") or {}, scored_split(results)
+    scores, split, monitor = results.get("scores") or {}, scored_split(results, objective), objective.monitor
     tiles = []
-    for of, accuracy in (("test", results.get("test_accuracy")), ("validation", results.get("val_accuracy"))):
-        if accuracy is not None:
-            note = interval_note(scores) if of == split else ""
-            if "bits_per_pixel" in scores:  # pixels of an image are not independent
-                note = "of the pixels"
-            tiles.append((f"{of.capitalize()} accuracy", accuracy, note))
-    views = results.get("test_views")
-    tiles += [
-        ("Test accuracy over views", results.get("test_accuracy_views"), f"logits averaged over views: {views}"),
-        ("Balanced accuracy", scores.get("balanced_accuracy"), "mean recall of the classes"),
-        (
-            "Accuracy of letters",
-            scores.get("token_accuracy"),
-            "each after the true letters before it, the end included",
-        ),
-        ("Top-5 accuracy", scores.get("top5_accuracy"), "the class is among the five best"),
-        ("Calibration error", scores.get("calibration_error"), "between confidence and accuracy"),
-    ]
-    shown = [(label, f"{100 * value:.2f}{SPACE}%", note) for label, value, note in tiles if value is not None]
-    if (bits := scores.get("bits_per_pixel")) is not None:
-        shown.insert(0, ("Bits per pixel", f"{bits:.3f}", f"{split} images"))
-    return shown
+    for of, key in (("test", f"test_{monitor.name}"), ("validation", f"val_{monitor.name}")):
+        if results.get(key) is not None:
+            label = f"{of.capitalize()} {monitor.label[0].lower()}{monitor.label[1:]}"
+            note = interval_note(scores[monitor.name], scores["count"]) if of == split and monitor.is_of_images else ""
+            tiles.append((label, monitor.text(results[key]), note or monitor.note))
+    known = results | scores
+    shown = [(score, known[score.name]) for score in objective.columns if known.get(score.name) is not None]
+    return tiles + [(score.label, score.text(value), score.note) for score, value in shown]
 
 
-def baselines(scores: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the bits per pixel of a completer and of its baselines, fewest first."""
-    if "baselines" not in scores:
-        return []
-    bits = {"this model": scores["bits_per_pixel"]} | scores["baselines"]
-    return [(name, f"{value:.3f}") for name, value in sorted(bits.items(), key=lambda row: row[1])]
-
-
-def interval_note(scores: dict[str, Any]) -> str:
-    """Return the number of images of an accuracy and its 95 % interval, in words."""
-    count = scores["count"]
+def interval_note(share: float, count: int) -> str:
+    """Return the number of images of a share and its 95 % interval, in words."""
     if not count:
         return "no images"
-    low, high = wilson_interval(scores["accuracy"], count)
+    low, high = wilson_interval(share, count)
     return f"{count:,} images; 95{SPACE}% interval {100 * low:.2f} to {100 * high:.2f}{SPACE}%"
 
 

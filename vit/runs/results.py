@@ -1,4 +1,4 @@
-"""``results.json``: accuracies, speed, and how a run was made."""
+"""``results.json``: scores, speed, and how a run was made."""
 
 import json
 from pathlib import Path
@@ -9,9 +9,6 @@ from lightning import LightningModule, Trainer
 
 from vit.runs.measurements import Measurements
 from vit.support.files import replacing
-
-# The first fields of results.json, before they are measured.
-ACCURACIES = {"test_accuracy": None, "test_accuracy_views": None, "test_views": "none", "val_accuracy": None}
 
 
 def write_results(
@@ -26,8 +23,10 @@ def write_results(
 
     The ending has the "scores" of the last evaluation, and "finished" or the exception that "stopped" the run.
     """
-    measured = measurements.measured
-    results = ACCURACIES | {name: measured[name] for name in ACCURACIES if name in measured} | facts
+    measured, monitor = measurements.measured, pl_module.monitor.name
+    results: dict[str, Any] = {f"test_{monitor}": None, f"val_{monitor}": None}
+    results |= {name: value for name, value in measured.items() if name.startswith(("test_", "val_"))} | facts
+    results["objective"] = type(pl_module).__name__
     if measured["images"]:
         results |= {
             "epochs": round(epochs_done(trainer, measurements), 2),

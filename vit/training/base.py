@@ -1,8 +1,8 @@
-"""What all trainings share: normalisation, optimiser, schedule, the log of the loss, evaluation, resume."""
+"""The base of all objectives: hyper-parameters, optimiser, schedule, the log of the loss, evaluation, resume."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import torch
 from lightning import Callback, LightningModule
@@ -13,6 +13,7 @@ from vit.data.module import ImageDataModule, ImageSet
 from vit.model.decoder_block import DecoderBlock
 from vit.model.encoder_block import EncoderBlock
 from vit.support.checks import check_choice, check_non_negative, check_positive_share, check_share
+from vit.training.description import Picture, Score, Table
 from vit.training.ema import EMA
 from vit.training.optimizer import Optimizer, make_optimizer
 from vit.training.schedule import Decay, TrainingLength, learning_rate_factor
@@ -22,52 +23,72 @@ from vit.weights import check_same_tensors
 SETTINGS = ("initial_lr", "weight_decay", "betas")
 
 
-class TrainingModule(LightningModule, ABC):
-    """Base of the modules that ``train.py`` trains: a network on images, whose loss and evaluation a subclass defines.
+class Objective(LightningModule, ABC):
+    """What a model is trained for: a network on images, its loss and its evaluation, which a subclass defines.
 
-    A subclass has the hyper-parameters ``lr``, ``weight_decay``, ``optimizer``, ``betas``, ``warmup``, ``decay`` and
-    ``ema_decay``, and may have ``layer_decay`` and ``compile``. It calls ``prepare`` after it has built its network,
-    and ``keep_statistics`` if it normalises images.
+    A subclass describes itself by the class attributes below; runs, report and command line read nothing else. If its
+    network has a Vision Transformer, it inherits from ``EncoderModule`` as well, which builds it. Otherwise it builds
+    ``network`` itself, and defines ``training_flop()``: the operations of a training step per image.
+
+    Args:
+        lr: Peak learning rate.
+        weight_decay: Decoupled weight decay of the weight matrices; biases, norms, tokens and positions have none.
+        optimizer: AdamW for all parameters, or Muon for the matrices of the blocks and AdamW for the others, which
+            reaches a higher accuracy in the same number of steps.
+        betas: Decay of AdamW's averages of the gradient and of its square.
+        warmup: Share of the training, in [0, 1), over which the learning rate rises from zero to its peak.
+        decay: How the learning rate then falls to zero at the end of the training: along a cosine, linearly, or
+            not at all. The training ends at trainer.max_epochs, max_steps or max_time, whichever comes first.
+        ema_decay: Weight of the past in the moving average of the weights, such as 0.999. The average is then evaluated
+            and saved; None evaluates and saves the weights themselves.
+        kwargs: Arguments of the network.
 
     Attributes:
+        network: The model that is trained.
         progress: Share of the training that is done, in [0, 1].
         data: The data module of the training.
-        evaluation: The sums of the last evaluation: ``accuracy``, ``loss``, and ``sums()`` over processes.
-        prediction_columns: Columns of the CSV file of ``predict`` after the file.
+        evaluation: The sums of the last evaluation, with ``loss``, ``count``, the monitored score, and ``sums()`` over
+            processes.
+
+    Raises:
+        ValueError: If a hyper-parameter is out of its range.
     """
 
-    prediction_columns: tuple[str, ...]
+    monitor: ClassVar[Score]
+    """The score of validation images that chooses the best weights."""
+    columns: ClassVar[tuple[Score, ...]] = ()
+    """Further scores, which the report shows."""
+    pictures: ClassVar[tuple[Picture, ...]] = ()
+    """The pictures that ``draw`` draws, in the order of the report."""
+    encoder: ClassVar[str | None]
+    """Name of the Vision Transformer inside, such as "network.encoder"; None if there is none."""
+    from_data: ClassVar[tuple[str, ...]] = ("image_size", "in_channels")
+    """Arguments that the data decides: attributes of the data module."""
+    stretches_images: ClassVar[bool] = False
+    """Whether predicted images are scaled to the size of the input whatever their aspect ratio, and not cropped."""
+    prediction_columns: ClassVar[tuple[str, ...]]
+    """Columns of the CSV file of ``predict`` after the file."""
+    network: nn.Module
 
-    @property
-    @abstractmethod
-    def network(self) -> nn.Module:
-        """The model that is trained."""
+    def __init__(
+        self,
+        lr: float = 1e-3,
+        weight_decay: float = 0.05,
+        optimizer: Optimizer = "adamw",
+        betas: tuple[float, float] = (0.9, 0.99),
+        warmup: float = 0.05,
+        decay: Decay = "cosine",
+        ema_decay: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.save_hyperparameters()
+        self.check_hyperparameters()
+        self.progress = 0.0
+        self.data: ImageDataModule | None = None
+        self.evaluation: Any = None
 
-    @abstractmethod
-    def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the mean loss of a batch of images and targets."""
-
-    @abstractmethod
-    def training_flop(self) -> int:
-        """Return the floating-point operations of a training step per image, in matrix products."""
-
-    @abstractmethod
-    def new_evaluation(self) -> Any:
-        """Return the sums of an evaluation over no images."""
-
-    @abstractmethod
-    def scores(self) -> dict[str, Any]:
-        """Return the scores of the last evaluation, ready for JSON."""
-
-    @abstractmethod
-    def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
-        """Draw the last evaluation, which was of the images of a split, into a folder."""
-
-    @abstractmethod
-    def prediction_rows(self, outputs: Any) -> list[dict[str, str]]:
-        """Return a row of ``prediction_columns`` for each output of ``predict_step``."""
-
-    def prepare(self) -> None:
+    def check_hyperparameters(self) -> None:
         """Check the hyper-parameters of the training."""
         hp = self.hparams
         check_non_negative("lr", hp.lr, "1e-3 is usual")
@@ -79,21 +100,39 @@ class TrainingModule(LightningModule, ABC):
         check_share("warmup", hp.warmup, "it is a share of the training, such as 0.05")
         for name, kind in (("optimizer", Optimizer), ("decay", Decay)):
             check_choice(name, hp[name], get_args(kind))
-        self.progress = 0.0
-        self.data: ImageDataModule | None = None
-        self.evaluation: Any = None
 
-    def keep_statistics(self, in_channels: int) -> None:
-        """Keep the hyper-parameters ``mean`` and ``std`` of the pixels, 0.5 where they are None."""
-        # Not in the state_dict, whose names stay timm's; vit.load reads them from the hyper-parameters.
-        for name in ("mean", "std"):
-            numbers = self.hparams[name] or [0.5] * in_channels
-            self.register_buffer(name, torch.tensor(numbers)[:, None, None], persistent=False)
+    @abstractmethod
+    def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the mean loss of a batch of images and targets."""
 
-    def normalise(self, images: Tensor) -> Tensor:
-        """Return images, uint8 or float in [0, 1], less their mean, over their standard deviation: (B, C, H, W)."""
-        scale = 255.0 if images.dtype == torch.uint8 else 1.0
-        return (images - self.mean * scale).div_(self.std * scale)
+    @abstractmethod
+    def new_evaluation(self) -> Any:
+        """Return the sums of an evaluation over no images."""
+
+    @abstractmethod
+    def prediction_rows(self, outputs: Any) -> list[dict[str, str]]:
+        """Return a row of ``prediction_columns`` for each output of ``predict_step``."""
+
+    def scores(self) -> dict[str, Any]:
+        """Return the scores of the last evaluation, ready for JSON."""
+        return self.evaluation.scores()
+
+    def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
+        """Draw ``pictures`` of the last evaluation, which was of the images of a split, into a folder."""
+
+    def results(self, split: str) -> dict[str, Any]:
+        """Return what ``results.json`` has of the last evaluation, beside its scores."""
+        return {f"{split}_{self.monitor.name}": getattr(self.evaluation, self.monitor.name)}
+
+    @classmethod
+    def result_lines(cls, results: dict[str, Any]) -> list[str]:
+        """Return the lines that a run prints of its ``results.json``, beside those of the monitored score."""
+        return []
+
+    @classmethod
+    def tables(cls, scores: dict[str, Any], split: str | None) -> list[Table]:
+        """Return the tables of the report for the scores of a split."""
+        return []
 
     @property
     def drop_rate(self) -> float:
@@ -180,21 +219,22 @@ class TrainingModule(LightningModule, ABC):
         self.evaluation = self.new_evaluation()
 
     def on_validation_epoch_end(self) -> None:
-        """Log accuracy and loss over all processes."""
+        """Log the monitored score and the loss over all processes."""
         self._log_evaluation("val")
 
     on_test_epoch_start = on_validation_epoch_start
 
     def on_test_epoch_end(self) -> None:
-        """Log accuracy and loss over all processes."""
+        """Log the monitored score and the loss over all processes."""
         self._log_evaluation("test")
 
     def _log_evaluation(self, split: str) -> None:
         for tensor in self.evaluation.sums():
             tensor.copy_(self.trainer.strategy.reduce(tensor, reduce_op="sum"))
-        accuracy, loss = self.evaluation.accuracy, self.evaluation.loss
+        name, loss = self.monitor.name, self.evaluation.loss
         # Equal on all processes already; without sync_dist, Lightning warns.
-        self.log_dict({f"{split}_accuracy": accuracy, f"{split}_loss": loss}, prog_bar=True, sync_dist=True)
+        logged = {f"{split}_{name}": getattr(self.evaluation, name), f"{split}_loss": loss}
+        self.log_dict(logged, prog_bar=True, sync_dist=True)
 
     def configure_optimizers(self) -> dict[str, Any]:
         """Return the optimiser, and a learning rate that each step sets from the progress of the training.
@@ -243,8 +283,12 @@ class TrainingModule(LightningModule, ABC):
             )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the name of the class, which ``train.py`` builds again from the checkpoint."""
+        """Add the name of the class, which the command line builds again, and the encoder, which ``vit.load`` does."""
         checkpoint["module"] = type(self).__name__
+        checkpoint["encoder"] = None
+        if self.encoder is not None:
+            arguments = dict(self.get_submodule(self.encoder).config)
+            checkpoint["encoder"] = {"prefix": f"{self.encoder}.", "arguments": arguments}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that a checkpoint fits before torch loads it: its messages would be longer.

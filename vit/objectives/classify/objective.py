@@ -1,4 +1,4 @@
-"""The LightningModule that trains and evaluates a VisionTransformer as an image classifier."""
+"""Classification: the LightningModule that trains and evaluates a VisionTransformer as an image classifier."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -8,47 +8,30 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.data.module import ImageSet
-from vit.model.vision_transformer import VisionTransformer
 from vit.objectives.classify.evaluation import Evaluation
 from vit.objectives.classify.pictures import draw_classification
 from vit.objectives.classify.views import Views, classify_views
 from vit.support.checks import check_choice, check_natural, check_positive_share, check_share
 from vit.support.class_names import name_classes
-from vit.training.base import TrainingModule
-from vit.training.flop import training_flop
+from vit.training.base import Objective
+from vit.training.description import Picture, Score, Table, tenths
+from vit.training.encoder_module import EncoderModule
 from vit.training.freezing import freeze_blocks
-from vit.training.initialization import Init, mimetic_attention
-from vit.training.optimizer import Optimizer
-from vit.training.schedule import Decay
 from vit.weights import start_from
 
 TOP = 5  # classes of a prediction
 
 
-class ViTClassifier(TrainingModule):
-    """A Vision Transformer with its loss, optimiser and schedule; it normalises the images itself.
+class ViTClassifier(Objective, EncoderModule):
+    """Classifies images: a Vision Transformer whose head has a logit for each class.
 
     Args:
         class_names: Names of the classes, in the order of the logits; None numbers them.
-        mean: Mean of each image channel, in [0, 1], which is subtracted from images; None is 0.5 for each.
-        std: Standard deviation of each image channel, in [0, 1], by which images are divided; None is 0.5 for each.
-        lr: Peak learning rate.
-        weight_decay: Decoupled weight decay of the weight matrices; biases, norms, tokens and positions have none.
-        optimizer: AdamW for all parameters, or Muon for the matrices of the blocks and AdamW for the others, which
-            reaches a higher accuracy in the same number of steps at the same learning rate.
-        betas: Decay of AdamW's averages of the gradient and of its square.
         layer_decay: Factor of the learning rate from one block to the block before it, such as 0.75 for fine-tuning;
             None gives all blocks the same learning rate.
-        warmup: Share of the training, in [0, 1), over which the learning rate rises from zero to its peak.
-        decay: How the learning rate then falls to zero at the end of the training: along a cosine, linearly, or
-            not at all. The training ends at trainer.max_epochs, max_steps or max_time, whichever comes first.
         label_smoothing: Share of the target that is spread evenly over all classes, in [0, 1).
-        ema_decay: Weight of the past in the moving average of the weights, such as 0.999. The average is then evaluated
-            and saved; None evaluates and saves the weights themselves.
         patch_drop_until: Share of the training, in (0, 1], after which patch_drop no longer drops patches: the model
             then adapts to whole images (as in Li et al. 2023, who tune FLIP without masks at the end).
-        init: Initial attention weights: Glorot's uniform distribution, or "mimetic", close to the structure of trained
-            attention (Trockman and Kolter 2023).
         init_from: Trained weights to start from, which vit.load can read: a checkpoint, cifar10, or weights of timm,
             transformers, torchvision and others. Patches and positions are resized where their sizes differ, and the
             head starts anew for other classes; None starts from init alone.
@@ -59,62 +42,59 @@ class ViTClassifier(TrainingModule):
             image and its mirror image ("flip"), or both also shifted by one pixel in two directions ("six"). "none"
             measures only test_accuracy, which is always the accuracy on the unchanged images.
         compile: Whether torch.compile compiles the blocks: the start takes longer, and a step on a GPU less time. The
-            last block is left as it is where it computes the class token alone.
-        vit_kwargs: Arguments of the VisionTransformer.
+            last block is left as it is if it computes the class token alone.
+        kwargs: Training and model.
 
     Raises:
         ValueError: If an argument is out of its range.
     """
 
+    monitor = Score("accuracy", "Accuracy", is_of_images=True)
+    columns = (
+        Score("test_accuracy_views", "Test accuracy over views", note="logits averaged over the views of test_views"),
+        Score("balanced_accuracy", "Balanced accuracy", note="mean recall of the classes"),
+        Score("top5_accuracy", "Top-5 accuracy", note="the class is among the five best"),
+        Score("calibration_error", "Calibration error", "lower", note="between confidence and accuracy"),
+    )
+    pictures = (
+        Picture("confusion_matrix", "Confusion", "Share of each predicted class among the images of a class", "tables"),
+        Picture("mistakes", "Mistakes", "Mistakes, with what was predicted and what is true"),
+        Picture("attention", "Attention", "Images with the attention of the model over their patches"),
+        Picture(
+            "reliability",
+            "Calibration",
+            "Accuracy over the confidence of the predictions, and the number of images",
+            "facts",
+        ),
+    )
+    from_data = (*Objective.from_data, "mean", "std", "num_classes", "class_names")
     prediction_columns = ("class", "probability", "top5")
 
     def __init__(
         self,
         class_names: list[str] | None = None,
-        mean: list[float] | None = None,
-        std: list[float] | None = None,
-        lr: float = 1e-3,
-        weight_decay: float = 0.05,
-        optimizer: Optimizer = "adamw",
-        betas: tuple[float, float] = (0.9, 0.99),
         layer_decay: float | None = None,
-        warmup: float = 0.05,
-        decay: Decay = "cosine",
         label_smoothing: float = 0.0,
-        ema_decay: float | None = None,
         patch_drop_until: float = 1.0,
-        init: Init = "glorot",
         init_from: str | None = None,
         freeze: int | None = None,
         test_views: Views = "none",
         compile: bool = False,
-        **vit_kwargs: Any,
+        **kwargs: Any,
     ) -> None:
-        super().__init__()
-        self.save_hyperparameters()
+        super().__init__(**kwargs)
         check_share("label_smoothing", label_smoothing, "0.1 is usual")
         check_positive_share("patch_drop_until", patch_drop_until, "to drop no patches, set patch_drop to 0")
-        check_choice("init", init, get_args(Init))
         check_choice("test_views", test_views, get_args(Views))
         if freeze is not None:
             check_natural("freeze", freeze, "0 freezes the embedding alone, null trains all")
-        self.vit = VisionTransformer(**vit_kwargs)
-        if init == "mimetic":
-            mimetic_attention(self.vit)
         self.has_taken_weights = False  # those of init_from, which a further fit must not take again
-        self.prepare()
-        self.keep_statistics(self.vit.patch_embed.in_channels)
         self.class_weights: Tensor | None = None  # of the loss, (num_classes,)
-
-    @property
-    def network(self) -> VisionTransformer:
-        """The model that is trained."""
-        return self.vit
 
     @property
     def drop_rate(self) -> float:
         """Share of the patches that is dropped at present."""
-        return self.vit.patch_drop.rate
+        return self.network.patch_drop.rate
 
     def setup(self, stage: str) -> None:
         """Take the weights of ``init_from`` before a training, and print what was taken.
@@ -126,11 +106,11 @@ class ViTClassifier(TrainingModule):
             return
         if self.hparams.init_from is not None and not self.has_taken_weights:
             self.has_taken_weights = True
-            taken = start_from(self.vit, self.hparams.init_from, self.hparams.class_names)
+            taken = start_from(self.network, self.hparams.init_from, self.hparams.class_names)
             if self.global_rank == 0:
                 print(taken, flush=True)
         if self.hparams.freeze is not None:
-            freeze_blocks(self.vit, self.hparams.freeze)
+            freeze_blocks(self.network, self.hparams.freeze)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the weights of the checkpoint in a further training."""
@@ -139,7 +119,7 @@ class ViTClassifier(TrainingModule):
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify images, uint8 or float in [0, 1]: (B, C, H, W) -> (B, num_classes)."""
-        return self.vit(self.normalise(images))
+        return self.network(self.normalise(images))
 
     def shares(self) -> dict[str, bool]:
         """Return the settings that are a share of the training, and whether each is in use."""
@@ -148,7 +128,7 @@ class ViTClassifier(TrainingModule):
     def on_train_start(self) -> None:
         """Start the schedule, and take the weights of the classes from the data."""
         super().on_train_start()
-        if self.data is not None and self.data.letters is not None:
+        if self.data is not None and self.data.num_classes == 0:
             raise ValueError(f"{type(self.data).__name__} has texts and no classes: add --model SequenceReader")
         weights = None if self.data is None else self.data.class_weights
         self.class_weights = None if weights is None else weights.to(self.device)
@@ -157,7 +137,7 @@ class ViTClassifier(TrainingModule):
         """Pass the progress to patch_drop, too."""
         super()._update_progress()
         hp = self.hparams
-        self.vit.patch_drop.rate = hp.get("patch_drop", 0.0) if self.progress < hp.patch_drop_until else 0.0
+        self.network.patch_drop.rate = hp.get("patch_drop", 0.0) if self.progress < hp.patch_drop_until else 0.0
 
     def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Return the cross-entropy with the labels, or with the soft targets of mixup and cutmix."""
@@ -165,13 +145,9 @@ class ViTClassifier(TrainingModule):
         logits, smoothing = self(images).float(), self.hparams.label_smoothing
         return F.cross_entropy(logits, targets, self.class_weights, label_smoothing=smoothing)
 
-    def training_flop(self) -> int:
-        """Return the floating-point operations of a training step per image, in matrix products."""
-        return training_flop(self.vit)
-
     def new_evaluation(self) -> Evaluation:
         """Return the sums of an evaluation over no images."""
-        return Evaluation(self.vit.num_classes, self.device)
+        return Evaluation(self.network.num_classes, self.device)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add a batch to the evaluation."""
@@ -185,7 +161,7 @@ class ViTClassifier(TrainingModule):
         self.evaluation.update(logits, labels, images, of_views)
 
     def on_test_epoch_end(self) -> None:
-        """Log accuracy and loss over all processes."""
+        """Log accuracy and loss over all processes, and the accuracy over views."""
         super().on_test_epoch_end()
         if self.hparams.test_views != "none":
             self.log("test_accuracy_views", self.evaluation.accuracy_views, prog_bar=True, sync_dist=True)
@@ -193,11 +169,40 @@ class ViTClassifier(TrainingModule):
     @property
     def names(self) -> list[str]:
         """Names of the classes, in the order of the logits."""
-        return name_classes(self.hparams.class_names, self.vit.num_classes)
+        return name_classes(self.hparams.class_names, self.network.num_classes)
 
     def scores(self) -> dict[str, Any]:
         """Return the scores of the last evaluation, ready for JSON."""
         return self.evaluation.scores(self.names)
+
+    def results(self, split: str) -> dict[str, Any]:
+        """Return the accuracy of the last evaluation and, of test images, that over views."""
+        found, views = super().results(split), self.hparams.test_views
+        if split == "test":
+            of_views = None if views == "none" else self.evaluation.accuracy_views
+            found |= {"test_accuracy_views": of_views, "test_views": views}
+        return found
+
+    @classmethod
+    def result_lines(cls, results: dict[str, Any]) -> list[str]:
+        """Return the line of the accuracy over views."""
+        of_views = results.get("test_accuracy_views")
+        if of_views is None:
+            return []
+        return [f"test_accuracy_views: {100 * of_views:.2f} % (test_views {results['test_views']})"]
+
+    @classmethod
+    def tables(cls, scores: dict[str, Any], split: str | None) -> list[Table]:
+        """Return the scores of the classes, the class of the lowest F1 first."""
+        classes = sorted(scores.get("classes", []), key=lambda row: 2 if row["f1"] is None else row["f1"])
+        if not classes:
+            return []
+        header = ("lowest F1 first", "F1, %", "precision, %", "recall, %", "images")
+        rows = [
+            (row["name"], *(tenths(row[name]) for name in ("f1", "precision", "recall")), f"{row['support']:,}")
+            for row in classes
+        ]
+        return [Table(f"{len(rows)} classes, {split} images", header, rows, [row["f1"] or 0 for row in classes])]
 
     def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
         """Draw the last evaluation, and attention on images of its split, into a folder."""
@@ -207,7 +212,7 @@ class ViTClassifier(TrainingModule):
         """Return the probabilities of the classes for the readable images of a batch, (B, num_classes)."""
         images, files, _ = batch
         if not files:  # none of the batch is readable
-            return torch.empty(0, self.vit.num_classes)
+            return torch.empty(0, self.network.num_classes)
         return self(images).float().softmax(dim=-1)
 
     def prediction_rows(self, outputs: Tensor) -> list[dict[str, str]]:

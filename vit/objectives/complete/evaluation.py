@@ -104,9 +104,14 @@ class CompletionEvaluation:
         """Mean cross-entropy of a pixel, in nats."""
         return self.losses[0].item() / max(int(self.counts[1]), 1)
 
+    @property
+    def bits_per_pixel(self) -> float:
+        """Mean number of bits that a pixel takes under the model."""
+        return self._bits()[0]
+
     def scores(self) -> dict[str, Any]:
         """Return the scores of the evaluation, ready for JSON: bits per pixel, and those of the baselines."""
-        bits = (self.losses / max(int(self.counts[1]), 1) / math.log(2) / self.area).tolist()
+        bits = self._bits()
         return {
             "accuracy": self.accuracy,
             "count": self.count,
@@ -114,3 +119,6 @@ class CompletionEvaluation:
             "bits_per_pixel": bits[0],
             "baselines": dict(zip(self.names, bits[1:], strict=True)),
         }
+
+    def _bits(self) -> list[float]:
+        return (self.losses / max(int(self.counts[1]), 1) / math.log(2) / self.area).tolist()

@@ -21,18 +21,19 @@ from vit.objectives.complete.evaluation import CompletionEvaluation, PixelStatis
 from vit.objectives.complete.palette import learn_palette, quantise, shrunk
 from vit.objectives.complete.pictures import draw_completions
 from vit.support.checks import check_choice, check_positive_int, check_size
-from vit.training.base import TrainingModule
+from vit.training.base import Objective
+from vit.training.description import Picture, Score, Table
 from vit.training.examples import decoded
 from vit.training.flop import forward_flop
 from vit.training.optimizer import Optimizer
 from vit.training.schedule import Decay
 
-Objective = Literal["causal", "masked"]
+Prediction = Literal["causal", "masked"]
 MOST_IMAGES = 20_000  # of which palette and baselines are learned
 PART = 256  # images that are decoded and counted at once
 
 
-class ImageCompleter(TrainingModule):
+class ImageCompleter(Objective):
     """Predicts pixels from other pixels: colours of a palette that is learned from the training images.
 
     Args:
@@ -51,20 +52,16 @@ class ImageCompleter(TrainingModule):
         positions: Positions of the pixels: "learned", fixed sine-cosine codes ("sincos"), or angles by which queries
             and keys are turned ("rotary").
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
-        lr: Peak learning rate.
-        weight_decay: Decoupled weight decay of the weight matrices; biases, norms, embeddings and positions have none.
-        optimizer: AdamW for all parameters, or Muon for the matrices of the blocks and AdamW for the others.
-        betas: Decay of AdamW's averages of the gradient and of its square.
-        warmup: Share of the training, in [0, 1), over which the learning rate rises from zero to its peak.
-        decay: How the learning rate then falls to zero at the end of the training: along a cosine, linearly, or
-            not at all. The training ends at trainer.max_epochs, max_steps or max_time, whichever comes first.
-        ema_decay: Weight of the past in the moving average of the weights, such as 0.999. The average is then evaluated
-            and saved; None evaluates and saves the weights themselves.
+        kwargs: Training.
 
     Raises:
         ValueError: If an argument is out of its range.
     """
 
+    monitor = Score("bits_per_pixel", "Bits per pixel", "lower", unit="")
+    columns = (Score("accuracy", "Accuracy", note="of the pixels"),)
+    pictures = (Picture("completions", "Completions", "Images, their upper half, and lower halves that were drawn"),)
+    encoder = None
     prediction_columns = ("bits_per_pixel",)
 
     def __init__(
@@ -74,7 +71,7 @@ class ImageCompleter(TrainingModule):
         grid_size: int | tuple[int, int] | None = None,
         patch_size: int = 1,
         palette_size: int = 16,
-        objective: Objective = "causal",
+        objective: Prediction = "causal",
         embed_dim: int = 96,
         depth: int = 4,
         num_heads: int = 4,
@@ -82,18 +79,14 @@ class ImageCompleter(TrainingModule):
         positions: DecoderPositions = "learned",
         dropout: float = 0.0,
         lr: float = 3e-3,
-        weight_decay: float = 0.05,
         optimizer: Optimizer = "muon",
-        betas: tuple[float, float] = (0.9, 0.99),
-        warmup: float = 0.05,
         decay: Decay = "linear",
-        ema_decay: float | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__()
-        self.save_hyperparameters()
+        super().__init__(lr=lr, optimizer=optimizer, decay=decay, **kwargs)
         check_positive_int("palette_size", palette_size, "16 is usual")
         check_positive_int("patch_size", patch_size, "1 takes each pixel by itself")
-        check_choice("objective", objective, get_args(Objective))
+        check_choice("objective", objective, get_args(Prediction))
         if grid_size is not None:
             check_size("grid_size", grid_size)
         size = image_size if grid_size is None else grid_size
@@ -103,16 +96,10 @@ class ImageCompleter(TrainingModule):
         self.grid = (self.size[0] // patch_size, self.size[1] // patch_size)
         kind = ImageGPT if objective == "causal" else MaskedImageModel
         further = {"mlp_ratio": mlp_ratio, "positions": positions, "dropout": dropout}
-        self.model = kind(palette_size, self.grid, embed_dim, depth, num_heads, **further)
-        self.prepare()
+        self.network = kind(palette_size, self.grid, embed_dim, depth, num_heads, **further)
         # In checkpoints: what they were learned from is not needed again.
         self.register_buffer("palette", torch.zeros(palette_size, in_channels * patch_size**2))
         self.register_buffer("pixel_counts", torch.zeros(1 + palette_size, palette_size, dtype=torch.long))
-
-    @property
-    def network(self) -> ImageGPT | MaskedImageModel:
-        """The model that is trained."""
-        return self.model
 
     def setup(self, stage: str) -> None:
         """Learn the palette and the baselines from training images, before a training."""
@@ -147,7 +134,7 @@ class ImageCompleter(TrainingModule):
 
     def predict(self, pixels: Tensor, hidden: Tensor) -> Tensor:
         """Compute the logits of each pixel: (B, r, s) -> (B, r, s, V); hidden pixels are those of "masked" alone."""
-        return self.model(pixels) if self.hparams.objective == "causal" else self.model(pixels, hidden)
+        return self.network(pixels) if self.hparams.objective == "causal" else self.network(pixels, hidden)
 
     def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Return the mean cross-entropy of all pixels, or of those that are hidden, a random share of each image."""
@@ -163,7 +150,7 @@ class ImageCompleter(TrainingModule):
         """Return the floating-point operations of a training step per image, in matrix products."""
         pixels = torch.zeros(1, *self.grid, dtype=torch.long, device=self.device)
         inputs = (pixels,) if self.hparams.objective == "causal" else (pixels, pixels.bool())
-        return 3 * forward_flop(self.model, *inputs)
+        return 3 * forward_flop(self.network, *inputs)
 
     def new_evaluation(self) -> CompletionEvaluation:
         """Return the sums of an evaluation over no images."""
@@ -191,9 +178,21 @@ class ImageCompleter(TrainingModule):
 
     test_step = validation_step
 
-    def scores(self) -> dict[str, Any]:
-        """Return the scores of the last evaluation, ready for JSON."""
-        return self.evaluation.scores()
+    @classmethod
+    def result_lines(cls, results: dict[str, Any]) -> list[str]:
+        """Return the line of the baselines."""
+        baselines = (results.get("scores") or {}).get("baselines", {})
+        named = ", ".join(f"{name} {bits:.3f}" for name, bits in baselines.items())
+        return [f"bits per pixel of baselines: {named}"] if named else []
+
+    @classmethod
+    def tables(cls, scores: dict[str, Any], split: str | None) -> list[Table]:
+        """Return the bits per pixel of the model and of its baselines, fewest first."""
+        if "baselines" not in scores:
+            return []
+        bits = {"this model": scores["bits_per_pixel"]} | scores["baselines"]
+        rows = [(name, f"{value:.3f}") for name, value in sorted(bits.items(), key=lambda row: row[1])]
+        return [Table(f"Bits per pixel, {split} images", ("fewest first", "bits per pixel"), rows)]
 
     def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
         """Draw images of the split whose lower half is completed, into a folder."""
@@ -203,10 +202,10 @@ class ImageCompleter(TrainingModule):
         """Draw the lower half of images anew: (B, C, H, W) -> numbers of colours (B, r, s)."""
         pixels, half = self.pixels(images), self.grid[0] // 2
         if self.hparams.objective == "causal":
-            return self.model.complete(pixels[:, :half], generator=generator)
+            return self.network.complete(pixels[:, :half], generator=generator)
         hidden = torch.zeros_like(pixels, dtype=torch.bool)
         hidden[:, half:] = True
-        return self.model.complete(pixels, hidden, generator=generator)
+        return self.network.complete(pixels, hidden, generator=generator)
 
     def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Tensor:
         """Return the bits per pixel of the readable images of a batch, (B,): fewer where they are as in training."""

@@ -1,10 +1,10 @@
-"""The LightningModule that trains and evaluates a reader: an encoder of pictures, and a decoder that writes their text.
+"""Reading: the LightningModule that trains and evaluates an encoder of pictures and a decoder that writes their text.
 
 Letters in the einops patterns: b pictures, t tokens of a text, v tokens of the alphabet.
 """
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,71 +18,63 @@ from vit.model.generation import Generated
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives.read.evaluation import IGNORED, TextEvaluation, next_tokens
 from vit.objectives.read.pictures import draw_texts
-from vit.support.checks import check_choice, check_positive_int, check_share
-from vit.training.base import TrainingModule
+from vit.support.checks import check_positive_int, check_share
+from vit.training.base import Objective
+from vit.training.description import Picture, Score, Table, tenths
+from vit.training.encoder_module import EncoderModule
 from vit.training.flop import forward_flop
-from vit.training.initialization import Init, mimetic_attention
 from vit.training.optimizer import Optimizer
 from vit.training.schedule import Decay
 
 
-class SequenceReader(TrainingModule):
+class SequenceReader(Objective, EncoderModule):
     """Reads the text on a picture: a Vision Transformer encodes it, and a decoder writes the text letter by letter.
+
+    Muon needs a fraction of AdamW's steps to find out which part of the picture the next letter is on.
 
     Args:
         letters: The letters that texts are made of, in the order of their tokens.
         max_length: Maximum number of letters of a text.
-        mean: Mean of each image channel, in [0, 1], which is subtracted from images; None is 0.5 for each.
-        std: Standard deviation of each image channel, in [0, 1], by which images are divided; None is 0.5 for each.
-        lr: Peak learning rate.
-        weight_decay: Decoupled weight decay of the weight matrices; biases, norms, tokens and positions have none.
-        optimizer: AdamW for all parameters, or Muon for the matrices of the blocks and AdamW for the others. Muon needs
-            a fraction of AdamW's steps to find out which part of the picture the next letter is on.
-        betas: Decay of AdamW's averages of the gradient and of its square.
-        warmup: Share of the training, in [0, 1), over which the learning rate rises from zero to its peak.
-        decay: How the learning rate then falls to zero at the end of the training: along a cosine, linearly, or
-            not at all. The training ends at trainer.max_epochs, max_steps or max_time, whichever comes first.
         label_smoothing: Share of the target that is spread evenly over all tokens, in [0, 1).
-        ema_decay: Weight of the past in the moving average of the weights, such as 0.999. The average is then evaluated
-            and saved; None evaluates and saves the weights themselves.
-        init: Initial attention weights: Glorot's uniform distribution, or "mimetic", close to the structure of trained
-            attention (Trockman and Kolter 2023).
         decoder_depth: Number of decoder blocks; width, heads, mlp_ratio, qkv_bias, qk_norm, dropout and drop_path are
             those of the encoder.
         positions: Positions of the letters: "learned", fixed sine-cosine codes ("sincos"), or angles by which queries
             and keys are turned ("rotary").
         num_beams: Texts that beam search follows for each picture of predict; 1 takes the most probable letter at each
             step.
-        vit_kwargs: Arguments of the VisionTransformer that encodes the pictures.
+        kwargs: Training, and the VisionTransformer that encodes the pictures.
 
     Raises:
         ValueError: If an argument is out of its range, or the data has classes and no texts.
     """
 
+    monitor = Score("accuracy", "Accuracy", is_of_images=True)
+    columns = (
+        Score("token_accuracy", "Accuracy of letters", note="each after the true letters before it, the end included"),
+    )
+    pictures = (
+        Picture("reading", "Reading", "Pictures with the text that is read on each"),
+        Picture("mistakes", "Mistakes", "Mistakes, with what was predicted and what is true"),
+        Picture("attention", "Attention", "Images with the attention of the model over their patches"),
+    )
+    encoder = "network.encoder"
+    from_data = (*Objective.from_data, "mean", "std", "letters", "max_length")
+    stretches_images = True
     prediction_columns = ("text", "probability")
 
     def __init__(
         self,
         letters: str | None = None,
         max_length: int | None = None,
-        mean: list[float] | None = None,
-        std: list[float] | None = None,
-        lr: float = 3e-3,
-        weight_decay: float = 0.05,
-        optimizer: Optimizer = "muon",
-        betas: tuple[float, float] = (0.9, 0.99),
-        warmup: float = 0.05,
-        decay: Decay = "linear",
         label_smoothing: float = 0.0,
-        ema_decay: float | None = None,
-        init: Init = "glorot",
         decoder_depth: int = 2,
         positions: DecoderPositions = "learned",
         num_beams: int = 1,
-        **vit_kwargs: Any,
+        lr: float = 3e-3,
+        optimizer: Optimizer = "muon",
+        decay: Decay = "linear",
+        **kwargs: Any,
     ) -> None:
-        super().__init__()
-        self.save_hyperparameters()
         if letters is None or max_length is None:
             raise ValueError(
                 "SequenceReader reads texts, and the data has none: take --data DigitStrings or ImageStrings"
@@ -90,31 +82,27 @@ class SequenceReader(TrainingModule):
         check_positive_int("decoder_depth", decoder_depth)
         check_positive_int("num_beams", num_beams, "1 is greedy")
         check_share("label_smoothing", label_smoothing, "0.1 is usual")
-        check_choice("init", init, get_args(Init))
-        if vit_kwargs.get("pool") == "map":
+        if kwargs.get("pool") == "map":
             raise ValueError("pool ('map') is attention that a reader never asks, as it reads all tokens: leave it out")
-        self.alphabet = Alphabet(letters)
         # With fc_norm, which pool "mean" would set, the tokens would have no norm.
-        encoder = VisionTransformer(num_classes=0, fc_norm=False, **vit_kwargs)
+        super().__init__(lr=lr, optimizer=optimizer, decay=decay, num_classes=0, fc_norm=False, **kwargs)
+        for name in ("num_classes", "fc_norm"):  # no choice of the user's
+            self.hparams.pop(name, None)
+
+    def build_network(self, encoder: VisionTransformer) -> ImageToSequence:
+        """Return the encoder with its decoder."""
+        hp = self.hparams
+        self.alphabet = Alphabet(hp.letters)
         shared = {name: encoder.config[name] for name in ("mlp_ratio", "qkv_bias", "qk_norm", "dropout", "drop_path")}
         width, num_heads = encoder.embed_dim, encoder.config["num_heads"]
         # The last token of a text is never read.
-        sizes = (self.alphabet.size, width, decoder_depth, num_heads, max_length + 1)
-        decoder = TransformerDecoder(*sizes, context_dim=width, positions=positions, **shared)
-        self.reader = ImageToSequence(encoder, decoder, self.alphabet.start, self.alphabet.end)
-        if init == "mimetic":
-            mimetic_attention(self.reader)
-        self.prepare()
-        self.keep_statistics(encoder.patch_embed.in_channels)
-
-    @property
-    def network(self) -> ImageToSequence:
-        """The model that is trained."""
-        return self.reader
+        sizes = (self.alphabet.size, width, hp.decoder_depth, num_heads, hp.max_length + 1)
+        decoder = TransformerDecoder(*sizes, context_dim=width, positions=hp.positions, **shared)
+        return ImageToSequence(encoder, decoder, self.alphabet.start, self.alphabet.end)
 
     def forward(self, images: Tensor, tokens: Tensor) -> Tensor:
         """Compute the logits of the next token at each position: (B, C, H, W), (B, T) -> (B, T, V)."""
-        return self.reader(self.normalise(images), tokens)
+        return self.network(self.normalise(images), tokens)
 
     def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Return the mean cross-entropy of the next token, given the picture and the true tokens before it."""
@@ -126,11 +114,11 @@ class SequenceReader(TrainingModule):
 
     def training_flop(self) -> int:
         """Return the floating-point operations of a training step per image, in matrix products."""
-        embedding, decoder = self.reader.encoder.patch_embed, self.reader.decoder
+        embedding, decoder = self.network.encoder.patch_embed, self.network.decoder
         shape = (1, embedding.in_channels, *embedding.image_size)
         images = torch.zeros(shape, device=self.device, dtype=embedding.proj.weight.dtype)
         tokens = torch.zeros(1, decoder.max_length, dtype=torch.long, device=self.device)
-        return 3 * forward_flop(self.reader, images, tokens)
+        return 3 * forward_flop(self.network, images, tokens)
 
     def new_evaluation(self) -> TextEvaluation:
         """Return the sums of an evaluation over no pictures."""
@@ -149,9 +137,14 @@ class SequenceReader(TrainingModule):
 
     test_step = validation_step
 
-    def scores(self) -> dict[str, Any]:
-        """Return the scores of the last evaluation, ready for JSON."""
-        return self.evaluation.scores()
+    @classmethod
+    def tables(cls, scores: dict[str, Any], split: str | None) -> list[Table]:
+        """Return the accuracy of the texts of each length."""
+        lengths = scores.get("lengths", [])
+        header = ("letters", "read without a mistake, %", "pictures")
+        rows = [(str(row["length"]), tenths(row["accuracy"]), f"{row['support']:,}") for row in lengths]
+        title = f"{split} pictures by the length of their text".capitalize()
+        return [Table(title, header, rows, [row["accuracy"] for row in lengths])] if rows else []
 
     def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
         """Draw pictures of the split with the text that is read, and misread ones, into a folder."""
@@ -167,7 +160,7 @@ class SequenceReader(TrainingModule):
         """
         if self.training:
             raise ValueError("the reader is in training mode, in which dropout is random: call reader.eval() first")
-        return self.reader.write(self.normalise(images), num_beams=num_beams)
+        return self.network.write(self.normalise(images), num_beams=num_beams)
 
     def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Generated | None:
         """Return the texts of the readable pictures of a batch; None if there are none."""

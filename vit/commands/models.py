@@ -1,0 +1,39 @@
+"""How all commands name a model: a run, a checkpoint, weights of another library, or a packaged name."""
+
+from pathlib import Path
+
+from vit.runs.folders import RUNS, newest_checkpoint
+from vit.weights import PACKAGED
+
+HELP = (
+    "a model: the folder of a run, a checkpoint (.ckpt), weights that vit.load reads (a file, or a folder with "
+    f'config.json), "last" or "best" for the checkpoint of the newest run, or {", ".join(PACKAGED)}'
+)
+
+
+def find_model(name: str | Path, experiment: str = "*") -> str:
+    """Return the file, the folder or the name for ``vit.load`` that a user's words stand for.
+
+    Args:
+        name: What was typed. Of the folder of a run, the checkpoint of the last step is taken.
+        experiment: The experiment whose newest run "last" and "best" mean; "*" is any.
+
+    Raises:
+        ValueError: If nothing has this name.
+    """
+    if str(name) in PACKAGED:
+        return str(name)
+    if str(name) in ("last", "best"):
+        return str(newest_checkpoint(experiment, str(name)))
+    path = Path(name)
+    if path.is_dir() and (path / "checkpoints").is_dir():
+        checkpoint = path / "checkpoints" / "last.ckpt"
+        if not checkpoint.exists():
+            raise ValueError(f"{path} is the folder of a run without a checkpoint: it was stopped before the first one")
+        return str(checkpoint)
+    if path.is_dir() and any(path.glob("version_*/checkpoints")):
+        newest = max(path.glob("version_*/checkpoints"), key=lambda folder: folder.stat().st_mtime).parent
+        raise ValueError(f"{path} is an experiment of several runs: name one of them, such as {newest}")
+    if not path.exists():
+        raise ValueError(f"no model {name!s}: name {HELP}; runs are kept below {RUNS}/")
+    return str(path)

@@ -1,0 +1,57 @@
+"""A LightningModule with a Vision Transformer, which normalises images itself."""
+
+from typing import Any, get_args
+
+import torch
+from lightning import LightningModule
+from torch import Tensor, nn
+
+from vit.model.vision_transformer import VisionTransformer
+from vit.support.checks import check_choice
+from vit.training.flop import training_flop
+from vit.training.initialization import Init, mimetic_attention
+
+
+class EncoderModule(LightningModule):
+    """A module whose ``network`` is, or contains, a Vision Transformer.
+
+    An objective names it after ``Objective``, ``class ViTClassifier(Objective, EncoderModule)``, so that it has the
+    hyper-parameters of both.
+
+    Args:
+        mean: Mean of each image channel, in [0, 1], which is subtracted from images; None is 0.5 for each.
+        std: Standard deviation of each image channel, in [0, 1], by which images are divided; None is 0.5 for each.
+        init: Initial attention weights: Glorot's uniform distribution, or "mimetic", close to the structure of trained
+            attention (Trockman and Kolter 2023).
+        vit_kwargs: Arguments of the VisionTransformer.
+    """
+
+    encoder = "network"
+
+    def __init__(
+        self, mean: list[float] | None = None, std: list[float] | None = None, init: Init = "glorot", **vit_kwargs: Any
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        check_choice("init", init, get_args(Init))
+        encoder = VisionTransformer(**vit_kwargs)
+        for name, numbers in (("mean", mean), ("std", std)):
+            values = torch.tensor(numbers or [0.5] * encoder.patch_embed.in_channels)
+            # Not in the state_dict, whose names stay timm's; vit.load reads them from the hyper-parameters.
+            self.register_buffer(name, values[:, None, None], persistent=False)
+        self.network = self.build_network(encoder)
+        if init == "mimetic":
+            mimetic_attention(self.network)
+
+    def build_network(self, encoder: VisionTransformer) -> nn.Module:
+        """Return the model that is trained: the encoder, or one around it."""
+        return encoder
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Return images, uint8 or float in [0, 1], less their mean, over their standard deviation: (B, C, H, W)."""
+        scale = 255.0 if images.dtype == torch.uint8 else 1.0
+        return (images - self.mean * scale).div_(self.std * scale)
+
+    def training_flop(self) -> int:
+        """Return the floating-point operations of a training step per image, in matrix products."""
+        return training_flop(self.get_submodule(self.encoder))
