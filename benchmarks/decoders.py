@@ -83,8 +83,8 @@ def measure_peaks(reader: SequenceReader, images: int) -> dict[str, float]:
     for part in torch.arange(len(pictures)).split(BATCH):
         normalised = reader.normalise(pictures[part])
         maps = {
-            "cross-attention": explain_text(reader.reader, normalised, tokens[part]),
-            "rollout": explain_text(reader.reader, normalised, tokens[part], "rollout"),
+            "cross-attention": explain_text(reader.network, normalised, tokens[part]),
+            "rollout": explain_text(reader.network, normalised, tokens[part], "rollout"),
         }
         for name, of_steps in (maps | controls(maps["rollout"].shape)).items():
             found.setdefault(name, []).append(peaks_on_boxes(of_steps[:, :steps], boxes[part], size))
@@ -116,7 +116,7 @@ def measure_pruning(reader: SequenceReader, images: int) -> dict[str, list[dict[
     return {
         f"{kind}, {order}": [
             {"heads_left": point.heads_left, "accuracy": point.accuracy, "removed": point.removed}
-            for point in sequence_pruning_curve(reader.reader, measured, ranking, kind, order, batch_size=BATCH)
+            for point in sequence_pruning_curve(reader.network, measured, ranking, kind, order, batch_size=BATCH)
         ]
         for kind in KINDS
         for order in ("importance", "random")
@@ -179,11 +179,11 @@ def middle_error(completer: ImageCompleter, pixels: Tensor) -> float:
     wrong = []
     for part in pixels.split(BATCH):
         if completer.hparams.objective == "causal":
-            filled = completer.model.complete(part[:, :first], temperature=0)
+            filled = completer.network.complete(part[:, :first], temperature=0)
         else:
             hidden = torch.zeros_like(part, dtype=torch.bool)
             hidden[:, first:last] = True
-            filled = completer.model.complete(part, hidden, temperature=0)
+            filled = completer.network.complete(part, hidden, temperature=0)
         difference = completer.palette[filled[:, first:last]] - completer.palette[part[:, first:last]]
         wrong.append(reduce(difference.abs(), "b r s d -> b", "mean"))
     return torch.cat(wrong).mean().item()
@@ -192,14 +192,14 @@ def middle_error(completer: ImageCompleter, pixels: Tensor) -> float:
 @torch.no_grad()
 def features(completer: ImageCompleter, images: Tensor) -> list[Tensor]:
     """Return the mean state of the pixels after each block: (B, C, H, W) -> (B, D) each."""
-    layers: list[list[Tensor]] = [[] for _ in completer.model.decoder.blocks]
+    layers: list[list[Tensor]] = [[] for _ in completer.network.decoder.blocks]
 
     def keep(number: int) -> Any:
         return lambda _module, _inputs, output: layers[number].append(reduce(output, "b n d -> b d", "mean"))
 
-    hooks = [block.register_forward_hook(keep(i)) for i, block in enumerate(completer.model.decoder.blocks)]
+    hooks = [block.register_forward_hook(keep(i)) for i, block in enumerate(completer.network.decoder.blocks)]
     for part in images.split(BATCH):
-        completer.model.forward_features(completer.pixels(part))
+        completer.network.forward_features(completer.pixels(part))
     for hook in hooks:
         hook.remove()
     return [torch.cat(layer) for layer in layers]

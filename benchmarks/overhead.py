@@ -100,7 +100,7 @@ def bare_loop(batches: int, precision: str) -> float:
     """Return the images per second of forward, backward and step on one batch."""
     model = ViTClassifier(mean=[0.5] * 3, std=[0.25] * 3, **MODEL)
     model.to(DEVICE)
-    optimizer = make_optimizer("adamw", model.vit, 1e-3, 0.05, (0.9, 0.99))
+    optimizer = make_optimizer("adamw", model.network, 1e-3, 0.05, (0.9, 0.99))
     images, labels = _fixed_batch()
     for batch in range(batches + Clock.WARM_UP):
         if batch == Clock.WARM_UP:

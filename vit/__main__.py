@@ -37,6 +37,9 @@ COMMANDS = {
         "write the features of the images in a folder",
         "vit features photos --checkpoint cifar10 -o features.safetensors",
     ),
+    "export": Command(
+        "vit.commands.export:main", "write a model as a program without this package", "vit export cifar10 model.onnx"
+    ),
 }
 
 

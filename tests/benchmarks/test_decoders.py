@@ -130,7 +130,7 @@ def test_the_error_of_the_middle_is_that_of_the_rows_that_were_hidden(objective,
     pixels = torch.ones(2, 4, 4, dtype=torch.long)
     filled = torch.zeros(2, 4, 4, dtype=torch.long)
     filled[:, 1:3] = torch.tensor([[1, 2, 1, 1], [0, 1, 1, 1]])
-    monkeypatch.setattr(module.model, "complete", lambda rows, *_, **__: filled)
+    monkeypatch.setattr(module.network, "complete", lambda rows, *_, **__: filled)
     assert middle_error(module, pixels) == 200 / 8
 
 

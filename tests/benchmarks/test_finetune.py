@@ -52,7 +52,7 @@ def test_the_command_line_takes_each_row(row, count, images, tmp_path, monkeypat
     source = VisionTransformer(embed_dim=96, depth=6, num_heads=3, mlp_ratio=2, pool="cls+mean")
     vit.save(source, tmp_path / "source.safetensors")
     cli = train.main(["fit", *arguments_of(row, tmp_path / "source.safetensors", folder, count, 1), *CPU])
-    model = cli.model.vit
+    model = cli.model.network
     assert (model.embed_dim, len(model.blocks), model.num_classes, model.patch_embed.grid_size) == (96, 6, 5, (8, 8))
     assert sum(map(torch.numel, model.parameters())) == sum(map(torch.numel, source.parameters())) - 5 * (2 * 96 + 1)
     assert (cli.model.hparams.init_from is None) == ("scratch" in row)

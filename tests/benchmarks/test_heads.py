@@ -164,8 +164,8 @@ def test_the_command_line_takes_every_row_and_builds_its_model(row, build):
     config = Path(heads.__file__).parents[1] / "configs" / "digits.yaml"
     model = build(["--config", str(config), *heads.BASE, *ROWS[row]]).model
     assert (model.hparams.optimizer, model.hparams.init, model.hparams.patch_drop) == ("adamw", "glorot", 0)
-    assert (model.vit.embed_dim, len(model.vit.blocks)) == (128, 6)
-    assert model.vit(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
+    assert (model.network.embed_dim, len(model.network.blocks)) == (128, 6)
+    assert model.network(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
 
 
 def test_only_one_thing_is_changed_at_a_time():

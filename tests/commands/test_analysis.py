@@ -97,7 +97,7 @@ def test_what_a_mechanism_does_not_allow_is_said_and_the_rest_is_measured(tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--checkpoint", "gone.ckpt"], "no checkpoint at gone.ckpt"),
+        (["--checkpoint", "gone.ckpt"], "no model at gone.ckpt"),
         (["--checkpoint", "last.ckpt", "--images", "19"], "--images (19) must be at least 20"),
         (["--checkpoint", "last.ckpt", "--data.root", "gone"], "no folder gone"),
         (["--checkpoint", "headless.ckpt"], "headless.ckpt has no classes (num_classes 0), as the encoder of a reader"),

@@ -210,7 +210,7 @@ def test_a_class_path_in_the_one_argument_of_any_type_imports_nothing(error_of, 
 def test_a_checkpoint_of_another_architecture(error_of, checkpoint):
     answer = error_of("test", "--ckpt_path", checkpoint, "--model.depth", "3")
     assert "comes from another architecture, 12 tensors differ" in answer
-    assert "vit.blocks.2.attn.proj.bias is missing" in answer
+    assert "network.blocks.2.attn.proj.bias is missing" in answer
 
 
 def test_a_checkpoint_of_other_classes(error_of, pets, checkpoint):

@@ -160,7 +160,7 @@ def test_without_a_checkpoint_it_takes_the_model_of_the_package_and_says_so(here
         ("nowhere.png --checkpoint best.ckpt", "no image at nowhere.png"),
         ("empty --checkpoint best.ckpt", "no images in the folder empty"),
         ("notes.txt --checkpoint best.ckpt", "cannot read image notes.txt: it is no image"),
-        ("photo.png --checkpoint none.ckpt", "no checkpoint at none.ckpt"),
+        ("photo.png --checkpoint none.ckpt", "no model at none.ckpt"),
         ("photo.png --checkpoint notes.txt", r"notes.txt ends in .\.txt., and weights end in one of"),
         (
             "photo.png --checkpoint best.ckpt --method rolout",

@@ -46,9 +46,13 @@ def test_the_architecture_is_that_of_the_file_unless_it_is_typed(run, finished, 
     start = ["--model.init_from", tmp_path / "timm.pth", "--model.num_heads", "3", "--model.lr", "0"]
     few = [*CPU, "--data", "Digits", "--trainer.max_steps", "1", "--experiment", "of_timm"]
     classifier = run("fit", *few, *start, "--model.num_registers", "2").model
-    assert (classifier.vit.embed_dim, len(classifier.vit.blocks), classifier.vit.num_prefix_tokens) == (12, 2, 3)
+    assert (classifier.network.embed_dim, len(classifier.network.blocks), classifier.network.num_prefix_tokens) == (
+        12,
+        2,
+        3,
+    )
     expected = theirs.state_dict()["blocks.1.attn.qkv.weight"]
-    assert torch.equal(classifier.vit.blocks[1].attn.qkv.weight.detach(), expected)
+    assert torch.equal(classifier.network.blocks[1].attn.qkv.weight.detach(), expected)
 
 
 def test_a_folder_of_images_is_scaled_and_normalised_as_the_weights_take_images(run, finished, folder, tmp_path):

@@ -1,7 +1,6 @@
 """The command line: fit, validate, test and predict, and the folder of a run."""
 
 import csv
-import inspect
 import json
 import os
 import re
@@ -16,8 +15,8 @@ from PIL import Image
 import vit
 from tests.forked import forked
 from tests.tiny import CPU, MODEL, TINY, run_command
-from vit.commands.defaults import FROM_DATA
-from vit.objectives import ViTClassifier
+from vit.commands.defaults import constructor_arguments
+from vit.objectives import OBJECTIVES, ViTClassifier
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -70,7 +69,7 @@ def test_a_second_run_gets_its_own_folder_and_another_seed_other_weights(run, fi
     run("fit", *TINY, "--experiment", "tiny", "--seed_everything", "4", "--trainer.limit_test_batches", "0")
     second = finished.parent / "version_1"
     assert {path.name for path in finished.parent.iterdir()} == {"version_0", "version_1"}
-    assert not torch.equal(weights(second)["vit.head.weight"], weights(finished)["vit.head.weight"])
+    assert not torch.equal(weights(second)["network.head.weight"], weights(finished)["network.head.weight"])
     assert results(second)["test_accuracy"] is None
 
 
@@ -79,7 +78,11 @@ def test_several_configs_are_merged_and_the_last_one_wins(run, folder):
     (folder / "second.yaml").write_text("model: {depth: 1, patch_size: 8}\n")
     command = ["fit", "--config", "first.yaml", "--config", "second.yaml", "--trainer.fast_dev_run", "true"]
     cli = run(*command, "--trainer.accelerator", "cpu")
-    assert (len(cli.model.vit.blocks), cli.model.vit.embed_dim, cli.model.vit.patch_embed.num_patches) == (1, 8, 1)
+    assert (len(cli.model.network.blocks), cli.model.network.embed_dim, cli.model.network.patch_embed.num_patches) == (
+        1,
+        8,
+        1,
+    )
     assert not (folder / "runs").exists()  # as after any fast_dev_run
 
 
@@ -92,14 +95,17 @@ def test_print_config_prints_the_arguments_of_the_run(run, capsys):
     assert "embed_dim: 8" in printed
 
 
-@pytest.mark.parametrize("cls", [ViTClassifier, vit.VisionTransformer])
-def test_help_describes_every_argument_of_the_classifier_and_the_model(run, capsys, monkeypatch, cls):
+@pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=lambda objective: objective.__name__)
+def test_help_describes_every_argument_of_an_objective_and_its_model(run, capsys, monkeypatch, objective):
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit):
-        run("fit", "--model.help", "ViTClassifier")
+        run("fit", "--model.help", objective.__name__)
     printed = " ".join(capsys.readouterr().out.split())
-    for name in inspect.signature(cls).parameters.keys() - {*FROM_DATA, "vit_kwargs"}:
-        first_words = re.search(rf"^ +{name}: (\S+ \S+ \S+)", cls.__doc__, re.MULTILINE)[1]
+    classes = [*objective.__mro__, *([vit.VisionTransformer] if objective.encoder else [])]
+    texts = "\n".join(cls.__doc__ or "" for cls in classes if cls.__module__.startswith("vit."))
+    chosen = {"num_classes", "fc_norm", *objective.from_data, "vit_kwargs"}
+    for name in constructor_arguments(*(cls for cls in classes if cls.__module__.startswith("vit."))) - chosen:
+        first_words = re.search(rf"^ +{name}: (\S+ \S+ \S+)", texts, re.MULTILINE)[1]
         assert re.search(rf"--model\.{name} .{{0,400}}{re.escape(first_words)}", printed), name
 
 
@@ -123,7 +129,7 @@ def test_help_explains_last_and_best(run, capsys, monkeypatch):
     with pytest.raises(SystemExit):
         run("fit", "--help")
     printed = " ".join(capsys.readouterr().out.split())
-    assert 'A checkpoint: its file, or "last" or "best" for that of the newest run (of --experiment, if' in printed
+    assert '"last" or "best" for the checkpoint of the newest run' in printed
 
 
 def test_a_profiler_shows_its_table_and_frameworks_no_notices(run, capfd):
@@ -237,7 +243,7 @@ def test_a_resumed_run_keeps_the_arguments_of_the_run_except_for_those_typed(run
     typed = ["--model.lr", "0.123", "--model.weight_decay", "0.4", "--model.betas", "[0.5,0.6]"]
     typed += ["--model.decay", "linear", "--model.warmup", "0", "--trainer.max_epochs", "4"]
     cli = run("fit", "--ckpt_path", "last", *typed)
-    assert (cli.model.vit.embed_dim, cli.trainer.log_every_n_steps) == (8, 5)
+    assert (cli.model.network.embed_dim, cli.trainer.log_every_n_steps) == (8, 5)
     record = results(folder / "runs/tiny/version_1")
     assert (record["seed"], record["epochs"]) == (3, 3.71)
     groups = cli.trainer.optimizers[0].param_groups

@@ -38,7 +38,7 @@ def test_an_image_size_may_be_told(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        (["show", "nowhere.pth"], "no file at nowhere.pth"),
+        (["show", "nowhere.pth"], "no model at nowhere.pth"),
         (["convert", "cifar10", "m.pth", "--to", "timm"], "format 'timm' has no patch_stride"),
         (["convert", "cifar10", "m.pth", "--to", "onnx"], "invalid choice: 'onnx'"),
         ([], "required: command"),

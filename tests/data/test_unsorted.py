@@ -8,14 +8,7 @@ from vit.data.image_files import decode
 
 
 def unsorted(root, **kwargs):
-    options = {
-        "num_workers": 0,
-        "image_size": (5, 7),
-        "in_channels": 3,
-        "class_names": ["ant", "bee"],
-        "mean": [0.5] * 3,
-        "std": [0.2] * 3,
-    }
+    options = {"num_workers": 0, "image_size": (5, 7), "in_channels": 3}
     return UnsortedImages(str(root), **options | kwargs)
 
 
@@ -75,15 +68,6 @@ def test_unsorted_images_are_cropped_as_in_the_evaluation_of_the_model(write_ima
     assert images.tolist() == [decode(path, (10, 14), 3)[:, 2:7, 4:11].tolist()]
     with pytest.raises(ValueError, match=r"^crop_ratio \(0\) must be in \(0, 1\]: 1 keeps whole images$"):
         unsorted(path, crop_ratio=0)
-
-
-def test_unsorted_images_have_the_classes_and_statistics_of_the_model(write_image, tmp_path):
-    write_image("photos/a.png")
-    data = unsorted(tmp_path / "photos")
-    data.prepare_data()
-    data.setup("predict")
-    assert (data.num_classes, data.class_names) == (2, ["ant", "bee"])
-    assert (data.image_size, data.in_channels, data.mean, data.std) == ((5, 7), 3, [0.5] * 3, [0.2] * 3)
 
 
 def test_a_missing_folder_of_unsorted_images_is_named(tmp_path):

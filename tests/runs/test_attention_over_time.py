@@ -30,7 +30,9 @@ def untested(module_folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "vit.objectives.classify.pictures.draw_rollout",
-            lambda classifier, images, names, title, path: drawn.append((title, classifier.vit.head.weight.clone())),
+            lambda classifier, images, names, title, path: drawn.append(
+                (title, classifier.network.head.weight.clone())
+            ),
         )
         run_command("fit", *TINY, "--experiment", "untested")
         (module_folder / "runs/untested/version_0/results.json").unlink()  # as if it had been killed before its end
@@ -40,11 +42,11 @@ def untested(module_folder):
 
 def test_without_a_test_attention_is_shown_on_validation_images_with_the_averaged_weights(untested):
     saved = weights(untested.folder)
-    assert not torch.equal(saved["training_weights"]["vit.head.weight"], saved["state_dict"]["vit.head.weight"])
+    assert not torch.equal(saved["training_weights"]["network.head.weight"], saved["state_dict"]["network.head.weight"])
     assert len(untested.drawn) == 2
     for title, head in untested.drawn:
         assert title == "Attention rollout on validation images"
-        assert torch.equal(saved["state_dict"]["vit.head.weight"], head)
+        assert torch.equal(saved["state_dict"]["network.head.weight"], head)
 
 
 def test_the_callback_draws_and_logs_and_the_weights_stay_the_same(untested, run, folder, capsys):

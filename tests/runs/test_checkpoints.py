@@ -7,6 +7,7 @@ import torch
 
 from tests.forked import forked
 from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint
+from vit.training.description import Score
 
 
 def checkpoint(value: float) -> dict:
@@ -57,7 +58,7 @@ def test_an_interrupted_write_leaves_the_previous_checkpoint(tmp_path, monkeypat
 @pytest.fixture
 def best(tmp_path):
     """Validate with an accuracy and a loss; return whether the checkpoint is the best so far."""
-    callback = RunCheckpoint(tmp_path, "best", monitor="val_accuracy")
+    callback = RunCheckpoint(tmp_path, "best", monitor=Score("accuracy", "Accuracy"))
     strategy = SimpleNamespace(reduce_boolean_decision=lambda decision: decision)
 
     def validate(accuracy: float, loss: float) -> bool:
@@ -84,11 +85,11 @@ def test_of_two_equal_accuracies_the_lower_loss_is_best_and_of_two_equal_losses_
 
 
 def test_the_loss_of_the_best_comes_back_with_a_checkpoint(tmp_path):
-    callback = RunCheckpoint(tmp_path, "best", monitor="val_accuracy")
+    callback = RunCheckpoint(tmp_path, "best", monitor=Score("accuracy", "Accuracy"))
     callback.best_loss, path = 0.25, tmp_path / "best.ckpt"
     path.touch()
     callback.best_k_models = {str(path): torch.tensor(0.5)}
-    resumed = RunCheckpoint(tmp_path, "best", monitor="val_accuracy")
+    resumed = RunCheckpoint(tmp_path, "best", monitor=Score("accuracy", "Accuracy"))
     resumed.on_load_checkpoint(SimpleNamespace(ckpt_path=str(path)), None, {})
     resumed.load_state_dict(callback.state_dict())
     assert resumed.best_loss == 0.25

@@ -7,6 +7,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Timer
 
+from vit.objectives import ViTClassifier
 from vit.runs.console import print_header
 
 
@@ -25,6 +26,7 @@ def header(capsys, tmp_path):
             callbacks=[Timer(max_time)],
         )
         module = torch.nn.Linear(2, 3)
+        module.monitor = ViTClassifier.monitor
         module.device = torch.device("cpu")
         print_header("Digits", tmp_path, trainer, module)
         return capsys.readouterr().out.splitlines()

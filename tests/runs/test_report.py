@@ -9,19 +9,12 @@ from PIL import Image
 from scipy.stats import binomtest
 
 from tests.browser import opened, running_browser
-from vit.runs.report import PICTURES, wilson_interval, write_report
+from vit.objectives import ViTClassifier
+from vit.runs.report import CURVES, wilson_interval, write_report
 
 HOSTILE = '<script>document.title = "hacked"</script>&amp;"'
-SECTIONS = {
-    "curves.png": "Training",
-    "confusion_matrix.png": "Confusion",
-    "reading.png": "Reading",
-    "completions.png": "Completions",
-    "mistakes.png": "Mistakes",
-    "attention.png": "Attention",
-    "reliability.png": "Calibration",
-    "config.yaml": "Configuration",
-}
+PICTURES = (CURVES, *ViTClassifier.pictures)
+SECTIONS = {f"{picture.name}.png": picture.title for picture in PICTURES} | {"config.yaml": "Configuration"}
 SCORES = {
     "accuracy": 0.75,
     "count": 40,
@@ -57,8 +50,8 @@ def folder(tmp_path):
     """The folder of a finished run."""
     (tmp_path / "results.json").write_text(json.dumps(RESULTS))
     (tmp_path / "config.yaml").write_text(f"seed_everything: 7\nname: {HOSTILE}\n")
-    for number, name in enumerate(PICTURES):
-        Image.new("RGB", (1000, 30), (40 * number, 0, 0)).save(tmp_path / f"{name}.png")
+    for number, picture in enumerate(PICTURES):
+        Image.new("RGB", (1000, 30), (40 * number, 0, 0)).save(tmp_path / f"{picture.name}.png")
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints/last.ckpt").touch()
     return tmp_path
@@ -93,9 +86,9 @@ def test_the_page_of_a_run_has_its_figures_classes_pictures_and_commands(folder)
         ("Calibration error", "3.21\u00a0%"),
     ]
     assert "<dt>Parameters</dt><dd>1,234,567</dd>" in text
-    for name in PICTURES:
-        embedded = base64.b64encode((folder / f"{name}.png").read_bytes()).decode()
-        assert f'src="data:image/png;base64,{embedded}"' in text
+    for picture in PICTURES:
+        embedded = base64.b64encode((folder / f"{picture.name}.png").read_bytes()).decode()
+        assert f'src="data:image/png;base64,{embedded}" alt="{picture.alt}"' in text
     commands = re.findall("<dd><pre>(.*?)</pre></dd>", text)
     checkpoint = folder / "checkpoints/last.ckpt"
     assert commands == [

@@ -17,18 +17,18 @@ def averaged(module_folder) -> SimpleNamespace:
     steps, validations, update, swap_in = [], [], EMA.on_train_batch_end, EMA.on_validation_start
 
     def noting_update(self, trainer, pl_module, *args):
-        steps.append(pl_module.vit.head.bias.detach().clone())
+        steps.append(pl_module.network.head.bias.detach().clone())
         update(self, trainer, pl_module, *args)
 
     def noting_swap(self, trainer, pl_module):
         swap_in(self, trainer, pl_module)
-        validations.append(pl_module.vit.head.bias.detach().clone())
+        validations.append(pl_module.network.head.bias.detach().clone())
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EMA, "on_train_batch_end", noting_update)
         patch.setattr(EMA, "on_validation_start", noting_swap)
         cli = run_command("fit", *TINY, "--data.batch_size", "300", "--model.ema_decay", "0.3")
-    final = cli.model.vit.head.bias.detach()
+    final = cli.model.network.head.bias.detach()
     checkpoints = module_folder / cli.run_folder / "checkpoints"
     return SimpleNamespace(steps=steps, validations=validations, final=final, checkpoints=checkpoints)
 
@@ -52,8 +52,8 @@ def test_validation_sees_the_average_and_training_goes_on_with_the_weights(avera
 def test_the_checkpoint_holds_the_average_as_its_weights_and_the_training_weights_beside(averaged, name):
     checkpoint = torch.load(averaged.checkpoints / f"{name}.ckpt", weights_only=True)
     steps = averaged.steps[: checkpoint["global_step"]]
-    torch.testing.assert_close(checkpoint["state_dict"]["vit.head.bias"], average_of(steps, 0.3))
-    assert torch.equal(checkpoint["training_weights"]["vit.head.bias"], steps[-1])
+    torch.testing.assert_close(checkpoint["state_dict"]["network.head.bias"], average_of(steps, 0.3))
+    assert torch.equal(checkpoint["training_weights"]["network.head.bias"], steps[-1])
 
 
 def test_without_ema_the_checkpoint_holds_no_training_weights(finished):
@@ -68,15 +68,15 @@ def test_a_decay_outside_of_zero_and_one_is_refused(decay):
 
 def test_the_average_of_a_model_in_bfloat16_is_kept_in_float32():
     module = torch.nn.Module()
-    module.vit = torch.nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
+    module.network = torch.nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
     trainer, ema = SimpleNamespace(global_step=10_000), EMA(0.999)
-    torch.nn.init.ones_(module.vit.weight)
+    torch.nn.init.ones_(module.network.weight)
     ema.on_fit_start(trainer, module)
-    torch.nn.init.constant_(module.vit.weight, 2)
+    torch.nn.init.constant_(module.network.weight, 2)
     for trainer.global_step in range(10_001, 10_101):
         ema.on_train_batch_end(trainer, module)
     # 100 steps of a thousandth of the way from 1 to 2; after 1 comes 1 + 1 / 128 in bfloat16.
-    assert ema.average["vit.weight"].item() == pytest.approx(2 - 0.999**100)
+    assert ema.average["network.weight"].item() == pytest.approx(2 - 0.999**100)
     checkpoint = {"state_dict": {}}
     ema.on_save_checkpoint(trainer, module, checkpoint)
-    assert checkpoint["state_dict"]["vit.weight"].dtype == torch.bfloat16
+    assert checkpoint["state_dict"]["network.weight"].dtype == torch.bfloat16

@@ -22,8 +22,8 @@ def classifier():
 
 def test_the_model_is_as_before_after_an_analysis_of_its_copy(classifier):
     classifier.train()
-    classifier.vit.blocks[0].eval()
-    classifier.vit.blocks[1].compile()
+    classifier.network.blocks[0].eval()
+    classifier.network.blocks[1].compile()
     before = {name: tensor.clone() for name, tensor in classifier.state_dict().items()}
     modes = [module.training for module in classifier.modules()]
     pixels = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
@@ -37,7 +37,7 @@ def test_the_model_is_as_before_after_an_analysis_of_its_copy(classifier):
         assert explain(model, images, "relevance").shape == (2, 2, 2)
         assert not torch.is_autocast_enabled("cpu")
     assert modes == [module.training for module in classifier.modules()]
-    assert classifier.vit.blocks[1]._compiled_call_impl is not None
+    assert classifier.network.blocks[1]._compiled_call_impl is not None
     assert torch.equal(torch.get_rng_state(), random_state)
     assert all(torch.equal(tensor, before[name]) for name, tensor in classifier.state_dict().items())
     assert all(parameter.grad is None for parameter in classifier.parameters())

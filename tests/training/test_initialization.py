@@ -69,7 +69,7 @@ def test_nothing_but_the_weights_of_attention_changes():
 def test_the_classifier_starts_as_asked():
     def first_product(init: str) -> torch.Tensor:
         torch.manual_seed(0)
-        q, k = per_head(ViTClassifier(init=init, **SIZES).vit, 0)
+        q, k = per_head(ViTClassifier(init=init, **SIZES).network, 0)
         return (q[0].T @ k[0]).diagonal().mean()
 
     assert first_product("mimetic") > 0.25

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from vit.commands.models import HELP, find_model
 from vit.commands.parser import Parser
 from vit.commands.parser import run as run_command
 
@@ -25,7 +26,7 @@ def _parser() -> Parser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--checkpoint", required=True, metavar="FILE", help="checkpoint written by a training run")
+    add("--checkpoint", required=True, metavar="MODEL", help=HELP)
     add("--data.root", dest="root", metavar="DIR", help="folder of class folders; default: the data of the checkpoint")
     add("--images", type=int, default=500, metavar="N", help="most test images that are measured; default: 500")
     add("--out", type=Path, default=Path("analysed"), metavar="FOLDER", help="for all files; default: analysed")
@@ -45,7 +46,7 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> None:
     from vit.analysis.questions import QUESTIONS, Answer, ask
     from vit.analysis.trained_model import read_subject
 
-    subject = read_subject(options.checkpoint, options.root, options.images)
+    subject = read_subject(find_model(options.checkpoint), options.root, options.images)
     options.out.mkdir(parents=True, exist_ok=True)
     answers: dict[str, Answer | str] = {}
     for question in QUESTIONS:

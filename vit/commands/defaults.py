@@ -3,12 +3,16 @@
 import inspect
 import json
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import vit.data
+from vit.commands.models import find_model, is_training_checkpoint
+from vit.commands.typed_arguments import TypedArguments
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives import DEFAULT, OBJECTIVES
+from vit.runs.folders import experiment_of
 from vit.training.base import Objective
 from vit.weights import read_checkpoint
 from vit.weights.loading import read_model
@@ -27,14 +31,54 @@ def constructor_arguments(*classes: type) -> set[str]:
     return {name for base in bases for name in inspect.signature(base.__init__).parameters} - {"self", "args", "kwargs"}
 
 
-def arguments_of_checkpoint(path: Path, subcommand: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the defaults of the options, and the words of the command line that name the data of ``predict``.
+@dataclass
+class TrainedDefaults:
+    """What trained weights bring to a command line.
+
+    Attributes:
+        objective: What the model was trained for.
+        arguments: Defaults of the options.
+        path: The file or the name of the weights that are continued or evaluated; None if there are none.
+        is_checkpoint: Whether they are a checkpoint of a run.
+        of_images: How they take images, for options of the data that are None.
+        words: Typed words that name the data of ``predict``: they also replace the data of a config.
+    """
+
+    objective: type[Objective]
+    arguments: dict[str, Any] = field(default_factory=dict)
+    path: Path | None = None
+    is_checkpoint: bool = False
+    of_images: dict[str, Any] = field(default_factory=dict)
+    words: list[str] = field(default_factory=list)
+
+
+def read_defaults(typed: TypedArguments) -> TrainedDefaults:
+    """Return what the weights bring that a command line names by ``--ckpt_path`` or ``--model.init_from``.
 
     Raises:
-        ValueError: If the file is no checkpoint.
+        ValueError: If there is no such model, it does not fit the command, or a command that needs one names none.
     """
+    subcommand = typed.subcommand
+    if typed.checkpoint is None:
+        if subcommand in ("validate", "test", "predict") and not typed.only_prints:
+            raise ValueError(f"{subcommand} needs trained weights: add --ckpt_path FILE, or --ckpt_path last")
+        if subcommand != "fit" or not typed.start or typed.only_prints or typed.objective.encoder != DEFAULT.encoder:
+            return TrainedDefaults(typed.objective)
+        return _defaults_of_start(typed)
+    if any(word.split("=")[0] == "--model.init_from" for word in typed.others):
+        raise ValueError("--model.init_from starts a training and --ckpt_path continues one: give one of them")
+    experiment = typed.experiment or (experiment_of(Path(typed.configs[-1])) if typed.configs else "*")
+    name = find_model(typed.checkpoint, experiment)
+    if is_training_checkpoint(Path(name)):
+        return _defaults_of_checkpoint(Path(name), typed)
+    if subcommand == "fit":
+        raise ValueError(f"fit continues a run, and {name} is none: start from it by --model.init_from {name}")
+    return _defaults_of_weights(name, typed)
+
+
+def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefaults:
     if path.is_dir():  # a sharded checkpoint, which needs a config
-        return {}, []
+        return TrainedDefaults(typed.objective, path=path, is_checkpoint=True)
     checkpoint = read_checkpoint(path)
     arguments, data = dict(checkpoint["hyper_parameters"]), checkpoint.get("data", {})
     name = checkpoint.get("module", DEFAULT.__name__)  # earlier checkpoints have no name
@@ -44,15 +88,16 @@ def arguments_of_checkpoint(path: Path, subcommand: str) -> tuple[dict[str, Any]
     objective = OBJECTIVES[name]
     _check_plain(arguments.get("attention_kwargs"), path)
     of_data = {name: arguments[name] for name in objective.from_data if name in arguments}
-    if subcommand != "predict":  # whose data decides nothing about the model
+    if typed.subcommand != "predict":  # whose data decides nothing about the model
         arguments = {name: value for name, value in arguments.items() if name not in of_data}
     arguments = _known(arguments, objective, *([] if objective.encoder is None else [VisionTransformer]))
-    if subcommand != "fit" and "compile" in arguments:
+    if typed.subcommand != "fit" and "compile" in arguments:
         arguments["compile"] = False  # compiling takes longer than most tests and predictions
-    defaults: dict[str, Any] = {"model": {"class_path": class_path(objective), "init_args": arguments}}
-    if subcommand == "predict":
+    defaults = TrainedDefaults(objective, _arguments_of_model(objective, arguments), path, is_checkpoint=True)
+    if typed.subcommand == "predict":
         crop_ratio = data.get("init_args", {}).get("crop_ratio", 1.0)
-        return defaults, data_of_predict(objective, of_data | {"crop_ratio": crop_ratio})
+        defaults.words = _data_of_predict(objective, of_data | {"crop_ratio": crop_ratio})
+        return defaults
     name = data.get("class_path", "").rpartition(".")[2]
     # Only the classes of vit.data: the class path in an untrusted file must import nothing.
     if name in vit.data.__all__:
@@ -60,38 +105,52 @@ def arguments_of_checkpoint(path: Path, subcommand: str) -> tuple[dict[str, Any]
         # Other images are read as those of the training were: at one size, with the same letters.
         taken = constructor_arguments(getattr(vit.data, name)) - {"mean", "std"}
         known |= {name: value for name, value in of_data.items() if name in taken}
-        defaults["data"] = {"class_path": f"vit.data.{name}", "init_args": known}
-    return defaults, []
+        defaults.arguments["data"] = {"class_path": f"vit.data.{name}", "init_args": known}
+    return defaults
 
 
-def data_of_predict(objective: type[Objective], known: dict[str, Any]) -> list[str]:
-    """Return the words that name the data of ``predict``: images as the model takes them.
+def _defaults_of_start(typed: TypedArguments) -> TrainedDefaults:
+    """Return the architecture of the weights to start from, and how they take images."""
+    arguments, of_images = _model_and_images(typed.start, typed.told)
+    left_out = {*typed.objective.from_data, *NOT_OF_START}
+    of_model = {name: value for name, value in arguments.items() if name not in left_out}
+    return TrainedDefaults(typed.objective, _arguments_of_model(typed.objective, of_model), of_images=of_images)
 
-    They are typed words and not defaults, because they also replace the data of a config.
-    """
+
+def _defaults_of_weights(name: str, typed: TypedArguments) -> TrainedDefaults:
+    """Return the architecture of weights without a run, which are evaluated as a classifier."""
+    arguments, of_images = _model_and_images(name, typed.told)
+    if not arguments["num_classes"]:
+        raise ValueError(f"{name} has no head (num_classes 0), so that it predicts no class: train one with fit")
+    of_model = {name: value for name, value in arguments.items() if name not in NOT_OF_START}
+    defaults = TrainedDefaults(DEFAULT, path=Path(name), of_images=of_images)
+    if typed.subcommand == "predict":
+        of_model |= {name: value for name, value in of_images.items() if name in DEFAULT.from_data}
+        defaults.words = _data_of_predict(DEFAULT, of_images | {"in_channels": arguments["in_channels"]})
+    else:
+        of_model = {name: value for name, value in of_model.items() if name not in DEFAULT.from_data}
+    defaults.arguments = _arguments_of_model(DEFAULT, of_model)
+    return defaults
+
+
+def _arguments_of_model(objective: type[Objective], arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"model": {"class_path": class_path(objective), "init_args": arguments}}
+
+
+def _data_of_predict(objective: type[Objective], known: dict[str, Any]) -> list[str]:
     described = {name: known[name] for name in ("image_size", "in_channels", "crop_ratio") if name in known}
     described["stretch"] = objective.stretches_images
     return ["--data", json.dumps({"class_path": "UnsortedImages", "init_args": described})]
 
 
-def arguments_of_start(path: str, told: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the defaults that trained weights bring: the architecture of their model, and how it takes images.
-
-    Args:
-        path: What ``vit.load`` reads.
-        told: Arguments of the model that its tensors do not tell.
-
-    Raises:
-        ValueError: If there are no weights of a Vision Transformer.
-    """
-    trained = read_model(path, told)
-    arguments = trained.arguments
-    _check_plain(arguments.get("attention_kwargs"), Path(path))
-    left_out = {*DEFAULT.from_data, *NOT_OF_START}
-    of_model = {name: value for name, value in arguments.items() if name not in left_out}
-    of_images = {"image_size": arguments["image_size"]}
-    of_images |= {name: list(trained.data[name]) for name in ("mean", "std") if trained.data.get(name)}
-    return {"model": {"class_path": class_path(DEFAULT), "init_args": of_model}}, of_images
+def _model_and_images(source: str, told: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments of the model in trained weights, and what is known of the images that it takes."""
+    trained = read_model(source, told)
+    _check_plain(trained.arguments.get("attention_kwargs"), Path(source))
+    of_images = {"image_size": trained.arguments["image_size"]}
+    known = ("mean", "std", "class_names", "crop_ratio")
+    of_images |= {name: trained.data[name] for name in known if trained.data.get(name) is not None}
+    return trained.arguments, of_images
 
 
 def _check_plain(attention_kwargs: Any, path: Path) -> None:

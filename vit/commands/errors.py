@@ -59,6 +59,7 @@ NOTICES = [
     (".*does not have many workers", UserWarning),  # the images are in memory
     ("`max_epochs` was not set", UserWarning),  # the header has the length
     ("Checkpoint directory .* exists", UserWarning),
+    ("Be aware that when using `ckpt_path`", UserWarning),  # earlier versions chose some best weights by another score
     ("Glyph .* missing from font", UserWarning),  # draw_texts names them
 ]
 LONGEST = 400  # characters of a message

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from vit.commands.models import HELP, find_model
 from vit.commands.parser import Parser, run
 from vit.features import CLASSIFIERS, extract
 from vit.support.checks import check_positive_int
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     add = parser.add_argument
     add("classifier", choices=[*CLASSIFIERS], help="nearest neighbours, or logistic regression")
-    add("--checkpoint", required=True, metavar="FILE", help="what vit.load reads, such as a checkpoint, or cifar10")
+    add("--checkpoint", required=True, metavar="MODEL", help=HELP)
     add(
         "--data.root", dest="root", required=True, metavar="DIR", help="folder of class folders, or of train/ and test/"
     )
@@ -45,6 +46,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     start = time.perf_counter()
     if options.images is not None:
         check_positive_int("--images", options.images)
+    options.checkpoint = find_model(options.checkpoint)
     model = load(options.checkpoint)
     crop, embed = model.pretrained_cfg["crop_ratio"], model.patch_embed
     data = vit.data.ImageFolder(

@@ -13,6 +13,7 @@ from einops import repeat
 from torch import Tensor
 
 import vit
+from vit.commands.models import HELP, find_model
 from vit.commands.parser import Parser
 from vit.commands.parser import run as run_command
 from vit.explain import CLASS_AGNOSTIC, METHODS, explorer, overlay, trust_report
@@ -49,13 +50,7 @@ def _parser() -> Parser:
     )
     add = parser.add_argument
     add("image", nargs="+", type=Path, metavar="IMAGE", help="image files, and folders of image files")
-    add(
-        "--checkpoint",
-        default=PACKAGED[0],
-        metavar="FILE",
-        help=f"what vit.load reads, such as a checkpoint or weights of timm; default: {PACKAGED[0]}, which comes with "
-        "the package",
-    )
+    add("--checkpoint", default=PACKAGED[0], metavar="MODEL", help=f"{HELP}; default: {PACKAGED[0]}")
     add("--method", nargs="+", action="extend", metavar="NAME", help="one or more of those below; default: rollout")
     add("--target", metavar="CLASS", help="name or number of the class to explain; default: the predicted one")
     add("--versus", metavar="CLASS", help="class to compare with: why the target, and not this one?")
@@ -86,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
     pages = _name_pages(options.html, file_names, options.out)
     overlays = [options.out / f"{name}_{method}.png" for name in file_names for method in methods]
     _check_overwrites_nothing([*overlays, *pages, options.out / "sheet.png"], files)
-    model = vit.load(options.checkpoint)
+    model = vit.load(find_model(options.checkpoint))
     _check_classifies_images(model, options.checkpoint)
     names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)
     if options.checkpoint in PACKAGED:

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from vit.commands.models import HELP, find_model
 from vit.commands.parser import Parser, run
 from vit.features import extract, save_features
 from vit.model.vision_transformer import VisionTransformer
@@ -23,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     add = parser.add_argument
     add("folder", type=Path, help="folder of images, or one image")
-    add("--checkpoint", required=True, metavar="FILE", help="what vit.load reads, such as a checkpoint, or cifar10")
+    add("--checkpoint", required=True, metavar="MODEL", help=HELP)
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="safetensors file to write")
     run(parser, arguments, _features)
 
@@ -34,7 +35,7 @@ def _features(options: argparse.Namespace) -> None:
     if options.output.suffix != ".safetensors":
         raise ValueError(f"{options.output} does not end in .safetensors: features are written to such a file")
     files = without_damaged(find_images([options.folder]))
-    model: VisionTransformer = load(options.checkpoint)
+    model: VisionTransformer = load(find_model(options.checkpoint))
     parts = (files[start : start + BATCH] for start in range(0, len(files), BATCH))
     found = extract(model, (read_pixels(part, model) for part in parts))
     root = options.folder if options.folder.is_dir() else options.folder.parent

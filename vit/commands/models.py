@@ -11,6 +11,11 @@ HELP = (
 )
 
 
+def is_training_checkpoint(path: Path) -> bool:
+    """Return whether a path is that of a checkpoint of a run: a .ckpt file, or the folder of a sharded one."""
+    return path.suffix == ".ckpt" or (path.is_dir() and (path / ".metadata").exists())
+
+
 def find_model(name: str | Path, experiment: str = "*") -> str:
     """Return the file, the folder or the name for ``vit.load`` that a user's words stand for.
 
@@ -35,5 +40,5 @@ def find_model(name: str | Path, experiment: str = "*") -> str:
         newest = max(path.glob("version_*/checkpoints"), key=lambda folder: folder.stat().st_mtime).parent
         raise ValueError(f"{path} is an experiment of several runs: name one of them, such as {newest}")
     if not path.exists():
-        raise ValueError(f"no model {name!s}: name {HELP}; runs are kept below {RUNS}/")
+        raise ValueError(f"no model at {name}: name {HELP.removeprefix('a model: ')}; runs are kept below {RUNS}/")
     return str(path)

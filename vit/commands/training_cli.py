@@ -18,10 +18,10 @@ from lightning.pytorch.plugins import Precision
 from lightning.pytorch.utilities import rank_zero_only
 
 import vit.data
-from vit.commands.defaults import arguments_of_checkpoint, arguments_of_start, class_path
-from vit.commands.models import HELP, find_model
+from vit.commands.defaults import class_path, read_defaults
+from vit.commands.models import HELP
 from vit.commands.typed_arguments import read_typed
-from vit.objectives import DEFAULT, OBJECTIVES
+from vit.objectives import OBJECTIVES
 from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint
 from vit.runs.console import print_results
 from vit.runs.folders import (
@@ -38,7 +38,7 @@ from vit.runs.record import RunRecord
 from vit.runs.report import write_report
 from vit.training.callbacks import ImagesPerSecondBar, run_callbacks
 from vit.training.sharding import FullySharded
-from vit.weights import read_checkpoint
+from vit.weights import load, read_checkpoint
 
 
 class ViTCLI(LightningCLI):
@@ -51,6 +51,7 @@ class ViTCLI(LightningCLI):
         self.claimed: Path | None = None  # the new folder of this run or evaluation
         self.arguments = sys.argv[1:] if args is None else args
         self.typed = read_typed(self.arguments)
+        self.trained = read_defaults(self.typed)
         try:
             super().__init__(*classes, args=args, **kwargs)
         except BaseException:
@@ -69,13 +70,13 @@ class ViTCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Link what the data decides about the model, and add ``--experiment``."""
         if self.typed.subcommand != "predict":  # whose model is that of the checkpoint
-            for name in self.typed.objective.from_data:
+            for name in self.trained.objective.from_data:
                 parser.link_arguments(
                     "data", f"model.init_args.{name}", lambda data, name=name: getattr(data, name, None), "instantiate"
                 )
         # Only the class that is asked for: jsonargparse passes the defaults of a default class on to another one.
-        if self.typed.model in OBJECTIVES:
-            parser.set_defaults({"model": {"class_path": class_path(self.typed.objective)}})
+        if self.typed.model is None or self.typed.model in OBJECTIVES:
+            parser.set_defaults({"model": {"class_path": class_path(self.trained.objective)}})
         parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
         parser.add_argument(
             "--experiment",
@@ -108,54 +109,43 @@ class ViTCLI(LightningCLI):
             )
         return parser
 
+    @property
+    def checkpoint_path(self) -> Path | None:
+        """The weights that are continued or evaluated."""
+        return self.trained.path
+
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Parse the arguments; those of the checkpoint, if there is one, are the defaults."""
-        self.checkpoint_path: Path | None = None
-        self.of_images: dict[str, Any] = {}  # how the weights to start from take images
+        """Parse the arguments; those of the trained weights, if there are some, are the defaults."""
         if not isinstance(self.arguments, list):
             self.arguments = []
             super().parse_arguments(parser, args)
             return
-        self.config = parser.parse_args(self._with_checkpoint() if self.typed.subcommand else self.arguments)
-        chosen = self.config.get(self.config.get("subcommand")) or {}
-        if self.checkpoint_path is not None and "init_from" in chosen.model.init_args:
+        subcommand, trained = self.typed.subcommand, self.trained
+        if subcommand not in self._subcommand_parsers:
+            self.config = parser.parse_args(self.arguments)
+            return
+        self._subcommand_parsers[subcommand].set_defaults(trained.arguments)
+        self.config = parser.parse_args(self.arguments if trained.path is None else self._with_checkpoint())
+        chosen = self.config[subcommand]
+        if trained.path is not None and "init_from" in chosen.model.init_args:
             chosen.model.init_args.init_from = None  # the checkpoint holds the weights
         data = (chosen.get("data") or {}).get("init_args", {})
-        for name in (name for name in self.of_images if name in data and data[name] is None):
-            data[name] = self.of_images[name]
+        for name in (name for name in trained.of_images if name in data and data[name] is None):
+            data[name] = trained.of_images[name]
 
     def _parse_ckpt_path(self) -> None:
         """Do nothing: in Lightning, the checkpoint overrules the command line; here it sets the defaults."""
 
     def _with_checkpoint(self) -> list[str]:
-        """Return the arguments with ``--ckpt_path`` as a file, whose own arguments become the defaults.
-
-        Raises:
-            ValueError: If there is no such model, or none is named and the command needs one.
-        """
-        typed, subcommand = self.typed, self.typed.subcommand
-        if subcommand not in self._subcommand_parsers:
-            return self.arguments
-        if typed.checkpoint is None:
-            if subcommand != "fit" and not typed.only_prints:
-                raise ValueError(f"{subcommand} needs trained weights: add --ckpt_path FILE, or --ckpt_path last")
-            if subcommand == "fit" and typed.start and not typed.only_prints and typed.objective is DEFAULT:
-                defaults, self.of_images = arguments_of_start(typed.start, typed.told)
-                self._subcommand_parsers["fit"].set_defaults(defaults)
-            return self.arguments
-        if any(word.split("=")[0] == "--model.init_from" for word in typed.others):
-            raise ValueError("--model.init_from starts a training and --ckpt_path continues one: give one of them")
-        experiment = typed.experiment or (experiment_of(Path(typed.configs[-1])) if typed.configs else "*")
-        self.checkpoint_path = path = Path(find_model(typed.checkpoint, experiment))
-        configs, of_data = list(typed.configs), []
+        """Return the typed arguments with ``--ckpt_path`` as a file, and with the config of the run to continue."""
+        typed, configs = self.typed, list(self.typed.configs)
         has_length = any(word.startswith("--trainer.max_") for word in typed.others)
-        if subcommand == "fit" and not configs and (config := self._config_of_run(is_needed=not has_length)):
+        if typed.subcommand == "fit" and not configs and (config := self._config_of_run(is_needed=not has_length)):
             configs = [str(config)]
-        defaults, of_data = arguments_of_checkpoint(path, subcommand)
-        self._subcommand_parsers[subcommand].set_defaults(defaults)
         words = [word for config in configs for word in ("--config", config)]
         named = ["--experiment", typed.experiment] if typed.experiment else []
-        return [subcommand, *words, *of_data, *typed.others, *named, "--ckpt_path", str(path)]
+        of_file = ["--ckpt_path", str(self.trained.path)] if self.trained.is_checkpoint else []
+        return [typed.subcommand, *words, *self.trained.words, *typed.others, *named, *of_file]
 
     def _config_of_run(self, is_needed: bool) -> Path | None:
         """Return the config of the run to resume; its checkpoint lacks length, seed and precision of the training."""
@@ -248,7 +238,8 @@ class ViTCLI(LightningCLI):
     def _prediction_writer(self) -> PredictionWriter:
         output = self._get(self.config, "output")
         path = Path(output) if output else self.run_folder / "predictions.csv"
-        weights, data = zlib.crc32(self.checkpoint_path.read_bytes()), self.datamodule
+        source, data = self.checkpoint_path, self.datamodule
+        weights = zlib.crc32(source.read_bytes()) if source.is_file() else source
         predicted = f"{weights} {data.root} {data.image_size} {dict(self.model.hparams)}"
         return PredictionWriter(
             path, output is not None, f"{zlib.crc32(predicted.encode()):08x}", self.model.prediction_columns
@@ -295,7 +286,7 @@ class ViTCLI(LightningCLI):
     def before_validate(self) -> None:
         """Load the weights here: Lightning would require the callbacks of the training."""
         arguments = self.config_init[self.subcommand]
-        if self.checkpoint_path is not None and self.checkpoint_path.is_file():
+        if self.checkpoint_path is not None and not self.checkpoint_path.is_dir():
             self._load_weights(self.checkpoint_path)
             arguments["ckpt_path"] = None
         if "verbose" in arguments:
@@ -304,7 +295,14 @@ class ViTCLI(LightningCLI):
     before_test = before_predict = before_validate
 
     def _load_weights(self, path: Path) -> None:
-        checkpoint = read_checkpoint(path)
+        if path.suffix == ".ckpt":
+            checkpoint = read_checkpoint(path)
+        else:
+            trained = load(str(path))
+            checkpoint = {
+                "hyper_parameters": trained.pretrained_cfg,
+                "state_dict": {f"{self.model.encoder}.{name}": value for name, value in trained.state_dict().items()},
+            }
         self.model.check_fits(checkpoint)
         self.model.load_state_dict(checkpoint["state_dict"])
 

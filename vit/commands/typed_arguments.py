@@ -21,7 +21,7 @@ class TypedArguments:
 
     Attributes:
         subcommand: The first word.
-        model: Name of the objective that is asked for, that of ``DEFAULT`` if none is.
+        model: Name of the objective that is asked for; None if none is.
         configs: The typed configs.
         checkpoint: The value of ``--ckpt_path``.
         experiment: The value of ``--experiment``.
@@ -32,7 +32,7 @@ class TypedArguments:
     """
 
     subcommand: str | None = None
-    model: str = DEFAULT.__name__
+    model: str | None = None
     configs: list[str] = field(default_factory=list)
     checkpoint: str | None = None
     experiment: str | None = None
@@ -43,7 +43,7 @@ class TypedArguments:
 
     @property
     def objective(self) -> type[Objective]:
-        """The objective that is asked for; the default one in place of an unknown name, which the parser refuses."""
+        """The objective that is asked for; the default one for an unknown name, which the parser refuses."""
         return OBJECTIVES.get(self.model, DEFAULT)
 
 
@@ -58,7 +58,7 @@ def read_typed(arguments: Any) -> TypedArguments:
         ValueError: If a config cannot be read, or an argument sets what the data decides about the model.
     """
     if not isinstance(arguments, list):
-        return TypedArguments(model=_model_name((arguments or {}).get("model")) or DEFAULT.__name__)
+        return TypedArguments(model=_model_name((arguments or {}).get("model")))
     words = [str(word) for word in arguments]
     scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     scan.add_argument("--ckpt_path")
@@ -84,7 +84,7 @@ def read_typed(arguments: Any) -> TypedArguments:
         asked["norm_eps"] = float(asked["norm_eps"])  # YAML reads 1e-5 as text
     found = TypedArguments(
         words[0] if words else None,
-        _model_name(about.model) or model or DEFAULT.__name__,
+        _model_name(about.model) or model,
         typed.config,
         typed.ckpt_path,
         typed.experiment,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vit.commands.models import HELP, find_model
 from vit.commands.parser import Parser, run
 from vit.model.layers import MLPS
 from vit.weights.formats import WRITABLE
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     show = commands.add_parser("show", help="format, arguments of the model, and what became of each tensor")
     convert = commands.add_parser("convert", help="write the weights in another format")
     for part in (show, convert):
-        part.add_argument("file", help="file, folder with config.json, or cifar10")
+        part.add_argument("file", metavar="MODEL", help=HELP)
         part.add_argument("--num_heads", type=int, metavar="N", help="attention heads, which most files do not tell")
         part.add_argument(
             "--image_size",
@@ -50,7 +51,7 @@ def _show_or_convert(options: argparse.Namespace) -> None:
         if len(options.image_size) > 2:
             raise ValueError(f"--image_size {options.image_size} must be one number, or rows and columns")
         told["image_size"] = tuple(options.image_size) if len(options.image_size) == 2 else options.image_size[0]
-    model = load(options.file, strict=not options.loose, **told)
+    model = load(find_model(options.file), strict=not options.loose, **told)
     if options.command == "convert":
         save(model, options.output, format=options.to)
     print(model.load_report)

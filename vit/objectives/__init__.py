@@ -2,6 +2,7 @@
 
 from vit.objectives.classify.objective import ViTClassifier
 from vit.objectives.complete.objective import ImageCompleter
+from vit.objectives.multilabel.objective import MultilabelClassifier
 from vit.objectives.read.objective import SequenceReader
 from vit.training.base import Objective
 
@@ -11,8 +12,9 @@ OBJECTIVES: dict[str, type[Objective]] = {
         ViTClassifier,
         SequenceReader,
         ImageCompleter,
+        MultilabelClassifier,
     )
 }
 DEFAULT = ViTClassifier
 
-__all__ = ["DEFAULT", "OBJECTIVES", "ImageCompleter", "SequenceReader", "ViTClassifier"]
+__all__ = ["DEFAULT", "OBJECTIVES", "ImageCompleter", "MultilabelClassifier", "SequenceReader", "ViTClassifier"]

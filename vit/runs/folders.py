@@ -6,13 +6,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from vit.support.files import sweep
 
 RUNS = Path("runs")
 # A training of the same length is not continued: these options of two configs are compared.
-LENGTH = ("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time")
+LENGTH_OPTIONS = ("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time")
 
 
 def check_experiment(name: str) -> None:
@@ -93,5 +91,7 @@ def newest_checkpoint(experiment: str, name: str) -> Path:
 
 def has_same_length(config: Path, trainer: dict[str, Any]) -> bool:
     """Return whether the ``config.yaml`` of a run asks for a training as long as the options of a trainer do."""
+    import yaml
+
     before = yaml.safe_load(config.read_text()).get("trainer") or {}
-    return all(str(before.get(name)) == str(trainer.get(name)) for name in LENGTH)
+    return all(str(before.get(name)) == str(trainer.get(name)) for name in LENGTH_OPTIONS)

@@ -24,9 +24,8 @@ def write_results(
     The ending has the "scores" of the last evaluation, and "finished" or the exception that "stopped" the run.
     """
     measured, monitor = measurements.measured, pl_module.monitor.name
-    results: dict[str, Any] = {f"test_{monitor}": None, f"val_{monitor}": None}
-    results |= {name: value for name, value in measured.items() if name.startswith(("test_", "val_"))} | facts
-    results["objective"] = type(pl_module).__name__
+    results: dict[str, Any] = {f"test_{monitor}": None} | pl_module.test_fields | {f"val_{monitor}": None}
+    results |= {name: measured[name] for name in results if name in measured} | facts
     if measured["images"]:
         results |= {
             "epochs": round(epochs_done(trainer, measurements), 2),
@@ -41,6 +40,7 @@ def write_results(
         "devices": trainer.world_size,
         "precision": str(trainer.precision),
         "torch": torch.__version__,
+        "objective": type(pl_module).__name__,
         **ending,
     }
     with replacing(path) as unfinished:

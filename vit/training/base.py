@@ -60,6 +60,8 @@ class Objective(LightningModule, ABC):
     """Further scores, which the report shows."""
     pictures: ClassVar[tuple[Picture, ...]] = ()
     """The pictures that ``draw`` draws, in the order of the report."""
+    test_fields: ClassVar[dict[str, Any]] = {}
+    """Further fields of ``results.json`` about a test, with their values before it."""
     encoder: ClassVar[str | None]
     """Name of the Vision Transformer inside, such as "network.encoder"; None if there is none."""
     from_data: ClassVar[tuple[str, ...]] = ("image_size", "in_channels")

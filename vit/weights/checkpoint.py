@@ -11,6 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# What the trained net was called before it was ``network``, its Vision Transformer now, and arguments that it sets.
+FORMER_NAMES: dict[str, tuple[str, str | None, dict[str, Any]]] = {
+    "ViTClassifier": ("vit.", "network.", {}),
+    "SequenceReader": ("reader.", "network.encoder.", {"num_classes": 0, "fc_norm": False}),
+    "ImageCompleter": ("model.", None, {}),
+}
+
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Return the contents of a training checkpoint, on the CPU; code in the file is not executed.
@@ -30,6 +37,30 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
             raise ValueError(f"{path} is not a checkpoint of a training run: {name!r} of its weights is not a tensor")
         if not is_whole(value):
             raise ValueError(f"{path} is damaged: {name} has {tuple(value.shape)} numbers, and the file holds fewer")
+    return upgrade(checkpoint)
+
+
+def upgrade(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Give a checkpoint of an earlier version today's names, and say where its Vision Transformer is.
+
+    The trained net was ``vit`` in a classifier, ``reader`` in a reader and ``model`` in a completer; it is ``network``
+    now. ``encoder`` has the prefix of the weights of the Vision Transformer and its arguments, None if there is none.
+    """
+    if "encoder" in checkpoint:
+        return checkpoint
+    kind = checkpoint.get("module", "ViTClassifier")  # the earliest ones have no name
+    if kind not in FORMER_NAMES:
+        return checkpoint
+    former, prefix, fixed = FORMER_NAMES[kind]
+    for part in ("state_dict", "training_weights"):
+        if part in checkpoint:
+            checkpoint[part] = {
+                f"network.{name.removeprefix(former)}" if name.startswith(former) else name: tensor
+                for name, tensor in checkpoint[part].items()
+            }
+    checkpoint["encoder"] = None
+    if prefix is not None:
+        checkpoint["encoder"] = {"prefix": prefix, "arguments": {**checkpoint["hyper_parameters"], **fixed}}
     return checkpoint
 
 

@@ -22,7 +22,7 @@ from vit.weights.sources import Source, holds_tensors, read_source
 from vit.weights.surgery import fitted
 
 READER = "reader.encoder."  # the names of the encoder's weights in a checkpoint of a SequenceReader
-OWN = ("vit.", "blocks.", READER)  # starts of names in training checkpoints
+OWN = ("network.", "vit.", "blocks.", READER)  # starts of names in training checkpoints
 PACKAGED = ("cifar10",)  # each a safetensors file and a model card beside this file
 # Arguments that tensors do not tell, so that the caller may.
 TOLD_BY_CALLER = ("num_heads", "mlp", "norm_eps", "pos_embed_interpolation")
@@ -250,16 +250,14 @@ def _are_names(values: Any, count: int) -> bool:
 def _read_checkpoint(path: Path) -> tuple[Arguments, State, dict[str, Any]]:
     """Return the constructor's arguments, the weights and the ``pretrained_cfg`` in a training checkpoint."""
     checkpoint = read_checkpoint(path)
-    if checkpoint.get("module") == "ImageCompleter":
-        raise ValueError(
-            f"{path} holds an ImageCompleter, which has no Vision Transformer: load it by the class itself"
-        )
-    arguments = checkpoint["hyper_parameters"]
-    state = {name.removeprefix("vit."): tensor for name, tensor in checkpoint["state_dict"].items()}
-    if any(name.startswith(READER) for name in state):
-        state = {name.removeprefix(READER): tensor for name, tensor in state.items() if name.startswith(READER)}
-        arguments = {**arguments, "num_classes": 0, "fc_norm": False}  # as SequenceReader builds its encoder
-    given = {name: arguments[name] for name in ("mean", "std", "class_names") if arguments.get(name) is not None}
+    encoder, known = checkpoint.get("encoder"), checkpoint["hyper_parameters"]
+    if not isinstance(encoder, Mapping) or not isinstance(encoder.get("arguments"), Mapping):
+        kind = checkpoint.get("module")
+        raise ValueError(f"{path} holds no Vision Transformer: {kind}.load_from_checkpoint reads it")
+    prefix, arguments = str(encoder.get("prefix")), encoder["arguments"]
+    tensors = checkpoint["state_dict"].items()
+    state = {name.removeprefix(prefix): tensor for name, tensor in tensors if name.startswith(prefix)}
+    given = {name: known[name] for name in ("mean", "std", "class_names") if known.get(name) is not None}
     of_data = checkpoint.get("data")
     of_data = of_data.get("init_args") if isinstance(of_data, dict) else None
     crop = {"crop_ratio": of_data["crop_ratio"]} if isinstance(of_data, dict) and "crop_ratio" in of_data else {}

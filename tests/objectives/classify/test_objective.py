@@ -26,7 +26,7 @@ def steps(monkeypatch) -> list[tuple[bool, float]]:
     seen, training_step = [], ViTClassifier.training_step
 
     def noting_step(self, batch, batch_idx):
-        seen.append((batch[1].ndim == 2, self.vit.patch_drop.rate))
+        seen.append((batch[1].ndim == 2, self.network.patch_drop.rate))
         return training_step(self, batch, batch_idx)
 
     monkeypatch.setattr(ViTClassifier, "training_step", noting_step)
@@ -37,8 +37,8 @@ def test_images_are_normalised_here_whether_bytes_or_floats():
     model = ViTClassifier(mean=[0.1, 0.2, 0.3], std=[0.5, 0.6, 0.7], **SIZES).eval()
     pixels = torch.randint(0, 256, (2, 3, 6, 6), dtype=torch.uint8)
     normalised = torch.stack([(pixels[:, i] / 255 - 0.1 * (i + 1)) / (0.5 + 0.1 * i) for i in range(3)], dim=1)
-    torch.testing.assert_close(model(pixels), model.vit(normalised))
-    torch.testing.assert_close(model(pixels / 255), model.vit(normalised))
+    torch.testing.assert_close(model(pixels), model.network(normalised))
+    torch.testing.assert_close(model(pixels / 255), model.network(normalised))
 
 
 @pytest.mark.parametrize("soft", [False, True])
@@ -172,11 +172,11 @@ def test_the_weights_to_start_from_are_taken_once():
     )
     module.setup("fit")
     with torch.no_grad():
-        module.vit.cls_token.fill_(7)
+        module.network.cls_token.fill_(7)
     module.setup("fit")
-    assert (module.vit.cls_token == 7).all()
+    assert (module.network.cls_token == 7).all()
     loaded = ViTClassifier(**module.hparams)
     loaded.on_load_checkpoint({"hyper_parameters": dict(module.hparams), "state_dict": module.state_dict()})
     loaded.load_state_dict(module.state_dict())
     loaded.setup("fit")
-    assert (loaded.vit.cls_token == 7).all()
+    assert (loaded.network.cls_token == 7).all()

@@ -61,7 +61,7 @@ def test_it_normalises_the_pictures():
     module = reader(mean=[0.25], std=[0.5]).eval()
     tokens = module.alphabet.encode(["ab"], 3)
     images = torch.randint(0, 256, (1, 1, 8, 12), dtype=torch.uint8)
-    expected = module.reader((images / 255 - 0.25) / 0.5, tokens[:, :-1])
+    expected = module.network((images / 255 - 0.25) / 0.5, tokens[:, :-1])
     torch.testing.assert_close(module(images, tokens[:, :-1]), expected)
 
 
@@ -96,12 +96,12 @@ def test_the_operations_are_those_of_all_matrix_products(dtype):
 @pytest.mark.parametrize("options", [{"pool": "mean"}, {"pool": "mean", "class_token": False}], ids=str)
 def test_the_encoder_keeps_its_last_norm_whatever_is_pooled(options, tmp_path):
     module = reader(**options).eval()
-    assert isinstance(module.reader.encoder.norm, torch.nn.LayerNorm)
+    assert isinstance(module.network.encoder.norm, torch.nn.LayerNorm)
     saved = {"state_dict": module.state_dict(), "hyper_parameters": dict(module.hparams), "module": "SequenceReader"}
     torch.save(saved | {"pytorch-lightning_version": "2.6.4"}, tmp_path / "last.ckpt")
     images = torch.randn(2, 1, 8, 12)
     encoder = vit.load(tmp_path / "last.ckpt")
-    assert torch.equal(encoder.forward_features(images), module.reader.encoder.forward_features(images))
+    assert torch.equal(encoder.forward_features(images), module.network.encoder.forward_features(images))
 
 
 def test_pooling_by_attention_which_no_reader_needs_is_refused():
@@ -236,7 +236,7 @@ def test_vit_load_returns_the_encoder(trained):
     encoder = vit.load(trained / "checkpoints/last.ckpt")
     module = SequenceReader.load_from_checkpoint(trained / "checkpoints/last.ckpt", weights_only=True).eval()
     images = torch.randn(2, 1, 32, 96)
-    torch.testing.assert_close(encoder.forward_features(images), module.reader.encoder.forward_features(images))
+    torch.testing.assert_close(encoder.forward_features(images), module.network.encoder.forward_features(images))
     assert encoder.num_classes == 0
 
 
@@ -252,7 +252,7 @@ def test_vit_load_returns_the_encoder(trained):
         (["--data", "DigitStrings", "--model.decoder_depth", "2"], "is an option of SequenceReader: add --model NAME"),
         (
             ["--data", "DigitStrings", "--model", "Reader"],
-            "no model module Reader: choose one of ImageCompleter, SequenceReader, ",
+            "no model module Reader: choose one of ImageCompleter, MultilabelClassifier, ",
         ),
     ],
 )

@@ -1,7 +1,7 @@
 """Classification: the LightningModule that trains and evaluates a VisionTransformer as an image classifier."""
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import torch
 import torch.nn.functional as F
@@ -67,6 +67,7 @@ class ViTClassifier(Objective, EncoderModule):
             "facts",
         ),
     )
+    test_fields: ClassVar = {"test_accuracy_views": None, "test_views": "none"}
     from_data = (*Objective.from_data, "mean", "std", "num_classes", "class_names")
     prediction_columns = ("class", "probability", "top5")
 
@@ -161,10 +162,11 @@ class ViTClassifier(Objective, EncoderModule):
         self.evaluation.update(logits, labels, images, of_views)
 
     def on_test_epoch_end(self) -> None:
-        """Log accuracy and loss over all processes, and the accuracy over views."""
+        """Log the monitored score and the loss over all processes, and the score over views."""
         super().on_test_epoch_end()
         if self.hparams.test_views != "none":
-            self.log("test_accuracy_views", self.evaluation.accuracy_views, prog_bar=True, sync_dist=True)
+            name = f"{self.monitor.name}_views"
+            self.log(f"test_{name}", getattr(self.evaluation, name), prog_bar=True, sync_dist=True)
 
     @property
     def names(self) -> list[str]:
@@ -176,20 +178,20 @@ class ViTClassifier(Objective, EncoderModule):
         return self.evaluation.scores(self.names)
 
     def results(self, split: str) -> dict[str, Any]:
-        """Return the accuracy of the last evaluation and, of test images, that over views."""
-        found, views = super().results(split), self.hparams.test_views
+        """Return the monitored score of the last evaluation and, of test images, that over views."""
+        found, views, name = super().results(split), self.hparams.test_views, f"{self.monitor.name}_views"
         if split == "test":
-            of_views = None if views == "none" else self.evaluation.accuracy_views
-            found |= {"test_accuracy_views": of_views, "test_views": views}
+            of_views = None if views == "none" else getattr(self.evaluation, name)
+            found |= {f"test_{name}": of_views, "test_views": views}
         return found
 
     @classmethod
     def result_lines(cls, results: dict[str, Any]) -> list[str]:
-        """Return the line of the accuracy over views."""
-        of_views = results.get("test_accuracy_views")
-        if of_views is None:
+        """Return the line of the score over views."""
+        name = f"test_{cls.monitor.name}_views"
+        if results.get(name) is None:
             return []
-        return [f"test_accuracy_views: {100 * of_views:.2f} % (test_views {results['test_views']})"]
+        return [f"{name}: {100 * results[name]:.2f} % (test_views {results['test_views']})"]
 
     @classmethod
     def tables(cls, scores: dict[str, Any], split: str | None) -> list[Table]:

@@ -1,25 +1,22 @@
-"""The pictures of an evaluated classifier: confusion matrix, scores of the classes, calibration, mistakes, attention.
-
-Letters in the einops patterns: c image channels, h w rows and columns of pixels.
-"""
+"""The pictures of an evaluated classifier: confusion, scores of the classes, calibration, mistakes, attention."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from einops import rearrange
 from lightning import LightningModule
 from matplotlib.figure import Figure
 
 from vit.data.module import ImageSet
 from vit.objectives.classify.evaluation import Evaluation
+from vit.support.captioned import draw_captioned, trim_name
 from vit.support.plotting import BLUE, GREY, ORANGE, SKY, plain_text, plot_style
 from vit.training.examples import draw_rollout
 
 MOST_NAMED_CLASSES = 20
 MOST_CLASSES, CLASS_LETTERS = 100, 30  # of the chart of classes: its rows, and the length of a name
-COLUMNS, MISTAKE_LETTERS = 8, 17  # of the mistakes
-CELL, CAPTION, HEAD = 1.5, 0.4, 0.4  # inches: width of a mistake, height of its caption, height of the title
+MISTAKE_LETTERS = 17  # of a name above a mistake
+MISTAKES = {"across": 8, "width": 1.5, "fontsize": 8}
 
 
 def draw_classification(classifier: LightningModule, folder: Path, split: str, image_set: ImageSet) -> None:
@@ -33,6 +30,11 @@ def draw_classification(classifier: LightningModule, folder: Path, split: str, i
         draw_reliability(scores, f"Confidence on the {split} images", folder / "reliability.png")
         title = f"The most confident mistakes on the {split} images"
         draw_mistakes(evaluation, classifier.names, title, folder / "mistakes.png")
+    draw_attention(classifier, folder, split, image_set)
+
+
+def draw_attention(classifier: LightningModule, folder: Path, split: str, image_set: ImageSet) -> None:
+    """Draw the attention rollout on a few images of a split, or print why there is none."""
     title, path = f"Attention rollout on {split} images", folder / "attention.png"
     try:
         draw_rollout(classifier, image_set, classifier.hparams.class_names, title, path)
@@ -92,12 +94,7 @@ def draw_classes(scores: dict[str, Any], title: str, path: Path) -> None:
 
 
 def _row_label(row: dict[str, Any]) -> str:
-    return f"{_cut(row['name'], CLASS_LETTERS)} ({row['support']:,})"
-
-
-def _cut(name: str, letters: int) -> str:
-    """Cut a long name, which would cover its neighbour."""
-    return name if len(name) <= letters else f"{name[: letters - 3]}..."
+    return f"{trim_name(row['name'], CLASS_LETTERS)} ({row['support']:,})"
 
 
 @plot_style
@@ -123,25 +120,15 @@ def draw_reliability(scores: dict[str, Any], title: str, path: Path) -> None:
     figure.savefig(path)
 
 
-@plain_text
 def draw_mistakes(evaluation: Evaluation, class_names: list[str], title: str, path: Path) -> None:
     """Draw the most confident mistakes: each image with its predicted class, the confidence, and its true class."""
-    mistakes = evaluation.mistakes
-    rows = max(1, -(-len(mistakes) // COLUMNS))
-    width, height = CELL * COLUMNS, HEAD + (CELL + CAPTION) * rows
-    figure = Figure(figsize=(width, height))
-    # One Axes for all images: the layout of one for each image takes seconds.
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.axis("off")
-    axes.text(width / 2, HEAD / 2, title if mistakes else f"{title}: none", ha="center", va="center", fontsize=12)
-    for index, (confidence, image, label, predicted) in enumerate(mistakes):
-        top, left = HEAD + CAPTION + (CELL + CAPTION) * (index // COLUMNS), CELL * (index % COLUMNS)
-        pixels = rearrange(image.numpy(), "c h w -> h w c")
-        down, across = (0.9 * CELL * size / max(pixels.shape[:2]) for size in pixels.shape[:2])
-        middle = left + CELL / 2
-        axes.imshow(pixels, cmap="gray", extent=(middle - across / 2, middle + across / 2, top + down, top))
-        said, true = (_cut(class_names[number], MISTAKE_LETTERS) for number in (predicted, label))
-        caption = f"{said} ({100 * confidence:.0f} %)\ntrue: {true}"
-        axes.text(middle, top - 0.04, caption, ha="center", va="bottom", fontsize=8, color=ORANGE)
-    axes.set(xlim=(0, width), ylim=(height, 0), aspect="auto")
-    figure.savefig(path, dpi=120)
+    named = [
+        (trim_name(class_names[predicted], MISTAKE_LETTERS), trim_name(class_names[label], MISTAKE_LETTERS))
+        for _, _, label, predicted in evaluation.mistakes
+    ]
+    captions = [
+        f"{said} ({100 * confidence:.0f} %)\ntrue: {true}"
+        for (confidence, *_), (said, true) in zip(evaluation.mistakes, named, strict=True)
+    ]
+    images = [image for _, image, _, _ in evaluation.mistakes]
+    draw_captioned(images, captions, [ORANGE] * len(images), title, path, **MISTAKES)

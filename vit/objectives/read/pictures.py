@@ -1,26 +1,21 @@
-"""The pictures of an evaluated reader: what it reads on pictures of a split, where it looks, and what it misreads.
-
-Letters in the einops patterns: c image channels, h w rows and columns of pixels.
-"""
+"""The pictures of an evaluated reader: what it reads on pictures of a split, where it looks, and what it misreads."""
 
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from lightning import LightningModule
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from vit.data.module import ImageSet
 from vit.explain.text_figures import draw_text_maps
 from vit.explain.texts import explain_text
-from vit.support.plotting import GREEN, ORANGE, missing_letters, plain_text
+from vit.support.captioned import draw_captioned
+from vit.support.plotting import GREEN, ORANGE, missing_letters
 from vit.training.examples import check_whole, decoded, model_copy
 
 SHOWN, ACROSS = 16, 4
 ATTENDED = 6  # pictures whose letters are shown with their attention
-WIDTH, CAPTION, HEAD = 3.0, 0.34, 0.4  # inches: of a picture, of the text above it, of the title
 
 
 def draw_texts(reader: LightningModule, folder: Path, split: str, image_set: ImageSet) -> None:
@@ -62,9 +57,8 @@ def read_texts(reader: LightningModule, images: Tensor) -> tuple[Tensor, list[st
     return F.pad(written, (1, -1), value=reader.alphabet.start).clone(), reader.alphabet.decode(written)
 
 
-@plain_text
 def draw_sheet(reader: LightningModule, images: Tensor, tokens: Tensor, title: str, path: Path) -> None:
-    """Draw pictures with the text that is read above each, in orange beside the true one where it is wrong.
+    """Draw pictures with the text that is read above each, in orange beside the true one if it is wrong.
 
     Args:
         reader: A ``SequenceReader``.
@@ -74,23 +68,7 @@ def draw_sheet(reader: LightningModule, images: Tensor, tokens: Tensor, title: s
         path: File of the picture.
     """
     _, read_on = read_texts(reader, images)
-    rows, columns = images.shape[-2:]
-    across = min(ACROSS, len(images))
-    height = WIDTH * rows / columns
-    down = -(-len(images) // across)
-    size = across * WIDTH, HEAD + down * (height + CAPTION)
-    figure = Figure(figsize=size)
-    # One Axes for all pictures: the layout of one for each takes seconds.
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.axis("off")
-    axes.text(size[0] / 2, HEAD / 2, title, ha="center", va="center", fontsize=12)
-    texts = zip(read_on, reader.alphabet.decode(tokens), strict=True)
-    for index, (image, (read, true)) in enumerate(zip(images, texts, strict=True)):
-        left, top = WIDTH * (index % across), HEAD + CAPTION + (height + CAPTION) * (index // across)
-        pixels = rearrange(image, "c h w -> h w c").numpy()
-        axes.imshow(pixels, cmap="gray", extent=(left + 0.08, left + WIDTH - 0.08, top + height, top))
-        caption = read if read == true else f"{read}  (true: {true})"
-        color = GREEN if read == true else ORANGE
-        axes.text(left + WIDTH / 2, top - 0.05, caption, ha="center", va="bottom", fontsize=11, color=color)
-    axes.set(xlim=(0, size[0]), ylim=(size[1], 0), aspect="auto")
-    figure.savefig(path, dpi=120)
+    texts = list(zip(read_on, reader.alphabet.decode(tokens), strict=True))
+    captions = [read if read == true else f"{read}  (true: {true})" for read, true in texts]
+    colors = [GREEN if read == true else ORANGE for read, true in texts]
+    draw_captioned(list(images), captions, colors, title, path, across=min(ACROSS, len(images)), width=3.0, fontsize=11)

@@ -1,0 +1,35 @@
+"""Runs of the version before objectives had folders of their own: they load, and are continued as that version did."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import vit
+
+BEFORE = Path(__file__).parents[1] / "before"
+
+
+@pytest.mark.parametrize("kind", ["classifier", "reader", "completer", "masked"])
+def test_an_old_run_is_continued_with_the_losses_of_the_version_that_began_it(run, folder, capsys, kind):
+    shutil.copytree(BEFORE / kind, folder / kind)
+    run("fit", "--ckpt_path", folder / kind, "--trainer.max_steps", "4", "--experiment", "continued")
+    (csv,) = (folder / "runs/continued").glob("*/metrics.csv")
+    header, *rows = (line.split(",") for line in csv.read_text().splitlines())
+    expected = json.loads((BEFORE / kind / "resumed.json").read_text())
+    for name, losses in expected.items():
+        found = [float(row[header.index(name)]) for row in rows if row[header.index(name)]]
+        assert found == pytest.approx(losses, abs=1e-5)
+    assert "AttentionMaps is switched off" not in capsys.readouterr().out
+    results = json.loads(csv.with_name("results.json").read_text())
+    assert results["finished"]
+
+
+@pytest.mark.parametrize(("kind", "classes"), [("classifier", 10), ("reader", 0)])
+def test_the_encoder_of_an_old_checkpoint_loads(kind, classes):
+    model = vit.load(BEFORE / kind / "checkpoints/last.ckpt")
+    assert (model.embed_dim, model.num_classes, model.config["patch_size"]) == (8, classes, 4)
+    image = torch.zeros(1, *model.pretrained_cfg["input_size"])
+    assert model(image).isfinite().all()

@@ -1,0 +1,33 @@
+"""The command ``vit export``: a model as a program that runs without this package."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from vit.commands.models import HELP, find_model
+from vit.commands.parser import Parser, run
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run ``vit export``; exit with status 2 at a user's mistake."""
+    parser = Parser(
+        prog="vit export",
+        description="Write a model as a program for images of any number and size, and compare the two.",
+        epilog="Example: vit export cifar10 cifar10.onnx",
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", metavar="MODEL", help=HELP)
+    parser.add_argument(
+        "output", type=Path, metavar="FILE", help=".pt2 for torch.export.load, or .onnx; it must not exist"
+    )
+    run(parser, arguments, _export)
+
+
+def _export(options: argparse.Namespace) -> None:
+    from vit.weights import load
+    from vit.weights.export import export
+
+    if options.output.exists():
+        raise ValueError(f"{options.output} exists: name another file, or delete it")
+    difference = export(load(find_model(options.model)), options.output)
+    print(f"{options.output}: its logits differ from the model's by {difference:.1g} at most")

@@ -1,0 +1,1 @@
+"""Several labels an image: whether it shows each of the classes."""

@@ -1,0 +1,115 @@
+"""Several labels an image: the LightningModule that trains and evaluates a logit for each class by itself."""
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vit.data.module import ImageSet
+from vit.objectives.classify.objective import ViTClassifier
+from vit.objectives.multilabel.evaluation import MultilabelEvaluation, one_row_each
+from vit.objectives.multilabel.pictures import draw_multilabel
+from vit.support.checks import check_choice
+from vit.training.description import Picture, Score, Table, tenths
+
+PositiveWeights = Literal["none", "balanced"]
+LARGEST_WEIGHT = 20.0  # of a positive label, so that one rare image does not decide the training
+TOP = 5  # classes of a prediction
+
+
+class MultilabelClassifier(ViTClassifier):
+    """Says of each class whether an image shows it: a Vision Transformer with binary cross-entropy for each class.
+
+    The probability from which on an image counts as showing a class is the one of the highest F1 on the validation
+    images; without validation images it is 1/2. It is kept in the checkpoint.
+
+    Args:
+        positive_weights: Weight of the images that show a class, in its loss: "balanced" is the number of training
+            images without it over that of those with it, from 1/20 to 20; "none" is 1.
+        kwargs: Those of ViTClassifier.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    monitor = Score("mean_average_precision", "Mean average precision")
+    columns = (
+        Score("test_mean_average_precision_views", "Test mean average precision over views"),
+        Score("f1", "F1", note="mean of the classes, at their thresholds"),
+        Score("exact_match", "Exact match", note="all labels of an image are right", is_of_images=True),
+    )
+    pictures = (
+        Picture("per_class", "Scores of the classes", "Precision, recall and F1 of each class", "tables"),
+        Picture("mistakes", "Mistakes", "Labels that are wrong, the most confident first"),
+        Picture("attention", "Attention", "Images with the attention of the model over their patches"),
+    )
+    test_fields: ClassVar = {"test_mean_average_precision_views": None, "test_views": "none"}
+    prediction_columns = ("labels", "probabilities")
+
+    def __init__(self, positive_weights: PositiveWeights = "none", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_choice("positive_weights", positive_weights, get_args(PositiveWeights))
+        self.register_buffer("thresholds", torch.full((self.network.num_classes,), 0.5))
+
+    def on_train_start(self) -> None:
+        """Start the schedule, and count the labels for ``positive_weights``."""
+        super().on_train_start()
+        self.class_weights = None
+        if self.hparams.positive_weights == "balanced":
+            labels = one_row_each(self.trainer.datamodule.sets["train"].labels, self.network.num_classes)
+            with_class = labels.sum(dim=0)
+            weights = (len(labels) - with_class) / with_class.clamp(min=1)
+            self.class_weights = weights.clamp(1 / LARGEST_WEIGHT, LARGEST_WEIGHT).to(self.device)
+
+    def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the mean binary cross-entropy over images and classes; mixup and cutmix have soft targets."""
+        images, labels = batch
+        logits, smoothing = self(images).float(), self.hparams.label_smoothing
+        targets = one_row_each(labels, logits.shape[1]) * (1 - smoothing) + smoothing / 2
+        return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=self.class_weights)
+
+    def new_evaluation(self) -> MultilabelEvaluation:
+        """Return an evaluation over no images."""
+        return MultilabelEvaluation(self.thresholds, self.device)
+
+    def on_validation_epoch_end(self) -> None:
+        """Choose the thresholds, and log the mean average precision and the loss over all processes."""
+        self.evaluation.gather()
+        self.thresholds.copy_(self.evaluation.best_thresholds())
+        super().on_validation_epoch_end()
+
+    def on_test_epoch_end(self) -> None:
+        """Log the mean average precision and the loss over all processes."""
+        self.evaluation.gather()
+        super().on_test_epoch_end()
+
+    @classmethod
+    def tables(cls, scores: dict[str, Any], split: str | None) -> list[Table]:
+        """Return the scores of the classes, the class of the lowest average precision first."""
+        names = ("average_precision", "f1", "precision", "recall", "threshold")
+        classes = sorted(scores.get("classes", []), key=lambda row: 2 if row[names[0]] is None else row[names[0]])
+        header = ("lowest average precision first", *(f"{name.replace('_', ' ')}, %" for name in names), "images")
+        rows = [(row["name"], *(tenths(row[name]) for name in names), f"{row['support']:,}") for row in classes]
+        bars = [row[names[0]] or 0 for row in classes]
+        return [Table(f"{len(rows)} classes, {split} images", header, rows, bars)] if rows else []
+
+    def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
+        """Draw the last evaluation, and attention on images of its split, into a folder."""
+        draw_multilabel(self, folder, split, image_set)
+
+    def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Tensor:
+        """Return the probability of each class for the readable images of a batch, (B, num_classes)."""
+        images, files, _ = batch
+        return self(images).float().sigmoid() if files else torch.empty(0, self.network.num_classes)
+
+    def prediction_rows(self, outputs: Tensor) -> list[dict[str, str]]:
+        """Return the classes at or above their thresholds, and the five most probable ones: (B, num_classes)."""
+        rows = []
+        for probabilities in outputs.cpu():
+            order = probabilities.argsort(descending=True).tolist()
+            said = [self.names[number] for number in order if probabilities[number] >= self.thresholds[number].cpu()]
+            ranked = [f"{self.names[number]} {probabilities[number]:.4f}" for number in order[:TOP]]
+            rows.append({"labels": "; ".join(said), "probabilities": "; ".join(ranked)})
+        return rows
