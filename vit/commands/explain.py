@@ -96,8 +96,7 @@ def run(options: argparse.Namespace) -> None:
     class_chosen = target is not None or versus is not None
     maps: dict[str, list[Tensor]] = {method: [] for method in methods}
     for index, (file, name) in enumerate(zip(files, file_names, strict=True)):
-        probability, predicted = logits[index].softmax(dim=-1).max(dim=-1)
-        print(f"{file}: {names[predicted]} ({100 * probability:.1f} %)")
+        print(f"{file}: {_prediction(logits[index], names, model.pretrained_cfg.get('thresholds'))}")
         if class_chosen:
             print(f"  {_question(explained[index], versus, names)}")
         subject = Subject(model, images[index][None], explained[index], versus)  # examined once for all methods
@@ -115,6 +114,17 @@ def run(options: argparse.Namespace) -> None:
         if class_chosen:
             print("note: the report is about maps of the predicted classes, not of --target or --versus")
         print(trust_report(model, images, methods))
+
+
+def _prediction(logits: Tensor, names: Sequence[str], thresholds: Sequence[float] | None) -> str:
+    """Return the predicted class in words; with thresholds, of several labels, all classes that reach theirs."""
+    if thresholds is None:
+        probability, predicted = logits.softmax(dim=-1).max(dim=-1)
+        return f"{names[predicted]} ({100 * probability:.1f} %)"
+    probabilities = logits.sigmoid().tolist()
+    rows = zip(names, probabilities, thresholds, strict=True)
+    said = [f"{name} ({100 * value:.1f} %)" for name, value, threshold in rows if value >= threshold]
+    return ", ".join(said) or "none of the classes"
 
 
 def _check_classifies_images(model: vit.VisionTransformer, checkpoint: str) -> None:

@@ -19,6 +19,9 @@ SPLIT_NAMES = {
 }
 
 
+LabelledFiles = tuple[list[Path], list[Any]]  # files, and the label of each
+
+
 class ImageFolder(ImageDataModule):
     """Images in one folder per class.
 
@@ -70,10 +73,9 @@ class ImageFolder(ImageDataModule):
         self.crop_ratio = crop_ratio
         self.test_fraction = test_fraction
         self.skip_damaged = skip_damaged
-        self.files = _class_folders(self.root)
-        self.class_names = sorted(next(iter(self.files.values())))
+        self.class_names, self.files = self.find_files()
         self.num_classes = len(self.class_names)
-        found = survey([path for split in self.files.values() for paths in split.values() for path in paths])
+        found = survey([path for paths, _ in self.files.values() for path in paths])
         self.in_channels = found.in_channels
         self.image_size = found.image_size
         if image_size is not None:
@@ -84,6 +86,16 @@ class ImageFolder(ImageDataModule):
         # learn any other scale.
         self.mean = _per_channel(mean or [0.485, 0.456, 0.406], self.in_channels)
         self.std = _per_channel(std or [0.229, 0.224, 0.225], self.in_channels)
+
+    def find_files(self) -> tuple[list[str], dict[Stage, LabelledFiles]]:
+        """Return the names of the classes, and the files of each split with the number of their class."""
+        splits = _class_folders(self.root)
+        names = sorted(splits["train"])
+        paths = {stage: [path for name in names for path in split[name]] for stage, split in splits.items()}
+        labels = {
+            stage: [number for number, name in enumerate(names) for _ in split[name]] for stage, split in splits.items()
+        }
+        return names, {stage: (paths[stage], labels[stage]) for stage in splits}
 
     @property
     def stored_size(self) -> tuple[int, int]:
@@ -110,17 +122,19 @@ class ImageFolder(ImageDataModule):
             return
         super().setup(stage)
         for split, part in self.sets.items():
-            counts = part.labels.bincount(minlength=self.num_classes).tolist()
-            missing = ", ".join(name for name, count in zip(self.class_names, counts, strict=True) if count == 0)
+            labels = part.labels
+            counts = labels.sum(dim=0) if labels.ndim == 2 else labels.bincount(minlength=self.num_classes)
+            without = counts.eq(0).nonzero()[:, 0].tolist()
+            missing = ", ".join(self.class_names[number] for number in without)
             if missing and split == "train":
-                raise ValueError(f"no readable training image of {missing}: add images, or delete the class folder")
+                raise ValueError(f"no readable training image of {missing}: add images, or leave out the class")
             if missing:
                 tell(f"no {split} image of {missing}: add images, or its accuracy stays unknown")
 
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return the splits that have a folder; a single tree is split into training and test images."""
-        total = sum(len(paths) for split in self.files.values() for paths in split.values())
-        sets = {stage: self._image_set(split, total) for stage, split in self.files.items()}
+        total = sum(len(paths) for paths, _ in self.files.values())
+        sets = {stage: self._image_set(*found, total) for stage, found in self.files.items()}
         if set(sets) == {"train"} and self.test_fraction > 0:
             # Of a class of two images, the second one is for validation.
             train, test = stratified_split(sets["train"].labels, self.test_fraction, keep=2 if self.val_fraction else 1)
@@ -131,9 +145,7 @@ class ImageFolder(ImageDataModule):
             sets = {"train": sets["train"].subset(train), "test": sets["train"].subset(test)}
         return sets
 
-    def _image_set(self, split: dict[str, list[Path]], total: int) -> ImageSet:
-        paths = [path for name in self.class_names for path in split[name]]
-        labels = [label for label, name in enumerate(self.class_names) for _ in split[name]]
+    def _image_set(self, paths: list[Path], labels: list[Any], total: int) -> ImageSet:
         files = ImageFiles(paths, labels, self.stored_size, self.in_channels)
         return self.decode_or_stream(files, total, skip_damaged=self.skip_damaged)
 

@@ -118,7 +118,7 @@ class ImageFiles(Dataset):
 
     Args:
         paths: The files.
-        labels: The class index of each, or a row of tokens.
+        labels: The class index of each, a row of tokens, or a row of zeros and ones.
         image_size: Rows and columns that every image is scaled and cropped to.
         in_channels: 3 for colour, 1 for grey.
         centre: Rows and columns of the centre that is kept of a scaled image; None for the whole image.
@@ -126,7 +126,7 @@ class ImageFiles(Dataset):
     """
 
     paths: list[Path]
-    labels: list[int] | list[list[int]]
+    labels: list[int] | list[list[int]] | list[list[float]]
     image_size: tuple[int, int]
     in_channels: int
     centre: tuple[int, int] | None = None

@@ -1,6 +1,5 @@
 """Pictures with a text each, for training readers on one's own data."""
 
-import csv
 import unicodedata
 from pathlib import Path
 from typing import ClassVar
@@ -11,12 +10,13 @@ from vit.data.alphabet import Alphabet
 from vit.data.folder import check_split_names
 from vit.data.image_files import NAMED, ImageFiles, image_files_below
 from vit.data.module import ImageDataModule, ImageSet, Stage
+from vit.data.rows import read_rows
 from vit.data.split import stratified_split
 from vit.data.survey import survey
 from vit.support.checks import check_positive_int, check_share, check_size
 
 TEXTS = "texts.csv"
-COLUMNS = {"file", "text"}
+COLUMNS = ("file", "text")
 
 
 class ImageStrings(ImageDataModule):
@@ -174,27 +174,13 @@ def read_texts(folder: Path) -> dict[Path, str]:
         ValueError: If the file is no such table, or a picture has no text or a text no picture.
     """
     path = folder / TEXTS
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            table = csv.DictReader(file)
-            if not set(table.fieldnames or ()) >= COLUMNS:
-                raise ValueError(
-                    f"the first line of {path} is {','.join(table.fieldnames or ())!r}: it must be file,text"
-                )
-            rows = [(table.line_num, row) for row in table]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"cannot read {path}: {error}") from None
+    _, rows = read_rows(path, COLUMNS)
     texts: dict[Path, str] = {}
     named: set[Path] = set()
     for number, row in rows:
         name, text = row["file"], row["text"]
-        if not name or text is None:
-            raise ValueError(f"line {number} of {path} has no {'text' if name else 'file'}: write file,text")
-        if None in row:
-            raise ValueError(
-                f"line {number} of {path} has more values than the first line: write a text with a comma in quotes, "
-                f'such as {name},"1,5"'
-            )
+        if not name:
+            raise ValueError(f"line {number} of {path} has no file: write file,text")
         picture = folder / name
         if picture.resolve() in named:
             raise ValueError(f"line {number} of {path} names {picture.name} again: keep one line for each picture")

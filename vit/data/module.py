@@ -15,7 +15,7 @@ from vit.data.decoded_cache import load_decoded, readable_files
 from vit.data.image_files import ImageFiles
 from vit.data.loader import BatchLoader, MemoryLoader, StreamLoader
 from vit.data.sampler import BatchSampler
-from vit.data.split import stratified_split
+from vit.data.split import number_strata, stratified_split
 from vit.support.checks import (
     check_choice,
     check_natural,
@@ -69,7 +69,8 @@ class ImageDataModule(LightningDataModule):
         mix_until: Share of the training after which mixup and cutmix stop, in (0, 1]. At 0.6, the last 40 % are
             without them; the recipe of CCT stops at epoch 175 of 300 (Hassani et al. 2021).
         balance: What is done about classes with few images: "sampling" draws each class equally often in training,
-            "loss" weights each class in the loss by the inverse of its number of training images.
+            "loss" weights each class in the loss by the inverse of its number of training images. An image with
+            several labels counts for the rarest one.
         num_workers: Processes that decode image files; None for one per CPU core, at most 8.
         memory_limit: Largest data set kept in memory, in GB of decoded pixels; a larger one is decoded again in each
             epoch.
@@ -142,8 +143,7 @@ class ImageDataModule(LightningDataModule):
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return "train", and "val" and "test" if the data set has them; a missing "val" is held out of "train"."""
         raise ValueError(
-            f"{type(self).__name__} is not a data set: choose CIFAR10, CIFAR100, ImageFolder, Digits, PlantedDigits, "
-            "DigitStrings or ImageStrings"
+            f"{type(self).__name__} is not a data set: choose one of those in vit.data, such as CIFAR10 or ImageFolder"
         )
 
     def setup(self, stage: str) -> None:
@@ -180,6 +180,11 @@ class ImageDataModule(LightningDataModule):
         if self.balance != "loss":
             return None
         labels = self.sets["train"].labels
+        if labels.ndim > 1:
+            raise ValueError(
+                "balance 'loss' weights classes, and these images have several labels each: set it to 'none', and "
+                "--model.positive_weights balanced"
+            )
         return len(labels) / (self.num_classes * labels.bincount(minlength=self.num_classes).clamp(min=1))
 
     @property
@@ -242,7 +247,7 @@ class ImageDataModule(LightningDataModule):
             len(labels),
             self.batch_size,
             shuffle=stage == "train",
-            balance=labels if self.balance == "sampling" else None,
+            balance=number_strata(labels) if self.balance == "sampling" else None,
             seed=self.seed,
             rank=self.trainer.global_rank if self.trainer else 0,
             world_size=self.trainer.world_size if self.trainer else 1,

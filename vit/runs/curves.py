@@ -74,7 +74,8 @@ def draw_curves(history: dict[str, list[dict[str, float]]], monitor: Score, path
     """Draw "train" points (epoch, loss, lr) and "val" points (epoch, loss, monitored score) over the epochs."""
     figure = Figure(figsize=(12, 3.6))
     loss, score, rate = figure.subplots(1, 3)
-    train, val = history["train"], history["val"]
+    # A run that an earlier version began may have been monitored by another score.
+    train, val = history["train"], [point for point in history["val"] if monitor.name in point]
     loss.plot(_column(train, "epoch"), _column(train, "loss"), color=BLUE, label="training (augmented)")
     if val:
         loss.plot(_column(val, "epoch"), _column(val, "loss"), "o-", ms=3, color=ORANGE, label="validation")

@@ -126,6 +126,10 @@ class Objective(LightningModule, ABC):
         """Return what ``results.json`` has of the last evaluation, beside its scores."""
         return {f"{split}_{self.monitor.name}": getattr(self.evaluation, self.monitor.name)}
 
+    def about_encoder(self) -> dict[str, Any]:
+        """Return what ``vit.load`` adds to the ``pretrained_cfg`` of the encoder."""
+        return {}
+
     @classmethod
     def result_lines(cls, results: dict[str, Any]) -> list[str]:
         """Return the lines that a run prints of its ``results.json``, beside those of the monitored score."""
@@ -290,7 +294,8 @@ class Objective(LightningModule, ABC):
         checkpoint["encoder"] = None
         if self.encoder is not None:
             arguments = dict(self.get_submodule(self.encoder).config)
-            checkpoint["encoder"] = {"prefix": f"{self.encoder}.", "arguments": arguments}
+            prefix = f"{self.encoder}."
+            checkpoint["encoder"] = {"prefix": prefix, "arguments": arguments, "about": self.about_encoder()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that a checkpoint fits before torch loads it: its messages would be longer.

@@ -11,15 +11,17 @@ from torch import Tensor, nn
 
 from vit.data.image_files import collate_readable
 from vit.data.module import ImageSet
+from vit.data.split import number_strata
 from vit.explain import explain
 from vit.explain.figures import draw_maps
+from vit.support.class_names import name_classes
 
 SHOWN, ACROSS = 8, 4
 
 
 def first_of_each_class(image_set: ImageSet, count: int) -> tuple[Tensor, Tensor]:
     """Return the first image of each class, then the second of each, up to ``count``: (n, C, H, W), (n,)."""
-    labels = image_set.labels.cpu()
+    labels = number_strata(image_set.labels.cpu())
     by_class = labels.argsort(stable=True)
     counts = torch.bincount(labels)
     place_in_class = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels[by_class]]
@@ -76,4 +78,8 @@ def draw_rollout(
         maps = {"rollout": explain(model, images)}
         with torch.no_grad():
             logits = model(images)
-    draw_maps(pixels, maps, path, logits=logits, class_names=class_names, labels=labels, title=title, across=ACROSS)
+    shown = {"logits": logits, "labels": labels, "class_names": class_names}
+    if labels.ndim > 1:  # several labels have no predicted class beside a true one
+        names = name_classes(class_names, labels.shape[1])
+        shown = {"names": [", ".join(name for name, there in zip(names, row, strict=True) if there) for row in labels]}
+    draw_maps(pixels, maps, path, **shown, title=title, across=ACROSS)

@@ -86,7 +86,7 @@ def load(source: WeightsSource, *, strict: bool = True, **changes: Any) -> Visio
         check_same_tensors(model, state, report.origin, "change fewer arguments")
     model.load_state_dict(state)
     same_number = model.num_classes == trained.arguments["num_classes"]
-    data = trained.data | ({} if same_number else {"class_names": None})
+    data = trained.data if same_number else trained.data | {"class_names": None, "thresholds": None}
     channels = arguments["in_channels"]
     if channels != trained.arguments["in_channels"]:
         data |= {name: [sum(data[name]) / len(data[name])] * channels for name in ("mean", "std") if data.get(name)}
@@ -214,12 +214,13 @@ def _described_data(model: VisionTransformer, given: dict[str, Any], origin: str
     middle = [0.5] * channels
     data = {"mean": middle, "std": middle, "class_names": None, "crop_ratio": 1.0} | given
     data["input_size"] = [channels, *embed.image_size]
-    names, crop = data["class_names"], data["crop_ratio"]
+    names, crop, thresholds = data["class_names"], data["crop_ratio"], data.get("thresholds")
     right = {
         "mean": _are_numbers(data["mean"], channels),
         "std": _are_numbers(data["std"], channels) and min(data["std"]) > 0,
         "class_names": names is None or _are_names(names, model.num_classes),
         "crop_ratio": _are_numbers([crop], 1) and 0.1 <= crop <= 1,
+        "thresholds": thresholds is None or _are_numbers(thresholds, model.num_classes),
     }
     wrong = [name for name, is_right in right.items() if not is_right]
     if wrong:
@@ -258,6 +259,8 @@ def _read_checkpoint(path: Path) -> tuple[Arguments, State, dict[str, Any]]:
     tensors = checkpoint["state_dict"].items()
     state = {name.removeprefix(prefix): tensor for name, tensor in tensors if name.startswith(prefix)}
     given = {name: known[name] for name in ("mean", "std", "class_names") if known.get(name) is not None}
+    about = encoder.get("about")
+    given |= {"thresholds": about["thresholds"]} if isinstance(about, Mapping) and "thresholds" in about else {}
     of_data = checkpoint.get("data")
     of_data = of_data.get("init_args") if isinstance(of_data, dict) else None
     crop = {"crop_ratio": of_data["crop_ratio"]} if isinstance(of_data, dict) and "crop_ratio" in of_data else {}

@@ -101,8 +101,10 @@ class ViTClassifier(Objective, EncoderModule):
         """Take the weights of ``init_from`` before a training, and print what was taken.
 
         Raises:
-            ValueError: If the file does not fit.
+            ValueError: If the file or the labels do not fit.
         """
+        for part in getattr(self.trainer.datamodule, "sets", {}).values():
+            self.check_labels(part.labels)
         if stage != "fit":
             return
         if self.hparams.init_from is not None and not self.has_taken_weights:
@@ -112,6 +114,18 @@ class ViTClassifier(Objective, EncoderModule):
                 print(taken, flush=True)
         if self.hparams.freeze is not None:
             freeze_blocks(self.network, self.hparams.freeze)
+
+    def check_labels(self, labels: Tensor) -> None:
+        """Check that the images of a split have one class each.
+
+        Raises:
+            ValueError: If they do not.
+        """
+        data = self.trainer.datamodule
+        if getattr(data, "num_classes", None) == 0:
+            raise ValueError(f"{type(data).__name__} has texts and no classes: add --model SequenceReader")
+        if labels.ndim > 1:
+            raise ValueError("these images have several labels an image: add --model MultilabelClassifier")
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the weights of the checkpoint in a further training."""
@@ -129,8 +143,6 @@ class ViTClassifier(Objective, EncoderModule):
     def on_train_start(self) -> None:
         """Start the schedule, and take the weights of the classes from the data."""
         super().on_train_start()
-        if self.data is not None and self.data.num_classes == 0:
-            raise ValueError(f"{type(self.data).__name__} has texts and no classes: add --model SequenceReader")
         weights = None if self.data is None else self.data.class_weights
         self.class_weights = None if weights is None else weights.to(self.device)
 

@@ -74,7 +74,8 @@ class MultilabelEvaluation:
     def gather(self) -> None:
         """Collect the rows of all processes; each of them has to call this, once, after its last batch."""
         rows = self.rows.compute()
-        rows = rows if len(rows) else rows.new_zeros(0, 3 * len(self.thresholds))
+        if not len(rows):
+            rows = self.thresholds.new_zeros(0, 3 * len(self.thresholds))
         self.probabilities, self.targets, self.of_views = rows.chunk(3, dim=1)
 
     def sums(self) -> list[Tensor]:

@@ -53,6 +53,9 @@ class MultilabelClassifier(ViTClassifier):
         check_choice("positive_weights", positive_weights, get_args(PositiveWeights))
         self.register_buffer("thresholds", torch.full((self.network.num_classes,), 0.5))
 
+    def check_labels(self, labels: Tensor) -> None:
+        """Take any number of labels."""
+
     def on_train_start(self) -> None:
         """Start the schedule, and count the labels for ``positive_weights``."""
         super().on_train_start()
@@ -84,6 +87,10 @@ class MultilabelClassifier(ViTClassifier):
         """Log the mean average precision and the loss over all processes."""
         self.evaluation.gather()
         super().on_test_epoch_end()
+
+    def about_encoder(self) -> dict[str, Any]:
+        """Return the thresholds: the logits are of classes by themselves."""
+        return {"thresholds": self.thresholds.tolist()}
 
     @classmethod
     def tables(cls, scores: dict[str, Any], split: str | None) -> list[Table]:

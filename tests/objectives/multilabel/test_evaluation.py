@@ -1,0 +1,103 @@
+"""The scores of several labels an image, beside scikit-learn and by hand."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, precision_recall_fscore_support
+from torch.testing import assert_close
+
+from vit.objectives.multilabel.evaluation import MultilabelEvaluation, one_row_each
+
+NAMES = ["ant", "bee", "cat", "dog", "eel"]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def rows():
+    """Logits of 103 images for 5 classes, of which no image shows the last one, and their labels."""
+    generator = torch.Generator().manual_seed(0)
+    labels = (torch.rand(103, 5, generator=generator) < torch.tensor([0.5, 0.2, 0.05, 0.9, 0.0])).float()
+    return torch.randn(103, 5, generator=generator) + labels, labels
+
+
+def evaluated(logits, labels, thresholds=None, parts=(50, 53), of_views=None):
+    evaluation = MultilabelEvaluation(torch.full((5,), 0.5) if thresholds is None else thresholds, CPU)
+    images = torch.arange(len(logits)).to(torch.uint8)[:, None, None, None].expand(-1, 1, 2, 3)
+    views = [None] * len(parts) if of_views is None else of_views.split(parts)
+    for *part, view in zip(logits.split(parts), labels.split(parts), images.split(parts), views, strict=True):
+        evaluation.update(*part, view)
+    evaluation.gather()
+    return evaluation
+
+
+def test_all_scores_are_those_of_scikit_learn(rows):
+    logits, labels = rows
+    thresholds = torch.tensor([0.5, 0.6, 0.7, 0.4, 0.5])
+    scores = evaluated(logits, labels, thresholds).scores(NAMES)
+    probabilities, true = logits.sigmoid().double().numpy(), labels.numpy()
+    said = (logits.sigmoid() >= thresholds).numpy()
+    expected = [average_precision_score(true[:, i], probabilities[:, i]) for i in range(4)]
+    assert scores["mean_average_precision"] == pytest.approx(np.mean(expected))
+    precision, recall, f1, support = precision_recall_fscore_support(true, said, zero_division=0)
+    found = [[row[name] for name in ("precision", "recall", "f1")] for row in scores["classes"][:4]]
+    assert found == [pytest.approx(row) for row in list(zip(precision, recall, f1, strict=True))[:4]]
+    assert [row["support"] for row in scores["classes"]] == support.tolist()
+    assert scores["f1"] == pytest.approx(f1[:4].mean())
+    assert scores["exact_match"] == pytest.approx((said == true).all(axis=1).mean())
+    expected_loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels).item()
+    assert scores["loss"] == pytest.approx(expected_loss)
+    assert scores["count"] == 103
+
+
+def test_a_class_without_images_has_no_scores_and_its_threshold_stays(rows):
+    evaluation = evaluated(*rows, thresholds=torch.full((5,), 0.3))
+    eel = evaluation.scores(NAMES)["classes"][4]
+    assert [eel[name] for name in ("average_precision", "precision", "recall", "f1")] == [None] * 4
+    assert evaluation.best_thresholds()[4] == pytest.approx(0.3)
+
+
+def test_the_threshold_of_a_class_has_its_highest_f1(rows):
+    logits, labels = rows
+    best = evaluated(logits, labels).best_thresholds()
+    scores = evaluated(logits, labels, best).scores(NAMES)["classes"]
+    for number in range(4):
+        for other in logits[:, number].sigmoid():
+            changed = best.clone()
+            changed[number] = other
+            assert evaluated(logits, labels, changed).scores(NAMES)["classes"][number]["f1"] <= scores[number]["f1"]
+
+
+def test_rows_that_pad_a_batch_do_not_count(rows):
+    logits, labels = rows
+    padded = torch.cat([labels, torch.full((7, 5), -1.0)])
+    found = evaluated(torch.cat([logits, torch.randn(7, 5)]), padded, parts=(50, 60))
+    assert found.scores(NAMES) == evaluated(logits, labels).scores(NAMES)
+    assert found.count == 103
+
+
+def test_the_score_over_views_is_that_of_their_logits(rows):
+    logits, labels = rows
+    found = evaluated(torch.zeros_like(logits), labels, of_views=logits)
+    assert found.mean_average_precision_views == evaluated(logits, labels).mean_average_precision
+
+
+def test_no_images_have_no_scores():
+    scores = evaluated(torch.zeros(0, 5), torch.zeros(0, 5), parts=(0,)).scores(NAMES)
+    assert (scores["mean_average_precision"], scores["f1"], scores["count"]) == (None, None, 0)
+
+
+def test_the_mistakes_are_the_labels_farthest_on_the_wrong_side_of_their_threshold():
+    probabilities = torch.tensor([[0.9, 0.2, 0.5, 0.5, 0.1], [0.4, 0.6, 0.45, 0.5, 0.3]])
+    labels = torch.tensor([[0.0, 1, 1, 1, 0], [1, 1, 1, 1, 0]])
+    found = evaluated(probabilities.logit(), labels, parts=(1, 1)).mistakes
+    assert [(int(mistake.image[0, 0, 0]), mistake.number, mistake.is_there) for mistake in found] == [
+        (0, 0, False),
+        (0, 1, True),
+        (1, 0, True),
+        (1, 2, True),
+    ]
+    assert found[0].probability == pytest.approx(0.9)
+
+
+def test_class_numbers_are_rows_with_one_label():
+    assert_close(one_row_each(torch.tensor([1, 0]), 2), torch.tensor([[0.0, 1], [1, 0]]))
