@@ -20,6 +20,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException, SI
 
 import vit.data
 from vit.commands.defaults import constructor_arguments
+from vit.data.module import data_sets
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives import OBJECTIVES
 from vit.support.checks import nearest_hint
@@ -135,8 +136,7 @@ def _hint(line: str, known: set[str]) -> str:
 
 def _data_modules() -> dict[str, type]:
     """Return the data modules that a training can take, by name."""
-    names = [name for name in vit.data.__all__ if name not in ("ImageDataModule", "UnsortedImages")]
-    return {name: getattr(vit.data, name) for name in names}
+    return {name: getattr(vit.data, name) for name in data_sets()}
 
 
 def _option_names(parser: ArgumentParser) -> set[str]:

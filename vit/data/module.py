@@ -50,6 +50,13 @@ class ImageSet:
         return ImageSet(replace(self.images, centre=size), self.labels)
 
 
+def data_sets() -> list[str]:
+    """Return the names of the data sets of this package that a model can be trained on."""
+    import vit.data
+
+    return [name for name in vit.data.__all__ if name not in ("ImageDataModule", "UnsortedImages")]
+
+
 class ImageDataModule(LightningDataModule):
     """Labelled images in batches. A subclass defines the attributes below and ``load_sets``.
 
@@ -142,9 +149,7 @@ class ImageDataModule(LightningDataModule):
 
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return "train", and "val" and "test" if the data set has them; a missing "val" is held out of "train"."""
-        raise ValueError(
-            f"{type(self).__name__} is not a data set: choose one of those in vit.data, such as CIFAR10 or ImageFolder"
-        )
+        raise ValueError(f"{type(self).__name__} is not a data set: choose {', '.join(data_sets())}")
 
     def setup(self, stage: str) -> None:
         """Load the splits; hold validation images out of the training images unless there are some."""

@@ -5,7 +5,7 @@ import torch
 from sklearn.cluster import KMeans
 from torch.testing import assert_close
 
-from vit.objectives.complete.palette import coloured, learn_palette, quantise, shrunk
+from vit.objectives.complete.palette import dequantise, learn_palette, quantise, resize_images
 
 
 def test_the_palette_is_that_of_kmeans_from_dark_to_bright():
@@ -29,7 +29,7 @@ def test_each_pixel_gets_its_nearest_colour():
 def test_colours_of_a_palette_come_back():
     palette = torch.tensor([[0.0, 10, 20], [200, 100, 50], [255, 255, 255]])
     numbers = torch.randint(0, 3, (2, 4, 5))
-    images = coloured(numbers, palette, 3)
+    images = dequantise(numbers, palette, 3)
     assert images.dtype == torch.uint8
     assert torch.equal(quantise(images.float(), palette), numbers)
 
@@ -40,7 +40,7 @@ def test_patches_are_entries_too():
     assert palette.shape == (7, 12)
     numbers = quantise(images, palette)
     assert numbers.shape == (5, 2, 3)
-    rebuilt = coloured(numbers, palette, 3)
+    rebuilt = dequantise(numbers, palette, 3)
     assert rebuilt.shape == images.shape
     patch = images[1, :, 2:4, 4:6].flatten()
     nearest = (palette - patch).norm(dim=1).argmin()
@@ -51,11 +51,11 @@ def test_patches_are_entries_too():
 def test_images_are_averaged_when_they_shrink():
     images = torch.zeros(1, 1, 4, 4, dtype=torch.uint8)
     images[..., :2] = 200
-    small = shrunk(images, (2, 2))
-    assert_close(small, shrunk(images / 255, (2, 2)))
+    small = resize_images(images, (2, 2))
+    assert_close(small, resize_images(images / 255, (2, 2)))
     assert small[0, 0, 0, 0] > 150 > 50 > small[0, 0, 0, 1]
     assert_close(small.mean().item(), 100.0)
-    assert_close(shrunk(images, (4, 4)), images.float())
+    assert_close(resize_images(images, (4, 4)), images.float())
 
 
 @pytest.mark.parametrize(

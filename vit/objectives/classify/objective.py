@@ -103,7 +103,8 @@ class ViTClassifier(Objective, EncoderModule):
         Raises:
             ValueError: If the file or the labels do not fit.
         """
-        for part in getattr(self.trainer.datamodule, "sets", {}).values():
+        data = None if self._trainer is None else self.trainer.datamodule
+        for part in getattr(data, "sets", {}).values():
             self.check_labels(part.labels)
         if stage != "fit":
             return

@@ -18,7 +18,7 @@ from vit.model.embedding import to_pair
 from vit.model.image_gpt import ImageGPT
 from vit.model.masked_image import MaskedImageModel
 from vit.objectives.complete.evaluation import CompletionEvaluation, PixelStatistics, count_pixels
-from vit.objectives.complete.palette import learn_palette, quantise, shrunk
+from vit.objectives.complete.palette import learn_palette, quantise, resize_images
 from vit.objectives.complete.pictures import draw_completions
 from vit.support.checks import check_choice, check_positive_int, check_size
 from vit.training.base import Objective
@@ -113,7 +113,7 @@ class ImageCompleter(Objective):
                 raise ValueError(f"{name} ({alpha}) blends images, whose colours ImageCompleter learns: set it to 0")
         train = data.sets["train"]
         chosen = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(0))[:MOST_IMAGES]
-        images = torch.cat([shrunk(decoded(train, part)[0], self.size) for part in chosen.split(PART)])
+        images = torch.cat([resize_images(decoded(train, part)[0], self.size) for part in chosen.split(PART)])
         palette = learn_palette(images, len(self.palette), self.hparams.patch_size)
         self.palette.copy_(palette)
         counts = [count_pixels(quantise(part, palette), len(palette)) for part in images.split(PART)]
@@ -122,7 +122,7 @@ class ImageCompleter(Objective):
     def pixels(self, images: Tensor) -> Tensor:
         """Return the number of each token in the palette: uint8 or float in [0, 1], (B, C, H, W) -> (B, r, s)."""
         with torch.autocast(images.device.type, enabled=False):  # bfloat16 has 8 bits for 256 levels
-            return quantise(shrunk(images, self.size), self.palette.float())
+            return quantise(resize_images(images, self.size), self.palette.float())
 
     def hide(self, pixels: Tensor, shares: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Choose pixels to hide, at least one of an image: (B, r, s), shares (B,) -> boolean (B, r, s)."""

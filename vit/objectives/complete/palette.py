@@ -17,7 +17,7 @@ MOST_PATCHES = 100_000  # of which a palette is learned
 SEED = 0  # of their choice and of k-means: the same images give the same palette
 
 
-def shrunk(images: Tensor, size: tuple[int, int]) -> Tensor:
+def resize_images(images: Tensor, size: tuple[int, int]) -> Tensor:
     """Scale images, uint8 or float in [0, 1], to a size: (B, C, H, W) -> float in [0, 255], (B, C, h, w)."""
     pixels = images.float() * (1 if images.dtype == torch.uint8 else 255)
     if tuple(images.shape[-2:]) == tuple(size):
@@ -66,7 +66,7 @@ def quantise(images: Tensor, palette: Tensor) -> Tensor:
     return (reduce(palette**2, "k d -> k", "sum") - 2 * products).argmin(dim=-1)
 
 
-def coloured(numbers: Tensor, palette: Tensor, in_channels: int) -> Tensor:
+def dequantise(numbers: Tensor, palette: Tensor, in_channels: int) -> Tensor:
     """Return the images that numbers of a palette's entries stand for: (B, h, w), (K, D) -> uint8 (B, C, H, W)."""
     size = _patch_size(palette, in_channels)
     patches = palette[numbers].round().clamp(0, 255).to(torch.uint8)

@@ -11,7 +11,7 @@ from lightning import LightningModule
 from matplotlib.figure import Figure
 
 from vit.data.module import ImageSet
-from vit.objectives.complete.palette import coloured
+from vit.objectives.complete.palette import dequantise
 from vit.support.plotting import plot_style
 from vit.training.examples import check_whole, decoded
 
@@ -31,7 +31,7 @@ def draw_completions(completer: LightningModule, folder: Path, split: str, image
         drawn = [completer.complete(images, generator) for _ in range(DRAWN)]
     completer.train(was_training)
     whole, *completions = (
-        coloured(version, completer.palette, images.shape[1]).cpu() / 255 for version in (pixels, *drawn)
+        dequantise(version, completer.palette, images.shape[1]).cpu() / 255 for version in (pixels, *drawn)
     )
     upper = whole.clone()
     upper[:, :, completer.grid[0] // 2 * completer.hparams.patch_size :] = GREY
