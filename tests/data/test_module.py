@@ -161,7 +161,7 @@ def test_testing_without_test_images_is_an_error():
 
 
 def test_the_base_class_is_not_a_data_set():
-    with pytest.raises(ValueError, match="is not a data set: choose CIFAR10, .*, ImageTable, PlantedDigits$"):
+    with pytest.raises(ValueError, match=r"is not a data set: choose CIFAR10, .*, ImageTable, PlantedDigits$"):
         ready(ImageDataModule)
 
 
