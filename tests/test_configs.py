@@ -30,6 +30,8 @@ def results(name):
 def test_it_builds_and_its_header_has_command_and_parameters(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_photographs(tmp_path / "photos", per_class=2, scale=0.05)  # what configs/photos.yaml reads
+    files = [path.relative_to(tmp_path) for path in sorted((tmp_path / "photos").rglob("*.*"))]
+    Path("labels.csv").write_text("\n".join(["file,label", *(f"{file},{file.parent.name};any" for file in files)]))
     monkeypatch.setattr(sys, "argv", ["train.py"])
     header = header_of(config)
     assert f"python train.py fit --config configs/{config.name}" in header

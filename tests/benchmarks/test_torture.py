@@ -18,7 +18,7 @@ def tampered(folder, what):
     before = path.read_bytes()
     if what == "weights":
         checkpoint = torch.load(path, weights_only=True)
-        checkpoint["state_dict"]["vit.head.bias"][3] += 1e-6
+        checkpoint["state_dict"]["network.head.bias"][3] += 1e-6
         torch.save(checkpoint, path)
     elif what == "results":
         path.write_text(json.dumps(json.loads(before) | {"steps": 1}))

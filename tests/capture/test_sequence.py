@@ -21,7 +21,7 @@ IMAGES = torch.randn(2, 3, 8, 12, dtype=torch.float64)
 TOKENS = torch.tensor([[9, 4, 2, 0, 1], [9, 1, 10, 10, 10]])
 
 
-@pytest.mark.parametrize("positions", ["learned", "sincos", "rotary"])
+@pytest.mark.parametrize("positions", ["learned", "sincos", "rope"])
 def test_each_kind_is_the_attention_of_its_module(positions):
     model = reader(positions=positions)
     found = capture_sequence(model, IMAGES, TOKENS)
@@ -30,7 +30,7 @@ def test_each_kind_is_the_attention_of_its_module(positions):
     context = model.encoder.forward_features(IMAGES)
     states = model.decoder.token_embed(TOKENS)
     angles = None
-    if positions == "rotary":
+    if positions == "rope":
         angles = vit.attention.rotary_angles(torch.arange(5), model.decoder.head_dim)
     else:
         states = states + model.decoder.pos_embed[:, :5]

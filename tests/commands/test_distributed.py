@@ -33,7 +33,7 @@ COMMON = [
 
 def started_by_the_script(folder: Path, experiment: str, *arguments: str) -> Path:
     """Run ``fit`` in a process of its own, which starts the second one; return the folder of the run."""
-    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests/training")])
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests/commands")])
     environment = os.environ | {"PYTHONPATH": path, "XDG_CACHE_HOME": str(folder / "cache")}
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(REPOSITORY / "train.py"), "fit", *COMMON, "--experiment", experiment, *arguments]
@@ -50,7 +50,7 @@ def started_from_outside(
 
     def fit(rank: int) -> None:
         os.chdir(folder)
-        sys.path.append(str(REPOSITORY / "tests/training"))
+        sys.path.append(str(REPOSITORY / "tests/commands"))
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "XDG_CACHE_HOME": str(folder / "cache")}
         if processes > 1:
             os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}

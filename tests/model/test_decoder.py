@@ -83,7 +83,7 @@ def test_a_context_is_neither_missing_nor_unasked_for(context):
 # The decoder.
 
 
-@pytest.mark.parametrize("positions", ["learned", "sincos", "rotary"])
+@pytest.mark.parametrize("positions", ["learned", "sincos", "rope"])
 def test_the_logits_of_a_step_depend_on_no_later_token(positions, tokens, context):
     decoder = built(positions=positions)
     embedded = {}
@@ -95,7 +95,7 @@ def test_the_logits_of_a_step_depend_on_no_later_token(positions, tokens, contex
         assert gradient[:, : step + 1].abs().sum(dim=-1).min() > 0
 
 
-@pytest.mark.parametrize("positions", ["learned", "sincos", "rotary"])
+@pytest.mark.parametrize("positions", ["learned", "sincos", "rope"])
 @pytest.mark.parametrize("attention", CAUSAL)
 def test_steps_with_a_cache_give_the_logits_of_one_pass(positions, attention, tokens, context):
     decoder = built(positions=positions, attention=attention)
@@ -135,7 +135,7 @@ def test_logits_are_the_product_of_the_normed_tokens_and_the_embedding(tokens, c
     assert_close(decoder(tokens, context), decoder.norm(states) @ decoder.token_embed.weight.T, **EXACT)
 
 
-@pytest.mark.parametrize("positions", ["learned", "rotary"])
+@pytest.mark.parametrize("positions", ["learned", "rope"])
 def test_a_decoder_is_exported_and_compiled_for_any_length(positions):
     decoder = TransformerDecoder(V, D, 1, 3, T, positions=positions).eval()
     program = torch.export.export(
@@ -148,7 +148,7 @@ def test_a_decoder_is_exported_and_compiled_for_any_length(positions):
         assert_close(compiled(tokens), decoder(tokens))
 
 
-@pytest.mark.parametrize("positions", ["learned", "sincos", "rotary"])
+@pytest.mark.parametrize("positions", ["learned", "sincos", "rope"])
 def test_the_order_of_the_tokens_counts(positions, context):
     decoder = built(positions=positions)
     logits = decoder(torch.tensor([[1, 2, 3], [2, 1, 3]]), context[:1].repeat(2, 1, 1))
@@ -207,7 +207,7 @@ def test_cached_tokens_count_towards_the_length():
         ({"positions": "absolute"}, "positions 'absolute'"),
         ({"attention": "window"}, "attention 'window' cannot be causal"),
         ({"num_heads": 0}, r"num_heads \(0\) must be a positive whole number"),
-        ({"embed_dim": 15, "positions": "rotary"}, r"embed_dim \(15\) over num_heads \(3\) must be even"),
+        ({"embed_dim": 15, "positions": "rope"}, r"embed_dim \(15\) over num_heads \(3\) must be even"),
         ({"num_heads": 5}, r"embed_dim \(24\) must be divisible by num_heads \(5\)"),
     ],
 )

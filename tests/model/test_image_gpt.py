@@ -69,7 +69,7 @@ def test_no_image_gives_no_image(painter):
 
 
 def test_options_of_the_decoder_are_passed_on():
-    assert ImageGPT(5, (3, 4), 24, 1, 3, positions="rotary").decoder.pos_embed is None
+    assert ImageGPT(5, (3, 4), 24, 1, 3, positions="rope").decoder.pos_embed is None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vit.analysis.importance import ablation_importance, head_importance, weight_importance
 from vit.analysis.modules import attention_modules, head_count
 from vit.analysis.pruning import prune_heads
-from vit.attention.mechanisms.linear import widened
+from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.attention import check_capturable, logits_of
 
 Order = Literal["importance", "oracle", "weight", "random"]
@@ -140,7 +140,7 @@ def _measure(
         for images, labels in batches:
             images, labels = images.to(device), labels.to(device)
             first = images if first is None else first
-            logits = widened(logits_of(pruned(images)))
+            logits = at_least_float32(logits_of(pruned(images)))
             correct += (logits.argmax(dim=-1) == labels).sum().item()
             loss += F.cross_entropy(logits, labels, reduction="sum").item()
             count += len(images)

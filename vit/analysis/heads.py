@@ -11,7 +11,7 @@ from vit.analysis import measures
 from vit.analysis.batches import in_batches
 from vit.analysis.head_table import Head, HeadTable
 from vit.analysis.modules import emptied_layers
-from vit.attention.mechanisms.linear import widened
+from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.anatomy import Anatomy, examine
 from vit.capture.attention import check_whole_patches, run_intercepted
 
@@ -82,7 +82,7 @@ class _Layer:
         self.sums: dict[str, Tensor] = {}
 
     def add(self, attn: Tensor) -> None:
-        attn = widened(attn)
+        attn = at_least_float32(attn)
         self.num_images += len(attn)
         for name, values in _measured(attn, self.anatomy, self.patch_size).items():
             self.sums[name] = self.sums.get(name, 0) + values.sum(dim=0)

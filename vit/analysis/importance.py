@@ -16,7 +16,7 @@ from vit.analysis.modules import attention_modules, head_count, with_emptied_lay
 from vit.analysis.projections import head_projections
 from vit.attention import MultiHeadAttention
 from vit.attention.mechanisms import DifferentialAttention
-from vit.attention.mechanisms.linear import widened
+from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.attention import logits_of, run_intercepted
 from vit.capture.intercept import Edit
 
@@ -118,7 +118,7 @@ def mean_attention(model: nn.Module, images: Tensor, *, batch_size: int = 32) ->
 
     def add(layer: int, attn: Tensor) -> Tensor:
         if attn.shape[-2] > 1:
-            sums[layer] = sums.get(layer, 0) + reduce(widened(attn), "b h n m -> h n m", "sum")
+            sums[layer] = sums.get(layer, 0) + reduce(at_least_float32(attn), "b h n m -> h n m", "sum")
         return attn
 
     for batch in in_batches(model, images, batch_size):
@@ -157,8 +157,8 @@ def _slopes(model: nn.Module, images: Tensor, labels: Tensor) -> list[Tensor]:
         return attn * rearrange(gates[-1], "b h -> b h 1 1")
 
     with torch.enable_grad():
-        loss = F.cross_entropy(widened(run_intercepted(model, images, gate)), labels, reduction="sum")
-        return [reduce(widened(slope).abs(), "b h -> h", "sum") for slope in torch.autograd.grad(loss, gates)]
+        loss = F.cross_entropy(at_least_float32(run_intercepted(model, images, gate)), labels, reduction="sum")
+        return [reduce(at_least_float32(slope).abs(), "b h -> h", "sum") for slope in torch.autograd.grad(loss, gates)]
 
 
 def _labelled(
@@ -178,6 +178,6 @@ def _labelled(
 
 @torch.no_grad()
 def _mean_loss(model: nn.Module, batches: list[tuple[Tensor, Tensor]], edit: Edit) -> float:
-    logits = ((widened(run_intercepted(model, images, edit)), labels) for images, labels in batches)
+    logits = ((at_least_float32(run_intercepted(model, images, edit)), labels) for images, labels in batches)
     losses = [F.cross_entropy(*each, reduction="sum").item() for each in logits]
     return sum(losses) / sum(len(images) for images, _ in batches)

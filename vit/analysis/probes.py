@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vit.analysis.batches import in_batches
 from vit.analysis.modules import attention_modules, emptied_layers, head_count, output_projection
-from vit.attention.mechanisms.linear import widened
+from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.anatomy import Anatomy, examine
 from vit.capture.attention import check_whole_patches
 from vit.capture.trace import Boundary
@@ -129,7 +129,7 @@ def _seen(
     seen: dict[int, Tensor] = {}
 
     def keep(number: int, tokens: Tensor) -> Tensor:
-        seen[number] = widened(tokens[:, anatomy.patches]).cpu()
+        seen[number] = at_least_float32(tokens[:, anatomy.patches]).cpu()
         return tokens
 
     batches = []
@@ -144,7 +144,7 @@ def _seen(
     count = len(features) - len(modules)
     for attention, joint in zip(modules, features[count:], strict=True):
         features += _split(joint, head_count(attention))
-    colours = reduce(widened(images), "b c (y p) (x q) -> b (y x) c", "mean", y=rows, x=columns).cpu()
+    colours = reduce(at_least_float32(images), "b c (y p) (x q) -> b (y x) c", "mean", y=rows, x=columns).cpu()
     own_place = torch.stack([chosen // columns, chosen % columns], dim=-1).float()
     return features[:count] + features[count + len(modules) :], _Targets(labels, _picked(colours, chosen), own_place)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vit.analysis.batches import in_batches
 from vit.analysis.measures import column_mass
 from vit.analysis.modules import with_emptied_layers
-from vit.attention.mechanisms.linear import widened
+from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.anatomy import examine
 from vit.capture.attention import check_whole_patches, run_intercepted
 
@@ -46,7 +46,7 @@ def rare_attention(model: nn.Module, images: Tensor, batch_size: int = 32) -> tu
 
     def keep(layer: int, attn: Tensor) -> Tensor:
         if attn.shape[-2] > 1:
-            received.append(column_mass(widened(attn))[..., anatomy.patches].cpu())
+            received.append(column_mass(at_least_float32(attn))[..., anatomy.patches].cpu())
         return attn
 
     of_batches = []
@@ -68,7 +68,7 @@ def rarity(images: Tensor, grid: tuple[int, int]) -> Tensor:
     >>> rarity(torch.tensor([[[[1.0, 1.0, 1.0, 5.0]]]]), grid=(1, 4))
     tensor([[0., 0., 0., 4.]])
     """
-    pixels = rearrange(widened(images), "b c (y p) (x q) -> b (y x) (c p q)", y=grid[0], x=grid[1])
+    pixels = rearrange(at_least_float32(images), "b c (y p) (x q) -> b (y x) (c p q)", y=grid[0], x=grid[1])
     distances = torch.cdist(pixels, pixels, compute_mode="donot_use_mm_for_euclid_dist")
     itself = torch.eye(grid[0] * grid[1], dtype=torch.bool, device=images.device)
     return distances.masked_fill(itself, torch.inf).amin(dim=-1).cpu()

@@ -121,7 +121,7 @@ class ViTCLI(LightningCLI):
             super().parse_arguments(parser, args)
             return
         subcommand, trained = self.typed.subcommand, self.trained
-        if subcommand not in self._subcommand_parsers:
+        if subcommand not in getattr(self, "_subcommand_parsers", {}):  # a call that builds and runs nothing
             self.config = parser.parse_args(self.arguments)
             return
         self._subcommand_parsers[subcommand].set_defaults(trained.arguments)

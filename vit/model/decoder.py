@@ -7,12 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.attention import KeyValueCache, rotary_angles, sinusoidal_positions
+from vit.attention.mechanisms.base import draw_weights, undecayed_parameters
 from vit.model.decoder_block import DecoderBlock, DecoderCache
 from vit.model.generation import Generated, Sampling, beam_search, sample
 from vit.support.checks import check_choice, check_positive_int, check_share
 
-WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-DecoderPositions = Literal["learned", "sincos", "rotary"]
+INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+DecoderPositions = Literal["learned", "sincos", "rope"]
 
 
 class TransformerDecoder(nn.Module):
@@ -30,7 +31,7 @@ class TransformerDecoder(nn.Module):
         max_length: Maximum number of tokens of a sequence.
         context_dim: Channels of a context token, such as one of an image encoder; None means that there is no context.
         positions: "learned" positions that are added, fixed sine-cosine codes ("sincos"), or angles by which queries
-            and keys are turned ("rotary"; Su et al. 2021).
+            and keys are turned ("rope"; Su et al. 2021).
         tie_output: Whether the output is the product with the token embedding (Press and Wolf 2017), which saves a
             matrix.
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
@@ -63,9 +64,9 @@ class TransformerDecoder(nn.Module):
         for name, size in (sizes | {"max_length": max_length}).items():
             check_positive_int(name, size)
         check_choice("positions", positions, get_args(DecoderPositions))
-        if positions == "rotary" and embed_dim // num_heads % 2:
+        if positions == "rope" and embed_dim // num_heads % 2:
             raise ValueError(
-                f"embed_dim ({embed_dim}) over num_heads ({num_heads}) must be even for positions 'rotary', which turn "
+                f"embed_dim ({embed_dim}) over num_heads ({num_heads}) must be even for positions 'rope', which turn "
                 "pairs of channels"
             )
         check_share("dropout", dropout, "0.1 is usual")
@@ -73,9 +74,9 @@ class TransformerDecoder(nn.Module):
         self.vocab_size = vocab_size
         self.max_length = max_length
         self.head_dim = embed_dim // num_heads
-        self.positions = positions
+        self.kind_of_positions = positions
         self.token_embed = nn.Embedding(vocab_size, embed_dim)
-        is_added = positions != "rotary"
+        is_added = positions != "rope"
         self.pos_embed = (
             nn.Parameter(torch.empty(1, max_length, embed_dim), positions == "learned") if is_added else None
         )
@@ -98,15 +99,11 @@ class TransformerDecoder(nn.Module):
     @torch.no_grad()
     def init_weights(self) -> None:
         """Draw the initial weights: linear layers uniform (Glorot and Bengio 2010), embeddings normal."""
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        draw_weights(self)
         nn.init.normal_(self.token_embed.weight, std=0.02)
-        if self.positions == "learned":
+        if self.kind_of_positions == "learned":
             nn.init.normal_(self.pos_embed, std=0.02)
-        elif self.positions == "sincos":
+        elif self.kind_of_positions == "sincos":
             self.pos_embed[0] = sinusoidal_positions(*self.pos_embed.shape[1:])
 
     def forward(
@@ -161,10 +158,11 @@ class TransformerDecoder(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of the parameters without weight decay: embeddings and learned positions."""
-        return {"token_embed.weight"} | ({"pos_embed"} if self.pos_embed is not None else set())
+        positions = set() if self.pos_embed is None else {"pos_embed"}
+        return {"token_embed.weight"} | positions | undecayed_parameters(self)
 
     def _check_tokens(self, tokens: Tensor, start: int) -> None:
-        if tokens.ndim != 2 or tokens.dtype not in WHOLE:
+        if tokens.ndim != 2 or tokens.dtype not in INTEGER_DTYPES:
             raise ValueError(f"tokens are {tokens.dtype} of shape {tuple(tokens.shape)}: give whole numbers (batch, T)")
         end = start + tokens.shape[1]
         if end > self.max_length:

@@ -80,7 +80,7 @@ class Sampling:
         return tokens.gather(1, drawn)[:, 0]
 
 
-class Steps:
+class GrowingSequences:
     """The logits of the next token while sequences grow, with or without a cache.
 
     Args:
@@ -153,7 +153,7 @@ def sample(
     written = prompt.new_full((len(prompt), steps), 0 if end is None else end)
     scores = torch.zeros(len(prompt), device=prompt.device)
     lengths = torch.full_like(growing, steps)
-    states = Steps(decoder, prompt, context, use_cache)
+    states = GrowingSequences(decoder, prompt, context, use_cache)
     for step in range(steps):
         log_probabilities = sampling.log_probabilities(states.logits())
         chosen = sampling.choose(log_probabilities)
@@ -169,7 +169,7 @@ def sample(
             if len(rest) < len(growing):
                 growing = growing[rest]
                 states.select(rest)
-    return Generated(written if end is None else _cut(written, lengths), scores, lengths)
+    return Generated(written if end is None else _trim_to_longest(written, lengths), scores, lengths)
 
 
 @torch.no_grad()
@@ -206,7 +206,7 @@ def beam_search(
     prompt = _checked(decoder, prompt, steps, end, forbidden)
     sampling = Sampling(forbidden=forbidden)
     greedy = sample(decoder, prompt, context, steps, end, sampling, use_cache=use_cache)
-    states = Steps(decoder, prompt, context, use_cache)
+    states = GrowingSequences(decoder, prompt, context, use_cache)
     states.select(repeat(torch.arange(len(prompt), device=prompt.device), "b -> (b k)", k=num_beams))
     scores = torch.full((len(prompt), num_beams), -torch.inf, device=prompt.device)
     scores[:, 0] = 0  # only the first beam counts at first, or all beams would be equal
@@ -243,10 +243,10 @@ def _best(
     best = (scores / lengths**length_penalty).argmax(dim=1)  # the greedy one, where they are equal
     rows = torch.arange(len(best), device=best.device)
     lengths = lengths[rows, best].long()
-    return Generated(_cut(tokens[rows, best], lengths), scores[rows, best], lengths)
+    return Generated(_trim_to_longest(tokens[rows, best], lengths), scores[rows, best], lengths)
 
 
-def _cut(tokens: Tensor, lengths: Tensor) -> Tensor:
+def _trim_to_longest(tokens: Tensor, lengths: Tensor) -> Tensor:
     return tokens[:, : int(lengths.max()) if len(lengths) else 0]
 
 

@@ -1,23 +1,23 @@
-"""Images whose hidden pixels are predicted from all others, as masked language models predict words.
+"""A model that predicts hidden pixels from all others, as masked language models predict words.
 
 Letters in the einops patterns: b batch, v colours, r rows and s columns of an image.
 """
 
 import math
-from typing import Any
 
 import torch
 from einops import rearrange, reduce
-from torch import Tensor, nn
+from torch import Tensor
 
-from vit.model.decoder import TransformerDecoder
 from vit.model.generation import Sampling
-from vit.model.image_gpt import check_colours
+from vit.model.pixel_model import PixelModel
 from vit.support.checks import check_positive_int
 
 
-class MaskedImageModel(nn.Module):
+class MaskedImageModel(PixelModel):
     """Predicts hidden pixels from both sides: the blocks of ``ImageGPT`` without the causal mask (Devlin et al. 2019).
+
+    The arguments are those of ``PixelModel``.
 
     >>> model = MaskedImageModel(palette_size=5, grid=(2, 3), embed_dim=24, depth=1, num_heads=3).eval()
     >>> pixels, hidden = torch.tensor([[[4, 0, 1], [2, 2, 3]]]), torch.tensor([[[0, 0, 0], [1, 1, 1]]]).bool()
@@ -25,24 +25,9 @@ class MaskedImageModel(nn.Module):
     torch.Size([1, 2, 3, 5])
     >>> model.complete(pixels, hidden)[0, 0]
     tensor([4, 0, 1])
-
-    Args:
-        palette_size: Number of colours, or of different patches.
-        grid: Rows and columns of an image.
-        embed_dim: Channels of a token.
-        depth: Number of blocks.
-        num_heads: Attention heads of a block.
-        kwargs: Further arguments of ``TransformerDecoder``.
     """
 
-    def __init__(
-        self, palette_size: int, grid: tuple[int, int], embed_dim: int, depth: int, num_heads: int, **kwargs: Any
-    ) -> None:
-        super().__init__()
-        self.grid = tuple(grid)
-        self.mask = palette_size
-        length = grid[0] * grid[1]
-        self.decoder = TransformerDecoder(palette_size + 1, embed_dim, depth, num_heads, length, causal=False, **kwargs)
+    causal = False
 
     def forward(self, pixels: Tensor, hidden: Tensor) -> Tensor:
         """Compute the logits of each pixel from those that are not hidden: (B, r, s) -> (B, r, s, palette_size).
@@ -55,17 +40,11 @@ class MaskedImageModel(nn.Module):
             ValueError: If shapes differ from the grid, or a colour is not in the palette.
         """
         self._check(pixels, hidden)
-        seen = rearrange(pixels.long().masked_fill(hidden, self.mask), "b r s -> b (r s)")
-        logits = self.decoder(seen)[..., : self.mask]
-        return rearrange(logits, "b (r s) v -> b r s v", r=self.grid[0])
+        return self.logits(rearrange(pixels.long().masked_fill(hidden, self.no_colour), "b r s -> b (r s)"))
 
     def forward_features(self, pixels: Tensor) -> Tensor:
         """Compute the states of all pixels, none of which is hidden: (B, r, s) -> (B, r s, D)."""
         return self.decoder.forward_features(rearrange(pixels, "b r s -> b (r s)"))
-
-    def no_weight_decay(self) -> set[str]:
-        """Return the names of the parameters without weight decay: embeddings and learned positions."""
-        return {f"decoder.{name}" for name in self.decoder.no_weight_decay()}
 
     @torch.no_grad()
     def complete(
@@ -115,4 +94,4 @@ class MaskedImageModel(nn.Module):
                 f"pixels have shape {tuple(pixels.shape)} and hidden {tuple(hidden.shape)} of {hidden.dtype}: give "
                 f"both as (batch, {self.grid[0]}, {self.grid[1]}), and hidden in torch.bool"
             )
-        check_colours(pixels.masked_fill(hidden, 0), self.mask)
+        self.check_colours(pixels.masked_fill(hidden, 0))

@@ -41,7 +41,7 @@ class Resizing:
 
     Attributes:
         kernel: Weight of an old position by its distance from the new one.
-        antialias: Whether the kernel is widened where the grid shrinks.
+        antialias: Whether the kernel is at_least_float32 where the grid shrinks.
         corners: Whether the first and the last position stay where they are, instead of the borders of the grid.
         offset: Added to the new size where the scale is computed, unless the grid stays the same.
     """

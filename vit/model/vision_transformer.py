@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 from vit.attention import padding_mask, sinusoidal_positions_2d
+from vit.attention.mechanisms.base import draw_weights, undecayed_parameters
 from vit.model.embedding import PatchEmbed, Size
 from vit.model.encoder_block import EncoderBlock
 from vit.model.layers import AttentionPool, PatchDrop
@@ -144,7 +145,6 @@ class VisionTransformer(nn.Module):
         self.num_features = 2 * embed_dim if "+" in pool else embed_dim
         self.num_prefix_tokens = int(class_token) + num_registers
         self.no_embed_class = no_embed_class
-        self.positions = pos_embed
         self.pos_embed_interpolation = pos_embed_interpolation
         self.grad_checkpointing = grad_checkpointing
 
@@ -195,11 +195,7 @@ class VisionTransformer(nn.Module):
         the variance of the pixels (LeCun et al. 1998). The head starts small, so that all classes are about equally
         likely.
         """
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        draw_weights(self)
         patch_projection = self.patch_embed.proj
         nn.init.trunc_normal_(patch_projection.weight, std=patch_projection.weight[0].numel() ** -0.5)
         nn.init.zeros_(patch_projection.bias)
@@ -209,7 +205,7 @@ class VisionTransformer(nn.Module):
             if token is not None:
                 nn.init.normal_(token, std=0.02)
         self.pos_embed.zero_()
-        scheme = self.config["pos_embed_init"] if self.positions == "learned" else self.positions
+        scheme = self.config["pos_embed_init"] if self.config["pos_embed"] == "learned" else self.config["pos_embed"]
         if scheme == "normal":
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
         elif scheme == "sincos":
@@ -241,7 +237,7 @@ class VisionTransformer(nn.Module):
         last_block = self.blocks[-1]
         return (
             self.pool == "cls"
-            and "rope" not in self.positions
+            and "rope" not in self.config["pos_embed"]
             and isinstance(last_block, EncoderBlock)
             and last_block.supports_class_token_only()
             and not is_hooked(self.norm)
@@ -272,7 +268,7 @@ class VisionTransformer(nn.Module):
         tokens = pad_sequence([tokens[0] for tokens, _, _ in embedded], batch_first=True)
         mask = padding_mask(torch.tensor(lengths, device=tokens.device), tokens.shape[1])
         angles = None
-        if "rope" in self.positions:
+        if "rope" in self.config["pos_embed"]:
             angles = pad_sequence([rearrange(angles, "... n d -> (...) n d")[0] for _, _, angles in embedded], True)
         for block in self.blocks:
             tokens = self._run(block, tokens, None, mask, angles)
@@ -312,9 +308,9 @@ class VisionTransformer(nn.Module):
         else:
             tokens = pack([*prefix, patches], "b * d")[0] + positions
         angles = None
-        if "rope" in self.positions:
+        if "rope" in self.config["pos_embed"]:
             sizes = self.patch_embed.grid_size, self.embed_dim // self.config["num_heads"]
-            angles = ROTARY[self.positions](grid, *sizes, tokens)
+            angles = ROTARY[self.config["pos_embed"]](grid, *sizes, tokens)
             angles = nn.functional.pad(angles, (0, 0, self.num_prefix_tokens, 0))  # the prefix is not turned
         tokens, angles = self.patch_drop(self.pos_drop(tokens), self.num_prefix_tokens, angles)
         return self.norm_pre(tokens), grid, angles
@@ -417,6 +413,6 @@ class VisionTransformer(nn.Module):
         return {"stem": r"^(?:cls_token|reg_token|pos_embed|patch_embed|norm_pre)", "blocks": blocks}
 
     def no_weight_decay(self) -> set[str]:
-        """Return the names of the parameters without weight decay: learned tokens and positions."""
+        """Return the names of the parameters without weight decay: learned tokens, positions, those of mechanisms."""
         names = {name for name in ("cls_token", "reg_token", "pos_embed") if getattr(self, name) is not None}
-        return names if self.attn_pool is None else names | {"attn_pool.latent"}
+        return names | undecayed_parameters(self) | (set() if self.attn_pool is None else {"attn_pool.latent"})

@@ -18,6 +18,7 @@ from vit.training.ema import EMA
 from vit.training.optimizer import Optimizer, make_optimizer
 from vit.training.schedule import Decay, TrainingLength, learning_rate_factor
 from vit.weights import check_same_tensors
+from vit.weights.checkpoint import upgrade
 
 # What the command line sets in a parameter group; the optimiser's state is the rest.
 SETTINGS = ("initial_lr", "weight_decay", "betas")
@@ -303,6 +304,7 @@ class Objective(LightningModule, ABC):
         Raises:
             ValueError: If the checkpoint has other classes, another architecture, or the state of another optimiser.
         """
+        upgrade(checkpoint)  # of load_from_checkpoint, which reads the file by itself
         self.check_fits(checkpoint)
         before = checkpoint["hyper_parameters"]
         for name in ("optimizer", "layer_decay"):

@@ -17,9 +17,10 @@ def parameter_groups(
     """Return the parameters in groups of one learning rate and one weight decay each.
 
     Parameters that are not matrices (biases, norms, LayerScale) and those of ``model.no_weight_decay()`` (class token,
-    registers, positions) have no weight decay. With ``layer_decay`` the learning rate of block i of L is
-    ``lr * layer_decay ** (L - i)``, with i = -1 for the embedding and ``lr`` for the head (BEiT, Bao et al. 2022). Each
-    group holds its rate as ``lr``, so that any scheduler keeps the ratios. Frozen parameters are in no group.
+    registers, positions, parameters of mechanisms) have no weight decay. With ``layer_decay`` the learning rate of
+    block i of L is ``lr * layer_decay ** (L - i)``, with i = -1 for the embedding and ``lr`` for the head (BEiT, Bao et
+    al. 2022). Each group holds its rate as ``lr``, so that any scheduler keeps the ratios. Frozen parameters are in no
+    group.
 
     Args:
         model: A VisionTransformer or, without ``layer_decay``, a decoder or a model of both.

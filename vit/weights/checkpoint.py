@@ -52,6 +52,8 @@ def upgrade(checkpoint: dict[str, Any]) -> dict[str, Any]:
     if kind not in FORMER_NAMES:
         return checkpoint
     former, prefix, fixed = FORMER_NAMES[kind]
+    if checkpoint["hyper_parameters"].get("positions") == "rotary":
+        checkpoint["hyper_parameters"]["positions"] = "rope"
     for part in ("state_dict", "training_weights"):
         if part in checkpoint:
             checkpoint[part] = {

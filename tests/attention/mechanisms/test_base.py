@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from torch import nn
 
+import vit
 from vit.attention import MECHANISMS
 from vit.attention.mechanisms import Mechanism, build
+from vit.training.optimizer import parameter_groups
 
 
 class Recorded(Mechanism):
@@ -65,3 +68,59 @@ def test_weights_are_refused_by_mechanisms_that_never_form_them():
         message = "never forms the matrix of attention weights, .*; train with attention 'softmax'"
         with pytest.raises(ValueError, match=f"{type(mechanism).__name__} {message}"):
             mechanism.weights(q, q)
+
+
+class Scored(Mechanism):
+    """A mechanism with a table for each head, a matrix, and a layer that it initialises itself."""
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(num_heads, 2, 2))
+        self.matrix = nn.Parameter(torch.zeros(2, 2))
+        self.layer = nn.Linear(3, 5)
+
+    def init_weights(self) -> None:
+        nn.init.ones_(self.matrix)
+        nn.init.constant_(self.layer.weight, 7.0)
+
+    def forward(self, q, k, v):
+        return v
+
+
+@pytest.fixture
+def scored(monkeypatch):
+    monkeypatch.setitem(vit.attention.MECHANISMS, "scored", Scored)
+
+
+def models():
+    yield vit.VisionTransformer(image_size=8, embed_dim=12, depth=2, num_heads=3, attention="scored"), "blocks.1.attn."
+    decoder = vit.TransformerDecoder(5, 12, 1, 3, 4)
+    decoder.blocks[0].attn.mechanism = Scored(3)
+    yield decoder, "blocks.0.attn."
+
+
+def test_a_model_leaves_the_weights_that_a_mechanism_draws(scored):
+    for model, start in models():
+        with torch.no_grad():
+            model.get_submodule(f"{start}mechanism.layer").weight.fill_(torch.nan)
+        model.init_weights()
+        mechanism = model.get_submodule(f"{start}mechanism")
+        assert (mechanism.layer.weight == 7).all()
+        assert (mechanism.matrix == 1).all()
+
+
+def test_the_parameters_of_a_mechanism_have_no_weight_decay_unless_they_are_matrices(scored):
+    for model, start in models():
+        groups = parameter_groups(model, lr=1e-3, weight_decay=0.1)
+        decay = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
+        mechanism = model.get_submodule(f"{start}mechanism")
+        found = {name: decay[id(parameter)] for name, parameter in mechanism.named_parameters()}
+        assert found == {"table": 0.0, "matrix": 0.1, "layer.weight": 0.1, "layer.bias": 0.0}
+
+
+def test_positional_logits_have_no_weight_decay_and_the_mixtures_of_linformer_have_some():
+    sizes = {"image_size": 8, "embed_dim": 12, "depth": 1, "num_heads": 3}
+    names = vit.VisionTransformer(attention="positional", **sizes).no_weight_decay()
+    assert {name.split(".")[-1] for name in names} >= {"patch_to_patch", "prefix_to_patch"}
+    mixing = vit.VisionTransformer(attention="linformer", attention_kwargs={"landmarks": 2}, **sizes)
+    assert not [name for name in mixing.no_weight_decay() if "mixture" in name]

@@ -27,6 +27,9 @@ class Mechanism(nn.Module):
     gets the arguments it names of ``num_heads``, ``embed_dim``, ``head_dim`` and ``value_head_dim`` (channels per head
     of queries and keys, and of values), ``block_index`` (number of the encoder block) and ``grid_size`` (rows and
     columns of patches for ``image_size``). Its other arguments are the user's options.
+
+    The model calls ``init_weights`` for the initial weights of its layers, and asks ``no_weight_decay`` which of its
+    parameters have none.
     """
 
     projected: ClassVar[bool] = True  # False: q, k and v are slices of the tokens themselves
@@ -53,6 +56,34 @@ class Mechanism(nn.Module):
     def mix(self, weights: Tensor, v: Tensor, **inputs: Any) -> Tensor:
         """Compute the output of ``forward`` from given weights: (B, H, N, M), (B, H, M, e) -> (B, H, N, e)."""
         return einsum(weights, v, "b h n m, b h m d -> b h n d")
+
+    def init_weights(self) -> None:
+        """Draw the initial weights of the layers: by default linear ones are uniform, as everywhere in the model."""
+        for layer in self.children():
+            draw_weights(layer)
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of the parameters without weight decay: by default its own that are not matrices."""
+        return {name for name, parameter in self.named_parameters(recurse=False) if parameter.ndim != 2}
+
+
+def draw_weights(module: nn.Module) -> None:
+    """Draw the weights of all linear layers, uniform (Glorot and Bengio 2010); mechanisms draw their own."""
+    if isinstance(module, Mechanism):
+        module.init_weights()
+        return
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    for child in module.children():
+        draw_weights(child)
+
+
+def undecayed_parameters(model: nn.Module) -> set[str]:
+    """Return the names of the parameters of a model's mechanisms that have no weight decay."""
+    mechanisms = ((name, module) for name, module in model.named_modules() if isinstance(module, Mechanism))
+    return {f"{name}.{own}" for name, mechanism in mechanisms for own in mechanism.no_weight_decay()}
 
 
 OFFERED = ("num_heads", "embed_dim", "head_dim", "value_head_dim", "block_index", "grid_size")

@@ -11,7 +11,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from vit.attention.functional import attention_weights
-from vit.attention.mechanisms.linear import widened
+from vit.attention.mechanisms.linear import at_least_float32
 from vit.attention.mechanisms.softmax import DenseAttention, attend
 
 
@@ -54,7 +54,7 @@ class DifferentialAttention(DenseAttention):
         return self._normalise(super().mix(weights, v))
 
     def _normalise(self, difference: Tensor) -> Tensor:
-        return self.norm(widened(difference)).to(difference.dtype) * (1 - self.lambda_init)
+        return self.norm(at_least_float32(difference)).to(difference.dtype) * (1 - self.lambda_init)
 
     @property
     def factor(self) -> Tensor:

@@ -30,7 +30,9 @@ class LinearAttention(Mechanism):
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
         check_qkv(q, k, v)
         with torch.autocast(q.device.type, enabled=False):
-            return kernel_attention(elu_plus_one(widened(q)), elu_plus_one(widened(k)), widened(v)).to(v.dtype)
+            return kernel_attention(
+                elu_plus_one(at_least_float32(q)), elu_plus_one(at_least_float32(k)), at_least_float32(v)
+            ).to(v.dtype)
 
 
 class RandomFeatureAttention(Mechanism):
@@ -57,12 +59,12 @@ class RandomFeatureAttention(Mechanism):
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
         check_qkv(q, k, v)
         with torch.autocast(q.device.type, enabled=False):
-            q_exponents, k_exponents = self._exponents(widened(q)), self._exponents(widened(k))
+            q_exponents, k_exponents = self._exponents(at_least_float32(q)), self._exponents(at_least_float32(k))
             # A factor of all features of a query, or of all features of all keys, cancels in the quotient; these two
             # prevent overflow.
             q_features = (q_exponents - q_exponents.detach().amax(dim=-1, keepdim=True)).exp()
             k_features = (k_exponents - k_exponents.detach().amax(dim=(-2, -1), keepdim=True)).exp()
-            return kernel_attention(q_features, k_features, widened(v)).to(v.dtype)
+            return kernel_attention(q_features, k_features, at_least_float32(v)).to(v.dtype)
 
     def _exponents(self, x: Tensor) -> Tensor:
         x = x * x.shape[-1] ** -0.25
@@ -100,6 +102,6 @@ def orthogonal_rows(rows: int, dim: int) -> Tensor:
     return torch.cat(blocks)[:rows] * lengths
 
 
-def widened(x: Tensor) -> Tensor:
+def at_least_float32(x: Tensor) -> Tensor:
     """Convert to float32 or wider, for sums of many terms."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vit.attention.functional import attention_weights, check_qkv
 from vit.attention.mechanisms.base import Mechanism
-from vit.attention.mechanisms.linear import widened
+from vit.attention.mechanisms.linear import at_least_float32
 from vit.attention.mechanisms.local import Grid, prefix_length
 from vit.attention.mechanisms.softmax import attend
 
@@ -43,7 +43,9 @@ class NystromAttention(Mechanism):
             return attend(q, k, v)
         check_qkv(q, k, v)
         with torch.autocast(q.device.type, enabled=False):
-            return nystrom(widened(q), widened(k), widened(v), self.landmarks, self.iterations).to(v.dtype)
+            return nystrom(
+                at_least_float32(q), at_least_float32(k), at_least_float32(v), self.landmarks, self.iterations
+            ).to(v.dtype)
 
 
 class LinformerAttention(Mechanism):
@@ -65,6 +67,10 @@ class LinformerAttention(Mechanism):
         num_patches = grid_size[0] * grid_size[1]
         self.k_mixture = nn.Parameter(torch.randn(landmarks, *grid_size) * num_patches**-0.5)
         self.v_mixture = nn.Parameter(torch.randn(landmarks, *grid_size) * num_patches**-0.5)
+
+    def no_weight_decay(self) -> set[str]:
+        """Return no names: the mixtures are matrices, with the patches in rows and columns."""
+        return set()
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, grid: Grid | None = None) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, N, d), (B, H, N, e) -> (B, H, N, e)."""

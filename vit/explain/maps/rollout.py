@@ -10,7 +10,7 @@ import torch
 from einops import einsum, rearrange, reduce
 from torch import Tensor
 
-from vit.attention.mechanisms.linear import widened
+from vit.attention.mechanisms.linear import at_least_float32
 
 HeadFusion = Literal["mean", "max", "min"]
 
@@ -55,7 +55,7 @@ def attention_rollout(
 def roll(rolled: Tensor | None, attn: Tensor, head_fusion: HeadFusion, discard_ratio: float, residual: float) -> Tensor:
     """Multiply a rollout by one more layer: (B, N, N) or None, (B, H, N, N) -> (B, N, N)."""
     # Talking heads and differential attention have negative weights, but a share of a token is not negative.
-    mixing = widened(reduce(attn.detach(), "b h n m -> b n m", head_fusion)).clamp(min=0)
+    mixing = at_least_float32(reduce(attn.detach(), "b h n m -> b n m", head_fusion)).clamp(min=0)
     if discard_ratio:
         mixing = _discard_smallest(mixing, discard_ratio)
     if mixing.shape[-2] > 1:

@@ -39,7 +39,7 @@ class SequenceReader(Objective, EncoderModule):
         decoder_depth: Number of decoder blocks; width, heads, mlp_ratio, qkv_bias, qk_norm, dropout and drop_path are
             those of the encoder.
         positions: Positions of the letters: "learned", fixed sine-cosine codes ("sincos"), or angles by which queries
-            and keys are turned ("rotary").
+            and keys are turned ("rope").
         num_beams: Texts that beam search follows for each picture of predict; 1 takes the most probable letter at each
             step.
         kwargs: Training, and the VisionTransformer that encodes the pictures.

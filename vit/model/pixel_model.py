@@ -1,0 +1,62 @@
+"""The base of models that predict pixels: a decoder over the colours of a palette.
+
+Letters in the einops patterns: b batch, v colours, r rows and s columns of an image.
+"""
+
+from typing import Any
+
+from einops import rearrange
+from torch import Tensor, nn
+
+from vit.model.decoder import INTEGER_DTYPES, TransformerDecoder
+
+
+class PixelModel(nn.Module):
+    """A decoder over the colours of a palette, and one token more that stands for no colour.
+
+    Args:
+        palette_size: Number of colours, or of different patches.
+        grid: Rows and columns of an image.
+        embed_dim: Channels of a token.
+        depth: Number of decoder blocks.
+        num_heads: Attention heads of a block.
+        kwargs: Further arguments of ``TransformerDecoder``.
+    """
+
+    causal = True  # whether a pixel sees only those before it
+
+    def __init__(
+        self, palette_size: int, grid: tuple[int, int], embed_dim: int, depth: int, num_heads: int, **kwargs: Any
+    ) -> None:
+        super().__init__()
+        self.grid = tuple(grid)
+        self.no_colour = palette_size
+        sizes = (palette_size + 1, embed_dim, depth, num_heads, grid[0] * grid[1])
+        self.decoder = TransformerDecoder(*sizes, causal=self.causal, **kwargs)
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of the parameters without weight decay: embeddings and learned positions."""
+        return {f"decoder.{name}" for name in self.decoder.no_weight_decay()}
+
+    def logits(self, sequence: Tensor) -> Tensor:
+        """Compute the logits of the colours for each token of a sequence: (B, r s) -> (B, r, s, palette_size)."""
+        logits = self.decoder(sequence)[..., : self.no_colour]
+        return rearrange(logits, "b (r s) v -> b r s v", r=self.grid[0])
+
+    def check_colours(self, pixels: Tensor) -> None:
+        """Check that pixels are numbers of colours.
+
+        Raises:
+            ValueError: If they are not.
+        """
+        count = self.no_colour
+        if pixels.dtype not in INTEGER_DTYPES:
+            raise ValueError(
+                f"pixels are {pixels.dtype}: give the numbers of their colours, whole numbers below {count}"
+            )
+        # A GPU would have to wait for the answer.
+        if pixels.numel() and pixels.device.type == "cpu":
+            low, high = (number.item() for number in pixels.aminmax())
+            if low < 0 or high >= count:
+                outside = low if low < 0 else high
+                raise ValueError(f"pixel {outside} is none of the {count} colours (0 to {count - 1})")
