@@ -26,14 +26,16 @@ DEFAULT_MODULE = "ViTClassifier"
 FROM_DATA = ("num_classes", "image_size", "in_channels", "class_names", "letters", "max_length", "mean", "std")
 
 
-def arguments_of_checkpoint(path: Path, subcommand: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the defaults of the options, and the words of the command line that name the data of ``predict``.
+def arguments_of_checkpoint(path: Path, subcommand: str) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
+    """Return the defaults of the options, the words of the command line that name the data of ``predict``, and facts.
+
+    The facts are what the data of the training decided about the model: the data of ``predict`` do not know them all.
 
     Raises:
         ValueError: If the file is no checkpoint.
     """
     if path.is_dir():  # a sharded checkpoint, which needs a config
-        return {}, []
+        return {}, [], {}
     checkpoint = read_checkpoint(path)
     arguments, data = dict(checkpoint["hyper_parameters"]), checkpoint.get("data", {})
     of_data = {name: arguments.pop(name, None) for name in FROM_DATA}
@@ -41,24 +43,26 @@ def arguments_of_checkpoint(path: Path, subcommand: str) -> tuple[dict[str, Any]
     if module not in MODULES:
         raise ValueError(f"{path} is of a {module!r}, which this version does not have: it trains {', '.join(MODULES)}")
     _check_plain(arguments.get("attention_kwargs"), path)
-    arguments = _known(arguments, MODULES[module], VisionTransformer)
+    taken = [name for cls in (MODULES[module], VisionTransformer) for name in inspect.signature(cls).parameters]
+    arguments = _known(arguments, {*taken})
     if subcommand != "fit" and "compile" in arguments:
         arguments["compile"] = False  # compiling takes longer than most tests and predictions
     defaults: dict[str, Any] = {"model": {"class_path": f"vit.objectives.{module}", "init_args": arguments}}
     if subcommand == "predict":
-        described = {name: value for name, value in of_data.items() if name != "num_classes"}
+        described = {name: of_data[name] for name in ("image_size", "in_channels", "class_names", "mean", "std")}
         described["class_names"] = described["class_names"] or []  # of a reader
+        described["stretch"] = of_data["letters"] is not None  # a reader must see whole texts
         described["crop_ratio"] = data.get("init_args", {}).get("crop_ratio", 1.0)
         # An argument and not a default, because it also replaces the data of a config.
-        return defaults, ["--data", json.dumps({"class_path": "UnsortedImages", "init_args": described})]
+        return defaults, ["--data", json.dumps({"class_path": "UnsortedImages", "init_args": described})], of_data
     name = data.get("class_path", "").removeprefix("vit.data.")
     # Only the classes of vit.data: the class path in an untrusted file must import nothing.
     if name in vit.data.__all__:
-        known = _known(data.get("init_args", {}), getattr(vit.data, name), vit.data.ImageDataModule)
+        known = _known(data.get("init_args", {}), getattr(vit.data, name).option_names())
         if name == "ImageStrings":  # other texts are read with the letters of the training
             known |= {name: of_data[name] for name in ("letters", "max_length", "image_size")}
         defaults["data"] = {"class_path": data["class_path"], "init_args": known}
-    return defaults, []
+    return defaults, [], {}
 
 
 def arguments_of_start(path: str, told: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -101,9 +105,8 @@ def _check_plain(attention_kwargs: Any, path: Path) -> None:
         )
 
 
-def _known(arguments: dict[str, Any], *classes: type) -> dict[str, Any]:
-    """Return the arguments that the classes take; a checkpoint of another version may have others."""
-    names = {name for cls in classes for name in inspect.signature(cls).parameters}
+def _known(arguments: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """Return the arguments that are taken; a checkpoint of another version may have others."""
     for name in sorted(arguments.keys() - names):
         print(f"the checkpoint was trained with {name}, which this version does not have: left out", file=sys.stderr)
     return {name: value for name, value in arguments.items() if name in names}

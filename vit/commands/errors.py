@@ -93,7 +93,7 @@ def shorten(message: str, known: set[str]) -> str:
     if found := re.search(r"arguments are required: (\w+)$", line):
         return f"an argument is missing: add --data.{found[1]}"
     if found := re.search(r"Option '(\w+)' is not accepted", line):
-        owners = [name for name, cls in _data_modules().items() if found[1] in inspect.signature(cls).parameters]
+        owners = [name for name, cls in _data_modules().items() if found[1] in cls.option_names()]
         models = [name for name, cls in MODULES.items() if found[1] in inspect.signature(cls).parameters]
         if models and not owners:
             return f"--model.{found[1]} is an option of {', '.join(models)}: add --model NAME with one of these"
@@ -133,8 +133,7 @@ def _hint(line: str, known: set[str]) -> str:
 
 def _data_modules() -> dict[str, type]:
     """Return the data modules that a training can take, by name."""
-    names = [name for name in vit.data.__all__ if name not in ("ImageDataModule", "UnsortedImages")]
-    return {name: getattr(vit.data, name) for name in names}
+    return vit.data.DATA_SETS
 
 
 def _option_names(parser: ArgumentParser) -> set[str]:

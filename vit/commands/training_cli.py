@@ -7,6 +7,7 @@ import sys
 import zlib
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,6 +51,7 @@ class ViTCLI(LightningCLI):
     def __init__(self, *classes: type, args: ArgsType = None, **kwargs: Any) -> None:
         self.claimed: Path | None = None  # the new folder of this run or evaluation
         self.typed = sys.argv[1:] if args is None else args
+        self.of_training: dict[str, Any] = {}  # what the data of the training decided about a model that predicts
         try:
             super().__init__(*classes, args=args, **kwargs)
         except BaseException:
@@ -69,7 +71,8 @@ class ViTCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Link the sizes of the model to the data, and add ``--experiment``."""
         for name in FROM_DATA:
-            parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
+            decided = partial(self._decided_by_data, name)
+            parser.link_arguments("data", f"model.init_args.{name}", compute_fn=decided, apply_on="instantiate")
         # Only the class that is asked for: jsonargparse passes the defaults of a default class on to another one.
         module = asked_module(self.typed)
         if module in MODULES:
@@ -87,6 +90,9 @@ class ViTCLI(LightningCLI):
             default="last",
             help="Weights that the test at the end of fit takes: those of the last step, or of the best validation.",
         )
+
+    def _decided_by_data(self, name: str, data: vit.data.ImageDataModule) -> Any:
+        return getattr(data, name, self.of_training.get(name))
 
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
@@ -165,7 +171,7 @@ class ViTCLI(LightningCLI):
         has_length = any(word.startswith("--trainer.max_") for word in others)
         if args[0] == "fit" and not found.config and (config := self._config_of_run(is_needed=not has_length)):
             found.config = [str(config)]
-        defaults, of_data = arguments_of_checkpoint(self.checkpoint_path, args[0])
+        defaults, of_data, self.of_training = arguments_of_checkpoint(self.checkpoint_path, args[0])
         self._subcommand_parsers[args[0]].set_defaults(defaults)
         configs = [word for config in found.config for word in ("--config", config)]
         named = ["--experiment", found.experiment] if found.experiment else []

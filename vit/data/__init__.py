@@ -7,6 +7,7 @@ from vit.data.image_strings import ImageStrings
 from vit.data.module import ImageDataModule
 from vit.data.planted import PlantedDigits
 from vit.data.strings import DigitStrings
+from vit.data.table import ImageTable
 from vit.data.unsorted import UnsortedImages
 
 __all__ = [
@@ -17,6 +18,11 @@ __all__ = [
     "ImageDataModule",
     "ImageFolder",
     "ImageStrings",
+    "ImageTable",
     "PlantedDigits",
     "UnsortedImages",
 ]
+# What a model can be trained on, by name.
+DATA_SETS: dict[str, type[ImageDataModule]] = {
+    name: globals()[name] for name in __all__ if name not in ("ImageDataModule", "UnsortedImages")
+}

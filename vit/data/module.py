@@ -1,5 +1,6 @@
 """Base of all data modules: splits, in-memory or streamed images, loaders."""
 
+import inspect
 import math
 import os
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from vit.data.decoded_cache import load_decoded, readable_files
 from vit.data.image_files import ImageFiles
 from vit.data.loader import BatchLoader, MemoryLoader, StreamLoader
 from vit.data.sampler import BatchSampler
-from vit.data.split import stratified_split
+from vit.data.split import strata, stratified_split
 from vit.support.checks import (
     check_choice,
     check_natural,
@@ -33,10 +34,27 @@ Balance = Literal["none", "sampling", "loss"]
 
 @dataclass
 class ImageSet:
-    """The images of one split, decoded (uint8, (N, C, H, W)) or as files, and their labels (N,)."""
+    """The images of one split, and their labels.
+
+    Args:
+        images: Decoded images, uint8 (N, C, H, W), or files.
+        labels: Class numbers, (N,), rows of 0. and 1. for several labels, (N, num_classes), or rows of tokens, (N, T).
+    """
 
     images: Tensor | ImageFiles
     labels: Tensor
+
+    def decode(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the images at ``indices``, uint8 (n, C, H, W), and their labels (n, ...).
+
+        Raises:
+            ValueError: If files cannot be read; the message names them.
+        """
+        if isinstance(self.images, Tensor):
+            return self.images[indices], self.labels[indices]
+        batch = self.images.decode(indices)
+        batch.raise_unreadable()
+        return batch.images, self.labels[indices]
 
     def subset(self, indices: Tensor) -> "ImageSet":
         """Return the images and labels at ``indices``."""
@@ -52,6 +70,8 @@ class ImageSet:
 
 class ImageDataModule(LightningDataModule):
     """Labelled images in batches. A subclass defines the attributes below and ``load_sets``.
+
+    ``num_classes`` is 0 for images without classes, such as those of texts.
 
     Args:
         batch_size: Images per step and device.
@@ -85,9 +105,6 @@ class ImageDataModule(LightningDataModule):
     in_channels: int
     mean: list[float]
     std: list[float]
-    # Of texts, whose images have no classes: num_classes is 0.
-    letters: str | None = None
-    max_length: int | None = None
 
     def __init__(
         self,
@@ -139,12 +156,23 @@ class ImageDataModule(LightningDataModule):
         self.seed = seed
         self.sets: dict[Stage, ImageSet] = {}
 
+    @classmethod
+    def option_names(cls) -> set[str]:
+        """Return the names of the arguments, with those that ``kwargs`` passes on to a base."""
+        names: set[str] = set()
+        for base in cls.__mro__:
+            parameters = inspect.signature(base).parameters
+            names |= parameters.keys()
+            if "kwargs" not in parameters:
+                break
+        return names - {"kwargs"}
+
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return "train", and "val" and "test" if the data set has them; a missing "val" is held out of "train"."""
-        raise ValueError(
-            f"{type(self).__name__} is not a data set: choose CIFAR10, CIFAR100, ImageFolder, Digits, PlantedDigits, "
-            "DigitStrings or ImageStrings"
-        )
+        from vit.data import DATA_SETS  # which are subclasses
+
+        *others, last = DATA_SETS
+        raise ValueError(f"{type(self).__name__} is not a data set: choose {', '.join(others)} or {last}")
 
     def setup(self, stage: str) -> None:
         """Load the splits; hold validation images out of the training images unless there are some."""
@@ -176,8 +204,11 @@ class ImageDataModule(LightningDataModule):
 
     @property
     def class_weights(self) -> Tensor | None:
-        """Weight of each class in the loss, (num_classes,), if ``balance`` is "loss"; its mean over the images is 1."""
-        if self.balance != "loss":
+        """Weight of each class in the loss, (num_classes,), if ``balance`` is "loss"; its mean over the images is 1.
+
+        None for images of several labels.
+        """
+        if self.balance != "loss" or self.sets["train"].labels.ndim > 1:
             return None
         labels = self.sets["train"].labels
         return len(labels) / (self.num_classes * labels.bincount(minlength=self.num_classes).clamp(min=1))
@@ -242,7 +273,7 @@ class ImageDataModule(LightningDataModule):
             len(labels),
             self.batch_size,
             shuffle=stage == "train",
-            balance=labels if self.balance == "sampling" else None,
+            balance=strata(labels) if self.balance == "sampling" else None,
             seed=self.seed,
             rank=self.trainer.global_rank if self.trainer else 0,
             world_size=self.trainer.world_size if self.trainer else 1,

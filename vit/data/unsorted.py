@@ -22,9 +22,8 @@ class UnsortedImages(ImageDataModule):
         class_names: Names of the classes, in the order of the logits.
         mean: Mean of each channel in the model's training, in [0, 1]; None if the model does not normalise.
         std: Standard deviation of each channel in the model's training, in [0, 1].
-        letters: Letters of the texts that the model reads; None for a model of classes.
-        max_length: Maximum number of letters of a text.
         crop_ratio: Share of the side of a scaled image that is kept, as in the evaluation of the model.
+        stretch: Whether images are scaled to the size whatever their aspect ratio, as a reader must see whole texts.
         kwargs: Batches, as for every data module.
 
     Raises:
@@ -39,9 +38,8 @@ class UnsortedImages(ImageDataModule):
         class_names: list[str],
         mean: list[float] | None = None,
         std: list[float] | None = None,
-        letters: str | None = None,
-        max_length: int | None = None,
         crop_ratio: float = 1.0,
+        stretch: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -53,8 +51,6 @@ class UnsortedImages(ImageDataModule):
         self.num_classes = len(class_names)
         self.mean = mean
         self.std = std
-        self.letters = letters
-        self.max_length = max_length
         if not self.root.exists():
             raise ValueError(f"no images at {self.root}: name a folder of image files by --data.root")
         paths = find_files(self.root) if self.root.is_dir() else [self.root]
@@ -62,8 +58,7 @@ class UnsortedImages(ImageDataModule):
             raise ValueError(f"no files in {self.root}: name a folder of image files by --data.root")
         labels = [0] * len(paths)
         size = stored_size(image_size, crop_ratio)
-        # A reader must see whole texts.
-        self.files = ImageFiles(paths, labels, size, in_channels, image_size, stretch=letters is not None)
+        self.files = ImageFiles(paths, labels, size, in_channels, image_size, stretch=stretch)
 
     def leave_out(self, files: set[str]) -> None:
         """Leave out files, such as those that are predicted already."""

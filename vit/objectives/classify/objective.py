@@ -120,8 +120,10 @@ class ViTClassifier(TrainingModule):
         """Take the weights of ``init_from`` before a training, and print what was taken.
 
         Raises:
-            ValueError: If the file does not fit.
+            ValueError: If the file does not fit, or images have several labels.
         """
+        if getattr(self._trainer and self.trainer.datamodule, "several_labels", False):
+            raise ValueError("the images have several labels, or none, and ViTClassifier learns one for each image")
         if stage != "fit":
             return
         if self.hparams.init_from is not None and not self.has_taken_weights:
@@ -148,7 +150,7 @@ class ViTClassifier(TrainingModule):
     def on_train_start(self) -> None:
         """Start the schedule, and take the weights of the classes from the data."""
         super().on_train_start()
-        if self.data is not None and self.data.letters is not None:
+        if self.data is not None and self.data.num_classes == 0:
             raise ValueError(f"{type(self.data).__name__} has texts and no classes: add --model SequenceReader")
         weights = None if self.data is None else self.data.class_weights
         self.class_weights = None if weights is None else weights.to(self.device)

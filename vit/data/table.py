@@ -1,0 +1,127 @@
+"""Image files with one or several labels each, which a table names, for training."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+from torch import Tensor
+
+from vit.data.csv_rows import check_there, read_rows
+from vit.data.folder import SPLIT_NAMES
+from vit.data.labelled_files import LabelledFiles, LabelledPaths, tell
+from vit.data.module import Stage
+
+PRESENCE = {"0": False, "false": False, "1": True, "true": True}  # of a class in an image
+# Limits of the weight of a class: without them, a few images of a rare class would decide the whole training.
+LEAST_WEIGHT, MOST_WEIGHT = 1 / 20, 20
+
+
+class ImageTable(LabelledFiles):
+    """Images with one or several labels each, from a table: a CSV file whose first line names its columns.
+
+    The columns are ``file`` and ``label``, or ``file`` and one for each class, with 1 or true where an image shows the
+    class and else 0 or false. A ``label`` may be several, separated by ";", or none, and a file may have several lines.
+    A column ``split`` says which images are for train, val and test; without it, test images are held out. Missing
+    validation images are held out of the training images.
+
+    Labels are class numbers, (N,), if each image has exactly one label, else rows of 0 and 1, (N, num_classes). Images
+    with several labels are split and drawn as images of the rarest one.
+
+    Args:
+        table: Path of the CSV file.
+        root: Folder that files are named from; None for that of the table.
+        kwargs: Size, batches, splits and augmentation, as for ImageFolder.
+
+    Raises:
+        ValueError: If the table names no labelled images, contradicts itself, or names files outside of ``root``.
+    """
+
+    def __init__(self, table: str, root: str | None = None, **kwargs: Any) -> None:
+        self.table = Path(table)
+        super().__init__(root=str(self.table.parent) if root is None else root, **kwargs)
+
+    @property
+    def positive_weights(self) -> Tensor | None:
+        """Weight in the loss of the images that show a class, (num_classes,), if ``balance`` is "loss".
+
+        It is the number of training images without the class over the number of those with it, from 1/20 to 20. None
+        for images of one label, whose ``class_weights`` count.
+        """
+        if self.balance != "loss" or not self.several_labels:
+            return None
+        labels = self.sets["train"].labels
+        positives = labels.sum(dim=0)
+        return ((len(labels) - positives) / positives).clamp(LEAST_WEIGHT, MOST_WEIGHT)
+
+    def find_splits(self) -> dict[Stage, LabelledPaths]:
+        """Return the files and labels of each split; without a column ``split``, all files are "train"."""
+        if not self.table.is_file():
+            raise ValueError(f"no table {self.table}: name a CSV file with the columns file and label by --data.table")
+        rows = read_rows(self.table, "file")
+        others = [name for name in rows[0][1] if name not in ("file", "label", "split")]
+        named = "label" in rows[0][1]
+        if named and others:
+            tell(f"{self.table}: labels are those of the column label; not read: {', '.join(others)}")
+        labels: dict[str, set[str]] = {}
+        stages: dict[str, Stage] = {}
+        for number, row in rows:
+            place = f"line {number} of {self.table}"
+            file, stage = _file(row["file"].strip(), place), _stage(row.get("split", "train").strip(), place)
+            found = _labels(row["label"]) if named else {name for name in others if _shows(name, row[name], place)}
+            if stages.setdefault(file, stage) != stage:
+                raise ValueError(f"{place} names {file} for {stage}, a line before for {stages[file]}: keep one split")
+            if not named and labels.setdefault(file, found) != found:
+                raise ValueError(f"{place} names {file} again with other labels: keep one line for each file")
+            labels.setdefault(file, set()).update(found)
+        self.class_names = sorted(set().union(*labels.values())) if named else others
+        self.several_labels = any(len(found) != 1 for found in labels.values())
+        self._check_classes(labels, stages)
+        check_there([self.root / file for file in labels], self.root, self.table)
+        numbers = {name: number for number, name in enumerate(self.class_names)}
+        splits: dict[Stage, LabelledPaths] = {}
+        for stage in (stage for stage in get_args(Stage) if stage in stages.values()):
+            files = [file for file in labels if stages[file] == stage]
+            encoded = [
+                [float(name in labels[file]) for name in self.class_names]
+                if self.several_labels
+                else numbers[next(iter(labels[file]))]
+                for file in files
+            ]
+            splits[stage] = [self.root / file for file in files], encoded
+        return splits
+
+    def _check_classes(self, labels: dict[str, set[str]], stages: dict[str, Stage]) -> None:
+        if not self.class_names:
+            raise ValueError(f"{self.table} has no label: add a column label, or one of 0 and 1 for each class")
+        if len(self.class_names) == 1 and not self.several_labels:
+            raise ValueError(f"the images of {self.table} are of one class ({self.class_names[0]}): add another class")
+        trained = set().union(*(found for file, found in labels.items() if stages[file] == "train"))
+        if lacking := [name for name in self.class_names if name not in trained]:
+            raise ValueError(
+                f"{self.table} has no training image of {', '.join(lacking)}: add images, or delete the class"
+            )
+
+
+def _file(name: str, place: str) -> str:
+    """Return the name of a file as a path below the root: a table may come from a stranger."""
+    path = Path(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(
+            f"{place} names {name}, outside of the folder: name files below it, and the folder by --data.root"
+        )
+    return str(path)
+
+
+def _stage(name: str, place: str) -> Stage:
+    if name.lower() not in SPLIT_NAMES:
+        raise ValueError(f"{place} has the split {name!r}: write train, val or test")
+    return SPLIT_NAMES[name.lower()]
+
+
+def _labels(cell: str) -> set[str]:
+    return {name.strip() for name in cell.split(";")} - {""}
+
+
+def _shows(name: str, cell: str, place: str) -> bool:
+    if cell.strip().lower() not in PRESENCE:
+        raise ValueError(f"{place} has {cell!r} in the column {name}: write 0 or 1")
+    return PRESENCE[cell.strip().lower()]
