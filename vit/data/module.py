@@ -25,6 +25,7 @@ from vit.support.checks import (
     check_positive_share,
     check_probability,
     check_share,
+    check_share_range,
 )
 
 Stage = Literal["train", "val", "test"]
@@ -69,30 +70,28 @@ class ImageSet:
 
 
 class ImageDataModule(LightningDataModule):
-    """Labelled images in batches. A subclass defines the attributes below and ``load_sets``.
+    """Labelled images in batches. A subclass defines ``load_sets`` and the attributes below.
 
-    ``num_classes`` is 0 for images without classes, such as those of texts.
+    The ``num_classes`` of images without classes, such as those of texts, is 0.
 
     Args:
         batch_size: Images per step and device.
-        val_fraction: Share of the training images of each class held out for validation; 0 trains on all images,
-            without validation.
-        crop_scale: Smallest and largest share of a training image that is cut out at a random place, with an aspect
-            ratio from 3/4 to 4/3, and scaled to the size of the model's input, such as (0.35, 1.0); None for none.
+        val_fraction: Share of the training images of each class held out for validation; 0 trains on all of them.
+        crop_scale: Smallest and largest share of a training image that a random crop covers, such as (0.35, 1.0). The
+            crop has an aspect ratio from 3/4 to 4/3 and is scaled to the size of the model's input. None for no crop.
         crop_padding: Largest random shift of training images, in pixels; 0 for no shift.
         flip: Whether training images are mirrored left to right with probability 1/2.
-        policy: Further augmentation of training images: RandAugment (two operations of magnitude 9),
-            TrivialAugment (one operation of random magnitude), or none.
+        policy: Further augmentation: RandAugment (two operations of magnitude 9), TrivialAugment (one operation of
+            random magnitude), or none.
         erasing: Probability that a rectangle of a training image is erased, in [0, 1].
         mixup: Alpha of mixup's Beta distribution, such as 0.8; 0 for no mixup.
         cutmix: Alpha of cutmix's Beta distribution, such as 1.0; 0 for no cutmix.
-        mix_until: Share of the training after which mixup and cutmix stop, in (0, 1]. At 0.6, the last 40 % are
-            without them; the recipe of CCT stops at epoch 175 of 300 (Hassani et al. 2021).
-        balance: What is done about classes with few images: "sampling" draws each class equally often in training,
+        mix_until: Share of the training after which mixup and cutmix stop, in (0, 1]. CCT stops at epoch 175 of 300
+            (Hassani et al. 2021).
+        balance: What makes up for classes with few images: "sampling" draws each class equally often in training,
             "loss" weights each class in the loss by the inverse of its number of training images.
         num_workers: Processes that decode image files; None for one per CPU core, at most 8.
-        memory_limit: Largest data set kept in memory, in GB of decoded pixels; a larger one is decoded again in each
-            epoch.
+        memory_limit: Largest data set kept in memory, in GB of decoded pixels; a larger one is decoded in each epoch.
         seed: Seed of the order and the augmentation of the images; the splits are the same for every seed.
 
     Raises:
@@ -126,7 +125,8 @@ class ImageDataModule(LightningDataModule):
         super().__init__()
         check_positive_int("batch_size", batch_size)
         check_share("val_fraction", val_fraction, "0.1 holds out one image in ten")
-        _check_crop_scale(crop_scale)
+        if crop_scale is not None:
+            check_share_range("crop_scale", crop_scale, "(0.35, 1.0) is usual")
         check_natural("crop_padding", crop_padding, "0 is no shift")
         check_choice("policy", policy, get_args(Policy))
         check_probability("erasing", erasing)
@@ -150,7 +150,7 @@ class ImageDataModule(LightningDataModule):
         }
         self.mix_until = mix_until
         self.balance = balance
-        self.progress = 0.0  # share of the training that is done, in [0, 1]; the trained module sets it after each step
+        self.progress = 0.0  # share of the training that is done; the LightningModule sets it after each step
         self.num_workers = min(8, os.cpu_count() or 1) if num_workers is None else num_workers
         self.memory_limit = memory_limit
         self.seed = seed
@@ -168,14 +168,14 @@ class ImageDataModule(LightningDataModule):
         return names - {"kwargs"}
 
     def load_sets(self) -> dict[Stage, ImageSet]:
-        """Return "train", and "val" and "test" if the data set has them; a missing "val" is held out of "train"."""
+        """Return "train", and "val" and "test" if the data set has them; ``setup`` holds a missing "val" out."""
         from vit.data import DATA_SETS  # which are subclasses
 
         *others, last = DATA_SETS
         raise ValueError(f"{type(self).__name__} is not a data set: choose {', '.join(others)} or {last}")
 
     def setup(self, stage: str) -> None:
-        """Load the splits; hold validation images out of the training images unless there are some."""
+        """Load the splits. If there are no validation images, hold some out of the training images."""
         if self.sets:
             return
         sets = self.load_sets()
@@ -187,9 +187,9 @@ class ImageDataModule(LightningDataModule):
                 )
             sets["val"], sets["train"] = sets["train"].subset(held_out), sets["train"].subset(kept)
         if self.stored_size != self.image_size:
-            # Random crops are cut out of the stored images.
-            whole = () if self.augmentation["crop_scale"] is None else ("train",)
-            sets = {stage: part if stage in whole else part.centred(self.image_size) for stage, part in sets.items()}
+            for stage in sets:
+                if stage != "train" or self.augmentation["crop_scale"] is None:  # random crops are cut out of the whole
+                    sets[stage] = sets[stage].centred(self.image_size)
         self.sets = sets
 
     @property
@@ -204,9 +204,9 @@ class ImageDataModule(LightningDataModule):
 
     @property
     def class_weights(self) -> Tensor | None:
-        """Weight of each class in the loss, (num_classes,), if ``balance`` is "loss"; its mean over the images is 1.
+        """Weight of each class in the loss, (num_classes,), of mean 1 over the images.
 
-        None for images of several labels.
+        None unless ``balance`` is "loss" and each image has one class.
         """
         if self.balance != "loss" or self.sets["train"].labels.ndim > 1:
             return None
@@ -215,15 +215,15 @@ class ImageDataModule(LightningDataModule):
 
     @property
     def left_out(self) -> int:
-        """Number of training images left out of each epoch, since they fill no batch; other ones in each epoch."""
+        """Number of training images that an epoch leaves out because they fill no batch."""
         sampler = self._sampler("train")
         return sampler.num_images - len(sampler) * sampler.batch_size * sampler.world_size
 
     def decode_or_stream(self, files: ImageFiles, total: int, *, skip_damaged: bool = False) -> ImageSet:
-        """Return the files as a split, decoded if the ``total`` images of all splits stay within ``memory_limit``.
+        """Return the files as a split; decode them if the ``total`` images of all splits stay within ``memory_limit``.
 
         Raises:
-            ValueError: If files are damaged and not to be skipped; the message names them.
+            ValueError: If files are damaged and not skipped; the message names them.
         """
         if total * self.in_channels * math.prod(self.stored_size) <= self.memory_limit * 1e9:
             images, files = load_decoded(files, self.num_workers, skip_damaged=skip_damaged)
@@ -237,11 +237,11 @@ class ImageDataModule(LightningDataModule):
         return self._loader("train", augment)
 
     def _mixing(self) -> bool:
-        # With mix_until 1, steps beyond the planned end (min_epochs) are mixed, too.
+        # With mix_until 1, steps after the planned end (min_epochs) are mixed, too.
         return self.mix_until == 1 or self.progress < self.mix_until
 
     def val_dataloader(self) -> BatchLoader | list:
-        """Return the validation batches, each image once; an empty list without validation images."""
+        """Return the validation batches, each image once, or an empty list."""
         return self._loader("val") if "val" in self.sets else []
 
     def test_dataloader(self) -> BatchLoader:
@@ -255,12 +255,11 @@ class ImageDataModule(LightningDataModule):
         return self._loader("test")
 
     def _loader(self, stage: Stage, augment: Augment | None = None) -> BatchLoader:
-        images, labels = self.sets[stage].images, self.sets[stage].labels
-        trainer = self.trainer
+        images, labels, trainer = self.sets[stage].images, self.sets[stage].labels, self.trainer
         if trainer and trainer.overfit_batches:
             raise ValueError(
-                f"overfit_batches ({trainer.overfit_batches}) would train on other images in each epoch, since the "
-                "order is new: use a folder of few images, or --trainer.limit_train_batches"
+                f"overfit_batches ({trainer.overfit_batches}) would train on other images in each epoch, whose order "
+                "is new: use a folder of few images, or --trainer.limit_train_batches"
             )
         device = trainer.strategy.root_device if trainer else torch.device("cpu")
         if isinstance(images, Tensor):
@@ -277,15 +276,4 @@ class ImageDataModule(LightningDataModule):
             seed=self.seed,
             rank=self.trainer.global_rank if self.trainer else 0,
             world_size=self.trainer.world_size if self.trainer else 1,
-        )
-
-
-def _check_crop_scale(crop_scale: tuple[float, float] | None) -> None:
-    if crop_scale is None:
-        return
-    is_range = isinstance(crop_scale, (tuple, list)) and len(crop_scale) == 2
-    if not (is_range and 0 < crop_scale[0] <= crop_scale[1] <= 1):
-        raise ValueError(
-            f"crop_scale ({crop_scale!r}) must be the smallest and the largest share of an image, in (0, 1]: "
-            "(0.35, 1.0) is usual"
         )
