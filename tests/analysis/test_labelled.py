@@ -86,6 +86,18 @@ def test_grey_pictures_suit_a_model_of_one_channel(photos):
     assert held_out.images.shape[1] == 1
 
 
+def test_a_table_is_read_again_and_several_labels_are_refused(photos):
+    lines = [f"{name}/{number}.png,{name}" for name in NAMES for number in range(10)]
+    (photos / "labels.csv").write_text("\n".join(["file,label", *lines]))
+    noted = {"class_path": "vit.data.ImageTable", "init_args": {"table": str(photos / "labels.csv"), "root": None}}
+    noted["init_args"] |= {"test_fraction": 0.4, "flip": True}
+    name, _, held_out = labelled_images(model_of(NAMES), noted, None, 100)
+    assert (name, len(held_out.labels)) == (f"ImageTable {photos}", 8)
+    (photos / "labels.csv").write_text("\n".join(["file,label", *lines, "cat/0.png,dog"]))
+    with pytest.raises(ValueError, match="has several labels or a text for an image: name images of one class each"):
+        labelled_images(model_of(NAMES), noted, None, 100)
+
+
 @pytest.mark.parametrize("noted", [{}, {"class_path": "os.system"}, {"class_path": "vit.data.UnsortedImages"}])
 def test_without_known_data_a_folder_is_asked_for_and_nothing_is_imported(noted):
     with pytest.raises(ValueError, match="does not say what data it was trained on: name its folder by"):

@@ -310,7 +310,7 @@ def test_a_class_whose_images_are_all_damaged_is_an_error(plant):
     root = plant()
     for path in (root / "cow").iterdir():
         path.write_text("no image")
-    with pytest.raises(ValueError, match=r"^no readable training image of cow: add images, or leave out the class"):
+    with pytest.raises(ValueError, match=r"^no readable training image of cow: add images, or delete the class$"):
         ready(root, skip_damaged=True)
 
 

@@ -126,17 +126,26 @@ def table(text):
     ("damage", "message"),
     [
         (lambda root: (root / "texts.csv").unlink(), "no texts.csv in .*write a line file,text for each picture"),
-        (table("name;text\n0.png;a\n"), "the first line of .* is 'name;text' .*: it must have file,text"),
-        (table("file,text\n"), "names no pictures"),
+        (
+            table("name;text\n0.png;a\n"),
+            "the first line of .* is 'name;text', without a column 'file': separate .* by commas, not by ';'",
+        ),
+        (table("file,text\n"), "names no images: write a line file,text for each"),
         (table(""), "the first line of .* is ''"),
         (table("text,file\na\n"), "line 2 of .* has no file: write text,file"),
-        (table("file,text\n0.png,a\n1.png,b\n2.png,c\n/none/3.png,d\n"), "are not there: /none/3.png; add them"),
+        (
+            table("file,text\n0.png,a\n1.png,b\n2.png,c\n/none/3.png,d\n"),
+            "1 of 4 images that are not there: /none/3.png; add them",
+        ),
         (table("file,text\n0.png,a\n1.png\n2.png,c\n"), "line 3 of .* has no text: write file,text"),
         (table("file,text\n0.png,a\n0.png,b\n"), "line 3 of .* names 0.png again"),
         (table("file,text\n\n\n0.png,a\n../plates/0.png,b\n"), "line 5 of .* names 0.png again"),
-        (table("file,text\n0.png,a\n1.png,1,5\n"), 'line 3 of .* more values .* comma in quotes, such as "1,5"'),
+        (table("file,text\n0.png,a\n1.png,1,5\n"), 'line 3 of .* 3 cells, more than .* comma in quotes, such as "1,5"'),
         (table("file,text\n0.png,a\n1.png,b\n"), "pictures without a line in .*: 2.png; add lines, or delete them"),
-        (lambda root: (root / "1.png").unlink(), "names pictures that are not there: 1.png; add them, or delete the"),
+        (
+            lambda root: (root / "1.png").unlink(),
+            "names 1 of 3 images that are not there: 1.png; add them, or delete the",
+        ),
         (lambda root: (root / "texts.csv").write_bytes(b"file,text\n0.png,\xff\n"), "cannot read .*utf-8"),
         (
             lambda root: Image.new("L", (7, 7)).save(root / "1.png"),
@@ -177,7 +186,7 @@ def test_files_may_be_named_in_full(root, monkeypatch):
 
 def test_too_few_pictures_to_split_are_refused(root):
     data = strings(write(root, ["a"]))
-    with pytest.raises(ValueError, match=r"test_fraction \(0.2\) of 1 pictures holds out none: add pictures, or set 0"):
+    with pytest.raises(ValueError, match=r"test_fraction \(0.2\) of 1 images holds out none: add images, or set 0"):
         data.setup("fit")
 
 

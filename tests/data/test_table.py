@@ -1,165 +1,230 @@
-"""Images that a CSV file names, with one label or several each."""
+"""Images whose labels a table names: what is read, split, balanced and mixed, and what is refused."""
+
+import re
+from types import SimpleNamespace
 
 import pytest
 import torch
+from PIL import Image
 
+from vit.commands.fit import main
 from vit.data import ImageTable
+from vit.data.image_files import ImageFiles
+from vit.data.split import strata, stratified_split
 
-FOLDER = "photos"
-SEVERAL = {"a": "ant;bee", "b": "bee", "c": "ant; cat", "d": "", "e": "cat", "f": "ant", "g": "bee", "h": "cat;ant"}
+ONE_EACH = "file,label\n" + "".join(f"{number}.png,{'ant' if number % 3 else 'bee'}\n" for number in range(24))
+SEVERAL = "file,ant,bee,cow\n" + "".join(f"{n}.png,{n % 2},{int(n % 4 == 0)},{int(n in (3, 5))}\n" for n in range(24))
 
 
 @pytest.fixture
-def write(write_image, tmp_path):
-    """Write photographs and a table; return the data module."""
+def table(tmp_path):
+    """Write a table and 24 images, each of the level of its number, and return the data module."""
 
-    def write(text, names="abcdefgh", **options):
-        for name in names:
-            write_image(f"{FOLDER}/{name}.png")
-        (tmp_path / FOLDER / "labels.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
-        options = {"num_workers": 0, "val_fraction": 0.25, "test_fraction": 0.25, "image_size": 6} | options
-        return ImageTable(str(tmp_path / FOLDER / "labels.csv"), **options)
+    def write(content=SEVERAL, **kwargs):
+        for number in range(24):
+            (tmp_path / "in").mkdir(exist_ok=True)
+            for folder in (tmp_path, tmp_path / "in"):
+                Image.new("L", (6, 5), 10 * number).save(folder / f"{number}.png")
+        path = tmp_path / "labels.csv"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return ImageTable(str(path), **{"num_workers": 0, "val_fraction": 0.0, "test_fraction": 0.0} | kwargs)
 
     return write
 
 
-def lines(labels, header="file,label"):
-    return "\n".join([header, *(f"{name}.png,{label}" for name, label in labels.items())])
-
-
-def labels_of(data):
-    """The labels of each file of each split, by name."""
-    return {
-        stage: {
-            path.stem: "".join(name[0] for name, there in zip(data.class_names, label, strict=True) if there)
-            if isinstance(label, list)
-            else data.class_names[label]
-            for path, label in zip(paths, mine, strict=True)
-        }
-        for stage, (paths, mine) in data.files.items()
-    }
-
-
-def test_a_cell_or_several_lines_hold_several_labels(write):
-    data = write(lines(SEVERAL) + "\nb.png,cat\n")
-    assert data.class_names == ["ant", "bee", "cat"]
-    assert labels_of(data) == {
-        "train": {"a": "ab", "b": "bc", "c": "ac", "d": "", "e": "c", "f": "a", "g": "b", "h": "ac"}
-    }
-
-
-def test_one_column_a_class_in_their_order(write):
-    data = write("file,cat,ant\na.png,1,0\nb.png,true,TRUE\nc.png,0,0\nd.png,no,yes\n")
-    assert data.class_names == ["cat", "ant"]
-    assert labels_of(data)["train"] == {"a": "c", "b": "ca", "c": "", "d": "a"}
-
-
-@pytest.mark.parametrize("text", ["file,label\na.png,ant\nb.png,bee\n", "file,ant,bee\na.png,1,0\nb.png,0,1\n"])
-def test_one_label_for_each_image_is_the_number_of_its_class(write, text):
-    data = write(text, val_fraction=0, test_fraction=0)
+def ready(data):
     data.setup("fit")
-    assert data.sets["train"].labels.tolist() == [0, 1]
+    return data
+
+
+def labels_of(data, stage="train"):
+    """The label of each image of a split, by its number."""
+    images, labels = data.sets[stage].decode(torch.arange(len(data.sets[stage].labels)))
+    return dict(zip((images[:, 0, 0, 0] // 10).tolist(), labels.tolist(), strict=True))
+
+
+def test_one_label_for_each_image_is_a_class_number(table):
+    data = ready(table(ONE_EACH, balance="loss"))
+    assert labels_of(data) == {number: int(number % 3 == 0) for number in range(24)}
+    assert (data.class_names, data.num_classes, data.several_labels) == (["ant", "bee"], 2, False)
+    assert (data.image_size, data.in_channels, data.root) == ((5, 6), 1, data.table.parent)
     assert data.sets["train"].labels.dtype == torch.long
-
-
-def test_a_column_names_the_split_and_the_rest_is_held_out_of_training(write):
-    splits = ("train", "val", "Test", "training", "train", "train", "validation", "test")
-    named = {name: f"{SEVERAL[name]},{split}" for name, split in zip(SEVERAL, splits, strict=True)}
-    text = lines(named, "file,label,split")
-    data = write(text)
-    data.setup("fit")
-    assert {stage: "".join(sorted(found)) for stage, found in labels_of(data).items()} == {
-        "train": "adef",
-        "val": "bg",
-        "test": "ch",
-    }
-    assert data.has_validation
-    assert data.sets["val"].labels.tolist() == [[0, 1, 0], [0, 1, 0]]
-
-
-@pytest.mark.parametrize("memory_limit", [4.0, 0.0])
-def test_batches_have_rows_of_labels_and_padding_of_minus_one(write, memory_limit):
-    data = write(lines(SEVERAL), memory_limit=memory_limit, batch_size=3, val_fraction=0, test_fraction=0)
-    data.setup("fit")
-    data.sets["val"] = data.sets["train"]
-    batches = list(data.val_dataloader())
-    assert [tuple(images.shape) for images, _ in batches] == [(3, 3, 6, 6), (3, 3, 6, 6), (2, 3, 6, 6)]
-    labels = torch.cat([labels for _, labels in batches])
-    assert labels.tolist() == [[float(name in SEVERAL[key]) for name in data.class_names] for key in SEVERAL]
-    sampler = data.val_dataloader().sampler
-    sampler.world_size = 3
-    assert [labels.tolist() for _, labels in data.val_dataloader()]
-
-
-def test_each_split_has_its_share_of_the_rarest_label(write):
-    rare = {f"{n}": "rare;usual" if n % 4 == 0 else "usual" for n in range(16)}
-    data = write(lines(rare), names=rare, val_fraction=0.25, test_fraction=0.25)
-    data.setup("fit")
-    assert [int(data.sets[stage].labels[:, 0].sum()) for stage in ("train", "val", "test")] == [2, 1, 1]
-
-
-@pytest.mark.parametrize("mix", ["mixup", "cutmix"])
-def test_mixed_images_have_mixed_labels(write, mix):
-    data = write(lines(SEVERAL), batch_size=8, val_fraction=0, test_fraction=0, **{mix: 1.0})
-    data.setup("fit")
-    ((images, labels),) = data.train_dataloader()
-    assert images.is_floating_point()
-    rows = data.sets["train"].labels
-    assert labels.shape == (8, 3)
-    assert torch.allclose(labels.sum(dim=0), rows.sum(dim=0))
-    assert not all(row in rows.tolist() for row in labels.tolist())
-
-
-def test_balanced_sampling_draws_the_rarest_labels_as_often_as_the_others(write):
-    rare = {f"{n}": "rare;usual" if n == 0 else "usual" for n in range(8)}
-    data = write(lines(rare), names=rare, val_fraction=0, test_fraction=0, balance="sampling", batch_size=8)
-    data.setup("fit")
-    ((_, labels),) = data.train_dataloader()
-    assert labels[:, 0].sum() == 4
+    assert data.class_weights.tolist() == [24 / (2 * 16), 24 / (2 * 8)]
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "content",
     [
-        ("name,label\na.png,ant\n", "the first line of .* is 'name,label': it must have file"),
-        ("file;label\na.png;ant\n", "not separated by commas.*: it must have file"),
-        ("file,label,label\na.png,ant,bee\n", "has 'label' twice"),
-        ("file\na.png\n", "has no labels: add a column label"),
-        ("file,label\n", "names no images"),
-        ("", "the first line of .* is ''"),
-        ("file,label\na.png,ant,bee\n", "line 2 of .* has more values than the first line"),
-        ("file,label,split\na.png,ant\n", "line 2 of .* has no split"),
-        ("file,label\na.png,ant\nnone.png,bee\n", r"names 1 files that are not in .*: none\.png; add them"),
-        ("file,label\n../a.png,ant\n", r"line 2 of .* names \.\./a\.png, which is not below"),
-        ("file,label\n/etc/hosts,ant\n", "line 2 of .* names /etc/hosts, which is not below"),
-        ("file,label\na\0.png,ant\n", "line 2 of .* names no file|line contains NUL"),
-        ("file,ant,bee\na.png,1,2\n", "line 2 of .* has '2' for bee: write 1 if the image shows it, or 0"),
-        ("file,ant,bee\na.png,1,0\na.png,0,0\n", "line 3 of .* has other labels for a.png than an earlier one"),
-        ("file,label,ant\na.png,ant,1\n", "write the label in one column, or one column a class"),
-        ("file,label,split\na.png,ant;bee,later\n", "has the split 'later': write train, val or test"),
-        ("file,label,split\na.png,ant,train\na.png,bee,test\n", "line 3 of .* has a.png for test, and an earlier"),
-        ("file,label,split\na.png,ant,test\nb.png,bee,test\n", "has no image for train"),
-        ("file,label\na.png,ant\nb.png,ant\n", "are of 1 classes: name at least two"),
-        (b"file,label\na.png,\xff\n", "cannot read"),
-        ('file,label\n"a.png,ant\n', "cannot read"),
+        "file,label\n1.png,b\n0.png,c\n1.png,a\n2.png,\n",
+        "\ufefffile , label\r\n\r\n1.png,b;a\r\n0.png , c ; c\r\n2.png,;\r\n",
+        "label,split,file\na ; b,train,./1.png\nc,Training,0.png\n,train,2.png\nc,train,0.png\n",
+        "file,a,b,c\n1.png,1,true,0\n0.png,0,0,1\n2.png,False,0,0\n0.png,0,false,TRUE\n",
     ],
 )
-def test_a_mistake_is_one_line_with_its_place_and_remedy(write, text, message):
-    with pytest.raises(ValueError, match=message) as error:
-        write(text)
+def test_several_labels_are_rows_of_zeros_and_ones_however_they_are_written(table, content):
+    data = ready(table(content))
+    assert labels_of(data) == {1: [1, 1, 0], 0: [0, 0, 1], 2: [0, 0, 0]}
+    assert (data.class_names, data.several_labels) == (["a", "b", "c"], True)
+    assert data.sets["train"].labels.dtype == torch.float32
+
+
+def test_classes_of_columns_keep_the_order_of_the_columns(table):
+    assert table("cow,file,ant\n1,0.png,0\n0,1.png,1\n").class_names == ["cow", "ant"]
+
+
+def test_files_are_named_from_another_folder_and_further_columns_are_said_not_to_be_read(table, tmp_path, capsys):
+    data = ready(table("id,file,label\n7,0.png,a\n8,1.png,b\n", root=str(tmp_path / "in")))
+    assert data.splits["train"][0] == [tmp_path / "in/0.png", tmp_path / "in/1.png"]
+    assert "labels are those of the column label; not read: id" in capsys.readouterr().out
+
+
+def test_splits_are_those_of_the_table(table):
+    names = ["train", "Valid", "test", "Train", "validation", "testing"]
+    lines = [f"{number}.png,{'ab'[number > 2]},{name}\n" for number, name in enumerate(names)]
+    data = ready(table("file,label,split\n" + "".join(lines), val_fraction=0.5, test_fraction=0.5))
+    assert {stage: labels_of(data, stage) for stage in data.sets} == {
+        "train": {0: 0, 3: 1},
+        "val": {1: 0, 4: 1},
+        "test": {2: 0, 5: 1},
+    }
+    assert data.has_validation
+
+
+@pytest.mark.parametrize("content", [ONE_EACH, SEVERAL])
+def test_held_out_images_are_of_every_class_and_the_same_in_memory_and_streamed(table, content):
+    options = {"test_fraction": 0.3, "val_fraction": 0.3, "batch_size": 5, "flip": True, "crop_scale": (0.5, 1.0)}
+    data, streamed = (ready(table(content, **options, crop_ratio=0.5, memory_limit=limit)) for limit in (1, 0))
+    assert isinstance(streamed.sets["train"].images, ImageFiles)
+    found = {stage: labels_of(data, stage) for stage in data.sets}
+    assert sorted(number for part in found.values() for number in part) == [*range(24)]
+    assert found["train"] | found["val"] | found["test"] == labels_of(ready(table(content)))
+    for stage in ("train", "val", "test"):
+        assert len(found[stage]) > 1
+        assert found[stage] == labels_of(streamed, stage)
+        batches = [getattr(each, f"{stage}_dataloader")() for each in (data, streamed)]
+        for (images, labels), (again, labels_again) in zip(*batches, strict=True):
+            assert torch.equal(images, again)
+            assert torch.equal(labels, labels_again)
+            assert labels.dtype == data.sets[stage].labels.dtype
+
+
+@pytest.mark.parametrize("memory_limit", [1, 0])
+def test_rows_that_pad_a_batch_are_minus_one(table, memory_limit):
+    data = ready(table(memory_limit=memory_limit, batch_size=5))
+    data.sets["test"] = data.sets["train"].subset(torch.arange(9))
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
+    data.trainer = SimpleNamespace(global_rank=1, world_size=2, overfit_batches=0, strategy=strategy)
+    labels = torch.cat([labels for _, labels in data.test_dataloader()])
+    # Of the second process: images 5 to 8, and one that pads the batch.
+    assert labels.tolist() == [[1, 0, 1], [0, 0, 0], [1, 0, 0], [0, 1, 0], [-1, -1, -1]]
+
+
+@pytest.mark.parametrize("mix", ["mixup", "cutmix"])
+def test_labels_are_blended_as_the_images_are(table, mix):
+    data = ready(table(batch_size=24, **{mix: 1.0}))
+    plain = ready(table(batch_size=24))
+    ((_, labels),), ((images, targets),) = plain.train_dataloader(), data.train_dataloader()
+    assert (images.dtype, targets.shape) == (torch.float32, (24, 3))
+    other = labels.roll(1, 0)
+    differing = labels != other
+    shares = ((targets - other) / (labels - other))[differing]
+    assert shares.tolist() == pytest.approx([shares[0].item()] * len(shares), abs=1e-5)
+    assert 0 < shares[0] < 1
+    assert torch.equal(targets[~differing], labels[~differing])
+
+
+def test_sampling_draws_images_by_their_rarest_label(table):
+    data = ready(table(balance="sampling", batch_size=24))
+    ((_, labels),) = data.train_dataloader()
+    # Strata of 6 bees, 2 cows, 10 other ants, 6 images of none.
+    assert strata(labels).bincount().tolist() == [6] * 4
+
+
+def test_of_several_labels_the_rarest_one_decides_and_each_keeps_an_image():
+    labels = torch.tensor([[1.0, 0, 0], [1, 1, 0], [1, 1, 1], [0, 0, 0], [1, 0, 0]])
+    assert strata(labels).tolist() == [0, 1, 2, 3, 0]
+    # b, c and d are rarer than a: of each of their pairs, the one with a may be held out.
+    pairs = torch.eye(4)[[1, 1, 2, 2, 3, 3]]
+    pairs[::2, 0] = 1
+    for order in (pairs, pairs.flip(0)):
+        kept, held_out = stratified_split(order, 0.5)
+        assert sorted([*kept.tolist(), *held_out.tolist()]) == [*range(6)]
+        assert (order[kept].sum(dim=0) > 0).all()
+
+
+def test_damaged_images_may_be_left_out(table):
+    data = table("file,label\n0.png,a\n1.png,b\n2.png,b;a\n", skip_damaged=True)
+    data.splits["train"][0][1].write_text("no image")
+    assert labels_of(ready(data)) == {0: [1, 0], 2: [1, 1]}
+
+
+def test_the_command_line_takes_a_table(table):
+    path = str(table(ONE_EACH).table)
+    arguments = ["--model.patch_size", "1", "--model.embed_dim", "12", "--model.depth", "1", "--model.num_heads", "3"]
+    data = ["--data", "ImageTable", "--data.table", path, "--data.crop_ratio", "0.9", "--data.flip", "true"]
+    cli = main([*data, *arguments], run=False)
+    assert (cli.model.network.num_classes, cli.datamodule.crop_ratio, cli.datamodule.augmentation["flip"]) == (
+        2,
+        0.9,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("name,label\n0.png,a\n", "the first line of {} is 'name,label', without a column 'file': add it"),
+        ("", "the first line of {} is '', without a column 'file': add it"),
+        ("file;label\n0.png;a\n", "is 'file;label', without a column 'file': separate the cells by commas, not by ';'"),
+        ("file\tlabel\n0.png\ta\n", r"without a column 'file': separate the cells by commas, not by '\t'"),
+        ("file,label\n", "{} names no images: write a line file,label for each"),
+        ("file\n0.png\n", "{} has no label: add a column label, or one of 0 and 1 for each class"),
+        ("file,label\n0.png,\n1.png,;\n", "{} has no label: add a column label, or one of 0 and 1 for each class"),
+        ("file,label\n0.png,a\n1.png,a\n", "the images of {} are of one class (a): add another class"),
+        ("file,label\n0.png,a\n1.png\n", "line 3 of {} has no label: write file,label"),
+        ("file,label\n0.png,a\n,b\n", "line 3 of {} has no file: write file,label"),
+        ("file,label\n0.png,a\n1.png,a,b\n", "line 3 of {} has 3 cells, more than the first line (2): write a cell"),
+        ('file,label\n0.png,a\n1.png,"b\n2.png,c\n', "cannot read {}: unexpected end of data; save it as CSV in UTF-8"),
+        (b"file,label\n0.png,\xff\n", "cannot read {}: 'utf-8' codec can't decode"),
+        ("file,label\n0.png,a\n1.png,b".encode("utf-16"), "cannot read {}: 'utf-8' codec can't decode"),
+        ("file,label\n0.png,a\n1.p\0ng,b\n", "line 3 of {} has a NUL byte: save the table as CSV in UTF-8"),
+        ("file,label,label\n0.png,a,b\n", "the first line of {} is 'file,label,label': give each column a name of its"),
+        (",file,a\n0,0.png,1\n", "the first line of {} is ',file,a': give each column a name of its own"),
+        (
+            "file,label\n0.png,a\ngone.png,b\nlost.png,b\n",
+            "{} names 2 of 3 images that are not there: gone.png, lost.png",
+        ),
+        (
+            "file,label\n0.png,a\n/etc/1.png,b\n",
+            "line 3 of {} names /etc/1.png, outside of the folder: name files below",
+        ),
+        ("file,label\n0.png,a\nin/../../1.png,b\n", "line 3 of {} names in/../../1.png, outside of the folder"),
+        (
+            "file,label,split\n0.png,a,train\n0.png,b,test\n",
+            "line 3 of {} names 0.png for test, a line before for train",
+        ),
+        (
+            "file,label,split\n0.png,a,train\n1.png,b,dev\n",
+            "line 3 of {} has the split 'dev': write train, val or test",
+        ),
+        ("file,label,split\n0.png,a,train\n1.png,b,\n", "line 3 of {} has the split '': write train, val or test"),
+        ("file,label,split\n0.png,a,train\n1.png,b,test\n", "{} has no training image of b: add images, or delete the"),
+        ("file,a,b\n0.png,1,0\n1.png,1,0\n", "{} has no training image of b: add images, or delete the class"),
+        ("file,a,b\n0.png,1,0\n1.png,1,2\n", "line 3 of {} has '2' in the column b: write 0 or 1"),
+        ("file,a,b\n0.png,1,0\n1.png,1,\n", "line 3 of {} has '' in the column b: write 0 or 1"),
+        ("file,a,b\n0.png,1,0\n./0.png,1,1\n", "line 3 of {} names 0.png again with other labels: keep one line for"),
+    ],
+)
+def test_a_table_that_is_wrong_is_refused_in_one_line(table, tmp_path, content, message):
+    with pytest.raises(ValueError, match=re.escape(message.format(tmp_path / "labels.csv"))) as error:
+        table(content)
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_table_and_a_class_without_training_images_are_named(write, tmp_path):
-    with pytest.raises(ValueError, match=r"cannot read .*none\.csv"):
-        ImageTable(str(tmp_path / "none.csv"))
-    data = write("file,label,split\na.png,ant;bee,train\nb.png,bee,train\nc.png,cat,test\n", val_fraction=0)
-    with pytest.raises(ValueError, match="no readable training image of cat"):
-        data.setup("fit")
-
-
-def test_another_root_is_named_and_a_byte_order_mark_is_skipped(write, write_image, tmp_path):
-    write("file,label\na.png,ant\nb.png,bee\n")
-    (tmp_path / "elsewhere.csv").write_text("\ufefffile,label\na.png,ant\nb.png,bee\n", encoding="utf-8")
-    data = ImageTable(str(tmp_path / "elsewhere.csv"), root=str(tmp_path / FOLDER))
-    assert labels_of(data)["train"] == {"a": "ant", "b": "bee"}
+def test_a_missing_table_and_a_class_without_readable_images_are_named(table, tmp_path):
+    with pytest.raises(ValueError, match=f"^no table {tmp_path / 'gone.csv'}: name a CSV file with the columns file"):
+        ImageTable(str(tmp_path / "gone.csv"))
+    data = table("file,label\n0.png,a\n1.png,b\n2.png,a;b\n3.png,c\n", skip_damaged=True)
+    data.splits["train"][0][3].write_text("no image")
+    with pytest.raises(ValueError, match=r"^no readable training image of c: add images, or delete the class$"):
+        ready(data)

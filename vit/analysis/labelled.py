@@ -1,20 +1,28 @@
 """The labelled images of the command ``python -m vit.analysis``."""
 
-import inspect
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 import vit.data
-from vit.data.image_files import collate_readable
+from vit.data.labelled_files import LabelledFiles
 from vit.data.module import ImageDataModule, ImageSet
 from vit.data.normalise import normalise
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.class_names import name_classes
 
 # What makes the splits and the pixels of a data set, of the arguments that a checkpoint notes; the rest augments.
-SPLITTING = ("root", "val_fraction", "test_fraction", "crop_ratio", "skip_damaged", "memory_limit", "num_workers")
+SPLITTING = (
+    "table",
+    "root",
+    "val_fraction",
+    "test_fraction",
+    "crop_ratio",
+    "skip_damaged",
+    "memory_limit",
+    "num_workers",
+)
 
 
 class Labelled(NamedTuple):
@@ -42,7 +50,7 @@ def labelled_images(
         ValueError: If there are no such data, or their classes are not those of the model.
     """
     data = _data_module(model, noted, root)
-    if isinstance(data, vit.data.ImageFolder):
+    if isinstance(data, LabelledFiles):
         data.in_channels, data.image_size = model.patch_embed.in_channels, model.patch_embed.image_size
     name = " ".join([type(data).__name__, str(getattr(data, "root", ""))]).strip()
     names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)
@@ -53,6 +61,10 @@ def labelled_images(
         )
     data.prepare_data()
     data.setup("test")
+    if data.sets["train"].labels.ndim > 1:
+        raise ValueError(
+            f"{name} has several labels or a text for an image: name images of one class each by --data.root DIR"
+        )
     held_out = data.sets.get("test", data.sets.get("val"))
     if held_out is None:
         raise ValueError(f"{name} has neither test nor validation images: nothing can be measured that was not learned")
@@ -62,27 +74,20 @@ def labelled_images(
 def _data_module(model: VisionTransformer, noted: dict[str, Any], root: str | None) -> ImageDataModule:
     kind = noted.get("class_path", "").removeprefix("vit.data.")
     # Only the classes of vit.data: the class path in an untrusted file must import nothing.
-    known = getattr(vit.data, kind) if kind in vit.data.__all__ and kind != "UnsortedImages" else None
+    known = vit.data.DATA_SETS.get(kind)
     if root is not None and known is not vit.data.ImageFolder:
         return vit.data.ImageFolder(root, crop_ratio=model.pretrained_cfg["crop_ratio"])
     if known is None:
         raise ValueError("the checkpoint does not say what data it was trained on: name its folder by --data.root DIR")
-    names = {name for of in (known, ImageDataModule) for name in inspect.signature(of).parameters}
-    arguments = {name: value for name, value in noted.get("init_args", {}).items() if name in SPLITTING}
-    return known(
-        **{name: value for name, value in arguments.items() if name in names} | ({"root": root} if root else {})
-    )
+    names = known.option_names() & {*SPLITTING}
+    arguments = {name: value for name, value in noted.get("init_args", {}).items() if name in names}
+    return known(**arguments | ({"root": root} if root else {}))
 
 
 def _drawn(of: ImageSet, model: VisionTransformer, count: int) -> Labelled:
     """Draw images, decode those that are files, and normalise them."""
-    chosen = of.subset(torch.randperm(len(of.labels), generator=torch.Generator().manual_seed(0))[:count])
-    pixels = chosen.images
-    if not isinstance(pixels, Tensor):
-        decoded = collate_readable([pixels[index] for index in range(len(pixels))])
-        decoded.raise_unreadable()
-        pixels = decoded.images
-    return Labelled(normalise(pixels, model.pretrained_cfg), chosen.labels)
+    pixels, labels = of.decode(torch.randperm(len(of.labels), generator=torch.Generator().manual_seed(0))[:count])
+    return Labelled(normalise(pixels, model.pretrained_cfg), labels)
 
 
 def _listed(names: list[str]) -> str:

@@ -26,9 +26,15 @@ def class_path(objective: type[Objective]) -> str:
 
 
 def constructor_arguments(*classes: type) -> set[str]:
-    """Return the names of the arguments of classes, those of their bases included."""
-    bases = {base for cls in classes for base in cls.__mro__ if base.__module__.partition(".")[0] != "lightning"}
-    return {name for base in bases for name in inspect.signature(base.__init__).parameters} - {"self", "args", "kwargs"}
+    """Return the names of the arguments of classes, with those that keyword arguments pass on to their bases."""
+    names: set[str] = set()
+    for cls in classes:
+        for base in (base for base in cls.__mro__ if base.__module__.partition(".")[0] != "lightning"):
+            parameters = inspect.signature(base.__init__).parameters.values()
+            names |= {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD}
+            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+                break
+    return names - {"self", "args"}
 
 
 @dataclass

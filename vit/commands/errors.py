@@ -1,6 +1,5 @@
 """Errors of the command line: one line with the error and its remedy, without a traceback."""
 
-import inspect
 import logging
 import re
 import signal
@@ -20,7 +19,6 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException, SI
 
 import vit.data
 from vit.commands.defaults import constructor_arguments
-from vit.data.module import data_sets
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives import OBJECTIVES
 from vit.support.checks import nearest_hint
@@ -89,15 +87,15 @@ def shorten(message: str, known: set[str]) -> str:
     >>> shorten("Option 'img_size' is not accepted", set())
     "Option 'img_size' is not accepted (img_size of timm is here --data.image_size)"
     """
-    modules = ", ".join(_data_modules())
+    modules = ", ".join(vit.data.DATA_SETS)
     line = re.sub(r"\s+", " ", message).strip()
     if re.search(r"required: (\w+\.)?data$", line):
         return f"no data: add --config FILE, or --data NAME with one of {modules}"
     if found := re.search(r"arguments are required: (\w+)$", line):
         return f"an argument is missing: add --data.{found[1]}"
     if found := re.search(r"Option '(\w+)' is not accepted", line):
-        owners = [name for name, cls in _data_modules().items() if found[1] in inspect.signature(cls).parameters]
-        models = [name for name, cls in OBJECTIVES.items() if found[1] in inspect.signature(cls).parameters]
+        owners = [name for name, cls in vit.data.DATA_SETS.items() if found[1] in constructor_arguments(cls)]
+        models = [name for name, cls in OBJECTIVES.items() if found[1] in constructor_arguments(cls)]
         if models and not owners:
             return f"--model.{found[1]} is an option of {', '.join(models)}: add --model NAME with one of these"
         if owners:
@@ -114,7 +112,7 @@ def _expectation(key: str, rest: str) -> str:
     expected = re.findall(r"Expected a (typing\.Literal\[.*?\]|dot import path string|<class '[^']+'>)", rest)
     if got is None or not expected:
         return rest
-    for group, names in (("data", set(_data_modules())), ("model", set(OBJECTIVES))):
+    for group, names in (("data", set(vit.data.DATA_SETS)), ("model", set(OBJECTIVES))):
         if key.split(".")[-1] == group:
             return f"no {group} module {got[1]}: choose one of {', '.join(sorted(names))}{nearest_hint(got[1], names)}"
     words = dict.fromkeys(WORDS.get(each, each.replace("typing.Literal", "one of ")) for each in expected)
@@ -134,11 +132,6 @@ def _hint(line: str, known: set[str]) -> str:
     return next((hint for word in typed if (hint := nearest_hint(word, known))), "")
 
 
-def _data_modules() -> dict[str, type]:
-    """Return the data modules that a training can take, by name."""
-    return {name: getattr(vit.data, name) for name in data_sets()}
-
-
 def _option_names(parser: ArgumentParser) -> set[str]:
     """Return all options of a parser and its subcommands, and the arguments of all models and data modules."""
     names = {"fit", "validate", "test", "predict"}
@@ -152,7 +145,7 @@ def _option_names(parser: ArgumentParser) -> set[str]:
     for group, classes in (("data", data), ("model", models)):
         for argument in constructor_arguments(*classes):
             names |= {argument, f"{group}.{argument}"}
-    return names - {"vit_kwargs", "model.vit_kwargs"}
+    return names
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from vit.support.checks import check_positive_int
 from vit.weights import load, read_checkpoint
 
 if TYPE_CHECKING:
-    from vit.data.image_files import ImageFiles
     from vit.data.module import ImageSet
 
 BATCH = 256
@@ -58,7 +57,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     if "test" not in data.sets:
         raise ValueError(f"{options.root} has no test images: there is nothing to evaluate on")
     splits = [_drawn(data.sets[split], options.images) for split in ("train", "test")]
-    (known, labels), (asked, answers) = ((extract(model, _batches(part.images)), part.labels) for part in splits)
+    (known, labels), (asked, answers) = ((extract(model, _batches(part)), part.labels) for part in splits)
     accuracy = CLASSIFIERS[options.classifier](known, labels, asked, answers)
     print(
         f"{options.classifier}: {100 * accuracy:.2f} % of {len(answers):,} test images, from {len(labels):,} training "
@@ -82,14 +81,9 @@ def _drawn(images: "ImageSet", count: int | None) -> "ImageSet":
     return images.subset(torch.randperm(len(images.labels), generator=torch.Generator().manual_seed(0))[:count])
 
 
-def _batches(images: "Tensor | ImageFiles") -> Iterator[Tensor]:
+def _batches(images: "ImageSet") -> Iterator[Tensor]:
     """Yield uint8 images; files are decoded."""
-    from vit.data.image_files import collate_readable
+    import torch
 
-    if isinstance(images, Tensor):
-        yield from images.split(BATCH)
-        return
-    for start in range(0, len(images), BATCH):
-        decoded = collate_readable([images[i] for i in range(start, min(start + BATCH, len(images)))])
-        decoded.raise_unreadable()
-        yield decoded.images
+    for part in torch.arange(len(images.labels)).split(BATCH):
+        yield images.decode(part)[0]

@@ -4,10 +4,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 import vit
-from vit.data.image_files import ImageFiles, collate_readable, image_files_below, name_unreadable, stored_size
+from vit.data.image_files import ImageFiles, image_files_below, name_unreadable, stored_size
 from vit.data.normalise import normalise
 
 
@@ -77,7 +78,7 @@ def read_pixels(files: Sequence[Path], model: vit.VisionTransformer) -> Tensor:
     embed = model.patch_embed
     size = stored_size(embed.image_size, model.pretrained_cfg.get("crop_ratio", 1.0))
     image_files = ImageFiles([*files], [0] * len(files), size, embed.in_channels, centre=embed.image_size)
-    decoded = collate_readable([image_files[index] for index in range(len(files))])
+    decoded = image_files.decode(torch.arange(len(files)))
     if decoded.unreadable:
         raise ValueError(f"{'; '.join(name_unreadable(decoded.unreadable))}: delete them, or leave them out")
     return decoded.images

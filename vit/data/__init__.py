@@ -22,3 +22,7 @@ __all__ = [
     "PlantedDigits",
     "UnsortedImages",
 ]
+# What a model can be trained on, by name.
+DATA_SETS: dict[str, type[ImageDataModule]] = {
+    name: globals()[name] for name in __all__ if name not in ("ImageDataModule", "UnsortedImages")
+}

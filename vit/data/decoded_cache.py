@@ -1,6 +1,6 @@
 """A cache of decoded image files: one uint8 array per data set, kept on disk for the next run.
 
-Of a data set that is too large for an array, the cache keeps which of its files are unreadable.
+If a data set is too large for an array, the cache keeps only which of its files are unreadable.
 """
 
 import hashlib
@@ -8,7 +8,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -47,16 +47,9 @@ def load_decoded(files: ImageFiles, num_workers: int, *, skip_damaged: bool = Fa
         skip_damaged: Whether files that cannot be read are left out and named, instead of raising an error.
 
     Raises:
-        ValueError: If images cannot be read and are not to be skipped; the message names their files.
+        ValueError: If images cannot be read and are not skipped; the message names their files.
     """
-    path = cache_folder() / f"{fingerprint(files)}.safetensors"
-    images, unreadable = _read(path)
-    if images is None or (unreadable and not skip_damaged):
-        images, unreadable = _decode_all(files, num_workers)
-        if not skip_damaged:
-            raise_unreadable(unreadable)
-        _write(path, images, unreadable)
-    return images, _skip(files, unreadable)
+    return _load(files, num_workers, skip_damaged, keep_images=True)
 
 
 def readable_files(files: ImageFiles, num_workers: int, *, skip_damaged: bool = False) -> ImageFiles:
@@ -64,16 +57,23 @@ def readable_files(files: ImageFiles, num_workers: int, *, skip_damaged: bool = 
 
     Arguments and errors are those of ``load_decoded``.
     """
-    path = cache_folder() / f"{fingerprint(files)}.json"
-    unreadable = _read_names(path)
-    if unreadable is None or (unreadable and not skip_damaged):
-        unreadable = {}
-        for decoded in _decoded(files, num_workers, "Checking"):
-            unreadable |= decoded.unreadable
+    return _load(files, num_workers, skip_damaged, keep_images=False)[1]
+
+
+def _load(files: ImageFiles, num_workers: int, skip_damaged: bool, *, keep_images: bool) -> tuple[Tensor, ImageFiles]:
+    path = cache_folder() / f"{fingerprint(files)}{'' if keep_images else '.checked'}.safetensors"
+    images, unreadable = _read(path)
+    if images is None or (unreadable and not skip_damaged):
+        images, unreadable = _decode_all(files, num_workers, keep_images)
         if not skip_damaged:
             raise_unreadable(unreadable)
-        _keep(path, lambda unfinished: unfinished.write_text(json.dumps(unreadable)))
-    return _skip(files, unreadable)
+        _write(path, images, unreadable)
+    if not unreadable:
+        return images, files
+    rank_zero_only(print)(
+        f"left out {len(unreadable):,} of {len(files):,} files:", *name_unreadable(unreadable), sep="\n  "
+    )
+    return images, files.without(unreadable)
 
 
 def fingerprint(files: ImageFiles) -> str:
@@ -85,14 +85,14 @@ def fingerprint(files: ImageFiles) -> str:
     return digest.hexdigest()[:32]
 
 
-def _decode_all(files: ImageFiles, num_workers: int) -> tuple[Tensor, dict[int, str]]:
-    images = torch.empty(len(files), files.in_channels, *files.image_size, dtype=torch.uint8)
+def _decode_all(files: ImageFiles, num_workers: int, keep_images: bool) -> tuple[Tensor, dict[int, str]]:
+    images = torch.empty(len(files) if keep_images else 0, files.in_channels, *files.image_size, dtype=torch.uint8)
     unreadable: dict[int, str] = {}
-    for decoded in _decoded(files, num_workers, "Decoding"):
+    for decoded in _decoded(files, num_workers, "Decoding" if keep_images else "Checking"):
         unreadable |= decoded.unreadable
-        if len(decoded.indices):
+        if keep_images and len(decoded.indices):
             images[decoded.indices] = decoded.images
-    if unreadable:
+    if keep_images and unreadable:
         images = images[[index for index in range(len(files)) if index not in unreadable]]
     return images, unreadable
 
@@ -108,15 +108,6 @@ def _decoded(files: ImageFiles, num_workers: int, doing: str) -> Iterator[Decode
     return track(loader, description=f"{doing} {len(files):,} images")
 
 
-def _skip(files: ImageFiles, unreadable: dict[int, str]) -> ImageFiles:
-    if not unreadable:
-        return files
-    rank_zero_only(print)(
-        f"left out {len(unreadable):,} of {len(files):,} files:", *name_unreadable(unreadable), sep="\n  "
-    )
-    return files.without(unreadable)
-
-
 def _checksum(images: Tensor, unreadable: str) -> int:
     return zlib.crc32(unreadable.encode(), zlib.crc32(images.numpy()))
 
@@ -130,40 +121,19 @@ def _read(path: Path) -> tuple[Tensor | None, dict[int, str]]:
         return None, {}
     if _checksum(images, unreadable) != checksum:
         return None, {}
-    _mark_used(path)
-    return images, _by_index(unreadable)
-
-
-def _read_names(path: Path) -> dict[int, str] | None:
-    try:
-        unreadable = _by_index(path.read_text())
-    except (OSError, ValueError):
-        return None
-    _mark_used(path)
-    return unreadable
-
-
-def _by_index(text: str) -> dict[int, str]:
-    return {int(index): message for index, message in json.loads(text).items()}
-
-
-def _mark_used(path: Path) -> None:
     with suppress(OSError):
         path.touch()  # for _delete_unused
+    return images, {int(index): message for index, message in json.loads(unreadable).items()}
 
 
 def _write(path: Path, images: Tensor, unreadable: dict[int, str]) -> None:
+    """Write a file of the cache. If that fails, the run continues, and the next one decodes again."""
     text = json.dumps(unreadable)
     # One entry, as the order of several would change from file to file.
     metadata = {"decoded": json.dumps([_checksum(images, text), text])}
-    _keep(path, lambda unfinished: save_file({"images": images}, unfinished, metadata=metadata))
-
-
-def _keep(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file of the cache; where that fails, the run continues, and the next one decodes again."""
     try:
         with replacing(path) as unfinished:
-            write(unfinished)
+            save_file({"images": images}, unfinished, metadata=metadata)
         sweep(path.parent)
         _delete_unused(path.parent)
     except (OSError, SafetensorError) as error:
@@ -175,5 +145,5 @@ def _delete_unused(folder: Path) -> None:
     for path in folder.iterdir():
         with suppress(OSError):
             unused = time.time() - path.stat().st_mtime > UNUSED_DAYS * 24 * 3600
-            if unused and path.suffix in (".safetensors", ".json", ".unfinished", ".tmp"):  # .tmp: of earlier versions
+            if unused and path.suffix in (".safetensors", ".json", ".unfinished", ".tmp"):  # two of earlier versions
                 path.unlink()

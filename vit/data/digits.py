@@ -7,6 +7,8 @@ from vit.data.module import ImageDataModule, ImageSet, Stage
 from vit.data.split import stratified_split
 
 TEST_FRACTION = 0.2
+# Seeds of what other data sets make of these digits: fixed, so that scores are comparable between runs.
+SEEDS: dict[Stage, int] = {"train": 0, "val": 1, "test": 2}
 
 
 class Digits(ImageDataModule):
@@ -36,3 +38,16 @@ class Digits(ImageDataModule):
         digit_set = ImageSet(images, torch.from_numpy(digits.target))
         train, test = stratified_split(digit_set.labels, TEST_FRACTION)
         return {"train": digit_set.subset(train), "test": digit_set.subset(test)}
+
+
+def digits_of(stage: Stage, val_fraction: float) -> tuple[ImageSet, torch.Generator]:
+    """Return the digits of a split, and the source of random choices for what is made of them.
+
+    Raises:
+        ValueError: If there is no such split.
+    """
+    digits = Digits(val_fraction=val_fraction)
+    digits.setup("fit")
+    if stage not in digits.sets:
+        raise ValueError(f"stage {stage!r} is none of {', '.join(digits.sets)} at val_fraction {val_fraction}")
+    return digits.sets[stage], torch.Generator().manual_seed(SEEDS[stage])

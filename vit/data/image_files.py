@@ -148,6 +148,10 @@ class ImageFiles(Dataset):
             return str(error), self.labels[index], int(index)
         return tv.center_crop(image, self.centre) if self.centre else image, self.labels[index], int(index)
 
+    def decode(self, indices: Tensor) -> "DecodedBatch":
+        """Return the images at ``indices`` that can be read, and what is wrong with the others."""
+        return collate_readable([self[index] for index in indices.tolist()])
+
     def subset(self, indices: Tensor) -> "ImageFiles":
         """Return the files at ``indices``."""
         chosen = indices.tolist()

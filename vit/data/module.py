@@ -15,7 +15,7 @@ from vit.data.decoded_cache import load_decoded, readable_files
 from vit.data.image_files import ImageFiles
 from vit.data.loader import BatchLoader, MemoryLoader, StreamLoader
 from vit.data.sampler import BatchSampler
-from vit.data.split import number_strata, stratified_split
+from vit.data.split import strata, stratified_split
 from vit.support.checks import (
     check_choice,
     check_natural,
@@ -24,6 +24,7 @@ from vit.support.checks import (
     check_positive_share,
     check_probability,
     check_share,
+    check_share_range,
 )
 
 Stage = Literal["train", "val", "test"]
@@ -33,10 +34,27 @@ Balance = Literal["none", "sampling", "loss"]
 
 @dataclass
 class ImageSet:
-    """The images of one split, decoded (uint8, (N, C, H, W)) or as files, and their labels (N,)."""
+    """The images of one split, and their labels.
+
+    Args:
+        images: Decoded images, uint8 (N, C, H, W), or files.
+        labels: Class numbers, (N,), rows of 0. and 1. for several labels, (N, num_classes), or rows of tokens, (N, T).
+    """
 
     images: Tensor | ImageFiles
     labels: Tensor
+
+    def decode(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the images at ``indices``, uint8 (n, C, H, W), and their labels (n, ...).
+
+        Raises:
+            ValueError: If files cannot be read; the message names them.
+        """
+        if isinstance(self.images, Tensor):
+            return self.images[indices], self.labels[indices]
+        batch = self.images.decode(indices)
+        batch.raise_unreadable()
+        return batch.images, self.labels[indices]
 
     def subset(self, indices: Tensor) -> "ImageSet":
         """Return the images and labels at ``indices``."""
@@ -50,37 +68,29 @@ class ImageSet:
         return ImageSet(replace(self.images, centre=size), self.labels)
 
 
-def data_sets() -> list[str]:
-    """Return the names of the data sets of this package that a model can be trained on."""
-    import vit.data
-
-    return [name for name in vit.data.__all__ if name not in ("ImageDataModule", "UnsortedImages")]
-
-
 class ImageDataModule(LightningDataModule):
-    """Labelled images in batches. A subclass defines the attributes below and ``load_sets``.
+    """Labelled images in batches. A subclass defines ``load_sets`` and the attributes below.
+
+    The ``num_classes`` of images without classes, such as those of texts, is 0.
 
     Args:
         batch_size: Images per step and device.
-        val_fraction: Share of the training images of each class held out for validation; 0 trains on all images,
-            without validation.
-        crop_scale: Smallest and largest share of a training image that is cut out at a random place, with an aspect
-            ratio from 3/4 to 4/3, and scaled to the size of the model's input, such as (0.35, 1.0); None for none.
+        val_fraction: Share of the training images of each class held out for validation; 0 trains on all of them.
+        crop_scale: Smallest and largest share of a training image that a random crop covers, such as (0.35, 1.0). The
+            crop has an aspect ratio from 3/4 to 4/3 and is scaled to the size of the model's input. None for no crop.
         crop_padding: Largest random shift of training images, in pixels; 0 for no shift.
         flip: Whether training images are mirrored left to right with probability 1/2.
-        policy: Further augmentation of training images: RandAugment (two operations of magnitude 9),
-            TrivialAugment (one operation of random magnitude), or none.
+        policy: Further augmentation: RandAugment (two operations of magnitude 9), TrivialAugment (one operation of
+            random magnitude), or none.
         erasing: Probability that a rectangle of a training image is erased, in [0, 1].
         mixup: Alpha of mixup's Beta distribution, such as 0.8; 0 for no mixup.
         cutmix: Alpha of cutmix's Beta distribution, such as 1.0; 0 for no cutmix.
-        mix_until: Share of the training after which mixup and cutmix stop, in (0, 1]. At 0.6, the last 40 % are
-            without them; the recipe of CCT stops at epoch 175 of 300 (Hassani et al. 2021).
-        balance: What is done about classes with few images: "sampling" draws each class equally often in training,
-            "loss" weights each class in the loss by the inverse of its number of training images. An image with
-            several labels counts for the rarest one.
+        mix_until: Share of the training after which mixup and cutmix stop, in (0, 1]. CCT stops at epoch 175 of 300
+            (Hassani et al. 2021).
+        balance: What makes up for classes with few images: "sampling" draws each class equally often in training,
+            "loss" weights each class in the loss by the inverse of its number of training images.
         num_workers: Processes that decode image files; None for one per CPU core, at most 8.
-        memory_limit: Largest data set kept in memory, in GB of decoded pixels; a larger one is decoded again in each
-            epoch.
+        memory_limit: Largest data set kept in memory, in GB of decoded pixels; a larger one is decoded in each epoch.
         seed: Seed of the order and the augmentation of the images; the splits are the same for every seed.
 
     Raises:
@@ -93,9 +103,6 @@ class ImageDataModule(LightningDataModule):
     in_channels: int
     mean: list[float]
     std: list[float]
-    # Of texts, whose images have no classes: num_classes is 0.
-    letters: str | None = None
-    max_length: int | None = None
 
     def __init__(
         self,
@@ -117,7 +124,8 @@ class ImageDataModule(LightningDataModule):
         super().__init__()
         check_positive_int("batch_size", batch_size)
         check_share("val_fraction", val_fraction, "0.1 holds out one image in ten")
-        _check_crop_scale(crop_scale)
+        if crop_scale is not None:
+            check_share_range("crop_scale", crop_scale, "(0.35, 1.0) is usual")
         check_natural("crop_padding", crop_padding, "0 is no shift")
         check_choice("policy", policy, get_args(Policy))
         check_probability("erasing", erasing)
@@ -141,18 +149,21 @@ class ImageDataModule(LightningDataModule):
         }
         self.mix_until = mix_until
         self.balance = balance
-        self.progress = 0.0  # share of the training that is done, in [0, 1]; the trained module sets it after each step
+        self.progress = 0.0  # share of the training that is done; the LightningModule sets it after each step
         self.num_workers = min(8, os.cpu_count() or 1) if num_workers is None else num_workers
         self.memory_limit = memory_limit
         self.seed = seed
         self.sets: dict[Stage, ImageSet] = {}
 
     def load_sets(self) -> dict[Stage, ImageSet]:
-        """Return "train", and "val" and "test" if the data set has them; a missing "val" is held out of "train"."""
-        raise ValueError(f"{type(self).__name__} is not a data set: choose {', '.join(data_sets())}")
+        """Return "train", and "val" and "test" if the data set has them; ``setup`` holds a missing "val" out."""
+        from vit.data import DATA_SETS  # which are subclasses
+
+        *others, last = DATA_SETS
+        raise ValueError(f"{type(self).__name__} is not a data set: choose {', '.join(others)} or {last}")
 
     def setup(self, stage: str) -> None:
-        """Load the splits; hold validation images out of the training images unless there are some."""
+        """Load the splits. If there are no validation images, hold some out of the training images."""
         if self.sets:
             return
         sets = self.load_sets()
@@ -164,9 +175,9 @@ class ImageDataModule(LightningDataModule):
                 )
             sets["val"], sets["train"] = sets["train"].subset(held_out), sets["train"].subset(kept)
         if self.stored_size != self.image_size:
-            # Random crops are cut out of the stored images.
-            whole = () if self.augmentation["crop_scale"] is None else ("train",)
-            sets = {stage: part if stage in whole else part.centred(self.image_size) for stage, part in sets.items()}
+            for stage in sets:
+                if stage != "train" or self.augmentation["crop_scale"] is None:  # random crops are cut out of the whole
+                    sets[stage] = sets[stage].centred(self.image_size)
         self.sets = sets
 
     @property
@@ -194,15 +205,15 @@ class ImageDataModule(LightningDataModule):
 
     @property
     def left_out(self) -> int:
-        """Number of training images left out of each epoch, since they fill no batch; other ones in each epoch."""
+        """Number of training images that an epoch leaves out because they fill no batch."""
         sampler = self._sampler("train")
         return sampler.num_images - len(sampler) * sampler.batch_size * sampler.world_size
 
     def decode_or_stream(self, files: ImageFiles, total: int, *, skip_damaged: bool = False) -> ImageSet:
-        """Return the files as a split, decoded if the ``total`` images of all splits stay within ``memory_limit``.
+        """Return the files as a split; decode them if the ``total`` images of all splits stay within ``memory_limit``.
 
         Raises:
-            ValueError: If files are damaged and not to be skipped; the message names them.
+            ValueError: If files are damaged and not skipped; the message names them.
         """
         if total * self.in_channels * math.prod(self.stored_size) <= self.memory_limit * 1e9:
             images, files = load_decoded(files, self.num_workers, skip_damaged=skip_damaged)
@@ -216,11 +227,11 @@ class ImageDataModule(LightningDataModule):
         return self._loader("train", augment)
 
     def _mixing(self) -> bool:
-        # With mix_until 1, steps beyond the planned end (min_epochs) are mixed, too.
+        # With mix_until 1, steps after the planned end (min_epochs) are mixed, too.
         return self.mix_until == 1 or self.progress < self.mix_until
 
     def val_dataloader(self) -> BatchLoader | list:
-        """Return the validation batches, each image once; an empty list without validation images."""
+        """Return the validation batches, each image once, or an empty list."""
         return self._loader("val") if "val" in self.sets else []
 
     def test_dataloader(self) -> BatchLoader:
@@ -234,12 +245,11 @@ class ImageDataModule(LightningDataModule):
         return self._loader("test")
 
     def _loader(self, stage: Stage, augment: Augment | None = None) -> BatchLoader:
-        images, labels = self.sets[stage].images, self.sets[stage].labels
-        trainer = self.trainer
+        images, labels, trainer = self.sets[stage].images, self.sets[stage].labels, self.trainer
         if trainer and trainer.overfit_batches:
             raise ValueError(
-                f"overfit_batches ({trainer.overfit_batches}) would train on other images in each epoch, since the "
-                "order is new: use a folder of few images, or --trainer.limit_train_batches"
+                f"overfit_batches ({trainer.overfit_batches}) would train on other images in each epoch, whose order "
+                "is new: use a folder of few images, or --trainer.limit_train_batches"
             )
         device = trainer.strategy.root_device if trainer else torch.device("cpu")
         if isinstance(images, Tensor):
@@ -252,19 +262,8 @@ class ImageDataModule(LightningDataModule):
             len(labels),
             self.batch_size,
             shuffle=stage == "train",
-            balance=number_strata(labels) if self.balance == "sampling" else None,
+            balance=strata(labels) if self.balance == "sampling" else None,
             seed=self.seed,
             rank=self.trainer.global_rank if self.trainer else 0,
             world_size=self.trainer.world_size if self.trainer else 1,
-        )
-
-
-def _check_crop_scale(crop_scale: tuple[float, float] | None) -> None:
-    if crop_scale is None:
-        return
-    is_range = isinstance(crop_scale, (tuple, list)) and len(crop_scale) == 2
-    if not (is_range and 0 < crop_scale[0] <= crop_scale[1] <= 1):
-        raise ValueError(
-            f"crop_scale ({crop_scale!r}) must be the smallest and the largest share of an image, in (0, 1]: "
-            "(0.35, 1.0) is usual"
         )

@@ -20,7 +20,7 @@ class BatchSampler:
         num_images: Images of the data set.
         batch_size: Images of a batch of one process.
         shuffle: Whether the order is that of training.
-        balance: The labels of the images, (N,), to draw each class equally often in training; None draws each image
+        balance: The class of each image, (N,), to draw each class equally often in training; None draws each image
             once.
         seed: Seed of the order.
         rank: Number of this process.

@@ -1,7 +1,4 @@
-"""Held-out images: the same share of every class.
-
-Letters in the shapes: N images, C classes.
-"""
+"""Held-out images: the same share of every class."""
 
 import torch
 from torch import Tensor
@@ -12,26 +9,29 @@ from vit.support.checks import check_share
 SPLIT_SEED = 0
 
 
-def number_strata(labels: Tensor) -> Tensor:
-    """Return the class of each image that its share of images is counted by: (N,) or rows of labels (N, C) -> (N,).
+def strata(labels: Tensor) -> Tensor:
+    """Return the class of each image by which images are split, and drawn in balance: (N,) or (N, C) -> (N,).
 
-    Of several labels it is the rarest one; images without a label have the number C.
+    Class numbers stay as they are. Of rows of 0. and 1. for several labels, it is the rarest label of the image, and C
+    for an image without labels. Rows of tokens, which are whole numbers, are all of one class.
 
-    >>> number_strata(torch.tensor([[1.0, 1], [1, 0], [1, 0], [0, 0]]))
-    tensor([1, 0, 0, 2])
+    >>> strata(torch.tensor([[1.0, 1, 0], [1, 0, 0], [0, 0, 0]]))
+    tensor([1, 0, 3])
     """
     if labels.ndim == 1:
         return labels
-    counts = labels.sum(dim=0)
-    rarest = torch.where(labels > 0, counts, torch.inf).argmin(dim=1)
-    return torch.where((labels > 0).any(dim=1), rarest, labels.shape[1])
+    if not labels.is_floating_point():
+        return torch.zeros(len(labels), dtype=torch.long)
+    counts = labels.sum(dim=0).expand_as(labels).where(labels > 0, torch.inf)
+    return counts.argmin(dim=1).where(labels.any(dim=1), labels.shape[1])
 
 
 def stratified_split(labels: Tensor, fraction: float, keep: int = 1) -> tuple[Tensor, Tensor]:
     """Return the sorted indices of the kept and of the held-out images: (N,) or (N, C) -> (kept,), (held_out,).
 
-    ``fraction`` of each class, rounded, is held out: at least one image, unless ``fraction`` is 0, and at most as many
-    as leave ``keep`` images. The same labels are always split the same way.
+    ``fraction`` of each class of ``strata``, rounded, is held out: at least one image, unless ``fraction`` is 0, and at
+    most as many as leave ``keep`` images. Of several labels, each keeps an image. The same labels are always split the
+    same way.
 
     >>> labels = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
     >>> kept, held_out = stratified_split(labels, 0.25)
@@ -42,12 +42,17 @@ def stratified_split(labels: Tensor, fraction: float, keep: int = 1) -> tuple[Te
         ValueError: If ``fraction`` is not in [0, 1).
     """
     check_share("the held-out fraction", fraction, "0.1 holds out one image in ten")
-    labels, fewest = number_strata(labels), 1 if fraction > 0 else 0
+    fewest = 1 if fraction > 0 else 0
     generator = torch.Generator().manual_seed(SPLIT_SEED)
     held_out = torch.zeros(len(labels), dtype=torch.bool)
-    for label in labels.unique():
-        members = (labels == label).nonzero().squeeze(1)
+    classes = strata(labels)
+    for label in classes.unique():
+        members = (classes == label).nonzero().squeeze(1)
         shuffled = members[torch.randperm(len(members), generator=generator)]
         count = min(max(fewest, round(fraction * len(members))), max(0, len(members) - keep))
         held_out[shuffled[:count]] = True
+    if labels.ndim > 1 and labels.is_floating_point():
+        for members in labels.T > 0:
+            if not (members & ~held_out).any():
+                held_out[members.nonzero()[:1]] = False
     return (~held_out).nonzero().squeeze(1), held_out.nonzero().squeeze(1)

@@ -14,7 +14,7 @@ from einops import rearrange
 from torch import Tensor
 
 from vit.data.alphabet import Alphabet
-from vit.data.digits import Digits
+from vit.data.digits import digits_of
 from vit.data.module import ImageDataModule, ImageSet, Stage
 from vit.support.checks import check_natural, check_positive_int
 from vit.support.files import replacing
@@ -24,8 +24,6 @@ MAX_LENGTH = 5
 SMALLEST, LARGEST = 12, 16  # sides of a digit in pixels: the digits of 8 pixels, 1.5 to 2 times as large
 GAP = 4  # widest gap between two digits in pixels
 FRAGMENT = 4  # side of a piece of clutter, a quarter of a digit
-# Fixed for all runs, so that readers are compared on the same pictures.
-SEEDS: dict[Stage, int] = {"train": 0, "val": 1, "test": 2}
 ALPHABET = Alphabet("0123456789")
 
 
@@ -36,7 +34,7 @@ class Numbers:
     Attributes:
         images: The pictures, uint8 (N, 1, 32, 96).
         tokens: The digits of each between start and end, (N, 7), as ``Alphabet`` encodes them.
-        boxes: First row, first column, height and width of each digit in pixels, (N, 5, 4); zeros where there is none.
+        boxes: First row, first column, height and width of each digit in pixels, (N, 5, 4); zeros for no digit.
     """
 
     images: Tensor
@@ -47,9 +45,8 @@ class Numbers:
 class DigitStrings(ImageDataModule):
     """Numbers of one to five handwritten digits on pictures of 32x96 pixels, grey, made from those of ``Digits``.
 
-    Digits are 1.5 to 2 times as large as in ``Digits``, have gaps of 0 to 4 pixels, and stand at a random place among
-    fragments of other digits. The digits of the training, validation and test pictures are different ones. The pictures
-    do not depend on ``seed``.
+    Digits are 1.5 to 2 times as large as in ``Digits``, with gaps of 0 to 4 pixels. A number stands at a random place
+    among fragments of other digits. The splits use different digits. The pictures do not depend on ``seed``.
 
     >>> data = DigitStrings(count=100, batch_size=20)
     >>> data.setup("fit")
@@ -100,8 +97,7 @@ class DigitStrings(ImageDataModule):
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return the pictures of each split."""
         stages: list[Stage] = ["train", "val", "test"] if self.val_fraction > 0 else ["train", "test"]
-        made = {stage: self.numbers(stage) for stage in stages}
-        return {stage: ImageSet(numbers.images, numbers.tokens) for stage, numbers in made.items()}
+        return {stage: ImageSet(made.images, made.tokens) for stage in stages for made in [self.numbers(stage)]}
 
     def numbers(self, stage: Stage) -> Numbers:
         """Return the pictures of a split with the places of their digits: the same for the same arguments.
@@ -109,12 +105,8 @@ class DigitStrings(ImageDataModule):
         Raises:
             ValueError: If there is no such split.
         """
-        digits = Digits(val_fraction=self.val_fraction)
-        digits.setup("fit")
-        if stage not in digits.sets:
-            raise ValueError(f"stage {stage!r} is none of {', '.join(digits.sets)} at val_fraction {self.val_fraction}")
-        generator = torch.Generator().manual_seed(SEEDS[stage])
-        return write_numbers(digits.sets[stage], self.counts[stage], self.overlap, self.clutter, generator)
+        digits, generator = digits_of(stage, self.val_fraction)
+        return write_numbers(digits, self.counts[stage], self.overlap, self.clutter, generator)
 
 
 def write_numbers(digits: ImageSet, count: int, overlap: int, clutter: int, generator: torch.Generator) -> Numbers:
@@ -142,7 +134,7 @@ def write_numbers(digits: ImageSet, count: int, overlap: int, clutter: int, gene
     columns = columns + (torch.rand(count, generator=generator) * (spare + 1)).long()[:, None]
     rows = (torch.rand(count, MAX_LENGTH, generator=generator) * (HEIGHT - sides + 1)).long()
     boxes = torch.stack([rows, columns, sides, sides], dim=-1) * is_written[..., None]
-    images = scattered(digits.images, boxes, clutter, generator)
+    images = scatter_fragments(digits.images, boxes, clutter, generator)
     for place in range(MAX_LENGTH):
         paste(images, digits.images[chosen[:, place]], boxes[:, place])
     tokens = torch.full((count, MAX_LENGTH + 2), ALPHABET.end)
@@ -151,14 +143,10 @@ def write_numbers(digits: ImageSet, count: int, overlap: int, clutter: int, gene
     return Numbers(images, tokens, boxes)
 
 
-def scattered(digits: Tensor, boxes: Tensor, clutter: int, generator: torch.Generator) -> Tensor:
-    """Return pictures with up to ``clutter`` fragments of digits each, none of which touches a box: (N, 1, 32, 96).
+def scatter_fragments(digits: Tensor, boxes: Tensor, clutter: int, generator: torch.Generator) -> Tensor:
+    """Return pictures with up to ``clutter`` quarters of digits (M, 1, 8, 8) each, none of which touches a box.
 
-    Args:
-        digits: Digits to take quarters of, (M, 1, 8, 8).
-        boxes: Boxes to leave free, (N, K, 4).
-        clutter: Maximum number of fragments on a picture.
-        generator: Source of the random choices.
+    Boxes are (N, K, 4), pictures (N, 1, 32, 96).
     """
     pieces = rearrange(digits, "n 1 (i h) (j w) -> (n i j) 1 h w", i=2, j=2)
     images = torch.zeros(len(boxes), 1, HEIGHT, WIDTH, dtype=torch.uint8)
@@ -184,10 +172,8 @@ def paste(images: Tensor, patches: Tensor, boxes: Tensor) -> None:
         patches: A patch for each, uint8 (N, 1, h, w), which is resized to its box.
         boxes: First row, first column, height and width, (N, 4); a patch without height is not drawn.
     """
-    for side in boxes[:, 2].unique().tolist():
+    for side in filter(None, boxes[:, 2].unique().tolist()):
         which = (boxes[:, 2] == side).nonzero()[:, 0]
-        if not side:
-            continue
         resized = patches[which]
         if resized.shape[-1] != side:
             resized = F.interpolate(resized.float(), (side, side), mode="bilinear").round().to(torch.uint8)

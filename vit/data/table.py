@@ -1,123 +1,110 @@
-"""Labelled image files that a CSV file names: one label or several for each image."""
+"""Image files with one or several labels each, which a table names, for training."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from vit.data.folder import SPLIT_NAMES, ImageFolder, LabelledFiles
-from vit.data.image_files import NAMED
+from vit.data.csv_rows import check_there, read_rows
+from vit.data.folder import SPLIT_NAMES
+from vit.data.labelled_files import LabelledFiles, LabelledPaths, tell
 from vit.data.module import Stage
-from vit.data.rows import Row, read_rows
 
-FILE, LABEL, SPLIT = "file", "label", "split"
-YES, NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
-SEPARATOR = ";"  # of several labels in a cell
+PRESENCE = {"0": False, "false": False, "1": True, "true": True}  # of a class in an image
 
 
-class ImageTable(ImageFolder):
-    """Images with one or several labels each, which a CSV file names.
+class ImageTable(LabelledFiles):
+    """Images with one or several labels each, from a table: a CSV file whose first line names its columns.
 
-    The columns are ``file,label``, where a file may stand in several lines or a cell may hold several labels with
-    semicolons between them; or ``file`` and one column a class with 1 or 0. A column ``split`` may say of each image
-    whether it is for train, val or test; without it, test images are held out. If every image has just one label, the
-    labels are numbers of classes, as of ``ImageFolder``; otherwise they are rows of zeros and ones.
+    The columns are ``file`` and ``label``, or ``file`` and one for each class, with 1 or true where an image shows the
+    class and else 0 or false. A ``label`` may be several, separated by ";", or none, and a file may have several lines.
+    A column ``split`` says which images are for train, val and test; without it, test images are held out. Missing
+    validation images are held out of the training images.
+
+    Labels are class numbers, (N,), if each image has exactly one label, else rows of 0 and 1, (N, num_classes). Images
+    with several labels are split and drawn as images of the rarest one.
 
     Args:
-        table: The CSV file.
-        root: Folder that the names of the files start from; None is the folder of the table.
-        kwargs: Size, splits and augmentation, as for ImageFolder.
+        table: Path of the CSV file.
+        root: Folder that files are named from; None for that of the table.
+        kwargs: Size, batches, splits and augmentation, as for ImageFolder.
 
     Raises:
-        ValueError: If the table or a file cannot be read, or an argument is out of its range.
+        ValueError: If the table names no labelled images, contradicts itself, or names files outside of ``root``.
     """
 
     def __init__(self, table: str, root: str | None = None, **kwargs: Any) -> None:
         self.table = Path(table)
         super().__init__(root=str(self.table.parent) if root is None else root, **kwargs)
 
-    def find_files(self) -> tuple[list[str], dict[Stage, LabelledFiles]]:
-        """Return the names of the classes, and the files of each split with their labels."""
-        columns, rows = read_rows(self.table, [FILE])
-        if not rows:
-            raise ValueError(f"{self.table} names no images: write a line for each")
-        paths = [self._path(number, row[FILE].strip()) for number, row in rows]
-        self._check_exist(paths)
-        others = [name for name in columns if name not in (FILE, SPLIT)]
-        if LABEL in others and len(others) > 1:
-            raise ValueError(
-                f"{self.table} has the columns {','.join(others)}: write the label in one column, or one column a class"
-            )
-        labels = _labels_by_name(paths, rows) if LABEL in others else self._labels_by_column(paths, rows, others)
-        names = sorted(set().union(*labels.values())) if LABEL in others else others
-        if len(names) < 2 - any(not found for found in labels.values()):
-            raise ValueError(f"the images of {self.table} are of {len(names)} classes: name at least two")
-        splits: dict[Path, Stage] = {}
-        for path, (number, row) in zip(paths, rows, strict=True):
-            stage = self._stage(number, row)
-            if splits.setdefault(path, stage) != stage:
-                raise ValueError(
-                    f"line {number} of {self.table} has {path.name} for {stage}, and an earlier one for "
-                    f"{splits[path]}: keep one"
-                )
-        stages: tuple[Stage, ...] = ("train", "val", "test")
-        files = {stage: [path for path in labels if splits[path] == stage] for stage in stages}
-        if not files["train"]:
-            raise ValueError(f"{self.table} has no image for train: write train in the column split")
-        is_single = all(len(found) == 1 for found in labels.values())
-        number_of = {name: number for number, name in enumerate(names)}
-        found = {
-            path: number_of[next(iter(mine))] if is_single else [float(name in mine) for name in names]
-            for path, mine in labels.items()
-        }
-        return names, {stage: (mine, [found[path] for path in mine]) for stage, mine in files.items() if mine}
+    def find_splits(self) -> dict[Stage, LabelledPaths]:
+        """Return the files and labels of each split; without a column ``split``, all files are "train"."""
+        if not self.table.is_file():
+            raise ValueError(f"no table {self.table}: name a CSV file with the columns file and label by --data.table")
+        rows = read_rows(self.table, "file")
+        others = [name for name in rows[0][1] if name not in ("file", "label", "split")]
+        named = "label" in rows[0][1]
+        if named and others:
+            tell(f"{self.table}: labels are those of the column label; not read: {', '.join(others)}")
+        labels: dict[str, set[str]] = {}
+        stages: dict[str, Stage] = {}
+        for number, row in rows:
+            place = f"line {number} of {self.table}"
+            file, stage = _file(row["file"].strip(), place), _stage(row.get("split", "train").strip(), place)
+            found = _labels(row["label"]) if named else {name for name in others if _shows(name, row[name], place)}
+            if stages.setdefault(file, stage) != stage:
+                raise ValueError(f"{place} names {file} for {stage}, a line before for {stages[file]}: keep one split")
+            if not named and labels.setdefault(file, found) != found:
+                raise ValueError(f"{place} names {file} again with other labels: keep one line for each file")
+            labels.setdefault(file, set()).update(found)
+        self.class_names = sorted(set().union(*labels.values())) if named else others
+        self.several_labels = any(len(found) != 1 for found in labels.values())
+        self._check_classes(labels, stages)
+        check_there([self.root / file for file in labels], self.root, self.table)
+        numbers = {name: number for number, name in enumerate(self.class_names)}
+        splits: dict[Stage, LabelledPaths] = {}
+        for stage in (stage for stage in get_args(Stage) if stage in stages.values()):
+            files = [file for file in labels if stages[file] == stage]
+            encoded = [
+                [float(name in labels[file]) for name in self.class_names]
+                if self.several_labels
+                else numbers[next(iter(labels[file]))]
+                for file in files
+            ]
+            splits[stage] = [self.root / file for file in files], encoded
+        return splits
 
-    def _path(self, number: int, name: str) -> Path:
-        if not name or "\0" in name:
-            raise ValueError(f"line {number} of {self.table} names no file: write file and label")
-        if not (self.root / name).resolve().is_relative_to(self.root.resolve()):
+    def _check_classes(self, labels: dict[str, set[str]], stages: dict[str, Stage]) -> None:
+        if not self.class_names:
+            raise ValueError(f"{self.table} has no label: add a column label, or one of 0 and 1 for each class")
+        if len(self.class_names) == 1 and not self.several_labels:
+            raise ValueError(f"the images of {self.table} are of one class ({self.class_names[0]}): add another class")
+        trained = set().union(*(found for file, found in labels.items() if stages[file] == "train"))
+        if lacking := [name for name in self.class_names if name not in trained]:
             raise ValueError(
-                f"line {number} of {self.table} names {name}, which is not below {self.root}: name a folder above it "
-                "by --data.root"
-            )
-        return self.root / name
-
-    def _check_exist(self, paths: Sequence[Path]) -> None:
-        missing = [path for path in dict.fromkeys(paths) if not path.is_file()]
-        if missing:
-            shown = ", ".join(str(path.relative_to(self.root)) for path in missing[:NAMED])
-            raise ValueError(
-                f"{self.table} names {len(missing):,} files that are not in {self.root}: {shown}"
-                f"{' and others' if len(missing) > NAMED else ''}; add them, delete the lines, or name another folder "
-                "by --data.root"
+                f"{self.table} has no training image of {', '.join(lacking)}: add images, or delete the class"
             )
 
-    def _stage(self, number: int, row: dict[str, str]) -> Stage:
-        name = row.get(SPLIT, "train").strip()
-        if name.lower() not in SPLIT_NAMES:
-            raise ValueError(f"line {number} of {self.table} has the split {name!r}: write train, val or test")
-        return SPLIT_NAMES[name.lower()]
 
-    def _labels_by_column(self, paths: list[Path], rows: list[Row], names: list[str]) -> dict[Path, set[str]]:
-        """Return the labels of each file: the columns with a 1."""
-        if not names:
-            raise ValueError(f"{self.table} has no labels: add a column label, or one column a class")
-        labels: dict[Path, set[str]] = {}
-        for path, (number, row) in zip(paths, rows, strict=True):
-            values = {name: row[name].strip().lower() for name in names}
-            if wrong := next((name for name, value in values.items() if value not in (*YES, *NO)), None):
-                raise ValueError(
-                    f"line {number} of {self.table} has {row[wrong]!r} for {wrong}: write 1 if the image shows it, or 0"
-                )
-            found = {name for name, value in values.items() if value in YES}
-            if labels.setdefault(path, found) != found:
-                raise ValueError(f"line {number} of {self.table} has other labels for {path.name} than an earlier one")
-        return labels
+def _file(name: str, place: str) -> str:
+    """Return the name of a file as a path below the root: a table may come from a stranger."""
+    path = Path(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(
+            f"{place} names {name}, outside of the folder: name files below it, and the folder by --data.root"
+        )
+    return str(path)
 
 
-def _labels_by_name(paths: list[Path], rows: list[Row]) -> dict[Path, set[str]]:
-    """Return the labels of each file: those in the column ``label`` of all of its lines."""
-    labels: dict[Path, set[str]] = {}
-    for path, (_, row) in zip(paths, rows, strict=True):
-        found = {name.strip() for name in row[LABEL].split(SEPARATOR)} - {""}
-        labels.setdefault(path, set()).update(found)
-    return labels
+def _stage(name: str, place: str) -> Stage:
+    if name.lower() not in SPLIT_NAMES:
+        raise ValueError(f"{place} has the split {name!r}: write train, val or test")
+    return SPLIT_NAMES[name.lower()]
+
+
+def _labels(cell: str) -> set[str]:
+    return {name.strip() for name in cell.split(";")} - {""}
+
+
+def _shows(name: str, cell: str, place: str) -> bool:
+    if cell.strip().lower() not in PRESENCE:
+        raise ValueError(f"{place} has {cell!r} in the column {name}: write 0 or 1")
+    return PRESENCE[cell.strip().lower()]

@@ -78,6 +78,17 @@ def check_probability(name: str, value: Any, remedy: str = "") -> None:
     _check(_is_finite(value) and 0 <= value <= 1, name, value, "in [0, 1]", remedy)
 
 
+def check_share_range(name: str, value: Any, remedy: str = "") -> None:
+    """Check that a value is a smallest and a largest share of something, both in (0, 1].
+
+    Raises:
+        ValueError: If it is not.
+    """
+    is_range = isinstance(value, (tuple, list)) and len(value) == 2 and all(map(_is_finite, value))
+    is_right = is_range and 0 < value[0] <= value[1] <= 1
+    _check(is_right, name, value, "the smallest and the largest share, in (0, 1]", remedy)
+
+
 def check_size(name: str, value: Any, remedy: str = "") -> None:
     """Check that a value is a size in pixels: a positive whole number, or two of them, rows and columns.
 

@@ -9,9 +9,9 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from vit.data.image_files import collate_readable
 from vit.data.module import ImageSet
-from vit.data.split import number_strata
+from vit.data.normalise import normalise
+from vit.data.split import strata
 from vit.explain import explain
 from vit.explain.figures import draw_maps
 from vit.support.class_names import name_classes
@@ -20,23 +20,13 @@ SHOWN, ACROSS = 8, 4
 
 
 def first_of_each_class(image_set: ImageSet, count: int) -> tuple[Tensor, Tensor]:
-    """Return the first image of each class, then the second of each, up to ``count``: (n, C, H, W), (n,)."""
-    labels = number_strata(image_set.labels.cpu())
+    """Return the first image of each class, then the second of each, up to ``count``: (n, C, H, W), (n, ...)."""
+    labels = strata(image_set.labels.cpu())
     by_class = labels.argsort(stable=True)
     counts = torch.bincount(labels)
     place_in_class = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels[by_class]]
     chosen = by_class[place_in_class.argsort(stable=True)][:count]
-    return decoded(image_set, chosen)
-
-
-def decoded(image_set: ImageSet, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the images at the indices ``chosen``, and their labels: (n, C, H, W), (n, ...)."""
-    few = image_set.subset(chosen)
-    if isinstance(few.images, Tensor):
-        return few.images, few.labels
-    batch = collate_readable([few.images[index] for index in range(len(chosen))])
-    batch.raise_unreadable()
-    return batch.images, batch.labels
+    return image_set.decode(chosen)
 
 
 def check_whole(pl_module: LightningModule) -> None:
@@ -61,8 +51,8 @@ def model_copy(pl_module: LightningModule, pixels: Tensor) -> Iterator[tuple[nn.
     check_whole(pl_module)
     with torch.inference_mode(False), torch.autocast(pl_module.device.type, enabled=False):
         model = copy.deepcopy(pl_module.network).float().eval()
-        mean, std = pl_module.mean.float(), pl_module.std.float()
-        yield model, (pixels.to(mean.device) / 255 - mean) / std
+        settings = {name: getattr(pl_module, name).flatten().tolist() for name in ("mean", "std")}
+        yield model, normalise(pixels.to(pl_module.device), settings)
 
 
 def draw_rollout(

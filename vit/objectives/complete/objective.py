@@ -23,7 +23,6 @@ from vit.objectives.complete.pictures import draw_completions
 from vit.support.checks import check_choice, check_positive_int, check_size
 from vit.training.base import Objective
 from vit.training.description import Picture, Score, Table
-from vit.training.examples import decoded
 from vit.training.flop import forward_flop
 from vit.training.optimizer import Optimizer
 from vit.training.schedule import Decay
@@ -113,7 +112,7 @@ class ImageCompleter(Objective):
                 raise ValueError(f"{name} ({alpha}) blends images, whose colours ImageCompleter learns: set it to 0")
         train = data.sets["train"]
         chosen = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(0))[:MOST_IMAGES]
-        images = torch.cat([resize_images(decoded(train, part)[0], self.size) for part in chosen.split(PART)])
+        images = torch.cat([resize_images(train.decode(part)[0], self.size) for part in chosen.split(PART)])
         palette = learn_palette(images, len(self.palette), self.hparams.patch_size)
         self.palette.copy_(palette)
         counts = [count_pixels(quantise(part, palette), len(palette)) for part in images.split(PART)]

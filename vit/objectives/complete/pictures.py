@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from vit.data.module import ImageSet
 from vit.objectives.complete.palette import dequantise
 from vit.support.plotting import plot_style
-from vit.training.examples import check_whole, decoded
+from vit.training.examples import check_whole
 
 SHOWN, DRAWN, ACROSS = 12, 3, 2  # images, completions of each, images side by side
 GREY = 0.6  # brightness of the hidden half
@@ -22,7 +22,7 @@ GREY = 0.6  # brightness of the hidden half
 def draw_completions(completer: LightningModule, folder: Path, split: str, image_set: ImageSet) -> None:
     """Draw images of a split, their upper half, and completions by an ``ImageCompleter``, into a folder."""
     check_whole(completer)
-    images, _ = decoded(image_set, torch.arange(min(SHOWN, len(image_set.labels))))
+    images, _ = image_set.decode(torch.arange(min(SHOWN, len(image_set.labels))))
     was_training = completer.training
     generator = torch.Generator(completer.device).manual_seed(0)
     with torch.inference_mode(), torch.autocast(completer.device.type, enabled=False):

@@ -12,7 +12,7 @@ from vit.explain.text_figures import draw_text_maps
 from vit.explain.texts import explain_text
 from vit.support.captioned import draw_captioned
 from vit.support.plotting import GREEN, ORANGE, missing_letters
-from vit.training.examples import check_whole, decoded, model_copy
+from vit.training.examples import check_whole, model_copy
 
 SHOWN, ACROSS = 16, 4
 ATTENDED = 6  # pictures whose letters are shown with their attention
@@ -21,7 +21,7 @@ ATTENDED = 6  # pictures whose letters are shown with their attention
 def draw_texts(reader: LightningModule, folder: Path, split: str, image_set: ImageSet) -> None:
     """Draw pictures of a split with the text that a ``SequenceReader`` reads, and misread ones, into a folder."""
     check_whole(reader)
-    images, tokens = decoded(image_set, torch.arange(min(SHOWN, len(image_set.labels))))
+    images, tokens = image_set.decode(torch.arange(min(SHOWN, len(image_set.labels))))
     if lacking := missing_letters(reader.alphabet.letters):
         print(f"the font of the pictures lacks {lacking}, which are drawn as boxes", flush=True)
     title = f"Texts read on {split} pictures"

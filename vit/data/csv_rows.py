@@ -1,0 +1,71 @@
+"""Tables of image files in CSV files: reads them, and names what is wrong with them by its line."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from vit.data.image_files import NAMED
+
+
+def read_rows(path: Path, *needed: str) -> list[tuple[int, dict[str, str]]]:
+    """Return the number of each line and its cells by column; a byte order mark and empty lines are ignored.
+
+    Args:
+        path: The CSV file, whose first line names the columns.
+        needed: Columns that must be there; that of the image file is "file".
+
+    Raises:
+        ValueError: If it is no such table.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            # Without strict, a quote that is never closed would swallow all lines after it.
+            reader = csv.reader(file, strict=True)
+            lines = [(reader.line_num, cells) for cells in reader if cells]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"cannot read {path}: {error}; save it as CSV in UTF-8") from None
+    columns = [name.strip() for name in lines[0][1]] if lines else []
+    shown = ",".join(columns)
+    if lacking := [name for name in needed if name not in columns]:
+        mark = next((mark for mark in ";\t" if mark in shown), None)
+        remedy = "add it" if mark is None else f"separate the cells by commas, not by {mark!r}"
+        raise ValueError(f"the first line of {path} is {shown!r}, without a column {lacking[0]!r}: {remedy}")
+    for name in columns:
+        if not name or columns.count(name) > 1:
+            raise ValueError(f"the first line of {path} is {shown!r}: give each column a name of its own")
+    rows = []
+    for number, cells in lines[1:]:
+        place = f"line {number} of {path}"
+        if any("\0" in cell for cell in cells):
+            raise ValueError(f"{place} has a NUL byte: save the table as CSV in UTF-8")
+        row = dict(zip(columns, cells, strict=False))
+        if lacking := [name for name in columns if name not in row] or ([] if row["file"].strip() else ["file"]):
+            raise ValueError(f"{place} has no {lacking[0]}: write {shown}")
+        if len(cells) > len(columns):
+            raise ValueError(
+                f"{place} has {len(cells)} cells, more than the first line ({len(columns)}): write a cell with a comma "
+                f'in quotes, such as "1,5"'
+            )
+        rows.append((number, row))
+    if not rows:
+        raise ValueError(f"{path} names no images: write a line {shown} for each")
+    return rows
+
+
+def check_there(files: Sequence[Path], root: Path, table: Path) -> None:
+    """Check that the files that a table names exist.
+
+    Raises:
+        ValueError: If some do not; the message names the first ones.
+    """
+    if missing := [file for file in files if not file.is_file()]:
+        raise ValueError(
+            f"{table} names {len(missing):,} of {len(files):,} images that are not there: {list_files(missing, root)}; "
+            "add them, or delete the lines"
+        )
+
+
+def list_files(files: Sequence[Path], root: Path) -> str:
+    """Return the names of the first files, relative to a folder that holds them, and the number of the others."""
+    shown = ", ".join(str(file).removeprefix(f"{root}/") for file in files[:NAMED])
+    return f"{shown} and {len(files) - NAMED:,} more" if len(files) > NAMED else shown

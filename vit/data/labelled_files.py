@@ -1,0 +1,149 @@
+"""Labelled image files: what the data sets that read them have in common."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.utilities import rank_zero_only
+
+from vit.data.image_files import ImageFiles, stored_size
+from vit.data.module import ImageDataModule, ImageSet, Stage
+from vit.data.split import stratified_split
+from vit.data.survey import Survey, survey
+from vit.support.checks import check_positive_share, check_probability, check_share, check_size
+
+# The files of a split, and the class number, the row of 0 and 1, or the row of tokens of each.
+LabelledPaths = tuple[list[Path], list[int] | list[list[int]] | list[list[float]]]
+
+
+class LabelledFiles(ImageDataModule, ABC):
+    """Labelled image files. A subclass finds the files of each split.
+
+    Args:
+        root: The folder.
+        image_size: Rows and columns of the model's input, to which every image is scaled and cropped, or one number for
+            both; None for the size of the images if all have the same and it is at most 64 pixels, else for a suitable
+            square of at most 64 pixels.
+        crop_ratio: Validation and test images are scaled, then cut to their centre: the share of each side that is
+            kept, in (0, 1], such as 0.875. Training images are cut alike, or at random by crop_scale.
+        test_fraction: Share of the images of each class that is held out for test if the data name no splits.
+        skip_damaged: Whether files that cannot be read are left out and named; else they are an error before the
+            training.
+        mean: Mean of each channel, in [0, 1], which the model subtracts from images; None takes that of ImageNet, or
+            of the weights in --model.init_from. For another number of channels, each gets the average.
+        std: Standard deviation of each channel, by which the model then divides; None as for mean.
+        kwargs: Batches, splits and augmentation, as for every data module.
+
+    Raises:
+        ValueError: If an argument is out of its range, or there are no such files.
+    """
+
+    stretch = False  # whether images are scaled to the size whatever their aspect ratio
+
+    def __init__(
+        self,
+        root: str,
+        image_size: int | tuple[int, int] | None = None,
+        crop_ratio: float = 1.0,
+        test_fraction: float = 0.2,
+        skip_damaged: bool = False,
+        mean: list[float] | None = None,
+        std: list[float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if image_size is not None:
+            check_size("image_size", image_size)
+        check_positive_share("crop_ratio", crop_ratio, "1 keeps whole images")
+        check_share("test_fraction", test_fraction, "0.2 holds out one image in five")
+        for number in mean or ():
+            check_probability("mean", number, "it is of pixels from 0 to 1")
+        for number in std or ():
+            check_positive_share("std", number, "it is of pixels from 0 to 1")
+        self.root = Path(root)
+        self.crop_ratio = crop_ratio
+        self.test_fraction = test_fraction
+        self.skip_damaged = skip_damaged
+        self.splits = self.find_splits()
+        self.num_classes = len(self.class_names)
+        found = survey([path for paths, _ in self.splits.values() for path in paths])
+        self.in_channels = found.in_channels
+        if image_size is None:
+            self.image_size = self.choose_size(found)
+        else:
+            self.image_size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+        # Not the statistics of the images themselves, which would differ between the splits: the first linear layer can
+        # learn any other scale.
+        self.mean = _per_channel(mean or [0.485, 0.456, 0.406], self.in_channels)
+        self.std = _per_channel(std or [0.229, 0.224, 0.225], self.in_channels)
+
+    @abstractmethod
+    def find_splits(self) -> dict[Stage, LabelledPaths]:
+        """Return the files and labels of each split, and set ``class_names``; without splits, all files are "train"."""
+
+    def choose_size(self, found: Survey) -> tuple[int, int]:
+        """Return rows and columns of the model's input, if no argument names them."""
+        if set(found.sizes) != {found.image_size}:
+            tell(f"image_size {found.image_size}: {found}; --data.image_size overrules")
+        return found.image_size
+
+    @property
+    def stored_size(self) -> tuple[int, int]:
+        """Rows and columns of the images before they are cropped to ``image_size``."""
+        return stored_size(self.image_size, self.crop_ratio)
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether the data name validation images, or some are held out."""
+        return "val" in self.splits or super().has_validation
+
+    def prepare_data(self) -> None:
+        """Decode in one process if several train; the others read its cache."""
+        if self.trainer is not None and self.trainer.world_size > 1:
+            self.load_sets()
+
+    def setup(self, stage: str) -> None:
+        """Load the splits, and tell which classes are missing in some.
+
+        Raises:
+            ValueError: If a class has no training image, or files are damaged.
+        """
+        if self.sets:
+            return
+        super().setup(stage)
+        for split, part in self.sets.items() if self.num_classes else ():
+            several = part.labels.ndim > 1
+            counts = part.labels.sum(dim=0) if several else part.labels.bincount(minlength=self.num_classes)
+            missing = ", ".join(name for name, count in zip(self.class_names, counts, strict=True) if count == 0)
+            if missing and split == "train":
+                raise ValueError(f"no readable training image of {missing}: add images, or delete the class")
+            if missing:
+                tell(f"no {split} image of {missing}: add images, or its accuracy stays unknown")
+
+    def load_sets(self) -> dict[Stage, ImageSet]:
+        """Return the splits; test images are held out of the training images if the data name no splits."""
+        total = sum(len(paths) for paths, _ in self.splits.values())
+        sets = {}
+        for stage, (paths, labels) in self.splits.items():
+            files = ImageFiles(paths, labels, self.stored_size, self.in_channels, stretch=self.stretch)
+            sets[stage] = self.decode_or_stream(files, total, skip_damaged=self.skip_damaged)
+        if set(sets) == {"train"} and self.test_fraction > 0:
+            # Of a class of two images, the second one is for validation.
+            train, test = stratified_split(sets["train"].labels, self.test_fraction, keep=2 if self.val_fraction else 1)
+            if len(test) == 0:
+                raise ValueError(
+                    f"test_fraction ({self.test_fraction}) of {len(train)} images holds out none: add images, or set 0"
+                )
+            sets = {"train": sets["train"].subset(train), "test": sets["train"].subset(test)}
+        return sets
+
+
+@rank_zero_only
+def tell(line: str) -> None:
+    """Print a line, in the first of several processes."""
+    print(line, flush=True)
+
+
+def _per_channel(numbers: list[float], channels: int) -> list[float]:
+    """Return a number for each channel: those given, or for another number of channels their average."""
+    return list(numbers) if len(numbers) == channels else [sum(numbers) / len(numbers)] * channels
