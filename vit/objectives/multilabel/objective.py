@@ -41,7 +41,7 @@ class MultilabelClassifier(ViTClassifier):
         Score("exact_match", "Exact match", note="all labels of an image are right", is_of_images=True),
     )
     pictures = (
-        Picture("per_class", "Scores of the classes", "Precision, recall and F1 of each class", "tables"),
+        Picture("per_class", "Scores of the classes", "Precision, recall and F1 of each class"),
         Picture("mistakes", "Mistakes", "Labels that are wrong, the most confident first"),
         Picture("attention", "Attention", "Images with the attention of the model over their patches"),
     )
@@ -97,7 +97,7 @@ class MultilabelClassifier(ViTClassifier):
         """Return the scores of the classes, the class of the lowest average precision first."""
         names = ("average_precision", "f1", "precision", "recall", "threshold")
         classes = sorted(scores.get("classes", []), key=lambda row: 2 if row[names[0]] is None else row[names[0]])
-        header = ("lowest average precision first", *(f"{name.replace('_', ' ')}, %" for name in names), "images")
+        header = ("lowest first", "average precision, %", "F1, %", "precision, %", "recall, %", "threshold, %", "images")
         rows = [(row["name"], *(tenths(row[name]) for name in names), f"{row['support']:,}") for row in classes]
         bars = [row[names[0]] or 0 for row in classes]
         return [Table(f"{len(rows)} classes, {split} images", header, rows, bars)] if rows else []
