@@ -9,7 +9,7 @@ from einops import rearrange
 from PIL import ExifTags, Image, ImageOps, TiffTags
 from sklearn.datasets import load_sample_image
 
-from vit.data.image_files import collate_readable, decode, find_files
+from vit.data.image_files import collate_readable, decode, find_files, raise_unreadable
 
 # Rows and columns of random colours, not square.
 COLOURS = np.random.default_rng(0).integers(256, size=(7, 11, 3), dtype=np.uint8)
@@ -274,7 +274,7 @@ def test_an_unreadable_file_is_named_with_the_remedy(image_files):
     image_files.paths[1].write_text("no image")
     message = f"cannot read image {image_files.paths[1]}: it is no image: replace or delete the file, or leave it out"
     with pytest.raises(ValueError, match=f"^{message} by --data.skip_damaged true$"):
-        collate_readable([image_files[number] for number in range(5)]).raise_unreadable()
+        raise_unreadable(collate_readable([image_files[number] for number in range(5)]).unreadable)
 
 
 @pytest.mark.parametrize(("damaged", "counted"), [(2, ""), (10, ""), (11, "; and 1 more"), (13, "; and 3 more")])
@@ -283,12 +283,12 @@ def test_ten_unreadable_files_are_named_and_the_others_counted(image_files, dama
         path.write_text("no image")
     named = "; ".join(f"cannot read image {path}: it is no image" for path in image_files.paths[: min(damaged, 10)])
     with pytest.raises(ValueError, match="replace or delete the files, or leave them out") as error:
-        collate_readable([image_files[number] for number in range(13)]).raise_unreadable()
+        raise_unreadable(collate_readable([image_files[number] for number in range(13)]).unreadable)
     assert str(error.value).startswith(f"{named}{counted}: replace")
 
 
 def test_a_readable_batch_raises_nothing(image_files):
-    collate_readable([image_files[0], image_files[-1]]).raise_unreadable()
+    raise_unreadable(collate_readable([image_files[0], image_files[-1]]).unreadable)
 
 
 def test_nested_files_are_found_in_order_of_their_names(tmp_path):

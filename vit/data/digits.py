@@ -41,11 +41,7 @@ class Digits(ImageDataModule):
 
 
 def digits_of(stage: Stage, val_fraction: float) -> tuple[ImageSet, torch.Generator]:
-    """Return the digits of a split, and the source of random choices for what is made of them.
-
-    Raises:
-        ValueError: If there is no such split.
-    """
+    """Return the digits of a split, which must exist, and the source of random choices for what is made of them."""
     digits = Digits(val_fraction=val_fraction)
     digits.setup("fit")
     if stage not in digits.sets:

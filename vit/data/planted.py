@@ -57,9 +57,6 @@ def planted_digits(stage: Stage, val_fraction: float = 0.1) -> tuple[Tensor, Ten
 
     Returns:
         Images (N, 1, 32, 32), uint8, labels (N,), and boxes (N, 4): first row, first column, height, width.
-
-    Raises:
-        ValueError: If there is no such split.
     """
     digits, generator = digits_of(stage, val_fraction)
     return plant(digits, CANVASES_PER_DIGIT[stage], generator)

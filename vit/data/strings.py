@@ -100,11 +100,7 @@ class DigitStrings(ImageDataModule):
         return {stage: ImageSet(made.images, made.tokens) for stage in stages for made in [self.numbers(stage)]}
 
     def numbers(self, stage: Stage) -> Numbers:
-        """Return the pictures of a split with the places of their digits: the same for the same arguments.
-
-        Raises:
-            ValueError: If there is no such split.
-        """
+        """Return the pictures of a split with the places of their digits: always the same for the same arguments."""
         digits, generator = digits_of(stage, self.val_fraction)
         return write_numbers(digits, self.counts[stage], self.overlap, self.clutter, generator)
 

@@ -23,7 +23,7 @@ class UnsortedImages(ImageDataModule):
         mean: Mean of each channel in the model's training, in [0, 1]; None if the model does not normalise.
         std: Standard deviation of each channel in the model's training, in [0, 1].
         crop_ratio: Share of the side of a scaled image that is kept, as in the evaluation of the model.
-        stretch: Whether images are scaled to the size whatever their aspect ratio, as a reader must see whole texts.
+        stretch: Whether whole images are scaled, whatever their aspect ratio, so that a reader sees whole texts.
         kwargs: Batches, as for every data module.
 
     Raises:
