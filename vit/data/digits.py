@@ -40,7 +40,7 @@ class Digits(ImageDataModule):
         return {"train": digit_set.subset(train), "test": digit_set.subset(test)}
 
 
-def digits_of(stage: Stage, val_fraction: float) -> tuple[ImageSet, torch.Generator]:
+def take_digits(stage: Stage, val_fraction: float) -> tuple[ImageSet, torch.Generator]:
     """Return the digits of a split, which must exist, and the source of random choices for what is made of them."""
     digits = Digits(val_fraction=val_fraction)
     digits.setup("fit")

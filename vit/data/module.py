@@ -16,7 +16,7 @@ from vit.data.decoded_cache import load_decoded, readable_files
 from vit.data.image_files import ImageFiles, raise_unreadable
 from vit.data.loader import BatchLoader, MemoryLoader, StreamLoader
 from vit.data.sampler import BatchSampler
-from vit.data.split import strata, stratified_split
+from vit.data.split import stratified_split, stratify
 from vit.support.checks import (
     check_choice,
     check_natural,
@@ -263,7 +263,7 @@ class ImageDataModule(LightningDataModule):
             len(labels),
             self.batch_size,
             shuffle=stage == "train",
-            balance=strata(labels) if self.balance == "sampling" else None,
+            balance=stratify(labels) if self.balance == "sampling" else None,
             seed=self.seed,
             rank=self.trainer.global_rank if self.trainer else 0,
             world_size=self.trainer.world_size if self.trainer else 1,
