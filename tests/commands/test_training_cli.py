@@ -15,8 +15,8 @@ from PIL import Image
 import vit
 from tests.forked import forked
 from tests.tiny import CPU, MODEL, TINY, run_command
-from vit.commands.defaults import constructor_arguments
 from vit.objectives import OBJECTIVES, ViTClassifier
+from vit.support.arguments import constructor_arguments
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

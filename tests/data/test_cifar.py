@@ -152,20 +152,11 @@ def test_a_download_that_arrives_damaged_is_an_error_with_a_remedy(cifar, tmp_pa
         cifar(root=str(tmp_path)).prepare_data()
 
 
-def test_each_has_an_archive_of_its_own():
-    assert CIFAR10.source.filename == "cifar-10-python.tar.gz"
-    assert CIFAR100.source.filename == "cifar-100-python.tar.gz"
-
-
-def test_there_are_as_many_names_as_classes_in_the_order_of_their_labels(cifar):
+def test_each_has_its_archive_classes_in_the_order_of_their_labels_and_colour_images(cifar):
+    count = {CIFAR10: 10, CIFAR100: 100}[cifar]
+    assert cifar.source.filename == f"cifar-{count}-python.tar.gz"
     assert cifar.class_names == sorted(set(cifar.class_names))
-    assert len(cifar.class_names) == cifar.num_classes == {CIFAR10: 10, CIFAR100: 100}[cifar]
-
-
-def test_the_images_are_colour_and_32_by_32(cifar):
+    assert len(cifar.class_names) == cifar.num_classes == count
     assert cifar.image_size == (32, 32)
     assert cifar.in_channels == len(cifar.mean) == len(cifar.std) == 3
-
-
-def test_the_default_folder_is_data(cifar):
     assert cifar().root == Path("data")

@@ -43,12 +43,11 @@ def test_the_images_are_grey_and_8_by_8(sets):
         assert part.images.amax() == 255
 
 
-def test_the_1797_digits_are_split_into_a_fifth_for_test_and_a_tenth_of_the_rest_for_validation(sets):
-    assert {stage: len(part.labels) for stage, part in sets.items()} == {"train": 1295, "val": 143, "test": 359}
-
-
-def test_without_validation_all_but_the_test_digits_are_for_training():
-    assert {stage: len(part.labels) for stage, part in ready(val_fraction=0.0).items()} == {"train": 1438, "test": 359}
+@pytest.mark.parametrize(
+    ("val_fraction", "counts"), [(0.1, {"train": 1295, "val": 143, "test": 359}), (0.0, {"train": 1438, "test": 359})]
+)
+def test_the_1797_digits_are_split_into_a_fifth_for_test_and_a_share_of_the_rest_for_validation(val_fraction, counts):
+    assert {stage: len(part.labels) for stage, part in ready(val_fraction=val_fraction).items()} == counts
 
 
 def test_every_digit_is_held_out_in_the_same_share(sets):

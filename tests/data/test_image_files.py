@@ -9,7 +9,7 @@ from einops import rearrange
 from PIL import ExifTags, Image, ImageOps, TiffTags
 from sklearn.datasets import load_sample_image
 
-from vit.data.image_files import collate_readable, decode, find_files
+from vit.data.image_files import collate_readable, decode, find_files, raise_unreadable
 
 # Rows and columns of random colours, not square.
 COLOURS = np.random.default_rng(0).integers(256, size=(7, 11, 3), dtype=np.uint8)
@@ -201,33 +201,30 @@ def test_a_reduced_photo_is_upright(photograph, orientation):
     assert (image - in_full(path, (64, 96), 3).int()).abs().float().mean() < 3
 
 
-def test_a_truncated_photo_is_named_in_one_line(write_image):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (lambda whole: whole[:1500], "image file is truncated.*"),
+        (lambda whole: b"", "it is no image"),
+        (lambda whole: b"a list of photos\n", "it is no image"),
+        (None, ".*No such file or directory.*"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_in_one_line(write_image, content, message):
     path = write_image("photo.jpg", (47, 43))
-    path.write_bytes(path.read_bytes()[:1500])
-    with pytest.raises(ValueError, match=rf"^cannot read image {path}: image file is truncated.*$"):
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content(path.read_bytes()))
+    with pytest.raises(ValueError, match=f"^cannot read image {path}: {message}$"):
         decode(path, (7, 11), in_channels=3)
 
 
-@pytest.mark.parametrize("content", [b"", b"a list of photos\n"])
-def test_a_file_that_is_not_an_image_is_named_in_one_line(tmp_path, content):
-    path = tmp_path / "photo.jpg"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=f"^cannot read image {path}: it is no image$"):
-        decode(path, (7, 11), in_channels=3)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ValueError, match=f"^cannot read image {tmp_path / 'gone.png'}: "):
-        decode(tmp_path / "gone.png", (7, 11), in_channels=3)
-
-
-def test_an_item_is_an_image_its_label_and_its_index(image_files):
+def test_an_item_is_an_image_its_label_and_its_index_and_a_blank_for_minus_one(image_files):
+    assert len(image_files) == 13
     image, label, index = image_files[5]
     assert image.tolist() == decode(image_files.paths[5], (7, 11), in_channels=3).tolist()
     assert (label, index) == (2, 5)
-
-
-def test_the_index_minus_one_is_a_blank_without_a_label(image_files):
     image, label, index = image_files[-1]
     assert image.tolist() == torch.zeros(3, 7, 11).tolist()
     assert image.dtype == torch.uint8
@@ -250,10 +247,6 @@ def test_some_files_may_be_chosen_or_left_out(image_files):
     assert chosen[0][0].tolist() == image_files[7][0].tolist()
 
 
-def test_as_many_items_as_files(image_files):
-    assert len(image_files) == 13
-
-
 def test_a_batch_holds_the_readable_images_and_messages_about_the_others(image_files):
     image_files.paths[1].write_text("no image")
     batch = collate_readable([image_files[number] for number in (0, 1, 2)])
@@ -274,7 +267,7 @@ def test_an_unreadable_file_is_named_with_the_remedy(image_files):
     image_files.paths[1].write_text("no image")
     message = f"cannot read image {image_files.paths[1]}: it is no image: replace or delete the file, or leave it out"
     with pytest.raises(ValueError, match=f"^{message} by --data.skip_damaged true$"):
-        collate_readable([image_files[number] for number in range(5)]).raise_unreadable()
+        raise_unreadable(collate_readable([image_files[number] for number in range(5)]).unreadable)
 
 
 @pytest.mark.parametrize(("damaged", "counted"), [(2, ""), (10, ""), (11, "; and 1 more"), (13, "; and 3 more")])
@@ -283,12 +276,12 @@ def test_ten_unreadable_files_are_named_and_the_others_counted(image_files, dama
         path.write_text("no image")
     named = "; ".join(f"cannot read image {path}: it is no image" for path in image_files.paths[: min(damaged, 10)])
     with pytest.raises(ValueError, match="replace or delete the files, or leave them out") as error:
-        collate_readable([image_files[number] for number in range(13)]).raise_unreadable()
+        raise_unreadable(collate_readable([image_files[number] for number in range(13)]).unreadable)
     assert str(error.value).startswith(f"{named}{counted}: replace")
 
 
 def test_a_readable_batch_raises_nothing(image_files):
-    collate_readable([image_files[0], image_files[-1]]).raise_unreadable()
+    raise_unreadable(collate_readable([image_files[0], image_files[-1]]).unreadable)
 
 
 def test_nested_files_are_found_in_order_of_their_names(tmp_path):
@@ -300,14 +293,10 @@ def test_nested_files_are_found_in_order_of_their_names(tmp_path):
 
 
 @pytest.mark.parametrize("hidden", [".DS_Store", "a/.thumbnail.png", ".git/a.png", "a/.cache/b/c.png"])
-def test_hidden_files_and_folders_are_ignored(tmp_path, hidden):
-    (tmp_path / hidden).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / hidden).touch()
-    (tmp_path / "seen.png").touch()
-    assert find_files(tmp_path) == [tmp_path / "seen.png"]
-
-
-def test_a_folder_below_a_hidden_one_may_be_searched(tmp_path):
-    (tmp_path / ".data").mkdir()
-    (tmp_path / ".data/seen.png").touch()
-    assert find_files(tmp_path / ".data") == [tmp_path / ".data/seen.png"]
+@pytest.mark.parametrize("searched", ["seen", ".data"])  # a folder that is named may itself be hidden
+def test_hidden_files_and_folders_are_ignored(tmp_path, hidden, searched):
+    root = tmp_path / searched
+    (root / hidden).parent.mkdir(parents=True, exist_ok=True)
+    (root / hidden).touch()
+    (root / "seen.png").touch()
+    assert find_files(root) == [root / "seen.png"]

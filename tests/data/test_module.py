@@ -51,24 +51,13 @@ def labelled(part):
     return [*zip(rows(part.images), part.labels.tolist(), strict=True)]
 
 
-def test_validation_images_are_held_out_of_the_training_images():
-    sets = ready(val_fraction=0.2).sets
-    held_out, kept = (labelled(sets[stage]) for stage in ("val", "train"))
-    assert len(held_out) == 7
+def test_the_same_share_of_each_class_is_held_out_of_the_training_images_whatever_the_seed():
+    sets, other = (ready(val_fraction=0.2, seed=seed).sets for seed in (0, 1))
+    assert sets["val"].labels.bincount().tolist() == [3, 2, 2]
+    held_out, kept, test = (labelled(sets[stage]) for stage in ("val", "train", "test"))
     assert sorted(held_out + kept) == sorted(labelled(ImageSet(IMAGES[:37], LABELS[:37])))
-
-
-def test_the_same_share_of_each_class_is_held_out():
-    assert ready(val_fraction=0.2).sets["val"].labels.bincount().tolist() == [3, 2, 2]
-
-
-def test_the_same_images_are_held_out_whatever_the_seed():
-    first, other = (rows(ready(val_fraction=0.2, seed=seed).sets["val"].images) for seed in (0, 1))
-    assert first == other
-
-
-def test_the_test_images_are_all_kept():
-    assert rows(ready(val_fraction=0.2).sets["test"].images) == rows(IMAGES[37:])
+    assert test == labelled(ImageSet(IMAGES[37:], LABELS[37:]))
+    assert labelled(other["val"]) == held_out
 
 
 def test_nothing_is_held_out_where_there_are_validation_images():
@@ -131,19 +120,16 @@ def test_each_augmentation_reaches_the_training_batches(option):
 
 
 @pytest.mark.parametrize("mix", [{"mixup": 0.8}, {"cutmix": 1.0}])
-def test_batches_are_mixed_until_a_share_of_the_training_is_done(mix):
+def test_batches_are_mixed_until_a_share_of_the_training_is_done_by_default_to_the_end_and_beyond(mix):
     data = ready(batch_size=5, mix_until=0.6, **mix)
     batches, mixed = iter(data.train_dataloader()), []
     for data.progress in (0.0, 0.3, 0.59, 0.6, 0.9, 1.0):
         _, targets = next(batches)
         mixed.append(targets.shape == (5, 3))
     assert mixed == [True, True, True, False, False, False]
-
-
-def test_by_default_batches_are_mixed_to_the_end_and_beyond():
-    data = ready(batch_size=5, mixup=0.8)
-    data.progress = 1.0
-    _, targets = next(iter(data.train_dataloader()))
+    always = ready(batch_size=5, **mix)
+    always.progress = 1.0
+    _, targets = next(iter(always.train_dataloader()))
     assert targets.shape == (5, 3)
 
 
@@ -239,11 +225,15 @@ class Unbalanced(Toy):
         return {"train": ImageSet(IMAGES[:31], torch.tensor([0] * 19 + [1] * 8 + [2] * 4))}
 
 
-def test_classes_may_be_drawn_equally_often():
+def test_classes_may_be_drawn_equally_often_and_by_default_all_images_count_alike():
     data = ready(Unbalanced, val_fraction=0.0, balance="sampling", batch_size=31)
     ((_, labels),) = data.train_dataloader()
     assert sorted(labels.bincount().tolist()) == [10, 10, 11]
     assert data.class_weights is None
+    plain = ready(Unbalanced, val_fraction=0.0, batch_size=31)
+    ((_, labels),) = plain.train_dataloader()
+    assert labels.bincount().tolist() == [19, 8, 4]
+    assert plain.class_weights is None
 
 
 def test_classes_may_have_weights_inverse_to_their_training_images():
@@ -255,13 +245,6 @@ def test_classes_may_have_weights_inverse_to_their_training_images():
     assert weights[labels].mean() == pytest.approx(1)
     ((_, drawn),) = ready(Unbalanced, val_fraction=0.0, balance="loss", batch_size=31).train_dataloader()
     assert drawn.bincount().tolist() == [19, 8, 4]
-
-
-def test_by_default_all_images_count_alike():
-    data = ready(Unbalanced, val_fraction=0.0, batch_size=31)
-    ((_, labels),) = data.train_dataloader()
-    assert labels.bincount().tolist() == [19, 8, 4]
-    assert data.class_weights is None
 
 
 @pytest.mark.parametrize(("batch_size", "world_size", "left_out"), [(5, 1, 2), (37, 1, 0), (128, 1, 0), (5, 3, 7)])

@@ -57,17 +57,9 @@ def test_the_last_evaluation_batch_is_padded_with_minus_one():
     ]
 
 
-def test_training_takes_a_new_order_each_epoch():
-    orders = {str(epoch(23, 5, shuffle=True, number=number)) for number in range(11)}
-    assert len(orders) == 11
-
-
-def test_training_takes_another_order_for_another_seed():
-    orders = {str(epoch(23, 5, shuffle=True, seed=seed, number=number)) for seed in range(3) for number in range(3)}
-    assert len(orders) == 9
-
-
-def test_the_same_seed_and_epoch_repeat_the_order():
+def test_training_takes_a_new_order_for_each_epoch_and_seed_and_repeats_it():
+    orders = {str(epoch(23, 5, shuffle=True, seed=seed, number=number)) for seed in range(3) for number in range(11)}
+    assert len(orders) == 33
     torch.manual_seed(1)
     first = epoch(23, 5, shuffle=True, seed=3, number=2)
     torch.manual_seed(2)

@@ -10,7 +10,7 @@ from PIL import Image
 from vit.commands.fit import main
 from vit.data import ImageTable
 from vit.data.image_files import ImageFiles
-from vit.data.split import strata, stratified_split
+from vit.data.split import stratified_split, stratify
 
 ONE_EACH = "file,label\n" + "".join(f"{number}.png,{'ant' if number % 3 else 'bee'}\n" for number in range(24))
 SEVERAL = "file,ant,bee,cow\n" + "".join(f"{n}.png,{n % 2},{int(n % 4 == 0)},{int(n in (3, 5))}\n" for n in range(24))
@@ -137,12 +137,12 @@ def test_sampling_draws_images_by_their_rarest_label(table):
     data = ready(table(balance="sampling", batch_size=24))
     ((_, labels),) = data.train_dataloader()
     # Strata of 6 bees, 2 cows, 10 other ants, 6 images of none.
-    assert strata(labels).bincount().tolist() == [6] * 4
+    assert stratify(labels).bincount().tolist() == [6] * 4
 
 
 def test_of_several_labels_the_rarest_one_decides_and_each_keeps_an_image():
     labels = torch.tensor([[1.0, 0, 0], [1, 1, 0], [1, 1, 1], [0, 0, 0], [1, 0, 0]])
-    assert strata(labels).tolist() == [0, 1, 2, 3, 0]
+    assert stratify(labels).tolist() == [0, 1, 2, 3, 0]
     # b, c and d are rarer than a: of each of their pairs, the one with a may be held out.
     pairs = torch.eye(4)[[1, 1, 2, 2, 3, 3]]
     pairs[::2, 0] = 1

@@ -21,21 +21,15 @@ def test_unsorted_images_come_in_batches_with_their_files(write_image, tmp_path)
     assert [messages for _, _, messages in batches] == [[], []]
 
 
-def test_one_file_may_be_named_instead_of_a_folder(write_image):
-    path = write_image("photos/a.png")
-    ((images, files, messages),) = unsorted(path).predict_dataloader()
-    assert images.tolist() == [decode(path, (5, 7), 3).tolist()]
-    assert (files, messages) == ([str(path)], [])
-
-
 def test_files_that_are_not_images_are_reported_and_the_others_kept(write_image, tmp_path):
     path = write_image("photos/a.png")
     (tmp_path / "photos/notes.txt").write_text("no image")
     (tmp_path / "photos/.hidden").write_text("no image")
-    ((images, files, messages),) = unsorted(tmp_path / "photos").predict_dataloader()
-    assert len(images) == 1
-    assert files == [str(path)]
-    assert messages == [f"cannot read image {tmp_path / 'photos/notes.txt'}: it is no image"]
+    reported = [f"cannot read image {tmp_path / 'photos/notes.txt'}: it is no image"]
+    for named, expected in ((tmp_path / "photos", reported), (path, [])):  # one file may be named, too
+        ((images, files, messages),) = unsorted(named).predict_dataloader()
+        assert images.tolist() == [decode(path, (5, 7), 3).tolist()]
+        assert (files, messages) == ([str(path)], expected)
 
 
 def test_a_batch_without_any_image_is_empty_and_of_the_right_shape(tmp_path):
@@ -62,22 +56,18 @@ def test_unsorted_images_have_the_size_and_channels_of_the_model(write_image, tm
     assert images.shape == (1, 1, 3, 11)
 
 
-def test_unsorted_images_are_cropped_as_in_the_evaluation_of_the_model(write_image, tmp_path):
+def test_unsorted_images_are_cropped_or_scaled_whole_as_in_the_evaluation_of_the_model(write_image, tmp_path):
     path = write_image("photos/a.png", size=(17, 13))
     ((images, _, _),) = unsorted(tmp_path / "photos", crop_ratio=0.5).predict_dataloader()
     assert images.tolist() == [decode(path, (10, 14), 3)[:, 2:7, 4:11].tolist()]
+    ((images, _, _),) = unsorted(tmp_path / "photos", stretch=True).predict_dataloader()
+    assert images.tolist() == [decode(path, (5, 7), 3, stretch=True).tolist()]
     with pytest.raises(ValueError, match=r"^crop_ratio \(0\) must be in \(0, 1\]: 1 keeps whole images$"):
         unsorted(path, crop_ratio=0)
 
 
-def test_a_missing_folder_of_unsorted_images_is_named(tmp_path):
-    with pytest.raises(
-        ValueError, match=f"^no images at {tmp_path / 'gone'}: name a folder of image files by --data.root$"
-    ):
-        unsorted(tmp_path / "gone")
-
-
-def test_an_empty_folder_of_unsorted_images_is_named(tmp_path):
+def test_a_missing_or_empty_folder_of_unsorted_images_is_named(tmp_path):
     (tmp_path / ".hidden").touch()
-    with pytest.raises(ValueError, match=f"^no files in {tmp_path}: name a folder of image files by --data.root$"):
-        unsorted(tmp_path)
+    for folder, what in ((tmp_path / "gone", "images at"), (tmp_path, "files in")):
+        with pytest.raises(ValueError, match=f"^no {what} {folder}: name a folder of image files by --data.root$"):
+            unsorted(folder)

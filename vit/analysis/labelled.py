@@ -10,6 +10,7 @@ from vit.data.labelled_files import LabelledFiles
 from vit.data.module import ImageDataModule, ImageSet
 from vit.data.normalise import normalise
 from vit.model.vision_transformer import VisionTransformer
+from vit.support.arguments import constructor_arguments
 from vit.support.class_names import name_classes
 
 # What makes the splits and the pixels of a data set, of the arguments that a checkpoint notes; the rest augments.
@@ -79,7 +80,7 @@ def _data_module(model: VisionTransformer, noted: dict[str, Any], root: str | No
         return vit.data.ImageFolder(root, crop_ratio=model.pretrained_cfg["crop_ratio"])
     if known is None:
         raise ValueError("the checkpoint does not say what data it was trained on: name its folder by --data.root DIR")
-    names = known.option_names() & {*SPLITTING}
+    names = constructor_arguments(known) & {*SPLITTING}
     arguments = {name: value for name, value in noted.get("init_args", {}).items() if name in names}
     return known(**arguments | ({"root": root} if root else {}))
 

@@ -1,6 +1,5 @@
 """The arguments that trained weights bring to the command line, as defaults that typed ones overrule."""
 
-import inspect
 import json
 import sys
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from vit.commands.typed_arguments import TypedArguments
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives import DEFAULT, OBJECTIVES
 from vit.runs.folders import experiment_of
+from vit.support.arguments import constructor_arguments
 from vit.training.base import Objective
 from vit.weights import read_checkpoint
 from vit.weights.loading import read_model
@@ -23,18 +23,6 @@ NOT_OF_START = ("dropout", "patch_drop", "drop_path", "grad_checkpointing")  # s
 def class_path(objective: type[Objective]) -> str:
     """Return the path by which the parser finds an objective."""
     return f"{objective.__module__}.{objective.__name__}"
-
-
-def constructor_arguments(*classes: type) -> set[str]:
-    """Return the names of the arguments of classes, with those that keyword arguments pass on to their bases."""
-    names: set[str] = set()
-    for cls in classes:
-        for base in (base for base in cls.__mro__ if base.__module__.partition(".")[0] != "lightning"):
-            parameters = inspect.signature(base.__init__).parameters.values()
-            names |= {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD}
-            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-                break
-    return names - {"self", "args"}
 
 
 @dataclass

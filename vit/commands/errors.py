@@ -18,9 +18,9 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 
 import vit.data
-from vit.commands.defaults import constructor_arguments
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives import OBJECTIVES
+from vit.support.arguments import constructor_arguments
 from vit.support.checks import nearest_hint
 
 # Types as jsonargparse writes them, and in words.

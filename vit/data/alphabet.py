@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Alphabet:
-    """The letters that texts are made of; the token of a letter is its place.
+    """The letters that texts are made of; the token of a letter is its place among them.
 
     >>> alphabet = Alphabet("0123456789")
     >>> alphabet.encode(["42", "7"], length=3)
@@ -50,11 +50,7 @@ class Alphabet:
         return len(self.letters) + 2
 
     def encode(self, texts: Sequence[str], length: int) -> Tensor:
-        """Return texts as tokens from start to end: (N, length + 2).
-
-        Args:
-            texts: The texts.
-            length: Maximum number of letters of a text.
+        """Return texts of up to ``length`` letters as tokens from start to end: (N, length + 2).
 
         Raises:
             ValueError: If a text is longer, or has a letter that the alphabet lacks.
@@ -66,10 +62,8 @@ class Alphabet:
         places = {letter: place for place, letter in enumerate(self.letters)}
         for row, text in enumerate(texts):
             if len(text) > length:
-                raise ValueError(
-                    f"text {text!r} has {len(text)} letters, more than the maximum of {length}: shorten it, or raise "
-                    "the maximum"
-                )
+                most = f"more than the maximum of {length}"
+                raise ValueError(f"text {text!r} has {len(text)} letters, {most}: shorten it, or raise the maximum")
             lacking = next((letter for letter in text if letter not in places), None)
             if lacking is not None:
                 raise ValueError(f"text {text!r} has the letter {lacking!r}, which {self.letters!r} lacks: add it")
@@ -77,7 +71,7 @@ class Alphabet:
         return tokens
 
     def decode(self, tokens: Tensor) -> list[str]:
-        """Return the texts of tokens (N, T), each up to its first end; a start has no letter.
+        """Return the texts of tokens (N, T), each up to its first end, without starts.
 
         Raises:
             ValueError: If a token is not one of the alphabet, such as the -1 that pads a batch.

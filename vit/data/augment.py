@@ -1,11 +1,11 @@
 """Augmentation of whole batches on the training device, with random choices per image.
 
-torchvision's transforms draw one choice per call: a whole batch would be shifted alike, and one call per image is
+torchvision's transforms draw one choice per call: they would shift a whole batch alike, and one call per image is
 slower. Images per second on 2 CPU cores (AMD EPYC, 2026-11-22, benchmarks/pipeline.py): crop and flip 210,000 here,
 with torchvision and two workers 13,100 on tensors and 7,200 on PIL images; with RandAugment 53,200, 5,000 and 3,900.
 Mixup and cutmix are torchvision's, since the published recipes draw one choice per batch.
 
-Random choices are drawn from torch's global CPU generator, on whatever device the images are; the loaders seed it.
+Random choices come from torch's global CPU generator on any device; the loaders seed it.
 Letters in the einops patterns: b batch, c channels, h w rows and columns.
 """
 
@@ -27,18 +27,12 @@ from vit.data.policies import RANDAUGMENT, TRIVIALAUGMENT, BatchPolicy
 class Augment:
     """The augmentation of training batches: crops and flip, a policy, erasing, then mixup or cutmix.
 
+    The other options are those of ``ImageDataModule``. With mixup and cutmix, each batch gets one of them.
+
     Args:
         num_classes: Number of classes, for the soft targets of mixup and cutmix.
-        crop_scale: Smallest and largest share of an image that a random box covers, which is then scaled to
-            ``crop_size``; None for no such crop.
-        crop_size: Rows and columns of a scaled box; None for those of the images.
-        crop_padding: Largest shift of an image in pixels; its border is filled by reflection.
-        flip: Whether an image is mirrored left to right with probability 1/2.
-        policy: "randaugment" (two operations of magnitude 9), "trivialaugment" (one of any magnitude) or "none".
-        erasing: Probability that a rectangle of an image is erased.
-        mixup: Alpha of mixup's Beta distribution; 0 for no mixup.
-        cutmix: Alpha of cutmix's Beta distribution; 0 for no cutmix. With both, each batch gets one of them.
-        mixing: Called before each batch; whether the batch is mixed.
+        crop_size: Rows and columns to which random crops are scaled; None for those of the images.
+        mixing: Says before each batch whether it is mixed.
     """
 
     def __init__(
@@ -85,7 +79,7 @@ class Augment:
         return images
 
     def mix(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Mix images and labels, if ``mixing()``: uint8 (B, C, H, W), (B,) -> float (B, C, H, W), (B, classes)."""
+        """Mix images and labels, (B,) or (B, classes), if ``mixing()``: -> float (B, C, H, W), (B, classes)."""
         if self.mixes and self.mixing():
             mix = self.mixes[int(torch.randint(len(self.mixes), ()))]
             images, labels = mix(images.float() / 255, labels)
@@ -93,7 +87,7 @@ class Augment:
 
 
 def crop_and_flip(images: Tensor, padding: int, flip: bool) -> Tensor:
-    """Shift each image by up to ``padding`` pixels over its reflected border, and mirror it with probability 1/2.
+    """Shift each image by up to ``padding`` pixels over its reflected border, and mirror every second one on average.
 
     One gather does both: (B, C, H, W) -> (B, C, H, W).
 

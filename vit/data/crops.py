@@ -25,10 +25,7 @@ PRODUCT_PIXELS = 80 * 80
 
 
 def random_resized_crop(images: Tensor, scale: tuple[float, float], size: tuple[int, int]) -> Tensor:
-    """Cut a random box out of each image and scale it to ``size``: uint8 (B, C, H, W) -> (B, C, *size).
-
-    A box covers a share of the image within ``scale``; its aspect ratio is from 3/4 to 4/3.
-    """
+    """Cut a random box, as ``draw_boxes`` does, out of each image and scale it to ``size``: -> (B, C, *size)."""
     _, _, h, w = images.shape
     return resample(images, draw_boxes(len(images), (h, w), scale), size)
 
@@ -36,7 +33,8 @@ def random_resized_crop(images: Tensor, scale: tuple[float, float], size: tuple[
 def draw_boxes(count: int, image_size: tuple[int, int], scale: tuple[float, float]) -> Tensor:
     """Return random boxes inside an image, (count, 4): first row, first column, height, width.
 
-    The first of ten tries that fits is taken; if none does, the largest centred box with an allowed aspect ratio.
+    A box covers a share of the image within ``scale``; its aspect ratio is from 3/4 to 4/3. It is the first of ten
+    tries that fits or, if none does, the largest centred box with an allowed aspect ratio.
     """
     h, w = image_size
     area = torch.empty(count, TRIES).uniform_(*scale) * (h * w)
@@ -67,8 +65,8 @@ def resample(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
 def one_thread() -> Iterator[None]:
     """Compute on one thread inside the block.
 
-    Many small kernels would each wait for all threads, while the workers that decode have the other cores: streaming
-    would be half as fast.
+    Each of many small kernels would wait for all threads while workers decode on the other cores: streaming would be
+    half as fast.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -92,8 +90,8 @@ def _resample(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
 def _weights(start: Tensor, extent: Tensor, length: int, size: int) -> Tensor:
     """Return the weight of each of ``length`` pixels in each of ``size`` scaled ones: (B,), (B,) -> (B, size, length).
 
-    They fall linearly with the distance, to zero at one pixel, or at one scaled pixel where that is larger; pixels
-    outside the box have none.
+    It falls linearly to zero at a distance of one pixel or one scaled pixel, whichever is larger, and is zero outside
+    the box.
     """
     start, extent = rearrange([start, extent], "part b -> part b 1 1")
     pixel = torch.arange(length, device=start.device) + 0.5

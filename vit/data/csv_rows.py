@@ -42,10 +42,8 @@ def read_rows(path: Path, *needed: str) -> list[tuple[int, dict[str, str]]]:
         if lacking := [name for name in columns if name not in row] or ([] if row["file"].strip() else ["file"]):
             raise ValueError(f"{place} has no {lacking[0]}: write {shown}")
         if len(cells) > len(columns):
-            raise ValueError(
-                f"{place} has {len(cells)} cells, more than the first line ({len(columns)}): write a cell with a comma "
-                f'in quotes, such as "1,5"'
-            )
+            more = f"{len(cells)} cells, more than the first line ({len(columns)})"
+            raise ValueError(f'{place} has {more}: write a cell with a comma in quotes, such as "1,5"')
         rows.append((number, row))
     if not rows:
         raise ValueError(f"{path} names no images: write a line {shown} for each")
@@ -53,11 +51,7 @@ def read_rows(path: Path, *needed: str) -> list[tuple[int, dict[str, str]]]:
 
 
 def check_there(files: Sequence[Path], root: Path, table: Path) -> None:
-    """Check that the files that a table names exist.
-
-    Raises:
-        ValueError: If some do not; the message names the first ones.
-    """
+    """Raise a ValueError with the first names of files that a table names and that do not exist, if there are any."""
     if missing := [file for file in files if not file.is_file()]:
         raise ValueError(
             f"{table} names {len(missing):,} of {len(files):,} images that are not there: {list_files(missing, root)}; "

@@ -40,12 +40,8 @@ class Digits(ImageDataModule):
         return {"train": digit_set.subset(train), "test": digit_set.subset(test)}
 
 
-def digits_of(stage: Stage, val_fraction: float) -> tuple[ImageSet, torch.Generator]:
-    """Return the digits of a split, and the source of random choices for what is made of them.
-
-    Raises:
-        ValueError: If there is no such split.
-    """
+def take_digits(stage: Stage, val_fraction: float) -> tuple[ImageSet, torch.Generator]:
+    """Return the digits of a split, which must exist, and the source of random choices for what is made of them."""
     digits = Digits(val_fraction=val_fraction)
     digits.setup("fit")
     if stage not in digits.sets:

@@ -16,7 +16,7 @@ from torchvision.transforms.v2 import functional as tv
 UNREADABLE = (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 BICUBIC = Image.Resampling.BICUBIC
 NAMED = 10  # unreadable files in a message; the others are counted
-# How the values of the EXIF orientation become upright (EXIF 2.3, table 6); rows are columns where it is sideways.
+# What turns each EXIF orientation upright (EXIF 2.3, table 6); SIDEWAYS ones swap rows and columns.
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -47,7 +47,7 @@ def find_files(root: Path) -> list[Path]:
 def decode(path: Path, image_size: tuple[int, int] | None, in_channels: int, *, stretch: bool = False) -> Tensor:
     """Read an image as uint8 (C, H, W), upright, scaled and centre-cropped to ``image_size`` (rows, columns) if given.
 
-    Of ``in_channels``, 3 is colour and 1 grey. With ``stretch`` the whole image is scaled, whatever its aspect ratio.
+    ``in_channels`` is 3 for colour and 1 for grey. ``stretch`` scales the whole image, whatever its aspect ratio.
 
     Raises:
         ValueError: If the file is damaged or not an image; the message names it.
@@ -76,8 +76,8 @@ def decode(path: Path, image_size: tuple[int, int] | None, in_channels: int, *, 
 def _reduce(file: Image.Image, side: int) -> tuple[float, float]:
     """Have a JPEG decoded at 1/2, 1/4 or 1/8 of its size if more than ``side`` pixels are left; return width, height.
 
-    This takes half of the time and less. Scaled further to ``side``, the image differs from that of the full size by
-    about a grey level on average. Width and height are not whole numbers where a part of the last pixel is padding.
+    This takes at most half the time, and changes the scaled image by about a grey level on average. Width and height
+    are fractions if a part of the last pixel is padding.
     """
     reduced = file.draft(None, (side + 1, side + 1))
     return reduced[1][2:] if reduced else file.size
@@ -114,15 +114,15 @@ def stored_size(image_size: tuple[int, int], crop_ratio: float) -> tuple[int, in
 
 @dataclass(eq=False)
 class ImageFiles(Dataset):
-    """Image files with the class index of each, decoded on access, as ``decode`` does.
+    """Image files and their labels, decoded on access by ``decode``.
 
     Args:
         paths: The files.
-        labels: The class index of each, a row of tokens, or a row of zeros and ones.
+        labels: The class number of each, or a row of tokens, or of 0.0 and 1.0.
         image_size: Rows and columns that every image is scaled and cropped to.
         in_channels: 3 for colour, 1 for grey.
         centre: Rows and columns of the centre that is kept of a scaled image; None for the whole image.
-        stretch: Whether images are scaled whatever their aspect ratio, and not cropped.
+        stretch: Whether whole images are scaled, whatever their aspect ratio.
     """
 
     paths: list[Path]
@@ -137,7 +137,7 @@ class ImageFiles(Dataset):
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[Tensor | str, int | list[int], int]:
-        """Return an image (C, H, W) or its error message, its label and its index; for index -1 a blank (padding)."""
+        """Return an image (C, H, W) or its error message, its label and its index; index -1 is a blank (padding)."""
         if index < 0:
             blank = torch.zeros(self.in_channels, *(self.centre or self.image_size), dtype=torch.uint8)
             return blank, torch.full_like(torch.tensor(self.labels[0]), -1).tolist(), -1
@@ -159,9 +159,7 @@ class ImageFiles(Dataset):
 
     def without(self, left_out: Collection[int]) -> "ImageFiles":
         """Return all files but those at the indices ``left_out``."""
-        return self.subset(
-            torch.tensor([index for index in range(len(self)) if index not in left_out], dtype=torch.long)
-        )
+        return self.subset(torch.tensor([index for index in range(len(self)) if index not in left_out]).long())
 
 
 @dataclass
@@ -173,12 +171,8 @@ class DecodedBatch:
     indices: Tensor
     unreadable: dict[int, str]
 
-    def raise_unreadable(self) -> None:
-        """Raise a ValueError that names the unreadable files, if there are any."""
-        raise_unreadable(self.unreadable)
-
     def pin_memory(self) -> "DecodedBatch":
-        """Copy images and labels to pinned memory, for asynchronous copies to a GPU; DataLoader calls this."""
+        """Copy images and labels to pinned memory, which is copied to a GPU asynchronously; DataLoader calls this."""
         return DecodedBatch(self.images.pin_memory(), self.labels.pin_memory(), self.indices, self.unreadable)
 
 
@@ -195,7 +189,7 @@ def collate_readable(items: list[tuple[Tensor | str, int | list[int], int]]) -> 
 
 
 def raise_unreadable(unreadable: Mapping[int, str]) -> None:
-    """Raise a ValueError that names the unreadable files, given their messages by index, if there are any."""
+    """Raise a ValueError with the messages about unreadable files, by index, if there are any."""
     if unreadable:
         them, files = ("it", "the file") if len(unreadable) == 1 else ("them", "the files")
         raise ValueError(

@@ -20,8 +20,8 @@ class ImageStrings(LabelledFiles):
     """Pictures and the text on each, which ``texts.csv`` names: a line ``file,text`` for each picture.
 
     The layout is ``root/train/texts.csv`` beside ``root/val/texts.csv``, ``root/test/texts.csv`` or both, or a single
-    ``root/texts.csv``, whose pictures are split. Files are named from the folder of their ``texts.csv``. Missing
-    validation pictures are held out of the training pictures.
+    ``root/texts.csv``, whose pictures are split. Files are relative to their ``texts.csv``. Missing validation pictures
+    are held out of the training pictures.
 
     Args:
         root: The folder.
@@ -36,8 +36,7 @@ class ImageStrings(LabelledFiles):
         val_fraction: Share of the training pictures held out for validation; 0 trains on all, without validation.
         crop_padding: Largest random shift of training pictures, in pixels; 0 for no shift.
         num_workers: Processes that decode image files; None for one per CPU core, at most 8.
-        memory_limit: Largest data set kept in memory, in GB of decoded pixels; a larger one is decoded again in each
-            epoch.
+        memory_limit: Largest data set kept in memory, in GB of decoded pixels; a larger one is decoded in each epoch.
         seed: Seed of the order of the pictures; the splits are the same for every seed.
 
     Raises:
@@ -95,11 +94,7 @@ class ImageStrings(LabelledFiles):
         }
 
     def choose_size(self, found: Survey) -> tuple[int, int]:
-        """Return the size of the pictures.
-
-        Raises:
-            ValueError: If they have several.
-        """
+        """Return the size of the pictures; several are a ValueError."""
         sizes = sorted(set(found.sizes))
         if len(sizes) > 1:
             shown = ", ".join(f"{rows}x{columns}" for rows, columns in sizes[:3])
@@ -111,11 +106,7 @@ class ImageStrings(LabelledFiles):
 
 
 def read_splits(root: Path) -> dict[Stage, dict[Path, str]]:
-    """Return the text of each picture in each split; a single ``texts.csv`` is "train".
-
-    Raises:
-        ValueError: If there is none, or one does not fit its pictures.
-    """
+    """Return the text of each picture in each split; a single ``texts.csv`` is "train"."""
     if (root / TEXTS).is_file():
         return {"train": read_texts(root)}
     if root.is_dir():

@@ -21,14 +21,12 @@ class LabelledFiles(ImageDataModule, ABC):
 
     Args:
         root: The folder.
-        image_size: Rows and columns of the model's input, to which every image is scaled and cropped, or one number for
-            both; None for the size of the images if all have the same and it is at most 64 pixels, else for a suitable
-            square of at most 64 pixels.
-        crop_ratio: Validation and test images are scaled, then cut to their centre: the share of each side that is
-            kept, in (0, 1], such as 0.875. Training images are cut alike, or at random by crop_scale.
+        image_size: Rows and columns of the model's input, or one number for both, to which images are scaled and
+            cropped. None is the size of the images if all have the same, at most 64 pixels, else a suitable square.
+        crop_ratio: Share of each side of a scaled image that validation and test images keep, their centre, in (0, 1],
+            such as 0.875. Training images are cropped alike, or at random by crop_scale.
         test_fraction: Share of the images of each class that is held out for test if the data name no splits.
-        skip_damaged: Whether files that cannot be read are left out and named; else they are an error before the
-            training.
+        skip_damaged: Whether files that cannot be read are left out and named; else they are an error at the start.
         mean: Mean of each channel, in [0, 1], which the model subtracts from images; None takes that of ImageNet, or
             of the weights in --model.init_from. For another number of channels, each gets the average.
         std: Standard deviation of each channel, by which the model then divides; None as for mean.
@@ -103,11 +101,7 @@ class LabelledFiles(ImageDataModule, ABC):
             self.load_sets()
 
     def setup(self, stage: str) -> None:
-        """Load the splits, and tell which classes are missing in some.
-
-        Raises:
-            ValueError: If a class has no training image, or files are damaged.
-        """
+        """Load the splits, and tell which classes are missing in some; one without training images is a ValueError."""
         if self.sets:
             return
         super().setup(stage)

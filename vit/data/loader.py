@@ -1,15 +1,15 @@
 """Loaders of whole batches: from an array in memory, or decoded from files by worker processes.
 
-Both yield ``(images, labels)`` on the training device: uint8 images (B, C, H, W) in [0, 255] and labels (B,), or, if
-mixed, float images in [0, 1] and soft targets (B, classes). The label -1 marks padding of the batch. Unmixed,
-labels may also be rows of tokens, (B, T).
+Both yield ``(images, labels)`` on the training device: uint8 images (B, C, H, W) and the labels of ``ImageSet``. Mixed
+batches have float images in [0, 1] and soft targets (B, classes). The label -1, or a row of it, marks padding.
 
 Letter in the einops patterns: b batch.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import TypeVar
 
@@ -21,22 +21,22 @@ from torch.utils.data import DataLoader
 from vit.data.augment import Augment
 from vit.data.crops import one_thread
 from vit.data.device_copy import copy_async
-from vit.data.image_files import ImageFiles, collate_readable
+from vit.data.image_files import ImageFiles, collate_readable, raise_unreadable
 from vit.data.sampler import BatchSampler
 from vit.data.seeding import seeded
 
 Item = TypeVar("Item")
 
-# Batches of small images are augmented in groups: the kernels of a single batch would take less time than their
-# launches. Other limits of a group change the random choices of each image.
+# Batches of small images are augmented in groups: to launch the kernels for a single batch takes longer than to run
+# them. Other limits of a group change the random choices of each image.
 MAX_GROUP_BATCHES, MAX_GROUP_PIXELS = 16, 2**21
 
 
 class BatchLoader(ABC):
     """Base of the two loaders: augments batches on the device, and resumes inside an epoch.
 
-    Images are augmented in groups of batches, and mixed batch by batch, when the batch is requested. The random choices
-    depend on the seed, the epoch, the process, and the positions of the group and of the batch.
+    Images are augmented in groups of batches, and mixed batch by batch. The random choices depend on the seed, the
+    epoch, the process, and the positions of the group and of the batch.
 
     Args:
         sampler: Draws the indices of the images of each batch.
@@ -44,6 +44,8 @@ class BatchLoader(ABC):
         device: Device of the batches.
         image_size: Rows and columns of an image.
     """
+
+    while_changing: Callable[[], AbstractContextManager] = nullcontext  # around the augmentation of a group
 
     def __init__(
         self, sampler: BatchSampler, augment: Augment | None, device: torch.device | str, image_size: tuple[int, int]
@@ -63,7 +65,7 @@ class BatchLoader(ABC):
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of one epoch; after a resume, the remaining ones."""
         first = self.served = self.sampler.first_batch
-        # An epoch that resumes inside a group augments the whole group again, for the same random choices.
+        # A resume inside a group augments the whole group again, for the same random choices.
         start = self.sampler.first_batch = first - first % self.group_size
         for served, batch in enumerate(islice(self._batches(start), first - start, None), start=first + 1):
             self.served = served
@@ -74,18 +76,14 @@ class BatchLoader(ABC):
         for images, labels in self.groups():
             key = (self.sampler.seed, self.sampler.epoch, self.sampler.rank, start)
             if self.augment is not None:
-                with seeded(*key):
-                    images = self.change(images, self.augment)
+                with seeded(*key), self.while_changing():
+                    images = self.augment.change(images)
             for number, batch in enumerate(zip(images.split(size), labels.split(size), strict=True)):
                 if self.augment is not None:
                     with seeded(*key, number):
                         batch = self.augment.mix(*batch)
                 yield batch
             start += self.group_size
-
-    def change(self, images: Tensor, augment: Augment) -> Tensor:
-        """Augment the images of a group, each by itself: (B, C, H, W) -> (B, C, h, w)."""
-        return augment.change(images)
 
     @abstractmethod
     def groups(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -131,10 +129,9 @@ class MemoryLoader(BatchLoader):
 
 
 class StreamLoader(BatchLoader):
-    """Batches decoded from image files by worker processes, for data sets that do not fit into memory.
+    """Batches decoded from image files by worker processes; a file that cannot be read is a ValueError."""
 
-    Iterating raises a ValueError that names the file if an image cannot be read.
-    """
+    while_changing = staticmethod(one_thread)  # workers decode on the other cores
 
     def __init__(
         self,
@@ -161,15 +158,10 @@ class StreamLoader(BatchLoader):
         """Yield the images and labels of ``group_size`` batches at a time, before augmentation, on the device."""
         for group in grouped(self.loader, self.group_size):
             for decoded in group:
-                decoded.raise_unreadable()
+                raise_unreadable(decoded.unreadable)
             images = [decoded.images.to(self.device, non_blocking=True) for decoded in group]
             labels = [decoded.labels.to(self.device, non_blocking=True) for decoded in group]
             yield (images[0], labels[0]) if len(group) == 1 else (torch.cat(images), torch.cat(labels))
-
-    def change(self, images: Tensor, augment: Augment) -> Tensor:
-        """Augment the images of a group on one thread: the workers that decode have the other cores."""
-        with one_thread():
-            return augment.change(images)
 
 
 def grouped(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

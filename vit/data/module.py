@@ -12,10 +12,10 @@ from torchvision.transforms.v2 import functional as tv
 
 from vit.data.augment import Augment
 from vit.data.decoded_cache import load_decoded, readable_files
-from vit.data.image_files import ImageFiles
+from vit.data.image_files import ImageFiles, raise_unreadable
 from vit.data.loader import BatchLoader, MemoryLoader, StreamLoader
 from vit.data.sampler import BatchSampler
-from vit.data.split import strata, stratified_split
+from vit.data.split import stratified_split, stratify
 from vit.support.checks import (
     check_choice,
     check_natural,
@@ -45,15 +45,11 @@ class ImageSet:
     labels: Tensor
 
     def decode(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the images at ``indices``, uint8 (n, C, H, W), and their labels (n, ...).
-
-        Raises:
-            ValueError: If files cannot be read; the message names them.
-        """
+        """Return the images at ``indices``, uint8 (n, C, H, W), and their labels; unreadable files are a ValueError."""
         if isinstance(self.images, Tensor):
             return self.images[indices], self.labels[indices]
         batch = self.images.decode(indices)
-        batch.raise_unreadable()
+        raise_unreadable(batch.unreadable)
         return batch.images, self.labels[indices]
 
     def subset(self, indices: Tensor) -> "ImageSet":
@@ -212,8 +208,7 @@ class ImageDataModule(LightningDataModule):
     def decode_or_stream(self, files: ImageFiles, total: int, *, skip_damaged: bool = False) -> ImageSet:
         """Return the files as a split; decode them if the ``total`` images of all splits stay within ``memory_limit``.
 
-        Raises:
-            ValueError: If files are damaged and not skipped; the message names them.
+        Damaged files that are not skipped are a ValueError that names them.
         """
         if total * self.in_channels * math.prod(self.stored_size) <= self.memory_limit * 1e9:
             images, files = load_decoded(files, self.num_workers, skip_damaged=skip_damaged)
@@ -235,11 +230,7 @@ class ImageDataModule(LightningDataModule):
         return self._loader("val") if "val" in self.sets else []
 
     def test_dataloader(self) -> BatchLoader:
-        """Return the test batches, each image once.
-
-        Raises:
-            ValueError: If there are no test images.
-        """
+        """Return the test batches, each image once; a ValueError if there are none."""
         if "test" not in self.sets:
             raise ValueError(f"{type(self).__name__} has no test images: add a test/ folder, or run validate instead")
         return self._loader("test")
@@ -262,7 +253,7 @@ class ImageDataModule(LightningDataModule):
             len(labels),
             self.batch_size,
             shuffle=stage == "train",
-            balance=strata(labels) if self.balance == "sampling" else None,
+            balance=stratify(labels) if self.balance == "sampling" else None,
             seed=self.seed,
             rank=self.trainer.global_rank if self.trainer else 0,
             world_size=self.trainer.world_size if self.trainer else 1,

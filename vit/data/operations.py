@@ -7,7 +7,7 @@ whatever their number. There are three kinds, beside the identity:
 - a lookup table maps each grey level to another: 256 results per image and channel, however large the image;
 - a blend mixes or extrapolates between each image and another picture made of it.
 
-The function of a kind takes its images sorted by operation, the number of images of each operation (``counts``), and
+The function of a kind takes its images, sorted by operation, the number of images of each operation (``counts``), and
 the strength of each image. Letters in the einops patterns: b batch, c channels, h w rows and columns.
 """
 

@@ -8,7 +8,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from vit.data.digits import Digits, digits_of
+from vit.data.digits import Digits, take_digits
 from vit.data.module import ImageDataModule, ImageSet, Stage
 
 CANVAS = 32
@@ -57,11 +57,8 @@ def planted_digits(stage: Stage, val_fraction: float = 0.1) -> tuple[Tensor, Ten
 
     Returns:
         Images (N, 1, 32, 32), uint8, labels (N,), and boxes (N, 4): first row, first column, height, width.
-
-    Raises:
-        ValueError: If there is no such split.
     """
-    digits, generator = digits_of(stage, val_fraction)
+    digits, generator = take_digits(stage, val_fraction)
     return plant(digits, CANVASES_PER_DIGIT[stage], generator)
 
 

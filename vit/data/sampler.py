@@ -9,19 +9,17 @@ from torch import Tensor
 class BatchSampler:
     """The indices of the images of each batch.
 
-    A global batch of ``batch_size * world_size`` images is cut into one slice per process, so that all processes
-    together see the batches of a single process with the joined batch size. The order depends on ``seed`` and the epoch
-    alone, so that a resumed run repeats it.
+    Each process gets a slice of the batch that one process would take with ``batch_size * world_size``. The order
+    depends only on ``seed`` and the epoch, so that a resumed run repeats it.
 
-    Training (``shuffle``) has a new random order in each epoch, and drops the last incomplete batch. Evaluation takes
+    Training (``shuffle``) takes a new random order in each epoch and drops the last incomplete batch. Evaluation takes
     every image once, in the order of the data set, and pads the last batch with the index -1.
 
     Args:
         num_images: Images of the data set.
         batch_size: Images of a batch of one process.
         shuffle: Whether the order is that of training.
-        balance: The class of each image, (N,), to draw each class equally often in training; None draws each image
-            once.
+        balance: Class of each image, (N,), to train on each class equally often; None draws each image once.
         seed: Seed of the order.
         rank: Number of this process.
         world_size: Number of processes.
@@ -85,8 +83,7 @@ class BatchSampler:
 def balanced_order(labels: Tensor, generator: torch.Generator) -> Tensor:
     """Return as many indices as there are images, in random order, equally many of each class: (N,) -> (N,).
 
-    No image of a class is repeated before all others of the class were drawn. If the classes do not divide the number,
-    random ones have one more.
+    An image is repeated only after all others of its class. If the classes do not divide N, random ones have one more.
 
     >>> labels = torch.tensor([0, 0, 0, 0, 0, 0, 1, 2, 2])
     >>> labels[balanced_order(labels, torch.Generator().manual_seed(0))].bincount()

@@ -9,13 +9,13 @@ from vit.support.checks import check_share
 SPLIT_SEED = 0
 
 
-def strata(labels: Tensor) -> Tensor:
-    """Return the class of each image by which images are split, and drawn in balance: (N,) or (N, C) -> (N,).
+def stratify(labels: Tensor) -> Tensor:
+    """Return the one class by which each image is split and drawn: (N,) or (N, C) -> (N,).
 
-    Class numbers stay as they are. Of rows of 0. and 1. for several labels, it is the rarest label of the image, and C
-    for an image without labels. Rows of tokens, which are whole numbers, are all of one class.
+    Class numbers stay as they are. Several labels, as rows of 0. and 1., become the rarest label of the image, or C if
+    there is none. Rows of tokens, which are whole numbers, all become class 0.
 
-    >>> strata(torch.tensor([[1.0, 1, 0], [1, 0, 0], [0, 0, 0]]))
+    >>> stratify(torch.tensor([[1.0, 1, 0], [1, 0, 0], [0, 0, 0]]))
     tensor([1, 0, 3])
     """
     if labels.ndim == 1:
@@ -29,9 +29,9 @@ def strata(labels: Tensor) -> Tensor:
 def stratified_split(labels: Tensor, fraction: float, keep: int = 1) -> tuple[Tensor, Tensor]:
     """Return the sorted indices of the kept and of the held-out images: (N,) or (N, C) -> (kept,), (held_out,).
 
-    ``fraction`` of each class of ``strata``, rounded, is held out: at least one image, unless ``fraction`` is 0, and at
-    most as many as leave ``keep`` images. Of several labels, each keeps an image. The same labels are always split the
-    same way.
+    ``fraction`` of each class that ``stratify`` returns, rounded, is held out: at least one image, unless ``fraction``
+    is 0, and at most as many as leave ``keep`` images. If images have several labels, each label keeps an image. The
+    same labels are always split the same way.
 
     >>> labels = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
     >>> kept, held_out = stratified_split(labels, 0.25)
@@ -45,7 +45,7 @@ def stratified_split(labels: Tensor, fraction: float, keep: int = 1) -> tuple[Te
     fewest = 1 if fraction > 0 else 0
     generator = torch.Generator().manual_seed(SPLIT_SEED)
     held_out = torch.zeros(len(labels), dtype=torch.bool)
-    classes = strata(labels)
+    classes = stratify(labels)
     for label in classes.unique():
         members = (classes == label).nonzero().squeeze(1)
         shuffled = members[torch.randperm(len(members), generator=generator)]

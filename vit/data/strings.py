@@ -14,7 +14,7 @@ from einops import rearrange
 from torch import Tensor
 
 from vit.data.alphabet import Alphabet
-from vit.data.digits import digits_of
+from vit.data.digits import take_digits
 from vit.data.module import ImageDataModule, ImageSet, Stage
 from vit.support.checks import check_natural, check_positive_int
 from vit.support.files import replacing
@@ -100,12 +100,8 @@ class DigitStrings(ImageDataModule):
         return {stage: ImageSet(made.images, made.tokens) for stage in stages for made in [self.numbers(stage)]}
 
     def numbers(self, stage: Stage) -> Numbers:
-        """Return the pictures of a split with the places of their digits: the same for the same arguments.
-
-        Raises:
-            ValueError: If there is no such split.
-        """
-        digits, generator = digits_of(stage, self.val_fraction)
+        """Return the pictures of a split with the places of their digits: always the same for the same arguments."""
+        digits, generator = take_digits(stage, self.val_fraction)
         return write_numbers(digits, self.counts[stage], self.overlap, self.clutter, generator)
 
 

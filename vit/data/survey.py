@@ -1,4 +1,4 @@
-"""What the headers of image files say: sizes and channels, from which those of the model's input are chosen."""
+"""Sizes and channels of image files, from their headers: they decide those of the model's input."""
 
 import statistics
 from collections.abc import Sequence
@@ -11,9 +11,8 @@ from vit.data.image_files import SIDEWAYS, UNREADABLE
 
 MOST_HEADERS = 2000  # of more files, an evenly spaced sample is read
 GREY_MODES = {"1", "L", "I", "I;16", "F", "LA"}
-GREY_SHARE = 0.95  # of the files, from which on the others count as exceptions
-# Sides of square inputs. At 64 pixels, a model with the smallest usual patches (4 pixels) has 256 tokens; larger inputs
-# are a decision about time.
+GREY_SHARE = 0.95  # if as many of the files are grey, the others count as exceptions
+# Sides of square inputs. 64 pixels are 256 tokens with the smallest usual patches (4 pixels); larger inputs take long.
 SIDES = (64, 48, 32, 24, 16, 8)
 
 
@@ -31,10 +30,9 @@ class Survey:
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """Rows and columns of the model's input.
+        """Rows and columns of the model's input: those of the images, if all are equal and at most 64.
 
-        Those of the images, if all are equal and not above 64; else a square with the largest usual side that is not
-        above 64 and not above the shorter side of half of the images.
+        Else a square, whose side is the largest usual one that is at most the shorter side of half of the images.
         """
         if len(set(self.sizes)) == 1 and max(self.sizes[0]) <= SIDES[0]:
             return self.sizes[0]

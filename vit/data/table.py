@@ -64,7 +64,7 @@ class ImageTable(LabelledFiles):
         for stage in (stage for stage in get_args(Stage) if stage in stages.values()):
             files = [file for file in labels if stages[file] == stage]
             encoded = [
-                [float(name in labels[file]) for name in self.class_names]
+                [1.0 if name in labels[file] else 0.0 for name in self.class_names]
                 if self.several_labels
                 else numbers[next(iter(labels[file]))]
                 for file in files

@@ -20,7 +20,7 @@ class UnsortedImages(ImageDataModule):
         image_size: Rows and columns of the model's input.
         in_channels: Channels of the model's input: 3 for colour, 1 for grey.
         crop_ratio: Share of the side of a scaled image that is kept, as in the evaluation of the model.
-        stretch: Whether images are scaled to the size of the input whatever their aspect ratio, and not cropped.
+        stretch: Whether whole images are scaled, whatever their aspect ratio, so that a reader sees whole texts.
         kwargs: Batches, as for every data module.
 
     Raises:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vit.data.module import ImageSet
 from vit.data.normalise import normalise
-from vit.data.split import strata
+from vit.data.split import stratify
 from vit.explain import explain
 from vit.explain.figures import draw_maps
 from vit.support.class_names import name_classes
@@ -21,7 +21,7 @@ SHOWN, ACROSS = 8, 4
 
 def first_of_each_class(image_set: ImageSet, count: int) -> tuple[Tensor, Tensor]:
     """Return the first image of each class, then the second of each, up to ``count``: (n, C, H, W), (n, ...)."""
-    labels = strata(image_set.labels.cpu())
+    labels = stratify(image_set.labels.cpu())
     by_class = labels.argsort(stable=True)
     counts = torch.bincount(labels)
     place_in_class = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels[by_class]]

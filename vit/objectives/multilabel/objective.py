@@ -97,7 +97,15 @@ class MultilabelClassifier(ViTClassifier):
         """Return the scores of the classes, the class of the lowest average precision first."""
         names = ("average_precision", "f1", "precision", "recall", "threshold")
         classes = sorted(scores.get("classes", []), key=lambda row: 2 if row[names[0]] is None else row[names[0]])
-        header = ("lowest first", "average precision, %", "F1, %", "precision, %", "recall, %", "threshold, %", "images")
+        header = (
+            "lowest first",
+            "average precision, %",
+            "F1, %",
+            "precision, %",
+            "recall, %",
+            "threshold, %",
+            "images",
+        )
         rows = [(row["name"], *(tenths(row[name]) for name in names), f"{row['support']:,}") for row in classes]
         bars = [row[names[0]] or 0 for row in classes]
         return [Table(f"{len(rows)} classes, {split} images", header, rows, bars)] if rows else []
