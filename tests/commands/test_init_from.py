@@ -109,5 +109,5 @@ def test_a_run_is_started_or_continued_and_not_both(error_of, finished):
 
 def test_a_missing_file_is_one_line(error_of, folder):
     message = error_of("fit", "--data", "Digits", *MODEL, *CPU, "--model.init_from", "no.ckpt")
-    assert message.startswith("error: no checkpoint at no.ckpt")
+    assert message.startswith("error: no model at no.ckpt")
     assert not list(folder.glob("runs/*/*/*"))

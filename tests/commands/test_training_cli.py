@@ -15,8 +15,12 @@ from PIL import Image
 import vit
 from tests.forked import forked
 from tests.tiny import CPU, MODEL, TINY, run_command
+from vit.commands.training_cli import run_callbacks
 from vit.objectives import OBJECTIVES, ViTClassifier
+from vit.runs.curves import RunPictures
+from vit.runs.record import RunRecord
 from vit.support.arguments import constructor_arguments
+from vit.training.callbacks import SeededSteps, StopAtNaN
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -431,3 +435,11 @@ def test_ctrl_c_keeps_the_last_checkpoint_and_the_results_and_prints_how_to_resu
         assert (run_folder / name).exists()
     assert "resume with: python train.py fit --ckpt_path runs/digits/version_0/checkpoints/last.ckpt\n" in output
     assert "Traceback" not in output
+
+
+def test_steps_are_seeded_first_and_checkpoints_written_last():
+    record = RunRecord(Path("run"), {}, "", {})
+    seeded, stop, pictures, *others = run_callbacks(3, record, ["best", "last"])
+    assert [type(callback) for callback in (seeded, stop, pictures)] == [SeededSteps, StopAtNaN, RunPictures]
+    assert others == [record, "best", "last"]
+    assert seeded.seed == 3

@@ -1,23 +1,12 @@
 """The small callbacks of a run, and the order of all."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
 
-from vit.runs.curves import RunPictures
-from vit.runs.record import RunRecord
-from vit.training.callbacks import ImagesPerSecondBar, SeededSteps, StopAtNaN, run_callbacks
-
-
-def test_steps_are_seeded_first_and_checkpoints_written_last():
-    record = RunRecord(Path("run"), {}, "", {})
-    seeded, stop, pictures, *others = run_callbacks(3, record, ["best", "last"])
-    assert [type(callback) for callback in (seeded, stop, pictures)] == [SeededSteps, StopAtNaN, RunPictures]
-    assert others == [record, "best", "last"]
-    assert seeded.seed == 3
+from vit.training.callbacks import ImagesPerSecondBar, SeededSteps, StopAtNaN
 
 
 def draw(seed: int, epoch: int, batch: int, rank: int) -> float:

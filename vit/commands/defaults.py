@@ -34,6 +34,7 @@ class TrainedDefaults:
         arguments: Defaults of the options.
         path: The file or the name of the weights that are continued or evaluated; None if there are none.
         is_checkpoint: Whether they are a checkpoint of a run.
+        start: The file or the name of the weights that a training starts from; None if there are none.
         of_images: How they take images, for options of the data that are None.
         words: Typed words that name the data of ``predict``: they also replace the data of a config.
     """
@@ -42,6 +43,7 @@ class TrainedDefaults:
     arguments: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None
     is_checkpoint: bool = False
+    start: str | None = None
     of_images: dict[str, Any] = field(default_factory=dict)
     words: list[str] = field(default_factory=list)
 
@@ -105,10 +107,12 @@ def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefault
 
 def _defaults_of_start(typed: TypedArguments) -> TrainedDefaults:
     """Return the architecture of the weights to start from, and how they take images."""
-    arguments, of_images = _model_and_images(typed.start, typed.told)
+    start = find_model(typed.start)
+    arguments, of_images = _model_and_images(start, typed.told)
     left_out = {*typed.objective.from_data, *NOT_OF_START}
     of_model = {name: value for name, value in arguments.items() if name not in left_out}
-    return TrainedDefaults(typed.objective, _arguments_of_model(typed.objective, of_model), of_images=of_images)
+    defaults = _arguments_of_model(typed.objective, of_model)
+    return TrainedDefaults(typed.objective, defaults, start=start, of_images=of_images)
 
 
 def _defaults_of_weights(name: str, typed: TypedArguments) -> TrainedDefaults:

@@ -24,6 +24,7 @@ from vit.commands.typed_arguments import read_typed
 from vit.objectives import OBJECTIVES
 from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint
 from vit.runs.console import print_results
+from vit.runs.curves import RunPictures
 from vit.runs.folders import (
     RUNS,
     check_experiment,
@@ -36,7 +37,7 @@ from vit.runs.folders import (
 from vit.runs.predictions import PredictionWriter
 from vit.runs.record import RunRecord
 from vit.runs.report import write_report
-from vit.training.callbacks import ImagesPerSecondBar, run_callbacks
+from vit.training.callbacks import ImagesPerSecondBar, SeededSteps, StopAtNaN
 from vit.training.sharding import FullySharded
 from vit.weights import load, read_checkpoint
 
@@ -127,8 +128,9 @@ class ViTCLI(LightningCLI):
         self._subcommand_parsers[subcommand].set_defaults(trained.arguments)
         self.config = parser.parse_args(self.arguments if trained.path is None else self._with_checkpoint())
         chosen = self.config[subcommand]
-        if trained.path is not None and "init_from" in chosen.model.init_args:
-            chosen.model.init_args.init_from = None  # the checkpoint holds the weights
+        # A checkpoint that is continued holds the weights.
+        if "init_from" in (chosen.get("model") or {}).get("init_args", {}) and (trained.path or trained.start):
+            chosen.model.init_args.init_from = trained.start
         data = (chosen.get("data") or {}).get("init_args", {})
         for name in (name for name in trained.of_images if name in data and data[name] is None):
             data[name] = trained.of_images[name]
@@ -338,6 +340,17 @@ class ViTCLI(LightningCLI):
         print_results(self.run_folder)
 
     after_test = after_validate
+
+
+def run_callbacks(seed: int, record: RunRecord, checkpoints: list[Callback]) -> list[Callback]:
+    """Return the callbacks of a training or an evaluation, in the order in which they are called."""
+    return [
+        SeededSteps(seed),  # seeds a step before the other callbacks can draw
+        StopAtNaN(),  # raises before a bad step is counted or saved
+        RunPictures(record),  # prints what it could not draw before RunRecord prints how to resume
+        record,  # is complete before a checkpoint holds it
+        *checkpoints,
+    ]
 
 
 def check_monitors(callbacks: list[Callback], score: str, has_validation: bool) -> None:

@@ -30,8 +30,8 @@ class TransformerDecoder(nn.Module):
         num_heads: Attention heads of a block; must divide ``embed_dim``.
         max_length: Maximum number of tokens of a sequence.
         context_dim: Channels of a context token, such as one of an image encoder; None means that there is no context.
-        positions: "learned" positions that are added, fixed sine-cosine codes ("sincos"), or angles by which queries
-            and keys are turned ("rope"; Su et al. 2021).
+        positions: "learned" positions that are added, fixed sine-cosine codes ("sincos"), or angles that queries
+            and keys are turned by ("rope"; Su et al. 2021).
         tie_output: Whether the output is the product with the token embedding (Press and Wolf 2017), which saves a
             matrix.
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).

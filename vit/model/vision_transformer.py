@@ -215,8 +215,8 @@ class VisionTransformer(nn.Module):
     def forward(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
         """Classify images: (B, C, H, W) -> (B, num_classes).
 
-        If the head reads only the class token, the last block computes no other: the same logits for about 1/7 less
-        work at depth 6. Hooks and replaced methods that read the other tokens turn this off, and so do masks and rotary
+        If only the class token is read, the last block computes nothing else: the same logits for about 1/7 less work
+        at depth 6. Hooks and replaced methods that read the other tokens turn this off, and so do masks and rotary
         positions.
 
         Args:

@@ -1,4 +1,4 @@
-"""The small callbacks of a run, and the list of all in the order in which they are called."""
+"""The small callbacks of a training: seeds of each step, the stop at NaN, the progress bar."""
 
 import time
 from datetime import timedelta
@@ -11,19 +11,6 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from vit.data.loader import BatchLoader
 from vit.data.seeding import seed_of
-from vit.runs.curves import RunPictures
-from vit.runs.record import RunRecord
-
-
-def run_callbacks(seed: int, record: RunRecord, checkpoints: list[Callback]) -> list[Callback]:
-    """Return the callbacks of a training or an evaluation, in the order in which they are called."""
-    return [
-        SeededSteps(seed),  # seeds a step before the other callbacks can draw
-        StopAtNaN(),  # raises before a bad step is counted or saved
-        RunPictures(record),  # prints what it could not draw before RunRecord prints how to resume
-        record,  # is complete before a checkpoint holds it
-        *checkpoints,
-    ]
 
 
 class SeededSteps(Callback):

@@ -84,7 +84,7 @@ def adversarial_attention(
     is below. The farthest attention within the tolerance is kept for each image, and the model's own if the search
     finds none. A better search may find attention that is farther still.
 
-    Weights of exactly zero, as of masked keys, stay zero.
+    Weights that are exactly zero stay zero, such as those of masked keys.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()

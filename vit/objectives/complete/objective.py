@@ -48,8 +48,8 @@ class ImageCompleter(Objective):
         depth: Number of blocks.
         num_heads: Attention heads of a block; must divide ``embed_dim``.
         mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
-        positions: Positions of the pixels: "learned", fixed sine-cosine codes ("sincos"), or angles by which queries
-            and keys are turned ("rope").
+        positions: Positions of the pixels: "learned", fixed sine-cosine codes ("sincos"), or angles that queries
+            and keys are turned by ("rope").
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
         kwargs: Training.
 

@@ -38,8 +38,8 @@ class SequenceReader(Objective, EncoderModule):
         label_smoothing: Share of the target that is spread evenly over all tokens, in [0, 1).
         decoder_depth: Number of decoder blocks; width, heads, mlp_ratio, qkv_bias, qk_norm, dropout and drop_path are
             those of the encoder.
-        positions: Positions of the letters: "learned", fixed sine-cosine codes ("sincos"), or angles by which queries
-            and keys are turned ("rope").
+        positions: Positions of the letters: "learned", fixed sine-cosine codes ("sincos"), or angles that queries
+            and keys are turned by ("rope").
         num_beams: Texts that beam search follows for each picture of predict; 1 takes the most probable letter at each
             step.
         kwargs: Training, and the VisionTransformer that encodes the pictures.
