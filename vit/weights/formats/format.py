@@ -53,12 +53,14 @@ class Reading:
         known: Names there of the tensors that were read or have no use.
         folded: Names here of those that were computed from several.
         zeros: Names here of biases that are not there, and zero.
+        told: Arguments of the model that the tensors there tell.
     """
 
     state: State
     known: set[str]
     folded: set[str]
     zeros: set[str]
+    told: Arguments
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Format:
         zeros = {name: weight.new_zeros(weight.shape[0]) for name, weight in weights.items() if weight is not None}
         ours = self.after_reading(found | zeros)
         folded = {name for name in ours if name not in zeros and ours[name] is not found.get(name)}
-        return Reading(ours, known, folded, set(zeros))
+        return Reading(ours, known, folded, set(zeros), self.told_by_tensors(opened))
 
     def write(self, state: State, sizes: Mapping[str, int], prefix: str = "") -> State:
         """Return our tensors under the names of this format.
