@@ -157,22 +157,27 @@ class Format:
         return {name if is_outside(name) else prefix + name: tensor for name, tensor in written.items()}
 
 
-def same(*names: str) -> tuple[Rule, ...]:
+def keep(*names: str) -> tuple[Rule, ...]:
     """Return rules for tensors that have the same name there."""
     return tuple(Rule(name, (name,)) for name in names)
 
 
-def renamed(names: Mapping[str, str], *kinds: str) -> tuple[Rule, ...]:
+def rename(names: Mapping[str, str], *kinds: str) -> tuple[Rule, ...]:
     """Return rules for modules of other names; ``kinds`` are their tensors, weight and bias unless given.
 
-    >>> renamed({"norm": "encoder.ln"}, "weight")
+    >>> rename({"norm": "encoder.ln"}, "weight")
     (Rule(ours='norm.weight', theirs=('encoder.ln.weight',), pattern=None),)
     """
     kinds = kinds or ("weight", "bias")
     return tuple(Rule(f"{ours}.{kind}", (f"{theirs}.{kind}",)) for ours, theirs in names.items() for kind in kinds)
 
 
-def stacked(ours: str, *theirs: str) -> tuple[Rule, ...]:
+def rename_in_blocks(block: str, names: Mapping[str, str], *kinds: str) -> tuple[Rule, ...]:
+    """Return rules for modules inside of each block, which is called ``block`` there."""
+    return rename({f"blocks.{{i}}.{ours}": f"{block}.{theirs}" for ours, theirs in names.items()}, *kinds)
+
+
+def stack(ours: str, *theirs: str) -> tuple[Rule, ...]:
     """Return rules for weight and bias of one linear layer that is several layers there."""
     return tuple(Rule(f"{ours}.{kind}", tuple(f"{name}.{kind}" for name in theirs)) for kind in ("weight", "bias"))
 
