@@ -17,7 +17,7 @@ from records import command_line, made_at, origin, write_cell
 import vit
 from vit.analysis.accuracy import accuracy
 from vit.support.markdown import markdown_table
-from vit.weights.transfer import start_from
+from vit.weights import start_from
 
 
 def measure(checkpoint: Path, data: Path) -> list[dict[str, Any]]:

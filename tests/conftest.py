@@ -11,6 +11,12 @@ def _one_thread() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the modules that have slow tests, so that in the end no worker waits for one."""
+    """Begin with the modules that copy their process, then with those that have slow tests.
+
+    A copy cannot train once some test before it had autograd start threads. At the end no worker waits for a slow test.
+    """
     slow = {item.module for item in items if item.get_closest_marker("slow") and isinstance(item, pytest.Function)}
-    items.sort(key=lambda item: getattr(item, "module", None) not in slow)
+    copying = {module for module in slow if {"forked", "torture"} & vars(module).keys()}
+    items.sort(
+        key=lambda item: (getattr(item, "module", None) not in copying, getattr(item, "module", None) not in slow)
+    )

@@ -6,7 +6,7 @@ import torch
 
 import vit
 from vit.model.presets import PRESETS
-from vit.weights.saving import converted
+from vit.weights.saving import to_format
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -34,7 +34,7 @@ def test_layer_scale_starts_as_in_timm(name):
 def test_a_rotary_preset_is_written_under_the_names_of_timm(name):
     small = {"embed_dim": 64, "depth": 1, "num_heads": 4}
     ours, theirs = vit.create(name, **small), timm.create_model(name, **small)
-    written = {key: tuple(tensor.shape) for key, tensor in converted(ours, "timm")[1].items()}
+    written = {key: tuple(tensor.shape) for key, tensor in to_format(ours, "timm")[1].items()}
     expected = {key: tuple(tensor.shape) for key, tensor in theirs.state_dict().items()}
     assert {key for key in expected if not key.startswith(("fc_norm", "head"))} == written.keys()
     assert all(written[key] == expected[key] for key in written)

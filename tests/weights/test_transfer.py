@@ -8,8 +8,8 @@ from torch.testing import assert_close
 
 import vit
 from vit.model.positions import resize_positions
+from vit.weights import start_from
 from vit.weights.surgery import resize_patches
-from vit.weights.transfer import start_from
 
 SIZES = {"embed_dim": 12, "depth": 2, "num_heads": 3, "num_registers": 2}
 

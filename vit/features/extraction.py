@@ -9,8 +9,7 @@ from torch import Tensor
 
 from vit.data.normalise import normalise
 from vit.model.vision_transformer import VisionTransformer
-from vit.weights.saved import write_safetensors
-from vit.weights.sources import read_metadata, read_safetensors
+from vit.weights.tensor_files import read_metadata, read_safetensors, write_safetensors
 
 FILES = "files"  # of the metadata: a JSON list
 

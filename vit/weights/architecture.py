@@ -1,17 +1,40 @@
-"""The arguments of the model that tensors belong to, read from their names and shapes."""
+"""Arguments of models: their defaults, those that the names and shapes of tensors tell, and the model of them."""
 
+import inspect
 import math
 
+import torch
 from torch import Tensor
 
 from vit.model.embedding import Size, to_pair
+from vit.model.vision_transformer import VisionTransformer
 from vit.weights.formats import Arguments, State
+
+DEFAULTS: Arguments = {
+    name: parameter.default for name, parameter in inspect.signature(VisionTransformer).parameters.items()
+}
 
 USUAL_HEAD_DIM = 64
 # Published models whose heads have another width: ViT-H, so400m, g, G; of rotary ones, DINOv3 H+ and 7B.
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 ROTARY_HEADS = {1280: 20, 4096: 32}
 MOST_PATCHES = 2**20
+
+
+def build(arguments: Arguments, origin: str, device: str = "cpu") -> VisionTransformer:
+    """Return a model with new weights, or without weights on the device "meta".
+
+    Raises:
+        ValueError: If there is no such model.
+    """
+    unknown = [name for name in arguments if name not in DEFAULTS]
+    try:
+        if unknown:
+            raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
+        with torch.device(device):
+            return VisionTransformer(**arguments)
+    except (TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, LookupError) as error:
+        raise ValueError(f"{origin} describes a model that cannot be built: {error}") from error
 
 
 def arguments_of(state: State, stated: Arguments, image_size: Size | None = None) -> Arguments:

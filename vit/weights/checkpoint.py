@@ -1,127 +1,115 @@
-"""Reads pickled files of tensors, and training checkpoints; refuses files that carry code, and damaged ones."""
+"""Training checkpoints: reads them, and gives those of earlier versions today's names."""
 
-import argparse
-import re
-import warnings
-import zipfile
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-# What the trained net was called before it was ``network``, its Vision Transformer now, and arguments that it sets.
-FORMER_NAMES: dict[str, tuple[str, str | None, dict[str, Any]]] = {
-    "ViTClassifier": ("vit.", "network.", {}),
-    "SequenceReader": ("reader.", "network.encoder.", {"num_classes": 0, "fc_norm": False}),
-    "ImageCompleter": ("model.", None, {}),
-}
+from vit.weights.architecture import DEFAULTS
+from vit.weights.formats import Arguments, State
+from vit.weights.tensor_files import check_is_file, is_whole, read_pickled
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Return the contents of a training checkpoint, on the CPU; code in the file is not executed.
+    """Return the contents of a training checkpoint, on the CPU, without executing code in the file.
 
     Raises:
         ValueError: If the file does not exist, is damaged, is not a training checkpoint, or carries pickled code.
     """
     path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"no checkpoint at {path}: runs keep theirs in runs/EXPERIMENT/VERSION/checkpoints/")
-    checkpoint = load_tensors(path)
+    check_is_file(path)
+    return check_checkpoint(read_pickled(path), path)
+
+
+def check_checkpoint(contents: Any, path: Path) -> dict[str, Any]:
+    """Return the contents of a training checkpoint under today's names, after a check.
+
+    Raises:
+        ValueError: If they lack a part, or a weight is not a whole tensor.
+    """
     parts = ("state_dict", "hyper_parameters")
-    if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(part), Mapping) for part in parts):
+    if not isinstance(contents, dict) or not all(isinstance(contents.get(part), Mapping) for part in parts):
         raise ValueError(f"{path} is not a checkpoint of a training run: it lacks state_dict or hyper_parameters")
-    for name, value in checkpoint["state_dict"].items():
+    for name, value in contents["state_dict"].items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise ValueError(f"{path} is not a checkpoint of a training run: {name!r} of its weights is not a tensor")
         if not is_whole(value):
             raise ValueError(f"{path} is damaged: {name} has {tuple(value.shape)} numbers, and the file holds fewer")
-    return upgrade(checkpoint)
+    return upgrade(contents)
+
+
+def is_ours(contents: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint is of this package: other trainings with Lightning have hyper-parameters as well."""
+    if isinstance(contents.get("module"), str):  # the class that was trained; the earliest checkpoints lack it
+        return True
+    encoder, arguments, state = (contents.get(name) for name in ("encoder", "hyper_parameters", "state_dict"))
+    if isinstance(encoder, Mapping) and {"prefix", "arguments"} <= encoder.keys():
+        return True
+    names = state if isinstance(state, Mapping) else ()
+    is_named = any(str(name).startswith(("vit.", "blocks.", "reader.encoder.")) for name in names)
+    return is_named and isinstance(arguments, Mapping) and bool(arguments.keys() & DEFAULTS.keys())
 
 
 def upgrade(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Give a checkpoint of an earlier version today's names, and say where its Vision Transformer is.
+    """Give a checkpoint of an earlier version today's form, in place, and return it.
 
-    The trained net was ``vit`` in a classifier, ``reader`` in a reader and ``model`` in a completer; it is ``network``
-    now. ``encoder`` has the prefix of the weights of the Vision Transformer and its arguments, None if there is none.
+    The trained net is ``network``; it was ``vit`` in a classifier, ``reader`` in a reader and ``model`` in a completer.
+    ``encoder`` holds the prefix of its Vision Transformer's weights and the arguments; None if the net has none.
     """
-    if "encoder" in checkpoint:
+    if "encoder" in checkpoint or not is_ours(checkpoint):
         return checkpoint
-    kind = checkpoint.get("module", "ViTClassifier")  # the earliest ones have no name
-    if kind not in FORMER_NAMES:
-        return checkpoint
-    former, prefix, fixed = FORMER_NAMES[kind]
-    if checkpoint["hyper_parameters"].get("positions") == "rotary":
-        checkpoint["hyper_parameters"]["positions"] = "rope"
-    for part in ("state_dict", "training_weights"):
-        if part in checkpoint:
-            checkpoint[part] = {
-                f"network.{name.removeprefix(former)}" if name.startswith(former) else name: tensor
-                for name, tensor in checkpoint[part].items()
-            }
-    checkpoint["encoder"] = None
-    if prefix is not None:
-        checkpoint["encoder"] = {"prefix": prefix, "arguments": {**checkpoint["hyper_parameters"], **fixed}}
+    names = [*checkpoint["state_dict"]]
+    former, prefix, fixed = "vit.", "network.", {}
+    if checkpoint.get("module") == "ImageCompleter":
+        former, prefix = "model.", None
+    elif any(name.startswith("reader.encoder.") for name in names):
+        former, prefix, fixed = "reader.", "network.encoder.", {"num_classes": 0, "fc_norm": False}
+    elif not any(name.startswith(former) for name in names):
+        prefix = ""  # the weights of a Vision Transformer under its own names
+    known = checkpoint["hyper_parameters"]
+    if known.get("positions") == "rotary":
+        known["positions"] = "rope"
+    for part in (part for part in ("state_dict", "training_weights") if isinstance(checkpoint.get(part), Mapping)):
+        checkpoint[part] = {
+            f"network.{name.removeprefix(former)}" if str(name).startswith(former) else name: tensor
+            for name, tensor in checkpoint[part].items()
+        }
+    arguments = DEFAULTS | {name: known[name] for name in DEFAULTS if name in known} | fixed
+    checkpoint["encoder"] = None if prefix is None else {"prefix": prefix, "arguments": arguments}
     return checkpoint
 
 
-def load_tensors(path: Path) -> Any:
-    """Return the contents of a file of ``torch.save``, on the CPU; code in the file is not executed.
+def read_encoder(checkpoint: Mapping[str, Any], path: Path) -> tuple[Arguments, State, dict[str, Any]]:
+    """Return arguments, weights and data of the Vision Transformer in a training checkpoint.
+
+    The data are those in ``pretrained_cfg``, as far as the checkpoint has them.
 
     Raises:
-        ValueError: If the file is damaged or carries pickled code.
+        ValueError: If the checkpoint has no Vision Transformer, or does not describe it.
     """
-    if _is_torchscript(path):
-        raise ValueError(
-            f"{path} is a TorchScript program: save the tensors of torch.jit.load(path).state_dict(), if you trust it"
+    encoder, module = checkpoint.get("encoder"), checkpoint.get("module")
+    if encoder is None:
+        remedy = (
+            f": {module}.load_from_checkpoint reads it" if isinstance(module, str) and module.isidentifier() else ""
         )
-    _check_intact(path)
+        raise ValueError(f"{path} holds no Vision Transformer{remedy}")
+    prefix, arguments, about = (
+        encoder.get(name) if isinstance(encoder, Mapping) else None for name in ("prefix", "arguments", "about")
+    )
+    if not isinstance(prefix, str) or not isinstance(arguments, Mapping):
+        raise ValueError(f"{path} is damaged: its encoder needs a prefix and arguments, and is {str(encoder)[:80]!r}")
     try:
-        # Files of timm and DINO keep the options of their training.
-        with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except PermissionError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    except Exception as error:  # an unpickler can raise any error on arbitrary bytes
-        if re.search("unsupported (global|class)", str(error), re.IGNORECASE):
-            raise ValueError(
-                f"{path} is refused: it carries pickled code, which could do anything when loaded; none of it was "
-                "executed. Ask its author for plain tensors (a state_dict)"
-            ) from None
-        raise ValueError(f"{path} is not a checkpoint, or is damaged: it cannot be read as one") from None
-
-
-def is_whole(tensor: Tensor) -> bool:
-    """Return whether a tensor is an array with a place in memory for each number, and no view that repeats some."""
-    if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
-        return False
-    return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
-
-
-def _is_torchscript(path: Path) -> bool:
-    """Return whether a file is a program of ``torch.jit.save``, as OpenAI's files of CLIP are."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return any(name.endswith("/constants.pkl") for name in archive.namelist())
-    except Exception:  # no zip archive, or a damaged one; zipfile can raise any error
-        return False
-
-
-def _check_intact(path: Path) -> None:
-    """Compare each part of a zip archive with its checksum, which torch writes and does not read."""
-    try:
-        if not zipfile.is_zipfile(path):
-            return
-        with zipfile.ZipFile(path) as archive:
-            # The checksums do not cover the attributes, and torch reads no data of an entry marked as a directory.
-            marked = (part.filename for part in archive.infolist() if part.external_attr)
-            damaged = archive.testzip() or next(marked, None)
-    except PermissionError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    except Exception as error:  # zipfile can raise any error on damaged bytes
-        raise ValueError(f"{path} is damaged ({error}): take another checkpoint, or a copy of it") from None
-    if damaged is not None:
-        raise ValueError(
-            f"{path} is damaged ({damaged} is not what was written): take another checkpoint, or a copy of it"
-        )
+        json.dumps(arguments)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: arguments are numbers, strings and lists of them: {error}") from None
+    tensors = checkpoint["state_dict"].items()
+    state = {name.removeprefix(prefix): tensor for name, tensor in tensors if name.startswith(prefix)}
+    known, of_data = checkpoint["hyper_parameters"], checkpoint.get("data")
+    names = ("mean", "std") if arguments.get("num_classes") == 0 else ("mean", "std", "class_names")
+    data = {name: known[name] for name in names if known.get(name) is not None}
+    init_args = of_data.get("init_args") if isinstance(of_data, Mapping) else None
+    for name, place in (("crop_ratio", init_args), ("thresholds", about)):
+        data |= {name: place[name]} if isinstance(place, Mapping) and name in place else {}
+    return dict(arguments), state, data

@@ -1,6 +1,9 @@
-"""The report of a loading: what became of each tensor of a file."""
+"""What a loading finds: tensors with the arguments of their model, and the report of what became of each."""
 
 from dataclasses import dataclass, field
+from typing import Any
+
+from vit.weights.formats import Arguments, State
 
 SHOWN = 4
 
@@ -20,10 +23,10 @@ class LoadReport:
         renamed: Taken as they are, from other names or from several tensors.
         resized: Taken in another size: patches, positions, input channels.
         folded: Computed from several tensors, such as a class token to which its position is added.
-        zeros: Biases that the file has not, and that are zero.
+        zeros: Biases that the file lacks and that are zero.
         dropped: Tensors of the file, by their names there, that the model has no place for.
-        fresh: Tensors of the model that stay its own, as initialised.
-        assumed: What neither the tensors nor anything beside them tell, in words.
+        fresh: Tensors of the model that stay as initialised.
+        assumed: Arguments that neither the tensors nor anything beside them tell, in words.
     """
 
     origin: str
@@ -39,20 +42,28 @@ class LoadReport:
 
     def __str__(self) -> str:
         """Return the report as one line."""
-        kinds = {
-            "resized": self.resized,
-            "folded": self.folded,
-            "zero": self.zeros,
-            "dropped": self.dropped,
-            "new": self.fresh,
-        }
-        kinds["assumed"] = self.assumed
-        counts = [f"{len(self.matched)} as they are"]
-        counts += [f"{len(self.renamed)} renamed"] if self.renamed else []
-        named = [f"{kind}: {_listed(names)}" for kind, names in kinds.items() if names]
-        return f"weights of {self.origin} ({self.format}): {', '.join([*counts, *named])}"
+        words = [f"{len(self.matched)} as they are"]
+        words += [f"{len(self.renamed)} renamed"] if self.renamed else []
+        kinds = {"resized": self.resized, "folded": self.folded, "zero": self.zeros}
+        kinds |= {"dropped": self.dropped, "new": self.fresh, "assumed": self.assumed}
+        for kind, names in kinds.items():
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            words += [f"{kind}: {', '.join(names[:SHOWN])}{more}"] if names else []
+        return f"weights of {self.origin} ({self.format}): {', '.join(words)}"
 
 
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:SHOWN])
-    return f"{shown} and {len(names) - SHOWN} more" if len(names) > SHOWN else shown
+@dataclass(frozen=True)
+class LoadedWeights:
+    """Trained tensors under our names, the arguments of their model, and what is known of its data.
+
+    Attributes:
+        state: The tensors. They lack those that the report calls fresh.
+        arguments: All arguments of the ``VisionTransformer``.
+        data: ``mean``, ``std``, ``class_names`` and so on, as far as they are known.
+        report: What became of the tensors so far.
+    """
+
+    state: State
+    arguments: Arguments
+    data: dict[str, Any]
+    report: LoadReport

@@ -7,12 +7,12 @@ import torch
 
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.files import replacing
-from vit.weights.architecture import arguments_of
+from vit.weights.architecture import DEFAULTS, arguments_of
 from vit.weights.formats import WRITABLE, Arguments, Format, State, check_has_place, detect, format_for
 from vit.weights.formats.transformers_config import config_of
-from vit.weights.loading import DEFAULTS
-from vit.weights.saved import check_unchanged, save_described, write_safetensors
-from vit.weights.surgery import needed
+from vit.weights.own_files import check_unchanged, save_own_file
+from vit.weights.surgery import canonicalize
+from vit.weights.tensor_files import write_safetensors
 
 SUFFIXES = {
     "timm": (".safetensors", ".pth", ".bin"),
@@ -58,12 +58,12 @@ def save(model: VisionTransformer, path: str | Path, format: str = "vit") -> Non
         raise ValueError(f"unknown format {format!r}: choose one of {', '.join(WRITABLE)}")
     check_unchanged(model)
     if format == "vit":
-        save_described(model, path)
+        save_own_file(model, path)
         return
     if path.suffix not in SUFFIXES.get(format, ("",)):
         wanted = f"end in {' or '.join(SUFFIXES[format])}" if format in SUFFIXES else "be a folder, without a suffix"
         raise ValueError(f"{path} must {wanted}, for format {format!r}")
-    library, state = converted(model, format)
+    library, state = to_format(model, format)
     if format == "transformers":
         _write_folder(model, library, state, path)
     elif path.suffix == ".npz":
@@ -75,7 +75,7 @@ def save(model: VisionTransformer, path: str | Path, format: str = "vit") -> Non
             torch.save(state, unfinished)
 
 
-def converted(model: VisionTransformer, format: str) -> tuple[Format, State]:
+def to_format(model: VisionTransformer, format: str) -> tuple[Format, State]:
     """Return the format in which a library has such a model, and the model's tensors in it.
 
     What is written is read again and compared, so that no part of the model is lost.
@@ -115,14 +115,13 @@ def _check_read_again(arguments: Arguments, library: Format, written: State) -> 
             else f"needs {', '.join(library.needs)}, which this model has not"
         )
         raise ValueError(f"{library.name} {reason}: save the model in format 'vit'")
-    state = library.read(written, detected[1]).state
-    short = {name.removeprefix(detected[1]): tensor for name, tensor in written.items()}
-    stated = dict(library.defaults) | library.told_by_tensors(library.before_reading(short))
+    reading = library.read(written, detected[1])
+    stated = dict(library.defaults) | reading.told
     stated |= {name: arguments[name] for name in ("image_size", "num_heads", *library.told_elsewhere)}
-    found = DEFAULTS | arguments_of(state, stated)
+    found = DEFAULTS | arguments_of(reading.state, stated)
     if not arguments["num_classes"] and {found["pool"], arguments["pool"]} <= {"cls", "mean", "cls+mean"}:
         found["pool"] = arguments["pool"]  # without a head, it is the caller's choice
-    theirs, ours = needed(found), needed(arguments)
+    theirs, ours = canonicalize(found), canonicalize(arguments)
     for name in (name for name in ours if name not in UNTOLD and theirs[name] != ours[name]):
         raise ValueError(
             f"{library.name} has no place for {name} {arguments[name]!r}, and would read {found[name]!r}: save the "

@@ -17,7 +17,7 @@ from vit.weights.load_report import LoadReport
 
 # Arguments in which a model may differ from the one whose weights it takes: their tensors are fitted here, or they are
 # of the training alone. Mechanisms whose weights have the shape of the grid are checked by the shapes.
-FREE = frozenset(
+MAY_DIFFER = frozenset(
     (
         *("image_size", "patch_size", "patch_stride", "pad_images", "in_channels", "num_classes"),
         *("class_token", "num_registers", "no_embed_class", "pool", "fc_norm"),
@@ -27,7 +27,7 @@ FREE = frozenset(
 )
 
 
-def fitted(
+def fit_to_model(
     state: State, source: Arguments, model: VisionTransformer, report: LoadReport, same_classes: bool = True
 ) -> State:
     """Return tensors for a model, from those of a trained one; the report says what was changed.
@@ -40,7 +40,7 @@ def fitted(
         same_classes: Whether the classes are the same, so that the head is taken.
 
     Raises:
-        ValueError: If the models differ in an argument that is not in ``FREE``.
+        ValueError: If the models differ in an argument that is not in ``MAY_DIFFER``.
     """
     _check_alike(source, model, report.origin)
     state, own = dict(state), {name: tensor.cpu() for name, tensor in model.state_dict().items()}
@@ -66,14 +66,14 @@ def fitted(
 
 def _check_alike(source: Arguments, model: VisionTransformer, origin: str) -> None:
     """Check that two models differ in nothing that the weights depend on, such as the number of heads."""
-    theirs, ours = needed(source), needed(model.config)
-    differing = [name for name in ours if name not in FREE and theirs[name] != ours[name]]
+    theirs, ours = canonicalize(source), canonicalize(model.config)
+    differing = [name for name in ours if name not in MAY_DIFFER and theirs[name] != ours[name]]
     if differing:
         there, here = (", ".join(f"{name} {values[name]!r}" for name in differing) for values in (source, model.config))
         raise ValueError(f"{origin} holds a model with {there}, and this one has {here}: make them equal")
 
 
-def needed(arguments: Arguments) -> Arguments:
+def canonicalize(arguments: Arguments) -> Arguments:
     """Return arguments as far as the weights depend on them: the width of the MLP, and whether there is LayerScale."""
     kv_heads = arguments["num_kv_heads"] or arguments["num_heads"]
     return arguments | {

@@ -97,7 +97,8 @@ def test_the_operations_are_those_of_all_matrix_products(dtype):
 def test_the_encoder_keeps_its_last_norm_whatever_is_pooled(options, tmp_path):
     module = reader(**options).eval()
     assert isinstance(module.network.encoder.norm, torch.nn.LayerNorm)
-    saved = {"state_dict": module.state_dict(), "hyper_parameters": dict(module.hparams), "module": "SequenceReader"}
+    saved = {"state_dict": module.state_dict(), "hyper_parameters": dict(module.hparams)}
+    module.on_save_checkpoint(saved)
     torch.save(saved | {"pytorch-lightning_version": "2.6.4"}, tmp_path / "last.ckpt")
     images = torch.randn(2, 1, 8, 12)
     encoder = vit.load(tmp_path / "last.ckpt")

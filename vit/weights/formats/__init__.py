@@ -54,8 +54,8 @@ def detect(names: Collection[str]) -> tuple[Format, str] | None:
     return None
 
 
-def described(names: Collection[str]) -> str:
-    """Return what a state dict of no known format seems to be, in words."""
+def guess_architecture(names: Collection[str]) -> str:
+    """Return in words what a state dict of no known format seems to be."""
     for part, words in OTHERS.items():
         if any(part in name for name in names):
             return f"it looks like {words}"
@@ -130,7 +130,7 @@ __all__ = [
     "Format",
     "State",
     "check_has_place",
-    "described",
     "detect",
     "format_for",
+    "guess_architecture",
 ]

@@ -1,17 +1,15 @@
-"""The files of DINOv2's authors: timm's names but for the gated MLP, the registers and the mask token."""
+"""The files of DINOv2's authors: timm's names, except for the gated MLP, the registers and the mask token."""
 
 import re
 
 import torch
 
-from vit.weights.formats.format import IMAGENET, Format, Rule, State, renamed
+from vit.weights.formats.format import IMAGENET, Format, Rule, State, rename_in_blocks
 from vit.weights.formats.timm import RULES
-
-MLP = {"blocks.{i}.mlp.fc1": "blocks.{i}.mlp.w12", "blocks.{i}.mlp.fc2": "blocks.{i}.mlp.w3"}
 
 
 def fold_class_position(state: State) -> State:
-    """Leave out the mask token; add the position of the class token to it, as ours has none beside registers."""
+    """Leave out the mask token; if there are registers, add the class token's position to it, because ours has none."""
     state = {name: tensor for name, tensor in state.items() if name != "mask_token"}
     if "reg_token" not in state:
         return state
@@ -27,17 +25,22 @@ def unfold_class_position(state: State) -> State:
     return state | {"pos_embed": torch.cat([torch.zeros_like(state["cls_token"]), state["pos_embed"]], dim=1)}
 
 
-def _without_chunks(state: State) -> State:
+def _drop_chunks(state: State) -> State:
     """Number the blocks in one row: files of a sharded training have blocks.CHUNK.NUMBER."""
     return {re.sub(r"^blocks\.\d+\.(\d+)\.", r"blocks.\1.", name): tensor for name, tensor in state.items()}
 
 
 DINOV2 = Format(
     "DINOv2",
-    (Rule("reg_token", ("register_tokens",)), *RULES, *renamed(MLP), Rule("mask_token", ("mask_token",))),
+    (
+        Rule("reg_token", ("register_tokens",)),
+        *RULES,
+        *rename_in_blocks("blocks.{i}", {"mlp.fc1": "mlp.w12", "mlp.fc2": "mlp.w3"}),
+        Rule("mask_token", ("mask_token",)),
+    ),
     needs=("patch_embed.proj.weight", "mask_token", "pos_embed"),
     lacks=("decoder_pos_embed",),
-    before_reading=_without_chunks,
+    before_reading=_drop_chunks,
     after_reading=fold_class_position,
     before_writing=unfold_class_position,
     told_by_tensors=lambda state: {"pos_embed_interpolation": "bicubic" if "register_tokens" in state else "dinov2"},

@@ -53,12 +53,14 @@ class Reading:
         known: Names there of the tensors that were read or have no use.
         folded: Names here of those that were computed from several.
         zeros: Names here of biases that are not there, and zero.
+        told: Arguments of the model that the tensors there tell.
     """
 
     state: State
     known: set[str]
     folded: set[str]
     zeros: set[str]
+    told: Arguments
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Format:
         zeros = {name: weight.new_zeros(weight.shape[0]) for name, weight in weights.items() if weight is not None}
         ours = self.after_reading(found | zeros)
         folded = {name for name in ours if name not in zeros and ours[name] is not found.get(name)}
-        return Reading(ours, known, folded, set(zeros))
+        return Reading(ours, known, folded, set(zeros), self.told_by_tensors(opened))
 
     def write(self, state: State, sizes: Mapping[str, int], prefix: str = "") -> State:
         """Return our tensors under the names of this format.
@@ -155,22 +157,27 @@ class Format:
         return {name if is_outside(name) else prefix + name: tensor for name, tensor in written.items()}
 
 
-def same(*names: str) -> tuple[Rule, ...]:
+def keep(*names: str) -> tuple[Rule, ...]:
     """Return rules for tensors that have the same name there."""
     return tuple(Rule(name, (name,)) for name in names)
 
 
-def renamed(names: Mapping[str, str], *kinds: str) -> tuple[Rule, ...]:
+def rename(names: Mapping[str, str], *kinds: str) -> tuple[Rule, ...]:
     """Return rules for modules of other names; ``kinds`` are their tensors, weight and bias unless given.
 
-    >>> renamed({"norm": "encoder.ln"}, "weight")
+    >>> rename({"norm": "encoder.ln"}, "weight")
     (Rule(ours='norm.weight', theirs=('encoder.ln.weight',), pattern=None),)
     """
     kinds = kinds or ("weight", "bias")
     return tuple(Rule(f"{ours}.{kind}", (f"{theirs}.{kind}",)) for ours, theirs in names.items() for kind in kinds)
 
 
-def stacked(ours: str, *theirs: str) -> tuple[Rule, ...]:
+def rename_in_blocks(block: str, names: Mapping[str, str], *kinds: str) -> tuple[Rule, ...]:
+    """Return rules for modules inside of each block, which is called ``block`` there."""
+    return rename({f"blocks.{{i}}.{ours}": f"{block}.{theirs}" for ours, theirs in names.items()}, *kinds)
+
+
+def stack(ours: str, *theirs: str) -> tuple[Rule, ...]:
     """Return rules for weight and bias of one linear layer that is several layers there."""
     return tuple(Rule(f"{ours}.{kind}", tuple(f"{name}.{kind}" for name in theirs)) for kind in ("weight", "bias"))
 

@@ -1,5 +1,7 @@
 """Google's .npz files: those of vision_transformer, and those of big_vision, which number the layers in another way."""
 
+from dataclasses import replace
+
 from vit.weights.formats.format import HALVES, Format, Rule, State
 
 BLOCK = "Transformer/encoderblock_{i}"
@@ -58,12 +60,12 @@ def rules(attention: str, norm2: str, mlp: str, positions: str) -> tuple[Rule, .
     )
 
 
-def _heads(state: State) -> dict[str, int]:
+def _read_heads(state: State) -> dict[str, int]:
     kernel = next((tensor for name, tensor in state.items() if name.endswith("/query/kernel")), None)
     return {} if kernel is None or kernel.ndim < 2 else {"num_heads": kernel.shape[-2]}
 
 
-def _unstacked(state: State) -> State:
+def _unstack(state: State) -> State:
     """Give each block tensors of its own."""
     apart = {
         f"Transformer/encoderblock_{i}/{name.removeprefix(STACKED)}": part
@@ -74,34 +76,26 @@ def _unstacked(state: State) -> State:
     return apart | {name: tensor for name, tensor in state.items() if not name.startswith(STACKED)}
 
 
-# Both train with flax's GELU, which is the approximation by tanh.
-DEFAULTS = {"mlp": "gelu_tanh", "pos_embed_interpolation": "google"}
 GOOGLE = Format(
     "Google .npz",
     rules("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3", "Transformer/posembed_input/pos_embedding"),
     needs=("embedding/kernel", "Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel"),
-    defaults=DEFAULTS,
+    # Google trains with flax's GELU, which is the approximation by tanh.
+    defaults={"mlp": "gelu_tanh", "pos_embed_interpolation": "google"},
     requires=lambda _: {"qkv_bias": True},
-    told_by_tensors=_heads,
+    told_by_tensors=_read_heads,
     data=HALVES,
 )
-BIG_VISION = Format(
-    "Google .npz (big_vision)",
-    rules("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0", "pos_embedding"),
+BIG_VISION = replace(
+    GOOGLE,
+    name="Google .npz (big_vision)",
+    rules=rules("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0", "pos_embedding"),
     needs=("embedding/kernel", "Transformer/encoderblock_0/MlpBlock_0/Dense_0/kernel"),
     pools=("cls", "mean", "map"),
-    defaults=DEFAULTS,
-    requires=lambda _: {"qkv_bias": True},
-    told_by_tensors=_heads,
-    data=HALVES,
 )
-BIG_VISION_STACKED = Format(
-    "Google .npz (big_vision, blocks in one array)",
-    BIG_VISION.rules,
+BIG_VISION_STACKED = replace(
+    BIG_VISION,
+    name="Google .npz (big_vision, blocks in one array)",
     needs=("embedding/kernel", "Transformer/encoderblock/MlpBlock_0/Dense_0/kernel"),
-    defaults=DEFAULTS,
-    requires=lambda _: {"qkv_bias": True},
-    told_by_tensors=_heads,
-    before_reading=_unstacked,
-    data=HALVES,
+    before_reading=_unstack,
 )

@@ -1,18 +1,10 @@
 """The visual towers of CLIP: OpenAI's files, and those of OpenCLIP with the same names."""
 
 from vit.weights.formats.format import OPENAI as STATISTICS
-from vit.weights.formats.format import Format, Rule, renamed
+from vit.weights.formats.format import Format, Rule, rename, rename_in_blocks
 
-LAYER = "transformer.resblocks.{i}"
-NAMES = {
-    "norm_pre": "ln_pre",
-    "blocks.{i}.norm1": f"{LAYER}.ln_1",
-    "blocks.{i}.attn.proj": f"{LAYER}.attn.out_proj",
-    "blocks.{i}.norm2": f"{LAYER}.ln_2",
-    "blocks.{i}.mlp.fc1": f"{LAYER}.mlp.c_fc",
-    "blocks.{i}.mlp.fc2": f"{LAYER}.mlp.c_proj",
-    "norm": "ln_post",
-}
+BLOCK = "transformer.resblocks.{i}"
+NAMES = {"norm1": "ln_1", "attn.proj": "attn.out_proj", "norm2": "ln_2", "mlp.fc1": "mlp.c_fc", "mlp.fc2": "mlp.c_proj"}
 
 OPENAI = Format(
     "OpenAI CLIP",
@@ -20,9 +12,10 @@ OPENAI = Format(
         Rule("cls_token", ("class_embedding",), "d -> 1 1 d"),
         Rule("pos_embed", ("positional_embedding",), "n d -> 1 n d"),
         Rule("patch_embed.proj.weight", ("conv1.weight",)),
-        Rule("blocks.{i}.attn.qkv.weight", (f"{LAYER}.attn.in_proj_weight",)),
-        Rule("blocks.{i}.attn.qkv.bias", (f"{LAYER}.attn.in_proj_bias",)),
-        *renamed(NAMES),
+        Rule("blocks.{i}.attn.qkv.weight", (f"{BLOCK}.attn.in_proj_weight",)),
+        Rule("blocks.{i}.attn.qkv.bias", (f"{BLOCK}.attn.in_proj_bias",)),
+        *rename({"norm_pre": "ln_pre", "norm": "ln_post"}),
+        *rename_in_blocks(BLOCK, NAMES),
         Rule("head.weight", ("proj",), "d o -> o d"),
     ),
     needs=("conv1.weight", "class_embedding", "ln_pre.weight"),

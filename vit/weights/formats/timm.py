@@ -3,9 +3,11 @@
 This package has timm's names of weights, so most rules rename nothing.
 """
 
+from dataclasses import replace
+
 import torch
 
-from vit.weights.formats.format import IMAGENET, OPENAI, Format, Rule, State, renamed, same, stacked
+from vit.weights.formats.format import IMAGENET, OPENAI, Format, Rule, State, keep, rename, stack
 
 BLOCK = (
     *(f"blocks.{{i}}.{name}" for name in ("norm1", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")),
@@ -13,13 +15,13 @@ BLOCK = (
 )
 POOL = tuple(f"attn_pool.{name}" for name in ("q", "kv", "proj", "norm", "mlp.fc1", "mlp.fc2"))
 MODULES = ("patch_embed.proj", "norm_pre", *BLOCK, "norm", "fc_norm", *POOL, "head")
-QKV = same("blocks.{i}.attn.qkv.weight", "blocks.{i}.attn.qkv.bias")
-TOKENS = same("cls_token", "reg_token", "pos_embed", "attn_pool.latent")
+QKV = keep("blocks.{i}.attn.qkv.weight", "blocks.{i}.attn.qkv.bias")
+TOKENS = keep("cls_token", "reg_token", "pos_embed", "attn_pool.latent")
 RULES = (
     *TOKENS,
-    *renamed({name: name for name in MODULES}),
+    *rename({name: name for name in MODULES}),
     *QKV,
-    *same("blocks.{i}.ls1.gamma", "blocks.{i}.ls2.gamma"),
+    *keep("blocks.{i}.ls1.gamma", "blocks.{i}.ls2.gamma"),
 )
 # The original files of DeiT III have these names.
 GAMMAS = tuple(Rule(f"blocks.{{i}}.ls{number}.gamma", (f"blocks.{{i}}.gamma_{number}",)) for number in (1, 2))
@@ -39,8 +41,7 @@ def split_heads(state: State) -> State:
     if "head.weight" not in state:
         return state
     of_class, of_distillation = (2 * state["head.weight"]).chunk(2, dim=1)
-    heads = {"head.weight": of_class, "head_dist.weight": of_distillation, "head_dist.bias": state["head.bias"]}
-    return state | heads
+    return state | {"head.weight": of_class, "head_dist.weight": of_distillation, "head_dist.bias": state["head.bias"]}
 
 
 TIMM = Format(
@@ -63,7 +64,7 @@ TIMM_MAE = Format(
 )
 TIMM_DISTILLED = Format(
     "timm (distilled DeiT)",
-    (Rule("reg_token", ("dist_token",)), *RULES, *renamed({"head_dist": "head_dist"})),
+    (Rule("reg_token", ("dist_token",)), *RULES, *rename({"head_dist": "head_dist"})),
     needs=("patch_embed.proj.weight", "dist_token"),
     told_elsewhere=("mlp", "norm_eps"),
     pools=("cls+dist",),
@@ -84,29 +85,24 @@ TIMM_CLIP = Format(
     data=OPENAI,
 )
 OF_DINOV3 = (
-    *same("cls_token", "reg_token"),
-    *renamed({name: name for name in MODULES if "fc1" not in name and "pool" not in name}),
+    *keep("cls_token", "reg_token"),
+    *rename({name: name for name in MODULES if "fc1" not in name and "pool" not in name}),
     *QKV,
     *GAMMAS,
 )
-ROTARY = {"pos_embed": "rope", "norm_eps": 1e-5, "pool": "mean"}
 TIMM_DINOV3 = Format(
     "timm (DINOv3)",
-    (*OF_DINOV3, *renamed({"blocks.{i}.mlp.fc1": "blocks.{i}.mlp.fc1"})),
+    (*OF_DINOV3, *rename({"blocks.{i}.mlp.fc1": "blocks.{i}.mlp.fc1"})),
     needs=("patch_embed.proj.weight", "blocks.0.gamma_1", "blocks.0.mlp.fc1.weight"),
     told_elsewhere=("mlp", "norm_eps"),
     lacks=("pos_embed", "blocks.0.attn.qkv.bias"),  # other rotary models have that bias
     pools=("cls", "mean"),
-    defaults=ROTARY,
+    defaults={"pos_embed": "rope", "norm_eps": 1e-5, "pool": "mean"},
     data=IMAGENET,
 )
-TIMM_DINOV3_GATED = Format(
-    "timm (DINOv3, gated)",
-    (*OF_DINOV3, *stacked("blocks.{i}.mlp.fc1", "blocks.{i}.mlp.fc1_g", "blocks.{i}.mlp.fc1_x")),
+TIMM_DINOV3_GATED = replace(
+    TIMM_DINOV3,
+    name="timm (DINOv3, gated)",
+    rules=(*OF_DINOV3, *stack("blocks.{i}.mlp.fc1", "blocks.{i}.mlp.fc1_g", "blocks.{i}.mlp.fc1_x")),
     needs=("patch_embed.proj.weight", "blocks.0.gamma_1", "blocks.0.mlp.fc1_g.weight"),
-    told_elsewhere=("mlp", "norm_eps"),
-    lacks=("pos_embed", "blocks.0.attn.qkv.bias"),  # other rotary models have that bias
-    pools=("cls", "mean"),
-    defaults=ROTARY,
-    data=IMAGENET,
 )

@@ -4,68 +4,48 @@ Files on disk have the names of transformers 4; in memory, those of transformers
 the disk, which both versions read, are written. What tensors do not tell is in transformers_config.py.
 """
 
+from dataclasses import replace
+
 import torch
 
 from vit.weights.formats.dinov2 import fold_class_position, unfold_class_position
-from vit.weights.formats.format import HALVES, IMAGENET, OPENAI, Format, Rule, State, renamed, stacked
+from vit.weights.formats.format import HALVES, IMAGENET, OPENAI, Format, Rule, State, rename, rename_in_blocks, stack
 from vit.weights.formats.timm import join_heads, split_heads
 
 EMBEDDINGS = (
     Rule("cls_token", ("embeddings.cls_token",)),
     Rule("pos_embed", ("embeddings.position_embeddings",)),
-    *renamed({"patch_embed.proj": "embeddings.patch_embeddings.projection"}),
+    *rename({"patch_embed.proj": "embeddings.patch_embeddings.projection"}),
 )
 
 
-def attention(layer: str, output: str) -> tuple[Rule, ...]:
-    """Return the rules of attention whose three projections are layers of their own."""
+def attend(layer: str, names: tuple[str, ...], output: str) -> tuple[Rule, ...]:
+    """Return the rules of attention with a layer for each of queries, keys and values."""
     return (
-        *stacked("blocks.{i}.attn.qkv", *(f"{layer}.{name}" for name in ("query", "key", "value"))),
-        *renamed({"blocks.{i}.attn.proj": output}),
-    )
-
-
-def projected(layer: str, output: str = "o_proj") -> tuple[Rule, ...]:
-    """Return the rules of attention with the names of transformers 5."""
-    return (
-        *stacked("blocks.{i}.attn.qkv", *(f"{layer}.{name}_proj" for name in "qkv")),
-        *renamed({"blocks.{i}.attn.proj": f"{layer}.{output}"}),
+        *stack("blocks.{i}.attn.qkv", *(f"{layer}.{name}" for name in names)),
+        *rename({"blocks.{i}.attn.proj": f"{layer}.{output}"}),
     )
 
 
 DISK, MEMORY = "encoder.layer.{i}", "layers.{i}"
+ON_DISK = (("attention.query", "attention.key", "attention.value"), "output.dense")
+IN_MEMORY = ("q_proj", "k_proj", "v_proj")
+NORMS = {"norm1": "layernorm_before", "norm2": "layernorm_after"}
 OF_VIT = (
     *EMBEDDINGS,
-    *attention(f"{DISK}.attention.attention", f"{DISK}.attention.output.dense"),
-    *renamed(
-        {
-            "blocks.{i}.norm1": f"{DISK}.layernorm_before",
-            "blocks.{i}.norm2": f"{DISK}.layernorm_after",
-            "blocks.{i}.mlp.fc1": f"{DISK}.intermediate.dense",
-            "blocks.{i}.mlp.fc2": f"{DISK}.output.dense",
-        }
-    ),
-    *projected(f"{MEMORY}.attention"),
-    *renamed(
-        {
-            "blocks.{i}.norm1": f"{MEMORY}.layernorm_before",
-            "blocks.{i}.norm2": f"{MEMORY}.layernorm_after",
-            "blocks.{i}.mlp.fc1": f"{MEMORY}.mlp.fc1",
-            "blocks.{i}.mlp.fc2": f"{MEMORY}.mlp.fc2",
-        }
-    ),
-    *renamed({"norm": "layernorm"}),
+    *attend(f"{DISK}.attention", *ON_DISK),
+    *rename_in_blocks(DISK, NORMS | {"mlp.fc1": "intermediate.dense", "mlp.fc2": "output.dense"}),
+    *attend(f"{MEMORY}.attention", IN_MEMORY, "o_proj"),
+    *rename_in_blocks(MEMORY, NORMS | {"mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2"}),
+    *rename({"norm": "layernorm"}),
 )
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 CONVENTION = {"pos_embed_interpolation": "transformers"}
 VIT = Format(
     "transformers (ViT)",
-    (*OF_VIT, *renamed({"head": "classifier"})),
+    (*OF_VIT, *rename({"head": "classifier"})),
     needs=(PATCHES, "embeddings.cls_token", "layernorm.weight"),
-    lacks=(
-        "embeddings.distillation_token",
-        "encoder.layer.0.layer_scale1.lambda1",
-    ),
+    lacks=("embeddings.distillation_token", "encoder.layer.0.layer_scale1.lambda1"),
     outside=r"classifier\..*",
     unused=r"pooler\..*|embeddings\.mask_token|decoder\..*",
     defaults=CONVENTION | {"norm_eps": 1e-12},
@@ -73,43 +53,49 @@ VIT = Format(
     requires=lambda _: {"no_embed_class": False},
     data=HALVES,
 )
-DEIT = Format(
-    "transformers (distilled DeiT)",
-    (
+DEIT = replace(
+    VIT,
+    name="transformers (distilled DeiT)",
+    rules=(
         *OF_VIT,
         Rule("reg_token", ("embeddings.distillation_token",)),
-        *renamed({"head": "cls_classifier", "head_dist": "distillation_classifier"}),
-        *renamed({"head": "classifier"}),  # of the class token alone
+        *rename({"head": "cls_classifier", "head_dist": "distillation_classifier"}),
+        *rename({"head": "classifier"}),  # of the class token alone
     ),
     needs=(PATCHES, "embeddings.distillation_token"),
+    lacks=(),
     outside=r"(cls_|distillation_)?classifier\..*",
     told_by_tensors=lambda state: {"pool": "cls" if "classifier.weight" in state else "cls+dist"},
     unused=r"pooler\..*|embeddings\.mask_token",
     pools=("cls+dist",),
-    defaults=CONVENTION | {"norm_eps": 1e-12, "pool": "cls+dist"},
-    told_elsewhere=("mlp", "norm_eps"),
+    defaults=VIT.defaults | {"pool": "cls+dist"},
     requires=lambda _: {"no_embed_class": False, "num_registers": 1},
     after_reading=join_heads,
     before_writing=split_heads,
     data=IMAGENET,
 )
 
-SCALES = tuple(Rule(f"blocks.{{i}}.ls{n}.gamma", (f"{DISK}.layer_scale{n}.lambda1",)) for n in (1, 2))
+
+def scale(block: str) -> tuple[Rule, ...]:
+    """Return the rules of LayerScale."""
+    return tuple(Rule(f"blocks.{{i}}.ls{n}.gamma", (f"{block}.layer_scale{n}.lambda1",)) for n in (1, 2))
+
+
 OF_DINOV2 = (
     *EMBEDDINGS,
-    *attention(f"{DISK}.attention.attention", f"{DISK}.attention.output.dense"),
-    *projected(f"{DISK}.attention"),
-    *renamed({f"blocks.{{i}}.{name}": f"{DISK}.{name}" for name in ("norm1", "norm2")}),
-    *SCALES,
+    *attend(f"{DISK}.attention", *ON_DISK),
+    *attend(f"{DISK}.attention", IN_MEMORY, "o_proj"),
+    *rename_in_blocks(DISK, {"norm1": "norm1", "norm2": "norm2"}),
+    *scale(DISK),
     Rule("reg_token", ("embeddings.register_tokens",)),
     Rule("mask_token", ("embeddings.mask_token",)),
-    *renamed({"norm": "layernorm", "head": "classifier"}),
+    *rename({"norm": "layernorm", "head": "classifier"}),
 )
-MLP = renamed({f"blocks.{{i}}.mlp.{name}": f"{DISK}.mlp.{name}" for name in ("fc1", "fc2")})
+MLP = rename_in_blocks(DISK, {"mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2"})
 GATED_MLP = (
-    *renamed({"blocks.{i}.mlp.fc1": f"{DISK}.mlp.weights_in", "blocks.{i}.mlp.fc2": f"{DISK}.mlp.weights_out"}),
-    *stacked("blocks.{i}.mlp.fc1", f"{DISK}.mlp.gate_proj", f"{DISK}.mlp.up_proj"),
-    *renamed({"blocks.{i}.mlp.fc2": f"{DISK}.mlp.down_proj"}),
+    *rename_in_blocks(DISK, {"mlp.fc1": "mlp.weights_in", "mlp.fc2": "mlp.weights_out"}),
+    *stack("blocks.{i}.mlp.fc1", f"{DISK}.mlp.gate_proj", f"{DISK}.mlp.up_proj"),
+    *rename_in_blocks(DISK, {"mlp.fc2": "mlp.down_proj"}),
 )
 
 
@@ -146,11 +132,10 @@ def _of_dinov3(layer: str, gated: bool) -> tuple[Rule, ...]:
         Rule("blocks.{i}.attn.qkv.weight", tuple(f"{name}.weight" for name in names)),
         # Its keys have no bias.
         Rule("blocks.{i}.attn.qkv.bias", (f"{names[0]}.bias", None, f"{names[2]}.bias")),
-        *renamed({"blocks.{i}.attn.proj": f"{layer}.attention.o_proj"}),
-        *renamed({f"blocks.{{i}}.{name}": f"{layer}.{name}" for name in ("norm1", "norm2")}),
-        *stacked("blocks.{i}.mlp.fc1", *(f"{layer}.mlp.{name}" for name in hidden)),
-        *renamed({"blocks.{i}.mlp.fc2": f"{layer}.mlp.down_proj"}),
-        *(Rule(f"blocks.{{i}}.ls{n}.gamma", (f"{layer}.layer_scale{n}.lambda1",)) for n in (1, 2)),
+        *rename_in_blocks(layer, {"attn.proj": "attention.o_proj", "mlp.fc2": "mlp.down_proj"}),
+        *rename_in_blocks(layer, {"norm1": "norm1", "norm2": "norm2"}),
+        *stack("blocks.{i}.mlp.fc1", *(f"{layer}.mlp.{name}" for name in hidden)),
+        *scale(layer),
     )
 
 
@@ -176,7 +161,7 @@ def _dinov3(name: str, gated: bool) -> Format:
             Rule("cls_token", ("embeddings.cls_token",)),
             Rule("reg_token", ("embeddings.register_tokens",)),
             Rule("mask_token", ("embeddings.mask_token",)),
-            *renamed({"patch_embed.proj": "embeddings.patch_embeddings", "norm": "norm"}),
+            *rename({"patch_embed.proj": "embeddings.patch_embeddings", "norm": "norm"}),
             *_of_dinov3("layer.{i}", gated),
             *_of_dinov3("model.layer.{i}", gated),
         ),
@@ -193,19 +178,14 @@ def _dinov3(name: str, gated: bool) -> Format:
 DINOV3 = _dinov3("transformers (DINOv3)", gated=False)
 DINOV3_GATED = _dinov3("transformers (DINOv3, gated)", gated=True)
 
-LAYER = "encoder.layers.{i}"
+BLOCK = "encoder.layers.{i}"
 OF_CLIP = (
     Rule("pos_embed", ("embeddings.position_embedding.weight",), "n d -> 1 n d"),
-    *projected(f"{LAYER}.self_attn", "out_proj"),
-    *renamed(
-        {
-            "blocks.{i}.norm1": f"{LAYER}.layer_norm1",
-            "blocks.{i}.norm2": f"{LAYER}.layer_norm2",
-            "blocks.{i}.mlp.fc1": f"{LAYER}.mlp.fc1",
-            "blocks.{i}.mlp.fc2": f"{LAYER}.mlp.fc2",
-            "norm": "post_layernorm",
-        }
+    *attend(f"{BLOCK}.self_attn", IN_MEMORY, "out_proj"),
+    *rename_in_blocks(
+        BLOCK, {"norm1": "layer_norm1", "norm2": "layer_norm2", "mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2"}
     ),
+    *rename({"norm": "post_layernorm"}),
 )
 TEXT = r"text_model\..*|text_projection\..*|logit_(scale|bias)|.*\.position_ids"
 CLIP = Format(
@@ -214,7 +194,7 @@ CLIP = Format(
         Rule("cls_token", ("embeddings.class_embedding",), "d -> 1 1 d"),
         Rule("patch_embed.proj.weight", ("embeddings.patch_embedding.weight",)),
         *OF_CLIP,
-        *renamed({"norm_pre": "pre_layrnorm"}),
+        *rename({"norm_pre": "pre_layrnorm"}),
         Rule("head.weight", ("visual_projection.weight",)),
     ),
     needs=("embeddings.patch_embedding.weight", "pre_layrnorm.weight"),
@@ -250,13 +230,13 @@ def _join_projection(state: State) -> State:
 SIGLIP = Format(
     "transformers (SigLIP)",
     (
-        *renamed({"patch_embed.proj": "embeddings.patch_embedding"}),
+        *rename({"patch_embed.proj": "embeddings.patch_embedding"}),
         *OF_CLIP,
         Rule("attn_pool.latent", ("head.probe",)),
         Rule("attn_pool.in_proj.weight", ("head.attention.in_proj_weight",)),
         Rule("attn_pool.in_proj.bias", ("head.attention.in_proj_bias",)),
-        *renamed({"attn_pool.proj": "head.attention.out_proj", "attn_pool.norm": "head.layernorm"}),
-        *renamed({f"attn_pool.mlp.{name}": f"head.mlp.{name}" for name in ("fc1", "fc2")}),
+        *rename({"attn_pool.proj": "head.attention.out_proj", "attn_pool.norm": "head.layernorm"}),
+        *rename({f"attn_pool.mlp.{name}": f"head.mlp.{name}" for name in ("fc1", "fc2")}),
     ),
     needs=("embeddings.patch_embedding.bias", "embeddings.position_embedding.weight", "head.probe"),
     unused=TEXT,

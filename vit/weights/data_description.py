@@ -1,0 +1,52 @@
+"""What a trained model says of its data, in ``pretrained_cfg``: normalisation, crop, names of classes."""
+
+import math
+from numbers import Real
+from typing import Any
+
+from vit.model.vision_transformer import VisionTransformer
+from vit.weights.load_report import LoadedWeights
+
+
+def describe_data(model: VisionTransformer, weights: LoadedWeights) -> dict[str, Any]:
+    """Return the ``pretrained_cfg`` of a model that took trained weights.
+
+    What the weights do not tell is the default of ``ViTClassifier``. Other classes have no names, and other channels
+    have the mean of the trained ones' statistics.
+
+    Raises:
+        ValueError: If the data of the weights does not fit their channels and the classes.
+    """
+    channels, classes, given = weights.arguments["in_channels"], model.num_classes, weights.data
+    if classes != weights.arguments["num_classes"]:
+        given = {name: value for name, value in given.items() if name not in ("class_names", "thresholds")}
+    data = {"mean": [0.5] * channels, "std": [0.5] * channels, "class_names": None, "crop_ratio": 1.0} | given
+    names, crop, thresholds = (data.get(name) for name in ("class_names", "crop_ratio", "thresholds"))
+    right = {
+        "mean": _are_numbers(data["mean"], channels),
+        "std": _are_numbers(data["std"], channels) and min(data["std"]) > 0,
+        "class_names": names is None or _are_names(names, classes),
+        "crop_ratio": _are_numbers([crop], 1) and 0.1 <= crop <= 1,
+        "thresholds": thresholds is None or _are_numbers(thresholds, classes),
+    }
+    for name in (name for name, is_right in right.items() if not is_right):
+        raise ValueError(
+            f"{weights.report.origin} is damaged: {name} ({repr(data[name])[:80]}) does not fit a model of {channels} "
+            f"channels and {classes} classes"
+        )
+    in_channels = model.patch_embed.in_channels
+    if in_channels != channels:
+        data |= {name: [sum(data[name]) / channels] * in_channels for name in ("mean", "std")}
+    return data | {"input_size": [in_channels, *model.patch_embed.image_size]}
+
+
+def _are_numbers(values: Any, count: int) -> bool:
+    return _has_length(values, count) and all(isinstance(value, Real) and math.isfinite(value) for value in values)
+
+
+def _are_names(values: Any, count: int) -> bool:
+    return _has_length(values, count) and all(isinstance(value, str) and value.isprintable() for value in values)
+
+
+def _has_length(values: Any, count: int) -> bool:
+    return isinstance(values, list | tuple) and len(values) == count

@@ -1,0 +1,109 @@
+"""Reads weights of another library: their format, their tensors under our names, the arguments of their model."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from vit.weights.architecture import DEFAULTS, arguments_of, build
+from vit.weights.formats import Arguments, Format, detect, guess_architecture
+from vit.weights.formats.format import Reading
+from vit.weights.load_report import LoadedWeights, LoadReport
+from vit.weights.matching import check_numbers, check_same_tensors
+from vit.weights.sources import Source
+
+# Arguments that tensors do not tell, so that the caller may.
+TOLD_BY_CALLER = ("num_heads", "mlp", "norm_eps", "pos_embed_interpolation")
+
+
+def read_foreign(source: Source, told: Mapping[str, Any], strict: bool) -> LoadedWeights:
+    """Return the tensors of another library under our names.
+
+    Args:
+        source: The tensors, and what is known of them.
+        told: Arguments of the model that is wanted; those that tensors do not tell are taken from here.
+        strict: Whether a tensor that the backbone lacks, or that is missing, is an error.
+
+    Raises:
+        ValueError: If no format fits, a tensor does not fit the model, or numbers are not finite.
+    """
+    detected = detect(source.state)
+    if detected is None:
+        guess = guess_architecture(source.state)
+        raise ValueError(f"{source.origin} holds no Vision Transformer of a known format: {guess}")
+    format, prefix = detected
+    reading = format.read(source.state, prefix)
+    state = reading.state
+    check_numbers(state, source.origin)
+    report = _report_reading(source, format, prefix, reading, strict)
+    arguments = _read_arguments(source, format, reading, told, report)
+    model = build(arguments, f"{source.origin} ({format.name})", "meta")
+    expected = model.state_dict()
+    if "pos_embed" not in state and not model.pos_embed.requires_grad:
+        state["pos_embed"] = torch.zeros(expected["pos_embed"].shape)  # rotary models have no table
+    missing = [name for name in expected if name not in state]
+    report.fresh += [] if strict else missing
+    remedy = "strict=False leaves new tensors as initialised" if missing else ""
+    check_same_tensors(model, state | {name: expected[name] for name in report.fresh}, source.origin, remedy)
+    return LoadedWeights(state, arguments, _read_data(source, format, arguments, report), report)
+
+
+def _report_reading(source: Source, format: Format, prefix: str, reading: Reading, strict: bool) -> LoadReport:
+    """Return the report of what became of the tensors.
+
+    Raises:
+        ValueError: If the backbone lacks a tensor, and ``strict``.
+    """
+    unplaced = sorted(source.state.keys() - reading.known)
+    if unplaced and strict:
+        raise ValueError(
+            f"{source.origin} has {len(unplaced)} tensors that the backbone lacks: {', '.join(unplaced[:4])}"
+            f"{' and others' if len(unplaced) > 4 else ''} ({guess_architecture(unplaced)}); strict=False leaves them "
+            "out"
+        )
+    report = LoadReport(source.origin, format.name, dropped=unplaced)
+    report.folded, report.zeros = sorted(reading.folded), sorted(reading.zeros)
+    short = {name.removeprefix(prefix) for name in reading.known}
+    for name in (name for name in reading.state if name not in reading.folded | reading.zeros):
+        (report.matched if name in short else report.renamed).append(name)
+    return report
+
+
+def _read_arguments(
+    source: Source, format: Format, reading: Reading, told: Mapping[str, Any], report: LoadReport
+) -> Arguments:
+    """Return all arguments of the model; the report gets those that are assumed.
+
+    Raises:
+        ValueError: If the tensors do not tell an argument, or the backbone has no such model.
+    """
+    state, stated = reading.state, reading.told | source.stated
+    stated |= {name: told[name] for name in TOLD_BY_CALLER if name in told and name not in stated}
+    known = dict(format.defaults) | stated
+    try:
+        arguments = DEFAULTS | arguments_of(state, known, told.get("image_size"))
+    except (ValueError, TypeError, ZeroDivisionError) as error:
+        raise ValueError(f"{source.origin} ({format.name}): {error}") from error
+    if arguments["pool"] == "map" and (arguments["class_token"] or arguments["num_registers"]):
+        raise ValueError(
+            f"{source.origin} ({format.name}) pools by attention beside a class token or registers: its library leaves "
+            "these out of the pooling, and the backbone does not"
+        )
+    assumed = {
+        "num_heads": "num_heads" not in known and "blocks.0.attn.q_norm.weight" not in state,
+        "mlp": "mlp" not in stated,  # the default of a family is a guess: its files are of several kinds
+        "norm_eps": "norm_eps" not in known,
+    }
+    report.assumed += [f"{name} {arguments[name]}" for name, is_assumed in assumed.items() if is_assumed]
+    return arguments
+
+
+def _read_data(source: Source, format: Format, arguments: Arguments, report: LoadReport) -> dict[str, Any]:
+    """Return what is known of the data; the report gets what is assumed."""
+    data = dict(format.data) if arguments["in_channels"] == 3 else {}
+    if not data and not source.data.get("mean"):
+        report.assumed.append("mean and std of 0.5")
+    data |= source.data
+    if len(data.get("class_names") or ()) != arguments["num_classes"]:
+        data.pop("class_names", None)  # of a head that was left out
+    return data

@@ -1,0 +1,116 @@
+"""Files of this package: training checkpoints, and safetensors files with the arguments of the model inside."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vit.model.layers import PatchDrop
+from vit.model.vision_transformer import VisionTransformer
+from vit.weights.architecture import DEFAULTS, build
+from vit.weights.checkpoint import check_checkpoint, is_ours, read_encoder
+from vit.weights.formats import Arguments
+from vit.weights.load_report import LoadedWeights, LoadReport
+from vit.weights.matching import check_numbers, check_same_tensors
+from vit.weights.sources import holds_tensors, unwrap
+from vit.weights.tensor_files import write_safetensors
+
+KEY = "vit"  # of the metadata: a JSON object with "config" and "pretrained_cfg"
+
+
+def save_own_file(model: VisionTransformer, path: Path) -> None:
+    """Write the weights of a model, its ``config`` and its ``pretrained_cfg`` to a safetensors file.
+
+    Raises:
+        ValueError: If the path does not end in .safetensors, or the config is no JSON.
+    """
+    if path.suffix != ".safetensors":
+        raise ValueError(f"{path} does not end in .safetensors, as files of format 'vit' do")
+    try:
+        description = json.dumps({"config": model.config, "pretrained_cfg": getattr(model, "pretrained_cfg", {})})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"config and pretrained_cfg must be numbers, texts and lists of them: {error}") from None
+    write_safetensors(model.state_dict(), path, {KEY: description})
+
+
+def is_own_file(contents: Any, metadata: Mapping[str, str], path: Path) -> bool:
+    """Return whether a file is a training checkpoint or one of ``vit.save``."""
+    if KEY in metadata:
+        return True
+    return is_ours(contents) if holds_tensors(unwrap(contents)) else path.suffix == ".ckpt"
+
+
+def read_own_file(contents: Any, metadata: Mapping[str, str], path: Path, origin: str) -> LoadedWeights:
+    """Return the model in a file of this package.
+
+    Args:
+        contents: What the file holds.
+        metadata: The strings beside the tensors, of a safetensors file.
+        path: The file, for errors.
+        origin: Its name in the report.
+
+    Raises:
+        ValueError: If the file is damaged, or is the checkpoint of a model without a Vision Transformer.
+    """
+    if KEY in metadata:
+        state = contents
+        arguments, data = _read_description(metadata[KEY], path)
+    else:
+        arguments, state, data = read_encoder(check_checkpoint(contents, path), path)
+    arguments = DEFAULTS | arguments
+    blocks = len({name.split(".")[1] for name in state if name.startswith("blocks.")})
+    if arguments["depth"] != blocks:
+        depth = arguments["depth"]
+        raise ValueError(f"{path} describes a model of depth {depth!r}, and holds {blocks} blocks: it is damaged")
+    # On the meta device: an untrusted file may describe a model of any size.
+    check_same_tensors(build(arguments, str(path), "meta"), state, path, "it is damaged")
+    check_numbers(state, path)
+    return LoadedWeights(state, arguments, data, LoadReport(origin, "vit", matched=list(state)))
+
+
+def _read_description(text: str, path: Path) -> tuple[Arguments, dict[str, Any]]:
+    try:
+        description = json.loads(text)
+        return dict(description["config"]), dict(description["pretrained_cfg"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: its description of the model cannot be read ({error!r})") from None
+
+
+def read_own_model(model: VisionTransformer) -> LoadedWeights:
+    """Return copies of the weights of a model of this package.
+
+    Raises:
+        ValueError: If its modules were changed.
+    """
+    check_unchanged(model)
+    state = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+    data = dict(getattr(model, "pretrained_cfg", {}))
+    return LoadedWeights(state, dict(model.config), data, LoadReport("the model", "vit", matched=list(state)))
+
+
+def check_unchanged(model: VisionTransformer) -> None:
+    """Check that the modules of a model are those that its ``config`` builds: ``vit.load`` builds them again.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    if type(model) is not VisionTransformer:
+        raise ValueError(f"vit.save takes a VisionTransformer, and this is a {type(model).__name__}")
+    with torch.device("meta"):
+        rebuilt = VisionTransformer(**model.config)
+    modules, expected = _list_modules(model), _list_modules(rebuilt)
+    changed = next((name for name in modules.keys() | expected.keys() if modules.get(name) != expected.get(name)), None)
+    if changed is not None:
+        raise ValueError(f"{changed} is not as model.config describes it: vit.save takes a model with its own modules")
+    check_same_tensors(rebuilt, model.state_dict(), "the model", "vit.save takes a model with its own weights")
+
+
+def _list_modules(model: nn.Module) -> dict[str, str]:
+    """Return type and settings of each module, by its name."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    # The training changes the rate of PatchDrop.
+    settings = {name: "" if isinstance(module, PatchDrop) else module.extra_repr() for name, module in modules.items()}
+    return {name: f"{type(module)} {settings[name]}" for name, module in modules.items()}

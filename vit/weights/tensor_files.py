@@ -1,0 +1,162 @@
+"""Reads and writes files of tensors; refuses files that carry code, and damaged ones."""
+
+import argparse
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vit.support.files import replacing
+
+SUFFIXES = (".safetensors", ".npz", ".bin", ".pth", ".pt", ".ckpt", ".tar")
+
+
+def read_file(path: Path) -> tuple[Any, dict[str, str]]:
+    """Return the contents of a file of any kind, and the metadata of a safetensors file.
+
+    Raises:
+        ValueError: If the file does not exist, is of another kind, is damaged, or carries pickled code.
+    """
+    check_is_file(path)
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"{path} ends in {path.suffix!r}, and weights end in one of {', '.join(SUFFIXES)}")
+    if path.suffix == ".safetensors":
+        return read_safetensors(path), read_metadata(path)
+    return (_read_npz if path.suffix == ".npz" else read_pickled)(path), {}
+
+
+def check_is_file(path: Path) -> None:
+    """Check that a file exists.
+
+    Raises:
+        ValueError: If it does not.
+    """
+    if not path.is_file():
+        if path.suffix == ".ckpt":
+            raise ValueError(f"no checkpoint at {path}: runs keep theirs in runs/EXPERIMENT/VERSION/checkpoints/")
+        raise ValueError(f"no file at {path}: vit.save writes files, and weights of other libraries are downloaded")
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file.
+
+    Raises:
+        ValueError: If it cannot be read, or is damaged.
+    """
+    with _open_safetensors(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Return the metadata of a safetensors file: strings by name.
+
+    Raises:
+        ValueError: If it cannot be read, or is damaged.
+    """
+    with _open_safetensors(path) as file:
+        return file.metadata() or {}
+
+
+@contextmanager
+def _open_safetensors(path: Path) -> Iterator[Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except PermissionError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is no safetensors file, or is damaged ({error}): take another copy") from None
+
+
+def write_safetensors(state: Mapping[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    """Write tensors to a safetensors file, which appears as a whole or not at all."""
+    from safetensors.torch import save
+
+    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
+    with replacing(path) as unfinished:
+        # save_file makes files that only their owner may read.
+        unfinished.write_bytes(save(tensors, metadata))
+
+
+def _read_npz(path: Path) -> dict[str, Tensor]:
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except Exception as error:  # numpy and zipfile can raise any error on damaged bytes
+        raise ValueError(f"{path} is no .npz file of plain numbers, or is damaged ({error})") from None
+    state = {}
+    for name, array in arrays.items():
+        if array.dtype.kind == "V" and array.dtype.itemsize == 2:  # bfloat16, which numpy lacks
+            state[name] = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        elif array.dtype.kind == "f":
+            state[name] = torch.from_numpy(np.array(array))
+        else:
+            raise ValueError(f"{path} is not of weights: {name} holds {array.dtype}, and numbers are expected")
+    return state
+
+
+def read_pickled(path: Path) -> Any:
+    """Return the contents of a file of ``torch.save``, on the CPU, without executing code in the file.
+
+    Raises:
+        ValueError: If the file is damaged or carries pickled code.
+    """
+    _check_archive(path)
+    try:
+        # Files of timm and DINO keep the options of their training.
+        with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except PermissionError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except Exception as error:  # an unpickler can raise any error on arbitrary bytes
+        if re.search("unsupported (global|class)", str(error), re.IGNORECASE):
+            raise ValueError(
+                f"{path} is refused: it carries pickled code, which could do anything when loaded; none of it was "
+                "executed. Ask its author for plain tensors (a state_dict)"
+            ) from None
+        raise ValueError(f"{path} is not a checkpoint, or is damaged: it cannot be read as one") from None
+
+
+def _check_archive(path: Path) -> None:
+    """Check that a zip archive is no TorchScript, and compare each part with its checksum, which torch does not read.
+
+    OpenAI's files of CLIP are TorchScript.
+    """
+    program, damaged = False, None
+    try:
+        if not zipfile.is_zipfile(path):
+            return
+        with zipfile.ZipFile(path) as archive:
+            program = any(name.endswith("/constants.pkl") for name in archive.namelist())
+            # The checksums do not cover the attributes, and torch reads no data of an entry marked as a directory.
+            marked = (part.filename for part in archive.infolist() if part.external_attr)
+            damaged = None if program else archive.testzip() or next(marked, None)
+    except PermissionError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except Exception as error:  # zipfile can raise any error on damaged bytes
+        raise ValueError(f"{path} is damaged ({error}): take another checkpoint, or a copy of it") from None
+    if program:
+        raise ValueError(
+            f"{path} is a TorchScript program: save the tensors of torch.jit.load(path).state_dict(), if you trust it"
+        )
+    if damaged is not None:
+        raise ValueError(
+            f"{path} is damaged ({damaged} is not what was written): take another checkpoint, or a copy of it"
+        )
+
+
+def is_whole(tensor: Tensor) -> bool:
+    """Return whether a tensor has a place in memory for each number, and is no view that repeats some."""
+    if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+        return False
+    return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
