@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vit.model.embedding import Size, to_pair
 from vit.model.vision_transformer import VisionTransformer
-from vit.weights.formats import Arguments, State
+from vit.weights.formats.format import Arguments, State
 
 DEFAULTS: Arguments = {
     name: parameter.default for name, parameter in inspect.signature(VisionTransformer).parameters.items()
@@ -22,11 +22,7 @@ MOST_PATCHES = 2**20
 
 
 def build(arguments: Arguments, origin: str, device: str = "cpu") -> VisionTransformer:
-    """Return a model with new weights, or without weights on the device "meta".
-
-    Raises:
-        ValueError: If there is no such model.
-    """
+    """Return a model with new weights, or without weights on the device "meta"."""
     unknown = [name for name in arguments if name not in DEFAULTS]
     try:
         if unknown:

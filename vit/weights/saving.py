@@ -8,7 +8,8 @@ import torch
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.files import replacing
 from vit.weights.architecture import DEFAULTS, arguments_of
-from vit.weights.formats import WRITABLE, Arguments, Format, State, check_has_place, detect, format_for
+from vit.weights.formats import WRITABLE, check_has_place, detect, format_for
+from vit.weights.formats.format import Arguments, Format, State
 from vit.weights.formats.transformers_config import config_of
 from vit.weights.own_files import check_unchanged, save_own_file
 from vit.weights.surgery import canonicalize
@@ -79,9 +80,6 @@ def to_format(model: VisionTransformer, format: str) -> tuple[Format, State]:
     """Return the format in which a library has such a model, and the model's tensors in it.
 
     What is written is read again and compared, so that no part of the model is lost.
-
-    Raises:
-        ValueError: If the format has no place for a part of the model.
     """
     arguments = model.config
     check_has_place(arguments, format)

@@ -12,7 +12,7 @@ from torch import Tensor
 from vit.model.embedding import Size, to_pair
 from vit.model.positions import resize_positions
 from vit.model.vision_transformer import VisionTransformer
-from vit.weights.formats import Arguments, State
+from vit.weights.formats.format import Arguments, State
 from vit.weights.load_report import LoadReport
 
 # Arguments in which a model may differ from the one whose weights it takes: their tensors are fitted here, or they are

@@ -23,42 +23,25 @@ def read_file(path: Path) -> tuple[Any, dict[str, str]]:
     Raises:
         ValueError: If the file does not exist, is of another kind, is damaged, or carries pickled code.
     """
-    check_is_file(path)
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path} ends in {path.suffix!r}, and weights end in one of {', '.join(SUFFIXES)}")
-    if path.suffix == ".safetensors":
-        return read_safetensors(path), read_metadata(path)
-    return (_read_npz if path.suffix == ".npz" else read_pickled)(path), {}
-
-
-def check_is_file(path: Path) -> None:
-    """Check that a file exists.
-
-    Raises:
-        ValueError: If it does not.
-    """
     if not path.is_file():
         if path.suffix == ".ckpt":
             raise ValueError(f"no checkpoint at {path}: runs keep theirs in runs/EXPERIMENT/VERSION/checkpoints/")
         raise ValueError(f"no file at {path}: vit.save writes files, and weights of other libraries are downloaded")
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"{path} ends in {path.suffix!r}, and weights end in one of {', '.join(SUFFIXES)}")
+    if path.suffix == ".safetensors":
+        return read_safetensors(path), read_metadata(path)
+    return (_read_npz if path.suffix == ".npz" else _read_pickled)(path), {}
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file.
-
-    Raises:
-        ValueError: If it cannot be read, or is damaged.
-    """
+    """Return the tensors of a safetensors file."""
     with _open_safetensors(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata of a safetensors file: strings by name.
-
-    Raises:
-        ValueError: If it cannot be read, or is damaged.
-    """
+    """Return the metadata of a safetensors file: strings by name."""
     with _open_safetensors(path) as file:
         return file.metadata() or {}
 
@@ -105,12 +88,8 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
     return state
 
 
-def read_pickled(path: Path) -> Any:
-    """Return the contents of a file of ``torch.save``, on the CPU, without executing code in the file.
-
-    Raises:
-        ValueError: If the file is damaged or carries pickled code.
-    """
+def _read_pickled(path: Path) -> Any:
+    """Return the contents of a file of ``torch.save``, on the CPU, without executing code in the file."""
     _check_archive(path)
     try:
         # Files of timm and DINO keep the options of their training.

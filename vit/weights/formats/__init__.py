@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from vit.model.embedding import to_pair
 from vit.weights.formats import dinov2, google, openai, timm, torchvision, transformers
-from vit.weights.formats.format import Arguments, Format, State
+from vit.weights.formats.format import Arguments, Format
 
 # In the order in which they are tried.
 FORMATS = (
@@ -63,11 +63,7 @@ def guess_architecture(names: Collection[str]) -> str:
 
 
 def check_has_place(arguments: Arguments, library: str) -> None:
-    """Check that a library has models of these arguments.
-
-    Raises:
-        ValueError: If it has none.
-    """
+    """Check that a library has models of these arguments."""
     pool, positions, has_head = arguments["pool"], arguments["pos_embed"], arguments["num_classes"] > 0
     stride = arguments["patch_stride"] or arguments["patch_size"]
     is_dino = positions == "rope" or arguments["layer_scale"] is not None
@@ -121,16 +117,3 @@ def _format_of_transformers(arguments: Arguments) -> tuple[Format, str]:
         name = "dinov2_with_registers." if arguments["num_registers"] else "dinov2."
         return (transformers.DINOV2_GATED if is_gated else transformers.DINOV2), name if has_head else ""
     return transformers.VIT, "vit." if has_head else ""
-
-
-__all__ = [
-    "FORMATS",
-    "WRITABLE",
-    "Arguments",
-    "Format",
-    "State",
-    "check_has_place",
-    "detect",
-    "format_for",
-    "guess_architecture",
-]
