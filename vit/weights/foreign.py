@@ -17,16 +17,7 @@ TOLD_BY_CALLER = ("num_heads", "mlp", "norm_eps", "pos_embed_interpolation")
 
 
 def read_foreign(source: Source, told: Mapping[str, Any], strict: bool) -> LoadedWeights:
-    """Return the tensors of another library under our names.
-
-    Args:
-        source: The tensors, and what is known of them.
-        told: Arguments of the model that is wanted; those that tensors do not tell are taken from here.
-        strict: Whether a tensor that the backbone lacks, or that is missing, is an error.
-
-    Raises:
-        ValueError: If no format fits, a tensor does not fit the model, or numbers are not finite.
-    """
+    """Return the tensors of another library under our names; ``told`` and ``strict`` are those of ``read_model``."""
     detected = detect(source.state)
     if detected is None:
         guess = guess_architecture(source.state)

@@ -40,14 +40,7 @@ def is_own_file(contents: Any, metadata: Mapping[str, str], path: Path) -> bool:
 
 
 def read_own_file(contents: Any, metadata: Mapping[str, str], path: Path, origin: str) -> LoadedWeights:
-    """Return the model in a file of this package.
-
-    Args:
-        contents: What the file holds.
-        metadata: The strings beside the tensors, of a safetensors file.
-        path: The file, for errors.
-        origin: Its name in the report.
-    """
+    """Return the model in a file of this package; ``origin`` is its name in the report."""
     if KEY in metadata:
         state = contents
         arguments, data = _read_description(metadata[KEY], path)

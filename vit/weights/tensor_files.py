@@ -4,8 +4,7 @@ import argparse
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,29 +29,18 @@ def read_file(path: Path) -> tuple[Any, dict[str, str]]:
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path} ends in {path.suffix!r}, and weights end in one of {', '.join(SUFFIXES)}")
     if path.suffix == ".safetensors":
-        return read_safetensors(path), read_metadata(path)
+        return read_safetensors(path)
     return (_read_npz if path.suffix == ".npz" else _read_pickled)(path), {}
 
 
-def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file."""
-    with _open_safetensors(path) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
-
-
-def read_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata of a safetensors file: strings by name."""
-    with _open_safetensors(path) as file:
-        return file.metadata() or {}
-
-
-@contextmanager
-def _open_safetensors(path: Path) -> Iterator[Any]:
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and the metadata of a safetensors file: strings by name."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            yield file
+            names = file.keys()  # the file is no dictionary
+            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except PermissionError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except (SafetensorError, OSError) as error:

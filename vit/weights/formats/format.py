@@ -97,7 +97,7 @@ class Format:
     pools: tuple[str, ...] = ("cls",)
     defaults: Arguments = field(default_factory=dict)
     data: Mapping[str, list[float]] = field(default_factory=dict)
-    told_elsewhere: tuple[str, ...] = ()
+    told_elsewhere: tuple[str, ...] = ("mlp", "norm_eps")
     requires: Callable[[Arguments], Arguments] = _nothing
     told_by_tensors: Callable[[State], Arguments] = _nothing
     before_reading: Callable[[State], State] = _unchanged
