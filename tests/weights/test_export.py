@@ -8,7 +8,7 @@ from torch.export import Dim
 from torch.testing import assert_close
 
 import vit
-from vit.weights.export import export, exported
+from vit.weights.export import export, export_program
 
 SIZES = {"image_size": (48, 32), "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 5}
 ASKED = [(48, 32), (32, 48), (8, 8), (12, 60), (96, 64), (20, 32)]  # pixels; the first is that of the training
@@ -59,7 +59,7 @@ def test_sizes_may_be_left_to_torch():
 )
 def test_each_kind_of_model_is_exported(kwargs):
     model = model_of(depth=1, **kwargs)
-    check(exported(model).module(), model)
+    check(export_program(model).module(), model)
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ def test_other_files_and_models_in_training_are_refused(tmp_path):
 
 def test_a_program_that_computes_nan_at_one_size_is_refused(tmp_path, monkeypatch):
     found = iter([1e-6, float("nan"), 1e-6, 1e-6, 1e-6])
-    monkeypatch.setattr(sys.modules["vit.weights.export"], "_difference", lambda *_: next(found))
+    monkeypatch.setattr(sys.modules["vit.weights.export"], "_compare", lambda *_: next(found))
     with pytest.raises(ValueError, match="nothing was written"):
         export(model_of(), tmp_path / "model.pt2")
     assert not list(tmp_path.iterdir())

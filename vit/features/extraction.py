@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vit.data.normalise import normalise
 from vit.model.vision_transformer import VisionTransformer
-from vit.weights.tensor_files import read_metadata, read_safetensors, write_safetensors
+from vit.weights.tensor_files import read_safetensors, write_safetensors
 
 FILES = "files"  # of the metadata: a JSON list
 
@@ -66,7 +66,7 @@ def read_features(path: str | Path) -> tuple[list[str], Tensor]:
         ValueError: If the file cannot be read, or is another one.
     """
     path = Path(path)
-    tensors, metadata = read_safetensors(path), read_metadata(path)
+    tensors, metadata = read_safetensors(path)
     if "features" not in tensors or FILES not in metadata:
         raise ValueError(f"{path} holds no features with names: `vit features` writes such files")
     return json.loads(metadata[FILES]), tensors["features"]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vit.model.embedding import Size, to_pair
 from vit.model.vision_transformer import VisionTransformer
-from vit.weights.formats import Arguments, State
+from vit.weights.formats.format import Arguments, State
 
 DEFAULTS: Arguments = {
     name: parameter.default for name, parameter in inspect.signature(VisionTransformer).parameters.items()
@@ -22,11 +22,7 @@ MOST_PATCHES = 2**20
 
 
 def build(arguments: Arguments, origin: str, device: str = "cpu") -> VisionTransformer:
-    """Return a model with new weights, or without weights on the device "meta".
-
-    Raises:
-        ValueError: If there is no such model.
-    """
+    """Return a model with new weights, or without weights on the device "meta"."""
     unknown = [name for name in arguments if name not in DEFAULTS]
     try:
         if unknown:
@@ -43,7 +39,7 @@ def arguments_of(state: State, stated: Arguments, image_size: Size | None = None
     Args:
         state: The tensors.
         stated: Arguments that something else tells, such as a file beside them; they count more than the tensors.
-        image_size: Size that the caller wants, taken for that of the training where the grid is not square.
+        image_size: Size that the caller wants; if the grid is not square, it is taken for that of the training.
 
     Raises:
         ValueError: If a tensor that every model has is missing or has other axes, or the grid of patches is not square
@@ -54,12 +50,12 @@ def arguments_of(state: State, stated: Arguments, image_size: Size | None = None
     hidden, expanded = _tensor(state, "blocks.0.mlp.fc2.weight", 2), _tensor(state, "blocks.0.mlp.fc1.weight", 2)
     registers, head = state.get("reg_token"), state.get("head.weight")
     arguments: Arguments = {
-        "patch_size": _one_or_two(patch_size),
+        "patch_size": _one_or_two(*patch_size),
         "in_channels": in_channels,
         "num_classes": 0 if head is None else head.shape[0],
         "embed_dim": embed_dim,
         "depth": len({name.split(".")[1] for name in state if name.startswith("blocks.")}),
-        "num_heads": num_heads_of(state, embed_dim, "rope" in stated.get("pos_embed", "")),
+        "num_heads": _read_num_heads(state, embed_dim, "rope" in stated.get("pos_embed", "")),
         "mlp_ratio": _ratio(hidden.shape[1], embed_dim),
         "mlp": "swiglu" if expanded.shape[0] == 2 * hidden.shape[1] else "gelu",
         "qkv_bias": "blocks.0.attn.qkv.bias" in state,
@@ -68,23 +64,21 @@ def arguments_of(state: State, stated: Arguments, image_size: Size | None = None
         "num_registers": 0 if registers is None else registers.shape[1],
         "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in state else None,
         "pre_norm": "norm_pre.weight" in state,
-        "pool": _pool(state),
+        "pool": _read_pool(state, embed_dim),
     }
     arguments |= stated
     has_fc_norm = "fc_norm.weight" in state
     arguments["fc_norm"] = None if has_fc_norm == (arguments["pool"] == "mean") else has_fc_norm
     positions = state.get("pos_embed")
-    if positions is None:
-        if "rope" not in arguments.get("pos_embed", ""):
-            raise ValueError(
-                "pos_embed is missing: positions that are computed, and not stored, are read of DINOv3 only"
-            )
-        arguments.setdefault("image_size", 224)
-        (rows, columns), (p, q) = (to_pair(arguments[name]) for name in ("image_size", "patch_size"))
-        if rows * columns > MOST_PATCHES * p * q:
-            raise ValueError(f"images of {rows} x {columns} pixels have more than {MOST_PATCHES:,} patches")
-        return arguments
-    return arguments | _grid(positions, arguments, image_size)
+    if positions is not None:
+        return arguments | _read_grid(positions, arguments, image_size)
+    if "rope" not in arguments.get("pos_embed", ""):
+        raise ValueError("pos_embed is missing: positions that are computed, and not stored, are read of DINOv3 only")
+    arguments.setdefault("image_size", 224)
+    (rows, columns), (p, q) = (to_pair(arguments[name]) for name in ("image_size", "patch_size"))
+    if rows * columns > MOST_PATCHES * p * q:
+        raise ValueError(f"images of {rows} x {columns} pixels have more than {MOST_PATCHES:,} patches")
+    return arguments
 
 
 def _tensor(state: State, name: str, axes: int) -> Tensor:
@@ -95,8 +89,8 @@ def _tensor(state: State, name: str, axes: int) -> Tensor:
     return state[name]
 
 
-def num_heads_of(state: State, embed_dim: int, is_rotary: bool) -> int:
-    """Return the number of heads: by the norm of queries, of published models of this width, or 64 channels each."""
+def _read_num_heads(state: State, embed_dim: int, is_rotary: bool) -> int:
+    """Return the heads that the norm of queries tells, else those of published models, else of 64 channels each."""
     norm = state.get("blocks.0.attn.q_norm.weight")
     if norm is not None:
         return embed_dim // norm.shape[0]
@@ -110,58 +104,55 @@ def _ratio(width: int, embed_dim: int) -> float:
     return ratio if int(embed_dim * ratio) == width else math.nextafter(ratio, math.inf)
 
 
-def _pool(state: State) -> str:
-    head, width = state.get("head.weight"), state["patch_embed.proj.weight"].shape[0]
+def _read_pool(state: State, embed_dim: int) -> str:
     if "attn_pool.latent" in state:
         return "map"
-    if head is not None and head.shape[1] == 2 * width:
+    if "head.weight" in state and state["head.weight"].shape[1] == 2 * embed_dim:
         return "cls+mean"
     return "mean" if "fc_norm.weight" in state or "cls_token" not in state else "cls"
 
 
-def _one_or_two(sizes: list[int]) -> int | tuple[int, int]:
-    rows, columns = sizes
+def _one_or_two(rows: int, columns: int) -> Size:
     return rows if rows == columns else (rows, columns)
 
 
-def _grid(positions: Tensor, arguments: Arguments, wanted: Size | None) -> Arguments:
+def _read_grid(positions: Tensor, arguments: Arguments, wanted: Size | None) -> Arguments:
     """Return the image size, and whether the prefix tokens have positions."""
     count, prefix = positions.shape[1], int(arguments["class_token"]) + arguments["num_registers"]
-    patch = to_pair(arguments["patch_size"])
+    p, q = to_pair(arguments["patch_size"])
     if "image_size" in arguments:
-        found = _places(count, prefix, patch, arguments["image_size"])
+        found = _fit_grid(count, prefix, (p, q), arguments["image_size"])
         if found is None:
             raise ValueError(
                 f"pos_embed has {count} positions, which are not those of images of {arguments['image_size']} pixels "
-                f"in patches of {patch} with {prefix} other tokens: give the image_size of the training"
+                f"in patches of {(p, q)} with {prefix} other tokens: give the image_size of the training"
             )
         return found
-    square = [_square(count - prefix, patch), _square(count, patch)]
-    told = None if wanted is None else _places(count, prefix, patch, wanted)
-    if told is not None and (square[0] is None or to_pair(wanted)[0] == to_pair(wanted)[1]):
+    with_prefix, without = _read_side(count - prefix), _read_side(count)
+    told = None if wanted is None else _fit_grid(count, prefix, (p, q), wanted)
+    if told is not None and (with_prefix is None or to_pair(wanted)[0] == to_pair(wanted)[1]):
         return told
-    if square[0] is not None:
-        return {"image_size": square[0], "no_embed_class": False}
-    if square[1] is not None:
-        return {"image_size": square[1], "no_embed_class": bool(prefix)}
-    raise ValueError(
-        f"pos_embed has {count} positions, which are no square grid of patches: give the image_size of the training, "
-        "such as image_size=(32, 64)"
-    )
+    if with_prefix is None and without is None:
+        raise ValueError(
+            f"pos_embed has {count} positions, which are no square grid of patches: give the image_size of the "
+            "training, such as image_size=(32, 64)"
+        )
+    side = with_prefix or without
+    return {"image_size": _one_or_two(side * p, side * q), "no_embed_class": with_prefix is None and bool(prefix)}
 
 
-def _places(count: int, prefix: int, patch: tuple[int, int], size: Size) -> Arguments | None:
+def _read_side(patches: int) -> int | None:
+    """Return the side of a square grid of patches, or None if they are no square."""
+    side = math.isqrt(max(patches, 0))
+    return side if side and side**2 == patches else None
+
+
+def _fit_grid(count: int, prefix: int, patch: tuple[int, int], size: Size) -> Arguments | None:
     """Return the size in whole patches, and whether prefix tokens have positions; None for another number of them."""
     (rows, columns), (p, q) = to_pair(size), patch
     patches = (rows // p) * (columns // q)
     if count not in (patches, patches + prefix):
         return None
-    # Where patches do not divide the image, other libraries leave out the pixels beyond whole ones.
-    whole = _one_or_two([rows // p * p, columns // q * q])
+    # Other libraries leave out the pixels beyond whole patches.
+    whole = _one_or_two(rows // p * p, columns // q * q)
     return {"image_size": whole, "no_embed_class": bool(prefix) and count == patches}
-
-
-def _square(patches: int, patch: tuple[int, int]) -> Size | None:
-    """Return the size of images that have these patches in a square grid."""
-    side = math.isqrt(max(patches, 0))
-    return _one_or_two([side * patch[0], side * patch[1]]) if side and side**2 == patches else None

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from vit.weights.architecture import DEFAULTS
-from vit.weights.formats import Arguments, State
-from vit.weights.tensor_files import check_is_file, is_whole, read_pickled
+from vit.weights.formats.format import Arguments, State
+from vit.weights.tensor_files import is_whole, read_file
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -18,17 +18,11 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     Raises:
         ValueError: If the file does not exist, is damaged, is not a training checkpoint, or carries pickled code.
     """
-    path = Path(path)
-    check_is_file(path)
-    return check_checkpoint(read_pickled(path), path)
+    return check_checkpoint(read_file(Path(path))[0], Path(path))
 
 
 def check_checkpoint(contents: Any, path: Path) -> dict[str, Any]:
-    """Return the contents of a training checkpoint under today's names, after a check.
-
-    Raises:
-        ValueError: If they lack a part, or a weight is not a whole tensor.
-    """
+    """Return the contents of a training checkpoint under today's names, after a check."""
     parts = ("state_dict", "hyper_parameters")
     if not isinstance(contents, dict) or not all(isinstance(contents.get(part), Mapping) for part in parts):
         raise ValueError(f"{path} is not a checkpoint of a training run: it lacks state_dict or hyper_parameters")
@@ -85,9 +79,6 @@ def read_encoder(checkpoint: Mapping[str, Any], path: Path) -> tuple[Arguments, 
     """Return arguments, weights and data of the Vision Transformer in a training checkpoint.
 
     The data are those in ``pretrained_cfg``, as far as the checkpoint has them.
-
-    Raises:
-        ValueError: If the checkpoint has no Vision Transformer, or does not describe it.
     """
     encoder, module = checkpoint.get("encoder"), checkpoint.get("module")
     if encoder is None:

@@ -9,16 +9,14 @@ from vit.model.vision_transformer import VisionTransformer
 from vit.support.files import replacing
 
 TOLERANCE = 1e-4
-FEWEST_PATCHES = 2  # a side: sizes of 0 and 1 mean something else to torch.export
+FEWEST_PATCHES = 2  # on each side: sizes of 0 and 1 mean something else to torch.export
 
 
 def export(model: VisionTransformer, path: str | Path) -> float:
     """Write a program that computes the logits of images of any number and size; return how far it is from the model.
 
-    Each side has at least two patches.
-
-    The program takes normalised images (B, C, H, W) in float32 as ``images`` and returns ``logits``. It is run on
-    images of several sizes, that of the training included, and compared with the model.
+    The program takes normalised images (B, C, H, W) in float32 as ``images``, at least two patches on each side, and
+    returns ``logits``. It is compared with the model on images of several sizes, that of the training included.
 
     >>> from tempfile import mkdtemp
     >>> model = VisionTransformer(image_size=8, patch_size=4, embed_dim=12, depth=1, num_heads=3).eval()
@@ -47,24 +45,23 @@ def export(model: VisionTransformer, path: str | Path) -> float:
     if model.pos_embed.dtype != torch.float32:
         raise ValueError(f"the model computes in {model.pos_embed.dtype}: export model.float()")
     try:
-        program = exported(model)
+        program = export_program(model)
     except Exception as error:  # torch.export raises many kinds
-        reason = " ".join(str(error).split())[:200]
-        attention = model.config["attention"]
+        reason, attention = " ".join(str(error).split())[:200], model.config["attention"]
         raise ValueError(
             f"the model (attention {attention!r}) cannot be exported for images of any size: {reason}"
         ) from error
     with replacing(path) as unfinished:
         run = writers[path.suffix](program, unfinished)
-        differences = [_difference(model, run, size) for size in _sizes(model)]
+        differences = [_compare(model, run, size) for size in _sizes(model)]
         difference = max(differences)
         if not all(each <= TOLERANCE for each in differences):  # NaN, too
             raise ValueError(f"the program's logits differ from the model's by {difference:.2g}: nothing was written")
     return difference
 
 
-def exported(model: VisionTransformer) -> torch.export.ExportedProgram:
-    """Return the model as a program for any number of images of any whole number of patches."""
+def export_program(model: VisionTransformer) -> torch.export.ExportedProgram:
+    """Return the model as a program for any number of images, whose sides are any whole number of patches."""
     embed = model.patch_embed
     p, q = embed.patch_stride
     rows, columns = _sizes(model)[0]
@@ -101,7 +98,7 @@ def _sizes(model: VisionTransformer) -> list[tuple[int, int]]:
 
 
 @torch.no_grad()
-def _difference(model: VisionTransformer, run: Any, size: tuple[int, int]) -> float:
+def _compare(model: VisionTransformer, run: Any, size: tuple[int, int]) -> float:
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(3, model.patch_embed.in_channels, *size, generator=generator).to(model.pos_embed.device)
     return (run(images).cpu() - model(images).cpu()).abs().max().item()

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from vit.weights.architecture import DEFAULTS, arguments_of, build
-from vit.weights.formats import Arguments, Format, detect, guess_architecture
-from vit.weights.formats.format import Reading
+from vit.weights.formats import detect, guess_architecture
+from vit.weights.formats.format import Arguments, Format, Reading
 from vit.weights.load_report import LoadedWeights, LoadReport
 from vit.weights.matching import check_numbers, check_same_tensors
 from vit.weights.sources import Source
@@ -17,16 +17,7 @@ TOLD_BY_CALLER = ("num_heads", "mlp", "norm_eps", "pos_embed_interpolation")
 
 
 def read_foreign(source: Source, told: Mapping[str, Any], strict: bool) -> LoadedWeights:
-    """Return the tensors of another library under our names.
-
-    Args:
-        source: The tensors, and what is known of them.
-        told: Arguments of the model that is wanted; those that tensors do not tell are taken from here.
-        strict: Whether a tensor that the backbone lacks, or that is missing, is an error.
-
-    Raises:
-        ValueError: If no format fits, a tensor does not fit the model, or numbers are not finite.
-    """
+    """Return the tensors of another library under our names; ``told`` and ``strict`` are those of ``read_model``."""
     detected = detect(source.state)
     if detected is None:
         guess = guess_architecture(source.state)
@@ -49,11 +40,7 @@ def read_foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Loade
 
 
 def _report_reading(source: Source, format: Format, prefix: str, reading: Reading, strict: bool) -> LoadReport:
-    """Return the report of what became of the tensors.
-
-    Raises:
-        ValueError: If the backbone lacks a tensor, and ``strict``.
-    """
+    """Return the report of what became of the tensors."""
     unplaced = sorted(source.state.keys() - reading.known)
     if unplaced and strict:
         raise ValueError(
@@ -72,11 +59,7 @@ def _report_reading(source: Source, format: Format, prefix: str, reading: Readin
 def _read_arguments(
     source: Source, format: Format, reading: Reading, told: Mapping[str, Any], report: LoadReport
 ) -> Arguments:
-    """Return all arguments of the model; the report gets those that are assumed.
-
-    Raises:
-        ValueError: If the tensors do not tell an argument, or the backbone has no such model.
-    """
+    """Return all arguments of the model; the report gets those that are assumed."""
     state, stated = reading.state, reading.told | source.stated
     stated |= {name: told[name] for name in TOLD_BY_CALLER if name in told and name not in stated}
     known = dict(format.defaults) | stated

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from vit.weights.formats import Arguments, State
+from vit.weights.formats.format import Arguments, State
 
 SHOWN = 4
 

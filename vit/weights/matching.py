@@ -11,10 +11,10 @@ PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def check_same_tensors(model: nn.Module, state: Mapping[str, Tensor], origin: str | Path, remedy: str) -> None:
-    """Check that a checkpoint has the tensors of a model.
+    """Check that tensors have the names and shapes of those of a model.
 
     Raises:
-        ValueError: If names or shapes differ; the message names the ``origin``, the first few, and the ``remedy``.
+        ValueError: If they differ. The message names the ``origin``, the first differences, and the ``remedy``.
     """
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in state.items()}
@@ -35,11 +35,7 @@ def check_same_tensors(model: nn.Module, state: Mapping[str, Tensor], origin: st
 
 
 def check_numbers(state: Mapping[str, Tensor], origin: str | Path) -> None:
-    """Check that the weights are real and finite numbers.
-
-    Raises:
-        ValueError: If one is not; the message names the ``origin`` and the first such tensor.
-    """
+    """Check that all numbers are real and finite; the error names the ``origin`` and the first tensor with others."""
     for name, tensor in state.items():
         if tensor.dtype not in PRECISIONS:
             known = ", ".join(str(dtype).removeprefix("torch.") for dtype in PRECISIONS)

@@ -12,7 +12,7 @@ from vit.model.layers import PatchDrop
 from vit.model.vision_transformer import VisionTransformer
 from vit.weights.architecture import DEFAULTS, build
 from vit.weights.checkpoint import check_checkpoint, is_ours, read_encoder
-from vit.weights.formats import Arguments
+from vit.weights.formats.format import Arguments
 from vit.weights.load_report import LoadedWeights, LoadReport
 from vit.weights.matching import check_numbers, check_same_tensors
 from vit.weights.sources import holds_tensors, unwrap
@@ -22,11 +22,7 @@ KEY = "vit"  # of the metadata: a JSON object with "config" and "pretrained_cfg"
 
 
 def save_own_file(model: VisionTransformer, path: Path) -> None:
-    """Write the weights of a model, its ``config`` and its ``pretrained_cfg`` to a safetensors file.
-
-    Raises:
-        ValueError: If the path does not end in .safetensors, or the config is no JSON.
-    """
+    """Write the weights of a model, its ``config`` and its ``pretrained_cfg`` to a safetensors file."""
     if path.suffix != ".safetensors":
         raise ValueError(f"{path} does not end in .safetensors, as files of format 'vit' do")
     try:
@@ -44,17 +40,7 @@ def is_own_file(contents: Any, metadata: Mapping[str, str], path: Path) -> bool:
 
 
 def read_own_file(contents: Any, metadata: Mapping[str, str], path: Path, origin: str) -> LoadedWeights:
-    """Return the model in a file of this package.
-
-    Args:
-        contents: What the file holds.
-        metadata: The strings beside the tensors, of a safetensors file.
-        path: The file, for errors.
-        origin: Its name in the report.
-
-    Raises:
-        ValueError: If the file is damaged, or is the checkpoint of a model without a Vision Transformer.
-    """
+    """Return the model in a file of this package; ``origin`` is its name in the report."""
     if KEY in metadata:
         state = contents
         arguments, data = _read_description(metadata[KEY], path)
@@ -80,11 +66,7 @@ def _read_description(text: str, path: Path) -> tuple[Arguments, dict[str, Any]]
 
 
 def read_own_model(model: VisionTransformer) -> LoadedWeights:
-    """Return copies of the weights of a model of this package.
-
-    Raises:
-        ValueError: If its modules were changed.
-    """
+    """Return copies of the weights of a model of this package."""
     check_unchanged(model)
     state = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
     data = dict(getattr(model, "pretrained_cfg", {}))
@@ -92,11 +74,7 @@ def read_own_model(model: VisionTransformer) -> LoadedWeights:
 
 
 def check_unchanged(model: VisionTransformer) -> None:
-    """Check that the modules of a model are those that its ``config`` builds: ``vit.load`` builds them again.
-
-    Raises:
-        ValueError: If they are not.
-    """
+    """Check that the modules of a model are those that its ``config`` builds: ``vit.load`` builds them again."""
     if type(model) is not VisionTransformer:
         raise ValueError(f"vit.save takes a VisionTransformer, and this is a {type(model).__name__}")
     with torch.device("meta"):

@@ -8,7 +8,8 @@ import torch
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.files import replacing
 from vit.weights.architecture import DEFAULTS, arguments_of
-from vit.weights.formats import WRITABLE, Arguments, Format, State, check_has_place, detect, format_for
+from vit.weights.formats import WRITABLE, detect, format_for
+from vit.weights.formats.format import Arguments, Format, State
 from vit.weights.formats.transformers_config import config_of
 from vit.weights.own_files import check_unchanged, save_own_file
 from vit.weights.surgery import canonicalize
@@ -18,8 +19,9 @@ SUFFIXES = {
     "timm": (".safetensors", ".pth", ".bin"),
     "torchvision": (".safetensors", ".pth", ".bin"),
     "google": (".npz",),
+    "transformers": ("",),
 }
-# What is of the training alone, or the caller's choice when a file is read.
+# Arguments that a file need not tell: they matter to the training alone, or the caller chooses them.
 UNTOLD = (
     *("dropout", "patch_drop", "drop_path", "grad_checkpointing", "pad_images"),
     *("pos_embed", "pos_embed_init", "pos_embed_interpolation"),
@@ -60,8 +62,8 @@ def save(model: VisionTransformer, path: str | Path, format: str = "vit") -> Non
     if format == "vit":
         save_own_file(model, path)
         return
-    if path.suffix not in SUFFIXES.get(format, ("",)):
-        wanted = f"end in {' or '.join(SUFFIXES[format])}" if format in SUFFIXES else "be a folder, without a suffix"
+    if path.suffix not in SUFFIXES[format]:
+        wanted = f"end in {' or '.join(SUFFIXES[format])}" if any(SUFFIXES[format]) else "be a folder, without a suffix"
         raise ValueError(f"{path} must {wanted}, for format {format!r}")
     library, state = to_format(model, format)
     if format == "transformers":
@@ -78,17 +80,13 @@ def save(model: VisionTransformer, path: str | Path, format: str = "vit") -> Non
 def to_format(model: VisionTransformer, format: str) -> tuple[Format, State]:
     """Return the format in which a library has such a model, and the model's tensors in it.
 
-    What is written is read again and compared, so that no part of the model is lost.
-
-    Raises:
-        ValueError: If the format has no place for a part of the model.
+    The tensors are read again and compared, so that no part of the model is lost.
     """
     arguments = model.config
-    check_has_place(arguments, format)
+    library, prefix = format_for(format, arguments)
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     if "rope" in arguments["pos_embed"]:
         del state["pos_embed"]  # zeros, of no use
-    library, prefix = format_for(format, arguments)
     if arguments["pool"] not in library.pools or (arguments["pool"] == "cls+mean" and not model.num_classes):
         raise ValueError(
             f"{library.name} has no pool {arguments['pool']!r}, but {' or '.join(map(repr, library.pools))}: save the "
@@ -105,15 +103,13 @@ def to_format(model: VisionTransformer, format: str) -> tuple[Format, State]:
 
 
 def _check_read_again(arguments: Arguments, library: Format, written: State) -> None:
-    """Check that the tensors read as those of the same model."""
+    """Check that the written tensors are read as those of the same model."""
     detected = detect(written)
     if detected is None or detected[0] is not library:
         foreign = [name for name in library.lacks if any(full.endswith(name) for full in written)]
-        reason = (
-            f"has no {', '.join(foreign)}, which this model has"
-            if foreign
-            else f"needs {', '.join(library.needs)}, which this model has not"
-        )
+        reason = f"needs {', '.join(library.needs)}, which this model has not"
+        if foreign:
+            reason = f"has no {', '.join(foreign)}, which this model has"
         raise ValueError(f"{library.name} {reason}: save the model in format 'vit'")
     reading = library.read(written, detected[1])
     stated = dict(library.defaults) | reading.told

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from vit.model.presets import PRESETS
-from vit.weights.formats import Arguments, State
+from vit.weights.formats.format import Arguments, State
 from vit.weights.formats.transformers_config import arguments_in
 from vit.weights.tensor_files import is_whole, read_file
 
@@ -44,11 +44,7 @@ class Source:
 
 
 def find_tensors(contents: Any, origin: str) -> State:
-    """Return the tensors in a state dict or in the contents of a file, by name.
-
-    Raises:
-        ValueError: If there are none, or one is no plain array.
-    """
+    """Return the tensors in a state dict or in the contents of a file, by name."""
     contents = unwrap(contents)
     if not isinstance(contents, Mapping):
         raise ValueError(f"{origin} holds a {type(contents).__name__}, and a state dict is expected: tensors by name")
@@ -73,11 +69,7 @@ def holds_tensors(part: Any) -> bool:
 
 
 def read_folder(folder: Path) -> Source:
-    """Return the tensors and the config.json of a folder, as the hub of transformers and timm keeps models.
-
-    Raises:
-        ValueError: If a file is missing or damaged, or the config is of a model that the backbone does not build.
-    """
+    """Return the tensors and the config.json of a folder, as the hub of transformers and timm keeps models."""
     config = _read_json(folder / "config.json")
     files = [folder / name for name in WEIGHTS if (folder / name).is_file()][:1]
     if not files:
@@ -155,11 +147,7 @@ def _read_data_of_timm(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_module(module: nn.Module) -> Source:
-    """Return the tensors of a module of another library, and what its attributes tell.
-
-    Raises:
-        ValueError: If the module computes something that the backbone does not.
-    """
+    """Return the tensors of a module of another library, and what its attributes tell."""
     origin = f"a {type(module).__name__} of {type(module).__module__.split('.')[0]}"
     state = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
     if hasattr(getattr(module, "config", None), "to_dict"):  # transformers

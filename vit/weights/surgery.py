@@ -1,4 +1,4 @@
-"""Fits trained tensors to a model of another patch or image size, other tokens, channels, pooling or classes.
+"""Fits trained tensors to a model of other patches, image size, tokens, channels, pooling or classes.
 
 Letters in the einops patterns: d embedding channels, c k image channels, p q rows and columns of a patch, m n those of
 the new patch, x y pixels of the old and the new patch.
@@ -12,11 +12,11 @@ from torch import Tensor
 from vit.model.embedding import Size, to_pair
 from vit.model.positions import resize_positions
 from vit.model.vision_transformer import VisionTransformer
-from vit.weights.formats import Arguments, State
+from vit.weights.formats.format import Arguments, State
 from vit.weights.load_report import LoadReport
 
-# Arguments in which a model may differ from the one whose weights it takes: their tensors are fitted here, or they are
-# of the training alone. Mechanisms whose weights have the shape of the grid are checked by the shapes.
+# Arguments in which a model may differ from the one whose weights it takes: they change no tensor, or one that is
+# fitted here. If a mechanism has weights of the grid's shape, the shapes are compared in the end.
 MAY_DIFFER = frozenset(
     (
         *("image_size", "patch_size", "patch_stride", "pad_images", "in_channels", "num_classes"),
@@ -30,19 +30,23 @@ MAY_DIFFER = frozenset(
 def fit_to_model(
     state: State, source: Arguments, model: VisionTransformer, report: LoadReport, same_classes: bool = True
 ) -> State:
-    """Return tensors for a model, from those of a trained one; the report says what was changed.
+    """Return trained tensors, fitted to a model.
 
     Args:
         state: The trained tensors, under our names.
         source: The arguments of the model that they were trained in.
-        model: The model that takes them; its own tensors stand for what the trained ones lack.
+        model: The model that takes them; tensors that it has and ``state`` lacks stay its own.
         report: Gets the names of what is resized, folded, dropped and new.
         same_classes: Whether the classes are the same, so that the head is taken.
 
     Raises:
         ValueError: If the models differ in an argument that is not in ``MAY_DIFFER``.
     """
-    _check_alike(source, model, report.origin)
+    theirs, ours = canonicalize(source), canonicalize(model.config)
+    differing = [name for name in ours if name not in MAY_DIFFER and theirs[name] != ours[name]]
+    if differing:
+        there, here = (", ".join(f"{name} {values[name]!r}" for name in differing) for values in (source, model.config))
+        raise ValueError(f"{report.origin} holds a model with {there}, and this one has {here}: make them equal")
     state, own = dict(state), {name: tensor.cpu() for name, tensor in model.state_dict().items()}
     _fit_patches(state, model, report)
     _fit_positions(state, source, model, own, report)
@@ -64,17 +68,8 @@ def fit_to_model(
     return state
 
 
-def _check_alike(source: Arguments, model: VisionTransformer, origin: str) -> None:
-    """Check that two models differ in nothing that the weights depend on, such as the number of heads."""
-    theirs, ours = canonicalize(source), canonicalize(model.config)
-    differing = [name for name in ours if name not in MAY_DIFFER and theirs[name] != ours[name]]
-    if differing:
-        there, here = (", ".join(f"{name} {values[name]!r}" for name in differing) for values in (source, model.config))
-        raise ValueError(f"{origin} holds a model with {there}, and this one has {here}: make them equal")
-
-
 def canonicalize(arguments: Arguments) -> Arguments:
-    """Return arguments as far as the weights depend on them: the width of the MLP, and whether there is LayerScale."""
+    """Return arguments that are equal if the tensors of two models have the same shapes and meaning."""
     kv_heads = arguments["num_kv_heads"] or arguments["num_heads"]
     return arguments | {
         "mlp_ratio": int(arguments["embed_dim"] * arguments["mlp_ratio"]) / arguments["embed_dim"],
@@ -117,17 +112,12 @@ def _fit_positions(state: State, source: Arguments, model: VisionTransformer, ow
                 report.folded.append(name)
         state["pos_embed"] = patches
         return
-    rows = [_rows(positions.get(name), own[name]) for name in ("cls_token", "reg_token") if name in own]
+    rows = []
+    for name in (name for name in ("cls_token", "reg_token") if name in own):
+        rows.append(torch.zeros_like(own[name]))  # tokens without a position in the trained model
+        position = positions.get(name, rows[-1])[:, : rows[-1].shape[1]]
+        rows[-1][:, : position.shape[1]] = position
     state["pos_embed"] = torch.cat([*rows, patches], dim=1)
-
-
-def _rows(position: Tensor | None, token: Tensor) -> Tensor:
-    """Return the positions of a token of the model; zeros for what has none."""
-    rows = torch.zeros_like(token)
-    if position is not None:
-        count = min(position.shape[1], rows.shape[1])
-        rows[:, :count] = position[:, :count]
-    return rows
 
 
 def _grid_of(arguments: Arguments) -> tuple[int, int]:
@@ -137,7 +127,7 @@ def _grid_of(arguments: Arguments) -> tuple[int, int]:
 
 
 def _fit_tokens(state: State, own: State, name: str, report: LoadReport) -> None:
-    """Take class token or registers, as many as the model has."""
+    """Take as many class tokens or registers as the model has."""
     wanted, given = own.get(name), state.pop(name, None)
     if wanted is None:
         report.dropped += [] if given is None else [name]
@@ -153,12 +143,12 @@ def _fit_tokens(state: State, own: State, name: str, report: LoadReport) -> None
 
 
 def _fit_norm(state: State, own: State, report: LoadReport) -> None:
-    """Move the final norm to the other side of the pooling, where the model has it there."""
+    """Move the final norm to the other side of the pooling, if the model has it there."""
     there, here = (
         next((name for name in ("norm", "fc_norm") if f"{name}.weight" in tensors), None) for tensors in (state, own)
     )
     if there and here and there != here and state[f"{there}.weight"].shape == own[f"{here}.weight"].shape:
-        for kind in ("weight", "bias"):
+        for kind in (kind for kind in ("weight", "bias") if f"{there}.{kind}" in state):
             state[f"{here}.{kind}"] = state.pop(f"{there}.{kind}")
             report.matched = [name for name in report.matched if name != f"{there}.{kind}"]
             report.renamed = [name for name in report.renamed if name != f"{there}.{kind}"] + [f"{here}.{kind}"]
@@ -167,7 +157,7 @@ def _fit_norm(state: State, own: State, report: LoadReport) -> None:
 def _fit_head(
     state: State, source: Arguments, model: VisionTransformer, own: State, report: LoadReport, same_classes: bool
 ) -> None:
-    """Take the head, if it reads as many features and has the same classes; else the model's own stays."""
+    """Take the head if it reads as many features and has the same classes; else the model's own stays."""
     own = {name: tensor for name, tensor in own.items() if name.startswith("head.")}
     given = {name: state.pop(name) for name in ("head.weight", "head.bias") if name in state}
     if given and source["pool"] == "cls+dist" and model.pool == "cls":
@@ -184,10 +174,10 @@ def _fit_head(
 
 
 def adapt_channels(weight: Tensor, in_channels: int) -> Tensor:
-    """Fit the patch embedding of colour images to images of other channels: (D, 3, P, Q) -> (D, C, P, Q).
+    """Fit the patch embedding to images of other channels, as timm does: (D, K, P, Q) -> (D, C, P, Q).
 
     Grey images take the sum over the colours. More channels repeat the colours, scaled so that the output keeps its
-    size, as in timm.
+    size.
     """
     given = weight.shape[1]
     if in_channels == 1:
@@ -199,9 +189,9 @@ def adapt_channels(weight: Tensor, in_channels: int) -> Tensor:
 def resize_patches(weight: Tensor, size: Size) -> Tensor:
     """Resize the patch embedding to patches of another size: (D, C, P, Q) -> (D, C, M, N).
 
-    The new weights ``v`` embed a patch that is resized by the matrix ``R`` as the old weights ``w`` embed the patch
-    itself, ``<v, R x> = <w, x>``, as well as possible: ``v = pinv(R^T) w`` (FlexiViT, Beyer et al. 2023, eq. 4). The
-    resizing is bicubic and antialiased, as in timm.
+    The matrix ``R`` resizes a patch ``x``, bicubic and antialiased as in timm. The new weights ``v`` embed the resized
+    patch as the old weights ``w`` embed the patch: ``<v, R x> = <w, x>``, solved by ``v = pinv(R^T) w`` (FlexiViT,
+    Beyer et al. 2023, eq. 4).
     """
     p, q = weight.shape[-2:]
     m, n = to_pair(size)

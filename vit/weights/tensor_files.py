@@ -4,8 +4,7 @@ import argparse
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,53 +22,25 @@ def read_file(path: Path) -> tuple[Any, dict[str, str]]:
     Raises:
         ValueError: If the file does not exist, is of another kind, is damaged, or carries pickled code.
     """
-    check_is_file(path)
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path} ends in {path.suffix!r}, and weights end in one of {', '.join(SUFFIXES)}")
-    if path.suffix == ".safetensors":
-        return read_safetensors(path), read_metadata(path)
-    return (_read_npz if path.suffix == ".npz" else read_pickled)(path), {}
-
-
-def check_is_file(path: Path) -> None:
-    """Check that a file exists.
-
-    Raises:
-        ValueError: If it does not.
-    """
     if not path.is_file():
         if path.suffix == ".ckpt":
             raise ValueError(f"no checkpoint at {path}: runs keep theirs in runs/EXPERIMENT/VERSION/checkpoints/")
         raise ValueError(f"no file at {path}: vit.save writes files, and weights of other libraries are downloaded")
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"{path} ends in {path.suffix!r}, and weights end in one of {', '.join(SUFFIXES)}")
+    if path.suffix == ".safetensors":
+        return read_safetensors(path)
+    return (_read_npz if path.suffix == ".npz" else _read_pickled)(path), {}
 
 
-def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file.
-
-    Raises:
-        ValueError: If it cannot be read, or is damaged.
-    """
-    with _open_safetensors(path) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
-
-
-def read_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata of a safetensors file: strings by name.
-
-    Raises:
-        ValueError: If it cannot be read, or is damaged.
-    """
-    with _open_safetensors(path) as file:
-        return file.metadata() or {}
-
-
-@contextmanager
-def _open_safetensors(path: Path) -> Iterator[Any]:
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and the metadata of a safetensors file: strings by name."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            yield file
+            names = file.keys()  # the file is no dictionary
+            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except PermissionError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except (SafetensorError, OSError) as error:
@@ -105,12 +76,8 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
     return state
 
 
-def read_pickled(path: Path) -> Any:
-    """Return the contents of a file of ``torch.save``, on the CPU, without executing code in the file.
-
-    Raises:
-        ValueError: If the file is damaged or carries pickled code.
-    """
+def _read_pickled(path: Path) -> Any:
+    """Return the contents of a file of ``torch.save``, on the CPU, without executing code in the file."""
     _check_archive(path)
     try:
         # Files of timm and DINO keep the options of their training.

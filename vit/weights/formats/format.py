@@ -22,13 +22,12 @@ Arguments = dict[str, Any]  # of VisionTransformer
 
 @dataclass(frozen=True)
 class Rule:
-    """Where a tensor of ours lies in the state dict of another library.
+    """The place of a tensor of ours in the state dict of another library.
 
     Attributes:
         ours: Its name here; ``{i}`` is the number of a block.
-        theirs: Its name there. Several tensors are stacked along the first axis; None in place of a name stands for
-            zeros.
-        pattern: einops pattern that makes each of theirs a part of ours; None leaves the axes as they are.
+        theirs: Its name there. Several tensors are stacked along the first axis; None is a tensor of zeros.
+        pattern: einops pattern from each of theirs to its part of ours; None leaves the axes as they are.
     """
 
     ours: str
@@ -52,7 +51,7 @@ class Reading:
         state: The tensors.
         known: Names there of the tensors that were read or have no use.
         folded: Names here of those that were computed from several.
-        zeros: Names here of biases that are not there, and zero.
+        zeros: Names here of biases that are missing there, and zero.
         told: Arguments of the model that the tensors there tell.
     """
 
@@ -69,21 +68,21 @@ class Format:
 
     Attributes:
         name: As users read it, such as "torchvision".
-        rules: Where each tensor of ours lies there.
+        rules: The place there of each tensor of ours.
         needs: Names of tensors that every such state dict has, without the prefix.
         lacks: Names of tensors that none has.
         outside: Regular expression of names that have no prefix, such as those of the head.
         unused: Regular expression of tensors that the backbone has no use for, such as a mask token.
-        unused_outside: The same of tensors whose names have no prefix, where others have one.
+        unused_outside: Regular expression of such tensors beside the model, whose names lack its prefix.
         zeros: Biases of ours that have no place there, and are zero.
         pools: What the heads of these models read, as in ``VisionTransformer``.
         defaults: Arguments of the model that the tensors do not tell.
-        data: Mean and standard deviation of the pixels that these models expect; empty where they differ.
-        told_elsewhere: Arguments that neither tensors nor format tell there, but a config or the model's name.
-        requires: Arguments that a model has there, given those of ours: a model with others has no place.
+        data: Mean and standard deviation of the pixels that these models expect; empty if they differ.
+        told_elsewhere: Arguments that a config or the model's name tells there, but neither tensors nor format.
+        requires: Arguments that every model has there, given those of ours.
         told_by_tensors: Further arguments, read from the tensors there.
         before_reading: Changes a state dict before it is read.
-        after_reading: Changes our tensors after reading, where ours are computed from several of theirs.
+        after_reading: Changes our tensors after reading, such as one that is computed from several of theirs.
         before_writing: The reverse of ``after_reading``.
     """
 
@@ -98,7 +97,7 @@ class Format:
     pools: tuple[str, ...] = ("cls",)
     defaults: Arguments = field(default_factory=dict)
     data: Mapping[str, list[float]] = field(default_factory=dict)
-    told_elsewhere: tuple[str, ...] = ()
+    told_elsewhere: tuple[str, ...] = ("mlp", "norm_eps")
     requires: Callable[[Arguments], Arguments] = _nothing
     told_by_tensors: Callable[[State], Arguments] = _nothing
     before_reading: Callable[[State], State] = _unchanged
@@ -106,7 +105,7 @@ class Format:
     before_writing: Callable[[State], State] = _unchanged
 
     def prefix_in(self, names: Collection[str]) -> str | None:
-        """Return what stands before all names of a state dict of this format, or None if it is of another one."""
+        """Return what stands before all names of a state dict of this format, or None if it has another format."""
         first, *others = self.needs
         prefixes = sorted({name.removesuffix(first) for name in names if name.endswith(first)}, key=len)
         for prefix in prefixes:
@@ -123,7 +122,7 @@ class Format:
         short |= {name.removeprefix(prefix): name for name in state if name.startswith(prefix)}
         opened = self.before_reading({name: state[full] for name, full in short.items()})
         found, used = _read(opened, self.rules)
-        # A tensor under another name is not read by that alone.
+        # before_reading may rename a tensor; only a rule reads it.
         left = {id(tensor) for name, tensor in opened.items() if name not in used}
         moved = {name for name, full in short.items() if name not in opened and id(state[full]) not in left}
         known = {full for name, full in short.items() if name in used or name in moved}
@@ -185,11 +184,11 @@ def stack(ours: str, *theirs: str) -> tuple[Rule, ...]:
 def _read(state: State, rules: Iterable[Rule]) -> tuple[State, set[str]]:
     """Return the tensors under our names, and the names there of those that were read.
 
-    Where several rules lead to one tensor, the first whose tensors are all there counts.
+    If several rules lead to one tensor, the first whose tensors are all there counts.
     """
     found: State = {}
     used: set[str] = set()
-    for rule in _of_all_blocks(rules, state, lambda rule: next(filter(None, rule.theirs))):
+    for rule in _repeat_for_blocks(rules, state, lambda rule: next(filter(None, rule.theirs))):
         names = [name for name in rule.theirs if name]
         if rule.ours in found or not all(name in state for name in names):
             continue
@@ -202,18 +201,17 @@ def _read(state: State, rules: Iterable[Rule]) -> tuple[State, set[str]]:
 
 
 def _write(state: State, rules: Iterable[Rule], sizes: Mapping[str, int], format_name: str) -> State:
-    """Return our tensors under the names of a format; where several rules name a tensor, the first counts."""
+    """Return our tensors under the names of a format; if several rules name a tensor, the first counts."""
     written: State = {}
     placed: set[str] = set()
-    for rule in _of_all_blocks(rules, state, lambda rule: rule.ours):
+    for rule in _repeat_for_blocks(rules, state, lambda rule: rule.ours):
         if rule.ours not in state or rule.ours in placed:
             continue
         placed.add(rule.ours)
         parts = state[rule.ours].chunk(len(rule.theirs)) if len(rule.theirs) > 1 else [state[rule.ours]]
         for name, part in zip(rule.theirs, parts, strict=True):
             if name is not None:
-                backwards = rule.pattern and " -> ".join(reversed(rule.pattern.split(" -> ")))
-                written[name] = _rearranged(part, backwards, sizes) if backwards else part
+                written[name] = part if rule.pattern is None else _rearrange_back(part, rule.pattern, sizes)
             elif part.any():
                 raise ValueError(
                     f"{format_name} has no place for {rule.ours}, which is not zero: save the model in another format"
@@ -227,12 +225,13 @@ def _write(state: State, rules: Iterable[Rule], sizes: Mapping[str, int], format
     return {name: tensor.clone().contiguous() for name, tensor in written.items()}
 
 
-def _rearranged(tensor: Tensor, pattern: str, sizes: Mapping[str, int]) -> Tensor:
+def _rearrange_back(tensor: Tensor, pattern: str, sizes: Mapping[str, int]) -> Tensor:
+    theirs, ours = pattern.split(" -> ")
     named = set(re.findall(r"[a-z]+", pattern))
-    return rearrange(tensor, pattern, **{axis: size for axis, size in sizes.items() if axis in named})
+    return rearrange(tensor, f"{ours} -> {theirs}", **{axis: size for axis, size in sizes.items() if axis in named})
 
 
-def _of_all_blocks(rules: Iterable[Rule], state: State, name_of: Callable[[Rule], str]) -> Iterator[Rule]:
+def _repeat_for_blocks(rules: Iterable[Rule], state: State, name_of: Callable[[Rule], str]) -> Iterator[Rule]:
     """Yield the rules with ``{i}`` replaced by the number of each block that the tensors have."""
     for rule in rules:
         if "{i}" not in rule.ours:

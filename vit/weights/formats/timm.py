@@ -48,7 +48,6 @@ TIMM = Format(
     "timm",
     (*RULES, *GAMMAS),
     needs=("patch_embed.proj.weight", "pos_embed", "blocks.0.attn.qkv.weight"),
-    told_elsewhere=("mlp", "norm_eps"),
     pools=("cls", "mean", "map"),
     lacks=("dist_token", "norm_pre.weight", "mask_token", "register_tokens"),
     # The projection head of DINO's pre-training.
@@ -58,7 +57,6 @@ TIMM_MAE = Format(
     "timm (MAE)",
     RULES,
     needs=("patch_embed.proj.weight", "pos_embed", "mask_token", "decoder_pos_embed"),
-    told_elsewhere=("mlp", "norm_eps"),
     unused=r"mask_token|decoder_.*",
     data=IMAGENET,
 )
@@ -66,7 +64,6 @@ TIMM_DISTILLED = Format(
     "timm (distilled DeiT)",
     (Rule("reg_token", ("dist_token",)), *RULES, *rename({"head_dist": "head_dist"})),
     needs=("patch_embed.proj.weight", "dist_token"),
-    told_elsewhere=("mlp", "norm_eps"),
     pools=("cls+dist",),
     defaults={"pool": "cls+dist"},
     requires=lambda _: {"num_registers": 1},
@@ -78,7 +75,6 @@ TIMM_CLIP = Format(
     "timm (CLIP)",
     RULES,
     needs=("patch_embed.proj.weight", "norm_pre.weight"),
-    told_elsewhere=("mlp", "norm_eps"),
     lacks=("patch_embed.proj.bias",),
     zeros=("patch_embed.proj.bias",),
     defaults={"norm_eps": 1e-5},
@@ -94,7 +90,6 @@ TIMM_DINOV3 = Format(
     "timm (DINOv3)",
     (*OF_DINOV3, *rename({"blocks.{i}.mlp.fc1": "blocks.{i}.mlp.fc1"})),
     needs=("patch_embed.proj.weight", "blocks.0.gamma_1", "blocks.0.mlp.fc1.weight"),
-    told_elsewhere=("mlp", "norm_eps"),
     lacks=("pos_embed", "blocks.0.attn.qkv.bias"),  # other rotary models have that bias
     pools=("cls", "mean"),
     defaults={"pos_embed": "rope", "norm_eps": 1e-5, "pool": "mean"},

@@ -24,6 +24,7 @@ TORCHVISION = Format(
     ),
     needs=("conv_proj.weight", "encoder.pos_embedding", "class_token"),
     defaults={"pos_embed_interpolation": "torchvision"},
+    told_elsewhere=(),
     requires=lambda _: {"no_embed_class": False, "qkv_bias": True},
     data=IMAGENET,
 )

@@ -49,7 +49,6 @@ VIT = Format(
     outside=r"classifier\..*",
     unused=r"pooler\..*|embeddings\.mask_token|decoder\..*",
     defaults=CONVENTION | {"norm_eps": 1e-12},
-    told_elsewhere=("mlp", "norm_eps"),
     requires=lambda _: {"no_embed_class": False},
     data=HALVES,
 )
@@ -91,52 +90,50 @@ OF_DINOV2 = (
     Rule("mask_token", ("embeddings.mask_token",)),
     *rename({"norm": "layernorm", "head": "classifier"}),
 )
-MLP = rename_in_blocks(DISK, {"mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2"})
-GATED_MLP = (
-    *rename_in_blocks(DISK, {"mlp.fc1": "mlp.weights_in", "mlp.fc2": "mlp.weights_out"}),
-    *stack("blocks.{i}.mlp.fc1", f"{DISK}.mlp.gate_proj", f"{DISK}.mlp.up_proj"),
-    *rename_in_blocks(DISK, {"mlp.fc2": "mlp.down_proj"}),
+GATED = ("encoder.layer.0.mlp.weights_in.weight", "encoder.layer.0.mlp.gate_proj.weight")
+DINOV2 = Format(
+    "transformers (DINOv2)",
+    (*OF_DINOV2, *rename_in_blocks(DISK, {"mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2"})),
+    needs=(PATCHES, "encoder.layer.0.layer_scale1.lambda1"),
+    lacks=GATED,
+    outside=r"classifier\..*",
+    pools=("cls", "cls+mean"),
+    defaults=CONVENTION,
+    requires=lambda arguments: {"no_embed_class": arguments["num_registers"] > 0},
+    data=IMAGENET,
+    # With registers, the model resizes as timm does.
+    told_by_tensors=lambda state: {
+        "pos_embed_interpolation": "bicubic" if "embeddings.register_tokens" in state else "transformers"
+    },
+    after_reading=fold_class_position,
+    before_writing=unfold_class_position,
+)
+DINOV2_GATED = replace(
+    DINOV2,
+    name="transformers (DINOv2, gated)",
+    rules=(
+        *OF_DINOV2,
+        *rename_in_blocks(DISK, {"mlp.fc1": "mlp.weights_in", "mlp.fc2": "mlp.weights_out"}),
+        *stack("blocks.{i}.mlp.fc1", f"{DISK}.mlp.gate_proj", f"{DISK}.mlp.up_proj"),
+        *rename_in_blocks(DISK, {"mlp.fc2": "mlp.down_proj"}),
+    ),
+    lacks=("encoder.layer.0.mlp.fc1.weight",),
 )
 
 
-def _dinov2(name: str, mlp: tuple[Rule, ...], lacks: tuple[str, ...]) -> Format:
-    return Format(
-        name,
-        (*OF_DINOV2, *mlp),
-        needs=(PATCHES, "encoder.layer.0.layer_scale1.lambda1"),
-        lacks=lacks,
-        outside=r"classifier\..*",
-        pools=("cls", "cls+mean"),
-        defaults=CONVENTION,
-        told_elsewhere=("mlp", "norm_eps"),
-        requires=lambda arguments: {"no_embed_class": arguments["num_registers"] > 0},
-        data=IMAGENET,
-        # With registers, the model resizes as timm does.
-        told_by_tensors=lambda state: {
-            "pos_embed_interpolation": "bicubic" if "embeddings.register_tokens" in state else "transformers"
-        },
-        after_reading=fold_class_position,
-        before_writing=unfold_class_position,
-    )
-
-
-GATED = ("encoder.layer.0.mlp.weights_in.weight", "encoder.layer.0.mlp.gate_proj.weight")
-DINOV2 = _dinov2("transformers (DINOv2)", MLP, lacks=GATED)
-DINOV2_GATED = _dinov2("transformers (DINOv2, gated)", GATED_MLP, lacks=("encoder.layer.0.mlp.fc1.weight",))
-
-
-def _of_dinov3(layer: str, gated: bool) -> tuple[Rule, ...]:
-    hidden = ("gate_proj", "up_proj") if gated else ("up_proj",)
-    names = tuple(f"{layer}.attention.{name}_proj" for name in "qkv")
-    return (
-        Rule("blocks.{i}.attn.qkv.weight", tuple(f"{name}.weight" for name in names)),
-        # Its keys have no bias.
-        Rule("blocks.{i}.attn.qkv.bias", (f"{names[0]}.bias", None, f"{names[2]}.bias")),
-        *rename_in_blocks(layer, {"attn.proj": "attention.o_proj", "mlp.fc2": "mlp.down_proj"}),
-        *rename_in_blocks(layer, {"norm1": "norm1", "norm2": "norm2"}),
-        *stack("blocks.{i}.mlp.fc1", *(f"{layer}.mlp.{name}" for name in hidden)),
-        *scale(layer),
-    )
+def _blocks_of_dinov3(*hidden: str) -> tuple[Rule, ...]:
+    rules: tuple[Rule, ...] = ()
+    for block in ("layer.{i}", "model.layer.{i}"):
+        q, k, v = (f"{block}.attention.{name}" for name in IN_MEMORY)
+        rules += (
+            Rule("blocks.{i}.attn.qkv.weight", tuple(f"{name}.weight" for name in (q, k, v))),
+            Rule("blocks.{i}.attn.qkv.bias", (f"{q}.bias", None, f"{v}.bias")),  # keys have no bias
+            *rename_in_blocks(block, {"attn.proj": "attention.o_proj", "mlp.fc2": "mlp.down_proj"}),
+            *rename_in_blocks(block, {"norm1": "norm1", "norm2": "norm2"}),
+            *stack("blocks.{i}.mlp.fc1", *(f"{block}.mlp.{name}" for name in hidden)),
+            *scale(block),
+        )
+    return rules
 
 
 def _read_tokens(state: State) -> State:
@@ -154,29 +151,28 @@ def _write_tokens(state: State) -> State:
     return {"mask_token": token.new_zeros(token.shape), "reg_token": token[:, :0]} | state
 
 
-def _dinov3(name: str, gated: bool) -> Format:
-    return Format(
-        name,
-        (
-            Rule("cls_token", ("embeddings.cls_token",)),
-            Rule("reg_token", ("embeddings.register_tokens",)),
-            Rule("mask_token", ("embeddings.mask_token",)),
-            *rename({"patch_embed.proj": "embeddings.patch_embeddings", "norm": "norm"}),
-            *_of_dinov3("layer.{i}", gated),
-            *_of_dinov3("model.layer.{i}", gated),
-        ),
-        needs=("embeddings.patch_embeddings.weight", "embeddings.register_tokens"),
-        lacks=() if gated else tuple(f"{layer}.0.mlp.gate_proj.weight" for layer in ("layer", "model.layer")),
-        defaults={"pos_embed": "rope", "norm_eps": 1e-5},
-        told_elsewhere=("mlp", "norm_eps"),
-        data=IMAGENET,
-        after_reading=_read_tokens,
-        before_writing=_write_tokens,
-    )
-
-
-DINOV3 = _dinov3("transformers (DINOv3)", gated=False)
-DINOV3_GATED = _dinov3("transformers (DINOv3, gated)", gated=True)
+OF_DINOV3 = (
+    Rule("cls_token", ("embeddings.cls_token",)),
+    Rule("reg_token", ("embeddings.register_tokens",)),
+    Rule("mask_token", ("embeddings.mask_token",)),
+    *rename({"patch_embed.proj": "embeddings.patch_embeddings", "norm": "norm"}),
+)
+DINOV3 = Format(
+    "transformers (DINOv3)",
+    (*OF_DINOV3, *_blocks_of_dinov3("up_proj")),
+    needs=("embeddings.patch_embeddings.weight", "embeddings.register_tokens"),
+    lacks=("layer.0.mlp.gate_proj.weight", "model.layer.0.mlp.gate_proj.weight"),
+    defaults={"pos_embed": "rope", "norm_eps": 1e-5},
+    data=IMAGENET,
+    after_reading=_read_tokens,
+    before_writing=_write_tokens,
+)
+DINOV3_GATED = replace(
+    DINOV3,
+    name="transformers (DINOv3, gated)",
+    rules=(*OF_DINOV3, *_blocks_of_dinov3("gate_proj", "up_proj")),
+    lacks=(),
+)
 
 BLOCK = "encoder.layers.{i}"
 OF_CLIP = (
@@ -202,7 +198,6 @@ CLIP = Format(
     unused=TEXT,
     zeros=("patch_embed.proj.bias", "head.bias"),
     defaults=CONVENTION | {"mlp": "quick_gelu", "norm_eps": 1e-5},
-    told_elsewhere=("mlp", "norm_eps"),
     requires=lambda _: {"no_embed_class": False, "qkv_bias": True},
     data=OPENAI,
 )
@@ -242,7 +237,6 @@ SIGLIP = Format(
     unused=TEXT,
     pools=("map",),
     defaults=CONVENTION | {"mlp": "gelu_tanh"},
-    told_elsewhere=("mlp", "norm_eps"),
     requires=lambda _: {"qkv_bias": True},
     after_reading=_split_projection,
     before_writing=_join_projection,

@@ -1,4 +1,4 @@
-"""The ``config.json`` of transformers: which arguments of the backbone it tells, and the reverse."""
+"""Arguments of the backbone from the ``config.json`` of transformers, and the reverse."""
 
 from typing import Any
 
@@ -8,7 +8,10 @@ from vit.weights.formats.transformers import CLIP, DEIT, DINOV2, DINOV2_GATED, D
 ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "quick_gelu": "quick_gelu"}
 
 ROTARY_THETA = 100.0
-
+# Names there of arguments that a config tells, and of sizes, which the tensors tell as well.
+NAMES = {"image_size": "image_size", "patch_size": "patch_size"}
+NAMES |= {"num_heads": "num_attention_heads", "norm_eps": "layer_norm_eps"}
+SIZES = {"in_channels": "num_channels", "embed_dim": "hidden_size", "depth": "num_hidden_layers"}
 # model_type, and the class without and with a head.
 KINDS = {
     VIT.name: ("vit", ("ViTModel", "ViTForImageClassification")),
@@ -29,7 +32,7 @@ def arguments_in(config: dict[str, Any]) -> Arguments:
         ValueError: If the model has a part that the backbone lacks.
     """
     config = config.get("vision_config") or config
-    activation = config.get("hidden_act")  # missing where it is the default of the family
+    activation = config.get("hidden_act")  # missing if it is the default of the family
     gated = config.get("use_swiglu_ffn") or config.get("use_gated_mlp")
     if config.get("use_gated_mlp") and activation != "silu":
         raise ValueError(f"hidden_act {activation!r} gates the MLP, and the backbone has 'silu' there")
@@ -40,10 +43,8 @@ def arguments_in(config: dict[str, Any]) -> Arguments:
         raise ValueError(
             f"rope_theta {theta!r} is not {ROTARY_THETA:g}, which the rotary positions of the backbone have"
         )
-    sizes = {"image_size": config.get("image_size"), "patch_size": config.get("patch_size")}
-    told: Arguments = {name: tuple(size) if isinstance(size, list) else size for name, size in sizes.items()}
-    told["num_heads"] = config.get("num_attention_heads")
-    told["norm_eps"] = config.get("layer_norm_eps")
+    told: Arguments = {ours: config.get(theirs) for ours, theirs in NAMES.items()}
+    told = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
     told["mlp"] = "swiglu" if gated else ACTIVATIONS.get(activation)
     return {name: value for name, value in told.items() if value is not None}
 
@@ -58,22 +59,12 @@ def config_of(arguments: Arguments, format: Format, class_names: list[str] | Non
     if kind == "dinov2" and arguments["num_registers"]:
         kind, classes = "dinov2_with_registers", [name.replace("Dinov2", "Dinov2WithRegisters") for name in classes]
     has_head = arguments["num_classes"] > 0
-    image, patch = (_one_number(name, arguments[name], kind) for name in ("image_size", "patch_size"))
     width = int(arguments["embed_dim"] * arguments["mlp_ratio"])
     gated = arguments["mlp"] == "swiglu"
     activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}.get(arguments["mlp"], "silu")
-    config = {
-        "architectures": [classes[has_head]],
-        "model_type": kind,
-        "image_size": image,
-        "patch_size": patch,
-        "num_channels": arguments["in_channels"],
-        "hidden_size": arguments["embed_dim"],
-        "num_hidden_layers": arguments["depth"],
-        "num_attention_heads": arguments["num_heads"],
-        "hidden_act": activation,
-        "layer_norm_eps": arguments["norm_eps"],
-    }
+    config = {"architectures": [classes[has_head]], "model_type": kind, "hidden_act": activation}
+    config |= {theirs: arguments[ours] for ours, theirs in (NAMES | SIZES).items()}
+    config |= {name: _square_size(name, arguments[name], kind) for name in ("image_size", "patch_size")}
     if kind.startswith("dinov2"):
         ratio = _ratio_of_gated(width, arguments["embed_dim"]) if gated else arguments["mlp_ratio"]
         if ratio != int(ratio):
@@ -107,7 +98,7 @@ def _ratio_of_gated(width: int, embed_dim: int) -> float:
     return 1.5 * width / embed_dim
 
 
-def _one_number(name: str, size: int | tuple[int, int], kind: str) -> int | list[int]:
+def _square_size(name: str, size: int | tuple[int, int], kind: str) -> int | list[int]:
     if isinstance(size, int):
         return size
     if size[0] == size[1]:
