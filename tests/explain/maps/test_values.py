@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from tests.architectures import EXACT, IMAGES, made, of_timm, randomised
 from vit.capture import examine
-from vit.capture.mixing import capture_mixings
+from vit.capture.attention_output import capture_outputs
 from vit.explain import explain
 from vit.explain.maps.subject import Subject
 
@@ -29,18 +29,18 @@ ADDING = [
 ]
 
 
-def outputs_of_attention(mixings):
+def outputs_of_attention(captured):
     """What the captured weights, values and projections give, without biases: (B, N, C) of each layer."""
-    for mixing in mixings:
-        mixed = (mixing.attn.to(mixing.values.dtype) @ mixing.values).transpose(1, 2).flatten(2)
-        yield mixed @ mixing.projection.mT
+    for found in captured:
+        mixed = (found.attn.to(found.values.dtype) @ found.values).transpose(1, 2).flatten(2)
+        yield mixed @ found.projection.mT
 
 
 @pytest.mark.parametrize("name", ADDING)
 def test_weights_values_and_projection_give_what_attention_adds(name, model, images):
     anatomy = examine(model, images)
-    mixings = capture_mixings(model, images, anatomy.calls)
-    assert len(mixings) == anatomy.depth + anatomy.pooled
+    captured = capture_outputs(model, images, anatomy.calls)
+    assert len(captured) == anatomy.depth + anatomy.pooled
     outputs = {}
 
     def keep(module, _, output):
@@ -52,8 +52,8 @@ def test_weights_values_and_projection_give_what_attention_adds(name, model, ima
             if isinstance(module, nn.Linear | nn.MultiheadAttention):
                 stack.enter_context(module.register_forward_hook(keep))
         model(images)
-    for mixing, added in zip(mixings, outputs_of_attention(mixings), strict=True):
-        projection, output = outputs[mixing.projection.data_ptr()]
+    for found, added in zip(captured, outputs_of_attention(captured), strict=True):
+        projection, output = outputs[found.projection.data_ptr()]
         bias = 0 if projection.bias is None else projection.bias
         tolerance = {"rtol": 1e-5, "atol": 1e-5} if name.startswith("transformers") else EXACT
         assert_close(added + bias, output.view_as(added), **tolerance)
@@ -123,8 +123,8 @@ def test_value_rollout_may_start_at_a_later_layer(timm_model):
 
 def test_a_patch_without_value_adds_nothing_whatever_its_attention():
     model = made("timm")
-    (mixing,) = capture_mixings(model, IMAGES, [2])
-    assert mixing.attn[..., 5].min() > 0
+    (found,) = capture_outputs(model, IMAGES, [2])
+    assert found.attn[..., 5].min() > 0
     plain = explain(model, IMAGES, "value")
 
     def without_value(module, args, output):
@@ -169,8 +169,8 @@ def test_layers_and_shared_modules_are_checked(random_vit):
 
 def test_attention_pooling_multiplies_its_own_shares_last():
     subject = Subject(made("timm, map"), IMAGES)
-    mixings = capture_mixings(subject.model, IMAGES, subject.anatomy.calls)
-    pool = mixings[-1]
+    captured = capture_outputs(subject.model, IMAGES, subject.anatomy.calls)
+    pool = captured[-1]
     vectors = sum(
         pool.attn[:, head, 0, :, None] * (pool.values[:, head] @ pool.projection[:, 4 * head : 4 * head + 4].mT)
         for head in range(3)

@@ -10,7 +10,7 @@ import torch
 from einops import einsum, rearrange, reduce
 from torch import Tensor
 
-from vit.capture.mixing import Mixing, capture_mixings
+from vit.capture.attention_output import AttentionOutput, capture_outputs
 from vit.explain.maps.rollout import check_layer, check_start_layer, pad_prefix
 from vit.explain.maps.subject import Subject
 
@@ -31,8 +31,8 @@ def value(subject: Subject, *, layer: int = -1) -> Tensor:
     anatomy = subject.anatomy
     check_layer(layer, anatomy.depth)
     call = anatomy.calls[layer % anatomy.depth]
-    (mixing,) = capture_mixings(subject.model, subject.images, [call])
-    norms = _norms(mixing)
+    (output,) = capture_outputs(subject.model, subject.images, [call])
+    norms = _norms(output)
     return subject.as_map(einsum(anatomy.readout.to(norms), norms, "n, b n m -> b m"))
 
 
@@ -63,35 +63,35 @@ def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
     with ExitStack() as stack:
         for boundary in anatomy.parts.layers:
             stack.enter_context(boundary.changed(keep))
-        mixings = capture_mixings(subject.model, subject.images, anatomy.calls)
+        outputs = capture_outputs(subject.model, subject.images, anatomy.calls)
     rolled = None
-    for mixing, residual in list(zip(mixings, residuals, strict=False))[start_layer:]:
-        shares = _shares(mixing, residual)
+    for output, residual in list(zip(outputs, residuals, strict=False))[start_layer:]:
+        shares = _shares(output, residual)
         rolled = shares if rolled is None else einsum(shares, rolled, "b n m, b m l -> b n l")
     if anatomy.pooled:
-        row = _norms(mixings[-1])
+        row = _norms(outputs[-1])
         row = pad_prefix(row / reduce(row, "b n m -> b n 1", "sum"), rolled)
         return subject.as_map(einsum(row, rolled, "b n m, b m l -> b n l")[:, 0])
     return subject.as_map(einsum(anatomy.readout.to(rolled), rolled, "n, b n m -> b m"))
 
 
-def _norms(mixing: Mixing) -> Tensor:
+def _norms(output: AttentionOutput) -> Tensor:
     """Return the length of what each key adds to each query: (B, N, M)."""
-    added = _projected(mixing)
+    added = _projected(output)
     # The square of a sum over heads, without a vector for each pair of tokens.
     products = einsum(added, added, "b h m c, b g m c -> b h g m")
-    squares = einsum(mixing.attn, mixing.attn, products, "b h n m, b g n m, b h g m -> b n m")
+    squares = einsum(output.attn, output.attn, products, "b h n m, b g n m, b h g m -> b n m")
     return squares.clamp(min=0).sqrt()
 
 
-def _shares(mixing: Mixing, residual: Tensor) -> Tensor:
+def _shares(output: AttentionOutput, residual: Tensor) -> Tensor:
     """Return the share of each key in each query with its skip connection (B, N, C): rows sum to one, (B, N, N)."""
-    own = einsum(mixing.attn.diagonal(dim1=-2, dim2=-1), _projected(mixing), "b h n, b h n c -> b n c")
-    norms = _norms(mixing).diagonal_scatter((residual + own).norm(dim=-1), dim1=-2, dim2=-1)
+    own = einsum(output.attn.diagonal(dim1=-2, dim2=-1), _projected(output), "b h n, b h n c -> b n c")
+    norms = _norms(output).diagonal_scatter((residual + own).norm(dim=-1), dim1=-2, dim2=-1)
     return norms / reduce(norms, "b n m -> b n 1", "sum").clamp(min=torch.finfo(norms.dtype).tiny)
 
 
-def _projected(mixing: Mixing) -> Tensor:
+def _projected(output: AttentionOutput) -> Tensor:
     """Return what each value adds where its weight is 1: (B, H, M, C)."""
-    by_head = rearrange(mixing.projection, "c (h d) -> h c d", h=mixing.attn.shape[1])
-    return einsum(mixing.values, by_head, "b h m d, h c d -> b h m c")
+    by_head = rearrange(output.projection, "c (h d) -> h c d", h=output.attn.shape[1])
+    return einsum(output.values, by_head, "b h m d, h c d -> b h m c")

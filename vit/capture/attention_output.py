@@ -1,7 +1,6 @@
 """Captures what each attention adds to its tokens: weights, values, and the projection behind them.
 
-Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels per head,
-c channels of a token.
+Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels per head, c channels of a token.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from vit.capture.intercept import InterceptAttention
 
 
 @dataclass
-class Mixing:
+class AttentionOutput:
     """One attention: its output is ``projection (attn values)`` and a bias.
 
     Attributes:
@@ -33,30 +32,30 @@ class Mixing:
 
 
 @torch.no_grad()
-def capture_mixings(model: nn.Module, images: Tensor, calls: Sequence[int]) -> list[Mixing]:
+def capture_outputs(model: nn.Module, images: Tensor, calls: Sequence[int]) -> list[AttentionOutput]:
     """Return weights, values and output projection of these attention calls over images (B, C, H, W).
 
     Raises:
         ValueError: If what attention mixes does not enter a linear layer unchanged, as with an output gate.
     """
-    found: dict[int, Mixing] = {}
+    found: dict[int, AttentionOutput] = {}
 
     def keep(call: int, attn: Tensor) -> Tensor:
         if call in calls:
-            found[call] = Mixing(attn, intercepted.values)
+            found[call] = AttentionOutput(attn, intercepted.values)
             watch.follow(found[call])
         return attn
 
     intercepted = InterceptAttention(model, keep, len(images))
     with _WatchProjection() as watch, intercepted:
         model(images)
-    mixings = [found[call] for call in calls]
-    if any(mixing.projection is None for mixing in mixings):
+    outputs = [found[call] for call in calls]
+    if any(output.projection is None for output in outputs):
         raise ValueError(
             f"what the attention of {type(model).__name__} mixes does not enter a linear layer unchanged, so what each "
-            "token adds is not known: choose 'attention' or 'rollout'"
+            "token adds is not known; capture_attention reads the weights alone"
         )
-    return mixings
+    return outputs
 
 
 class _WatchProjection(TorchFunctionMode):
@@ -64,11 +63,11 @@ class _WatchProjection(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.awaited: Mixing | None = None  # whose projection comes next
-        self.projected: tuple[Mixing, Tensor] | None = None  # whose projection was last, and its output
+        self.awaited: AttentionOutput | None = None  # whose projection comes next
+        self.projected: tuple[AttentionOutput, Tensor] | None = None  # whose projection was last, and its output
 
-    def follow(self, mixing: Mixing) -> None:
-        self.awaited, self.projected = mixing, None
+    def follow(self, output: AttentionOutput) -> None:
+        self.awaited, self.projected = output, None
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -79,25 +78,25 @@ class _WatchProjection(TorchFunctionMode):
             self._scale(*reversed(args))  # either may be the factors
         result = func(*args, **kwargs or {})
         if func is F.linear and self.awaited is not None:
-            mixing, self.awaited = self.awaited, None
-            if _is_mixed(args[0], mixing):
-                mixing.projection, self.projected = args[1].detach(), (mixing, result)
+            output, self.awaited = self.awaited, None
+            if _is_mixed(args[0], output):
+                output.projection, self.projected = args[1].detach(), (output, result)
         return result
 
     def _scale(self, tokens: Any, factors: Any) -> None:
         if self.projected is None:
             return
-        mixing, output = self.projected
+        output, tensor = self.projected
         if not (isinstance(tokens, Tensor) and isinstance(factors, Tensor)):
             return
-        if tokens.data_ptr() == output.data_ptr() and factors.numel() == output.shape[-1]:
-            mixing.projection = mixing.projection * rearrange(factors.detach().flatten(), "c -> c 1")
+        if tokens.data_ptr() == tensor.data_ptr() and factors.numel() == tensor.shape[-1]:
+            output.projection = output.projection * rearrange(factors.detach().flatten(), "c -> c 1")
             self.projected = None
 
 
-def _is_mixed(inputs: Tensor, mixing: Mixing) -> bool:
+def _is_mixed(inputs: Tensor, output: AttentionOutput) -> bool:
     """Return whether a linear layer takes what an attention has mixed, with the batch as its first or second axis."""
-    mixed = einsum(mixing.attn.to(mixing.values.dtype), mixing.values, "b h n m, b h m d -> b h n d")
+    mixed = einsum(output.attn.to(output.values.dtype), output.values, "b h n m, b h m d -> b h n d")
     tokens, rounding = pack([inputs], "* c")[0], 1e-3 * float(mixed.abs().max())
     for pattern in ("b h n d -> (b n) (h d)", "b h n d -> (n b) (h d)"):
         expected = rearrange(mixed, pattern)
