@@ -1,8 +1,9 @@
-"""Checkpoints: loading ours, and refusing what is none, is another's, or would run code."""
+"""Checkpoints: loading ours, of today and of before; refusing what is none, is another's, or would run code."""
 
 import io
 import os
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from torch.testing import assert_close
 import vit
 from vit.attention import MECHANISMS
 from vit.objectives import ViTClassifier
+from vit.weights import read_checkpoint
+from vit.weights.checkpoint import upgrade
 
 SIZES = {"image_size": (6, 10), "patch_size": 2, "embed_dim": 12, "depth": 2, "num_heads": 3, "num_classes": 2}
 SIZES |= {"pool": "cls+mean", "num_registers": 5}
@@ -66,13 +69,63 @@ def test_what_the_checkpoint_does_not_say_is_what_the_classifier_took(checkpoint
     assert classifier.mean.flatten().tolist() == classifier.std.flatten().tolist() == [0.5] * 3
 
 
+@pytest.mark.parametrize("prefix", ["network.", "network.encoder.", "teacher.", ""])
 @pytest.mark.parametrize("attention", MECHANISMS)
-def test_models_with_every_attention_are_loaded(path, attention):
+def test_models_with_every_attention_are_loaded_from_where_the_checkpoint_says(path, attention, prefix):
     model = vit.VisionTransformer(**SIZES, attention=attention)
-    state = {f"vit.{name}": tensor for name, tensor in model.state_dict().items()}
-    torch.save({"state_dict": state, "hyper_parameters": SIZES | {"attention": attention}}, path)
-    images = torch.randn(2, 3, 6, 10)
-    assert_close(vit.load(path)(images), model.eval()(images), rtol=0, atol=0)
+    state = {prefix + name: tensor for name, tensor in model.state_dict().items()}
+    state |= {"decoder.weight": torch.zeros(3)} if prefix else {}
+    encoder = {"prefix": prefix, "arguments": model.config, "about": {"thresholds": [0.3, 0.6]}}
+    torch.save({"state_dict": state, "hyper_parameters": {}, "module": "Later", "encoder": encoder}, path)
+    images, loaded = torch.randn(2, 3, 6, 10), vit.load(path)
+    assert_close(loaded(images), model.eval()(images), rtol=0, atol=0)
+    assert (loaded.config, loaded.pretrained_cfg["thresholds"]) == (model.config, [0.3, 0.6])
+
+
+@pytest.mark.parametrize(
+    ("encoder", "message"),
+    [
+        (None, r"last\.ckpt holds no Vision Transformer: Later\.load_from_checkpoint reads it"),
+        ({"prefix": 3, "arguments": SIZES}, r"last\.ckpt is damaged: its encoder needs a prefix and arguments"),
+        ({"prefix": "vit.", "arguments": [3]}, r"last\.ckpt is damaged: its encoder needs a prefix and arguments"),
+        ({"prefix": "vit.", "arguments": SIZES | {"a\nb": 3}}, r"unexpected keyword argument 'a\\nb'$"),
+        ({"prefix": "vit.", "arguments": SIZES | {"depth": torch.ones(3)}}, r"last\.ckpt is damaged: arguments are"),
+        ({"prefix": "net.", "arguments": SIZES}, r"depth 2, and holds 0 blocks: it is damaged"),
+        ({"prefix": "vit.", "arguments": SIZES, "about": {"thresholds": [0.3]}}, r"damaged: thresholds \(\[0\.3\]\)"),
+    ],
+    ids=str,
+)
+def test_an_encoder_that_is_none_or_is_not_described_is_refused(checkpoint, path, encoder, message):
+    torch.save(checkpoint | {"module": "Later", "encoder": encoder}, path)
+    with pytest.raises(ValueError, match=message):
+        vit.load(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefix", "classes"),
+    [("classifier", "network.", 10), ("reader", "network.encoder.", 0), ("completer", "", 0), ("masked", "", 0)],
+)
+def test_a_checkpoint_of_the_version_before_has_the_names_of_today(kind, prefix, classes):
+    before = Path(__file__).parents[1] / "before" / kind / "checkpoints/last.ckpt"
+    contents = read_checkpoint(before)
+    for part in (contents[part] for part in ("state_dict", "training_weights") if part in contents):
+        assert any(name.startswith("network.") for name in part)
+        assert not any(name.startswith(("vit.", "reader.", "model.")) for name in part)
+    if not prefix:
+        assert contents["encoder"] is None
+        with pytest.raises(ValueError, match="holds no Vision Transformer: ImageCompleter"):
+            vit.load(before)
+        return
+    model = vit.load(before)
+    assert contents["encoder"] == {"prefix": prefix, "arguments": model.config}
+    assert (model.config["num_classes"], model.embed_dim, model.config["image_size"][0]) == (classes, 8, 8)
+    assert model(torch.randn(2, *model.pretrained_cfg["input_size"])).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["vit.embeddings.cls_token", "model.blocks.0.norm1.weight", "network.cls_token"])
+def test_a_checkpoint_of_another_package_keeps_its_names(name):
+    contents = {"state_dict": {name: torch.zeros(2)}, "hyper_parameters": {"lr": 0.1}}
+    assert upgrade(dict(contents)) == contents
 
 
 @pytest.mark.parametrize(

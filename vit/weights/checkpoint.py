@@ -54,14 +54,14 @@ def upgrade(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """
     if "encoder" in checkpoint or not is_ours(checkpoint):
         return checkpoint
-    names = [*checkpoint["state_dict"]]
+    module, parts = checkpoint.get("module"), {name.partition(".")[0] for name in checkpoint["state_dict"]}
     former, prefix, fixed = "vit.", "network.", {}
-    if checkpoint.get("module") == "ImageCompleter":
+    if module == "ImageCompleter":
         former, prefix = "model.", None
-    elif any(name.startswith("reader.encoder.") for name in names):
+    elif module == "SequenceReader" or "reader" in parts:
         former, prefix, fixed = "reader.", "network.encoder.", {"num_classes": 0, "fc_norm": False}
-    elif not any(name.startswith(former) for name in names):
-        prefix = ""  # the weights of a Vision Transformer under its own names
+    elif "blocks" in parts:
+        prefix = ""  # the names of a Vision Transformer
     known = checkpoint["hyper_parameters"]
     if known.get("positions") == "rotary":
         known["positions"] = "rope"
