@@ -5,9 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
-
-import vit
 
 BEFORE = Path(__file__).parents[1] / "before"
 
@@ -25,11 +22,3 @@ def test_an_old_run_is_continued_with_the_losses_of_the_version_that_began_it(ru
     assert "AttentionMaps is switched off" not in capsys.readouterr().out
     results = json.loads(csv.with_name("results.json").read_text())
     assert results["finished"]
-
-
-@pytest.mark.parametrize(("kind", "classes"), [("classifier", 10), ("reader", 0)])
-def test_the_encoder_of_an_old_checkpoint_loads(kind, classes):
-    model = vit.load(BEFORE / kind / "checkpoints/last.ckpt")
-    assert (model.embed_dim, model.num_classes, model.config["patch_size"]) == (8, classes, 4)
-    image = torch.zeros(1, *model.pretrained_cfg["input_size"])
-    assert model(image).isfinite().all()
