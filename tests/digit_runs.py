@@ -44,9 +44,9 @@ def module_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 DRAW = {name: getattr(RunPictures, name) for name in ("_draw_curves", "_draw_images")}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def no_pictures() -> Iterator[None]:
-    """Runs without pictures, which take longer than the training of a model so small."""
+    """Draw nothing unless a test asks for ``pictures``: they take longer than the training of a model so small."""
     with pytest.MonkeyPatch.context() as patch:
         for name in DRAW:
             patch.setattr(RunPictures, name, lambda *_: None)
@@ -55,7 +55,7 @@ def no_pictures() -> Iterator[None]:
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Runs with pictures, also where a file has none."""
+    """Draw the pictures of runs."""
     with pytest.MonkeyPatch.context() as patch:
         for name, draw in DRAW.items():
             patch.setattr(RunPictures, name, draw)

@@ -244,7 +244,7 @@ def test_a_loss_that_is_no_longer_finite_stops_at_its_step_and_keeps_the_last_go
         assert all(tensor.isfinite().all() for tensor in tensors)
 
 
-def test_a_disk_that_fills_up_while_training(run, folder, monkeypatch, capsys):
+def test_a_disk_that_fills_up_while_training(run, folder, monkeypatch, capsys, pictures):
     save, saved = torch.save, []
 
     def full_after_two(contents, file):

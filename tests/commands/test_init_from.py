@@ -11,8 +11,6 @@ from PIL import Image
 import vit
 from tests.tiny import CPU, MODEL, TINY
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 START = "runs/tiny/version_0/checkpoints/last.ckpt"
 FINER = ["--model.patch_size", "2", "--model.init_from", START, "--experiment", "finer"]
 

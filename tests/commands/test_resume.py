@@ -13,8 +13,6 @@ from PIL import Image
 from tests.tiny import CPU, MODEL, run_command
 from vit.objectives import ViTClassifier
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 LAST = Path("runs/resume/version_0/checkpoints/last.ckpt")
 RANDOM = [  # every source of randomness, and an average beside the weights
     *("--data", "Digits", "--data.batch_size", "100", "--data.crop_padding", "1", "--data.erasing", "0.5"),

@@ -22,8 +22,6 @@ from vit.runs.record import RunRecord
 from vit.support.arguments import constructor_arguments
 from vit.training.callbacks import SeededSteps, StopAtNaN
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 PICTURES = {
     f"{name}.png" for name in ("curves", "confusion_matrix", "per_class", "reliability", "mistakes", "attention")
 }

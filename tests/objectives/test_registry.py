@@ -28,7 +28,7 @@ def test_an_objective_without_accuracy_trains_and_is_resumed_bit_for_bit(registe
     assert not [name for name in results if "accuracy" in name]
 
 
-def test_it_is_tested_predicted_reported_and_drawn_and_its_encoder_loads(registered, run, folder, capsys):
+def test_it_is_tested_predicted_reported_and_drawn_and_its_encoder_loads(registered, run, folder, capsys, pictures):
     run("fit", *TOY)
     assert "val_error 0." in (printed := capsys.readouterr().out)
     assert "test_error: 0." in printed

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.digit_runs import drawing
 from tests.tiny import CPU, MODEL, run_command
 from vit.objectives import ViTClassifier
 from vit.runs.attention_over_time import AttentionMaps
@@ -18,6 +19,8 @@ TINY = [
 ]
 CALLBACK = "--trainer.callbacks+=AttentionMaps"
 
+pytestmark = pytest.mark.usefixtures("pictures")
+
 
 def weights(folder):
     return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
@@ -27,7 +30,7 @@ def weights(folder):
 def untested(module_folder):
     """A run without a test, resumed after its end: the titles and the head weights of its attention.png, each time."""
     drawn = []
-    with pytest.MonkeyPatch.context() as patch:
+    with drawing(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "vit.objectives.classify.pictures.draw_rollout",
             lambda classifier, images, names, title, path: drawn.append(

@@ -8,8 +8,6 @@ import torch
 from tests.tiny import TINY, run_command
 from vit.training.ema import EMA
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 @pytest.fixture(scope="module")
 def averaged(module_folder) -> SimpleNamespace:

@@ -9,8 +9,6 @@ from lightning.pytorch.callbacks import Timer
 from tests.tiny import CPU, MODEL
 from vit.objectives import ViTClassifier
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 SIZES = {"image_size": 6, "patch_size": 3, "embed_dim": 8, "depth": 2, "num_heads": 2, "num_classes": 5}
 
 HARD = [

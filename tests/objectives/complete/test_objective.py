@@ -82,7 +82,7 @@ def test_a_completion_keeps_the_upper_half(objective):
     assert torch.equal(completed[:, :3], module.pixels(images)[:, :3])
 
 
-def test_a_run_learns_its_palette_and_is_measured_beside_the_baselines(run, folder, capsys, objective):
+def test_a_run_learns_its_palette_and_is_measured_beside_the_baselines(run, folder, capsys, objective, pictures):
     run("fit", *COMPLETE, "--model.objective", objective, "--experiment", "draw")
     folder = folder / "runs/draw/version_0"
     printed = capsys.readouterr().out
@@ -144,7 +144,7 @@ def test_the_operations_are_those_of_all_matrix_products(dtype, objective):
     assert module.pixels(torch.zeros(1, 1, 6, 8, dtype=torch.uint8)).unique().tolist() == [0]
 
 
-def test_tokens_may_be_patches(run, folder):
+def test_tokens_may_be_patches(run, folder, pictures):
     run("fit", *COMPLETE, "--model.grid_size", "8", "--model.patch_size", "2", "--experiment", "draw")
     scores = json.loads((folder / "runs/draw/version_0/results.json").read_text())["scores"]
     assert scores["baselines"]["uniform"] == pytest.approx(math.log2(3) / 4)

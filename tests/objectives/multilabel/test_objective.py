@@ -95,7 +95,7 @@ def read(path):
     return np.array(Image.open(path))
 
 
-def test_it_is_resumed_bit_for_bit(whole_and_resumed, command, no_pictures):
+def test_it_is_resumed_bit_for_bit(whole_and_resumed, command):
     mixed = ["--data.mixup", "0.8", "--data.flip", "true", "--model.ema_decay", "0.9", "--data.val_fraction", "0.2"]
     whole, resumed = whole_and_resumed(MultilabelClassifier, *command, *mixed)
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)

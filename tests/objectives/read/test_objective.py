@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 
 import vit
-from tests.tiny import CPU
+from tests.digit_runs import drawing
+from tests.tiny import CPU, run_command
 from vit.data import DigitStrings
 from vit.data.strings import save_numbers
 from vit.objectives import SequenceReader
@@ -27,8 +28,8 @@ def reader(**kwargs):
     return SequenceReader("abc", 3, **SIZES | kwargs)
 
 
-@pytest.fixture(autouse=True)
-def few_numbers(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def few_numbers():
     """Validation and test of 20 pictures each, made in no time."""
     numbers = DigitStrings.numbers
 
@@ -36,13 +37,16 @@ def few_numbers(monkeypatch):
         data.counts |= {"val": 20, "test": 20}
         return numbers(data, stage)
 
-    monkeypatch.setattr(DigitStrings, "numbers", few)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DigitStrings, "numbers", few)
+        yield
 
 
-@pytest.fixture
-def trained(run, folder):
-    run("fit", *READ, "--experiment", "read")
-    return folder / "runs/read/version_0"
+@pytest.fixture(scope="module")
+def trained(few_numbers, module_folder):
+    with drawing():
+        run_command("fit", *READ, "--experiment", "read")
+    return module_folder / "runs/read/version_0"
 
 
 def test_the_loss_is_the_cross_entropy_of_letters_and_ends_alone():
