@@ -40,6 +40,7 @@ def test_it_writes_a_table_the_numbers_and_two_plots(monkeypatch, tmp_path, caps
         assert (results / picture).stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_a_mechanism_whose_training_fails_is_one_line_and_stops_no_other(monkeypatch, tmp_path, unpadded, capsys):
     def train(name, typed):
         if name == "linear":

@@ -78,6 +78,7 @@ def test_each_row_is_trained_under_each_seed_and_examined_at_two_sizes(run):
     assert 0 <= cell["larger"] <= 1
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_not_measured_again(run, tmp_path):
     before, trained = run("--only", "1 head")
     assert len(trained) == 2
@@ -97,6 +98,7 @@ def test_a_failure_stops_no_other_row(run, tmp_path, capsys):
     assert len(json.loads((tmp_path / "heads.json").read_text())) == 2
 
 
+@pytest.mark.slow
 def test_the_model_of_16_heads_is_pruned_and_differences_are_taken_under_the_same_seed(run, tmp_path, unpadded):
     cells, _ = run("--only", "16 heads", "8 heads", "1 head", "no positions")
     pruned = cells[cell_name("16 heads", 7, SEEDS[0])]["pruned"]

@@ -85,6 +85,7 @@ def test_the_table_has_a_row_for_each_head_and_every_measure(analysed):
     assert all(value for row in rows for value in row.values())
 
 
+@pytest.mark.slow
 def test_what_a_mechanism_does_not_allow_is_said_and_the_rest_is_measured(tmp_path, capsys):
     save_checkpoint(tmp_path / "talking.ckpt", attention="talking", depth=1)
     main(["--checkpoint", str(tmp_path / "talking.ckpt"), "--images", "20", "--out", str(tmp_path)])

@@ -141,6 +141,7 @@ def test_the_help_names_methods_and_options(capsys):
     assert all(word in printed for word in ("--checkpoint", "--html", "--trust", "integrated_gradients", "same map"))
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_it_takes_the_model_of_the_package_and_says_so(here, capsys):
     main(["photo.png"])
     first, second, *_ = capsys.readouterr().out.splitlines()

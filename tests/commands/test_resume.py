@@ -100,6 +100,7 @@ def test_a_run_killed_in_its_test_is_resumed_to_test_the_same_weights(whole, run
     assert (after["steps"], after["seed"]) == (before["steps"], before["seed"])
 
 
+@pytest.mark.slow
 def test_the_best_weights_come_along_from_a_folder_that_was_moved(whole, run, folder):
     moved = folder / "elsewhere"
     shutil.copytree(whole / "runs", moved)

@@ -60,6 +60,7 @@ def test_a_run_leaves_a_complete_record(finished):
     assert all(float(row["lr"]) > 0 for row in rows if row["train_loss"])
 
 
+@pytest.mark.slow
 def test_the_config_of_a_run_repeats_it_to_the_last_bit(run, finished, folder):
     run("fit", "--config", finished / "config.yaml", "--experiment", "copy")
     copied = folder / "runs/copy/version_0"
@@ -167,6 +168,7 @@ def test_a_checkpoint_is_evaluated_without_a_config_and_gives_the_same_number(ru
     assert results(finished / f"evaluations/{command}_last_0")[name] == pytest.approx(before[name])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pictures")
 def test_an_evaluation_has_a_record_of_its_own_and_leaves_that_of_the_training(run, finished, folder):
     before = {path.name: path.read_bytes() for path in finished.iterdir() if path.is_file()}
@@ -219,6 +221,7 @@ def test_a_run_from_before_there_were_views_is_tested(run, finished):
     assert results(finished / "evaluations/test_last_0")["test_views"] == "none"
 
 
+@pytest.mark.slow
 def test_the_test_of_a_training_takes_the_best_weights_on_request(run, folder, monkeypatch):
     monkeypatch.setattr("vit.runs.checkpoints.RunCheckpoint.check_monitor_top_k", lambda self, *_: first(self))
 
@@ -329,6 +332,7 @@ def test_predict_crops_as_the_data_of_the_training_did(run, finished, photos):
     assert (cli.datamodule.files.image_size, cli.datamodule.files.centre) == ((16, 16), (8, 8))
 
 
+@pytest.mark.slow
 def test_no_prediction_is_written_over_another(run, error_of, finished, photos):
     predict = ["predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root"]
     for root in ("photos", "photos/nested", "photos"):
@@ -343,6 +347,7 @@ def test_no_prediction_is_written_over_another(run, error_of, finished, photos):
     )
 
 
+@pytest.mark.slow
 def test_a_prediction_that_was_killed_is_continued(run, finished, photos, monkeypatch, capsys):
     predict = ["predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root", "photos"]
     predict += ["--data.batch_size", "2", "--output", "out.csv"]
@@ -372,6 +377,7 @@ def test_a_prediction_that_was_killed_is_continued(run, finished, photos, monkey
     assert not [*Path().glob("*.partial*")]
 
 
+@pytest.mark.slow
 def test_two_equal_predictions_at_once_do_not_mix(run, finished, photos, monkeypatch):
     predict = ["predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root", "photos"]
     refused, step = [], ViTClassifier.predict_step
@@ -415,6 +421,7 @@ def test_training_without_validation_images_keeps_the_last_checkpoint(run, folde
     assert results(folder / "runs/all/version_0")["val_accuracy"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pictures")
 def test_ctrl_c_keeps_the_last_checkpoint_and_the_results_and_prints_how_to_resume(folder):
     def train_for_long() -> None:

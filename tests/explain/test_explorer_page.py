@@ -229,6 +229,7 @@ def test_class_names_cannot_end_the_data(model, image):
     assert set(data_of(page)["classes"]) <= set(names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("image_size", "patch_size", "limit"), [(32, 4, 1e6), (224, 16, 8e6)], ids=["CIFAR-10", "ViT-B/16"]
 )
@@ -449,6 +450,7 @@ def test_switching_off_shows_the_logits_of_the_ablated_model(page, model, image)
     check(intact)
 
 
+@pytest.mark.slow
 def test_tapping_locks_on_a_narrow_screen_without_sideways_scrolling(browser, page_text, tmp_path):
     phone = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
     with opened(browser, page_text, tmp_path, **phone) as page:
@@ -468,6 +470,7 @@ def test_names_are_shown_as_text(browser, model, image, tmp_path):
         assert page.evaluate("window.hacked === undefined && !document.getElementById('x')")
 
 
+@pytest.mark.slow
 def test_two_explorers_in_one_notebook_are_independent(browser, page_text, tmp_path):
     with opened(browser, f"<!doctype html><meta charset='utf-8'>{page_text._repr_html_() * 2}", tmp_path) as page:
         first, second = (page.locator("iframe").nth(i).content_frame for i in range(2))
@@ -477,6 +480,7 @@ def test_two_explorers_in_one_notebook_are_independent(browser, page_text, tmp_p
             assert frame.locator(".controls [aria-pressed=true]").get_attribute("id") == name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kwargs", "start"),
     [

@@ -110,6 +110,7 @@ def test_displayable_without_statistics_scales_each_image_from_0_to_1():
         displayable(torch.zeros(1, 3, 4, 4), mean=[0.5, 0.5, 0.5])
 
 
+@pytest.mark.slow
 def test_importing_the_packages_imports_no_plotting_library():
     late = ["matplotlib", "captum", "lightning", "PIL", "vit.training"]
     code = f"import sys, vit.explain, vit.analysis; print([name for name in {late} if name in sys.modules])"

@@ -76,6 +76,7 @@ def test_the_callback_draws_and_logs_and_the_weights_stay_the_same(untested, run
     assert not (folder / "runs/again").exists()
 
 
+@pytest.mark.slow
 def test_a_mechanism_without_weights_is_trained_and_the_reason_for_no_picture_is_printed(run, folder, capsys):
     run("fit", *TINY, "--experiment", "linear", "--model.attention", "linear", CALLBACK, "--trainer.max_epochs", "1")
     lines = capsys.readouterr().out.splitlines()
@@ -112,6 +113,7 @@ def test_a_picture_that_fails_does_not_end_the_run(run, folder, monkeypatch, cap
     assert "val_accuracy: " in printed
 
 
+@pytest.mark.slow
 def test_bfloat16_and_negative_weights_are_shown_by_fit_and_test(run, folder, capsys):
     precise = ("--trainer.precision", "bf16-true", "--model.attention", "talking", "--trainer.max_epochs", "1")
     run("fit", *TINY, *precise, "--experiment", "half", CALLBACK)

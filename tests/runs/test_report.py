@@ -178,6 +178,7 @@ def test_the_page_of_an_evaluation_names_the_checkpoint_that_was_evaluated(folde
     ]
 
 
+@pytest.mark.slow
 def test_names_are_shown_as_text_and_no_other_file_is_needed(browser, folder):
     with opened(browser, write_report(folder)) as page:
         assert page.title() == "pets: test accuracy 75.00\u00a0%"
@@ -193,6 +194,7 @@ def test_the_page_fits_a_phone_and_a_screen_without_sideways_scrolling(browser, 
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.slow
 def test_a_dark_screen_has_a_dark_page(browser, folder):
     colors = []
     for scheme in ("light", "dark"):

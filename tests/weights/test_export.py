@@ -94,6 +94,7 @@ def test_other_files_and_models_in_training_are_refused(tmp_path):
         export(model_of().train(), tmp_path / "model.pt2")
 
 
+@pytest.mark.slow
 def test_a_program_that_computes_nan_at_one_size_is_refused(tmp_path, monkeypatch):
     found = iter([1e-6, float("nan"), 1e-6, 1e-6, 1e-6])
     monkeypatch.setattr(sys.modules["vit.weights.export"], "_compare", lambda *_: next(found))

@@ -217,9 +217,13 @@ class ViTCLI(LightningCLI):
     def _callbacks(self, checkpoints: list[Callback]) -> list[Callback]:
         if self.subcommand == "predict":
             return [self._prediction_writer()]
-        self._dump_config()
-        text = self._parser("fit").dump(self.config["fit"], skip_none=False) if self.subcommand == "fit" else ""
-        self.record = RunRecord(self.run_folder, self._facts(), text, self.config_dump["data"])
+        text, data = "", {}
+        if self.subcommand in ("fit", None):  # only a training writes config.yaml and checkpoints
+            self._dump_config()
+            data = self.config_dump["data"]
+        if self.subcommand == "fit":
+            text = self._parser("fit").dump(self.config["fit"], skip_none=False)
+        self.record = RunRecord(self.run_folder, self._facts(), text, data)
         return run_callbacks(int(self._get(self.config, "seed_everything")), self.record, checkpoints)
 
     def _facts(self) -> dict[str, Any]:

@@ -77,6 +77,7 @@ def test_it_is_rebuilt_from_its_checkpoint_alone(tmp_path):
 EXPECTED = [(True, 0.5)] * 6 + [(False, 0.5)] + [(False, 0.0)] * 3
 
 
+@pytest.mark.slow
 def test_mixing_and_patch_drop_end_after_their_share_of_the_steps_and_stay_so_in_a_resumed_run(
     run, folder, steps, monkeypatch
 ):

@@ -45,6 +45,7 @@ def command(photographs):
     return [*table, *few, "--model", "MultilabelClassifier", *MODEL, *CPU, "--experiment", "labels"]
 
 
+@pytest.mark.slow
 def test_a_run_with_a_table_is_trained_tested_predicted_and_reported(
     run, command, folder, photographs, capsys, pictures
 ):
@@ -95,6 +96,7 @@ def read(path):
     return np.array(Image.open(path))
 
 
+@pytest.mark.slow
 def test_it_is_resumed_bit_for_bit(whole_and_resumed, command):
     mixed = ["--data.mixup", "0.8", "--data.flip", "true", "--model.ema_decay", "0.9", "--data.val_fraction", "0.2"]
     whole, resumed = whole_and_resumed(MultilabelClassifier, *command, *mixed)
