@@ -105,6 +105,7 @@ def test_a_model_of_timm_with_the_same_weights_is_pruned_alike(ours, images, lab
             assert point.loss == pytest.approx(other.loss, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_model_of_transformers_is_pruned_in_every_order(transformers_vit, images, labels, batches):
     for order in ("importance", "oracle", "weight", "random"):
         points = pruning_curve(transformers_vit, batches, (images, labels), order, step=5)

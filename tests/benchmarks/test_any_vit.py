@@ -29,6 +29,7 @@ def test_there_are_sixty_architectures_and_more():
     assert sum(map(len, ARCHITECTURES.values())) >= 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("library", "name"), [(library, name) for library in READ for name in READ[library]])
 def test_a_model_is_read_with_all_patches_in_order_and_the_attention_of_its_library(library, name):
     row = check(library, name, *ARCHITECTURES[library][name])

@@ -161,6 +161,7 @@ def test_the_questions_are_asked_of_the_reference_once(run, tmp_path, monkeypatc
     run("--only", "8 heads", "questions")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_the_command_line_takes_every_row_and_builds_its_model(row, build):
     config = Path(heads.__file__).parents[1] / "configs" / "digits.yaml"

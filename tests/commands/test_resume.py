@@ -140,12 +140,14 @@ def test_a_checkpoint_without_its_config_is_refused(whole, error_of, folder):
     assert "last.ckpt has lost the config.yaml of its run" in error_of("fit", "--ckpt_path", "last")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [["--model.optimizer", "muon"], ["--model.layer_decay", "0.5"]])
 def test_the_state_of_another_optimizer_is_refused(whole, error_of, other):
     longer = ["--trainer.max_epochs", "3"]
     assert f"leave {other[0]} as it was" in error_of("fit", *RANDOM, *other, *longer, "--ckpt_path", whole / LAST)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["fit", "test", "predict"])
 def test_sigterm_ends_with_the_status_that_a_shell_expects(whole, run, folder, monkeypatch, command):
     def terminated(*_) -> None:

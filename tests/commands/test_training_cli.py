@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import os
 import re
 import signal
@@ -68,6 +69,7 @@ def test_the_config_of_a_run_repeats_it_to_the_last_bit(run, finished, folder):
     assert all(torch.equal(tensor, weights(finished)[name]) for name, tensor in weights(copied).items())
 
 
+@pytest.mark.slow
 def test_a_second_run_gets_its_own_folder_and_another_seed_other_weights(run, finished):
     run("fit", *TINY, "--experiment", "tiny", "--seed_everything", "4", "--trainer.limit_test_batches", "0")
     second = finished.parent / "version_1"
@@ -135,13 +137,16 @@ def test_help_explains_last_and_best(run, capsys, monkeypatch):
     assert '"last" or "best" for the checkpoint of the newest run' in printed
 
 
-def test_a_profiler_shows_its_table_and_frameworks_no_notices(run, capfd):
+def test_a_profiler_shows_its_table_and_frameworks_no_notices(run, capsys, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lightning.pytorch"), "handlers", [caplog.handler])
     run("fit", *TINY, "--trainer.profiler", "simple", "--trainer.max_steps", "1", "--trainer.limit_test_batches", "0")
-    printed = capfd.readouterr()
-    assert "run_training_batch" in printed.out + printed.err
+    assert "run_training_batch" in caplog.text
+    assert "TPU available" not in caplog.text
+    printed = capsys.readouterr()
     assert "number of training batches" not in printed.out + printed.err
 
 
+@pytest.mark.slow
 def test_a_run_without_a_config_is_named_after_its_data(run, folder):
     for name in ("train/cat", "train/dog"):
         (folder / "pets" / name).mkdir(parents=True)
@@ -237,6 +242,7 @@ def test_the_test_of_a_training_takes_the_best_weights_on_request(run, folder, m
     assert results(run_folder)["test_weights"] == "best"
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_the_arguments_of_the_run_except_for_those_typed(run, finished, folder, monkeypatch):
     rates, step = [], torch.optim.AdamW.step
 

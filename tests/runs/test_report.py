@@ -188,6 +188,7 @@ def test_names_are_shown_as_text_and_no_other_file_is_needed(browser, folder):
         assert page.evaluate("[...document.images].every(image => image.naturalWidth == 1000)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 1200])
 def test_the_page_fits_a_phone_and_a_screen_without_sideways_scrolling(browser, folder, width):
     with opened(browser, write_report(folder), viewport={"width": width, "height": 800}) as page:
