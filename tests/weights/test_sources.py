@@ -182,10 +182,10 @@ def test_a_folder_may_hold_the_weights_in_several_files(tmp_path):
 
 
 OTHERS = {
-    "a ResNet": lambda: timm.create_model("resnet18"),
+    "a ResNet": lambda: timm.create_model("test_resnet"),
     "Swin": lambda: timm.create_model("swin_tiny_patch4_window7_224"),
     "BEiT": lambda: timm.create_model("beit_base_patch16_224", depth=1, embed_dim=24, num_heads=3),
-    "a convolutional network of torchvision": lambda: torchvision.models.vgg11(),
+    "a convolutional network of torchvision": lambda: torchvision.models.squeezenet1_1(),
     "ConvNeXt": lambda: timm.create_model("convnext_atto"),
 }
 

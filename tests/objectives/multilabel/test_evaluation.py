@@ -61,7 +61,7 @@ def test_the_threshold_of_a_class_has_its_highest_f1(rows):
     best = evaluated(logits, labels).best_thresholds()
     scores = evaluated(logits, labels, best).scores(NAMES)["classes"]
     for number in range(4):
-        for other in logits[:, number].sigmoid():
+        for other in logits[::7, number].sigmoid():
             changed = best.clone()
             changed[number] = other
             assert evaluated(logits, labels, changed).scores(NAMES)["classes"][number]["f1"] <= scores[number]["f1"]
