@@ -15,6 +15,10 @@ from tests.tiny import TINY, run_command
 from vit.commands.training_cli import ViTCLI
 from vit.runs.curves import RunPictures
 
+__all__ = [
+    *("error_of", "finished", "folder", "module_folder", "no_pictures", "pictures", "run", "trained"),
+    "whole_and_resumed",
+]
 State = dict[str, Tensor]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from vit.model.vision_transformer import VisionTransformer
+from vit.support.extras import import_extra
 from vit.support.files import replacing
 
 TOLERANCE = 1e-4
@@ -78,11 +79,8 @@ def _write_program(program: torch.export.ExportedProgram, path: Path) -> Any:
 
 
 def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> Any:
-    try:
-        import onnxruntime
-        import onnxscript  # noqa: F401 (torch.onnx needs it)
-    except ImportError as error:
-        raise ValueError(f"{error.name} is missing: pip install -e '.[export]'") from None
+    import_extra("onnxscript", "export")  # torch.onnx needs it
+    onnxruntime = import_extra("onnxruntime", "export")
     names = {"input_names": ["images"], "output_names": ["logits"]}
     torch.onnx.export(program, **names, dynamo=True, verbose=False).save(path)
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])

@@ -4,13 +4,13 @@ Letters in the einops patterns: b batch, h heads, n queries, m keys.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from einops import reduce
 from torch import Tensor
 
 from vit.explain.maps.rollout import with_residual
+from vit.support.extras import import_extra
 
 UNITS = 2**24  # of flow in a capacity of 1, as SciPy's capacities are whole numbers
 
@@ -51,21 +51,13 @@ def attention_flow(attentions: Sequence[Tensor], token: int = 0, residual: float
 
 def _flows_to_inputs(layers: Tensor, token: int) -> list[float]:
     """Return the largest flow to each input token through layers (L, N, N), last layer first."""
-    csr_array, maximum_flow = _scipy()
+    sparse = import_extra("scipy.sparse", "explain")
+    maximum_flow = import_extra("scipy.sparse.csgraph", "explain").maximum_flow
     depth, num_tokens, _ = layers.shape
     layer, query, key = torch.meshgrid(*(torch.arange(size) for size in layers.shape), indexing="ij")
     source, sink = (layer * num_tokens + query).flatten(), ((layer + 1) * num_tokens + key).flatten()
     capacities = (UNITS * layers).round().int().flatten()
     size = (depth + 1) * num_tokens
-    graph = csr_array((capacities.numpy(), (source.numpy(), sink.numpy())), shape=(size, size))
+    graph = sparse.csr_array((capacities.numpy(), (source.numpy(), sink.numpy())), shape=(size, size))
     inputs = range(depth * num_tokens, size)
     return [maximum_flow(graph, token, sink).flow_value / UNITS for sink in inputs]
-
-
-def _scipy() -> tuple[Any, Any]:
-    try:
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import maximum_flow
-    except ImportError as error:
-        raise ValueError("attention flow is computed by SciPy, which is not installed: pip install scipy") from error
-    return csr_array, maximum_flow

@@ -13,6 +13,9 @@ from vit.capture.attention import logits_of
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.rollout import check_layer
 from vit.explain.maps.subject import Subject
+from vit.support.extras import import_extra
+
+CAPTUM = ("captum.attr", "explain")  # the module of its methods, and the extra that installs it
 
 SAMPLES_AT_ONCE = 256  # images that are passed together
 
@@ -53,7 +56,7 @@ def input_gradient(subject: Subject) -> Tensor:
     This is the first-order share of a patch in the score's difference from a grey image (pixels of 0 after
     normalisation). It is zero for models that normalise each patch first (vit-pytorch), as scaling it changes nothing.
     """
-    return _pixel_map(subject, captum().InputXGradient(subject.score_of))
+    return _pixel_map(subject, import_extra(*CAPTUM).InputXGradient(subject.score_of))
 
 
 def integrated_gradients(subject: Subject, *, steps: int = 32) -> Tensor:
@@ -68,7 +71,7 @@ def integrated_gradients(subject: Subject, *, steps: int = 32) -> Tensor:
     """
     if steps < 1:
         raise ValueError(f"steps ({steps}) must be at least 1")
-    method = captum().IntegratedGradients(subject.score_of)
+    method = import_extra(*CAPTUM).IntegratedGradients(subject.score_of)
     at_once = max(SAMPLES_AT_ONCE, len(subject.images))
     return _pixel_map(subject, method, n_steps=steps, internal_batch_size=at_once)
 
@@ -87,25 +90,12 @@ def smoothgrad(subject: Subject, *, samples: int = 16, noise: float = 0.15, seed
     images, contrast = subject.images, subject.contrast
     lowest, highest = (reduce(images, "b c h w -> b 1 1 1", how) for how in ("min", "max"))
     total = torch.zeros_like(images)
-    method = captum().Saliency(subject.score_of)
+    method = import_extra(*CAPTUM).Saliency(subject.score_of)
     for sample in range(samples):
         drawn = draw_for_each(images, images.shape[1:], seed, sample, draw=torch.randn)
         noisy = (images + noise * (highest - lowest) * drawn).detach().requires_grad_()
         total += method.attribute(noisy, abs=False, additional_forward_args=contrast)
     return subject.sum_over_patches((total / samples).abs())
-
-
-def captum() -> Any:
-    """Return the module of Captum's methods, which is an optional dependency.
-
-    Raises:
-        ValueError: If Captum is not installed.
-    """
-    try:
-        import captum.attr
-    except ImportError as error:
-        raise ValueError("this method is Captum's, which is not installed: pip install captum") from error
-    return captum.attr
 
 
 def _pixel_map(subject: Subject, method: Any, **options: Any) -> Tensor:

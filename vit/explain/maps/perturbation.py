@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from vit.attention.mechanisms import Mechanism
 from vit.capture.anatomy import Anatomy
 from vit.capture.attention import check_logits_unchanged, logits_of
-from vit.explain.maps.gradients import SAMPLES_AT_ONCE, captum
+from vit.explain.maps.gradients import CAPTUM, SAMPLES_AT_ONCE
 from vit.explain.maps.subject import Subject
+from vit.support.extras import import_extra
 
 
 def occlusion(subject: Subject) -> Tensor:
@@ -20,7 +21,7 @@ def occlusion(subject: Subject) -> Tensor:
     Grey is 0 after normalisation, the mean colour of the training images (Zeiler and Fergus 2014). Each patch costs one
     pass of the whole model.
     """
-    method = captum().FeatureAblation(subject.score_of)
+    method = import_extra(*CAPTUM).FeatureAblation(subject.score_of)
     pixels = method.attribute(
         subject.images,
         feature_mask=subject.cell_of_pixel[None, None],
