@@ -1,5 +1,6 @@
 """Properties of every mechanism of the table, alone and in a model."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -220,14 +221,11 @@ def test_no_file_of_the_package_is_long():
     assert [file.name for file in folder.rglob("*.py") if len(file.read_text().splitlines()) > 350] == []
 
 
-def test_the_docstring_of_the_model_names_every_mechanism_and_its_arguments():
-    text = " ".join(vit.VisionTransformer.__doc__.split())
-    names = text.split("Name of the attention mechanism: ")[1].split(". attention_kwargs")[0]
-    assert names.replace(" or ", ", ").split(", ") == list(MECHANISMS)
-    described = text.split("Arguments of the mechanism by name: ")[1].split(". dropout")[0]
-    options = {name: options_of(mechanism) for name, mechanism in MECHANISMS.items()}
-    expected = [f"{name} ({', '.join(arguments)})" for name, arguments in options.items() if arguments]
-    assert described == ", ".join(expected)
+def test_the_page_of_attention_has_a_row_for_each_mechanism_with_its_arguments():
+    page = (Path(__file__).parents[2] / "docs/attention.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|(.*?)\|", page.split("\n## ")[1], flags=re.MULTILINE)
+    written = {name: re.findall(r"`(\w+)`", arguments) for name, arguments in rows}
+    assert written == {name: list(options_of(mechanism)) for name, mechanism in MECHANISMS.items()}
 
 
 @EVERY

@@ -11,12 +11,8 @@ from vit.attention import (
     attention_weights,
     causal_mask,
     padding_mask,
-    rotary_angles,
-    rotate,
     scaled_dot_product_attention,
     simplified_attention,
-    sinusoidal_positions,
-    sinusoidal_positions_2d,
 )
 
 B, H, N, M, D, E = 2, 3, 5, 7, 11, 13
@@ -282,85 +278,3 @@ def test_dtypes_and_devices_that_differ_are_refused_with_both():
 def test_masks_that_do_not_fit_are_refused(qkv, mask, message):
     with pytest.raises(ValueError, match=message):
         scaled_dot_product_attention(*qkv, mask=mask)
-
-
-# Positions.
-
-
-def test_1d_positions_are_those_computed_by_hand():
-    # Four channels are two pairs, of frequencies 1 and 1/100.
-    angles = torch.tensor([3.0, 0.03])
-    positions = sinusoidal_positions(5, 4)
-    assert positions.shape == (5, 4)
-    assert_close(positions[0], torch.tensor([0.0, 0, 1, 1]))
-    assert_close(positions[3], torch.cat([angles.sin(), angles.cos()]))
-
-
-@pytest.mark.parametrize("shift", [1, 5, 13])
-def test_a_shift_of_positions_is_the_same_rotation_everywhere(shift):
-    n, pairs = 17, 6
-    positions = sinusoidal_positions(n + shift, 2 * pairs).double()
-    angles = shift * 10000.0 ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
-    cosine, sine = angles.cos().diag(), angles.sin().diag()
-    rotation = torch.cat([torch.cat([cosine, sine], 1), torch.cat([-sine, cosine], 1)])
-    assert_close(rotation @ rotation.T, torch.eye(2 * pairs, dtype=torch.float64), **EXACT)
-    assert_close(positions[shift:], positions[:n] @ rotation.T, rtol=0, atol=1e-5)  # angles are float32
-
-
-def test_the_product_of_two_positions_depends_on_their_distance_only():
-    positions = sinusoidal_positions(30, 16)
-    products = positions @ positions.T
-    for distance in (0, 3, 11):
-        diagonal = products.diagonal(distance)
-        assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=0, atol=1e-5)
-
-
-def test_1d_positions_need_an_even_number_of_channels():
-    with pytest.raises(ValueError, match=r"dim \(7\) must be even .*: take 8"):
-        sinusoidal_positions(3, 7)
-
-
-def test_2d_positions_are_those_computed_by_hand():
-    # 8 channels are 2 for each of: sine and cosine of the row, sine and cosine of the column.
-    # Their frequencies are 10000 ** -(0 / 2) = 1 and 10000 ** -(1 / 2) = 1/100.
-    positions = sinusoidal_positions_2d((2, 3), 8)
-    row, column = torch.tensor([1.0, 0.01]), torch.tensor([2.0, 0.02])
-    assert positions.shape == (6, 8)
-    assert_close(positions[0], torch.tensor([0.0, 0, 1, 1, 0, 0, 1, 1]))
-    assert_close(positions[5], torch.cat([row.sin(), row.cos(), column.sin(), column.cos()]))
-
-
-def test_2d_positions_count_along_the_rows_first():
-    positions = sinusoidal_positions_2d((2, 3), 8)
-    rows, columns = positions[:, :4], positions[:, 4:]
-    assert_close(rows, rows[[0, 0, 0, 3, 3, 3]], rtol=0, atol=0)
-    assert_close(columns, columns[[0, 1, 2, 0, 1, 2]], rtol=0, atol=0)
-
-
-def test_all_2d_positions_differ():
-    positions = sinusoidal_positions_2d((13, 17), 8)
-    distances = torch.cdist(positions, positions) + torch.eye(13 * 17)
-    assert distances.min() > 0.005
-
-
-def test_2d_positions_need_a_multiple_of_four_channels():
-    with pytest.raises(ValueError, match=r"embed_dim \(190\) must be a multiple of 4 .*: use 'normal'"):
-        sinusoidal_positions_2d((2, 3), 190)
-
-
-def test_rotated_channels_keep_their_norm_and_turn_by_the_angle_of_their_position():
-    x = torch.zeros(1, 1, 3, 4, dtype=torch.float64)
-    x[..., 0] = 1  # the first pair of channels is 0 and 2
-    angles = rotary_angles(torch.tensor([0, 1, 7]).double(), head_dim=4, theta=100.0)
-    turned = rotate(x, angles)[0, 0]
-    assert_close(angles[:, 1], torch.tensor([0, 0.1, 0.7]).double())
-    assert_close(turned[:, 0], torch.tensor([0.0, 1, 7]).double().cos())
-    assert_close(turned[:, 2], torch.tensor([0.0, 1, 7]).double().sin())
-    assert turned[:, [1, 3]].abs().max() == 0
-    y = torch.randn(2, 3, 5, 8, dtype=torch.float64)
-    assert_close(rotate(y, rotary_angles(torch.arange(5).double(), 8)).norm(dim=-1), y.norm(dim=-1))
-
-
-def test_an_odd_number_of_channels_cannot_be_rotated():
-    with pytest.raises(ValueError, match=r"head_dim \(5\) must be even for rotary positions"):
-        rotary_angles(torch.arange(3), 5)

@@ -12,9 +12,9 @@ from vit.attention import (
     KeyValueCache,
     Mechanism,
     MultiHeadAttention,
-    rotary_angles,
     scaled_dot_product_attention,
 )
+from vit.model.positions import rotary_angles
 
 B, N, H, D = 2, 5, 3, 7  # D channels in each of H heads
 

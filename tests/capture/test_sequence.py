@@ -8,6 +8,7 @@ import vit
 from vit.capture.sequence import capture_sequence, run_sequence
 from vit.model.decoder import ImageToSequence, TransformerDecoder
 from vit.model.image_gpt import ImageGPT
+from vit.model.positions import rotary_angles
 
 
 def reader(tokens=5, positions="learned", **kwargs):
@@ -31,7 +32,7 @@ def test_each_kind_is_the_attention_of_its_module(positions):
     states = model.decoder.token_embed(TOKENS)
     angles = None
     if positions == "rope":
-        angles = vit.attention.rotary_angles(torch.arange(5), model.decoder.head_dim)
+        angles = rotary_angles(torch.arange(5), model.decoder.head_dim)
     else:
         states = states + model.decoder.pos_embed[:, :5]
     normed = block.norm1(states)

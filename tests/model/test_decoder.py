@@ -10,6 +10,7 @@ import vit
 from vit.attention import MECHANISMS
 from vit.model.decoder import ImageToSequence, TransformerDecoder
 from vit.model.decoder_block import DecoderBlock
+from vit.model.positions import sinusoidal_positions
 
 V, D, T, M, C = 13, 24, 7, 5, 12  # tokens of the vocabulary, channels, tokens, tokens and channels of the context
 CAUSAL = [name for name, mechanism in MECHANISMS.items() if "causal" in mechanism.takes]
@@ -167,7 +168,7 @@ def test_tied_output_is_the_product_with_the_embedding_and_saves_a_matrix(tokens
 def test_fixed_codes_are_not_trained_and_those_of_the_formula():
     decoder = TransformerDecoder(V, D, 1, 3, T, positions="sincos")
     assert not decoder.pos_embed.requires_grad
-    assert_close(decoder.pos_embed[0], vit.attention.sinusoidal_positions(T, D))
+    assert_close(decoder.pos_embed[0], sinusoidal_positions(T, D))
 
 
 def test_an_untrained_decoder_is_undecided(tokens):

@@ -12,9 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.architectures import EXACT, randomised
 from vit import VisionTransformer
-from vit.attention import MECHANISMS, sinusoidal_positions_2d
+from vit.attention import MECHANISMS
 from vit.model.encoder_block import EncoderBlock
-from vit.model.positions import resize_positions
+from vit.model.positions import resize_positions, sinusoidal_positions_2d
 
 SMALL = {"image_size": (6, 10), "patch_size": 2, "embed_dim": 12, "depth": 3, "num_heads": 3, "num_classes": 11}
 

@@ -72,7 +72,7 @@ def draw_importance(importance: Sequence[Tensor], quantity: str, path: Path) -> 
     values = _cells([layer.tolist() for layer in importance])
     figure, axes = _head_map(values, "Importance of the heads")
     lowest, highest = np.nanmin(values), max(np.nanmax(np.abs(values)), 1e-12)
-    # Zero is white, also where the model is better without some heads.
+    # Zero is white, even if the model is better without some heads.
     signed = {"cmap": "RdBu_r", "vmin": -highest, "vmax": highest}
     image = axes.imshow(values, **(signed if lowest < 0 else {"cmap": "Blues", "vmin": 0, "vmax": highest}))
     if values.shape[1] <= MOST_NUMBERED:

@@ -38,7 +38,7 @@ def labelled_images(
 ) -> tuple[str, Labelled, Labelled]:
     """Return the name of the data, and up to ``count`` training images and as many test images.
 
-    The splits are those of the training, so that no test image was trained on. Where there are no test images, the
+    The splits are those of the training, so that no test image was trained on. If there are no test images, the
     validation images take their place. The images are drawn at random, the same at each call.
 
     Args:

@@ -150,5 +150,5 @@ def _switched_off(kind: Kind, layer: int, attn: Tensor, without: dict[Kind, list
 
 
 def _token_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy of each token, 0 where none counts: (B, T, V), (B, T) -> (B, T)."""
+    """Return the cross-entropy of each token, 0 if it does not count: (B, T, V), (B, T) -> (B, T)."""
     return F.cross_entropy(rearrange(logits.float(), "b t v -> b v t"), targets, ignore_index=IGNORED, reduction="none")

@@ -6,12 +6,9 @@ from vit.attention.functional import (
     attention_weights,
     causal_mask,
     padding_mask,
-    rotary_angles,
     rotate,
     scaled_dot_product_attention,
     simplified_attention,
-    sinusoidal_positions,
-    sinusoidal_positions_2d,
 )
 from vit.attention.mechanisms import MECHANISMS, Mechanism
 from vit.attention.multihead import MultiHeadAttention
@@ -25,10 +22,7 @@ __all__ = [
     "attention_weights",
     "causal_mask",
     "padding_mask",
-    "rotary_angles",
     "rotate",
     "scaled_dot_product_attention",
     "simplified_attention",
-    "sinusoidal_positions",
-    "sinusoidal_positions_2d",
 ]

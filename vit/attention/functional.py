@@ -1,4 +1,4 @@
-"""The formulas of attention and of sine-cosine positions, as pure functions on tensors.
+"""The formulas of attention, as pure functions on tensors.
 
 Letters in the einops patterns: b batch, n queries, m keys, h heads, d channels.
 """
@@ -6,7 +6,7 @@ Letters in the einops patterns: b batch, n queries, m keys, h heads, d channels.
 from typing import Literal
 
 import torch
-from einops import einsum, pack, rearrange, repeat
+from einops import einsum, pack, rearrange
 from torch import Tensor
 
 
@@ -87,13 +87,13 @@ def attention_logits(q: Tensor, k: Tensor, scale: float | None = None) -> Tensor
     if scale is None:
         scale = q.shape[-1] ** -0.5
     # q is scaled, not the product: torch.compile turns "product, scale, softmax, product" back into the fused kernel,
-    # which is the slower one where this form is chosen (see mechanisms/softmax.py). An einsum would copy the keys:
+    # which is the slower one when this form is chosen (see mechanisms/softmax.py). An einsum would copy the keys:
     # 10.5 ms against 9.3 ms forward and backward for a 192x6 layer in bfloat16.
     return (q * scale) @ rearrange(k, "b h m d -> b h d m")
 
 
 def masked_softmax(logits: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-    """Compute the softmax over the unmasked keys: (B, H, N, M) -> (B, H, N, M); zeros where all keys are masked."""
+    """Compute the softmax over the unmasked keys: (B, H, N, M) -> (B, H, N, M); zeros if all keys are masked."""
     if mask is None and not causal:
         return logits.softmax(dim=-1)
     return softmax_or_zeros(mask_logits(logits, mask, causal))
@@ -187,59 +187,6 @@ def check_mask(mask: Tensor, logits_shape: torch.Size, device: torch.device) -> 
             f"a mask of shape {tuple(mask.shape)} does not fit attention of shape {tuple(logits_shape)} (batch, heads, "
             "queries, keys): each of its axes must be as long or 1, and it has 4 axes, or 2 for (queries, keys)"
         )
-
-
-def sinusoidal_positions(length: int, dim: int) -> Tensor:
-    """Compute sine-cosine codes of the positions 0, 1, ... of a sequence: (length, dim).
-
-    The sines, then the cosines, of ``position * frequency_i`` with ``frequency_i = 10000 ** (-i / n)`` for
-    i < n = dim / 2 (Vaswani et al. 2017, sec. 3.5). A shift of s positions rotates each pair (sin, cos) by the angle
-    ``s * frequency_i``, the same linear map at all positions.
-
-    Raises:
-        ValueError: If ``dim`` is odd.
-    """
-    if dim % 2:
-        raise ValueError(f"dim ({dim}) must be even for pairs of sine and cosine: take {dim + 1}")
-    frequencies = 10000.0 ** -(torch.arange(dim // 2) / (dim // 2))
-    angles = einsum(torch.arange(float(length)), frequencies, "n, i -> n i")
-    return pack([angles.sin(), angles.cos()], "n *")[0]
-
-
-def sinusoidal_positions_2d(grid_size: tuple[int, int], dim: int) -> Tensor:
-    """Compute sine-cosine codes of the positions on a grid, row by row: (rows * columns, dim).
-
-    The first half of the channels encodes the row, the second the column (as in MAE, He et al. 2022).
-
-    Raises:
-        ValueError: If ``dim`` is not a multiple of 4.
-    """
-    if dim % 4:
-        raise ValueError(f"embed_dim ({dim}) must be a multiple of 4 for sine-cosine positions: use 'normal'")
-    rows, columns = grid_size
-    row_codes = repeat(sinusoidal_positions(rows, dim // 2), "row d -> (row column) d", column=columns)
-    column_codes = repeat(sinusoidal_positions(columns, dim // 2), "column d -> (row column) d", row=rows)
-    return pack([row_codes, column_codes], "n *")[0]
-
-
-def rotary_angles(positions: Tensor, head_dim: int, theta: float = 10_000.0) -> Tensor:
-    """Compute the rotary angles of positions in a sequence: (N,) -> (N, d / 2).
-
-    ``angle[n, i] = n / theta^(2 i / d)`` (Su et al. 2021, RoFormer, eq. 15): the first pair of channels turns by one
-    radian a position, the last ones hardly.
-
-    >>> rotary_angles(torch.tensor([0, 1]), head_dim=4, theta=100.0)
-    tensor([[0.0000, 0.0000],
-            [1.0000, 0.1000]])
-
-    Raises:
-        ValueError: If ``head_dim`` is odd.
-    """
-    if head_dim % 2:
-        raise ValueError(f"head_dim ({head_dim}) must be even for rotary positions, which turn pairs of channels")
-    positions = positions if positions.dtype == torch.float64 else positions.float()  # bfloat16 has no 257
-    pairs = torch.arange(0, head_dim, 2, device=positions.device, dtype=positions.dtype)
-    return einsum(positions, theta ** -(pairs / head_dim), "n, d -> n d")
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class ViTCLI(LightningCLI):
             raise
 
     def subcommands(self) -> dict[str, set[str]]:
-        """Return the typed subcommand alone: the parser of each takes 0.1 s to build; all where none is typed."""
+        """Return the typed subcommand alone: the parser of each takes 0.1 s to build. If none is typed, all."""
         every, typed = LightningCLI.subcommands(), self.typed.subcommand
         return {typed: every[typed]} if typed in every else every
 

@@ -75,7 +75,7 @@ def apply_lookup_table(images: Tensor, counts: list[int], strengths: Tensor) -> 
 
 
 def blend(images: Tensor, counts: list[int], strengths: Tensor) -> Tensor:
-    """Extrapolate each image away from its degenerate picture, or mix the two where the strength is negative."""
+    """Extrapolate each image away from its degenerate picture, or mix the two if the strength is negative."""
     parts = zip(DEGENERATE.values(), images.split(counts), strict=True)
     degenerate = torch.cat([picture(part).expand_as(part) for picture, part in parts])
     strengths = rearrange(copy_async(strengths, images.device), "b -> b 1 1 1")

@@ -14,7 +14,7 @@ PRESENCE = {"0": False, "false": False, "1": True, "true": True}  # of a class i
 class ImageTable(LabelledFiles):
     """Images with one or several labels each, from a table: a CSV file whose first line names its columns.
 
-    The columns are ``file`` and ``label``, or ``file`` and one for each class, with 1 or true where an image shows the
+    The columns are ``file`` and ``label``, or ``file`` and one for each class, with 1 or true if an image shows the
     class and else 0 or false. A ``label`` may be several, separated by ";", or none, and a file may have several lines.
     A column ``split`` says which images are for train, val and test; without it, test images are held out. Missing
     validation images are held out of the training images.

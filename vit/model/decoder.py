@@ -6,10 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.attention import KeyValueCache, rotary_angles, sinusoidal_positions
+from vit.attention import KeyValueCache
 from vit.attention.mechanisms.base import draw_weights, undecayed_parameters
 from vit.model.decoder_block import DecoderBlock, DecoderCache
 from vit.model.generation import Generated, Sampling, beam_search, sample
+from vit.model.positions import rotary_angles, sinusoidal_positions
 from vit.support.checks import check_choice, check_positive_int, check_share
 
 INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

@@ -240,7 +240,7 @@ def _best(
     tokens = torch.cat([rearrange(single, "b t -> b 1 t"), beams], dim=1)
     scores = torch.cat([rearrange(greedy.scores, "b -> b 1"), scores], dim=1)
     lengths = torch.cat([rearrange(greedy.lengths, "b -> b 1").to(lengths.dtype), lengths], dim=1)
-    best = (scores / lengths**length_penalty).argmax(dim=1)  # the greedy one, where they are equal
+    best = (scores / lengths**length_penalty).argmax(dim=1)  # the greedy one if they are equal
     rows = torch.arange(len(best), device=best.device)
     lengths = lengths[rows, best].long()
     return Generated(_trim_to_longest(tokens[rows, best], lengths), scores[rows, best], lengths)

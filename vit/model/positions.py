@@ -1,7 +1,7 @@
-"""Positions on a grid of patches: learned ones on another grid, and rotary ones.
+"""Positions: sine-cosine codes, rotary angles, and learned positions on another grid.
 
 Letters in the einops patterns: h w rows and columns of the grid, y x those of the new grid, r n prefix tokens and all
-tokens, d channels, f frequencies, o positions with those beyond the border.
+tokens, d channels, i f frequencies, o positions with those beyond the border.
 """
 
 import math
@@ -20,6 +20,59 @@ from vit.support.checks import check_choice
 Grid = tuple[int, int]
 Interpolation = Literal["bicubic", "bilinear", "transformers", "torchvision", "google", "dinov2"]
 BEYOND = 2  # positions beyond the border that a cubic kernel reaches
+
+
+def sinusoidal_positions(length: int, dim: int) -> Tensor:
+    """Compute sine-cosine codes of the positions 0, 1, ... of a sequence: (length, dim).
+
+    The sines, then the cosines, of ``position * frequency_i`` with ``frequency_i = 10000 ** (-i / n)`` for
+    i < n = dim / 2 (Vaswani et al. 2017, sec. 3.5). A shift of s positions rotates each pair (sin, cos) by the angle
+    ``s * frequency_i``, the same linear map at all positions.
+
+    Raises:
+        ValueError: If ``dim`` is odd.
+    """
+    if dim % 2:
+        raise ValueError(f"dim ({dim}) must be even for pairs of sine and cosine: take {dim + 1}")
+    frequencies = 10000.0 ** -(torch.arange(dim // 2) / (dim // 2))
+    angles = einsum(torch.arange(float(length)), frequencies, "n, i -> n i")
+    return pack([angles.sin(), angles.cos()], "n *")[0]
+
+
+def sinusoidal_positions_2d(grid_size: tuple[int, int], dim: int) -> Tensor:
+    """Compute sine-cosine codes of the positions on a grid, row by row: (rows * columns, dim).
+
+    The first half of the channels encodes the row, the second the column (as in MAE, He et al. 2022).
+
+    Raises:
+        ValueError: If ``dim`` is not a multiple of 4.
+    """
+    if dim % 4:
+        raise ValueError(f"embed_dim ({dim}) must be a multiple of 4 for sine-cosine positions: use 'normal'")
+    rows, columns = grid_size
+    row_codes = repeat(sinusoidal_positions(rows, dim // 2), "row d -> (row column) d", column=columns)
+    column_codes = repeat(sinusoidal_positions(columns, dim // 2), "column d -> (row column) d", row=rows)
+    return pack([row_codes, column_codes], "n *")[0]
+
+
+def rotary_angles(positions: Tensor, head_dim: int, theta: float = 10_000.0) -> Tensor:
+    """Compute the rotary angles of positions in a sequence: (N,) -> (N, d / 2).
+
+    ``angle[n, i] = n / theta^(2 i / d)`` (Su et al. 2021, RoFormer, eq. 15): the first pair of channels turns by one
+    radian a position, the last ones hardly.
+
+    >>> rotary_angles(torch.tensor([0, 1]), head_dim=4, theta=100.0)
+    tensor([[0.0000, 0.0000],
+            [1.0000, 0.1000]])
+
+    Raises:
+        ValueError: If ``head_dim`` is odd.
+    """
+    if head_dim % 2:
+        raise ValueError(f"head_dim ({head_dim}) must be even for rotary positions, which turn pairs of channels")
+    positions = positions if positions.dtype == torch.float64 else positions.float()  # bfloat16 has no 257
+    pairs = torch.arange(0, head_dim, 2, device=positions.device, dtype=positions.dtype)
+    return einsum(positions, theta ** -(pairs / head_dim), "n, d -> n d")
 
 
 def cubic(x: Tensor, a: float) -> Tensor:
@@ -41,9 +94,9 @@ class Resizing:
 
     Attributes:
         kernel: Weight of an old position by its distance from the new one.
-        antialias: Whether the kernel is at_least_float32 where the grid shrinks.
+        antialias: Whether the kernel is widened if the grid shrinks.
         corners: Whether the first and the last position stay where they are, instead of the borders of the grid.
-        offset: Added to the new size where the scale is computed, unless the grid stays the same.
+        offset: Added to the new size for the computation of the scale, unless the grid stays the same.
     """
 
     kernel: Callable[[Tensor], Tensor]
@@ -94,7 +147,7 @@ def resize_positions(
     wide = torch.promote_types(pos_embed.dtype, torch.float32)
     grid = rearrange(pos_embed[:, prefix:].to(wide), "1 (h w) d -> h w d", h=old_grid[0])
     resizing = RESIZINGS[interpolation]
-    if resizing.offset:  # only where the grid changes; without a branch, which an exported program would have to take
+    if resizing.offset:  # only if the grid changes; without a branch, which an exported program would have to take
         changes = (torch.sym_max(new - old, old - new) for old, new in zip(old_grid, new_grid, strict=True))
         resizing = replace(resizing, offset=resizing.offset * torch.sym_min(sum(changes), 1))
     sizes = zip(old_grid, new_grid, strict=True)

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
-from vit.attention import padding_mask, sinusoidal_positions_2d
+from vit.attention import padding_mask
 from vit.attention.mechanisms.base import draw_weights, undecayed_parameters
 from vit.model.embedding import PatchEmbed, Size
 from vit.model.encoder_block import EncoderBlock
 from vit.model.layers import AttentionPool, PatchDrop
 from vit.model.model_checks import check_arguments, check_mixed, check_output_format, check_patch_drop, chosen_blocks
-from vit.model.positions import ROTARY, Interpolation, resize_positions
+from vit.model.positions import ROTARY, Interpolation, resize_positions, sinusoidal_positions_2d
 from vit.support.checks import check_choice, check_natural
 from vit.support.hooks import is_hooked
 
@@ -61,11 +61,9 @@ class VisionTransformer(nn.Module):
             attention of a learned query to all tokens ("map", as in SigLIP).
         fc_norm: Whether the final norm comes after pooling instead of before; None means True for pool "mean", as in
             timm.
-        attention: Name of the attention mechanism: softmax, chunked, window, neighborhood, sparse, topk, linear,
-            performer, lowrank, linformer, simplified, talking, differential, gated, positional or uniform.
-        attention_kwargs: Arguments of the mechanism by name: softmax (scaled), chunked (chunk), window (window),
-            neighborhood (kernel), sparse (block, stride), topk (k), performer (num_features), lowrank (landmarks,
-            iterations), linformer (landmarks), simplified (similarity).
+        attention: Name of the attention mechanism, a key of ``vit.attention.MECHANISMS``; docs/attention.md compares
+            them.
+        attention_kwargs: Arguments of the mechanism by name, such as {"window": 7} for "window".
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
         patch_drop: Share of the patches dropped from each training image, in [0, 1): with 0.5 a step takes little more
             than half the time.

@@ -76,7 +76,7 @@ class RunRecord(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count the images, and note the loss and the learning rate where they were logged."""
+        """Count the images, and note the loss and the learning rate if they were logged."""
         measurements = self.measurements
         measurements.count_batch(len(batch[0]) * trainer.world_size, self.flop_now)
         bar = trainer.progress_bar_callback

@@ -1,10 +1,10 @@
-"""Names of classes, where they are given and where they are not."""
+"""Names of classes, given or not."""
 
 from collections.abc import Sequence
 
 
 def name_classes(class_names: Sequence[str] | None, num_classes: int) -> list[str]:
-    """The names in the order of the logits; numbers where there are none.
+    """The names in the order of the logits; numbers if there are none.
 
     >>> name_classes(None, 3), name_classes(["cat", "dog"], 2)
     (['0', '1', '2'], ['cat', 'dog'])

@@ -274,7 +274,7 @@ class Objective(LightningModule, ABC):
             self.data.progress = self.progress
 
     def _restore_settings(self) -> None:
-        """Set the learning rates, weight decay and betas of now, where a checkpoint brought back its own."""
+        """Set the learning rates, weight decay and betas of now, even if a checkpoint brought back its own."""
         scheduler = self.trainer.lr_scheduler_configs[0].scheduler
         scheduler.base_lrs = [settings["initial_lr"] for settings in self.settings]
         groups = zip(scheduler.optimizer.param_groups, self.settings, scheduler.lr_lambdas, strict=True)

@@ -6,6 +6,7 @@ import torch
 from sklearn.metrics import average_precision_score, precision_recall_fscore_support
 from torch.testing import assert_close
 
+from vit.objectives import MultilabelClassifier
 from vit.objectives.multilabel.evaluation import MultilabelEvaluation, one_row_each
 
 NAMES = ["ant", "bee", "cat", "dog", "eel"]
@@ -101,3 +102,8 @@ def test_the_mistakes_are_the_labels_farthest_on_the_wrong_side_of_their_thresho
 
 def test_class_numbers_are_rows_with_one_label():
     assert_close(one_row_each(torch.tensor([1, 0]), 2), torch.tensor([[0.0, 1], [1, 0]]))
+
+
+def test_every_column_is_a_score_or_a_number_of_the_test(rows):
+    names = {column.name for column in MultilabelClassifier.columns}
+    assert names - MultilabelClassifier.test_fields.keys() <= evaluated(*rows).scores(NAMES).keys()

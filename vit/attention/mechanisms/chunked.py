@@ -59,7 +59,7 @@ class _Chunked(torch.autograd.Function):
         for start in range(0, k.shape[-2], chunk):
             keys = slice(start, start + chunk)
             logits = _chunk_logits(q, k, mask, causal, keys).to(wide)
-            # Clamped, as infinity minus infinity would be NaN where all keys so far are masked.
+            # Clamped, as infinity minus infinity would be NaN if all keys so far are masked.
             new_largest = torch.maximum(largest, logits.amax(-1, keepdim=True)).clamp(min=torch.finfo(wide).min)
             exponentials = (logits - new_largest).exp()
             rescale = (largest - new_largest).exp()

@@ -25,7 +25,7 @@ class NystromAttention(Mechanism):
 
     Args:
         landmarks: Number of landmarks among the queries, and among the keys.
-        iterations: Iterations of the pseudo-inverse. Where attention is nearly uniform, the matrix is nearly singular,
+        iterations: Iterations of the pseudo-inverse. If attention is nearly uniform, the matrix is nearly singular,
             and more iterations amplify its noise: with 20, training failed that worked with 6.
     """
 

@@ -17,7 +17,7 @@ EXPLICIT_KEYS_INFERENCE = 1024
 
 
 class DenseAttention(Mechanism):
-    """The base of mechanisms with a weight for each query and key: softmax attention, where they define no other."""
+    """The base of mechanisms with a weight for each query and key: softmax attention, unless they define another."""
 
     independent_queries: ClassVar[bool] = True
 

@@ -147,7 +147,7 @@ class _Search:
             ]
             divergence, prediction = self._divergence(after), self._log_probabilities(after)
             above = self._keep(after, divergence.detach(), prediction.detach())
-            # The total variation itself has no gradient where the model is sure of another class.
+            # The total variation itself has no gradient if the model is sure of another class.
             moved_by = F.kl_div(prediction, self.plain, reduction="none").sum(dim=-1)
             loss = (penalty * above * moved_by - divergence).sum()
             # Not backward(), which would leave gradients in the parameters of the model.

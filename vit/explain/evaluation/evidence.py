@@ -54,7 +54,7 @@ class Evidence:
         order: By pair of methods, the rank correlation of their maps.
         top: By pair of methods and number of patches, the share of their highest patches in common.
         flips: Whether the prediction changes, by kind of other attention ("uniform") and layers ("layer 0 alone").
-        corrected: 1 where this makes the prediction right, and -1 where it makes it wrong; if there are labels.
+        corrected: 1 if this makes the prediction right, and -1 if it makes it wrong. Empty without labels.
         divergence: How far adversarial attention gets from the model's, by layers. On some images only.
         not_searched: Why adversarial attention was not searched, if so.
         outliers: The share of patch tokens of outlying norm and their share of the last attention, (B, 2); None if it

@@ -25,7 +25,7 @@ class Curves(NamedTuple):
 
     most_first: Tensor  # probability of the class, the most relevant patches removed first
     least_first: Tensor  # the same, the least relevant first
-    kept_by_most_first: Tensor  # 1 where the class is still predicted
+    kept_by_most_first: Tensor  # 1 if the class is still predicted
     kept_by_least_first: Tensor
 
     @property

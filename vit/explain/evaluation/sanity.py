@@ -40,7 +40,7 @@ def randomised_layers(
 
     Returns:
         For each method, the rank correlation of each image's map with that of the trained model, (B,), by the part
-        randomised last: "head", then "layer L-1" to "layer 0". It is NaN where both maps are constant.
+        randomised last: "head", then "layer L-1" to "layer 0". It is NaN if both maps are constant.
 
     Raises:
         ValueError: If the layers share one module.

@@ -1,6 +1,6 @@
 """Numbers to explain of a backbone without logits: a feature, the similarity to other images, or the token of a patch.
 
-Each is a module that returns them where a classifier returns logits, so that every method explains them.
+Each is a module that returns them in place of the logits of a classifier, so that every method explains them.
 
 Letters in the einops patterns: b batch, k reference images, d channels.
 """

@@ -19,9 +19,8 @@ def attention_flow(attentions: Sequence[Tensor], token: int = 0, residual: float
     """Compute the largest flow from an output token to each input token: a list of (B, H, N, N) -> (B, N).
 
     Layers are joined by pipes between all their tokens, whose capacities are ``(1 - residual) * mean of the heads +
-    residual * I`` (Abnar and Zuidema 2020, sec. 3.2). Where rollout multiplies the weights along a path, the narrowest
-    pipe limits it here. It takes one maximum flow for each token: seconds for an image of 65 tokens, most of a minute
-    for one of 197.
+    residual * I`` (Abnar and Zuidema 2020, sec. 3.2). Rollout multiplies the weights along a path; here, the narrowest
+    pipe limits it. One image takes a maximum flow for each token: seconds for 65 tokens, most of a minute for 197.
 
     >>> attn = torch.tensor([[[[0.25, 0.75], [0.5, 0.5]]]])
     >>> attention_flow([attn, attn], residual=0.0)  # 0 -> 0 -> 0 lets 0.25 through, and 0 -> 1 -> 0 lets 0.5

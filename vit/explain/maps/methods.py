@@ -65,7 +65,7 @@ def explain(
         method: A key of ``METHODS``. Those in ``CLASS_AGNOSTIC``, such as "rollout", are the same for every class.
         target: The class to explain, one for all images or one for each; None is the predicted class.
         versus: A class to compare with: why the target, and not this one?
-        grid: Rows and columns of patches, checked against those found; needed only where none are found and no module
+        grid: Rows and columns of patches, checked against those found; needed only if none are found and no module
             has a ``patch_size``.
         num_prefix_tokens: Tokens before the patches, checked against those found.
         **options: Arguments of the method, such as ``head_fusion="max"`` for "rollout".
@@ -94,7 +94,7 @@ def check_method(method: str) -> None:
 
 @torch.inference_mode(False)  # for gradients, in any mode of the caller
 def signed_map(method: str, subject: Subject, **options: Any) -> Tensor:
-    """Return the map of a method, negative where a patch lowers the score: -> (B, rows, columns).
+    """Return the map of a method, negative if a patch lowers the score: -> (B, rows, columns).
 
     Raises:
         ValueError: If there is no such method, or it has no such argument.

@@ -27,7 +27,7 @@ class PixelStatistics:
     def losses(self, pixels: Tensor, hidden: Tensor) -> dict[str, Tensor]:
         """Return the negative log-probability of each pixel under each baseline: (B, r, s) -> (B, r, s).
 
-        Where the left neighbour is ``hidden`` from the model, boolean (B, r, s), its baseline is the histogram.
+        If the left neighbour is ``hidden`` from the model, boolean (B, r, s), the baseline is the histogram.
         """
         to_the_left = F.pad(pixels[:, :, :-1] + 1, (1, 0))  # 0 in the first column
         of_histogram = -self.histogram[pixels]

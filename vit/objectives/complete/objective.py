@@ -207,7 +207,7 @@ class ImageCompleter(Objective):
         return self.network.complete(pixels, hidden, generator=generator)
 
     def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Tensor:
-        """Return the bits per pixel of the readable images of a batch, (B,): fewer where they are as in training."""
+        """Return the bits per pixel of the readable images of a batch, (B,): few if they are as in training."""
         images, files, _ = batch
         if not files:
             return torch.empty(0)

@@ -53,7 +53,7 @@ def config_of(arguments: Arguments, format: Format, class_names: list[str] | Non
     """Return the ``config.json`` of a model, the reverse of ``arguments_in``.
 
     Raises:
-        ValueError: If image or patch are not square, where the library takes one number.
+        ValueError: If image or patch are not square: the library takes one number.
     """
     kind, classes = KINDS[format.name]
     if kind == "dinov2" and arguments["num_registers"]:
