@@ -60,7 +60,7 @@ def test_the_mechanism_of_the_contributing_guide_works_in_a_model_and_refuses_wh
     exec(code, names)
     assert names["logits"].shape == (2, 10)
     block = names["model"].blocks[0]
-    assert block.attn.mechanism.b.tolist() == [[[-0.5]]] * 12
+    assert block.attn.mechanism.b.flatten().tolist() == pytest.approx([-4.2] * 12)
     names["logits"].square().sum().backward()
     assert block.attn.mechanism.b.grad.abs().sum() > 0
     assert block.attn.weights(torch.randn(2, 5, 192)).shape == (2, 12, 5, 5)
