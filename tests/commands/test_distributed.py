@@ -142,3 +142,24 @@ def test_two_processes_train_a_reader_as_one_process_does(tmp_path):
     results = [json.loads((run / "results.json").read_text()) for run in (one, two)]
     assert results[0]["scores"]["lengths"] == results[1]["scores"]["lengths"]
     assert [result["devices"] for result in results] == [1, 2]
+
+
+@pytest.mark.slow
+def test_two_processes_train_several_labels_as_one_process_does(folder):
+    rows = ["file,split,one,odd"]
+    for path in sorted((folder / "digits").rglob("*.png")):
+        _, split, digit, name = path.relative_to(folder).parts
+        rows.append(f"digits/{split}/{digit}/{name},{split},{digit},{int(path.stem) % 2}")
+    (folder / "labels.csv").write_text("\n".join(rows))
+    labels = [
+        *("--data", "ImageTable", "--data.table", "labels.csv", "--model", "MultilabelClassifier", *MODEL, *CPU),
+        *("--model.qkv_bias", "false", "--model.positive_weights", "balanced", "--trainer.max_epochs", "2"),
+    ]
+    one = started_from_outside(folder, "labels_one", "--data.batch_size", "40", common=labels)
+    typed = ["--data.batch_size", "20", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
+    two = started_from_outside(folder, "labels_two", *typed, processes=2, common=labels)
+    weights = [torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for run in (one, two)]
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-4)
+    scores = [json.loads((run / "results.json").read_text())["scores"] for run in (one, two)]
+    assert scores[1]["count"] == scores[0]["count"] == 41
+    assert scores[1]["mean_average_precision"] == pytest.approx(scores[0]["mean_average_precision"], abs=0.01)

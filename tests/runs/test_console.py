@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.callbacks import Timer
 
 from vit.objectives import ViTClassifier
-from vit.runs.console import print_header
+from vit.runs.console import print_header, print_resume
 
 
 @pytest.fixture
@@ -66,3 +66,14 @@ def test_few_validation_images_are_said(header, val, lines):
         assert printed[1].startswith(
             "only 49 validation images: each is 2.0 % of val_accuracy, which chooses best.ckpt"
         )
+
+
+def test_a_stopped_run_says_how_it_is_resumed_if_it_can_be(tmp_path, capsys):
+    print_resume(tmp_path)
+    assert capsys.readouterr().out == "stopped before the first checkpoint: start again\n"
+    last = tmp_path / "checkpoints/last.ckpt"
+    last.parent.mkdir()
+    last.touch()
+    print_resume(tmp_path)
+    lines = [f"results so far: {tmp_path / 'results.json'}", f"resume with: python train.py fit --ckpt_path {last}"]
+    assert capsys.readouterr().out.splitlines() == lines

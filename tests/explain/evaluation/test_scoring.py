@@ -1,5 +1,7 @@
 """Scores of methods: the table, its intervals, and the comparison with random maps."""
 
+import itertools
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -139,3 +141,9 @@ def test_of_200_tables_few_leave_out_a_method_that_is_as_good_as_the_best():
     above = {"random": {"drop": torch.full((12,), -100.0)}}
     tables = [Scores([], values=above | {m: {"drop": x} for m, x in zip(names, t, strict=True)}) for t in drawn]
     assert sum(set(table.recommended("drop")) != set(names) for table in tables) <= 0.05 * 200
+
+
+def test_the_time_of_a_map_is_that_of_an_image(model, images, monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr("vit.explain.evaluation.scoring.time.perf_counter", lambda: next(clock))
+    assert set(score(model, images[:8].split(4), ["rollout"]).column("ms")) == {2 * 1000 / 8}  # a second for a batch
