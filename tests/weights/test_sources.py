@@ -19,7 +19,6 @@ from transformers import ViTConfig, ViTForImageClassification
 
 import vit
 from tests.architectures import EXACT, randomised
-from vit.weights.architecture import arguments_of
 from vit.weights.formats.transformers_config import arguments_in
 from vit.weights.sources import GELU_TANH
 
@@ -312,19 +311,69 @@ def test_activations_that_a_config_leaves_out_are_those_of_the_family(tmp_path):
     assert vit.load(tmp_path / "siglip").config["mlp"] == "gelu_tanh"
 
 
-@pytest.mark.parametrize(
-    ("width", "heads"), [(192, 3), (768, 12), (1152, 16), (1280, 16), (1408, 16), (1664, 16), (48, 1)]
-)
-def test_heads_are_those_of_published_models_of_the_width(width, heads):
-    with torch.device("meta"):
-        state = vit.VisionTransformer(embed_dim=width, depth=1, num_heads=1).state_dict()
-    assert arguments_of(state, {})["num_heads"] == heads
+def test_heads_that_nothing_tells_are_asked_for_and_never_guessed(tmp_path):
+    state = dict(vit.VisionTransformer(embed_dim=192, depth=12).state_dict())
+    torch.save(state, tmp_path / "model.pth")
+    for source in (state, tmp_path / "model.pth", of_timm().state_dict()):
+        with pytest.raises(ValueError, match=r"do not tell how many heads share the \d+ channels: give num_heads="):
+            vit.load(source)
+    assert vit.load(state, num_heads=6).config["num_heads"] == 6
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_small_patch14_dinov2"])
+def test_heads_are_those_of_the_published_model_of_which_all_tensors_have_the_shapes(name):
+    model = vit.create(name, num_classes=7)
+    state = dict(model.state_dict())
+    with pytest.warns(UserWarning, match=r"does not tell its number of heads: \d are those of the published model"):
+        assert vit.load(state).config["num_heads"] == model.config["num_heads"]
+    state["patch_embed.proj.weight"] = state["patch_embed.proj.weight"][:, :, 1:, 1:]
+    with pytest.raises(ValueError, match="give num_heads="):
+        vit.load(state)
+
+
+def test_a_state_dict_of_ours_carries_its_arguments(tmp_path):
+    model = vit.VisionTransformer(
+        embed_dim=48, depth=2, num_heads=12, attention="window", attention_kwargs={"window": 2}
+    )
+    torch.save(model.state_dict(), tmp_path / "alone.pth")
+    torch.save({"model": torch.nn.ModuleDict({"net": model}).state_dict()}, tmp_path / "inside.pth")
+    images = torch.randn(2, 3, 32, 32)
+    for source in (model.state_dict(), tmp_path / "alone.pth", tmp_path / "inside.pth"):
+        loaded = vit.load(source)
+        assert loaded.config == model.config
+        assert torch.equal(loaded(images), model.eval()(images))
+    assert list(model.state_dict()) == [name for name, _ in model.named_parameters()]
+    damaged = model.state_dict()
+    del damaged["blocks.1.norm2.bias"]
+    with pytest.raises(ValueError, match=r"blocks\.1\.norm2\.bias is missing"):
+        vit.load(damaged)
+
+
+def test_a_folder_with_our_config_is_the_model_of_that_config(tmp_path):
+    model = vit.VisionTransformer((32, 64), 8, embed_dim=48, depth=2, num_heads=12, attention="topk").eval()
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(model.config | {"license": "MIT"}))
+    images = torch.randn(2, 3, 32, 64)
+    assert torch.equal(vit.load(tmp_path)(images), model(images))
+
+
+def test_a_folder_of_huggingface_hubs_mixin_is_the_model_of_its_config(tmp_path):
+    hub = pytest.importorskip("huggingface_hub")
+
+    class Shared(vit.VisionTransformer, hub.PyTorchModelHubMixin):
+        pass
+
+    model = Shared(embed_dim=48, depth=1, num_heads=12).eval()
+    model.save_pretrained(tmp_path)
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(vit.load(tmp_path)(images), model(images))
 
 
 def test_what_is_assumed_is_reported():
-    report = vit.load(of_timm().state_dict()).load_report
-    assert report.assumed == ["num_heads 1", "mlp gelu", "norm_eps 1e-06", "mean and std of 0.5"]
-    assert str(report).endswith("assumed: num_heads 1, mlp gelu, norm_eps 1e-06, mean and std of 0.5")
+    with pytest.warns(UserWarning, match="3 are those of the published model whose tensors have these shapes"):
+        report = vit.load(dict(vit.create("vit_tiny_patch16_224").state_dict())).load_report
+    assert report.assumed == ["num_heads 3", "mlp gelu", "norm_eps 1e-06", "mean and std of 0.5"]
+    assert str(report).endswith("assumed: num_heads 3, mlp gelu, norm_eps 1e-06, mean and std of 0.5")
     told = vit.load(of_timm().state_dict(), num_heads=HEADS, mlp="gelu_tanh", norm_eps=1e-5)
     assert told.load_report.assumed == ["mean and std of 0.5"]
     assert (told.config["mlp"], told.config["norm_eps"]) == ("gelu_tanh", 1e-5)

@@ -26,6 +26,7 @@ from vit.support.hooks import is_hooked
 Pool = Literal["cls", "mean", "cls+mean", "cls+dist", "map"]
 Positions = Literal["learned", "sincos", "none", "rope", "rope_eva"]
 PositionInit = Literal["sincos", "normal"]
+CONFIG_KEY = "vit_config"  # of the metadata of a state dict, which torch.save keeps beside the tensors
 
 
 class VisionTransformer(nn.Module):
@@ -138,6 +139,7 @@ class VisionTransformer(nn.Module):
         check_choice("pos_embed_init", pos_embed_init, get_args(PositionInit))
         check_choice("pos_embed_interpolation", pos_embed_interpolation, get_args(Interpolation))
         check_arguments(self.config)
+        self.register_state_dict_post_hook(_note_config)
         self.embed_dim = embed_dim
         self.pool = pool
         self.num_features = 2 * embed_dim if "+" in pool else embed_dim
@@ -414,3 +416,8 @@ class VisionTransformer(nn.Module):
         """Return the names of the parameters without weight decay: learned tokens, positions, those of mechanisms."""
         names = {name for name in ("cls_token", "reg_token", "pos_embed") if getattr(self, name) is not None}
         return names | undecayed_parameters(self) | (set() if self.attn_pool is None else {"attn_pool.latent"})
+
+
+def _note_config(model: VisionTransformer, state: dict[str, Tensor], prefix: str, metadata: dict[str, Any]) -> None:
+    # The names of the weights stay timm's, and the file tells the heads all the same.
+    metadata[CONFIG_KEY] = dict(model.config)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from vit.model.embedding import Size, to_pair
+from vit.model.presets import PRESETS
 from vit.model.vision_transformer import VisionTransformer
 from vit.weights.formats.format import Arguments, State
 
@@ -14,10 +15,6 @@ DEFAULTS: Arguments = {
     name: parameter.default for name, parameter in inspect.signature(VisionTransformer).parameters.items()
 }
 
-USUAL_HEAD_DIM = 64
-# Published models whose heads have another width: ViT-H, so400m, g, G; of rotary ones, DINOv3 H+ and 7B.
-HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
-ROTARY_HEADS = {1280: 20, 4096: 32}
 MOST_PATCHES = 2**20
 
 
@@ -55,7 +52,6 @@ def arguments_of(state: State, stated: Arguments, image_size: Size | None = None
         "num_classes": 0 if head is None else head.shape[0],
         "embed_dim": embed_dim,
         "depth": len({name.split(".")[1] for name in state if name.startswith("blocks.")}),
-        "num_heads": _read_num_heads(state, embed_dim, "rope" in stated.get("pos_embed", "")),
         "mlp_ratio": _ratio(hidden.shape[1], embed_dim),
         "mlp": "swiglu" if expanded.shape[0] == 2 * hidden.shape[1] else "gelu",
         "qkv_bias": "blocks.0.attn.qkv.bias" in state,
@@ -67,6 +63,8 @@ def arguments_of(state: State, stated: Arguments, image_size: Size | None = None
         "pool": _read_pool(state, embed_dim),
     }
     arguments |= stated
+    if "num_heads" not in arguments:
+        arguments["num_heads"] = _read_num_heads(state, arguments)
     has_fc_norm = "fc_norm.weight" in state
     arguments["fc_norm"] = None if has_fc_norm == (arguments["pool"] == "mean") else has_fc_norm
     positions = state.get("pos_embed")
@@ -89,13 +87,28 @@ def _tensor(state: State, name: str, axes: int) -> Tensor:
     return state[name]
 
 
-def _read_num_heads(state: State, embed_dim: int, is_rotary: bool) -> int:
-    """Return the heads that the norm of queries tells, else those of published models, else of 64 channels each."""
-    norm = state.get("blocks.0.attn.q_norm.weight")
+def _read_num_heads(state: State, arguments: Arguments) -> int:
+    """Return the heads that the norm of queries tells, or those of the published model with tensors of these shapes."""
+    norm, width = state.get("blocks.0.attn.q_norm.weight"), arguments["embed_dim"]
     if norm is not None:
-        return embed_dim // norm.shape[0]
-    known = ROTARY_HEADS if is_rotary else HEADS
-    return known.get(embed_dim, max(embed_dim // USUAL_HEAD_DIM, 1))
+        return width // norm.shape[0]
+    fits = {preset["num_heads"] for preset in PRESETS.values() if _has_shapes(preset, arguments, state)}
+    if len(fits) != 1:
+        raise ValueError(f"its tensors do not tell how many heads share the {width} channels: give num_heads=...")
+    return fits.pop()
+
+
+def _has_shapes(preset: Arguments, arguments: Arguments, state: State) -> bool:
+    """Whether the tensors, those of the head aside, have the shapes of a published model."""
+    if any(preset[name] != arguments[name] for name in ("embed_dim", "depth", "patch_size")):
+        return False
+    expected = build(preset, "a preset", "meta").state_dict()
+    has_no_table = "rope" in preset.get("pos_embed", "")
+    return all(
+        name in state and state[name].shape == tensor.shape
+        for name, tensor in expected.items()
+        if not name.startswith("head.") and not (has_no_table and name == "pos_embed")
+    )
 
 
 def _ratio(width: int, embed_dim: int) -> float:

@@ -1,5 +1,6 @@
 """Reads weights of another library: their format, their tensors under our names, the arguments of their model."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,6 +79,12 @@ def _read_arguments(
         "norm_eps": "norm_eps" not in known,
     }
     report.assumed += [f"{name} {arguments[name]}" for name, is_assumed in assumed.items() if is_assumed]
+    if assumed["num_heads"]:
+        warnings.warn(
+            f"{source.origin} does not tell its number of heads: {arguments['num_heads']} are those of the published "
+            "model whose tensors have these shapes; give num_heads if they are others",
+            stacklevel=2,
+        )
     return arguments
 
 

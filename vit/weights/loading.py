@@ -13,7 +13,7 @@ from vit.weights.data_description import describe_data
 from vit.weights.foreign import TOLD_BY_CALLER, read_foreign
 from vit.weights.load_report import LoadedWeights, LoadReport
 from vit.weights.matching import check_same_tensors
-from vit.weights.own_files import is_own_file, read_own_file, read_own_model
+from vit.weights.own_files import is_own_file, read_described, read_own_file, read_own_model, read_state_dict
 from vit.weights.sources import Source, find_tensors, read_folder, read_module
 from vit.weights.surgery import fit_to_model
 from vit.weights.tensor_files import read_file
@@ -48,7 +48,8 @@ def load(source: WeightsSource, *, strict: bool = True, **changes: Any) -> Visio
         strict: Whether a tensor of another library that the model has no place for, or lacks, is an error. If False it
             is dropped, or stays as initialised.
         changes: Arguments of the model that differ from those of the trained one, or that its tensors do not tell, such
-            as ``num_heads`` if heads are not 64 channels wide.
+            as ``num_heads``: other libraries keep it beside the weights, and a file of weights alone is refused without
+            it, unless all its tensors have the shapes of a published model.
 
     Raises:
         ValueError: If the source holds no Vision Transformer, is damaged or carries code, or a change does not fit.
@@ -119,11 +120,20 @@ def read_model(source: WeightsSource, told: Mapping[str, Any], strict: bool = Tr
     if isinstance(source, nn.Module):
         return read_foreign(read_module(source), told, strict)
     if isinstance(source, Mapping):
-        return read_foreign(Source(find_tensors(dict(source), "the state dict"), "the state dict"), told, strict)
+        return _read_tensors(source, "the state dict", told, strict)
     path = Path(__file__).with_name(f"{source}.safetensors") if source in PACKAGED else Path(source)
     if path.is_dir() and path.suffix != ".ckpt":
-        return read_foreign(read_folder(path), told, strict)
+        folder = read_folder(path)
+        if folder.config is not None:
+            return read_described(folder.state, folder.config, folder.data, folder.origin)
+        return read_foreign(folder, told, strict)
     contents, metadata = read_file(path)
     if is_own_file(contents, metadata, path):
         return read_own_file(contents, metadata, path, str(source))
-    return read_foreign(Source(find_tensors(contents, str(path)), str(path)), told, strict)
+    return _read_tensors(contents, str(path), told, strict)
+
+
+def _read_tensors(contents: Any, origin: str, told: Mapping[str, Any], strict: bool) -> LoadedWeights:
+    """Return a model of this package if a config comes with the tensors, else one of another library."""
+    state = find_tensors(contents, origin)
+    return read_state_dict(contents, state, origin) or read_foreign(Source(state, origin), told, strict)

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from vit.model.layers import PatchDrop
-from vit.model.vision_transformer import VisionTransformer
+from vit.model.vision_transformer import CONFIG_KEY, VisionTransformer
 from vit.weights.architecture import DEFAULTS, build
 from vit.weights.checkpoint import check_checkpoint, is_ours, read_encoder
-from vit.weights.formats.format import Arguments
+from vit.weights.formats.format import Arguments, State
 from vit.weights.load_report import LoadedWeights, LoadReport
 from vit.weights.matching import check_numbers, check_same_tensors
 from vit.weights.sources import holds_tensors, unwrap
@@ -46,14 +46,34 @@ def read_own_file(contents: Any, metadata: Mapping[str, str], path: Path, origin
         arguments, data = _read_description(metadata[KEY], path)
     else:
         arguments, state, data = read_encoder(check_checkpoint(contents, path), path)
+    return read_described(state, arguments, data, origin)
+
+
+def read_state_dict(contents: Any, state: State, origin: str) -> LoadedWeights | None:
+    """Return the model whose ``state_dict()`` this is, by the config beside its tensors; None if there is none."""
+    metadata = getattr(unwrap(contents), "_metadata", None)
+    if not isinstance(metadata, Mapping):
+        return None
+    noted = {prefix: about.get(CONFIG_KEY) for prefix, about in metadata.items() if isinstance(about, Mapping)}
+    noted = {prefix: config for prefix, config in noted.items() if isinstance(config, Mapping)}
+    if len(noted) != 1:
+        return None
+    (prefix, config), *_ = noted.items()
+    start = f"{prefix}." if prefix else ""
+    own = {name.removeprefix(start): tensor for name, tensor in state.items() if name.startswith(start)}
+    return read_described(own, dict(config), {}, origin)
+
+
+def read_described(state: State, arguments: Arguments, data: dict[str, Any], origin: str) -> LoadedWeights:
+    """Return tensors of a model of this package with all of its arguments, after a check that they fit."""
     arguments = DEFAULTS | arguments
     blocks = len({name.split(".")[1] for name in state if name.startswith("blocks.")})
     if arguments["depth"] != blocks:
         depth = arguments["depth"]
-        raise ValueError(f"{path} describes a model of depth {depth!r}, and holds {blocks} blocks: it is damaged")
+        raise ValueError(f"{origin} describes a model of depth {depth!r}, and holds {blocks} blocks: it is damaged")
     # On the meta device: an untrusted file may describe a model of any size.
-    check_same_tensors(build(arguments, str(path), "meta"), state, path, "it is damaged")
-    check_numbers(state, path)
+    check_same_tensors(build(arguments, origin, "meta"), state, origin, "it is damaged")
+    check_numbers(state, origin)
     return LoadedWeights(state, arguments, data, LoadReport(origin, "vit", matched=list(state)))
 
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from vit.model.presets import PRESETS
+from vit.weights.architecture import DEFAULTS
 from vit.weights.formats.format import Arguments, State
 from vit.weights.formats.transformers_config import arguments_in
 from vit.weights.tensor_files import is_whole, read_file
@@ -21,6 +23,7 @@ WEIGHTS = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model.bi
 OTHER_KINDS = re.compile("rope|eva|beit")
 # Those with the approximate GELU, which no file of theirs tells.
 GELU_TANH = re.compile(r"vit_(base_patch32|large_patch16(?=_siglip(_gap)?_512)|(so400m|giantopt)_patch16)_siglip")
+OWN_CONFIG = {"embed_dim", "depth", "num_heads", "patch_size"}  # of the arguments of a VisionTransformer
 # Ours by timm's names.
 POOLS = {"token": "cls", "avg": "mean", "map": "map"}
 MLPS = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "SiLU": "swiglu"}
@@ -35,12 +38,14 @@ class Source:
         origin: Where they come from, in words.
         stated: Arguments of ``VisionTransformer`` that something beside the tensors tells.
         data: ``mean``, ``std``, ``class_names`` and so on, as far as they are known.
+        config: All arguments, if the tensors are of a model of this package.
     """
 
     state: State
     origin: str
     stated: Arguments = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
+    config: Arguments | None = None
 
 
 def find_tensors(contents: Any, origin: str) -> State:
@@ -85,12 +90,15 @@ def read_folder(folder: Path) -> Source:
         if "model_type" in config or "vision_config" in config:
             return Source(state, str(folder), arguments_in(config), _read_data_of_transformers(config, folder))
         about = config | (config.get("pretrained_cfg") or {})
-        return Source(state, str(folder), _read_config_of_timm(config), _read_data_of_timm(about))
+        if config.keys() >= OWN_CONFIG:
+            own = {name: value for name, value in config.items() if name in DEFAULTS}
+            return Source(state, str(folder), data=_read_data_of_timm(about), config=own)
+        return Source(state, str(folder), _read_config_of_timm(config, state), _read_data_of_timm(about))
     except (TypeError, AttributeError, KeyError) as error:
         raise ValueError(f"{folder / 'config.json'} is damaged: {error}") from error
 
 
-def _read_config_of_timm(config: dict[str, Any]) -> Arguments:
+def _read_config_of_timm(config: dict[str, Any], state: State) -> Arguments:
     """Return what the ``config.json`` of timm's hub tells by the architecture's name and the changed arguments."""
     name, changed = str(config.get("architecture", "")), config.get("model_args") or {}
     if foreign := OTHER_KINDS.search(name):
@@ -98,6 +106,8 @@ def _read_config_of_timm(config: dict[str, Any]) -> Arguments:
     stated: Arguments = {}
     if name in PRESETS:
         stated["num_heads"] = PRESETS[name]["num_heads"]
+    elif name:
+        stated |= _read_heads_of_timm(name, state)
     if "quickgelu" in name:
         stated["mlp"] = "quick_gelu"
     elif GELU_TANH.match(name):
@@ -107,6 +117,19 @@ def _read_config_of_timm(config: dict[str, Any]) -> Arguments:
             stated[ours] = tuple(changed[theirs]) if isinstance(changed[theirs], list) else changed[theirs]
     pool = changed.get("global_pool", config.get("global_pool"))
     return stated | ({"pool": POOLS[pool]} if pool in POOLS else {})
+
+
+def _read_heads_of_timm(name: str, state: State) -> Arguments:
+    """Return the heads of an architecture of timm, if timm is installed and has it in the width of these tensors."""
+    try:
+        import timm
+
+        with torch.device("meta"):
+            model = timm.create_model(name)
+        same_width = model.embed_dim == len(state["patch_embed.proj.weight"])
+        return {"num_heads": model.blocks[0].attn.num_heads} if same_width else {}
+    except (ImportError, RuntimeError, AttributeError, KeyError):
+        return {}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
