@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,12 +16,15 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 from PIL import Image
 from sklearn.datasets import load_digits
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
+import vit
 from tests.forked import forked
 from tests.tiny import CPU, MODEL, run_command
 from vit.data import DigitStrings
 from vit.data.strings import save_numbers
 
+FULL = StateDictOptions(full_state_dict=True)
 REPOSITORY = Path(__file__).parents[2]
 COMMON = [
     *("--data", "ImageFolder", "--data.root", "digits"),
@@ -163,3 +167,31 @@ def test_two_processes_train_several_labels_as_one_process_does(folder):
     scores = [json.loads((run / "results.json").read_text())["scores"] for run in (one, two)]
     assert scores[1]["count"] == scores[0]["count"] == 41
     assert scores[1]["mean_average_precision"] == pytest.approx(scores[0]["mean_average_precision"], abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["softmax", "talking", "performer"])
+def test_a_sharded_model_from_the_meta_device_is_initialised_whole(attention, tmp_path):
+    port = free_port()
+
+    def initialise(rank: int) -> None:
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+        sizes = {"image_size": 8, "embed_dim": 12, "depth": 2, "num_heads": 2, "qk_norm": True, "layer_scale": 1e-4}
+        with torch.device("meta"):
+            model = vit.VisionTransformer(**sizes, attention=attention)
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
+        for part in (*model.blocks, model):
+            torch.distributed.fsdp.fully_shard(part, mesh=mesh)
+        model.to_empty(device="cpu")
+        for tensor in [*model.parameters(), *model.buffers()]:
+            getattr(tensor.data, "to_local", lambda tensor=tensor: tensor.data)().fill_(torch.nan)
+        torch.manual_seed(0)
+        warnings.filterwarnings("ignore", "DTensor random operators", UserWarning)  # on the CPU, says torch
+        model.init_weights()
+        assert all(tensor.isfinite().all() for tensor in get_model_state_dict(model, options=FULL).values())
+
+    processes = [forked(tmp_path / f"{rank}.txt", initialise, rank) for rank in range(2)]
+    for rank, process in enumerate(processes):
+        process.join()
+        assert process.exitcode == 0, (tmp_path / f"{rank}.txt").read_text()

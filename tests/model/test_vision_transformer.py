@@ -267,6 +267,23 @@ def test_a_model_built_on_the_meta_device_and_filled_later_trains_as_any_other(a
     assert [block.drop_path.keep.item() for block in empty.blocks] == pytest.approx([1, 0.85, 0.7])
 
 
+@pytest.mark.parametrize("attention", MECHANISMS)
+@pytest.mark.parametrize("options", [{"layer_scale": 1e-4, "pool": "mean"}, {"pool": "map", "pre_norm": True}])
+def test_init_weights_sets_every_number_of_a_model_from_the_meta_device(attention, options):
+    kwargs = SMALL | {"attention": attention, "num_registers": 2, "qk_norm": attention != "simplified"} | options
+    with torch.device("meta"):
+        model = VisionTransformer(**kwargs).to_empty(device="cpu")
+    for tensor in [*model.parameters(), *model.buffers()]:
+        tensor.data.fill_(torch.nan)
+    torch.manual_seed(0)
+    model.init_weights()
+    for name, tensor in model.state_dict().items():
+        assert tensor.isfinite().all(), name
+    anew = VisionTransformer(**kwargs)
+    constant = {name for name, tensor in anew.state_dict().items() if tensor.ndim == 1 and "lambda" not in name}
+    assert all(torch.equal(model.state_dict()[name], anew.state_dict()[name]) for name in constant)
+
+
 @pytest.mark.parametrize("image_size", [(2, 4), (4, 10), (10, 6), (14, 22)])
 @pytest.mark.parametrize("no_embed_class", [False, True])
 def test_images_of_another_size_give_the_logits_of_timm(image_size, no_embed_class):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.attention import KeyValueCache
-from vit.attention.mechanisms.base import draw_weights, undecayed_parameters
+from vit.attention.mechanisms.base import draw_weights, set_values, undecayed_parameters
 from vit.model.decoder_block import DecoderBlock, DecoderCache
 from vit.model.generation import Generated, Sampling, beam_search, sample
 from vit.model.positions import rotary_angles, sinusoidal_positions
@@ -105,7 +105,7 @@ class TransformerDecoder(nn.Module):
         if self.kind_of_positions == "learned":
             nn.init.normal_(self.pos_embed, std=0.02)
         elif self.kind_of_positions == "sincos":
-            self.pos_embed[0] = sinusoidal_positions(*self.pos_embed.shape[1:])
+            set_values(self.pos_embed, sinusoidal_positions(*self.pos_embed.shape[1:])[None])
 
     def forward(
         self, tokens: Tensor, context: Tensor | None = None, *, caches: list[DecoderCache] | None = None

@@ -136,7 +136,13 @@ class LayerScale(nn.Module):
 
     def __init__(self, embed_dim: int, init: float) -> None:
         super().__init__()
-        self.gamma = nn.Parameter(torch.full((embed_dim,), float(init)))
+        self.init = float(init)
+        self.gamma = nn.Parameter(torch.empty(embed_dim))
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Make all factors ``init``."""
+        nn.init.constant_(self.gamma, self.init)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Scale the channels: (B, N, D) -> (B, N, D)."""

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 from vit.attention import padding_mask
-from vit.attention.mechanisms.base import draw_weights, undecayed_parameters
+from vit.attention.mechanisms.base import draw_weights, set_values, undecayed_parameters
 from vit.model.embedding import PatchEmbed, Size
 from vit.model.encoder_block import EncoderBlock
 from vit.model.layers import AttentionPool, PatchDrop
@@ -204,13 +204,15 @@ class VisionTransformer(nn.Module):
         for token in (self.cls_token, self.reg_token, self.attn_pool and self.attn_pool.latent):
             if token is not None:
                 nn.init.normal_(token, std=0.02)
-        self.pos_embed.zero_()
         scheme = self.config["pos_embed_init"] if self.config["pos_embed"] == "learned" else self.config["pos_embed"]
         if scheme == "normal":
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
-        elif scheme == "sincos":
-            codes = sinusoidal_positions_2d(self.patch_embed.grid_size, self.embed_dim)
-            self.pos_embed[0, -len(codes) :] = codes
+        else:
+            positions = torch.zeros(self.pos_embed.shape)
+            if scheme == "sincos":
+                codes = sinusoidal_positions_2d(self.patch_embed.grid_size, self.embed_dim)
+                positions[0, -len(codes) :] = codes
+            set_values(self.pos_embed, positions)
 
     def forward(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
         """Classify images: (B, C, H, W) -> (B, num_classes).

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, get_type_hints
 
+import torch
 from einops import einsum
 from torch import Tensor, nn
 
@@ -58,9 +59,8 @@ class Mechanism(nn.Module):
         return einsum(weights, v, "b h n m, b h m d -> b h n d")
 
     def init_weights(self) -> None:
-        """Draw the initial weights of the layers: by default linear ones are uniform, as everywhere in the model."""
-        for layer in self.children():
-            draw_weights(layer)
+        """Draw the initial weights. A mechanism with parameters or buffers of its own draws them here as well."""
+        draw_weights(self)
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of the parameters without weight decay: by default its own that are not matrices."""
@@ -68,16 +68,31 @@ class Mechanism(nn.Module):
 
 
 def draw_weights(module: nn.Module) -> None:
-    """Draw the weights of all linear layers, uniform (Glorot and Bengio 2010); mechanisms draw their own."""
-    if isinstance(module, Mechanism):
-        module.init_weights()
-        return
+    """Draw the weights of all linear layers, uniform (Glorot and Bengio 2010); norms start as the identity.
+
+    A part that has ``init_weights`` draws its own.
+    """
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
+        module.reset_parameters()
     for child in module.children():
-        draw_weights(child)
+        if hasattr(child, "init_weights"):
+            child.init_weights()
+        else:
+            draw_weights(child)
+
+
+@torch.no_grad()
+def set_values(tensor: Tensor, values: Tensor) -> None:
+    """Copy values into a parameter or a buffer; if it is sharded, each process takes its part."""
+    if hasattr(tensor, "placements"):
+        from torch.distributed.tensor import distribute_tensor
+
+        values = distribute_tensor(values.to(tensor.device), tensor.device_mesh, tensor.placements)
+    tensor.copy_(values)
 
 
 def undecayed_parameters(model: nn.Module) -> set[str]:

@@ -33,9 +33,16 @@ class DifferentialAttention(DenseAttention):
             )
         self.lambda_init = 0.8 - 0.6 * math.exp(-0.3 * block_index)
         self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2 = (
-            nn.Parameter(0.1 * torch.randn(head_dim // 2)) for _ in range(4)
+            nn.Parameter(torch.empty(head_dim // 2)) for _ in range(4)
         )
         self.norm = nn.RMSNorm(value_head_dim, eps=1e-5)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw the vectors of lambda, normal of standard deviation 0.1."""
+        super().init_weights()
+        for vector in (self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2):
+            nn.init.normal_(vector, std=0.1)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""

@@ -13,7 +13,7 @@ from einops import einsum
 from torch import Tensor
 
 from vit.attention.functional import check_qkv
-from vit.attention.mechanisms.base import Mechanism
+from vit.attention.mechanisms.base import Mechanism, set_values
 
 
 class LinearAttention(Mechanism):
@@ -53,7 +53,12 @@ class RandomFeatureAttention(Mechanism):
         super().__init__()
         if num_features < 1:
             raise ValueError(f"num_features ({num_features}) must be at least 1")
-        self.register_buffer("projection", orthogonal_rows(num_features, head_dim))
+        self.register_buffer("projection", torch.empty(num_features, head_dim))
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw the random features."""
+        set_values(self.projection, orthogonal_rows(*self.projection.shape))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""

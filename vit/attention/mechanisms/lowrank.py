@@ -64,9 +64,14 @@ class LinformerAttention(Mechanism):
             raise ValueError(f"landmarks ({landmarks}) must be at least 1")
         if grid_size is None:
             raise ValueError("linformer mixes the patches of a grid: pass grid_size=(rows, columns)")
-        num_patches = grid_size[0] * grid_size[1]
-        self.k_mixture = nn.Parameter(torch.randn(landmarks, *grid_size) * num_patches**-0.5)
-        self.v_mixture = nn.Parameter(torch.randn(landmarks, *grid_size) * num_patches**-0.5)
+        self.k_mixture = nn.Parameter(torch.empty(landmarks, *grid_size))
+        self.v_mixture = nn.Parameter(torch.empty(landmarks, *grid_size))
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw the mixtures, normal with the variance of a mean over the patches."""
+        for mixture in (self.k_mixture, self.v_mixture):
+            nn.init.normal_(mixture, std=mixture[0].numel() ** -0.5)
 
     def no_weight_decay(self) -> set[str]:
         """Return no names: the mixtures are matrices, with the patches in rows and columns."""

@@ -28,10 +28,16 @@ class PositionalAttention(Mechanism):
         super().__init__()
         if grid_size is None:
             raise ValueError("positional attention learns the offsets of a grid: pass grid_size=(rows, columns)")
-        self.patch_to_patch = nn.Parameter(torch.zeros(num_heads, *_offsets(grid_size)))
-        self.patch_to_prefix = nn.Parameter(torch.zeros(num_heads))
-        self.prefix_to_patch = nn.Parameter(torch.zeros(num_heads, *grid_size))
-        self.prefix_to_prefix = nn.Parameter(torch.zeros(num_heads))
+        self.patch_to_patch = nn.Parameter(torch.empty(num_heads, *_offsets(grid_size)))
+        self.patch_to_prefix = nn.Parameter(torch.empty(num_heads))
+        self.prefix_to_patch = nn.Parameter(torch.empty(num_heads, *grid_size))
+        self.prefix_to_prefix = nn.Parameter(torch.empty(num_heads))
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Make all logits zero."""
+        for logits in self.parameters():
+            nn.init.zeros_(logits)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, grid: Grid | None = None) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, N, d), (B, H, N, e) -> (B, H, N, e)."""

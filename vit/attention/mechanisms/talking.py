@@ -8,6 +8,7 @@ from einops import einsum
 from torch import Tensor, nn
 
 from vit.attention.functional import attention_logits, masked_softmax
+from vit.attention.mechanisms.base import set_values
 from vit.attention.mechanisms.softmax import DenseAttention
 
 
@@ -20,8 +21,14 @@ class TalkingHeadsAttention(DenseAttention):
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
-        self.mix_logits = nn.Parameter(torch.eye(num_heads))
-        self.mix_weights = nn.Parameter(torch.eye(num_heads))
+        self.mix_logits = nn.Parameter(torch.empty(num_heads, num_heads))
+        self.mix_weights = nn.Parameter(torch.empty(num_heads, num_heads))
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Make both mixtures the identity."""
+        for mixture in (self.mix_logits, self.mix_weights):
+            set_values(mixture, torch.eye(len(mixture)))
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Compute the factors of the values; rows need not sum to one: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
