@@ -140,22 +140,9 @@ def test_an_image_size_that_is_no_multiple_of_the_patch_is_refused_with_both_siz
         embed(torch.zeros(2, 3, *image_size))
 
 
-@pytest.mark.parametrize(
-    ("images", "message"),
-    [
-        (
-            torch.zeros(2, 3, 6, 35, dtype=torch.uint8),
-            r"images are torch.uint8 of shape \(2, 3, 6, 35\), but this model",
-        ),
-        (
-            torch.zeros(0, 3, 6, 35),
-            r"images are torch.float32 of shape \(0, 3, 6, 35\), but .* takes at least one image",
-        ),
-    ],
-)
-def test_images_of_another_type_and_an_empty_batch_are_refused(images, message):
-    with pytest.raises(ValueError, match=message):
-        PatchEmbed((6, 35), (3, 5), 3, 11)(images)
+def test_images_of_whole_numbers_are_refused():
+    with pytest.raises(ValueError, match=r"images are torch.uint8, but this model takes images of floating point"):
+        PatchEmbed((6, 35), (3, 5), 3, 11)(torch.zeros(2, 3, 6, 35, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 6, 35), (3, 6, 35), (3, 3, 3, 6, 35)])

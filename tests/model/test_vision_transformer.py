@@ -5,11 +5,13 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
+from timm.data import resolve_model_data_config
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import nn
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
+import vit
 from tests.architectures import EXACT, randomised
 from vit import VisionTransformer
 from vit.attention import MECHANISMS
@@ -265,6 +267,33 @@ def test_a_model_built_on_the_meta_device_and_filled_later_trains_as_any_other(a
         outputs.append(model.train()(images))
     assert_close(*outputs)
     assert [block.drop_path.keep.item() for block in empty.blocks] == pytest.approx([1, 0.85, 0.7])
+
+
+@pytest.mark.parametrize("attention", MECHANISMS)
+def test_an_empty_batch_has_no_logits(attention):
+    model = VisionTransformer(**SMALL | {"attention": attention}).eval()
+    images = torch.zeros(0, 3, 6, 10)
+    for run in (model, model.train(), torch.compile(model, backend="eager")):
+        assert run(images).shape == (0, model.num_classes)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("pos_embed", ["rope", "rope_eva", "none"])
+def test_an_empty_batch_has_no_logits_with_any_positions(pos_embed):
+    sizes = {"image_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 5, "pool": "map"}
+    assert VisionTransformer(**sizes, pos_embed=pos_embed)(torch.zeros(0, 3, 8, 8)).shape == (0, 5)
+
+
+def test_a_new_head_is_in_the_mode_of_the_model():
+    model = VisionTransformer(**SMALL).eval()
+    model.reset_classifier(5)
+    assert not model.head.training
+
+
+def test_timm_reads_the_size_and_the_crop_of_a_model():
+    assert resolve_model_data_config(VisionTransformer((32, 64), 8, 1))["input_size"] == [1, 32, 64]
+    found = resolve_model_data_config(vit.load("cifar10", image_size=48))
+    assert (found["input_size"], found["crop_pct"]) == ([3, 48, 48], 1.0)
 
 
 @pytest.mark.parametrize("attention", MECHANISMS)

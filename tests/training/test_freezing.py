@@ -44,4 +44,5 @@ def test_frozen_parameters_are_in_no_group_and_all_others_in_exactly_one(muon):
     rates = {id(parameter): group["lr"] for group in groups for parameter in group["params"]}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            assert rates[id(parameter)] == (0.5 ** (3 - int(name[7])) if name.startswith("blocks.") else 1.0), name
+            rate = 0.5 ** (3 - int(name[7])) if name.startswith("blocks.") else 0.5 if name.startswith("norm.") else 1.0
+            assert rates[id(parameter)] == rate, name

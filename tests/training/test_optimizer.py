@@ -35,8 +35,8 @@ def test_only_weight_matrices_decay(model):
 
 def test_layer_decay_gives_each_layer_a_real_learning_rate(model):
     rates = {name: rate for name, (rate, _) in settings(model, parameter_groups(model, 0.8, 0.05, 0.5)).items()}
-    assert rates["head.weight"] == rates["norm.bias"] == 0.8
-    assert rates["blocks.2.mlp.fc1.weight"] == rates["blocks.2.ls1.gamma"] == 0.4
+    assert rates["head.weight"] == 0.8
+    assert rates["blocks.2.mlp.fc1.weight"] == rates["blocks.2.ls1.gamma"] == rates["norm.bias"] == 0.4
     assert rates["blocks.1.norm1.weight"] == 0.2
     assert rates["blocks.0.attn.q_norm.weight"] == 0.1
     assert rates["pos_embed"] == rates["cls_token"] == rates["reg_token"] == rates["patch_embed.proj.bias"] == 0.05

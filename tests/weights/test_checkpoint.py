@@ -52,7 +52,7 @@ def test_a_loaded_model_is_in_eval_mode_and_gives_the_same_logits(model, checkpo
 def test_a_loaded_model_knows_how_its_images_are_normalised_and_its_classes_are_named(checkpoint, path):
     torch.save(checkpoint, path)
     expected = {name: CLASSIFIER[name] for name in ("mean", "std", "class_names")} | {"crop_ratio": 1.0}
-    assert vit.load(path).pretrained_cfg == expected | {"input_size": [3, 6, 10]}
+    assert vit.load(path).pretrained_cfg == expected | {"input_size": [3, 6, 10], "crop_pct": 1.0}
 
 
 def test_what_the_checkpoint_does_not_say_is_what_the_classifier_took(checkpoint, path):
@@ -64,6 +64,7 @@ def test_what_the_checkpoint_does_not_say_is_what_the_classifier_took(checkpoint
         "class_names": None,
         "crop_ratio": 1.0,
         "input_size": [3, 6, 10],
+        "crop_pct": 1.0,
     }
     classifier = ViTClassifier(**SIZES)
     assert classifier.mean.flatten().tolist() == classifier.std.flatten().tolist() == [0.5] * 3

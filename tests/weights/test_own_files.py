@@ -77,7 +77,7 @@ def test_a_new_head_is_part_of_the_description(model, path):
 
 def test_what_the_model_knows_of_its_data_is_kept(model, path):
     vit.save(model, path)
-    size = {"input_size": [3, 6, 10]}
+    size = {"input_size": [3, 6, 10], "crop_pct": 1}
     assert vit.load(path).pretrained_cfg == size | {
         "mean": [0.5] * 3,
         "std": [0.5] * 3,
@@ -86,7 +86,7 @@ def test_what_the_model_knows_of_its_data_is_kept(model, path):
     }
     model.pretrained_cfg = DATA
     vit.save(model, path)
-    assert vit.load(path).pretrained_cfg == DATA | {"input_size": [3, 6, 10]}
+    assert vit.load(path).pretrained_cfg == DATA | size | {"crop_pct": DATA["crop_ratio"]}
 
 
 def test_a_model_whose_modules_were_changed_is_refused_and_writes_nothing(model, path):

@@ -6,7 +6,7 @@ Letters in the einops patterns: b batch, n queries, m keys, h heads, d channels.
 from typing import Literal
 
 import torch
-from einops import einsum, pack, rearrange
+from einops import einsum, rearrange
 from torch import Tensor
 
 
@@ -207,4 +207,5 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
         angles = rearrange(angles, "b n d -> b 1 n d")
     first, second = rearrange(x, "b h n (two d) -> two b h n d", two=2)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    return pack([first * cos - second * sin, first * sin + second * cos], "b h n *")[0]
+    # Not by einops, whose pack cannot tell the number of channels of an empty batch.
+    return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)

@@ -32,9 +32,9 @@ def extract(model: VisionTransformer, batches: Iterable[Tensor]) -> Tensor:
     """
     if model.training:
         raise ValueError("the model is in training mode, in which dropout is random: call model.eval() first")
-    settings = getattr(model, "pretrained_cfg", None)
-    if settings is None:
-        raise ValueError("the model has no pretrained_cfg, which says how images are normalised: take one of vit.load")
+    settings = model.pretrained_cfg
+    if "mean" not in settings:
+        raise ValueError("the pretrained_cfg of the model has no mean and std, by which images are normalised")
     weight = model.patch_embed.proj.weight
     features = []
     for pixels in batches:

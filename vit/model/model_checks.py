@@ -69,12 +69,10 @@ def check_images(patch_embed: nn.Module, images: Tensor) -> None:
             f"images have shape {tuple(images.shape)}, but this model takes (batch, {channels}, rows, columns): check "
             f"in_channels ({channels}), and add the batch axis with images[None]"
         )
-    # An exported program must not compare the size of the batch, which it leaves open.
-    is_empty = not torch.compiler.is_compiling() and len(images) == 0
-    if is_empty or not images.is_floating_point():
+    if not images.is_floating_point():
         raise ValueError(
-            f"images are {images.dtype} of shape {tuple(images.shape)}, but this model takes at least one image of "
-            "floating point: convert by images.float() / 255, then normalise"
+            f"images are {images.dtype}, but this model takes images of floating point: convert by images.float() / "
+            "255, then normalise"
         )
     # An exported program has images of its own type, on its own device.
     if not torch.compiler.is_compiling():
@@ -94,7 +92,7 @@ def _check_fits_weights(weight: Tensor, images: Tensor) -> None:
         raise ValueError(f"images are on {images.device} and the weights on {weight.device}: move one with .to(device)")
     if images.dtype != weight.dtype and not torch.is_autocast_enabled(images.device.type):
         raise ValueError(f"images are {images.dtype} and the weights {weight.dtype}: convert one with .to(dtype)")
-    if 0 in images.shape:
+    if 0 in images.shape[1:]:
         raise ValueError(f"images have shape {tuple(images.shape)}: give at least one pixel")
 
 

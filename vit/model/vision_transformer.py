@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from einops import pack, rearrange, reduce, repeat
+from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
@@ -149,6 +149,7 @@ class VisionTransformer(nn.Module):
         self.grad_checkpointing = grad_checkpointing
 
         self.patch_embed = PatchEmbed(image_size, patch_size, in_channels, embed_dim, patch_stride, pad_images)
+        self.pretrained_cfg = {"input_size": [in_channels, *self.patch_embed.image_size]}
         self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim)) if class_token else None
         self.reg_token = nn.Parameter(torch.empty(1, num_registers, embed_dim)) if num_registers else None
         num_positions = self.patch_embed.num_patches + (0 if no_embed_class else self.num_prefix_tokens)
@@ -288,7 +289,7 @@ class VisionTransformer(nn.Module):
             pooled.append(reduce(tokens[:, self.num_prefix_tokens :], "b n d -> b d", "mean"))
         if self.attn_pool is not None:
             pooled.append(self.attn_pool(tokens))
-        feature = self.fc_norm(pack(pooled, "b *")[0])
+        feature = self.fc_norm(torch.cat(pooled, dim=1))
         return feature if pre_logits else self.head(feature)
 
     def embed(self, images: Tensor) -> Tensor:
@@ -305,10 +306,11 @@ class VisionTransformer(nn.Module):
         ]
         grid = self.patch_embed.grid_of(*images.shape[-2:])
         positions = resize_positions(self.pos_embed, self.patch_embed.grid_size, grid, self.pos_embed_interpolation)
+        # Not by einops, whose pack cannot tell the number of patches of an empty batch.
         if self.no_embed_class:
-            tokens = pack([*prefix, patches + positions], "b * d")[0]
+            tokens = torch.cat([*prefix, patches + positions], dim=1)
         else:
-            tokens = pack([*prefix, patches], "b * d")[0] + positions
+            tokens = torch.cat([*prefix, patches], dim=1) + positions
         angles = None
         if "rope" in self.config["pos_embed"]:
             sizes = self.patch_embed.grid_size, self.embed_dim // self.config["num_heads"]
@@ -394,24 +396,26 @@ class VisionTransformer(nn.Module):
         """Replace the head by a new one for ``num_classes`` classes; with 0 the model returns the pooled feature."""
         check_natural("num_classes", num_classes, "0 is no head")
         self.num_classes = self.config["num_classes"] = num_classes
-        if getattr(self, "pretrained_cfg", None):
+        if "class_names" in self.pretrained_cfg:
             self.pretrained_cfg = self.pretrained_cfg | {"class_names": None}  # those of the old head
         self.head = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
         if num_classes:
             self.head.to(self.pos_embed)
             nn.init.trunc_normal_(self.head.weight, std=0.02)
             nn.init.zeros_(self.head.bias)
+        self.head.train(self.training)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute activations in the backward pass if ``enable``, else keep them."""
         self.grad_checkpointing = enable
 
-    def group_matcher(self, coarse: bool = False) -> dict[str, str]:
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return the layers of the parameters as timm's optimisers read them, for ``layer_decay``.
 
-        Final norm and head, which no pattern matches, are the last layer. ``coarse`` makes all blocks one layer.
+        The final norm belongs to the last block. No pattern matches the head, which is the last layer. ``coarse`` makes
+        all blocks one layer.
         """
-        blocks = r"^blocks" if coarse else r"^blocks\.(\d+)"
+        blocks = r"^blocks" if coarse else [(r"^blocks\.(\d+)", None), (r"^norm\.", (99999,))]
         return {"stem": r"^(?:cls_token|reg_token|pos_embed|patch_embed|norm_pre)", "blocks": blocks}
 
     def no_weight_decay(self) -> set[str]:

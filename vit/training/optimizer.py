@@ -49,7 +49,9 @@ def parameter_groups(
 def _layer(name: str, depth: int) -> int:
     if name.startswith("blocks."):
         return int(name.split(".")[1])
-    return depth if name.startswith(("norm.", "fc_norm.", "attn_pool.", "head.")) else -1
+    if name.startswith("norm."):
+        return depth - 1  # with the last block, as in timm
+    return depth if name.startswith(("fc_norm.", "attn_pool.", "head.")) else -1
 
 
 def _matrices_of_blocks(model: nn.Module) -> dict[str, int]:

@@ -37,7 +37,8 @@ def describe_data(model: VisionTransformer, weights: LoadedWeights) -> dict[str,
     in_channels = model.patch_embed.in_channels
     if in_channels != channels:
         data |= {name: [sum(data[name]) / channels] * in_channels for name in ("mean", "std")}
-    return data | {"input_size": [in_channels, *model.patch_embed.image_size]}
+    # The crop by the name that timm reads as well.
+    return data | {"input_size": [in_channels, *model.patch_embed.image_size], "crop_pct": data["crop_ratio"]}
 
 
 def _are_numbers(values: Any, count: int) -> bool:
