@@ -269,6 +269,55 @@ def test_a_model_built_on_the_meta_device_and_filled_later_trains_as_any_other(a
     assert [block.drop_path.keep.item() for block in empty.blocks] == pytest.approx([1, 0.85, 0.7])
 
 
+POSITIONS = pytest.mark.parametrize("pos_embed", ["learned", "sincos", "rope", "rope_eva", "none"])
+ON_GRID = {"image_size": (6, 10), "patch_size": 2, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_registers": 1}
+
+
+@POSITIONS
+def test_tokens_that_are_embedded_and_encoded_are_the_features(pos_embed):
+    model, images = randomised(VisionTransformer(**ON_GRID, pos_embed=pos_embed)), torch.randn(2, 3, 6, 10).double()
+    assert_close(model.encode(model.embed(images)), model.forward_features(images))
+    larger = torch.randn(2, 3, 10, 14).double()
+    assert_close(model.encode(model.embed(larger), grid=(5, 7)), model.forward_features(larger))
+
+
+@POSITIONS
+def test_kept_patches_are_encoded_as_with_the_others_hidden(pos_embed):
+    model, images = randomised(VisionTransformer(**ON_GRID, pos_embed=pos_embed)), torch.randn(2, 3, 6, 10).double()
+    keep = torch.tensor([[14, 0, 7], [3, 4, 11]])
+    hidden = torch.zeros(2, 1, 1, 17, dtype=torch.bool).index_fill(3, torch.tensor([0, 1]), True)
+    hidden = hidden.scatter(3, keep[:, None, None] + 2, True)
+    whole = model.forward_features(images, mask=hidden)
+    rows = [[0, 1, *(number + 2 for number in numbers)] for numbers in keep.tolist()]
+    expected = torch.stack([whole[image, numbers] for image, numbers in enumerate(rows)])
+    assert_close(model.forward_features(images, keep=keep), expected)
+    few = torch.stack([model.embed(images)[image, numbers] for image, numbers in enumerate(rows)])
+    assert_close(model.encode(few, positions=keep), expected)
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (torch.tensor([[0, 15]] * 2), r"keep has numbers from 0 to 15: the patches have 0 to 14"),
+        (torch.tensor([[-1, 3]] * 2), r"keep has numbers from -1 to 3"),
+        (torch.tensor([[0, 1]]), r"keep are torch.int64 of shape \(1, 2\): give a row .* for each of the 2 images"),
+        (torch.ones(2, 15, dtype=torch.bool), r"keep are torch.bool of shape \(2, 15\)"),
+    ],
+)
+def test_patches_that_are_not_there_cannot_be_kept(keep, message):
+    with pytest.raises(ValueError, match=message):
+        VisionTransformer(**ON_GRID).forward_features(torch.randn(2, 3, 6, 10), keep=keep)
+
+
+def test_tokens_of_another_grid_and_rotary_blocks_without_angles_are_refused():
+    model = VisionTransformer(**ON_GRID, pos_embed="rope")
+    tokens = model.embed(torch.randn(2, 3, 6, 10))
+    with pytest.raises(ValueError, match="16 tokens are not 2 and the patches of a grid of 3 x 5: give the grid"):
+        model.encode(tokens[:, :-1])
+    with pytest.raises(ValueError, match=r"turn by rotary angles, and none are given: .* model.encode\(tokens\)"):
+        model.blocks[0](tokens)
+
+
 @pytest.mark.parametrize("attention", MECHANISMS)
 def test_an_empty_batch_has_no_logits(attention):
     model = VisionTransformer(**SMALL | {"attention": attention}).eval()

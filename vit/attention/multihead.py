@@ -121,6 +121,7 @@ class MultiHeadAttention(nn.Module):
         self.q_norm = nn.LayerNorm(head_dim, eps=norm_eps) if qk_norm else nn.Identity()
         self.k_norm = nn.LayerNorm(head_dim, eps=norm_eps) if qk_norm else nn.Identity()
         self.mechanism = module
+        self.is_rotary = False  # a model with rotary positions sets it, so that no call forgets the angles
         self.proj = nn.Linear(self.value_dim, out_dim) if module.projected else nn.Identity()
 
     def forward(
@@ -196,6 +197,11 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(
                 f"this attention is built for a context of width {self.context_dim} (context_dim) beside tokens of "
                 f"width {self.embed_dim}: pass the context"
+            )
+        if self.is_rotary and angles is None:
+            raise ValueError(
+                "the queries and keys of this model turn by rotary angles, and none are given: pass tokens through "
+                "model.encode(tokens), or give angles"
             )
         q, k, v = self._project(x)
         q, k, v = self._split_queries(q), *self._split_keys_and_values(k, v)

@@ -71,6 +71,24 @@ def make_mlp(name: str, embed_dim: int, hidden_dim: int, dropout: float) -> nn.M
     return Mlp(embed_dim, hidden_dim, dropout, name)
 
 
+def keep_patches(
+    tokens: Tensor, patches: Tensor, num_prefix_tokens: int, angles: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Keep the prefix tokens and some patches of each image: (B, prefix + N, D), numbers (B, K) -> (B, prefix + K, D).
+
+    Rotary angles (prefix + N, d / 2), if any, are gathered for each image: (B, prefix + K, d / 2).
+    """
+    kept = number_tokens(patches, num_prefix_tokens)
+    tokens = tokens.gather(1, repeat(kept, "b n -> b n d", d=tokens.shape[2]))
+    return tokens, None if angles is None else angles[kept]
+
+
+def number_tokens(patches: Tensor, num_prefix_tokens: int) -> Tensor:
+    """Return the numbers of the prefix tokens and of some patches among all tokens: (B, K) -> (B, prefix + K)."""
+    prefix = repeat(torch.arange(num_prefix_tokens, device=patches.device), "n -> b n", b=len(patches))
+    return pack([prefix, patches + num_prefix_tokens], "b *")[0]
+
+
 class PatchDrop(nn.Module):
     """Drops a share of the patches of training images at random (Liu et al. 2023): half the tokens, half the time."""
 
@@ -90,11 +108,8 @@ class PatchDrop(nn.Module):
             return tokens, angles
         b, n = tokens.shape[0], tokens.shape[1] - num_prefix_tokens
         shuffled = torch.rand(b, n, device=tokens.device).argsort(dim=1)
-        patches = shuffled[:, : max(1, round(n * (1 - self.rate)))].sort(dim=1).values + num_prefix_tokens
-        prefix = repeat(torch.arange(num_prefix_tokens, device=tokens.device), "n -> b n", b=b)
-        kept = pack([prefix, patches], "b *")[0]
-        tokens = tokens.gather(1, repeat(kept, "b n -> b n d", d=tokens.shape[2]))
-        return tokens, None if angles is None else angles[kept]
+        patches = shuffled[:, : max(1, round(n * (1 - self.rate)))].sort(dim=1).values
+        return keep_patches(tokens, patches, num_prefix_tokens, angles)
 
     def extra_repr(self) -> str:
         """Show the rate when the model is printed."""

@@ -80,6 +80,19 @@ def check_images(patch_embed: nn.Module, images: Tensor) -> None:
     check_divides(patch_embed, *images.shape[-2:])
 
 
+def check_numbers_of_patches(name: str, numbers: Tensor, batch: int, patches: int) -> None:
+    """Check numbers of patches, (B, K), one row for each image."""
+    if numbers.is_floating_point() or numbers.dtype == torch.bool or numbers.ndim != 2 or len(numbers) != batch:
+        raise ValueError(
+            f"{name} are {numbers.dtype} of shape {tuple(numbers.shape)}: give a row of numbers of patches for each of "
+            f"the {batch} images"
+        )
+    if not torch.compiler.is_compiling() and numbers.numel() and not 0 <= numbers.min() <= numbers.max() < patches:
+        raise ValueError(
+            f"{name} has numbers from {numbers.min()} to {numbers.max()}: the patches have 0 to {patches - 1}"
+        )
+
+
 def check_mixed(images: Sequence[Tensor]) -> None:
     """Check a list of images of several sizes."""
     shapes = [tuple(image.shape) for image in images]

@@ -17,8 +17,15 @@ from vit.attention import padding_mask
 from vit.attention.mechanisms.base import draw_weights, set_values, undecayed_parameters
 from vit.model.embedding import PatchEmbed, Size
 from vit.model.encoder_block import EncoderBlock
-from vit.model.layers import AttentionPool, PatchDrop
-from vit.model.model_checks import check_arguments, check_mixed, check_output_format, check_patch_drop, chosen_blocks
+from vit.model.layers import AttentionPool, PatchDrop, keep_patches, number_tokens
+from vit.model.model_checks import (
+    check_arguments,
+    check_mixed,
+    check_numbers_of_patches,
+    check_output_format,
+    check_patch_drop,
+    chosen_blocks,
+)
 from vit.model.positions import ROTARY, Interpolation, resize_positions, sinusoidal_positions_2d
 from vit.support.checks import check_choice, check_natural
 from vit.support.hooks import is_hooked
@@ -180,6 +187,8 @@ class VisionTransformer(nn.Module):
             )
             for i, probability in enumerate(drop_path * block / max(depth - 1, 1) for block in range(depth))
         )
+        for block in self.blocks:
+            block.attn.is_rotary = pos_embed in ROTARY
         check_patch_drop(patch_drop, self.blocks[0].attn.mechanism, attention)
         norm_after_pool = pool == "mean" if fc_norm is None else fc_norm
         self.norm = nn.Identity() if norm_after_pool else nn.LayerNorm(embed_dim, eps=norm_eps)
@@ -248,11 +257,60 @@ class VisionTransformer(nn.Module):
             and getattr(self.forward_head, "__func__", None) is VisionTransformer.forward_head
         )
 
-    def forward_features(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Encode images, final norm included: (B, C, H, W) -> (B, prefix + N, D), with the arguments of ``forward``."""
-        tokens, grid, angles = self._embed(images)
+    def forward_features(self, images: Tensor, mask: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+        """Encode images, final norm included: (B, C, H, W) -> (B, prefix + N, D).
+
+        >>> model = VisionTransformer(image_size=32, patch_size=4, embed_dim=48, depth=2, num_heads=3)
+        >>> visible = torch.rand(2, 64).argsort(dim=1)[:, :16]  # a quarter of the patches, as for masked autoencoders
+        >>> model.forward_features(torch.randn(2, 3, 32, 32), keep=visible).shape
+        torch.Size([2, 17, 48])
+
+        Args:
+            images: Images, as ``forward`` takes them.
+            mask: Mask of attention, as ``forward`` takes it.
+            keep: Numbers of the patches that are encoded, row by row from 0, (B, K); the others are left out. None
+                encodes all.
+        """
+        tokens, grid, angles = self._embed(images, keep)
         for block in self.blocks:
             tokens = self._run(block, tokens, grid, mask, angles)
+        return self.norm(tokens)
+
+    def encode(
+        self,
+        tokens: Tensor,
+        *,
+        grid: tuple[int, int] | None = None,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Pass tokens of ``embed`` through the blocks and the final norm: (B, prefix + N, D) -> (B, prefix + N, D).
+
+        Between ``embed`` and here, tokens may be changed, left out or merged. Blocks called one by one would lack the
+        rotary angles and the grid, which this passes on.
+
+        Args:
+            tokens: The prefix tokens, and those of patches.
+            grid: Rows and columns of the patches; None means those of ``image_size``.
+            positions: Number of the patch that each token stands for, row by row from 0, (B, N). None means that all
+                patches of the grid are there, in order.
+            mask: Mask of attention, as ``forward`` takes it.
+
+        Raises:
+            ValueError: If the tokens are not those of the grid, or the positions do not fit.
+        """
+        rows, columns = grid or self.patch_embed.grid_size
+        angles = self._angles((rows, columns), tokens)
+        if positions is not None:
+            check_numbers_of_patches("positions", positions, len(tokens), rows * columns)
+            angles = None if angles is None else angles[number_tokens(positions, self.num_prefix_tokens)]
+        elif tokens.shape[1] != self.num_prefix_tokens + rows * columns:
+            raise ValueError(
+                f"{tokens.shape[1]} tokens are not {self.num_prefix_tokens} and the patches of a grid of {rows} x "
+                f"{columns}: give the grid, or the positions of the patches"
+            )
+        for block in self.blocks:
+            tokens = self._run(block, tokens, (rows, columns) if positions is None else None, mask, angles)
         return self.norm(tokens)
 
     def forward_mixed(self, images: Sequence[Tensor]) -> Tensor:
@@ -296,7 +354,9 @@ class VisionTransformer(nn.Module):
         """Compute the tokens that enter the first block: (B, C, H, W) -> (B, prefix + N, D)."""
         return self._embed(images)[0]
 
-    def _embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int], Tensor | None]:
+    def _embed(
+        self, images: Tensor, keep: Tensor | None = None
+    ) -> tuple[Tensor, tuple[int, int] | None, Tensor | None]:
         """Compute the tokens that enter the first block, rows and columns of patches, and rotary angles if any."""
         patches = self.patch_embed(images)
         prefix = [
@@ -311,13 +371,22 @@ class VisionTransformer(nn.Module):
             tokens = torch.cat([*prefix, patches + positions], dim=1)
         else:
             tokens = torch.cat([*prefix, patches], dim=1) + positions
-        angles = None
-        if "rope" in self.config["pos_embed"]:
-            sizes = self.patch_embed.grid_size, self.embed_dim // self.config["num_heads"]
-            angles = ROTARY[self.config["pos_embed"]](grid, *sizes, tokens)
-            angles = nn.functional.pad(angles, (0, 0, self.num_prefix_tokens, 0))  # the prefix is not turned
-        tokens, angles = self.patch_drop(self.pos_drop(tokens), self.num_prefix_tokens, angles)
+        tokens, angles = self.pos_drop(tokens), self._angles(grid, tokens)
+        if keep is None:
+            tokens, angles = self.patch_drop(tokens, self.num_prefix_tokens, angles)
+        else:
+            check_numbers_of_patches("keep", keep, len(images), patches.shape[1])
+            tokens, angles = keep_patches(tokens, keep, self.num_prefix_tokens, angles)
+            grid = None
         return self.norm_pre(tokens), grid, angles
+
+    def _angles(self, grid: tuple[int, int], like: Tensor) -> Tensor | None:
+        """Return the rotary angles of the prefix tokens, which are 0, and of the patches of a grid; None without."""
+        if self.config["pos_embed"] not in ROTARY:
+            return None
+        head_dim = self.embed_dim // self.config["num_heads"]
+        angles = ROTARY[self.config["pos_embed"]](grid, self.patch_embed.grid_size, head_dim, like)
+        return nn.functional.pad(angles, (0, 0, self.num_prefix_tokens, 0))
 
     def _run(self, block: Callable[..., Tensor], *inputs: Any) -> Tensor:
         # Replaced blocks may take neither mask nor angles.
