@@ -61,18 +61,21 @@ def read_state_dict(contents: Any, state: State, origin: str) -> LoadedWeights |
     (prefix, config), *_ = noted.items()
     start = f"{prefix}." if prefix else ""
     own = {name.removeprefix(start): tensor for name, tensor in state.items() if name.startswith(start)}
-    return read_described(own, dict(config), {}, origin)
+    remedy = "change a copy of the model instead of its state dict, or take dict(state) and tell num_heads"
+    return read_described(own, dict(config), {}, origin, remedy)
 
 
-def read_described(state: State, arguments: Arguments, data: dict[str, Any], origin: str) -> LoadedWeights:
+def read_described(
+    state: State, arguments: Arguments, data: dict[str, Any], origin: str, remedy: str = "it is damaged"
+) -> LoadedWeights:
     """Return tensors of a model of this package with all of its arguments, after a check that they fit."""
     arguments = DEFAULTS | arguments
     blocks = len({name.split(".")[1] for name in state if name.startswith("blocks.")})
     if arguments["depth"] != blocks:
         depth = arguments["depth"]
-        raise ValueError(f"{origin} describes a model of depth {depth!r}, and holds {blocks} blocks: it is damaged")
+        raise ValueError(f"{origin} describes a model of depth {depth!r}, and holds {blocks} blocks: {remedy}")
     # On the meta device: an untrusted file may describe a model of any size.
-    check_same_tensors(build(arguments, origin, "meta"), state, origin, "it is damaged")
+    check_same_tensors(build(arguments, origin, "meta"), state, origin, remedy)
     check_numbers(state, origin)
     return LoadedWeights(state, arguments, data, LoadReport(origin, "vit", matched=list(state)))
 
