@@ -38,7 +38,7 @@ from vit.analysis import head_importance, prune_heads
 from vit.analysis.accuracy import accuracy
 from vit.analysis.places import enlarged
 from vit.analysis.questions import QUESTIONS, ask
-from vit.analysis.trained_model import margin, read_subject
+from vit.analysis.trained_model import margin, read_trained_model
 from vit.runs.folders import newest_checkpoint
 from vit.support.markdown import markdown_table
 
@@ -175,7 +175,7 @@ def run_all(pool: Executor, options: argparse.Namespace, path: Path) -> int:
 
 def examined(checkpoint: Path, prunes: bool) -> dict[str, Any]:
     """Return what is measured of a trained model besides its results.json."""
-    subject = read_subject(checkpoint, None, EXAMINED)
+    subject = read_trained_model(checkpoint, None, EXAMINED)
     images, labels = subject.held_out
     larger = enlarged(images, LARGER, subject.model.patch_embed.patch_stride)
     found = {"examined": len(labels), "accuracy": accuracy(subject.model, images, labels)}
@@ -264,7 +264,7 @@ def step_seconds(model: nn.Module, images: Tensor) -> float:
 def asked(options: argparse.Namespace) -> dict[str, Any]:
     """Return the answers of the reference model to the questions of vit.analysis, with pictures beside the results."""
     checkpoint = newest_checkpoint(experiment(REFERENCE, options.steps, SEEDS[0]), "last")
-    subject = read_subject(checkpoint, None, EXAMINED // 4)
+    subject = read_trained_model(checkpoint, None, EXAMINED // 4)
     folder = options.output / "heads"
     folder.mkdir(parents=True, exist_ok=True)
     found = {question: ask(question, subject, folder) for question in QUESTIONS}

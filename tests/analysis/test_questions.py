@@ -4,14 +4,16 @@ import torch
 import vit
 from vit.analysis import questions
 from vit.analysis.labelled import Labelled
-from vit.analysis.trained_model import Subject
+from vit.analysis.trained_model import TrainedModel
 from vit.analysis.truncation import RankPoint
 
 
 @pytest.fixture
 def subject(ours, images, labels):
     untrained = vit.VisionTransformer((12, 20), 4, embed_dim=40, depth=3, num_heads=5).eval()
-    return Subject(ours, untrained, Labelled(images, labels), Labelled(images, torch.tensor([3, 3, 3, 1, 2, 4, 5])))
+    return TrainedModel(
+        ours, untrained, Labelled(images, labels), Labelled(images, torch.tensor([3, 3, 3, 1, 2, 4, 5]))
+    )
 
 
 def test_chance_is_the_share_of_the_most_frequent_class(subject):

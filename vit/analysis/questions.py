@@ -20,7 +20,7 @@ from vit.analysis.probes import Probe, probe_layers
 from vit.analysis.projections import LayerRanks, projection_ranks
 from vit.analysis.pruning import prune_heads
 from vit.analysis.rarity import rare_attention
-from vit.analysis.trained_model import Subject
+from vit.analysis.trained_model import TrainedModel
 from vit.analysis.truncation import truncation_curve
 
 TRUNCATED = 256  # test images whose attention is cut, which takes an eigendecomposition for each image and head
@@ -45,7 +45,7 @@ class Answer:
     columns: dict[str, Sequence[Sequence[float]]] = field(default_factory=dict)
 
 
-def what_heads_attend_to(subject: Subject, folder: Path) -> Answer:
+def what_heads_attend_to(subject: TrainedModel, folder: Path) -> Answer:
     """Describe all heads, beside those of the untrained model."""
     images = subject.held_out.images
     trained, untrained = (describe_heads(model, images) for model in (subject.model, subject.untrained))
@@ -86,7 +86,7 @@ def _columns_of(table: HeadTable) -> dict[str, list[list[object]]]:
     return columns
 
 
-def how_many_heads_can_go(subject: Subject, folder: Path) -> Answer:
+def how_many_heads_can_go(subject: TrainedModel, folder: Path) -> Answer:
     """Prune heads in four orders, and measure accuracy and speed."""
     curves = {
         order: pruning_curve(subject.model, subject.batches, subject.ranking, order, rerank=False)
@@ -121,7 +121,7 @@ def how_many_heads_can_go(subject: Subject, folder: Path) -> Answer:
     )
 
 
-def which_layers_need_their_heads(subject: Subject, folder: Path) -> Answer:
+def which_layers_need_their_heads(subject: TrainedModel, folder: Path) -> Answer:
     """Prune the heads of one layer at a time."""
     curves = {
         layer: pruning_curve(
@@ -158,7 +158,7 @@ def _random_heads(every: Mapping[int, Sequence[int]], count: int, seed: int) -> 
     return chosen
 
 
-def is_attention_low_rank(subject: Subject, folder: Path) -> Answer:
+def is_attention_low_rank(subject: TrainedModel, folder: Path) -> Answer:
     """Cut attention to lower and lower ranks."""
     images, labels = subject.held_out.images[:TRUNCATED], subject.held_out.labels[:TRUNCATED]
     tokens = subject.model.embed(images[:1]).shape[1]
@@ -182,7 +182,7 @@ def is_attention_low_rank(subject: Subject, folder: Path) -> Answer:
     )
 
 
-def are_projections_low_rank(subject: Subject, folder: Path) -> Answer:
+def are_projections_low_rank(subject: TrainedModel, folder: Path) -> Answer:
     """Compare the effective ranks of the projections with those before training."""
     trained, untrained = projection_ranks(subject.model), projection_ranks(subject.untrained)
     charts.draw_ranks(trained, untrained, folder / "ranks.png")
@@ -203,7 +203,7 @@ def _mean_rank(ranks: Sequence[LayerRanks], name: str) -> float:
     return mean(layer.effective_ranks()[name].item() for layer in ranks)
 
 
-def what_layers_and_heads_keep(subject: Subject, folder: Path) -> Answer:
+def what_layers_and_heads_keep(subject: TrainedModel, folder: Path) -> Answer:
     """Read class, colour and place from the tokens of each layer, and from each head."""
     trained, untrained = (
         probe_layers(model, subject.trained_on, subject.held_out) for model in (subject.model, subject.untrained)
@@ -229,7 +229,7 @@ def _read(probe: Probe) -> str:
     )
 
 
-def do_heads_look_at_rare_patches(subject: Subject, folder: Path) -> Answer:
+def do_heads_look_at_rare_patches(subject: TrainedModel, folder: Path) -> Answer:
     """Correlate attention with the rarity of patches."""
     own, others = rare_attention(subject.model, subject.held_out.images)
     charts.draw_rare(own, others, folder / "rare.png")
@@ -251,7 +251,7 @@ def do_heads_look_at_rare_patches(subject: Subject, folder: Path) -> Answer:
     )
 
 
-def what_positions_do(subject: Subject, folder: Path) -> Answer:
+def what_positions_do(subject: TrainedModel, folder: Path) -> Answer:
     """Exchange the positions of a trained model, and enlarge its images."""
     found = position_accuracies(subject.model, *subject.held_out)
     charts.draw_positions(found, subject.chance, folder / "positions.png")
@@ -265,7 +265,7 @@ def what_positions_do(subject: Subject, folder: Path) -> Answer:
     )
 
 
-QUESTIONS: dict[str, Callable[[Subject, Path], Answer]] = {
+QUESTIONS: dict[str, Callable[[TrainedModel, Path], Answer]] = {
     "What do the heads attend to?": what_heads_attend_to,
     "How many heads can go?": how_many_heads_can_go,
     "Which layers need their heads?": which_layers_need_their_heads,
@@ -277,7 +277,7 @@ QUESTIONS: dict[str, Callable[[Subject, Path], Answer]] = {
 }
 
 
-def ask(question: str, subject: Subject, folder: Path) -> Answer | str:
+def ask(question: str, subject: TrainedModel, folder: Path) -> Answer | str:
     """Return the answer to one of the questions, with pictures in the folder; or why there is none."""
     try:
         return QUESTIONS[question](subject, folder)

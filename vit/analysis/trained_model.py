@@ -18,7 +18,7 @@ BATCH = 32  # each point of a pruning curve times ten passes of one batch
 
 
 @dataclass(frozen=True)
-class Subject:
+class TrainedModel:
     """A trained model, the same before training, and images that it was and was not trained on.
 
     Attributes:
@@ -66,7 +66,7 @@ class Subject:
         return self.trained_on.images[:RANKED_ON], self.trained_on.labels[:RANKED_ON]
 
 
-def read_subject(checkpoint: str | Path, root: str | None, count: int) -> Subject:
+def read_trained_model(checkpoint: str | Path, root: str | None, count: int) -> TrainedModel:
     """Return the model of a training checkpoint and up to ``count`` of its training and of its test images.
 
     Raises:
@@ -83,7 +83,7 @@ def read_subject(checkpoint: str | Path, root: str | None, count: int) -> Subjec
         torch.manual_seed(0)
         untrained = vit.VisionTransformer(**{name: value for name, value in arguments.items() if name in names}).eval()
     data, trained_on, held_out = labelled_images(model, contents.get("data", {}), root, count)
-    return Subject(model, untrained, trained_on, held_out, data, arguments.get("init", "glorot"))
+    return TrainedModel(model, untrained, trained_on, held_out, data, arguments.get("init", "glorot"))
 
 
 def margin(share: float, count: int) -> float:

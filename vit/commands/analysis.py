@@ -44,9 +44,9 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> None:
     # Imported here, as these import Lightning, matplotlib and scikit-learn, which takes seconds.
     from vit.analysis.answers_page import write_page, write_table
     from vit.analysis.questions import QUESTIONS, Answer, ask
-    from vit.analysis.trained_model import read_subject
+    from vit.analysis.trained_model import read_trained_model
 
-    subject = read_subject(find_model(options.checkpoint), options.root, options.images)
+    subject = read_trained_model(find_model(options.checkpoint), options.root, options.images)
     options.out.mkdir(parents=True, exist_ok=True)
     answers: dict[str, Answer | str] = {}
     for question in QUESTIONS:
