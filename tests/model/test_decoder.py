@@ -28,6 +28,12 @@ def built(**kwargs):
     return randomised(TransformerDecoder(V, D, depth=2, num_heads=3, max_length=T, context_dim=C, **kwargs))
 
 
+def test_a_rotary_block_without_angles_is_refused(context):
+    decoder = built(positions="rope")
+    with pytest.raises(ValueError, match="turn by rotary angles, and none are given"):
+        decoder.blocks[0](torch.randn(2, T, D).double(), context)
+
+
 @pytest.fixture
 def tokens():
     return torch.randint(V, (2, T))

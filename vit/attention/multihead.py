@@ -200,8 +200,8 @@ class MultiHeadAttention(nn.Module):
             )
         if self.is_rotary and angles is None:
             raise ValueError(
-                "the queries and keys of this model turn by rotary angles, and none are given: pass tokens through "
-                "model.encode(tokens), or give angles"
+                "the queries and keys of this model turn by rotary angles, and none are given: give angles, or "
+                "pass the tokens of a VisionTransformer through its encode(tokens)"
             )
         q, k, v = self._project(x)
         q, k, v = self._split_queries(q), *self._split_keys_and_values(k, v)

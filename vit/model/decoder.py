@@ -93,6 +93,8 @@ class TransformerDecoder(nn.Module):
             )
             for i in range(depth)
         )
+        for block in self.blocks:
+            block.attn.is_rotary = not is_added
         self.norm = nn.LayerNorm(embed_dim, eps=1e-6)
         self.head = None if tie_output else nn.Linear(embed_dim, vocab_size, bias=False)
         self.init_weights()
