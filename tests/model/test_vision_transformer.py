@@ -539,6 +539,43 @@ def test_the_mechanism_takes_attention_kwargs():
         small(attention="window", attention_kwargs={"strangeness": 1})
 
 
+def test_each_block_has_the_mechanism_that_a_list_names():
+    arguments = {"window": {"window": 2}, "topk": {"k": 3}}
+    mixed = small(depth=2, attention=["window", "topk"], attention_kwargs=arguments).double().eval()
+    alone = [small(depth=2, attention=name, attention_kwargs=arguments[name]).double().eval() for name in arguments]
+    for model in alone:
+        model.load_state_dict(mixed.state_dict())
+    images = images_for(mixed)
+    tokens, grid = mixed.embed(images), mixed.patch_embed.grid_size
+    tokens = alone[1].blocks[1](alone[0].blocks[0](tokens, grid), grid)
+    assert_close(mixed.forward_features(images), mixed.norm(tokens), **EXACT)
+    assert not torch.allclose(mixed(images), alone[0](images))
+
+
+@pytest.mark.parametrize(
+    ("attention", "kwargs", "message"),
+    [
+        (["softmax"], None, r"attention names 1 mechanisms, and depth is 2: name one for each block"),
+        (["window", "softmax"], {"window": 2}, r"attention_kwargs has 'window': 2, but for a list of mechanisms"),
+        (["window", "softmax"], {"topk": {"k": 2}}, r"attention_kwargs has 'topk'"),
+        (["window", "softmax"], {"softmax": {"window": 2}}, r"'softmax' has no argument 'window'"),
+        (["window", "soft"], None, r"unknown attention 'soft'"),
+    ],
+)
+def test_a_list_of_mechanisms_that_does_not_fit_is_refused(attention, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        small(depth=2, attention=attention, attention_kwargs=kwargs)
+
+
+@pytest.mark.parametrize("attention", [["window", "softmax"], ["softmax", "window"]])
+def test_one_block_without_masks_or_whole_grid_forbids_them_to_the_model(attention):
+    model = small(depth=2, attention=attention)
+    with pytest.raises(ValueError, match="takes no mask"):
+        model(torch.randn(1, 3, 6, 10), torch.ones(16, 16, dtype=torch.bool))
+    with pytest.raises(ValueError, match="'window' needs the whole grid"):
+        small(depth=2, attention=attention, patch_drop=0.5)
+
+
 # Initial weights.
 
 

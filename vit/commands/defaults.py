@@ -155,20 +155,27 @@ def _check_plain(attention_kwargs: Any, path: Path) -> None:
     """Check the one argument whose values may be of any type: jsonargparse would build any class that one names.
 
     Raises:
-        ValueError: If a value is not a number, true, false, or one word.
+        ValueError: If a value is not a number, true, false, one word, or such values by the name of a mechanism.
     """
-    plain = isinstance(attention_kwargs, dict) and all(
-        isinstance(name, str)
-        and (
-            value is None or isinstance(value, bool | int | float) or (isinstance(value, str) and value.isidentifier())
-        )
-        for name, value in attention_kwargs.items()
-    )
-    if attention_kwargs is not None and not plain:
+    if attention_kwargs is not None and not _is_plain(attention_kwargs, levels=2):
         raise ValueError(
             f"{path} is refused: its attention_kwargs are {str(attention_kwargs)[:80]!r}, and could name code to run; "
             "numbers and single words are taken"
         )
+
+
+def _is_plain(arguments: Any, levels: int) -> bool:
+    """Return whether arguments by name are numbers and words, or such arguments by the name of a mechanism."""
+    return isinstance(arguments, dict) and all(
+        isinstance(name, str)
+        and (
+            value is None
+            or isinstance(value, bool | int | float)
+            or (isinstance(value, str) and value.isidentifier())
+            or (levels > 1 and _is_plain(value, levels - 1))
+        )
+        for name, value in arguments.items()
+    )
 
 
 def _known(arguments: dict[str, Any], *classes: type) -> dict[str, Any]:

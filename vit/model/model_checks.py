@@ -34,6 +34,28 @@ def check_arguments(config: dict[str, Any]) -> None:
         check_axial(config["embed_dim"], config["num_heads"])
 
 
+def mechanisms_of_blocks(
+    attention: str | Sequence[str], attention_kwargs: dict[str, Any] | None, depth: int
+) -> list[tuple[str, dict[str, Any] | None]]:
+    """Return the mechanism of each block and its arguments.
+
+    >>> mechanisms_of_blocks(["window", "softmax"], {"window": {"window": 2}}, depth=2)
+    [('window', {'window': 2}), ('softmax', None)]
+    """
+    if isinstance(attention, str):
+        return [(attention, attention_kwargs)] * depth
+    names, arguments = list(attention), attention_kwargs or {}
+    if len(names) != depth:
+        raise ValueError(f"attention names {len(names)} mechanisms, and depth is {depth}: name one for each block")
+    stray = [name for name, options in arguments.items() if name not in names or not isinstance(options, dict)]
+    if stray:
+        raise ValueError(
+            f"attention_kwargs has {stray[0]!r}: {arguments[stray[0]]!r}, but for a list of mechanisms it has the "
+            f"arguments of each by its name, such as {{{names[0]!r}: {{...}}}}"
+        )
+    return [(name, arguments.get(name)) for name in names]
+
+
 def check_patch_drop(patch_drop: float, mechanism: nn.Module, attention: str) -> None:
     """Check that a mechanism can do without the patches that ``patch_drop`` drops."""
     if patch_drop and "grid" in mechanism.takes:

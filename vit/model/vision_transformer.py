@@ -25,6 +25,7 @@ from vit.model.model_checks import (
     check_output_format,
     check_patch_drop,
     chosen_blocks,
+    mechanisms_of_blocks,
 )
 from vit.model.positions import ROTARY, Interpolation, resize_positions, sinusoidal_positions_2d
 from vit.support.checks import check_choice, check_natural
@@ -70,8 +71,9 @@ class VisionTransformer(nn.Module):
         fc_norm: Whether the final norm comes after pooling instead of before; None means True for pool "mean", as in
             timm.
         attention: Name of the attention mechanism, a key of ``vit.attention.MECHANISMS``; docs/attention.md compares
-            them.
-        attention_kwargs: Arguments of the mechanism by name, such as {"window": 7} for "window".
+            them. A list names that of each block, such as ["window", "window", "softmax"] for 3 blocks.
+        attention_kwargs: Arguments of the mechanism by name, such as {"window": 7} for "window". For a list, those of
+            each mechanism by its name: {"window": {"window": 7}}.
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
         patch_drop: Share of the patches dropped from each training image, in [0, 1): with 0.5 a step takes little more
             than half the time.
@@ -122,7 +124,7 @@ class VisionTransformer(nn.Module):
         no_embed_class: bool = False,
         pool: Pool = "cls",
         fc_norm: bool | None = None,
-        attention: str = "softmax",
+        attention: str | list[str] = "softmax",
         attention_kwargs: dict[str, Any] | None = None,
         dropout: float = 0.0,
         patch_drop: float = 0.0,
@@ -165,6 +167,7 @@ class VisionTransformer(nn.Module):
         self.pos_drop = nn.Dropout(dropout)
         self.patch_drop = PatchDrop(patch_drop)
         self.norm_pre = nn.LayerNorm(embed_dim, eps=norm_eps) if pre_norm else nn.Identity()
+        mechanisms = mechanisms_of_blocks(attention, attention_kwargs, depth)
         self.blocks = nn.ModuleList(
             EncoderBlock(
                 embed_dim,
@@ -176,20 +179,20 @@ class VisionTransformer(nn.Module):
                 tie_qkv=tie_qkv,
                 tie_kv=tie_kv,
                 qk_norm=qk_norm,
-                attention=attention,
-                attention_kwargs=attention_kwargs,
+                attention=mechanism,
+                attention_kwargs=mechanism_kwargs,
                 block_index=i,
                 grid_size=self.patch_embed.grid_size,
                 dropout=dropout,
-                drop_path=probability,
+                drop_path=drop_path * i / max(depth - 1, 1),
                 layer_scale=layer_scale,
                 norm_eps=norm_eps,
             )
-            for i, probability in enumerate(drop_path * block / max(depth - 1, 1) for block in range(depth))
+            for i, (mechanism, mechanism_kwargs) in enumerate(mechanisms)
         )
-        for block in self.blocks:
+        for block, (mechanism, _) in zip(self.blocks, mechanisms, strict=True):
             block.attn.is_rotary = pos_embed in ROTARY
-        check_patch_drop(patch_drop, self.blocks[0].attn.mechanism, attention)
+            check_patch_drop(patch_drop, block.attn.mechanism, mechanism)
         norm_after_pool = pool == "mean" if fc_norm is None else fc_norm
         self.norm = nn.Identity() if norm_after_pool else nn.LayerNorm(embed_dim, eps=norm_eps)
         self.attn_pool = AttentionPool(embed_dim, num_heads, mlp_ratio, mlp, norm_eps) if pool == "map" else None

@@ -10,6 +10,7 @@ from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor
 
 from vit.model.embedding import Size, to_pair
+from vit.model.model_checks import mechanisms_of_blocks
 from vit.model.positions import resize_positions
 from vit.model.vision_transformer import VisionTransformer
 from vit.weights.formats.format import Arguments, State
@@ -71,11 +72,14 @@ def fit_to_model(
 def canonicalize(arguments: Arguments) -> Arguments:
     """Return arguments that are equal if the tensors of two models have the same shapes and meaning."""
     kv_heads = arguments["num_kv_heads"] or arguments["num_heads"]
+    of_blocks = mechanisms_of_blocks(*(arguments[name] for name in ("attention", "attention_kwargs", "depth")))
+    mechanisms = [(name, options or {}) for name, options in of_blocks]
     return arguments | {
         "mlp_ratio": int(arguments["embed_dim"] * arguments["mlp_ratio"]) / arguments["embed_dim"],
         "layer_scale": arguments["layer_scale"] is not None,
         "num_kv_heads": arguments["num_heads"] // kv_heads,
-        "attention_kwargs": arguments["attention_kwargs"] or {},
+        "attention": mechanisms[0] if mechanisms.count(mechanisms[0]) == len(mechanisms) else mechanisms,
+        "attention_kwargs": None,  # with the mechanisms
     }
 
 

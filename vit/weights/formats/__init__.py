@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 from vit.model.embedding import to_pair
+from vit.model.model_checks import mechanisms_of_blocks
 from vit.weights.formats import dinov2, google, openai, timm, torchvision, transformers
 from vit.weights.formats.format import Arguments, Format
 
@@ -99,10 +100,11 @@ def _check_has_place(arguments: Arguments, library: str) -> None:
     pool, positions, mlp = arguments["pool"], arguments["pos_embed"], arguments["mlp"]
     stride = arguments["patch_stride"] or arguments["patch_size"]
     is_dino = positions == "rope" or arguments["layer_scale"] is not None
+    mechanisms = mechanisms_of_blocks(*(arguments[name] for name in ("attention", "attention_kwargs", "depth")))
     is_early = library in ("torchvision", "google")  # without rotary positions and gated MLPs
     lacking = {
-        f"attention {arguments['attention']!r}": arguments["attention"] != "softmax",
-        "attention_kwargs": arguments["attention_kwargs"],
+        f"attention {arguments['attention']!r}": any(name != "softmax" for name, _ in mechanisms),
+        "attention_kwargs": any(options for _, options in mechanisms),
         "tie_qkv or tie_kv": arguments["tie_qkv"] or arguments["tie_kv"],
         "num_kv_heads": arguments["num_kv_heads"] not in (None, arguments["num_heads"]),
         f"patch_stride {stride!r}": to_pair(stride) != to_pair(arguments["patch_size"]),
