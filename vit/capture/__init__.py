@@ -1,4 +1,4 @@
-"""Attention of any running ViT, intercepted and captured layer by layer, and the parts of the model around it."""
+"""Captures or replaces the attention of any running ViT, layer by layer, and finds the parts of the model."""
 
 from vit.capture.anatomy import Anatomy, examine
 from vit.capture.attention import Attentions, capture_attention

@@ -1,4 +1,4 @@
-"""Finds the parts of a ViT: its grid of patches, the tokens that its logits read, its layers."""
+"""Finds the parts of a ViT: its grid of patches, its layers, and the tokens that its logits are computed from."""
 
 from dataclasses import dataclass, replace
 
@@ -25,11 +25,11 @@ class Anatomy:
         grid: Rows and columns of patches.
         num_prefix_tokens: Tokens before the patches: class token, distillation token, registers.
         num_tokens: Number of all tokens of an image.
-        calls: Numbers of the attention calls that are layers; others have no influence on the logits.
-        depth: Number of layers, without an attention with one query at the end.
-        pooled: Whether an attention with one query gathers the tokens after the last layer.
-        parts: The layers, and the places before and after them.
-        fixed_readout: ``readout``, or None if the tokens that are read change from image to image.
+        calls: Numbers of the attention calls that influence the logits. All other calls are left out.
+        depth: Number of layers. A last attention with one query, which pools the tokens, is not counted.
+        pooled: Whether an attention with one query pools the tokens after the last layer.
+        parts: The layers, and the places just before and after them.
+        fixed_readout: ``readout``, or None if the logits read different tokens for different images.
         model: Name of the model's class.
     """
 
@@ -50,13 +50,13 @@ class Anatomy:
 
     @property
     def readout(self) -> Tensor:
-        """Share of each token in the features that the logits are computed from, (N,), sums to one.
+        """Share of each token in the features that the logits are computed from, (N,). The shares sum to one.
 
-        It is 1 for the class token, or 1 / N for each of N averaged tokens. Class token and mean side by side
-        ("cls+mean") count half each. The tokens with a share are the read-out tokens.
+        A class token has share 1. Each of N averaged tokens has share 1 / N. If class token and mean are concatenated
+        ("cls+mean"), each counts half. The tokens with a share are the read-out tokens.
 
         Raises:
-            ValueError: If other tokens are read for each image, as by a maximum over tokens.
+            ValueError: If the logits read different tokens for different images, as a maximum over tokens does.
         """
         if self.fixed_readout is None:
             raise ValueError(
@@ -67,13 +67,13 @@ class Anatomy:
         return self.fixed_readout
 
 
-@torch.inference_mode(False)  # the read-out tokens are found by a gradient, in any mode of the caller
+@torch.inference_mode(False)  # a gradient finds the read-out tokens, even if the caller is in inference mode
 def examine(
     model: nn.Module, images: Tensor, grid: tuple[int, int] | None = None, num_prefix_tokens: int | None = None
 ) -> Anatomy:
-    """Find the parts of a model and check that its attention can be captured, by passing the first images.
+    """Find the parts of a model, and check that its attention can be captured. Only the first two images are used.
 
-    Which token is which patch is found by experiment (``find_patches``), and checked against what is given.
+    ``find_patches`` finds by experiment which token is which patch. A given grid or number must agree.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -83,12 +83,12 @@ def examine(
     Args:
         model: A ViT in eval mode.
         images: Images as the model takes them, (B, C, H, W).
-        grid: Rows and columns of patches, to be checked against those found.
-        num_prefix_tokens: Tokens before the patches, to be checked against those found.
+        grid: Rows and columns of patches, checked against those found; None skips the check.
+        num_prefix_tokens: Tokens before the patches, checked against those found; None skips the check.
 
     Raises:
-        ValueError: If attention cannot be captured (see ``capture_attention``), attentions are side by side instead of
-            in a row, or no grid of patches is found among the tokens.
+        ValueError: If attention cannot be captured (see ``capture_attention``), attentions run in parallel instead of
+            one after another, no grid of patches is found among the tokens, or the given grid or number is wrong.
     """
     check_pixels(images)
     check_capturable(model)
@@ -133,7 +133,7 @@ def _layout(
     grid: tuple[int, int] | None,
     num_prefix_tokens: int | None,
 ) -> Layout:
-    """Return where the patches are, found by experiment; what is given has to agree with it."""
+    """Find by experiment where the patches are. Raise a ValueError if ``grid`` or ``num_prefix_tokens`` disagrees."""
     found, name = find_patches(model, image, call, num_tokens), type(model).__name__
     if found is None:
         raise ValueError(
@@ -152,10 +152,10 @@ def _layout(
 
 
 def patch_grid(model: nn.Module, images: Tensor) -> tuple[int, int]:
-    """Return rows and columns of patches, from the first ``patch_stride`` or ``patch_size`` of a module of the model.
+    """Return rows and columns of patches, from the first module that has a ``patch_stride`` or ``patch_size``.
 
     Raises:
-        ValueError: If no module has one, or it does not divide the images.
+        ValueError: If no module has either, or the size does not divide the images.
     """
     for module in model.modules():
         size = getattr(module, "patch_stride", None) or getattr(module, "patch_size", None)
@@ -176,25 +176,25 @@ def patch_grid(model: nn.Module, images: Tensor) -> tuple[int, int]:
 
 
 def _tokens_read(model: nn.Module, images: Tensor, call: int) -> Tensor:
-    """Return which tokens the logits read, (B, N): those whose row of the last attention has a gradient."""
+    """Return which tokens the logits read, (B, N). A token is read if its row of the last attention has a gradient."""
     last = []
 
     def start_graph(index: int, attn: Tensor) -> Tensor:
-        if index == call:  # a graph of the layers before it would only take memory
+        if index == call:  # the layers before it need no graph, which saves memory
             torch.set_grad_enabled(True)
             last.append(attn.requires_grad_())
         return attn
 
     with torch.no_grad():  # restores the mode that start_graph changes
         logits = run_intercepted(model, images, start_graph)
-        # A random direction, as the sum of the logits may be constant.
+        # The direction is random because the sum of the logits may be constant.
         direction = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
         (gradient,) = torch.autograd.grad((logits * direction).sum(), last)
     return gradient.abs().sum(dim=(1, 3)) > 0
 
 
 def _readout(read: Tensor, patches: slice, all_tokens: bool) -> Tensor:
-    if not read.any():  # a head of zeros, before training
+    if not read.any():  # an untrained head of zeros gives no gradient: take the first token
         read = torch.arange(len(read), device=read.device) == 0
     prefix, rest = read.clone(), torch.zeros_like(read)
     prefix[patches], rest[patches] = False, read[patches]

@@ -1,4 +1,4 @@
-"""Captures the attention of any running ViT, and checks that capturing leaves the logits unchanged."""
+"""Captures the attention of any running ViT, and checks that this leaves the logits unchanged."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from vit.capture.graph import attentions_behind, graph_alone
 from vit.capture.intercept import Edit, InterceptAttention
 
-TOLERANCE = 1e-4  # of the largest logit, or of 1; fused kernels differ from the formula by 1e-6
+TOLERANCE = 1e-4  # of the largest logit, or of 1 if all are smaller; fused kernels differ from the formula by 1e-6
 
 
 class Attentions(list[Tensor]):
     """The attention (B, H, N, M) of each layer, first layer first, and the logits (B, classes) of the same pass.
 
-    All are in one autograd graph, so that ``torch.autograd.grad(attentions.logits[:, 3].sum(), attentions)`` is the
+    All are in one autograd graph: ``torch.autograd.grad(attentions.logits[:, 3].sum(), attentions)`` returns the
     gradient of class 3 with respect to every attention weight.
     """
 
@@ -23,11 +23,11 @@ class Attentions(list[Tensor]):
 
 
 def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
-    """Return the attention of every layer over images: (B, C, H, W) -> a list of (B, H, N, M), first layer first.
+    """Return the attention of every layer: images (B, C, H, W) -> a list of (B, H, N, M), first layer first.
 
-    The model may be ours, or any ViT of timm, torchvision, transformers, vit-pytorch, or your own, in eval mode; its
-    attention may be fused or not. The weights are those that multiply the values, and are in the autograd graph of
-    ``.logits`` unless gradients are off. Attention that has no influence on the logits is left out.
+    The model is any ViT in eval mode: ours, your own, or one of timm, torchvision, transformers or vit-pytorch. Its
+    attention may be fused. The weights are those that multiply the values. They are in the autograd graph of
+    ``.logits`` unless gradients are off. Attention that does not influence the logits is left out.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -36,8 +36,8 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
 
     Raises:
         ValueError: If attention cannot be intercepted (a compiled or scripted model, a kernel that bypasses torch, a
-            mechanism without weights), is not over whole images (a hierarchy of windows), or capturing it changes the
-            logits.
+            mechanism without weights), if it is not over whole images (a hierarchy of windows), or if capturing it
+            changes the logits.
     """
     images = differentiable(images)
     attentions = capture_unchecked(model, images)
@@ -48,7 +48,7 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
 
 
 def capture_unchecked(model: nn.Module, images: Tensor, calls: Sequence[int] | None = None) -> Attentions:
-    """Return the attention of every layer as ``capture_attention`` does, but without its passes as checks."""
+    """Return the attention of ``calls`` (None is all) as ``capture_attention`` does, without its checking passes."""
     attentions = Attentions()
 
     def keep(_: int, attn: Tensor) -> Tensor:
@@ -62,10 +62,10 @@ def capture_unchecked(model: nn.Module, images: Tensor, calls: Sequence[int] | N
 @torch.inference_mode(False)
 @torch.enable_grad()
 def influential_calls(model: nn.Module, image: Tensor) -> list[int]:
-    """Return the numbers of the attention calls that the logits of an image (1, C, H, W) depend on.
+    """Return the numbers of the attention calls that influence the logits of an image (1, C, H, W).
 
     Raises:
-        ValueError: If there is none, besides the errors of ``run_intercepted``.
+        ValueError: If there is none, or for the reasons of ``run_intercepted``.
     """
     made = []
 
@@ -86,16 +86,16 @@ def influential_calls(model: nn.Module, image: Tensor) -> list[int]:
 
 
 def run_intercepted(model: nn.Module, images: Tensor, edit: Edit, calls: Sequence[int] | None = None) -> Tensor:
-    """Return the logits of a model whose attention ``edit`` reads or replaces: (B, C, H, W) -> (B, classes).
+    """Return the logits of a model while ``edit`` reads or replaces its attention: (B, C, H, W) -> (B, classes).
 
     Args:
         model: A ViT in eval mode.
         images: Images as the model takes them.
-        edit: Called as ``edit(layer, attn)``; the weights that it returns multiply the values.
-        calls: Numbers of the attention calls that are layers, as in ``Anatomy.calls``; None is all.
+        edit: Called as ``edit(layer, attn)``. The weights that it returns multiply the values.
+        calls: Numbers of the attention calls that count as layers, as in ``Anatomy.calls``; None is all.
 
     Raises:
-        ValueError: As ``capture_attention``, except that the logits are not checked, as an edit may change them.
+        ValueError: As in ``capture_attention``, but changed logits are allowed, because an edit may change them.
     """
     check_capturable(model)
     check_pixels(images)
@@ -138,7 +138,7 @@ def _unseen(model: nn.Module, what: str) -> ValueError:
 
 
 def differentiable(images: Tensor) -> Tensor:
-    """Return images that autograd accepts: those made in inference mode are copied."""
+    """Return images that autograd accepts. Images made in inference mode are copied."""
     if not images.is_inference():
         return images
     with torch.inference_mode(False):
@@ -146,10 +146,10 @@ def differentiable(images: Tensor) -> Tensor:
 
 
 def logits_of(output: Any) -> Tensor:
-    """Return the tensor of logits in the output of a model; transformers wraps it.
+    """Return the logits in the output of a model: ``output.logits`` as in transformers, or else the output itself.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If they are no tensor.
     """
     logits = getattr(output, "logits", output)
     if not isinstance(logits, Tensor):
@@ -161,7 +161,7 @@ def logits_of(output: Any) -> Tensor:
 
 
 def check_capturable(model: nn.Module) -> None:
-    """Raise a ValueError if the model is in training mode, or is compiled or scripted, which hides its attention."""
+    """Raise a ValueError if the model is in training mode, compiled or scripted. The last two hide its attention."""
     if model.training:
         raise ValueError("the model is in training mode, in which dropout moves its logits: call model.eval() first")
     for name, module in model.named_modules():
@@ -186,7 +186,7 @@ def check_pixels(images: Tensor) -> None:
 
 
 def check_whole_patches(model: nn.Module, images: Tensor) -> None:
-    """Raise a ValueError if a model pads images to whole patches: then the grid does not divide the image evenly."""
+    """Raise a ValueError if a model pads these images to whole patches: the grid would not divide them evenly."""
     embed = getattr(model, "patch_embed", None)
     stride = getattr(embed, "patch_stride", (1, 1))
     if getattr(embed, "pad_images", False) and any(
@@ -199,11 +199,11 @@ def check_whole_patches(model: nn.Module, images: Tensor) -> None:
 
 
 def check_logits_unchanged(logits: Tensor, plain: Tensor) -> None:
-    """Raise a ValueError if the logits of the intercepted pass differ from those of the plain one."""
+    """Raise a ValueError if the logits of the intercepted pass differ from those of the plain pass."""
     moved = (logits.detach() - plain).abs().max().item() if plain.numel() else 0.0
     half = torch.finfo(plain.dtype).bits < 32 or torch.is_autocast_enabled(plain.device.type)
     allowed = (0.05 if half else TOLERANCE) * max(1.0, plain.abs().max().item() if plain.numel() else 1.0)
-    if not moved <= allowed:  # NaN, too
+    if not moved <= allowed:  # written so that NaN also raises
         raise ValueError(
             f"the logits moved by {moved:.2g} (more than {allowed:.2g}) when attention was computed explicitly: the "
             "model is random, or its attention is not what it seems, so its maps would not be of this model"
@@ -213,7 +213,7 @@ def check_logits_unchanged(logits: Tensor, plain: Tensor) -> None:
 def _check_whole_images(model: nn.Module, images: Tensor, shapes: list[torch.Size]) -> None:
     batch, _, queries, keys = shapes[-1]
     first = shapes[0]
-    pooling = queries == 1 and len(shapes) > 1  # one query that gathers the tokens at the end
+    pooling = queries == 1 and len(shapes) > 1  # one query at the end pools the tokens
     if batch == len(images) and (pooling or (queries == keys == first[-1])):
         return
     raise ValueError(

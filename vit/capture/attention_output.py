@@ -1,4 +1,4 @@
-"""Captures what each attention adds to its tokens: weights, values, and the projection behind them.
+"""Captures what each attention adds to its tokens: its weights, its values and its output projection.
 
 Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels per head, c channels of a token.
 """
@@ -18,12 +18,12 @@ from vit.capture.intercept import InterceptAttention
 
 @dataclass
 class AttentionOutput:
-    """One attention: its output is ``projection (attn values)`` and a bias.
+    """One attention. Its output is ``projection (attn values)`` plus a bias.
 
     Attributes:
         attn: The weights, (B, H, N, M).
         values: The values, (B, H, M, d).
-        projection: Weights of the output projection, (C, H * d), times those of LayerScale if it follows.
+        projection: Weights of the output projection, (C, H * d), times the factors of LayerScale if one follows.
     """
 
     attn: Tensor
@@ -33,10 +33,10 @@ class AttentionOutput:
 
 @torch.no_grad()
 def capture_outputs(model: nn.Module, images: Tensor, calls: Sequence[int]) -> list[AttentionOutput]:
-    """Return weights, values and output projection of these attention calls over images (B, C, H, W).
+    """Return the weights, values and output projection of each of these attention calls on images (B, C, H, W).
 
     Raises:
-        ValueError: If what attention mixes does not enter a linear layer unchanged, as with an output gate.
+        ValueError: If the mixed values do not enter a linear layer unchanged, for example because of an output gate.
     """
     found: dict[int, AttentionOutput] = {}
 
@@ -59,12 +59,12 @@ def capture_outputs(model: nn.Module, images: Tensor, calls: Sequence[int]) -> l
 
 
 class _WatchProjection(TorchFunctionMode):
-    """Finds the linear layer behind each attention, and the factors per channel that follow it."""
+    """Finds the linear layer after each attention, and the factors per channel that follow this layer."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.awaited: AttentionOutput | None = None  # whose projection comes next
-        self.projected: tuple[AttentionOutput, Tensor] | None = None  # whose projection was last, and its output
+        self.awaited: AttentionOutput | None = None  # the attention whose projection comes next
+        self.projected: tuple[AttentionOutput, Tensor] | None = None  # the last attention projected, and its output
 
     def follow(self, output: AttentionOutput) -> None:
         self.awaited, self.projected = output, None
@@ -72,10 +72,10 @@ class _WatchProjection(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function, and look at linear layers and products."""
+        """Call the function, and check whether it is the awaited projection or the scaling after one."""
         if func in (Tensor.mul, Tensor.mul_, Tensor.__mul__, torch.mul) and len(args) == 2 and self.projected:
             self._scale(*args)
-            self._scale(*reversed(args))  # either may be the factors
+            self._scale(*reversed(args))  # either argument may be the factors
         result = func(*args, **kwargs or {})
         if func is F.linear and self.awaited is not None:
             output, self.awaited = self.awaited, None
@@ -95,7 +95,7 @@ class _WatchProjection(TorchFunctionMode):
 
 
 def _is_mixed(inputs: Tensor, output: AttentionOutput) -> bool:
-    """Return whether a linear layer takes what an attention has mixed, with the batch as its first or second axis."""
+    """Return whether the inputs are the mixed values of an attention. The batch may be their first or second axis."""
     mixed = einsum(output.attn.to(output.values.dtype), output.values, "b h n m, b h m d -> b h n d")
     tokens, rounding = pack([inputs], "* c")[0], 1e-3 * float(mixed.abs().max())
     for pattern in ("b h n d -> (b n) (h d)", "b h n d -> (n b) (h d)"):

@@ -1,4 +1,4 @@
-"""Finds which attention a tensor depends on, by walking the autograd graph; nothing is computed."""
+"""Finds which attentions a tensor depends on. It walks the autograd graph and computes nothing."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -9,12 +9,12 @@ from torch.autograd.graph import Node
 
 
 def graph_alone() -> AbstractContextManager[None]:
-    """Record the autograd graph within the context without the tensors that a backward pass would need."""
+    """Return a context that records the autograd graph alone, without the tensors that a backward pass needs."""
     return torch.autograd.graph.saved_tensors_hooks(lambda _: None, lambda _: None)
 
 
 def attentions_behind(result: Node | Tensor, attentions: Sequence[Node]) -> set[int]:
-    """Return the numbers of the attentions that a result was computed from.
+    """Return the indices of the attentions that a result was computed from.
 
     >>> attn, unused = (torch.ones(2, requires_grad=True) * 1 for _ in range(2))
     >>> attentions_behind(attn.sum(), [attn.grad_fn, unused.grad_fn])
@@ -22,7 +22,7 @@ def attentions_behind(result: Node | Tensor, attentions: Sequence[Node]) -> set[
 
     Args:
         result: A tensor, or the node of the autograd graph that made it.
-        attentions: Nodes that made the attentions, a different one for each.
+        attentions: The node that made each attention. No two may be the same.
     """
     numbers = {node: number for number, node in enumerate(attentions)}
     found, visited = set(), set()

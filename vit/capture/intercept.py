@@ -1,11 +1,11 @@
 """Intercepts attention weights where they multiply the values, in any running model.
 
-Fused kernels do not return their weights, and every library calls them in its own way. All of them go through a few
-functions of torch, which a ``TorchFunctionMode`` can replace: here by the explicit formula, with the weights in the
-autograd graph. Weights that a model computes itself, by a softmax, are followed to the matrix product with the values:
-what mixes the heads, adds a second softmax or rescales in between is then part of them (CaiT, DeepViT, ConViT). Our own
-mechanisms compute their ``weights`` instead, as their tiles and chunks are no attention of whole images. The model is
-unchanged afterwards.
+Fused kernels do not return their weights, and every library calls them in its own way. But all libraries go through a
+few functions of torch, which a ``TorchFunctionMode`` can replace. Here the explicit formula replaces them, so that the
+weights are in the autograd graph. If a model computes weights by its own softmax, they are followed to the matrix
+product with the values. Steps in between, such as mixing of heads, a second softmax or rescaling, are then part of the
+weights (CaiT, DeepViT, ConViT). Our own mechanisms may work in tiles and chunks, which are not the attention of whole
+images, so their ``weights`` method is called instead. The model is unchanged afterwards.
 
 Letters in the einops patterns: b batch, n tokens, h heads, d channels per head, s the three of queries, keys, values.
 """
@@ -27,20 +27,20 @@ from vit.attention.mechanisms.base import Mechanism
 
 Edit = Callable[[int, Tensor], Tensor]
 
-# Attributes by which timm and transformers turn on checkpoints, in eval mode too: the recomputation in the backward
-# pass would not be intercepted.
+# timm and transformers turn on checkpointing by these attributes, in eval mode too. It is turned off here, because the
+# recomputation in the backward pass would not be intercepted.
 CHECKPOINTING = ("grad_checkpointing", "gradient_checkpointing")
 
 
 class Weights(NamedTuple):
-    """What a tensor made from softmaxes holds."""
+    """What is known of a tensor that was computed from softmaxes."""
 
-    shape: tuple[int, int]  # queries and keys
-    softmaxes: frozenset[int]  # numbers of the softmaxes, in the order of their calls
+    shape: tuple[int, int]  # numbers of queries and keys
+    softmaxes: frozenset[int]  # numbers of the softmaxes, counted in the order of their calls
 
 
 class InterceptAttention(TorchFunctionMode):
-    """A context in which attention is computed explicitly, and ``edit`` reads or replaces its weights.
+    """A context that computes attention explicitly, so that ``edit`` can read or replace its weights.
 
     >>> def uniform(layer, attn):
     ...     return torch.full_like(attn, 1 / attn.shape[-1])
@@ -51,13 +51,13 @@ class InterceptAttention(TorchFunctionMode):
 
     Args:
         model: The model that runs within the context.
-        edit: Called as ``edit(layer, attn)`` for each attention (B, H, N, M), layers counted from 0 in the order of
-            their calls; the weights that it returns multiply the values.
-        num_images: Images of a batch, by which attention of three axes (B * H, N, M) is split into heads; None leaves
-            it alone.
+        edit: Called as ``edit(layer, attn)`` for each attention (B, H, N, M). Layers are counted from 0 in the order
+            of their calls. The weights that ``edit`` returns multiply the values.
+        num_images: Number B of images in a batch, which splits attention with three axes (B * H, N, M) into heads.
+            If None, such attention is not intercepted.
 
     Attributes:
-        values: The values (B, H, M, d) that the weights last given to ``edit`` multiply.
+        values: The values (B, H, M, d) that belong to the weights last given to ``edit``.
         unseen: Shapes of the queries or weights of attention that was not intercepted.
     """
 
@@ -69,14 +69,14 @@ class InterceptAttention(TorchFunctionMode):
         self.num_calls = 0
         self.values: Tensor | None = None
         self.unseen: list[tuple[int, ...]] = []
-        self.weights = WeakTensorKeyDictionary()  # tensors made from softmaxes, with their Weights
-        self.unused: dict[int, tuple[int, ...]] = {}  # shapes of softmaxes that have multiplied no values yet
+        self.weights = WeakTensorKeyDictionary()  # tensor computed from softmaxes -> its Weights
+        self.unused: dict[int, tuple[int, ...]] = {}  # softmax -> its shape, until it multiplies values
         self.num_softmaxes = 0
         self.replaced: list[tuple[nn.Module, str, Any]] = []
         self.paused = False
 
     def __enter__(self) -> "InterceptAttention":
-        """Replace the forward methods of our mechanisms and the functions of torch, and turn off checkpoints."""
+        """Replace the forward methods of our mechanisms and the functions of torch, and turn off checkpointing."""
         for module in self.model.modules():
             if isinstance(module, Mechanism):
                 self._replace(module, "forward", partial(self._explicit_forward, module))
@@ -86,11 +86,11 @@ class InterceptAttention(TorchFunctionMode):
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        """Restore them."""
+        """Restore everything that was replaced."""
         super().__exit__(*error)
         for module, name, value in self.replaced:
             delattr(module, name)
-            if value is not None:  # also the forward of an outer interception
+            if value is not None:  # for example the forward set by an outer interception
                 setattr(module, name, value)
 
     def _replace(self, module: nn.Module, name: str, value: Any) -> None:
@@ -100,7 +100,7 @@ class InterceptAttention(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Compute attention explicitly; call every other function as it is, and follow weights through it."""
+        """Compute attention explicitly. Call every other function unchanged, and follow weights through it."""
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
@@ -113,14 +113,14 @@ class InterceptAttention(TorchFunctionMode):
         return result
 
     def _explicit_forward(self, mechanism: Mechanism, q: Tensor, k: Tensor, v: Tensor, **around: Any) -> Tensor:
-        self.paused = True  # the softmax inside is not another layer
+        self.paused = True  # a softmax inside must not count as another layer
         weights = mechanism.weights(q, k, **{name: around[name] for name in mechanism.weights_take})
         self.paused = False
         return mechanism.mix(self.edited(weights, v).to(v.dtype), v, **around)
 
     def edited(self, attn: Tensor, values: Tensor) -> Tensor:
-        """Return the weights to use in place of these: (B, H, N, M), values (B, H, M, d) -> (B, H, N, M)."""
-        # Frozen models, too, need gradients with respect to attention.
+        """Return the weights that replace ``attn``: (B, H, N, M), values (B, H, M, d) -> (B, H, N, M)."""
+        # Gradients with respect to attention are needed even if the model is frozen.
         if torch.is_grad_enabled() and not attn.requires_grad:
             attn.requires_grad_()
         self.values = values
@@ -128,7 +128,7 @@ class InterceptAttention(TorchFunctionMode):
         return self.edit(self.num_calls - 1, attn)
 
     def edited_product(self, attn: Tensor, values: Tensor) -> Tensor:
-        """Return the weights to use in place of these, whose images and heads may share the first axis."""
+        """Return the weights that replace ``attn``: of shape (B, H, N, M) or (B * H, N, M)."""
         if attn.ndim == 4:
             return self.edited(attn, values)
         if not self.splits(attn):
@@ -136,7 +136,7 @@ class InterceptAttention(TorchFunctionMode):
         return rearrange(self.edited(self.split(attn), self.split(values)), "b h n m -> (b h) n m")
 
     def mark(self, probabilities: Tensor) -> None:
-        """Remember the result of a softmax over keys."""
+        """Start to follow the result of a softmax over keys."""
         queries, keys = probabilities.shape[-2:]
         self.weights[probabilities] = Weights((queries, keys), frozenset([self.num_softmaxes]))
         if probabilities.ndim == 4:
@@ -144,23 +144,23 @@ class InterceptAttention(TorchFunctionMode):
         self.num_softmaxes += 1
 
     def splits(self, tensor: Tensor) -> bool:
-        """Return whether the first axis of (B * H, ...) holds whole images; remember the shape if not."""
+        """Return whether the first axis of (B * H, ...) splits into images. If not, add the shape to ``unseen``."""
         if self.num_images and len(tensor) % self.num_images == 0:
             return True
         self.unseen.append(tuple(tensor.shape))
         return False
 
     def split(self, tensor: Tensor) -> Tensor:
-        """Split images and heads: (B * H, N, M) -> (B, H, N, M)."""
+        """Split the first axis into images and heads: (B * H, N, M) -> (B, H, N, M)."""
         return rearrange(tensor, "(b h) n m -> b h n m", b=self.num_images)
 
     def use(self, softmaxes: frozenset[int]) -> None:
-        """Remember that these softmaxes have multiplied values."""
+        """Record that these softmaxes have multiplied values."""
         for softmax in softmaxes:
             self.unused.pop(softmax, None)
 
     def follow(self, result: Any, arguments: Iterable[Any]) -> None:
-        """Remember results that still hold a weight for each query and key of the weights they were made from."""
+        """Follow weights to the results computed from them, if these still have an axis of queries and one of keys."""
         sources = [self.weights[x] for x in _tensors(arguments) if x in self.weights]
         for made in _tensors([result]) if sources else ():
             held = [source for source in sources if not Counter(source.shape) - Counter(made.shape)]
@@ -225,7 +225,7 @@ def _einsum(mode: InterceptAttention, func: Callable[..., Tensor], equation: str
 
 
 def _like(attn: Tensor, values: Tensor, over: str, of: str) -> Tensor:
-    """Arrange values with axes named by these letters as (..., M, d), with all heads of the attention."""
+    """Arrange values, whose axes ``of`` names, as (..., M, d). Repeat them for axes that only the attention has."""
     channels = "".join(letter for letter in of if letter not in over)
     sizes = {letter: size for letter, size in zip(over[:-2], attn.shape, strict=False) if letter not in of}
     return repeat(values, f"{' '.join(of)} -> {' '.join(over[:-2])} {over[-1]} ({' '.join(channels)})", **sizes)
@@ -281,7 +281,7 @@ def _multi_head(
     average_attn_weights: bool = True,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute what ``nn.MultiheadAttention`` calls: tokens (N, B, D) -> (N, B, D), and weights if ``need_weights``."""
+    """Compute what ``nn.MultiheadAttention`` calls: (N, B, D) -> (N, B, D), and the weights if ``need_weights``."""
     if in_proj_weight is None or bias_k is not None or add_zero_attn or others.get("key_padding_mask") is not None:
         raise ValueError(
             "nn.MultiheadAttention with keys of another width, padding, bias_k or add_zero_attn cannot be seen: "

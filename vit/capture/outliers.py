@@ -1,12 +1,12 @@
-"""Values far above the others, such as the norms of tokens that a model uses as memory (Darcet et al. 2024)."""
+"""Finds outliers, such as the large norms of tokens that a model uses as memory (Darcet et al. 2024)."""
 
 from torch import Tensor
 
-DEVIATIONS = 6.0  # the usual bound of outliers; a fixed norm would suit one model only
+DEVIATIONS = 6.0  # the usual bound for outliers; a fixed bound on the norm would suit only one model
 
 
 def outliers(values: Tensor) -> Tensor:
-    """Mark what lies more than 6 median absolute deviations above the median of its row: (..., N) -> (..., N).
+    """Mark values more than 6 median absolute deviations above the median of their row: (..., N) -> (..., N).
 
     >>> import torch
     >>> outliers(torch.tensor([1.0, 2.0, 3.0, 4.0, 50.0]))

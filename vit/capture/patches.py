@@ -1,7 +1,7 @@
-"""Finds which token is which patch, by experiment: strips of pixels are changed, and tokens move.
+"""Finds by experiment which token is which patch: it changes strips of pixels and sees which tokens change.
 
-Neither the size of a patch nor the number of tokens tells: patches may overlap, a model may resize its images, and
-other tokens may stand before or after those of the patches.
+The size of a patch and the number of tokens do not tell. Patches may overlap, a model may resize its images, and other
+tokens may come before or after the patches.
 
 Letters in the einops patterns: b changed images, h heads, m keys, d channels of a head, s strips,
 r c rows and columns of patches or pixels.
@@ -17,41 +17,41 @@ from torch import Tensor, nn
 from vit.capture.intercept import InterceptAttention
 
 STRIPS_AT_ONCE = 32
-DRAWS = 2  # of noise, as a token may respond little to a single one
-# Strips that move a token less than a share of its largest response do not count as its place. The second share is for
-# models with a norm over the whole image, where each strip moves all tokens a little.
+DRAWS = 2  # of noise per strip, because a token may respond little to a single draw
+# The place of a token is the strips that change it by more than this share of its largest response. The second share
+# is for models with a norm over the whole image, in which each strip changes all tokens a little.
 FAINT = (0.05, 0.2)
-LEAST_GAP = 0.1  # between two rows of patches, of the height of one
-SPREAD = 0.75  # of the strips: a token that responds to more of them depends on the whole image
+LEAST_GAP = 0.1  # between two rows of patches, as a share of the height of a row
+SPREAD = 0.75  # if a token responds to more than this share of the strips, it depends on the whole image
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the patches are among the tokens: row by row from ``first`` on, in a grid of rows and columns."""
+    """The place of the patches among the tokens: a grid (rows, columns), row by row, from token ``first`` on."""
 
     grid: tuple[int, int]
     first: int
 
 
 def find_patches(model: nn.Module, image: Tensor, call: int, num_tokens: int) -> Layout | None:
-    """Find the tokens of the patches by changing strips of an image (1, C, H, W).
+    """Find the tokens that are patches by changing strips of an image (1, C, H, W).
 
-    Every row and every column of a grid responds to strips of its own. Tokens that no strip changes are no patches, nor
-    are those that every strip changes, such as a class token that depends on the whole image.
+    Every row and every column of a grid responds to its own strips. If no strip changes a token, it is not a patch. If
+    every strip changes it, it is not a patch either, but for example a class token that depends on the whole image.
 
     Args:
         model: A ViT in eval mode.
         image: The image to change.
-        call: Number of the first attention call that is a layer; its values tell the tokens.
+        call: Number of the first attention call that is a layer. Changes are measured in its values.
         num_tokens: Number of all tokens.
 
     Returns:
-        The grid that all tokens with a place form row by row, or None if they form none: patches in another order,
-        several windows of patches, attention over channels, or tokens that all depend on the whole image.
+        The grid that all tokens with a place form row by row, or None if they form no grid. Reasons are patches in
+        another order, several windows of patches, attention over channels, or tokens that depend on the whole image.
     """
     sides = image.shape[-2:]
     coarse = 2 * math.isqrt(num_tokens) + 2
-    for strips in (tuple(min(side, coarse) for side in sides), sides):  # every row and column only if need be
+    for strips in (tuple(min(side, coarse) for side in sides), sides):  # one strip per pixel only if coarse strips fail
         responses = [_response(model, image, call, axis, strips[axis]) for axis in (0, 1)]
         if not all(x.isfinite().all() and x.shape[1] == num_tokens for x in responses):
             return None
@@ -67,14 +67,14 @@ def find_patches(model: nn.Module, image: Tensor, call: int, num_tokens: int) ->
 
 
 class _SeenError(Exception):
-    """Ends a forward pass whose values have been seen."""
+    """Ends a forward pass early, once the values are known."""
 
 
 @torch.no_grad()
 def _response(model: nn.Module, image: Tensor, call: int, axis: int, strips: int) -> Tensor:
-    """Return how far the values of each token move when noise is added to a strip: (strips, M).
+    """Return how much the values of each token change if noise is added to each strip: (strips, M).
 
-    Axis 0 changes strips of rows, axis 1 strips of columns.
+    If ``axis`` is 0, each strip consists of rows of pixels. If it is 1, of columns.
     """
     generator = torch.Generator().manual_seed(0)
     spread = (image.double().std().item() if image.numel() > 1 else 0.0) or 1.0
@@ -95,7 +95,7 @@ def _response(model: nn.Module, image: Tensor, call: int, axis: int, strips: int
 
 
 def _values(model: nn.Module, images: Tensor, call: int) -> Tensor:
-    """Return the values (B, H, M, d) of an attention call; the forward pass ends there."""
+    """Return the values (B, H, M, d) of an attention call. The forward pass stops there."""
     seen = []
 
     def keep(index: int, attn: Tensor) -> Tensor:
@@ -114,8 +114,8 @@ def _values(model: nn.Module, images: Tensor, call: int) -> Tensor:
 
 
 def _lattice(by_rows: Tensor, by_columns: Tensor, moves: Tensor) -> Layout | None:
-    """Return the grid of the tokens with these places, strips of rows and of columns: (strips, M) twice, (M,)."""
-    # Tokens of a single patch respond to every strip, those of a single row of patches to every strip of rows.
+    """Return the grid of the tokens, from the strips of rows and columns that change each: (strips, M) twice, (M,)."""
+    # A single row of patches responds to every strip of rows, hence the ``&``. A single patch responds to every strip.
     spread = (by_rows.mean(dim=0) > SPREAD) & (by_columns.mean(dim=0) > SPREAD)
     alone = moves.sum() == 1
     placed = (moves if alone else moves & ~spread).nonzero()[:, 0]
@@ -133,19 +133,19 @@ def _lattice(by_rows: Tensor, by_columns: Tensor, moves: Tensor) -> Layout | Non
 
 
 def _centers(place: Tensor) -> Tensor:
-    """Return the middle of the place of each token: (strips, M) -> (M,), from 0 to 1."""
+    """Return the middle of the place of each token, from 0 to 1: (strips, M) -> (M,)."""
     strips = len(place)
     before, behind = place.argmax(dim=0), place.flip(0).argmax(dim=0)
     return (before + strips - behind) / (2 * strips)
 
 
 def _in_one_piece(*places: Tensor) -> bool:
-    """Return whether the strips that move a token are neighbours; tokens of several windows have gaps between them."""
+    """Return whether the strips that change each token are adjacent. With several windows, they have gaps."""
     return all(((place[0] + (place.diff(dim=0) > 0).sum(dim=0)) <= 1).all() for place in places)
 
 
 def _ascends(places: Tensor) -> bool:
-    """Return whether each row of places lies below the next, and all rows are spread evenly from 0 to 1."""
+    """Return whether places grow from each row to the next, and the rows are spread evenly from 0 to 1."""
     even = (torch.arange(len(places)) + 0.5) / len(places)
     near = (places - even[:, None]).abs().amax() <= 1 / len(places)
     gaps = places[1:].amin(dim=1) - places[:-1].amax(dim=1)

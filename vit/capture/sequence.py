@@ -1,4 +1,4 @@
-"""Captures the attention of decoders: among the tokens, from the tokens to a context, and in the encoder before it."""
+"""Captures the attention of decoders: among tokens, from tokens to a context, and in an encoder before the decoder."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ SequenceEdit = Callable[[Kind, int, Tensor], Tensor]
 
 @dataclass
 class SequenceAttentions:
-    """The attention of each layer of a decoder, and of the encoder if there is one, in one autograd graph with logits.
+    """The attention of each layer of a decoder and of its encoder, if any, in one autograd graph with the logits.
 
     Attributes:
-        encoder: Among the tokens of the image, (B, H, M, M) for each layer of the encoder.
-        decoder: Causal, among the tokens that are written, (B, H, T, T) for each layer of the decoder.
-        cross: From the tokens that are written to those of the image, (B, H, T, M) for each layer of the decoder.
+        encoder: Attention among the tokens of the image, (B, H, M, M) for each layer of the encoder.
+        decoder: Causal attention among the tokens of the sequence, (B, H, T, T) for each layer of the decoder.
+        cross: Attention from tokens of the sequence to those of the image, (B, H, T, M) for each layer of the decoder.
         logits: Logits of the next token at each position, (B, T, V).
     """
 
@@ -33,11 +33,11 @@ class SequenceAttentions:
 
 
 def capture_sequence(model: nn.Module, *inputs: Tensor) -> SequenceAttentions:
-    """Return the attention of every layer of ``model(*inputs)``, a decoder or an encoder and a decoder.
+    """Return the attention of every layer of ``model(*inputs)``: a decoder alone, or an encoder and a decoder.
 
-    Attention is told apart by what it is: that of the decoder is causal, whatever comes before the first such layer is
-    of the encoder, and the rest is from the decoder's tokens to the encoder's. Attention of a single token to itself
-    counts as causal.
+    The weights show which kind an attention is. Causal attention belongs to the decoder. Other attention before the
+    first causal layer belongs to the encoder. Other attention after it is from the decoder's tokens to the encoder's.
+    Attention of a single token to itself counts as causal.
 
     >>> import vit
     >>> from vit.model.decoder import ImageToSequence, TransformerDecoder
@@ -72,13 +72,13 @@ def capture_sequence(model: nn.Module, *inputs: Tensor) -> SequenceAttentions:
 
 
 def run_sequence(model: nn.Module, *inputs: Tensor, edit: SequenceEdit) -> Tensor:
-    """Return the logits of a decoder whose attention ``edit`` reads or replaces.
+    """Return the logits of a decoder while ``edit`` reads or replaces its attention.
 
     Args:
         model: A decoder in eval mode.
         inputs: What the model takes.
-        edit: Called as ``edit(kind, layer, attn)`` with "encoder", "decoder" or "cross", and layers of each kind
-            counted from 0; the weights that it returns multiply the values.
+        edit: Called as ``edit(kind, layer, attn)``. The kind is "encoder", "decoder" or "cross". Layers of each kind
+            are counted from 0. The weights that ``edit`` returns multiply the values.
 
     Raises:
         ValueError: If attention cannot be intercepted.

@@ -1,7 +1,7 @@
-"""Follows the tokens of one image through the modules of a model, to find its layers by the order of events.
+"""Follows tokens through the modules of a model, and finds its layers by the order of events.
 
-Every library names its parts differently, and changes the names. The order stays the same: the tokens that enter the
-first layer, a layer around each attention, a last norm.
+Every library names its parts differently, and changes the names. The order stays the same: tokens enter the first
+layer, each attention lies within a layer, and a last norm follows.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,14 +25,14 @@ Change = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Boundary:
-    """A place between modules where tokens can be read and replaced: the input or the output of a module."""
+    """A place where tokens can be read and replaced: the input or the output of a module."""
 
     module: nn.Module
     side: Literal["input", "output"]
 
     @contextmanager
     def changed(self, change: Change) -> Iterator[None]:
-        """Replace the tokens at this place by ``change(tokens)`` within the context."""
+        """Within the context, replace the tokens at this place by ``change(tokens)``."""
 
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
             if args:
@@ -53,14 +53,14 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Parts:
-    """The places of a ViT where its tokens pass.
+    """The places in a ViT that its tokens pass through.
 
     Attributes:
-        entry: Where the tokens enter the first layer; None if no module passes them on.
-        layer_names: Names of the layers' modules, such as "blocks.0"; empty if the layers share one module.
-        layers: The input of each layer, which is the residual stream before it.
-        norms: The tokens that enter the attention of each layer: the output of its first norm, or the input of a layer
-            that normalises behind its attention.
+        entry: Where the tokens enter the first layer; None if no module takes or returns these tokens.
+        layer_names: Names of the modules of the layers, such as "blocks.0"; empty if the layers share one module.
+        layers: The input of each layer: the residual stream before it.
+        norms: The tokens that enter the attention of each layer: the output of its first norm, or the input of the
+            layer if no norm comes before its attention.
         last: The input of the final norm; None if there is none.
     """
 
@@ -78,18 +78,18 @@ class TokenEvent:
     path: str
     boundary: Boundary
     shape: torch.Size
-    tokens: Tensor | None  # before the first attention; those of all layers would take much memory
+    tokens: Tensor | None  # kept only before the first attention, to save memory
 
 
 @dataclass
 class AttentionEvent:
-    """An attention."""
+    """One attention call."""
 
-    path: str  # of the innermost module around it
+    path: str  # of the innermost module that contains it
     call: int  # its number among all attentions
     shape: torch.Size  # (B, H, N, M)
-    made_by: Node  # in the graph of the logits
-    num_before: int  # token events before it
+    made_by: Node  # its node in the autograd graph of the logits
+    num_before: int  # number of token events before it
 
 
 @dataclass
@@ -98,9 +98,9 @@ class Trace:
 
     Attributes:
         tokens: Tokens that enter or leave modules.
-        attentions: Attentions of all tokens to all tokens that have an influence on the logits.
-        pooling: Attentions of one query, which gather the tokens, that have an influence on the logits.
-        takes_maximum: Whether a maximum over an axis is taken after the last attention.
+        attentions: Attentions of all tokens to all tokens. Only those that influence the logits.
+        pooling: Attentions of one query, which pools the tokens. Only those that influence the logits.
+        takes_maximum: Whether the model takes a maximum over an axis after the last attention.
     """
 
     tokens: list[TokenEvent] = field(default_factory=list)
@@ -110,7 +110,7 @@ class Trace:
 
 
 class WatchMaximum(TorchFunctionMode):
-    """A context that records whether a maximum over an axis was taken since ``seen`` was last set to False."""
+    """A context that sets ``seen`` to True at each maximum over an axis. The caller may set it back to False."""
 
     FUNCTIONS = (torch.max, Tensor.max, torch.amax, Tensor.amax, F.adaptive_max_pool1d, F.adaptive_max_pool2d)
 
@@ -121,7 +121,7 @@ class WatchMaximum(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function, and record it."""
+        """Call the function, and record whether it takes a maximum."""
         self.seen = self.seen or func in self.FUNCTIONS
         return func(*args, **(kwargs or {}))
 
@@ -166,7 +166,7 @@ def trace_forward(model: nn.Module, images: Tensor) -> tuple[Trace, Tensor]:
 
 
 def find_parts(trace: Trace, num_tokens: int) -> Parts:
-    """Find the parts of a model by the order of events; there are none if its layers share one module."""
+    """Find the parts of a model by the order of events. If its layers share one module, all parts are empty."""
     events = [event for event in trace.tokens if len(event.shape) == 3 and event.shape[-2] == num_tokens]
     layer_names = _layer_names(trace)
     inside = [[event for event in events if _within(event.path, name)] for name in layer_names]
@@ -176,7 +176,7 @@ def find_parts(trace: Trace, num_tokens: int) -> Parts:
     norms = [_first_norm(trace, attention, layer) for attention, layer in zip(trace.attentions, layers, strict=True)]
     first = next(i for i, event in enumerate(events) if event is layers[0])
     before = events[:first] + ([layers[0]] if layers[0].path == layer_names[0] else [])
-    entered = layers[0].tokens  # None behind an attention that has no influence
+    entered = layers[0].tokens  # None if an attention without influence came before
     same = (event for event in reversed(before) if entered is not None and torch.equal(event.tokens, entered))
     entry = next(same, None)
     end = max(i for i, event in enumerate(events) if _within(event.path, layer_names[-1]))
@@ -191,7 +191,7 @@ def find_parts(trace: Trace, num_tokens: int) -> Parts:
 
 
 def _first_norm(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> TokenEvent:
-    """Return where tokens leave the first norm before an attention, or enter the layer if there is none."""
+    """Return the output of the first norm before an attention. If there is no norm, return the input of the layer."""
     before = trace.tokens[trace.tokens.index(layer) : attention.num_before]
     norms = (
         event
@@ -204,7 +204,7 @@ def _first_norm(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> T
 
 
 def check_sequential(trace: Trace, model: str) -> None:
-    """Raise a ValueError if an attention does not depend on the one before it, so that their maps do not multiply."""
+    """Raise a ValueError if an attention does not depend on the one before it: their maps could not be multiplied."""
     for attention, following in pairwise([*trace.attentions, *trace.pooling]):
         if not attentions_behind(following.made_by, [attention.made_by]):
             raise ValueError(
@@ -216,10 +216,10 @@ def check_sequential(trace: Trace, model: str) -> None:
 
 
 def _layer_names(trace: Trace) -> list[str]:
-    """Return the common start of the paths of all attentions with the first name that differs: "vit.layers.0"."""
+    """Return the path of each layer: what all attention paths share, and the first name that differs (vit.layers.0)."""
     split = [attention.path.split(".") for attention in trace.attentions]
     if len({attention.path for attention in trace.attentions}) < len(split):
-        return []  # one module for all layers
+        return []  # layers share one module
     for depth, names in enumerate(zip(*split, strict=False)):
         if len(set(names)) > 1 or (len(split) == 1 and names[0][-1:].isdigit()):
             return [".".join(path[: depth + 1]) for path in split]

@@ -38,11 +38,11 @@ class Explorer(str):
         return path
 
     def __repr__(self) -> str:
-        # Notebooks store the repr beside the page, which must not be stored twice.
+        # Notebooks store the repr beside the page, so the repr must not repeat the page.
         return f"<Explorer of {len(self):,} characters: save('explorer.html') and open that in a browser>"
 
     def _repr_html_(self) -> str:
-        # The frame separates the names and keys of several explorers, and those of the notebook.
+        # The frame keeps script names and keyboard shortcuts apart from other explorers and from the notebook.
         return (
             '<iframe sandbox="allow-scripts" title="Attention explorer" style="width: 100%; height: 920px; border: 0" '
             f'srcdoc="{html.escape(self)}"></iframe>'
@@ -61,9 +61,9 @@ def explorer(
 ) -> Explorer:
     """Build a page that shows the attention of every layer and head of a model over one image.
 
-    The model also runs once for each head and each layer, with that one switched off, so that the page can show how
-    the logits change. The page stores each attention weight as a byte, about layers * heads * tokens ** 2 bytes before
-    compression; the error is at most 1/510 of the largest weight of the same query.
+    The model also runs once for each head and each layer with that part switched off, so the page can show how the
+    logits change. The page stores each attention weight as a byte. Before compression, this takes about layers * heads
+    * tokens ** 2 bytes. The error is at most 1/510 of the largest weight of the same query.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -74,14 +74,14 @@ def explorer(
         model: A classifier that ``capture_attention`` can see, in eval mode.
         image: One image as the model takes it, (C, H, W) or (1, C, H, W).
         class_names: Names of the classes, in the order of the logits; None numbers them.
-        mean: Mean of each channel that was subtracted from the image; it is added again for display.
-        std: Standard deviation of each channel that the image was divided by. Without mean and std the smallest value
-            of the image is shown black and the largest white. Images without three channels are averaged to grey.
+        mean: Channel means that were subtracted from the image. Display adds them again.
+        std: Channel standard deviations that the image was divided by. If mean and std are None, the smallest value of
+            the image is black and the largest white. Images without three channels are averaged to grey.
         grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
-        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
+        num_prefix_tokens: Number of tokens before the patches; needed if some non-patch tokens follow the patches.
 
     Raises:
-        ValueError: If this is not one image, the attention cannot be captured, the model returns no row of logits, or
+        ValueError: If ``image`` is not one image, attention cannot be captured, the model returns no row of logits, or
             names, mean or std do not fit.
     """
     image = image[None] if image.ndim == 3 else image
@@ -127,8 +127,8 @@ def explorer(
 def ablated_logits(model: nn.Module, image: Tensor, heads: list[int]) -> list[Tensor]:
     """Return the logits without each head and, last, without any head: (heads + 1, classes) for each layer.
 
-    The attention of a head that is switched off is zero, so that it adds nothing to the tokens. The image is
-    (1, C, H, W); ``heads`` has the number of each layer's.
+    If a head is switched off, its attention is zero and it adds nothing to the tokens. The image is (1, C, H, W), and
+    ``heads`` holds the number of heads of each layer.
     """
     ablated = []
     for layer, count in enumerate(heads):
@@ -165,7 +165,7 @@ def name_other_tokens(model: nn.Module, anatomy: Anatomy) -> list[tuple[int, str
     """Return the index and name of each non-patch token."""
     parameters = {name.rpartition(".")[2] for name, _ in model.named_parameters()}
     patches = anatomy.patches
-    # A class token whose parameter has another name is still the token that the logits read most.
+    # If the parameter of the class token has another name, it is the token that the logits read most.
     has_class_token = parameters & CLASS_TOKENS or anatomy.readout[0] > anatomy.readout[patches.start]
     learned = ["class token"] * bool(has_class_token) + ["distillation token"] * bool(parameters & DISTILLATION_TOKENS)
     before = learned[: patches.start]

@@ -24,7 +24,7 @@ from vit.support.class_names import name_classes
 from vit.support.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, PINK, SKY, plain_text, plot_style
 
 METHOD_COLORS = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY)
-TEXT_WIDTH = 22  # letters that fit below an image
+TEXT_WIDTH = 22  # letters of a line below an image
 PERCENTS_GONE = range(0, 100, 10)  # patches removed at each step of a curve
 
 
@@ -42,18 +42,18 @@ def draw_maps(
     smooth: bool = False,
     across: int = 1,
 ) -> None:
-    """Draw a sheet of images, each beside one overlay for each of its maps.
+    """Draw a sheet of images, each beside one overlay per map.
 
     Args:
         images: Images for display (see ``displayable``), (B, C, H, W).
-        maps: Non-negative maps (B, rows, columns), by the name of their method or any other title.
+        maps: Non-negative maps (B, rows, columns), by method name or any other title.
         path: The PNG file.
-        names: Names of the images, such as those of their files, to write below each.
-        logits: Logits of the images, (B, classes), to write the predicted class and its probability below each.
+        names: Names to write below the images, such as file names.
+        logits: Logits of the images, (B, classes). If given, each image shows its predicted class and probability.
         class_names: Names of the classes, in the order of the logits; None numbers them.
-        labels: The true classes, (B,); wrong predictions are then written in orange.
+        labels: The true classes, (B,). If given, wrong predictions are orange.
         title: Title of the sheet.
-        smooth: Whether maps are interpolated; the column titles then note it.
+        smooth: Whether maps are interpolated. If so, the column titles say it.
         across: Number of images side by side.
     """
     size, width = images.shape[-2:], 1 + len(maps)
@@ -85,7 +85,7 @@ def draw_heads(image: Tensor, attentions: Sequence[Tensor], anatomy: Anatomy, pa
     """Draw the attention of the read-out token, the one that the logits read, for each layer and head.
 
     The image (C, H, W) is for display (see ``displayable``); its attentions, (1, H, N, N), are those of
-    ``capture_attention``. Negative weights, as of differential and talking-heads attention, are shown as zero.
+    ``capture_attention``. Negative weights, from differential or talking-heads attention, are shown as zero.
     """
     layers = [attn.detach() for attn in attentions if attn.shape[-2] > 1]
     heads = max(attn.shape[1] for attn in layers)
@@ -106,7 +106,7 @@ def draw_heads(image: Tensor, attentions: Sequence[Tensor], anatomy: Anatomy, pa
 def draw_curves(curves: Mapping[str, Curves], path: str | Path) -> None:
     """Draw the probability of the predicted class as patches are removed, the mean over images; controls in grey.
 
-    The curves are those of ``removal_curves``, by the name of the method.
+    The curves are those of ``removal_curves``, by method name.
     """
     figure = Figure(figsize=(11, 4))
     most, least = figure.subplots(1, 2, sharey=True)

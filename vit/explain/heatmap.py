@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vit.capture.attention import check_pixels
 
-# Inferno (van der Walt and Smith 2015) at even steps: equal differences look equal, to colour-blind readers too, and
+# Inferno (van der Walt and Smith 2015) at even steps. Equal differences look equal, also to colour-blind readers, and
 # zero is dark.
 ANCHORS = bytes.fromhex("000004 160b39 420a68 6a176e 932667 bc3754 dd513a f37819 fca50a f6d746 fcffa4")
 LUMA = (0.299, 0.587, 0.114)  # perceived brightness of red, green and blue (ITU-R BT.601)
@@ -22,8 +22,8 @@ LUMA = (0.299, 0.587, 0.114)  # perceived brightness of red, green and blue (ITU
 def overlay(images: Tensor, maps: Tensor, *, opacity: float = 0.7, smooth: bool = False) -> Tensor:
     """Lay maps in colour over images in grey: (B, C, H, W), (B, rows, columns) -> (B, 3, H, W), in [0, 1].
 
-    Each patch gets one flat colour over exactly its pixels, from black for 0 through red to pale yellow for the largest
-    value of its image.
+    Each patch gets one flat colour over exactly its pixels. Colours run from black for 0 through red to pale yellow for
+    the largest value of the image.
 
     >>> overlay(torch.rand(5, 3, 32, 32), torch.rand(5, 8, 8)).shape
     torch.Size([5, 3, 32, 32])
@@ -32,7 +32,7 @@ def overlay(images: Tensor, maps: Tensor, *, opacity: float = 0.7, smooth: bool 
         images: Float in [0, 1], or uint8, with any number of channels; 3 are red, green and blue.
         maps: Relevance of each patch, non-negative.
         opacity: Share of the colour in each pixel, from 0 to 1; the rest is the image.
-        smooth: Whether values are interpolated between patches, which suggests a resolution that the map does not have.
+        smooth: Whether to interpolate between patches. This suggests a resolution that the map does not have.
 
     Raises:
         ValueError: If shapes do not fit, or values are out of range.
@@ -65,12 +65,12 @@ def displayable(images: Tensor, mean: Sequence[float] | None = None, std: Sequen
 
     Args:
         images: Normalised images.
-        mean: Mean of each channel that was subtracted.
-        std: Standard deviation of each channel that they were divided by. Without mean and std the smallest value of
-            each image becomes 0 and the largest 1.
+        mean: Channel means that were subtracted.
+        std: Channel standard deviations that the images were divided by. If mean and std are None, the smallest value
+            of each image becomes 0 and the largest 1.
 
     Raises:
-        ValueError: If these are not (B, C, H, W), or mean and std do not fit the channels.
+        ValueError: If images are not (B, C, H, W), or mean and std do not fit the channels.
     """
     check_pixels(images)
     images = images.detach().float()

@@ -9,9 +9,9 @@ from torch.utils._pytree import tree_leaves
 
 
 class PeakMemory(TorchDispatchMode):
-    """A context whose ``.peak`` is the largest number of bytes that tensors made within it hold at one time.
+    """A context that records in ``.peak`` the most bytes that tensors made within it hold at one time.
 
-    ``torch.profiler`` counts the same bytes, but prints to the terminal and cannot run within another profiler.
+    ``torch.profiler`` counts the same bytes, but it prints to the terminal and cannot run within another profiler.
 
     >>> with PeakMemory() as memory:
     ...     total = sum(torch.zeros(1000).sum() for _ in range(5))

@@ -16,11 +16,11 @@ from vit.explain.heatmap import overlay
 CELL, GAP, LINE = 1.6, 0.1, 0.15  # inches: width of a picture, gap between two, height of a line of text
 TITLE, BAR = 0.35, 0.75  # inches: height of the title, width of the colour bar
 DOTS, MOST_DOTS = 120, 240  # per inch
-MOST_RULED = 20  # patches in a row of a map; lines between more of them would hide them
+MOST_RULED = 20  # most patches per side that get lines between them; more lines would hide the patches
 
 
 class Sheet:
-    """Pictures of one size in one ``Axes``: the layout of one for each picture would take seconds.
+    """Pictures of one size in one ``Axes``: with one ``Axes`` per picture, the layout would take seconds.
 
     Args:
         size: Rows and columns of pixels of each picture.
@@ -89,7 +89,7 @@ class Sheet:
         self.axes.text(self.lefts[0] - 0.05, middle, text, ha="right", va="center", fontsize=8)
 
     def save(self, path: str | Path) -> None:
-        """Write the PNG file, at a resolution that keeps each pixel of large pictures."""
+        """Write the PNG file. The resolution keeps each pixel of large pictures, up to ``MOST_DOTS`` per inch."""
         self.axes.set(**self.extent)
         self.figure.savefig(path, dpi=min(max(DOTS, self.size[1] / CELL), MOST_DOTS))
 

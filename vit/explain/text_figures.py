@@ -23,7 +23,7 @@ def draw_text_maps(
     Args:
         images: Pictures for display (see ``displayable``), (B, C, H, W).
         maps: Maps (B, T, rows, columns) of the steps that write the letters.
-        texts: The texts that were written; a text has at most T letters.
+        texts: The texts that the reader wrote, with at most T letters each.
         path: The PNG file.
         title: Title of the sheet.
         smooth: Whether maps are interpolated between patches.

@@ -33,7 +33,7 @@ def text_explorer(
 ) -> Explorer:
     """Build a page with a column for each token that a reader writes and a row for each map of its cross-attention.
 
-    The rows are rollout through the encoder, then the mean of the heads and each head, last layer first.
+    The first row is rollout through the encoder. Then each layer, last first, has its mean over heads and each head.
 
     >>> import vit
     >>> from vit.model.decoder import ImageToSequence, TransformerDecoder
@@ -46,16 +46,16 @@ def text_explorer(
     Args:
         model: An encoder-decoder in eval mode, called as ``model(images, tokens)``.
         image: One image as the model takes it, (C, H, W).
-        tokens: The start, then all tokens that are written but the last, (T,).
-        names: What the model writes after each token, and after the last one the most probable token: T names.
-        mean: Mean of each channel that was subtracted from the image; it is added again for display.
-        std: Standard deviation of each channel that the image was divided by. Without mean and std the smallest value
-            of the image is shown black and the largest white.
+        tokens: The start token, then all written tokens except the last, (T,).
+        names: T names: what the model writes after each token. The last one names the most probable next token.
+        mean: Channel means that were subtracted from the image. Display adds them again.
+        std: Channel standard deviations that the image was divided by. If mean and std are None, the smallest value of
+            the image is black and the largest white.
         grid: Rows and columns of patches; needed if the model is no ``ImageToSequence``.
-        num_prefix_tokens: Tokens before the patches; needed if the model is no ``ImageToSequence``.
+        num_prefix_tokens: Number of tokens before the patches; needed if the model is no ``ImageToSequence``.
 
     Raises:
-        ValueError: If this is not one image with a name for each token, or attention cannot be captured.
+        ValueError: If there is not one image with a name for each token, or attention cannot be captured.
     """
     from vit.support.pages import page_templates
 
@@ -78,7 +78,7 @@ def text_explorer(
     shown = displayable(images, mean, std).cpu()
     steps = repeat(shown, "1 c h w -> t c h w", t=len(names))
     probabilities = found.logits[0].float().softmax(dim=-1)
-    # What is written after the last token is not in the tokens: it is the most probable one.
+    # The tokens do not hold the one written after the last of them: it is the most probable token.
     written = torch.cat([tokens[0, 1:], probabilities[-1:].argmax(dim=-1)])
     of_written = probabilities.gather(1, rearrange(written, "t -> t 1"))[:, 0].tolist()
     page = page_templates().get_template("explain/text_page.html")

@@ -30,10 +30,10 @@ def explain_text(
 ) -> Tensor:
     """Compute a map of the image for each token that a reader writes: (B, C, H, W), (B, T) -> (B, T, rows, columns).
 
-    Map t is of the step that reads the tokens up to t and writes the one after it. "cross_attention" is the mean over
-    the heads of the last layer's attention to the patches; "rollout" multiplies it by the attention rollout of the
-    encoder, as the tokens of the image are already mixed (Abnar and Zuidema 2020; Chefer et al. 2021 for two
-    modalities). What is given to class token and registers is left out.
+    Map t belongs to the step that reads the tokens up to t and writes the next one. "cross_attention" is the last
+    layer's attention to the patches, averaged over heads. "rollout" multiplies it by the attention rollout of the
+    encoder, because the encoder has already mixed the image tokens (Abnar and Zuidema 2020; Chefer et al. 2021 for two
+    modalities). Attention to class token and registers is left out.
 
     >>> import vit
     >>> from vit.model.decoder import ImageToSequence, TransformerDecoder
@@ -46,10 +46,10 @@ def explain_text(
     Args:
         model: An encoder-decoder in eval mode, called as ``model(images, tokens)``.
         images: Images as the model takes them.
-        tokens: The start, then the tokens written so far, (B, T).
+        tokens: The start token, then the tokens written so far, (B, T).
         method: "cross_attention" or "rollout".
         grid: Rows and columns of patches; needed if the model is no ``ImageToSequence``.
-        num_prefix_tokens: Tokens before the patches; needed if the model is no ``ImageToSequence``.
+        num_prefix_tokens: Number of tokens before the patches; needed if the model is no ``ImageToSequence``.
 
     Raises:
         ValueError: If attention cannot be captured, there is no cross-attention, or the grid does not fit it.
@@ -66,7 +66,7 @@ def explain_text(
 def capture_text(
     model: nn.Module, images: Tensor, tokens: Tensor, grid: tuple[int, int], num_prefix_tokens: int
 ) -> SequenceAttentions:
-    """Return the attention of a model that reads images, whose tokens are ``num_prefix_tokens`` and the patches.
+    """Return the attention of a model that reads images as ``num_prefix_tokens`` tokens and a grid of patches.
 
     Raises:
         ValueError: If attention cannot be captured, there is no cross-attention, or the grid does not fit it.
@@ -86,10 +86,10 @@ def capture_text(
 def patches_of(
     model: nn.Module, images: Tensor, grid: tuple[int, int] | None, num_prefix_tokens: int | None
 ) -> tuple[tuple[int, int], int]:
-    """Return rows and columns of patches and the number of tokens before them, as given or as the model has them.
+    """Return rows and columns of patches and the number of tokens before them: as given, or else as the model has them.
 
     Raises:
-        ValueError: If neither is known.
+        ValueError: If the grid is neither given nor known from the model.
     """
     encoder = getattr(model, "encoder", None)
     if grid is None:
@@ -102,8 +102,8 @@ def patches_of(
 def peaks_on_boxes(maps: Tensor, boxes: Tensor, image_size: tuple[int, int]) -> Tensor:
     """Score for each letter whether its map peaks on it: (B, T, rows, columns), (B, T, 4) -> (letters,), in [0, 1].
 
-    The highest patch counts if at least a quarter of it is in the box, as in ``pointing_game``; of several equal ones,
-    it is the share of them. Boxes without height are left out: there is no letter.
+    As in ``pointing_game``, the highest patch counts if at least a quarter of it is in the box. If several are equally
+    high, the score is the share of them in the box. Boxes without height hold no letter and are left out.
 
     Args:
         maps: Maps of the steps that write the letters, as of ``explain_text``.

@@ -1,6 +1,6 @@
 """Adversarial attention: the most different attention with the same predictions (Jain and Wallace 2019).
 
-If it is far from the attention of the model, a picture of that attention is one of many that fit the prediction.
+If it is far from the model's own attention, a picture of the model's attention is one of many that fit the prediction.
 
 Letters in the einops patterns: b batch, h heads, n queries, m keys, l layers, k classes, r s grid rows and columns.
 """
@@ -20,27 +20,27 @@ from vit.explain.maps import Subject, attention_rollout
 from vit.explain.maps.noise import draw_for_each
 
 FARTHEST = math.log(2)  # the divergence of two distributions that have no key in common, in nats
-TOLERANCE = 0.01  # of the total variation between the predicted probabilities
+TOLERANCE = 0.01  # largest total variation between the predicted probabilities
 STEPS = 150  # of the search
-# Noise of the first logits, so that the search starts far from the model's attention and comes back until the
-# predictions are the same: on digits it ends farther away than a search that starts near.
+# Noise on the first logits. The search starts far from the model's attention and comes back until the predictions are
+# the same. On digits it ends farther away than a search that starts near.
 START = 3.0
-SMALLEST = 1e-4  # weight at the start of the search; the softmax of a smaller one has no gradient
+SMALLEST = 1e-4  # weight at the start of the search; softmax gives smaller ones no gradient
 RATE = 0.3  # Adam's learning rate at the start, in units of logits; it falls to zero
-PENALTY, GROWTH = 1.0, 1.2  # of an image above the tolerance: at first, and its factor after a step
+PENALTY, GROWTH = 1.0, 1.2  # penalty on an image above the tolerance: first value, and growth per step
 
 
 @dataclass(repr=False)
 class AdversarialAttention:
-    """Attention of some layers, and other attention with the same predictions.
+    """The attention of some layers, and other attention with the same predictions.
 
     Attributes:
         layers: The layers whose attention was changed jointly, from 0.
         before: The attention (B, H, N, M) of the unchanged model, for each of these layers.
         after: The adversarial attention, of the same shapes.
-        divergence: Mean Jensen-Shannon divergence between the two in nats, (B,), at most ln 2. Each head counts alike,
-            and each query as much as it reaches the read-out by attention rollout.
-        total_variation: Distance of the predicted probabilities, (B,), at most ``TOLERANCE``.
+        divergence: Mean Jensen-Shannon divergence between the two in nats, (B,), at most ln 2. Heads count equally.
+            Each query counts by its share in the read-out, from attention rollout.
+        total_variation: Distance between the predicted probabilities, (B,), at most ``TOLERANCE``.
         anatomy: The parts of the model.
     """
 
@@ -54,7 +54,7 @@ class AdversarialAttention:
     def maps(self) -> tuple[Tensor, Tensor]:
         """Return the maps of the attention before and after, (B, rows, columns) each.
 
-        They are the rollout of the changed layers, or the attention of the read-out tokens if there is one layer only.
+        They are the rollout of the changed layers. If only one layer changed, they are its read-out attention.
         """
         return self._map(self.before), self._map(self.after)
 
@@ -66,7 +66,7 @@ class AdversarialAttention:
         return rearrange(row[:, anatomy.patches], "b (r s) -> b r s", r=anatomy.grid[0])
 
 
-@torch.inference_mode(False)  # for gradients, in any mode of the caller
+@torch.inference_mode(False)  # gradients are needed even if the caller is in inference mode
 def adversarial_attention(
     model: nn.Module,
     images: Tensor,
@@ -77,12 +77,12 @@ def adversarial_attention(
     grid: tuple[int, int] | None = None,
     num_prefix_tokens: int | None = None,
 ) -> AdversarialAttention:
-    """Search the most different attention at which no prediction moves by more than 0.01 in total variation.
+    """Search for the most different attention that moves no prediction by more than 0.01 in total variation.
 
-    The logits of the attention of each head and query are moved by gradient ascent (Adam) on the divergence, less a
-    penalty on images above the tolerance. Its factor for an image grows while the image is above and shrinks while it
-    is below. The farthest attention within the tolerance is kept for each image, and the model's own if the search
-    finds none. A better search may find attention that is farther still.
+    Gradient ascent (Adam) on the divergence moves the attention logits of each head and query. Images above the
+    tolerance pay a penalty. Its factor grows while the image is above the tolerance and shrinks while it is below. Each
+    image keeps the farthest attention within the tolerance. If the search finds none, it keeps the model's own. A
+    better search may find attention that is farther still.
 
     Weights that are exactly zero stay zero, such as those of masked keys.
 
@@ -94,15 +94,15 @@ def adversarial_attention(
 
     Args:
         model: A ViT classifier in eval mode.
-        images: Images as the model takes them, (B, C, H, W); all are in memory at once, with the graph of a pass.
+        images: Images as the model takes them, (B, C, H, W). Memory holds all of them, with the graph of a pass.
         layers: The layers whose attention changes jointly; None is all.
         steps: Number of steps of the search, each a forward and a backward pass.
         seed: Seed of the attention that the search starts from.
-        grid: Rows and columns of patches, checked against those found (see ``explain``).
-        num_prefix_tokens: Tokens before the patches, checked against those found.
+        grid: Rows and columns of patches, checked against the detected grid (see ``explain``).
+        num_prefix_tokens: Number of tokens before the patches, checked against the detected number.
 
     Raises:
-        ValueError: If there is no such layer, or the weights of one are no distribution.
+        ValueError: If there is no such layer, or the weights of a layer are no distribution.
     """
     subject = Subject(model, images, grid=grid, num_prefix_tokens=num_prefix_tokens)
     with torch.no_grad():
@@ -135,7 +135,7 @@ class _Search:
 
     @torch.enable_grad()
     def run(self, steps: int, seed: int) -> None:
-        """Move the attention, keeping the best."""
+        """Move the attention, and keep the best of each image."""
         logits = [self._start(layer, attn, seed) for layer, attn in zip(self.layers, self.before, strict=True)]
         penalty = torch.full_like(self.divergence, PENALTY)
         optimizer = torch.optim.Adam(logits, lr=RATE, betas=(0.9, 0.99))
@@ -147,10 +147,10 @@ class _Search:
             ]
             divergence, prediction = self._divergence(after), self._log_probabilities(after)
             above = self._keep(after, divergence.detach(), prediction.detach())
-            # The total variation itself has no gradient if the model is sure of another class.
+            # If the model is sure of another class, the total variation has no gradient, but the KL divergence has one.
             moved_by = F.kl_div(prediction, self.plain, reduction="none").sum(dim=-1)
             loss = (penalty * above * moved_by - divergence).sum()
-            # Not backward(), which would leave gradients in the parameters of the model.
+            # backward() would leave gradients in the parameters of the model.
             for moved, gradient in zip(logits, torch.autograd.grad(loss, logits), strict=True):
                 moved.grad = gradient
             optimizer.step()
@@ -162,7 +162,7 @@ class _Search:
         return (attn.clamp(min=SMALLEST).log() + START * noise).requires_grad_()
 
     def _keep(self, after: list[Tensor], divergence: Tensor, prediction: Tensor) -> Tensor:
-        """Keep the attention of images that are within the tolerance and farther; return which ones are above it."""
+        """Keep attention that is farther and within the tolerance; return which images are above the tolerance."""
         variation = (prediction.exp() - self.plain).abs().sum(dim=-1) / 2
         better = (variation <= TOLERANCE) & (divergence > self.divergence)
         self.divergence = torch.where(better, divergence, self.divergence)
@@ -202,7 +202,7 @@ def jensen_shannon(one: Tensor, other: Tensor) -> Tensor:
 def _shares_of_queries(anatomy: Anatomy, attentions: Sequence[Tensor]) -> list[Tensor]:
     """Return the share of each query in the read-out, by rollout through the later layers: L of (B, N).
 
-    Queries that the read-out does not depend on could attend anywhere, which would be no feat.
+    Queries without influence on the read-out could attend anywhere, so they must not add to the divergence.
     """
     row = repeat(anatomy.readout.float(), "n -> b n", b=len(attentions[0]))
     shares = []

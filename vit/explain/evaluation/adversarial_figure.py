@@ -10,7 +10,7 @@ from vit.explain.sheet import Sheet
 
 
 def draw_adversarial(images: Tensor, result: AdversarialAttention, path: str | Path) -> None:
-    """Draw each image beside its attention before and after the search, with the distances of both.
+    """Draw each image beside its attention before and after the search, with the distances between the two.
 
     Args:
         images: The images for display (see ``displayable``), (B, C, H, W).

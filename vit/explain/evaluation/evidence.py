@@ -29,10 +29,10 @@ from vit.explain.maps import CLASS_AGNOSTIC, Subject, signed_map
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.perturbation import can_drop
 
-NOISE = 0.05  # standard deviation of noise that should not matter, in units of the image's own deviation
-TOP = 10  # the highest tenth of the patches is compared, and the highest patch
-SEARCHED = 16  # images on which adversarial attention is searched, as each costs more than a hundred passes
-SEARCH_STEPS = 75  # half of those of the function, which get a little less far
+NOISE = 0.05  # standard deviation of noise that should not matter, relative to that of the images
+TOP = 10  # maps are compared on the highest 1/10 of the patches, and on the highest patch
+SEARCHED = 16  # images for which adversarial attention is searched: each costs more than a hundred passes
+SEARCH_STEPS = 75  # half the default of adversarial_attention; the search gets a little less far
 JOINTLY = "all layers jointly"
 
 
@@ -46,19 +46,19 @@ class Evidence:
         zero: By method, whether its map is zero everywhere.
         constant: By method, whether its map has one value everywhere.
         other_class: By method, the rank correlation of the maps for the predicted class and the runner-up. Methods that
-            ignore the class by their definition are left out.
-        random_head: By method, the rank correlation with the map of the model with a randomised head; likewise.
-        random_weights: By method, the same with all layers and the head randomised.
+            ignore the class by definition are left out.
+        random_head: By method, the rank correlation with the map for a randomised head. The same methods are left out.
+        random_weights: By method, the rank correlation with the map for randomised layers and head.
         noisy: By method, the rank correlation with the map of the image with noise.
-        above_random: By method, its removal area less that of a random map.
+        above_random: By method, its removal area minus that of a random map.
         order: By pair of methods, the rank correlation of their maps.
         top: By pair of methods and number of patches, the share of their highest patches in common.
-        flips: Whether the prediction changes, by kind of other attention ("uniform") and layers ("layer 0 alone").
-        corrected: 1 if this makes the prediction right, and -1 if it makes it wrong. Empty without labels.
-        divergence: How far adversarial attention gets from the model's, by layers. On some images only.
-        not_searched: Why adversarial attention was not searched, if so.
-        outliers: The share of patch tokens of outlying norm and their share of the last attention, (B, 2); None if it
-            was not measured.
+        flips: By kind of replaced attention ("uniform") and layers ("layer 0 alone"), whether the prediction changes.
+        corrected: By the same keys, 1 if the prediction becomes right, -1 if it becomes wrong. Empty without labels.
+        divergence: By layers, how far adversarial attention gets from the model's own. Covers some images only.
+        not_searched: Why adversarial attention was not searched. Empty if it was.
+        outliers: The share of patch tokens with outlying norm, and their share of the last attention, (B, 2). None if
+            not measured.
     """
 
     images: int
@@ -80,7 +80,7 @@ class Evidence:
 
     @property
     def num_intervals(self) -> int:
-        """The number of intervals that verdicts are drawn from."""
+        """The number of intervals that verdicts depend on."""
         judged = (self.other_class, self.random_head, self.random_weights, self.noisy, self.above_random)
         judged += (self.order, self.top, self.flips, self.divergence)
         return sum(map(len, judged)) + (self.outliers is not None)

@@ -15,7 +15,7 @@ from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.perturbation import can_drop, cannot_drop, logits_with_tokens
 
 STEPS = 10  # of a curve: 0, 10, ..., 90 % of the patches are removed
-GROUPS = 10  # of patches, compared by SaCo
+GROUPS = 10  # groups of patches that SaCo compares
 
 Removal = Literal["token_drop", "mean_fill"]
 
@@ -80,10 +80,10 @@ def removal_curves(subject: Subject, maps: Tensor, removal: Removal = "token_dro
 def saco(subject: Subject, maps: Tensor) -> Tensor:
     """Compute the salience-guided faithfulness coefficient (Wu et al. 2024, algorithm 1): (B, rows, columns) -> (B,).
 
-    Patches are grouped by their value. A pair of groups counts as much as their values differ: positive if painting the
-    group of higher value grey costs more probability, else negative. The sum is divided by that of all differences, so
-    it is from -1 to 1, and depends on the values and not only their order. Values and costs are per patch, as groups
-    may differ by one in size. A constant map gets 0.
+    Patches are grouped by their value. Each pair of groups adds the difference of their values: positive if painting
+    the higher group grey costs more probability, else negative. The sum is divided by the sum of all differences, so it
+    lies from -1 to 1. It depends on the values, not only on their order. Values and costs are per patch, because group
+    sizes may differ by one. A constant map gets 0.
     """
     values = rearrange(maps, "b r s -> b (r s)")
     order = random_if_equal(values, subject.images).argsort(dim=-1, descending=True)
@@ -115,9 +115,9 @@ def gini(maps: Tensor) -> Tensor:
 
 
 def random_if_equal(values: Tensor, images: Tensor) -> Tensor:
-    """Return the ranks, from 0, of the values of each row, equal ones in a random order: (B, N) -> (B, N).
+    """Return the ranks of the values of each row, from 0, with equal values in random order: (B, N) -> (B, N).
 
-    The order depends on the image (B, C, H, W): one for all would be a map itself.
+    The random order depends on the image (B, C, H, W). One order for all images would be a map itself.
     """
     # The seed differs from that of random maps.
     shuffled = draw_for_each(images, values.shape[1:], 1).argsort(dim=-1)

@@ -1,9 +1,9 @@
-"""Scores of maps on images in which the place that decides the label is known without annotation.
+"""Scores of maps on images whose deciding place is known without annotation.
 
-The images are either made with such a place (``vit.data.planted`` hides a digit in clutter), or composed: in a mosaic
-of four images the class of one is asked for (GridPG: Boehle, Fritz and Schiele 2021, "Convolutional Dynamic Alignment
-Networks for Interpretable Classifications"). A uniform map gets the share of the image that is inside from each score
-but the intersection over union, which is stricter.
+There are two kinds of images. ``vit.data.planted`` hides a digit in clutter. A mosaic tiles four images and asks for
+the class of one (GridPG: Boehle, Fritz and Schiele 2021, "Convolutional Dynamic Alignment Networks for Interpretable
+Classifications"). Each score of a uniform map is the share of the image that is inside. Only the intersection over
+union is lower, because it is stricter.
 
 Letters in the einops patterns: b images, k tiles of a mosaic, i j their rows and columns, c channels, h w rows and
 columns of pixels, r s rows and columns of cells, n cells.
@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor
 
-INSIDE = 0.25  # share of a cell to be covered to count as inside: a corner of half its height and width still does
+INSIDE = 0.25  # a cell with at least this share covered is inside: a corner of half its height and width is enough
 
 
 def mosaics(images: Tensor, labels: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Tile each image with three of other classes, all four classes different, each halved in size.
+    """Tile each image with three images of other classes, all four classes different, each image halved in size.
 
     >>> images, labels = torch.rand(5, 3, 32, 32), torch.tensor([4, 0, 7, 2, 7])
     >>> tiled, cells, classes = mosaics(images, labels, torch.Generator().manual_seed(0))
@@ -30,7 +30,7 @@ def mosaics(images: Tensor, labels: Tensor, generator: torch.Generator | None = 
     Args:
         images: Images (B, C, H, W), uint8 or float, of even height and width.
         labels: Their classes (B,).
-        generator: Generator of the CPU that draws the places and the other images; None is torch's global one.
+        generator: CPU generator that draws the places and the other images; None is torch's global generator.
 
     Returns:
         Mosaics (B, C, H, W); the cells (B,) that hold the image asked for, 0 to 3 in reading order; and the labels
@@ -62,7 +62,7 @@ def halved(images: Tensor) -> Tensor:
 
 
 def _four_classes(labels: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Return each image with three random ones of other, different classes: labels (B,) -> indices (B, 4)."""
+    """Pick three random images of other, different classes for each image: labels (B,) -> indices (B, 4)."""
     classes, own, counts = labels.unique(return_inverse=True, return_counts=True)
     if len(classes) < 4:
         raise ValueError(
@@ -98,7 +98,7 @@ def cells_of_boxes(boxes: Tensor, image_size: tuple[int, int], grid: tuple[int, 
 
 
 def _overlap(start: Tensor, length: Tensor, side: int, count: int) -> Tensor:
-    """Return the overlap of ``count`` equal pieces of a side with intervals: (B,), (B,) -> (B, count)."""
+    """Cut a side into ``count`` equal pieces and return their overlap with intervals: (B,), (B,) -> (B, count)."""
     edges = torch.arange(count + 1, device=start.device) * (side / count)
     last = (start + length)[:, None].minimum(edges[1:])
     return (last - start[:, None].maximum(edges[:-1])).clamp(min=0)
@@ -107,7 +107,7 @@ def _overlap(start: Tensor, length: Tensor, side: int, count: int) -> Tensor:
 def cells_of_quadrants(cells: Tensor, grid: tuple[int, int]) -> Tensor:
     """Mark the patch cells in a tile of a 2x2 mosaic: 0 to 3 in reading order, (B,) -> (B, rows, columns), boolean.
 
-    A cell of the middle row or column of an odd grid is half in two tiles, and counts for neither.
+    In an odd grid, a cell of the middle row or column lies half in two tiles and counts for neither.
 
     >>> cells_of_quadrants(torch.tensor([1]), grid=(2, 5)).int()
     tensor([[[0, 0, 0, 1, 1],
@@ -116,7 +116,7 @@ def cells_of_quadrants(cells: Tensor, grid: tuple[int, int]) -> Tensor:
     rows, columns = grid
     if rows < 2 or columns < 2:
         raise ValueError(f"a grid of {rows} x {columns} has no cell that lies in one tile only: take smaller patches")
-    # Twice the middle of a cell, so that an odd grid needs no fractions.
+    # Middles of cells, times two: an odd grid then needs no fractions.
     middles = [2 * torch.arange(count, device=cells.device) + 1 for count in grid]
     below, right = (cells // 2)[:, None], (cells % 2)[:, None]
     in_rows = torch.where(below == 1, middles[0] > rows, middles[0] < rows)
@@ -127,7 +127,7 @@ def cells_of_quadrants(cells: Tensor, grid: tuple[int, int]) -> Tensor:
 def pointing_game(maps: Tensor, masks: Tensor) -> Tensor:
     """Score whether the maximum lies inside: (B, rows, columns), masks of the same shape -> (B,), in [0, 1].
 
-    For several equal maxima it is the share of them inside, so a constant map gets the share of the mask.
+    If several maxima are equal, the score is the share of them inside. A constant map thus gets the share of the mask.
 
     >>> mask = torch.tensor([[[True, False, False, False]]])
     >>> [pointing_game(torch.tensor([[row]]), mask).item() for row in ([9, 1, 2, 3], [0, 1, 0, 0], [5, 5, 5, 5])]
@@ -135,7 +135,7 @@ def pointing_game(maps: Tensor, masks: Tensor) -> Tensor:
 
     Args:
         maps: How much each patch counts for the class asked for.
-        masks: The patches inside, boolean, or the share of each that is, of which ``INSIDE`` is enough.
+        masks: Whether each patch is inside, boolean, or the share of it that is; ``INSIDE`` or more counts as inside.
     """
     flat, inside = _flat(maps, masks)
     highest = flat == flat.amax(dim=1, keepdim=True)
@@ -145,7 +145,7 @@ def pointing_game(maps: Tensor, masks: Tensor) -> Tensor:
 def energy_inside(maps: Tensor, masks: Tensor) -> Tensor:
     """Compute the share of the positive mass inside: (B, rows, columns), masks of that shape -> (B,), in [0, 1].
 
-    A map without positive values gets the share of the mask, as a constant map does. Maps and masks are as in
+    A map without positive values gets the share of the mask, like a constant map. For the arguments, see
     ``pointing_game``.
 
     >>> mask = torch.tensor([[[True, False, False, False]]])
@@ -153,7 +153,7 @@ def energy_inside(maps: Tensor, masks: Tensor) -> Tensor:
     [0.75, 0.25, 0.25]
     """
     flat, inside = _flat(maps, masks)
-    # Divided by the largest, as sums of huge values overflow, and those of tiny ones underflow.
+    # Without the division by the largest value, sums of huge values overflow and those of tiny values underflow.
     flat = flat.clamp(min=0)
     largest = flat.amax(dim=1, keepdim=True)
     mass = torch.where(largest > 0, flat / largest, 1.0)
@@ -161,10 +161,10 @@ def energy_inside(maps: Tensor, masks: Tensor) -> Tensor:
 
 
 def intersection_over_union(maps: Tensor, masks: Tensor) -> Tensor:
-    """Compare the mask with the highest cells of the map, as many as the mask has: -> (B,), in [0, 1].
+    """Compare the mask of k cells with the k highest cells of the map: -> (B,), in [0, 1].
 
-    Cells that tie for the last places share them evenly. A constant map spreads its k cells over all n, of which k / n
-    are in the mask, and gets k / (2 n - k): less than the share of the mask. For the arguments see ``pointing_game``.
+    Cells that tie for the last places share them evenly. A constant map of n cells thus gets k / (2 n - k), less than
+    the share of the mask, k / n. For the arguments, see ``pointing_game``.
 
     >>> mask = torch.tensor([[[True, True, False, False]]])
     >>> maps = ([9, 8, 2, 3], [9, 1, 2, 0], [7, 7, 7, 7])

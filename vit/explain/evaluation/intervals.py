@@ -36,7 +36,7 @@ class Estimate(NamedTuple):
 def mean_interval(values: Tensor, confidence: float = 0.95) -> Interval:
     """Average one number per image, with the interval of Student's t: (B,) -> Interval.
 
-    One image has no interval: -inf to inf.
+    With one image, the interval is -inf to inf.
 
     >>> str(mean_interval(torch.tensor([1.0, 2.0, 3.0])))
     '2.000 (-0.484 to 4.484)'
@@ -53,10 +53,10 @@ def mean_interval(values: Tensor, confidence: float = 0.95) -> Interval:
 
 
 def median_interval(values: Tensor, confidence: float = 0.95) -> Estimate:
-    """Return the median of one number per image, with an exact interval between two of them: (B,) -> Estimate.
+    """Return the median of one number per image, with an exact interval from one number to another: (B,) -> Estimate.
 
-    It holds for any distribution (Thompson 1936): the number of values below the median is that of heads in B tosses
-    of a coin. With fewer images than ``fewest_images(confidence)`` it is -inf to inf.
+    The interval holds for any distribution (Thompson 1936): the number of values below the median is distributed like
+    heads in B coin tosses. With fewer images than ``fewest_images(confidence)``, it is -inf to inf.
 
     >>> str(median_interval(torch.arange(9.0)))
     '4.00 (1.00 to 7.00)'
@@ -66,14 +66,14 @@ def median_interval(values: Tensor, confidence: float = 0.95) -> Estimate:
         return Estimate(math.nan, -math.inf, math.inf)
     value = (values[(len(values) - 1) // 2] + values[len(values) // 2]).item() / 2
     fewer_heads = import_extra("scipy.special", "explain").bdtr(torch.arange(len(values)).numpy(), len(values), 0.5)
-    outside = int((fewer_heads <= (1 - confidence) / 2).sum())  # of the lowest values, and as many of the highest
+    outside = int((fewer_heads <= (1 - confidence) / 2).sum())  # number of lowest values, and of highest values
     if not outside:
         return Estimate(value, -math.inf, math.inf)
     return Estimate(value, values[outside - 1].item(), values[-outside].item())
 
 
 def fewest_images(confidence: float) -> int:
-    """Return the number of images from which a median has an interval.
+    """Return the smallest number of images for which a median has an interval.
 
     >>> fewest_images(0.95)
     6
@@ -82,7 +82,7 @@ def fewest_images(confidence: float) -> int:
 
 
 def share_interval(count: int, total: int, confidence: float = 0.95) -> Estimate:
-    """Return the share of some images in all, with its exact interval (Clopper and Pearson 1934).
+    """Return the share ``count / total`` with its exact interval (Clopper and Pearson 1934).
 
     >>> str(share_interval(0, 100))
     '0.00 (0.00 to 0.04)'

@@ -1,6 +1,6 @@
-"""Sanity checks: an explanation changes with the weights and the class, and predictions change without attention.
+"""Sanity checks: maps must change with the weights and the class, and predictions must change without attention.
 
-To pass is necessary and not sufficient: a map of noise passes the first two (Binder et al. 2023).
+Passing is necessary but not sufficient: a map of noise passes the first two checks (Binder et al. 2023).
 
 Letters in the einops patterns: h heads.
 """
@@ -20,7 +20,7 @@ from vit.explain.evaluation.table import Table
 from vit.explain.maps import Subject, signed_map
 from vit.explain.maps.noise import draw_for_each
 
-Replacement = Callable[[int, Tensor], Tensor]  # a layer's number and its attention (B, H, N, M) -> other attention
+Replacement = Callable[[int, Tensor], Tensor]  # index of a layer and its attention (B, H, N, M) -> other attention
 
 
 def randomised_layers(
@@ -34,9 +34,9 @@ def randomised_layers(
 ) -> dict[str, dict[str, Tensor]]:
     """Compare maps while layers are randomised, from the head down to the first layer (Adebayo et al. 2018).
 
-    A layer is randomised by shuffling the entries of each of its tensors, which keeps their scale; later layers stay
-    randomised. The target stays the class that the trained model predicts. A map that stays similar depends on the
-    image, not on the model. The arguments are those of ``trust_report``, and the seed of the shuffling.
+    Randomising a layer shuffles the entries within each of its tensors, which keeps their scale. Later layers stay
+    randomised. The target stays the class that the trained model predicts. If a map stays similar, it depends on the
+    image, not on the model. The arguments are those of ``trust_report``, plus the seed of the shuffling.
 
     Returns:
         For each method, the rank correlation of each image's map with that of the trained model, (B,), by the part
@@ -75,8 +75,8 @@ def other_class(
 ) -> dict[str, Tensor]:
     """Compute the rank correlation of each image's map for the predicted class with that for the runner-up.
 
-    1 means that the map is the same for both classes, so it does not explain the choice between them; NaN, that both
-    are constant. The arguments are those of ``trust_report``.
+    1 means that both maps order the patches alike, so they do not explain the choice between the classes. NaN means
+    that both maps are constant. The arguments are those of ``trust_report``.
 
     Returns:
         For each method, a number for each image, (B,).
@@ -95,8 +95,8 @@ def other_class(
 def uniform_attention(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> Table:
     """Measure how predictions change when attention is uniform: in one head, one layer, or the first layers jointly.
 
-    If little changes without any layer's attention, a map of attention is no evidence for the prediction. One layer
-    that is not needed says less: other layers may do its work.
+    If little changes when all layers are uniform, a map of attention is no evidence for the prediction. If one layer is
+    not needed, this says less: other layers may do its work.
 
     Returns:
         A row for each replacement, with ``layers`` and ``heads`` as text, ``flips`` (share of predictions that change),
@@ -106,10 +106,10 @@ def uniform_attention(model: nn.Module, images: Tensor, labels: Tensor | None = 
 
 
 def permuted_attention(model: nn.Module, images: Tensor, labels: Tensor | None = None, seed: int = 0) -> Table:
-    """Measure how predictions change when each token attends to other tokens, as unevenly as before.
+    """Measure how predictions change when each token attends to other tokens with the same weights, shuffled.
 
     The weights of each query and head are shuffled among the keys (Jain and Wallace 2019), once for each image. Weights
-    of exactly zero, as of masked keys, stay zero. The rows are those of ``uniform_attention``.
+    of exactly zero, such as those of masked keys, stay zero. The rows are those of ``uniform_attention``.
     """
     return _table_of_replacements(model, images, labels, permuted(images, seed))
 
@@ -143,7 +143,7 @@ def replaced_logits(
 ) -> Tensor:
     """Return the logits with the attention of these layers replaced, in one head or in all (None): -> (B, classes).
 
-    ``calls`` are the numbers of the attention calls that are layers.
+    ``calls`` holds the indices of the attention calls that count as layers.
     """
 
     def edit(layer: int, attn: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Scores of methods on a model and images, always beside the control maps (random, uniform, center).
 
-The measures of one image are in ``faithfulness.py``, those against a known answer in ``ground_truth.py``.
+``faithfulness.py`` has the measures of single images, ``ground_truth.py`` those against a known answer.
 """
 
 import math
@@ -21,12 +21,12 @@ from vit.explain.maps.perturbation import can_drop
 from vit.explain.memory import PeakMemory
 
 ERROR = 0.05  # probability that any comparison of a table is wrong
-FEWEST = 10  # images from which methods are compared
+FEWEST = 10  # images that a comparison of methods needs
 
 
 @dataclass
 class Scores(Table):
-    """A table with a row for each method, and the values of each image that its means are taken over.
+    """A table with a row for each method, and the values of single images behind its means.
 
     Attributes:
         values: The value of each image, (images,), by method and measure.
@@ -39,11 +39,11 @@ class Scores(Table):
         return mean_interval(self.values[method][measure] - self.values[other][measure], confidence)
 
     def recommended(self, measure: str) -> list[str]:
-        """Return the best methods by the mean of a measure, the best first: all that are not surely below the best.
+        """Return the methods that are not surely below the best one, by the mean of a measure, best first.
 
-        Those are left out that are not surely above every control map, so none may be left. All comparisons together
-        hold with 95 % confidence, each being made at the level of Bonferroni (Dunn 1961). Fewer than 10 images
-        recommend nothing.
+        Each method must also be surely above every control map. If the best one is not, the list is empty. All
+        comparisons together hold with 95 % confidence: each uses the Bonferroni level (Dunn 1961). With fewer than 10
+        images, the list is empty.
         """
         controls = [control for control in CONTROLS if control in self.values]
         methods = sorted((m for m in self.values if m not in CONTROLS), key=lambda m: -self._mean(m, measure))
@@ -76,26 +76,26 @@ def score(
 
     Maps explain the predicted class. Columns, each a mean over images (see ``faithfulness.py``):
 
-    - ``drop``: area between the curves as the least and as the most relevant tokens are dropped, in probability, high
-      is good; 0 is expected of a random map. ``drop deletion`` and ``drop insertion`` are the two areas.
+    - ``drop``: area between two probability curves, least and most relevant tokens dropped first. High is good; random
+      maps get 0 on average. ``drop deletion`` and ``drop insertion`` are the areas under the two curves.
     - ``fill``, ``fill deletion``, ``fill insertion``: the same with patches painted in the mean colour.
-    - ``positive``, ``negative``: share of predictions kept, most and least relevant painted first.
-    - ``SaCo``: whether the values, and not only their order, are right, from -1 to 1.
+    - ``positive``, ``negative``: share of predictions kept, most or least relevant patches painted first.
+    - ``SaCo``: whether the values are right, not only their order, from -1 to 1.
     - ``Gini``: concentration of the map on few patches; neither good nor bad.
-    - ``against random``: whether ``drop`` (or ``fill``) is surely above that of random maps on the same images, all
-      methods together with 95 % confidence.
+    - ``against random``: whether ``drop`` (or ``fill``) is surely above that of random maps on the same images. The
+      answers for all methods hold together with 95 % confidence.
     - ``ms``, ``MB``: time and peak memory of tensors for a map, both per image of a batch.
 
     Args:
         model: A ViT classifier in eval mode.
-        loader: Batches of images (B, C, H, W), or pairs of images and labels; labels are not needed. 200 images or more
-            give intervals that tell methods apart.
+        loader: Batches of images (B, C, H, W), or pairs of images and labels; labels are not needed. Give 200
+            images or more, so that the intervals tell methods apart.
         methods: Keys of ``METHODS``; None is all that fit the model. Missing control maps are added.
-        grid: Rows and columns of patches, checked against those found (see ``explain``).
-        num_prefix_tokens: Tokens before the patches, checked against those found.
+        grid: Rows and columns of patches, checked against the detected grid (see ``explain``).
+        num_prefix_tokens: Number of tokens before the patches, checked against the detected number.
 
     Raises:
-        ValueError: If there is no such method, one that is named does not fit the model, or there is no image.
+        ValueError: If a given method is unknown or does not fit the model, or there is no image.
     """
     fitting, methods = methods is None, _with_controls(methods)
     parts: dict[str, dict[str, list[Tensor]]] = {method: {} for method in methods}
@@ -152,10 +152,10 @@ def localise(
         model: A ViT classifier in eval mode.
         images: Images, (B, C, H, W), passed 100 at a time.
         labels: The classes to explain, (B,).
-        masks: The share of each patch inside, (B, rows, columns), as ``cells_of_boxes`` returns it.
+        masks: The share of each patch inside the place, (B, rows, columns), as ``cells_of_boxes`` returns it.
         methods: Keys of ``METHODS``; None is all. Missing control maps are added.
-        grid: Rows and columns of patches, checked against those found (see ``explain``).
-        num_prefix_tokens: Tokens before the patches, checked against those found.
+        grid: Rows and columns of patches, checked against the detected grid (see ``explain``).
+        num_prefix_tokens: Number of tokens before the patches, checked against the detected number.
     """
     measures = {"hits": pointing_game, "energy": energy_inside, "IoU": intersection_over_union}
     values: dict[str, dict[str, Tensor]] = {}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def is_constant(maps: Tensor) -> Tensor:
-    """Return whether all patches of a map have one value, but for rounding: (B, rows, columns) -> (B,), boolean."""
+    """Return whether all patches of a map have one value, apart from rounding: (B, rows, columns) -> (B,), boolean."""
     rounding = 100 * torch.finfo(maps.dtype).eps
     low, high, largest = (
         reduce(x, "b r s -> b", how) for x, how in ((maps, "min"), (maps, "max"), (maps.abs(), "max"))
@@ -20,7 +20,7 @@ def is_constant(maps: Tensor) -> Tensor:
 def rank_correlation(maps: Tensor, others: Tensor) -> Tensor:
     """Compute Spearman's correlation of two maps of each image: (B, rows, columns) twice -> (B,), from -1 to 1.
 
-    A constant map and another one have 0. Two constant maps have NaN: neither orders its patches.
+    If one map is constant, the result is 0. If both are constant, it is NaN: neither orders its patches.
 
     >>> rising = torch.tensor([[[0.0, 1.0], [2.0, 3.0]]])
     >>> rank_correlation(rising, rising.exp()).item(), rank_correlation(rising, -rising).item()
@@ -35,10 +35,10 @@ def rank_correlation(maps: Tensor, others: Tensor) -> Tensor:
 
 
 def top_overlap(maps: Tensor, others: Tensor, count: int) -> Tensor:
-    """Compute the share that two maps have in common of their ``count`` highest patches: -> (B,), from 0 to 1.
+    """Compute the share of their ``count`` highest patches that two maps have in common: -> (B,), from 0 to 1.
 
-    ``count`` / N is expected by chance of N patches. Patches that tie for the last places share them evenly. Two
-    constant maps have NaN.
+    Chance alone gives ``count`` / N for N patches. Patches that tie for the last places share them evenly. If both maps
+    are constant, the result is NaN.
 
     >>> peak, slope = torch.tensor([[[9.0, 2.0], [1.0, 0.0]]]), torch.tensor([[[9.0, 0.0], [1.0, 2.0]]])
     >>> top_overlap(peak, slope, 1).item(), top_overlap(peak, slope, 2).item()
@@ -58,7 +58,7 @@ def _highest(values: Tensor, count: int) -> Tensor:
 
 
 def _centred_ranks(values: Tensor) -> Tensor:
-    """Return the ranks of each row less their mean; equal values share their mean rank: (B, N) -> (B, N)."""
+    """Return the ranks of each row minus their mean; equal values share their mean rank: (B, N) -> (B, N)."""
     below = (values[:, :, None] > values[:, None]).sum(dim=-1)
     equal = (values[:, :, None] == values[:, None]).sum(dim=-1)
     ranks = below + (equal - 1) / 2

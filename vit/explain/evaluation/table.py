@@ -33,7 +33,7 @@ class Table:
         """Return the first row with these values, such as ``row(method="rollout")``.
 
         Raises:
-            ValueError: If there is none.
+            ValueError: If there is no such row.
         """
         for row in self.rows:
             if all(row.get(name) == value for name, value in what.items()):

@@ -1,7 +1,7 @@
 """A report in plain sentences on how far the maps of a model can be trusted.
 
-Each sentence is judged by a confidence interval over the images against a threshold that is named here. What the
-interval does not decide is said to be open.
+Each sentence compares a confidence interval over the images with a threshold that is named here. If the interval does
+not decide, the sentence says so.
 """
 
 import math
@@ -18,13 +18,13 @@ from vit.explain.maps import CLASS_AGNOSTIC, check_method
 
 Level = Literal["green", "amber", "red"]
 
-ERROR = 0.05  # probability that any interval of a report misses: each gets an equal part of it (Bonferroni, Dunn 1961)
-# Two maps look the same above the first rank correlation, and unrelated below the second.
+ERROR = 0.05  # probability that any interval of a report misses, split evenly among all of them (Bonferroni, Dunn 1961)
+# Rank correlations: above the first, two maps look the same; below the second, they look unrelated.
 SAME, UNRELATED = 0.9, 0.5
-AGREE = 0.5  # rank correlation, or share of the highest patches in common, from which two methods agree
-USED = 0.10  # share of changed predictions from which attention counts as used
-FAR = 0.35  # divergence of adversarial attention that is far, about half of the largest, ln 2
-CONCENTRATION = 3.0  # times their even share of the read-out's attention that is too much for outlier tokens
+AGREE = 0.5  # above this rank correlation, or share of the highest patches in common, two methods agree
+USED = 0.10  # above this share of changed predictions, attention counts as used
+FAR = 0.35  # above this divergence, adversarial attention is far; about half of the largest, ln 2
+CONCENTRATION = 3.0  # above this multiple of their even share of the read-out's attention, outlier tokens get too much
 
 
 @dataclass
@@ -43,7 +43,7 @@ class TrustReport:
     Attributes:
         findings: The sentences.
         images: Number of images.
-        intervals: Number of intervals that the findings are drawn from, and that hold together.
+        intervals: Number of intervals that the findings depend on. All of them hold together.
     """
 
     findings: list[Finding]
@@ -59,7 +59,7 @@ class TrustReport:
         return str(self)
 
     def _repr_html_(self) -> str:
-        # Shapes besides colours, for readers who see these colours alike.
+        # Marks tell the levels apart even for colour-blind readers.
         marks = {"green": ("#009E73", "&#10003;"), "amber": ("#B8860B", "!"), "red": ("#D55E00", "&#10007;")}
         rows = []
         for finding in self.findings:
@@ -92,13 +92,13 @@ def trust_report(
 ) -> TrustReport:
     """Report in plain sentences how far the maps of this model on these images can be trusted.
 
-    For each method: whether the map depends on the class, on the weights and on invisible noise, and whether it marks
-    the patches that the prediction depends on. For all: whether methods agree, whether predictions change with uniform
-    or permuted attention, how different attention could be at the same predictions, and whether much of it lies on
-    tokens that the model uses as memory.
+    For each method: does the map depend on the class, on the weights and on invisible noise? Does it mark the patches
+    that the prediction depends on? For all methods: do they agree? Do predictions change with uniform or permuted
+    attention? How different could attention be at the same predictions? Does much of it lie on tokens that the model
+    uses as memory?
 
-    A verdict is given where its interval lies on one side of its threshold. For images drawn at random, all verdicts of
-    a report are right with a probability of at least 95 %.
+    If an interval lies on one side of its threshold, the report gives a verdict. If the images are drawn at random, all
+    verdicts of a report are right with a probability of at least 95 %.
 
     >>> import torch, vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -108,11 +108,11 @@ def trust_report(
 
     Args:
         model: A ViT classifier in eval mode.
-        images: Images as the model takes them, (B, C, H, W); some dozens at least.
+        images: Images as the model takes them, (B, C, H, W). Give a few dozen or more.
         methods: Keys of ``METHODS``.
-        labels: Classes of the images, (B,), to report changes of accuracy besides those of predictions.
-        grid: Rows and columns of patches, checked against those found (see ``explain``).
-        num_prefix_tokens: Tokens before the patches, checked against those found.
+        labels: Classes of the images, (B,). If given, the report adds the changes of accuracy.
+        grid: Rows and columns of patches, checked against the detected grid (see ``explain``).
+        num_prefix_tokens: Number of tokens before the patches, checked against the detected number.
 
     Raises:
         ValueError: If there is no such method, or attention cannot be captured.
@@ -233,7 +233,7 @@ def _check_agreement(one: str, other: str, evidence: Evidence, confidence: float
 
 
 def _in_common(overlap: Tensor, count: int, confidence: float) -> Estimate:
-    """Return the share of images with the same highest patch, or the median share of several in common."""
+    """Return the share of images with the same highest patch. If ``count`` > 1, return the median share in common."""
     overlap = overlap[~overlap.isnan()]
     if count > 1:
         return median_interval(overlap, confidence)
@@ -268,7 +268,7 @@ def _check_other_attention(evidence: Evidence, confidence: float) -> list[Findin
         )
         if far.low > FAR:
             verdict = "a picture of attention is one of many that fit"
-        elif far.high < FAR:  # at the end of a search, which is no proof: hence not green
+        elif far.high < FAR:  # not green: a search that finds none is no proof
             verdict = "the search found none that is far away, though there may be"
         else:
             verdict = f"{open_question} that is far"
@@ -303,7 +303,7 @@ def _check_outliers(evidence: Evidence, confidence: float) -> Finding:
 
 
 def _median(values: Tensor, confidence: float) -> tuple[Estimate, str]:
-    """Return the median over the images whose maps can be compared, and the words for what it leaves open."""
+    """Return the median over the images with comparable maps, and the words for an open question."""
     values = values[~values.isnan()]
     return median_interval(values, confidence), _open(len(values))
 

@@ -1,4 +1,4 @@
-"""Maps made from attention, alone or with its gradient.
+"""Maps from attention, with or without its gradient.
 
 Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels, l layers.
 """
@@ -15,14 +15,14 @@ from vit.explain.maps.subject import Subject
 
 
 def attention(subject: Subject, *, layer: int = -1, head: int | None = None) -> Tensor:
-    """Return the attention of the read-out tokens in one layer, mean of the heads or one head: -> (B, rows, columns).
+    """Return how much the read-out tokens attend to each patch in one layer: -> (B, rows, columns).
 
-    ``E_h A_layer[readout, patches]``. The content of the tokens and the class have no influence.
+    ``E_h A_layer[readout, patches]``: the mean over heads, or one head. Token values and the class have no influence.
 
     Args:
         subject: Model, images and score.
-        layer: Layer, from 0; negative counts from the end.
-        head: Head, from 0; None is the mean of all.
+        layer: Index of the layer, from 0; negative indices count from the end.
+        head: Index of the head, from 0; None takes the mean of all heads.
     """
     depth = subject.anatomy.depth
     check_layer(layer, depth)
@@ -51,14 +51,14 @@ def rollout(
 ) -> Tensor:
     """Return the read-out row of ``attention_rollout``: -> (B, rows, columns).
 
-    Each layer is multiplied during the forward pass, so only one N x N matrix per image is kept at any depth.
+    The layers are multiplied during the forward pass, so memory holds one N x N matrix per image at any depth.
 
     Args:
         subject: Model, images and score.
         head_fusion: How heads are fused: "mean", "max" or "min".
-        discard_ratio: Share of the fused weights, the smallest ones, that are set to zero in each layer.
+        discard_ratio: Share of the fused weights that each layer sets to zero, smallest first.
         residual: Weight of the skip connection, from 0 to 1.
-        start_layer: First layer that counts.
+        start_layer: First layer to use.
     """
     check_rollout(head_fusion, discard_ratio, residual)
     check_start_layer(start_layer, subject.anatomy.depth)
@@ -80,11 +80,11 @@ def rollout(
 def gradient_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
     """Compute the rollout of attention times its gradient: -> (B, rows, columns).
 
-    ``A_l = normalised((E_h[A * dy/dA])+ + I)``, multiplied as in ``attention_rollout``; y is the score.
+    The matrices ``A_l = normalised((E_h[A * dy/dA])+ + I)``, y the score, are multiplied as in ``attention_rollout``.
 
     Args:
         subject: Model, images and score.
-        start_layer: First layer that counts.
+        start_layer: First layer to use.
     """
     row, layers = _readout_row(subject, *_attention_and_gradient(subject), start_layer)
     for attn, gradient in layers:
@@ -98,30 +98,30 @@ def gradient_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
 def relevance(subject: Subject, *, start_layer: int = 0) -> Tensor:
     """Compute the relevance of attention for the score (Chefer et al. 2021, ICCV, eq. 5 and 6): -> (B, rows, columns).
 
-    ``R <- R + A_l R`` from R = I, with ``A_l = E_h[(A * dy/dA)+]``: only attention that raises the score y counts. The
-    map leaves out I itself, which is the read-out alone. The clamp comes before the mean over heads, so that heads do
-    not cancel each other.
+    R starts as I, and each layer adds ``A_l R`` to it, with ``A_l = E_h[(A * dy/dA)+]``. Only attention that raises the
+    score y counts. The map leaves out the initial I, which marks only the read-out itself. The clamp comes before the
+    mean over heads, so heads cannot cancel each other.
 
     Args:
         subject: Model, images and score.
-        start_layer: First layer that counts; in deep models early layers can outweigh late ones.
+        start_layer: First layer to use. In deep models, early layers can outweigh late ones.
     """
     row, layers = _readout_row(subject, *_attention_and_gradient(subject), start_layer)
     for attn, gradient in layers:
         row = row + einsum(row, _positive_mean(attn, gradient), "b n, b n m -> b m")
-    # With mean pooling the read-out itself is a constant on the patches.
+    # With mean pooling, the initial read-out adds the same constant to every patch.
     return subject.as_map(row - _readout_of(subject, row))
 
 
 def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
     """Compute LeGrad, the gradient with respect to attention (Bousselham et al. 2025): -> (B, rows, columns).
 
-    For layer l the model's own head reads the mean of that layer's tokens, and its score y_l gives
-    ``E_l = E_h E_n (dy_l/dA_l)+``; the map is the mean over layers. The gradient is not multiplied by attention.
+    In each layer l, the model's own head reads the mean of the layer's tokens, which gives the score y_l. The map is
+    the mean of ``E_h E_n (dy_l/dA_l)+`` over layers. The gradient is not multiplied by attention.
 
     Args:
         subject: Model, images and score.
-        start_layer: First layer that counts.
+        start_layer: First layer to use.
 
     Raises:
         ValueError: If the model has no module between its layers and its head, such as a final norm.
@@ -159,8 +159,8 @@ def _scores_of_layers(subject: Subject, outputs: list[Tensor]) -> Tensor:
     """Return the score of the mean token of each layer: L of (B, N, D) -> (L, B)."""
     means = reduce(torch.stack(outputs), "l b n d -> l b d", "mean")
     tokens = repeat(means, "l b d -> (l b) n d", n=outputs[0].shape[1])
-    # Class token and mean are the same, as all tokens are equal. Only the modules after the last layer matter, so one
-    # image passes up to there, and these tokens replace its own.
+    # All tokens are equal, so a head gets the same from the class token as from the mean. Only the modules after the
+    # last layer matter: one image runs up to there, and then these tokens replace its own.
     with subject.anatomy.parts.last.changed(lambda _: tokens):
         logits = logits_of(subject.model(subject.images[:1]))
     return torch.stack([subject.score(part) for part in rearrange(logits, "(l b) k -> l b k", l=len(outputs))])
@@ -176,9 +176,9 @@ def _attention_and_gradient(subject: Subject) -> tuple[list[Tensor], list[Tensor
 def _readout_row(
     subject: Subject, attentions: list[Tensor], gradients: list[Tensor], start_layer: int
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    """Return the read-out row (B, N) to multiply from the left, and the layers to multiply it by, last layer first.
+    """Return the read-out row (B, N) and the layers that multiply it from the right, last layer first.
 
-    A row times a matrix costs N x N; the product of the matrices would cost N x N x N for the same row.
+    A row times a matrix costs N x N. Multiplying the matrices first would cost N x N x N for the same row.
     """
     check_start_layer(start_layer, subject.anatomy.depth)
     pairs = list(zip(attentions, gradients, strict=True))

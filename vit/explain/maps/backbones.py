@@ -1,6 +1,6 @@
-"""Numbers to explain of a backbone without logits: a feature, the similarity to other images, or the token of a patch.
+"""Wrappers for backbones without logits: explain a feature, the similarity to other images, or the token of a patch.
 
-Each is a module that returns them in place of the logits of a classifier, so that every method explains them.
+Each wrapper is a module that returns these numbers in place of logits, so every method can explain them.
 
 Letters in the einops patterns: b batch, k reference images, d channels.
 """
@@ -19,7 +19,7 @@ Pool = Literal["cls", "mean"]
 
 
 class Features(nn.Module):
-    """The features of a backbone in place of logits: target 3 is channel 3, and no target is the largest channel.
+    """Backbone features in place of logits: target 3 is channel 3; without a target, the largest channel is explained.
 
     >>> import vit
     >>> backbone = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3, num_classes=0)
@@ -28,8 +28,8 @@ class Features(nn.Module):
     torch.Size([5, 4, 4])
 
     Args:
-        backbone: A model that returns features (B, D) or tokens (B, N, D), or transformers' output of them.
-        pool: Which feature is taken of tokens: the first token ("cls") or the mean of all ("mean").
+        backbone: A model that returns features (B, D), tokens (B, N, D), or a ``transformers`` output with either.
+        pool: How tokens become one feature: the first token ("cls") or the mean of all tokens ("mean").
     """
 
     def __init__(self, backbone: nn.Module, pool: Pool = "cls") -> None:
@@ -48,7 +48,7 @@ class Features(nn.Module):
 
 
 class Similarity(nn.Module):
-    """The cosine similarity to reference images in place of logits: target 2 is the third of them.
+    """Cosine similarity to reference images in place of logits: target 2 is the third reference.
 
     >>> import vit
     >>> backbone = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3, num_classes=0)
@@ -74,10 +74,10 @@ class Similarity(nn.Module):
 
 
 class PatchToken(nn.Module):
-    """The token of one patch in place of logits: what did the backbone gather there?
+    """The length of one patch token in place of logits: maps show what the backbone gathered in this token.
 
-    The number is the length of the token, whose gradient is along the token itself. The read-out token of attention and
-    rollout is then that of the patch.
+    The gradient of the length points along the token itself. The methods "attention" and "rollout" then read the token
+    of the patch.
 
     >>> import vit
     >>> backbone = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3, num_classes=0)
@@ -86,8 +86,8 @@ class PatchToken(nn.Module):
     torch.Size([5, 4, 4])
 
     Args:
-        backbone: A model in eval mode that returns tokens (B, N, D), or has ``forward_features`` that does.
-        images: Images of the size to explain, (B, C, H, W), by which the token of the patch is found.
+        backbone: A model in eval mode whose ``forward_features``, or else its call, returns tokens (B, N, D).
+        images: Images (B, C, H, W) of the size to explain, used to find the token of the patch.
         row: Row of the patch, from 0.
         column: Column of the patch, from 0.
 
@@ -98,7 +98,7 @@ class PatchToken(nn.Module):
     def __init__(self, backbone: nn.Module, images: Tensor, row: int, column: int) -> None:
         super().__init__()
         self.backbone = backbone
-        self.token = slice(None)  # all of them, to find the one
+        self.token = slice(None)  # all tokens at first, to find the patch among them
         self.eval()
         anatomy = examine(self, images)
         rows, columns = anatomy.grid
@@ -108,7 +108,7 @@ class PatchToken(nn.Module):
         self.token = slice(token, token + 1)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Measure the token of the patch: (B, C, H, W) -> (B, 1)."""
+        """Compute the length of the patch's token: (B, C, H, W) -> (B, 1)."""
         forward = getattr(self.backbone, "forward_features", self.backbone)
         tokens = _first(forward(images), "last_hidden_state")
         if tokens.ndim != 3:
@@ -120,7 +120,7 @@ class PatchToken(nn.Module):
 
 
 def _first(output: Any, *names: str) -> Tensor:
-    """Return a tensor, or the first of these attributes that an output of transformers has."""
+    """Return the output if it is a tensor, else the first of these attributes that holds one."""
     if isinstance(output, Tensor):
         return output
     for name in names:

@@ -1,4 +1,4 @@
-"""Control maps (random, uniform, center), which do not depend on the model and which every method must beat.
+"""Control maps (random, uniform, center): they ignore the model, and every method must beat them.
 
 Letters in the einops patterns: b batch, r s grid rows and columns.
 """
@@ -12,7 +12,7 @@ from vit.explain.maps.subject import Subject
 
 
 def random(subject: Subject, *, seed: int = 0) -> Tensor:
-    """Return uniform noise, other noise for each image: -> (B, rows, columns).
+    """Return uniform noise, different for each image: -> (B, rows, columns).
 
     Args:
         subject: Model, images and score.
@@ -27,7 +27,7 @@ def uniform(subject: Subject) -> Tensor:
 
 
 def center(subject: Subject) -> Tensor:
-    """Return a Gaussian bell at the center, a quarter of the side wide: -> (B, rows, columns)."""
+    """Return a Gaussian bell at the center, with a deviation of a quarter of the side: -> (B, rows, columns)."""
     rows, columns = (torch.linspace(-1, 1, size + 2)[1:-1] for size in subject.grid)
     bell = torch.exp(-2 * (rows[:, None] ** 2 + columns**2))
     return repeat(bell.to(subject.images), "r s -> b r s", b=len(subject.images))

@@ -12,15 +12,15 @@ from torch import Tensor
 from vit.explain.maps.rollout import with_residual
 from vit.support.extras import import_extra
 
-UNITS = 2**24  # of flow in a capacity of 1, as SciPy's capacities are whole numbers
+UNITS = 2**24  # units of flow in a capacity of 1, because SciPy needs whole numbers
 
 
 def attention_flow(attentions: Sequence[Tensor], token: int = 0, residual: float = 0.5) -> Tensor:
     """Compute the largest flow from an output token to each input token: a list of (B, H, N, N) -> (B, N).
 
-    Layers are joined by pipes between all their tokens, whose capacities are ``(1 - residual) * mean of the heads +
-    residual * I`` (Abnar and Zuidema 2020, sec. 3.2). Rollout multiplies the weights along a path; here, the narrowest
-    pipe limits it. One image takes a maximum flow for each token: seconds for 65 tokens, most of a minute for 197.
+    Pipes join all tokens of adjacent layers. Their capacities are ``(1 - residual) * mean of the heads + residual * I``
+    (Abnar and Zuidema 2020, sec. 3.2). Rollout multiplies the weights along a path; here, the narrowest pipe limits the
+    path. Each image needs one maximum flow per token: seconds for 65 tokens, most of a minute for 197.
 
     >>> attn = torch.tensor([[[[0.25, 0.75], [0.5, 0.5]]]])
     >>> attention_flow([attn, attn], residual=0.0)  # 0 -> 0 -> 0 lets 0.25 through, and 0 -> 1 -> 0 lets 0.5
@@ -32,7 +32,7 @@ def attention_flow(attentions: Sequence[Tensor], token: int = 0, residual: float
         residual: Weight of the skip connection, from 0 to 1.
 
     Raises:
-        ValueError: If there is no such token, a layer has an attention with one query, or SciPy is not installed.
+        ValueError: If there is no such token, the attention of a layer has one query, or SciPy is not installed.
     """
     num_tokens = attentions[0].shape[-1]
     if not 0 <= token < num_tokens:
@@ -42,7 +42,7 @@ def attention_flow(attentions: Sequence[Tensor], token: int = 0, residual: float
     pipes = [
         with_residual(reduce(attn.detach(), "b h n m -> b n m", "mean").clamp(min=0), residual) for attn in attentions
     ]
-    # From the last layer down, which is the way of the flow.
+    # Last layer first: the flow runs from the output down to the input.
     of_images = torch.stack(pipes[::-1], dim=1).double().cpu()
     flows = [_flows_to_inputs(layers, token) for layers in of_images]
     return torch.tensor(flows, dtype=attentions[0].dtype, device=attentions[0].device)

@@ -1,4 +1,4 @@
-"""Maps made from gradients with respect to tokens and pixels; Captum computes those of pixels.
+"""Maps from gradients with respect to tokens or pixels; Captum computes the pixel gradients.
 
 Letters in the einops patterns: b batch, n tokens, d channels.
 """
@@ -15,20 +15,20 @@ from vit.explain.maps.rollout import check_layer
 from vit.explain.maps.subject import Subject
 from vit.support.extras import import_extra
 
-CAPTUM = ("captum.attr", "explain")  # the module of its methods, and the extra that installs it
+CAPTUM = ("captum.attr", "explain")  # the module with the methods, and the extra that installs it
 
-SAMPLES_AT_ONCE = 256  # images that are passed together
+SAMPLES_AT_ONCE = 256  # images in one forward pass
 
 
 def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
     """Compute Grad-CAM after the first norm of a layer (Selvaraju et al. 2017, eq. 1 and 2): -> (B, rows, columns).
 
-    ``(sum_d w_d z_d)+`` with ``w_d`` the mean over patches of dy/dz_d, y the score. If the logits read the class token,
-    the norm before the last attention is the last place where patches have a gradient.
+    The map is ``(sum_d w_d z_d)+``: ``w_d`` is the mean over patches of dy/dz_d, and y is the score. If the logits read
+    the class token, patches have no gradient after the norm before the last attention.
 
     Args:
         subject: Model, images and score.
-        layer: Layer, from 0; negative counts from the end.
+        layer: Index of the layer, from 0; negative indices count from the end.
 
     Raises:
         ValueError: If there is no such layer, or the layers share one module.
@@ -53,8 +53,8 @@ def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
 def input_gradient(subject: Subject) -> Tensor:
     """Sum pixels times their gradient over each patch; may be negative: -> (B, rows, columns).
 
-    This is the first-order share of a patch in the score's difference from a grey image (pixels of 0 after
-    normalisation). It is zero for models that normalise each patch first (vit-pytorch), as scaling it changes nothing.
+    To first order, this is what a patch adds to the score compared with a grey image (pixels of 0 after normalisation).
+    If a model normalises each patch first (vit-pytorch), the map is zero: scaling a patch changes nothing.
     """
     return _pixel_map(subject, import_extra(*CAPTUM).InputXGradient(subject.score_of))
 
@@ -62,12 +62,12 @@ def input_gradient(subject: Subject) -> Tensor:
 def integrated_gradients(subject: Subject, *, steps: int = 32) -> Tensor:
     """Integrate gradients from a grey image to the image; may be negative: -> (B, rows, columns).
 
-    The patches add up to the score's difference between the image and a grey one (pixels of 0 after normalisation), up
-    to an error that falls with the number of steps (Sundararajan et al. 2017, eq. 1).
+    The map sums to the score of the image minus the score of a grey image (pixels of 0 after normalisation). The error
+    falls as the number of steps grows (Sundararajan et al. 2017, eq. 1).
 
     Args:
         subject: Model, images and score.
-        steps: Images between grey and the image.
+        steps: Number of images between grey and the image.
     """
     if steps < 1:
         raise ValueError(f"steps ({steps}) must be at least 1")
@@ -77,13 +77,13 @@ def integrated_gradients(subject: Subject, *, steps: int = 32) -> Tensor:
 
 
 def smoothgrad(subject: Subject, *, samples: int = 16, noise: float = 0.15, seed: int = 0) -> Tensor:
-    """Sum the magnitude of the mean gradient of noisy copies (Smilkov et al. 2017): -> (B, rows, columns).
+    """Average the gradient over noisy copies, then sum its magnitude (Smilkov et al. 2017): -> (B, rows, columns).
 
     Args:
         subject: Model, images and score.
-        samples: Noisy copies of an image.
-        noise: Standard deviation of the noise, as a share of the range of an image's pixels.
-        seed: Seed of the noise, which depends on the image and not on its place in the batch.
+        samples: Number of noisy copies of each image.
+        noise: Standard deviation of the noise, as a share of the pixel range of the image.
+        seed: Seed of the noise. The noise depends on the image, not on its place in the batch.
     """
     if samples < 1:
         raise ValueError(f"samples ({samples}) must be at least 1")

@@ -50,8 +50,8 @@ def explain(
 ) -> Tensor:
     """Return how much each patch matters, one map for each image: (B, C, H, W) -> (B, rows, columns), non-negative.
 
-    Negative values, of patches that lower the score, become 0; ``METHODS[name](Subject(...))`` keeps them. Maps of
-    different methods have different units, so only their order within an image can be compared.
+    Patches that lower the score get 0 here; ``METHODS[name](Subject(...))`` keeps their negative values. Methods have
+    different units, so compare only the order of patches within an image.
 
     >>> import torch, vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -59,15 +59,15 @@ def explain(
     torch.Size([5, 4, 4])
 
     Args:
-        model: A ViT classifier in eval mode, ours or of another library; occlusion and the gradients of pixels take any
-            classifier, if ``grid`` is given.
+        model: A ViT classifier in eval mode, from this or another library. Occlusion and the pixel-gradient methods
+            take any classifier if ``grid`` is given.
         images: Images as the model takes them.
-        method: A key of ``METHODS``. Those in ``CLASS_AGNOSTIC``, such as "rollout", are the same for every class.
-        target: The class to explain, one for all images or one for each; None is the predicted class.
-        versus: A class to compare with: why the target, and not this one?
-        grid: Rows and columns of patches, checked against those found; needed only if none are found and no module
-            has a ``patch_size``.
-        num_prefix_tokens: Tokens before the patches, checked against those found.
+        method: A key of ``METHODS``. Those in ``CLASS_AGNOSTIC``, such as "rollout", ignore the class.
+        target: The class to explain: one for all images, or one for each. None is the predicted class.
+        versus: A class to compare with. The map then explains why the target beats this class.
+        grid: Rows and columns of patches, checked against the detected grid. Needed only if detection fails and no
+            module has a ``patch_size``.
+        num_prefix_tokens: Number of tokens before the patches, checked against the detected number.
         **options: Arguments of the method, such as ``head_fusion="max"`` for "rollout".
 
     Raises:
@@ -92,9 +92,9 @@ def check_method(method: str) -> None:
         )
 
 
-@torch.inference_mode(False)  # for gradients, in any mode of the caller
+@torch.inference_mode(False)  # gradients are needed even if the caller is in inference mode
 def signed_map(method: str, subject: Subject, **options: Any) -> Tensor:
-    """Return the map of a method, negative if a patch lowers the score: -> (B, rows, columns).
+    """Return the map of a method; patches that lower the score are negative: -> (B, rows, columns).
 
     Raises:
         ValueError: If there is no such method, or it has no such argument.

@@ -1,4 +1,4 @@
-"""Random draws for each image of a batch, which depend on the image alone."""
+"""Random draws for each image that do not depend on the rest of the batch."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -10,8 +10,8 @@ from torch import Tensor
 def draw_for_each(images: Tensor, shape: Sequence[int], *key: int, draw: Callable[..., Tensor] = torch.rand) -> Tensor:
     """Draw numbers for each image from its pixels and a key: (B, C, H, W) -> (B, *shape), on the images' device.
 
-    An image gets the same numbers in any batch and at any place in it, and other images get other numbers. A seed for
-    each call would repeat them in every batch, so that the mean over many batches would be that of one.
+    An image gets the same numbers in any batch and at any place in it. Different images get different numbers. One seed
+    per call would repeat the numbers in every batch, so a mean over many batches would be no better than over one.
 
     >>> images = torch.rand(3, 1, 4, 4)
     >>> drawn = draw_for_each(images, (2, 2), 0)

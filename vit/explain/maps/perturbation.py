@@ -28,14 +28,14 @@ def occlusion(subject: Subject) -> Tensor:
         additional_forward_args=subject.contrast,
         perturbations_per_eval=max(1, SAMPLES_AT_ONCE // len(subject.images)),
     )
-    # Captum writes the value of a patch to each of its pixels.
+    # Captum gives each pixel the value of its patch.
     return subject.mean_over_patches(pixels)
 
 
 def token_drop(subject: Subject) -> Tensor:
     """Measure how much the score falls when the token of a patch is dropped; may be negative: -> (B, rows, columns).
 
-    Unlike occlusion it needs no fill colour: the model runs with one token less.
+    Unlike occlusion, this needs no fill colour: the model runs with one token fewer.
     """
     if not can_drop(subject):
         raise cannot_drop(subject.model)
@@ -53,7 +53,7 @@ def token_drop(subject: Subject) -> Tensor:
 
 @torch.no_grad()
 def logits_with_tokens(model: nn.Module, anatomy: Anatomy, images: Tensor, kept: Tensor) -> Tensor:
-    """Return the logits from some of the tokens: images (B, C, H, W), numbers of tokens (B, n) -> (B, classes).
+    """Return the logits from some of the tokens: images (B, C, H, W), indices of tokens (B, n) -> (B, classes).
 
     Tokens are dropped after their positions are added.
 
@@ -78,10 +78,10 @@ def logits_with_tokens(model: nn.Module, anatomy: Anatomy, images: Tensor, kept:
 
 
 def can_drop(subject: Subject) -> bool:
-    """Return whether the model runs with fewer tokens, and finds their positions by what was added to them.
+    """Return whether the model runs with fewer tokens and does not read positions from their order.
 
-    One image is passed with its patches in two other orders, which must leave the logits as they are, and without half
-    of its patches. A model that finds positions by the order of its tokens would take each patch for another.
+    One image is passed with its patches in two other orders, and the logits must not change. If a model reads positions
+    from the token order, it confuses the patches. The model must also run without half of the patches.
     """
     try:
         anatomy, image = subject.anatomy, subject.images[:1]
@@ -92,7 +92,7 @@ def can_drop(subject: Subject) -> bool:
             moved = tokens.index_copy(0, patches, order)
             check_logits_unchanged(_logits_of_one(subject, image, moved), plain)
         _logits_of_one(subject, image, tokens[~torch.isin(tokens, patches[1::2])])
-    except ValueError:  # also of attention that cannot be captured
+    except ValueError:  # also raised if attention cannot be captured
         return False
     return True
 

@@ -24,9 +24,9 @@ def attention_rollout(
 ) -> Tensor:
     """Compute how much of each input token reaches each output token: a list of (B, H, N, N) -> (B, N, N).
 
-    ``R = A_L ... A_2 A_1`` with ``A_l = (1 - residual) * fused attention of layer l + residual * I``, its rows divided
-    by their sum: the later layer is on the left, as its values are mixed by the earlier ones. Rows sum to one. Values,
-    MLPs and classes have no influence (Abnar and Zuidema 2020, sec. 3.1, where residual is 1/2).
+    ``R = A_L ... A_2 A_1`` with ``A_l = (1 - residual) * fused attention of layer l + residual * I``. The rows of each
+    A_l are divided by their sum, so the rows of R sum to one too. Later layers stand on the left: they mix what earlier
+    layers mixed. Values, MLPs and classes have no influence (Abnar and Zuidema 2020, sec. 3.1, with a residual of 1/2).
 
     >>> half, other = torch.tensor([[[[1.0, 0.0], [0.5, 0.5]]]]), torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]])
     >>> attention_rollout([half, other], residual=0.0)  # both attend to token 1, which attended to both
@@ -34,12 +34,12 @@ def attention_rollout(
              [0.5000, 0.5000]]])
 
     Args:
-        attentions: Attention of each layer, first layer first; a last one with a single query (attention pooling) is
-            multiplied without residual, and the result is one row (B, 1, N).
+        attentions: Attention of each layer, first layer first. If the last one has a single query (attention pooling),
+            it gets no residual, and the result is one row (B, 1, N).
         head_fusion: How heads are fused: their mean, as in the paper, or the largest or smallest weight.
-        discard_ratio: Share of an image's N x N fused weights, the smallest ones, that are set to zero in each layer.
+        discard_ratio: Share of an image's N x N fused weights that each layer sets to zero, smallest first.
         residual: Weight of the skip connection, from 0 to 1.
-        start_layer: First layer that counts; earlier layers count as the identity.
+        start_layer: First layer to use; earlier layers count as the identity.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -54,7 +54,7 @@ def attention_rollout(
 
 def roll(rolled: Tensor | None, attn: Tensor, head_fusion: HeadFusion, discard_ratio: float, residual: float) -> Tensor:
     """Multiply a rollout by one more layer: (B, N, N) or None, (B, H, N, N) -> (B, N, N)."""
-    # Talking heads and differential attention have negative weights, but a share of a token is not negative.
+    # Talking heads and differential attention have negative weights, but shares cannot be negative.
     mixing = at_least_float32(reduce(attn.detach(), "b h n m -> b n m", head_fusion)).clamp(min=0)
     if discard_ratio:
         mixing = _discard_smallest(mixing, discard_ratio)
@@ -93,13 +93,13 @@ def check_rollout(head_fusion: str, discard_ratio: float, residual: float) -> No
 
 
 def check_layer(layer: int, depth: int) -> None:
-    """Raise a ValueError if there is no layer of this number, counted from the end if it is negative."""
+    """Raise a ValueError if there is no such layer; negative indices count from the end."""
     if not -depth <= layer < depth:
         raise ValueError(f"layer ({layer}) must be one of {depth} layers, from {-depth} to {depth - 1}")
 
 
 def check_start_layer(start_layer: int, depth: int) -> None:
-    """Raise a ValueError if there is no layer of this number."""
+    """Raise a ValueError if there is no such layer."""
     if not 0 <= start_layer < depth:
         raise ValueError(f"start_layer ({start_layer}) must be one of the {depth} layers, from 0 to {depth - 1}")
 

@@ -1,4 +1,4 @@
-"""The subject of a map: a model, images, and the number that is explained.
+"""The subject of a map: a model, images, and the score to explain.
 
 Letters in the einops patterns: b batch, c image channels, r s grid rows and columns, y x pixel rows and columns,
 k classes.
@@ -24,11 +24,11 @@ class Subject:
     Attributes:
         model: A classifier in eval mode.
         images: Images as the model takes them, (B, C, H, W).
-        target: The class to explain: one for all images, or (B,); None is the predicted class.
-        versus: The class to compare with, if any: the score is then the difference of the two logits.
-        grid: Rows and columns of patches. None finds them among the tokens, or takes them from the ``patch_size`` of a
-            model without tokens.
-        num_prefix_tokens: Tokens before the patches, checked against those found.
+        target: The class to explain: one for all images, or one for each (B,). None is the predicted class.
+        versus: The class to compare with. If given, the score is the target's logit minus this one.
+        grid: Rows and columns of patches. None detects them from the tokens, or from ``patch_size`` if the model has no
+            tokens.
+        num_prefix_tokens: Number of tokens before the patches, checked against the detected number.
     """
 
     model: nn.Module
@@ -57,7 +57,7 @@ class Subject:
 
     @cached_property
     def cell_of_pixel(self) -> Tensor:
-        """Number of the patch that each pixel belongs to, (H, W): the nearest if patches overlap."""
+        """Index of the patch of each pixel, (H, W). If patches overlap, it is the nearest one."""
         rows, columns = (
             torch.div((torch.arange(side) + 0.5) * cells, side, rounding_mode="floor").long()
             for side, cells in zip(self.images.shape[-2:], self.grid, strict=True)
@@ -72,7 +72,7 @@ class Subject:
 
     @cached_property
     def contrast(self) -> Tensor:
-        """Factors of the logits in the score, (B, classes): 1 for the target, -1 for ``versus``."""
+        """Weights of the logits in the score, (B, classes): 1 for the target, -1 for ``versus``."""
         contrast = self._one_hot("target", self.logits.argmax(dim=-1) if self.target is None else self.target)
         return contrast if self.versus is None else contrast - self._one_hot("versus", self.versus)
 
@@ -81,11 +81,11 @@ class Subject:
         return reduce(logits * self.contrast, "b k -> b", "sum")
 
     def score_of(self, images: Tensor, contrast: Tensor) -> Tensor:
-        """Pass images that have a contrast each, (B, C, H, W) and (B, classes) -> (B,), as Captum needs it."""
+        """Return the scores of images, in the form that Captum calls: (B, C, H, W), contrast (B, classes) -> (B,)."""
         return reduce(logits_of(self.model(images)) * contrast, "b k -> b", "sum")
 
     def as_map(self, tokens: Tensor) -> Tensor:
-        """Arrange the values of the patches among those of all tokens as a map: (B, N) -> (B, rows, columns)."""
+        """Pick the patches among all tokens and arrange their values as a map: (B, N) -> (B, rows, columns)."""
         return rearrange(tokens[:, self.anatomy.patches], "b (r s) -> b r s", r=self.anatomy.grid[0])
 
     def sum_over_patches(self, pixels: Tensor) -> Tensor:
@@ -100,14 +100,14 @@ class Subject:
         return self.sum_over_patches(pixels) / self.sum_over_patches(torch.ones_like(pixels))
 
     def paint_grey(self, patches: Tensor) -> Tensor:
-        """Return the images with the pixels of these patches set to 0: numbers (B, n) -> (B, C, H, W)."""
+        """Return the images with the pixels of these patches set to 0: indices (B, n) -> (B, C, H, W)."""
         keep = self.images.new_ones(len(patches), self.grid[0] * self.grid[1]).scatter(1, patches, 0.0)
         return self.images * rearrange(keep[:, self.cell_of_pixel], "b y x -> b 1 y x")
 
     def _found_grid(self) -> tuple[int, int]:
         try:
             return self.anatomy.grid
-        except ValueError:  # a CNN or a hierarchy, whose pixels can be explained all the same
+        except ValueError:  # a CNN or a hierarchical model, which pixel methods can still explain
             return patch_grid(self.model, self.images)
 
     def _one_hot(self, name: str, classes: int | Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Maps made from attention and the values that it mixes: a large weight on a short value adds little.
+"""Maps from attention and the values that it mixes: a large weight on a short value adds little.
 
 Letters in the einops patterns: b batch, h g heads, n queries, m keys, d channels per head, c channels of a token,
 l tokens of the layer below.
@@ -16,17 +16,17 @@ from vit.explain.maps.subject import Subject
 
 
 def value(subject: Subject, *, layer: int = -1) -> Tensor:
-    """Return the length of what each patch adds to the read-out tokens in one layer: -> (B, rows, columns).
+    """Return the length of the vector that each patch adds to the read-out tokens in one layer: -> (B, rows, columns).
 
-    ``|| sum_h A_nm^h W_O^h v_m^h ||`` for the read-out tokens n (Kobayashi et al. 2020, EMNLP, with all heads). The
-    skip connection is left out, and so is the class.
+    ``|| sum_h A_nm^h W_O^h v_m^h ||`` for patch m and read-out token n (Kobayashi et al. 2020, EMNLP, with all heads).
+    The skip connection and the class have no influence.
 
     Args:
         subject: Model, images and score.
-        layer: Layer, from 0; negative counts from the end.
+        layer: Index of the layer, from 0; negative indices count from the end.
 
     Raises:
-        ValueError: If what attention mixes does not enter a linear layer unchanged.
+        ValueError: If the mixed values do not enter a linear layer unchanged.
     """
     anatomy = subject.anatomy
     check_layer(layer, anatomy.depth)
@@ -37,15 +37,15 @@ def value(subject: Subject, *, layer: int = -1) -> Tensor:
 
 
 def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
-    """Compute the rollout of what tokens add to tokens: -> (B, rows, columns).
+    """Compute the rollout of the vectors that tokens add to each other: -> (B, rows, columns).
 
-    Multiplied as in ``rollout``, with ``|| sum_h A_nm^h W_O^h v_m^h + [n = m] x_n ||`` in place of attention, its rows
-    divided by their sum. The skip connection x_n counts by its length instead of 1/2 (Kobayashi et al. 2021, EMNLP).
-    The norm before an attention is part of the values; a norm after a skip connection and the MLPs are left out.
+    As ``rollout``, but with ``|| sum_h A_nm^h W_O^h v_m^h + [n = m] x_n ||`` in place of attention. Each row is divided
+    by its sum. The skip connection x_n counts by its length instead of 1/2 (Kobayashi et al. 2021, EMNLP). The norm
+    before an attention is part of the values. MLPs and norms after a skip connection are left out.
 
     Args:
         subject: Model, images and score.
-        start_layer: First layer that counts.
+        start_layer: First layer to use.
 
     Raises:
         ValueError: As in ``value``, or if the layers share one module.
@@ -76,22 +76,22 @@ def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
 
 
 def _norms(output: AttentionOutput) -> Tensor:
-    """Return the length of what each key adds to each query: (B, N, M)."""
+    """Return the length of the vector that each key adds to each query: (B, N, M)."""
     added = _projected(output)
-    # The square of a sum over heads, without a vector for each pair of tokens.
+    # This squares the sum over heads without storing a vector for each pair of tokens.
     products = einsum(added, added, "b h m c, b g m c -> b h g m")
     squares = einsum(output.attn, output.attn, products, "b h n m, b g n m, b h g m -> b n m")
     return squares.clamp(min=0).sqrt()
 
 
 def _shares(output: AttentionOutput, residual: Tensor) -> Tensor:
-    """Return the share of each key in each query with its skip connection (B, N, C): rows sum to one, (B, N, N)."""
+    """Return the share of each key in each query, skip connection (B, N, C) included: (B, N, N), rows sum to one."""
     own = einsum(output.attn.diagonal(dim1=-2, dim2=-1), _projected(output), "b h n, b h n c -> b n c")
     norms = _norms(output).diagonal_scatter((residual + own).norm(dim=-1), dim1=-2, dim2=-1)
     return norms / reduce(norms, "b n m -> b n 1", "sum").clamp(min=torch.finfo(norms.dtype).tiny)
 
 
 def _projected(output: AttentionOutput) -> Tensor:
-    """Return what each value adds where its weight is 1: (B, H, M, C)."""
+    """Return the vector that each value adds at a weight of 1: (B, H, M, C)."""
     by_head = rearrange(output.projection, "c (h d) -> h c d", h=output.attn.shape[1])
     return einsum(output.values, by_head, "b h m d, h c d -> b h m c")
