@@ -3,9 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from timm.layers import resample_patch_embed
 from torch.testing import assert_close
 
-from vit.model.embedding import PatchEmbed, to_pair
+from vit.model.embedding import PatchEmbed, resize_patches, to_pair
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 BOTH_SIDES = pytest.mark.parametrize(
@@ -79,3 +80,21 @@ def test_padded_images_end_in_zeros_at_the_right_and_at_the_bottom():
     assert_close(embed(images), embed(padded), rtol=0, atol=0)
     assert embed.grid_of(5, 31) == embed.grid_of(6, 35) == (3, 7)
     assert PatchEmbed((5, 31), (2, 5), 3, 11, pad_images=True).grid_size == (3, 7)
+
+
+@pytest.mark.parametrize("size", [(7, 7), (2, 2), (3, 5), (8, 4)])
+def test_patches_are_resized_as_in_timm(size):
+    weight = torch.randn(11, 3, 4, 4, dtype=torch.float64)
+    theirs = resample_patch_embed(weight, list(size))  # inverts in float32
+    assert_close(resize_patches(weight, size), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_an_enlarged_patch_is_embedded_as_the_patch():
+    patch, weight = torch.randn(3, 5, 5, dtype=torch.float64), torch.randn(2, 3, 5, 5, dtype=torch.float64)
+    enlarged = F.interpolate(patch[None], size=(11, 7), mode="bicubic", antialias=True)[0]
+    embedded = (resize_patches(weight, (11, 7)) * enlarged).sum(dim=(1, 2, 3))
+    assert_close(embedded, (weight * patch).sum(dim=(1, 2, 3)))
+
+
+def test_half_precision_stays_half_precision():
+    assert resize_patches(torch.randn(2, 3, 4, 4, dtype=torch.float16), 2).dtype == torch.float16

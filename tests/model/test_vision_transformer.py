@@ -576,6 +576,125 @@ def test_one_block_without_masks_or_whole_grid_forbids_them_to_the_model(attenti
         small(depth=2, attention=attention, patch_drop=0.5)
 
 
+# Other sizes, heads and depths for good.
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"pos_embed": "sincos"}, {"pos_embed": "rope"}, {"num_registers": 2}], ids=str)
+@pytest.mark.parametrize("size", [(10, 14), (6, 10)])
+def test_images_of_the_new_input_size_have_the_logits_that_they_had(kwargs, size):
+    model = randomised(small(**kwargs | {"embed_dim": 24})).eval()
+    images = torch.randn(2, 3, *size, dtype=torch.float64)
+    before = model(images)
+    model.set_input_size(size)
+    assert_close(model(images), before, **EXACT)
+    assert model.config["image_size"] == size
+    assert model.pretrained_cfg["input_size"] == [3, *size]
+    assert model.pos_embed.requires_grad == ("pos_embed" not in kwargs)
+    assert VisionTransformer(**model.config).pos_embed.shape == model.pos_embed.shape
+
+
+def test_a_new_patch_size_is_that_of_timm():
+    ours = randomised(small(image_size=12, patch_size=4)).eval()
+    theirs = small_of_timm(image_size=12, patch_size=4).double().eval()
+    theirs.load_state_dict(ours.state_dict())
+    images = torch.randn(2, 3, 24, 24, dtype=torch.float64)
+    for model in (ours, theirs):
+        model.set_input_size(img_size=(24, 24), patch_size=(6, 6))
+    assert_close(ours(images), theirs(images), rtol=1e-4, atol=1e-4)  # timm resizes in float32
+    assert ours.patch_embed.proj.weight.shape[-2:] == (6, 6)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "sizes", "message"),
+    [
+        ({"attention": "linformer"}, {"img_size": (10, 14)}, "attention 'linformer' learns a weight for each patch"),
+        ({"pos_embed": "rope_eva", "embed_dim": 24}, {"img_size": (10, 14)}, "relative to the grid of the training"),
+        ({}, {"img_size": (7, 10)}, "must be a multiple of patch_size"),
+        ({"patch_stride": 2, "patch_size": 4}, {"patch_size": 3}, "less an even number of pixels"),
+    ],
+)
+def test_a_size_that_the_weights_do_not_allow_is_refused_and_nothing_changes(kwargs, sizes, message):
+    model = small(**kwargs)
+    config, state = dict(model.config), {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(ValueError, match=message):
+        model.set_input_size(**sizes)
+    assert model.config == config
+    assert_close(model.state_dict(), state, rtol=0, atol=0)
+
+
+def test_frozen_weights_stay_frozen_in_another_size():
+    model = small().requires_grad_(False)
+    model.set_input_size((10, 14))
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("before", "after"), [("cls", "mean"), ("mean", "cls"), ("cls", "cls+mean"), ("map", "mean")])
+def test_a_new_head_may_read_another_pooling(before, after):
+    model = randomised(small(pool=before, class_token=before != "map" or after != "mean")).eval()
+    model.reset_classifier(7, pool=after)
+    images = torch.randn(2, 3, 6, 10, dtype=torch.float64)
+    tokens = model.forward_features(images)
+    parts = {"cls": [tokens[:, 0]], "mean": [tokens[:, model.num_prefix_tokens :].mean(dim=1)]}
+    feature = model.fc_norm(torch.cat([part for name in after.split("+") for part in parts[name]], dim=1))
+    assert_close(model(images), model.head(feature), **EXACT)
+    again = VisionTransformer(**model.config).double().eval()
+    again.load_state_dict(model.state_dict())
+    assert_close(again(images), model(images), **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "pool", "message"),
+    [
+        ({}, "map", "needs other weights than pool 'cls'"),
+        ({"pool": "mean"}, "cls+mean", "needs other weights than pool 'mean'"),
+        ({"pool": "mean", "class_token": False}, "cls", "class_token is False"),
+        ({}, "max", "unknown pool 'max'"),
+    ],
+)
+def test_a_pooling_that_lacks_its_weights_is_refused(kwargs, pool, message):
+    with pytest.raises(ValueError, match=message):
+        small(**kwargs).reset_classifier(7, pool=pool)
+
+
+def test_a_pruned_model_computes_the_chosen_features_and_is_saved(tmp_path):
+    model = randomised(small(drop_path=0.3, attention=["window", "softmax", "softmax"])).eval()
+    images = torch.randn(2, 3, 6, 10, dtype=torch.float64)
+    expected = model.get_intermediate_layers(images, [0, 1])
+    assert model.prune_intermediate_layers([0, -2]) == [0, 1]
+    assert_close(model.get_intermediate_layers(images, 2), expected, **EXACT)
+    assert len(model.blocks) == 2
+    vit.save(model, tmp_path / "pruned.safetensors")
+    assert_close(vit.load(tmp_path / "pruned.safetensors")(images), model(images), **EXACT)
+
+
+@pytest.mark.parametrize("method", ["forward_features", "forward_intermediates", "get_intermediate_layers"])
+def test_every_forward_takes_a_mask(method):
+    model = randomised(small()).eval()
+    images = torch.randn(2, 3, 6, 10, dtype=torch.float64)
+    mask = torch.rand(2, 1, 16, 16) < 0.6
+    tokens, grid = model.embed(images), model.patch_embed.grid_size
+    for block in model.blocks:
+        tokens = block(tokens, grid, mask)
+    expected = {
+        "forward_features": model.norm(tokens),
+        "forward_intermediates": tokens[:, 1:],
+        "get_intermediate_layers": tokens[:, 1:],
+    }
+    kwargs = {"forward_intermediates": {"output_fmt": "NLC", "intermediates_only": True}}.get(method, {})
+    found = getattr(model, method)(images, mask=mask, **kwargs)
+    assert_close(found if method == "forward_features" else found[-1], expected[method], **EXACT)
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{}, {"pool": "mean", "num_registers": 2}, {"pool": "map"}, {"patch_stride": 2}, {"pad_images": True}]
+)
+def test_a_symbolic_trace_computes_the_logits_at_any_size(kwargs):
+    model = randomised(small(patch_size=4, image_size=8, **kwargs)).eval()
+    traced = torch.fx.symbolic_trace(model)
+    for images in torch.randn(2, 3, 8, 8, dtype=torch.float64), torch.randn(3, 3, 12, 8, dtype=torch.float64):
+        assert_close(traced(images), model(images), **EXACT)
+
+
 # Initial weights.
 
 

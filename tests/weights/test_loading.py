@@ -13,10 +13,10 @@ from torch.testing import assert_close
 
 import vit
 from vit.commands.photographs import find_images, read_images
+from vit.model.embedding import resize_patches
 from vit.model.positions import resize_positions
 from vit.weights import PACKAGED, start_from
 from vit.weights.loading import __file__ as loading
-from vit.weights.surgery import resize_patches
 
 ROOT = Path(__file__).parents[2]
 PHOTOGRAPHS = ROOT / "notebooks" / "cifar10"

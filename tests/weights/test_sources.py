@@ -579,3 +579,58 @@ def test_the_report_tells_what_was_computed_from_several_tensors_or_is_zero():
     assert report.folded == ["head.bias", "head.weight"]
     assert not {"head.bias", "head.weight"} & {*report.matched, *report.renamed}
     assert "cls_token" not in of_dinov2.matched + of_dinov2.renamed
+
+
+# "timm:NAME"
+
+
+@pytest.fixture
+def tiny_of_timm(tmp_path):
+    model = timm.create_model("vit_tiny_patch16_224").double().eval()
+    torch.save(model.state_dict(), tmp_path / "tiny.pth")
+    return model, tmp_path / "tiny.pth"
+
+
+def test_a_name_of_timm_with_a_file_is_built_by_timm_and_converted(tiny_of_timm):
+    theirs, file = tiny_of_timm
+    ours = vit.load(f"timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k={file}")
+    images = torch.randn(1, 3, 224, 224)
+    assert_close(ours(images), theirs.float()(images), rtol=1e-4, atol=1e-5)
+    assert ours.config["num_heads"] == 3
+    assert ours.pretrained_cfg["mean"] == [0.5, 0.5, 0.5]
+    assert str(ours.load_report).startswith(f"weights of timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k={file} (timm)")
+
+
+def test_a_name_of_timm_asks_for_its_pretrained_weights(monkeypatch):
+    asked = []
+
+    def create_model(name, pretrained, pretrained_cfg_overlay):
+        asked.append((name, pretrained, pretrained_cfg_overlay))
+        return timm.models.VisionTransformer(img_size=32, embed_dim=12, depth=1, num_heads=3)
+
+    monkeypatch.setattr(timm, "create_model", create_model)
+    assert vit.load("timm:vit_base_patch16_224.mae", num_classes=2).config["num_heads"] == 3
+    assert asked == [("vit_base_patch16_224.mae", True, None)]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("timm:vit_tinny", r"^timm cannot give timm:vit_tinny: Unknown model \(vit_tinny\)$"),
+        ("timm:vit_tiny_patch16_224.nix", "Invalid pretrained tag"),
+        ("timm:vit_small_patch16_224={file}", "size mismatch for cls_token"),
+        ("timm:vit_tiny_patch16_224={file}x", r"tiny\.pthx"),
+        ("timm:vit_tiny_patch16_224", "timm:vit_tiny_patch16_224=FILE needs no network"),
+    ],
+)
+def test_what_timm_cannot_give_is_one_line(tiny_of_timm, name, message, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match=message) as caught:
+        vit.load(name.format(file=tiny_of_timm[1]))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_for_a_name_of_timm_executes_nothing(tmp_path):
+    torch.save({"weights": torch.nn.Linear(2, 2)}, tmp_path / "program.pth")
+    with pytest.raises(ValueError, match="program"):
+        vit.load(f"timm:vit_tiny_patch16_224={tmp_path / 'program.pth'}")

@@ -3,15 +3,13 @@
 import pytest
 import timm
 import torch
-from timm.layers import resample_patch_embed
 from timm.models._manipulate import adapt_input_conv
-from torch import nn
 from torch.testing import assert_close
 
 import vit
 from tests.architectures import EXACT, randomised
 from vit.model.positions import resize_positions
-from vit.weights.surgery import adapt_channels, resize_patches
+from vit.weights.surgery import adapt_channels
 
 SIZES = {"image_size": 12, "patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 3, "num_classes": 5}
 
@@ -22,24 +20,6 @@ def trained(**kwargs):
 
 def images_of(rows=12, columns=12, channels=3):
     return torch.randn(2, channels, rows, columns, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("size", [(7, 7), (2, 2), (3, 5), (8, 4)])
-def test_patches_are_resized_as_in_timm(size):
-    weight = torch.randn(11, 3, 4, 4, dtype=torch.float64)
-    theirs = resample_patch_embed(weight, list(size))  # inverts in float32
-    assert_close(resize_patches(weight, size), theirs, rtol=1e-4, atol=1e-5)
-
-
-def test_an_enlarged_patch_is_embedded_as_the_patch():
-    patch, weight = torch.randn(3, 5, 5, dtype=torch.float64), torch.randn(2, 3, 5, 5, dtype=torch.float64)
-    enlarged = nn.functional.interpolate(patch[None], size=(11, 7), mode="bicubic", antialias=True)[0]
-    embedded = (resize_patches(weight, (11, 7)) * enlarged).sum(dim=(1, 2, 3))
-    assert_close(embedded, (weight * patch).sum(dim=(1, 2, 3)))
-
-
-def test_half_precision_stays_half_precision():
-    assert resize_patches(torch.randn(2, 3, 4, 4, dtype=torch.float16), 2).dtype == torch.float16
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 7])

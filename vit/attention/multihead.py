@@ -6,6 +6,7 @@ heads that share such a head.
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor, nn
@@ -24,6 +25,9 @@ from vit.attention.multihead_checks import (
     mechanisms_with,
 )
 from vit.support.hooks import is_plain
+
+for function in ("rearrange", "repeat", "rotate"):
+    torch.fx.wrap(function)  # a node of a trace, as they look at sizes
 
 
 class MultiHeadAttention(nn.Module):

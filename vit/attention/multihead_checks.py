@@ -60,6 +60,8 @@ def check_unprojected(attention: nn.Module, mechanism: str, out_dim: int, qk_nor
 
 def check_tokens(attention: nn.Module, name: str, tokens: Tensor, width: int, width_name: str) -> None:
     """Check shape, device and dtype of tokens against the projections."""
+    if isinstance(tokens, torch.fx.Proxy):  # a trace has no sizes yet
+        return
     if tokens.ndim != 3 or tokens.shape[-1] != width:
         raise ValueError(
             f"{name} has shape {tuple(tokens.shape)}, but this attention takes (batch, tokens, {width}): "

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from vit.runs.folders import RUNS, newest_checkpoint
-from vit.weights import PACKAGED
+from vit.weights import PACKAGED, is_name_of_timm
 
 HELP = (
     "a model: the folder of a run, a checkpoint (.ckpt), weights that vit.load reads (a file, or a folder with "
-    f'config.json), "last" or "best" for the checkpoint of the newest run, or {", ".join(PACKAGED)}'
+    f'config.json), "last" or "best" for the checkpoint of the newest run, {", ".join(PACKAGED)}, or "timm:NAME" for '
+    "a pretrained model of timm"
 )
 
 
@@ -26,7 +27,7 @@ def find_model(name: str | Path, experiment: str = "*") -> str:
     Raises:
         ValueError: If nothing has this name.
     """
-    if str(name) in PACKAGED:
+    if str(name) in PACKAGED or is_name_of_timm(name):
         return str(name)
     if str(name) in ("last", "best"):
         return str(newest_checkpoint(experiment, str(name)))

@@ -1,17 +1,19 @@
 """From images to tokens.
 
 Letters in the einops patterns: b batch, n patches, c image channels, h w grid rows and columns, p q rows and columns
-of a patch, d embedding channels.
+of a patch, m n those of a resized patch, x y pixels of the two, d embedding channels.
 """
 
+import torch
 import torch.nn.functional as F
-from einops import rearrange
+from einops import einsum, rearrange
 from torch import Tensor, nn
 
 from vit.model.model_checks import check_divides, check_images, check_overlap
 from vit.support.checks import check_positive_int, check_size
 from vit.support.hooks import is_plain
 
+torch.fx.wrap("rearrange")  # a node of a trace, as it looks at sizes
 Size = int | tuple[int, int]
 
 
@@ -91,3 +93,21 @@ class PatchEmbed(nn.Module):
         # Equal to the strided convolution, and faster: 10.5 ms against 15.0 ms forward and backward on a CPU core at
         # 192 channels and patch 4.
         return F.linear(patches, rearrange(self.proj.weight, "d c p q -> d (c p q)"), self.proj.bias)
+
+
+def resize_patches(weight: Tensor, size: Size) -> Tensor:
+    """Resize the patch embedding to patches of another size: (D, C, P, Q) -> (D, C, M, N).
+
+    The matrix ``R`` resizes a patch ``x``, bicubic and antialiased as in timm. The new weights ``v`` embed the resized
+    patch as the old weights ``w`` embed the patch: ``<v, R x> = <w, x>``, solved by ``v = pinv(R^T) w`` (FlexiViT,
+    Beyer et al. 2023, eq. 4).
+    """
+    p, q = weight.shape[-2:]
+    m, n = to_pair(size)
+    pixels = rearrange(torch.eye(p * q, dtype=torch.float64), "x (p q) -> x 1 p q", p=p)
+    # Row x is R applied to the patch in which only pixel x is one.
+    resizing = F.interpolate(pixels, size=(m, n), mode="bicubic", antialias=True, align_corners=False)
+    inverse = torch.linalg.pinv(rearrange(resizing, "x 1 m n -> x (m n)")).to(weight.device)
+    flat = rearrange(weight.double(), "d c p q -> d c (p q)")
+    resized = einsum(inverse, flat, "y x, d c x -> d c y")
+    return rearrange(resized, "d c (m n) -> d c m n", m=m).to(weight.dtype)

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from vit.attention.mechanisms.softmax import attend
 from vit.support.checks import check_choice, check_positive_int, check_share
 
+for function in ("rearrange", "repeat", "attend"):
+    torch.fx.wrap(function)  # a node of a trace, as they look at sizes
+
 
 class QuickGELU(nn.Module):
     """The approximation ``x sigmoid(1.702 x)`` of the GELU, as in OpenAI's CLIP."""

@@ -25,13 +25,48 @@ def check_arguments(config: dict[str, Any]) -> None:
         check_share(name, config[name], "0.1 is usual")
     if config["layer_scale"] is not None:
         check_non_negative("layer_scale", config["layer_scale"], "1e-4 is usual, None leaves it out")
-    pool = config["pool"]
+    _check_pool(config["pool"], config)
+    if "rope" in config["pos_embed"]:
+        check_axial(config["embed_dim"], config["num_heads"])
+
+
+def _check_pool(pool: str, config: dict[str, Any]) -> None:
     if "cls" in pool and not config["class_token"]:
         raise ValueError(f"pool {pool!r} reads the class token, but class_token is False: use pool 'mean'")
     if "dist" in pool and not config["num_registers"]:
         raise ValueError(f"pool {pool!r} reads the first register, but num_registers is 0: set it to 1")
-    if "rope" in config["pos_embed"]:
-        check_axial(config["embed_dim"], config["num_heads"])
+
+
+def check_new_pool(model: nn.Module, pool: str) -> None:
+    """Check that the modules of a model suffice for another pooling."""
+    _check_pool(pool, model.config)
+    has_norm = isinstance(model.fc_norm, nn.LayerNorm)
+    if pool == "map" or (has_norm and count_features(pool, model.embed_dim) != model.num_features):
+        raise ValueError(
+            f"pool {pool!r} needs other weights than pool {model.pool!r}: let vit.load(model, pool={pool!r}) make them"
+        )
+
+
+def count_features(pool: str, embed_dim: int) -> int:
+    """Return the channels of the pooled feature."""
+    return 2 * embed_dim if "+" in pool else embed_dim
+
+
+def check_resizable(model: nn.Module, resized: nn.Module) -> None:
+    """Check that only positions and patches of a model depend on the sizes that another one has."""
+    if model.config["pos_embed"] == "rope_eva" and model.patch_embed.grid_size != resized.patch_embed.grid_size:
+        raise ValueError(
+            "positions 'rope_eva' are relative to the grid of the training, which would be lost: leave the size as it "
+            "is, and pass images of any size"
+        )
+    expected, resizable = resized.state_dict(), ("pos_embed", "patch_embed.proj.weight")
+    for name, tensor in model.state_dict().items():
+        shape = expected[name].shape if name in expected else tensor.shape
+        if name not in resizable and tensor.shape != shape:
+            raise ValueError(
+                f"{name} is {tuple(tensor.shape)}, and {tuple(shape)} for images and patches of that size: attention "
+                f"{model.config['attention']!r} learns a weight for each patch, and cannot be resized"
+            )
 
 
 def mechanisms_of_blocks(
@@ -85,6 +120,8 @@ def check_divides(patch_embed: nn.Module, rows: int, columns: int) -> None:
 
 def check_images(patch_embed: nn.Module, images: Tensor) -> None:
     """Check shape and type of a batch of images."""
+    if isinstance(images, torch.fx.Proxy):  # a trace has no sizes yet
+        return
     channels = patch_embed.in_channels
     if images.ndim != 4 or images.shape[1] != channels:
         raise ValueError(

@@ -152,7 +152,7 @@ def resize_positions(
         resizing = replace(resizing, offset=resizing.offset * torch.sym_min(sum(changes), 1))
     sizes = zip(old_grid, new_grid, strict=True)
     rows, columns = (resizing_matrix(old, new, resizing, grid) for old, new in sizes)
-    with torch.autocast(pos_embed.device.type, enabled=False):
+    with torch.autocast("cpu" if pos_embed.is_meta else pos_embed.device.type, enabled=False):
         resized = einsum(rows, columns, grid, "y h, x w, h w d -> y x d")
     return pack([pos_embed[:, :prefix], rearrange(resized.to(pos_embed.dtype), "y x d -> 1 (y x) d")], "b * d")[0]
 

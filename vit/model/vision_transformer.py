@@ -15,16 +15,19 @@ from torch.utils.checkpoint import checkpoint
 
 from vit.attention import padding_mask
 from vit.attention.mechanisms.base import draw_weights, set_values, undecayed_parameters
-from vit.model.embedding import PatchEmbed, Size
+from vit.model.embedding import PatchEmbed, Size, resize_patches
 from vit.model.encoder_block import EncoderBlock
 from vit.model.layers import AttentionPool, PatchDrop, keep_patches, number_tokens
 from vit.model.model_checks import (
     check_arguments,
     check_mixed,
+    check_new_pool,
     check_numbers_of_patches,
     check_output_format,
     check_patch_drop,
+    check_resizable,
     chosen_blocks,
+    count_features,
     mechanisms_of_blocks,
 )
 from vit.model.positions import ROTARY, Interpolation, resize_positions, sinusoidal_positions_2d
@@ -34,6 +37,8 @@ from vit.support.hooks import is_hooked
 Pool = Literal["cls", "mean", "cls+mean", "cls+dist", "map"]
 Positions = Literal["learned", "sincos", "none", "rope", "rope_eva"]
 PositionInit = Literal["sincos", "normal"]
+for function in ("rearrange", "reduce", "repeat", "resize_positions", "keep_patches"):
+    torch.fx.wrap(function)  # a node of a trace, as they look at sizes
 CONFIG_KEY = "vit_config"  # of the metadata of a state dict, which torch.save keeps beside the tensors
 
 
@@ -151,7 +156,7 @@ class VisionTransformer(nn.Module):
         self.register_state_dict_post_hook(_note_config)
         self.embed_dim = embed_dim
         self.pool = pool
-        self.num_features = 2 * embed_dim if "+" in pool else embed_dim
+        self.num_features = count_features(pool, embed_dim)
         self.num_prefix_tokens = int(class_token) + num_registers
         self.no_embed_class = no_embed_class
         self.pos_embed_interpolation = pos_embed_interpolation
@@ -256,9 +261,13 @@ class VisionTransformer(nn.Module):
             and isinstance(last_block, EncoderBlock)
             and last_block.supports_class_token_only()
             and not is_hooked(self.norm)
-            and getattr(self.forward_features, "__func__", None) is VisionTransformer.forward_features
-            and getattr(self.forward_head, "__func__", None) is VisionTransformer.forward_head
+            and self._has_methods_of(VisionTransformer)
         )
+
+    def _has_methods_of(self, kind: type) -> bool:
+        """Return whether ``forward_features`` and ``forward_head`` are those of a class, and not replaced."""
+        names = ("forward_features", "forward_head")
+        return all(getattr(getattr(self, name), "__func__", None) is getattr(kind, name) for name in names)
 
     def forward_features(self, images: Tensor, mask: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
         """Encode images, final norm included: (B, C, H, W) -> (B, prefix + N, D).
@@ -367,7 +376,8 @@ class VisionTransformer(nn.Module):
             for token in (self.cls_token, self.reg_token)
             if token is not None
         ]
-        grid = self.patch_embed.grid_of(*images.shape[-2:])
+        rows, columns = images.shape[-2:]
+        grid = self.patch_embed.grid_of(rows, columns)
         positions = resize_positions(self.pos_embed, self.patch_embed.grid_size, grid, self.pos_embed_interpolation)
         # Not by einops, whose pack cannot tell the number of patches of an empty batch.
         if self.no_embed_class:
@@ -453,6 +463,7 @@ class VisionTransformer(nn.Module):
         reshape: bool = False,
         return_prefix_tokens: bool = False,
         norm: bool = False,
+        mask: Tensor | None = None,
     ) -> list[Any]:
         """Compute the features after the last ``n`` blocks, or after the blocks numbered in ``n``, as in timm.
 
@@ -461,12 +472,36 @@ class VisionTransformer(nn.Module):
         """
         output_fmt = "NCHW" if reshape else "NLC"
         return self.forward_intermediates(
-            images, n, return_prefix_tokens, norm, output_fmt=output_fmt, intermediates_only=True
+            images, n, return_prefix_tokens, norm, output_fmt=output_fmt, intermediates_only=True, mask=mask
         )
 
-    def reset_classifier(self, num_classes: int) -> None:
-        """Replace the head by a new one for ``num_classes`` classes; with 0 the model returns the pooled feature."""
+    @property
+    def head_hidden_size(self) -> int:
+        """Channels of the pooled feature that the head takes."""
+        return self.num_features
+
+    def get_classifier(self) -> nn.Module:
+        """Return the head: a linear layer, or the identity if there are no classes."""
+        return self.head
+
+    def reset_classifier(self, num_classes: int, pool: Pool | None = None) -> None:
+        """Replace the head by a new one for ``num_classes`` classes; with 0 the model returns the pooled feature.
+
+        Args:
+            num_classes: Number of classes of the new head.
+            pool: The new pooling; None keeps it. The final norm stays where it is, before or after pooling, whereas
+                ``vit.load(model, pool=...)`` moves it to its usual place.
+
+        Raises:
+            ValueError: If the model lacks what the new pooling needs.
+        """
         check_natural("num_classes", num_classes, "0 is no head")
+        check_choice("pool", self.pool if pool is None else pool, get_args(Pool))
+        if pool is not None and pool != self.pool:
+            check_new_pool(self, pool)
+            self.config |= {"pool": pool, "fc_norm": isinstance(self.fc_norm, nn.LayerNorm)}
+            self.pool, self.attn_pool = pool, None
+            self.num_features = count_features(pool, self.embed_dim)
         self.num_classes = self.config["num_classes"] = num_classes
         if "class_names" in self.pretrained_cfg:
             self.pretrained_cfg = self.pretrained_cfg | {"class_names": None}  # those of the old head
@@ -476,6 +511,66 @@ class VisionTransformer(nn.Module):
             nn.init.trunc_normal_(self.head.weight, std=0.02)
             nn.init.zeros_(self.head.bias)
         self.head.train(self.training)
+
+    @torch.no_grad()
+    def set_input_size(self, img_size: Size | None = None, patch_size: Size | None = None) -> None:
+        """Change the size of images or patches for good, with timm's signature: positions and patches are resized.
+
+        Images of another size need no change: positions are resized for each batch. Here the resized positions become
+        the parameters.
+
+        Args:
+            img_size: Rows and columns of the images in pixels; None keeps them.
+            patch_size: Rows and columns of a patch in pixels; None keeps them.
+
+        Raises:
+            ValueError: If sizes do not divide, or the model has other weights of the shape of the grid.
+        """
+        changes = {"image_size": img_size, "patch_size": patch_size}
+        config = self.config | {name: size for name, size in changes.items() if size is not None}
+        with torch.device("meta"):
+            resized = VisionTransformer(**config)
+        check_resizable(self, resized)
+        weights = {
+            "patch_embed.proj.weight": resize_patches(self.patch_embed.proj.weight, resized.patch_embed.patch_size),
+            "patch_embed.proj.bias": self.patch_embed.proj.bias,
+            "pos_embed": resize_positions(
+                self.pos_embed, self.patch_embed.grid_size, resized.patch_embed.grid_size, self.pos_embed_interpolation
+            ),
+        }
+        trained = {name: self.get_parameter(name).requires_grad for name in weights}
+        self.patch_embed, self.config = resized.patch_embed.train(self.training), config
+        for name, values in weights.items():
+            module = self.get_submodule(name.rpartition(".")[0])
+            setattr(module, name.rpartition(".")[2], nn.Parameter(values.detach().clone(), requires_grad=trained[name]))
+        self.pretrained_cfg = self.pretrained_cfg | {
+            "input_size": [self.patch_embed.in_channels, *self.patch_embed.image_size]
+        }
+
+    def prune_intermediate_layers(
+        self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Remove what features after chosen blocks do not need, with timm's signature.
+
+        Args:
+            indices: Blocks to choose, as ``forward_intermediates`` takes them.
+            prune_norm: Whether the final norm becomes the identity.
+            prune_head: Whether the head, and a norm after pooling, become the identity.
+
+        Returns:
+            The numbers of the chosen blocks, from 0.
+        """
+        chosen = sorted(chosen_blocks(indices, len(self.blocks)))
+        self.blocks = self.blocks[: chosen[-1] + 1]
+        self.config |= {"depth": len(self.blocks), "drop_path": self.blocks[-1].drop_path.probability}
+        if not isinstance(self.config["attention"], str):
+            self.config["attention"] = list(self.config["attention"])[: len(self.blocks)]
+        if prune_norm:
+            self.norm = nn.Identity()
+        if prune_head:
+            self.fc_norm = nn.Identity()
+            self.reset_classifier(0, "mean" if self.pool == "map" else None)  # without the weights of the pooling
+        return chosen
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute activations in the backward pass if ``enable``, else keep them."""

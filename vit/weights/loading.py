@@ -14,11 +14,13 @@ from vit.weights.foreign import TOLD_BY_CALLER, read_foreign
 from vit.weights.load_report import LoadedWeights, LoadReport
 from vit.weights.matching import check_same_tensors
 from vit.weights.own_files import is_own_file, read_described, read_own_file, read_own_model, read_state_dict
-from vit.weights.sources import Source, find_tensors, read_folder, read_module
+from vit.weights.sources import Source, find_tensors, read_folder, read_module, read_timm
 from vit.weights.surgery import fit_to_model
 from vit.weights.tensor_files import read_file
 
 PACKAGED = ("cifar10",)  # each a safetensors file and a model card beside this file
+
+OF_TIMM = "timm:"  # before the name of a model that timm builds
 
 WeightsSource = str | Path | Mapping[str, Tensor] | nn.Module
 
@@ -26,11 +28,16 @@ WeightsSource = str | Path | Mapping[str, Tensor] | nn.Module
 def load(source: WeightsSource, *, strict: bool = True, **changes: Any) -> VisionTransformer:
     """Return a trained model, in eval mode.
 
-    ``source`` is a training checkpoint (.ckpt), a file of ``vit.save`` (.safetensors), the name "cifar10" of the model
-    that comes with the package (``./cifar10`` is a file of that name), or the weights of another library: of timm,
-    transformers, torchvision, Google (.npz), OpenAI, or the authors of DINOv2, as a file, a folder with a config.json,
-    a state dict or a live module. If a Vision Transformer is a part of the trained net, that part is returned. No code
-    in a file is executed.
+    ``source`` is one of:
+
+    - a training checkpoint (.ckpt), or a file of ``vit.save`` (.safetensors);
+    - the name "cifar10" of the model that comes with the package (``./cifar10`` is a file of that name);
+    - the weights of another library: of timm, transformers, torchvision, Google (.npz), OpenAI, or the authors of
+      DINOv2, as a file, a folder with a config.json, a state dict or a live module;
+    - "timm:NAME", a pretrained model that timm builds, downloads and keeps in its cache; "timm:NAME=FILE" takes the
+      weights of that model from a file.
+
+    If a Vision Transformer is a part of the trained net, that part is returned. No code in a file is executed.
 
     ``changes`` are arguments of ``VisionTransformer``. If they differ from those of the trained model, its weights are
     fitted: positions and patches are resized, tokens and heads are dropped or new. ``model.load_report`` says what
@@ -121,6 +128,8 @@ def read_model(source: WeightsSource, told: Mapping[str, Any], strict: bool = Tr
         return read_foreign(read_module(source), told, strict)
     if isinstance(source, Mapping):
         return _read_tensors(source, "the state dict", told, strict)
+    if is_name_of_timm(source):
+        return read_foreign(read_timm(str(source).removeprefix(OF_TIMM), str(source)), told, strict)
     path = Path(__file__).with_name(f"{source}.safetensors") if source in PACKAGED else Path(source)
     if path.is_dir() and path.suffix != ".ckpt":
         folder = read_folder(path)
@@ -131,6 +140,11 @@ def read_model(source: WeightsSource, told: Mapping[str, Any], strict: bool = Tr
     if is_own_file(contents, metadata, path):
         return read_own_file(contents, metadata, path, str(source))
     return _read_tensors(contents, str(path), told, strict)
+
+
+def is_name_of_timm(source: Any) -> bool:
+    """Return whether a source is the name of a model that timm builds, such as "timm:vit_tiny_patch16_224"."""
+    return str(source).startswith(OF_TIMM)
 
 
 def _read_tensors(contents: Any, origin: str, told: Mapping[str, Any], strict: bool) -> LoadedWeights:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.model.presets import PRESETS
+from vit.support.extras import import_extra
 from vit.weights.architecture import DEFAULTS
 from vit.weights.formats.format import Arguments, State
 from vit.weights.formats.transformers_config import arguments_in
@@ -184,6 +185,32 @@ def read_module(module: nn.Module) -> Source:
     elif hasattr(module, "patch_embed") and hasattr(module, "blocks"):
         stated = _read_module_of_timm(module)
     return Source(state, origin, stated, _read_data_of_timm(getattr(module, "pretrained_cfg", None) or {}))
+
+
+def read_timm(name: str, origin: str) -> Source:
+    """Return the pretrained weights of a model of timm by its name; timm downloads them or has them in its cache.
+
+    Args:
+        name: A name of ``timm.create_model``, such as "vit_small_patch16_224.augreg_in21k". "NAME=FILE" takes the
+            weights from a file.
+        origin: The name in messages.
+
+    Raises:
+        ValueError: If timm has no such model, or cannot get its weights.
+    """
+    name, _, file = name.partition("=")
+    overlay = None
+    if file:
+        overlay = {"state_dict": find_tensors(read_file(Path(file))[0], file), "custom_load": False}
+    timm = import_extra("timm", "timm")
+    try:
+        model = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay)
+    except Exception as error:  # timm and the libraries that it downloads by raise many kinds
+        reason = " ".join(str(error).split())[:300]
+        is_known = not file and not isinstance(error, RuntimeError)
+        remedy = f"; with a file of its weights, {origin}=FILE needs no network" if is_known else ""
+        raise ValueError(f"timm cannot give {origin}: {reason}{remedy}") from error
+    return replace(read_module(model), origin=origin)
 
 
 def _read_module_of_timm(module: nn.Module) -> Arguments:

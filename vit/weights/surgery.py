@@ -1,15 +1,13 @@
 """Fits trained tensors to a model of other patches, image size, tokens, channels, pooling or classes.
 
-Letters in the einops patterns: d embedding channels, c k image channels, p q rows and columns of a patch, m n those of
-the new patch, x y pixels of the old and the new patch.
+Letters in the einops patterns: d embedding channels, c k image channels, p q rows and columns of a patch.
 """
 
 import torch
-import torch.nn.functional as F
-from einops import einsum, rearrange, reduce, repeat
+from einops import reduce, repeat
 from torch import Tensor
 
-from vit.model.embedding import Size, to_pair
+from vit.model.embedding import resize_patches, to_pair
 from vit.model.model_checks import mechanisms_of_blocks
 from vit.model.positions import resize_positions
 from vit.model.vision_transformer import VisionTransformer
@@ -188,21 +186,3 @@ def adapt_channels(weight: Tensor, in_channels: int) -> Tensor:
         return reduce(weight, "d c p q -> d 1 p q", "sum")
     repeated = repeat(weight, "d c p q -> d (k c) p q", k=-(-in_channels // given))
     return repeated[:, :in_channels] * (given / in_channels)
-
-
-def resize_patches(weight: Tensor, size: Size) -> Tensor:
-    """Resize the patch embedding to patches of another size: (D, C, P, Q) -> (D, C, M, N).
-
-    The matrix ``R`` resizes a patch ``x``, bicubic and antialiased as in timm. The new weights ``v`` embed the resized
-    patch as the old weights ``w`` embed the patch: ``<v, R x> = <w, x>``, solved by ``v = pinv(R^T) w`` (FlexiViT,
-    Beyer et al. 2023, eq. 4).
-    """
-    p, q = weight.shape[-2:]
-    m, n = to_pair(size)
-    pixels = rearrange(torch.eye(p * q, dtype=torch.float64), "x (p q) -> x 1 p q", p=p)
-    # Row x is R applied to the patch in which only pixel x is one.
-    resizing = F.interpolate(pixels, size=(m, n), mode="bicubic", antialias=True, align_corners=False)
-    inverse = torch.linalg.pinv(rearrange(resizing, "x 1 m n -> x (m n)")).to(weight.device)
-    flat = rearrange(weight.double(), "d c p q -> d c (p q)")
-    resized = einsum(inverse, flat, "y x, d c x -> d c y")
-    return rearrange(resized, "d c (m n) -> d c m n", m=m).to(weight.dtype)

@@ -15,6 +15,9 @@ from vit.attention.mechanisms.base import Mechanism
 EXPLICIT_KEYS_TRAINING = 4096
 EXPLICIT_KEYS_INFERENCE = 1024
 
+for function in ("attend", "attention_weights", "check_qkv"):
+    torch.fx.wrap(function)  # a node of a trace, as they look at sizes
+
 
 class DenseAttention(Mechanism):
     """The base of mechanisms with a weight for each query and key: softmax attention, unless they define another."""
