@@ -135,7 +135,7 @@ def test_the_tree_of_the_readme_is_that_of_the_package():
     package = [name for indent, names in found if indent for name in names.split(", ")]
     assert all((ROOT / name).exists() for name in top)
     files = {f"{path.name}/" if path.is_dir() else path.name for path in (ROOT / "vit").glob("[!_]*")}
-    assert set(package) == files - {"version.py"}
+    assert set(package) == files - {"version.py", "py.typed"}
 
 
 def test_the_readme_is_one_page():

@@ -1,44 +1,61 @@
-"""All commands under one name: ``vit NAME``, or ``python -m vit NAME``."""
+"""All commands under one name: ``vit-attention NAME``, or ``python -m vit NAME``."""
 
 import importlib
+import platform
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from importlib.metadata import version
+from typing import NamedTuple, NoReturn
+
+from vit.support.checks import nearest_hint
+from vit.version import __version__
+
+PROGRAM = "vit-attention"  # the installed command, and the distribution
 
 
 class Command(NamedTuple):
     """Where a command is, and what it does."""
 
     place: str  # module:function
+    extra: str | None  # that installs what the command imports beyond torch
     does: str
     example: str
 
 
 TRAINING = "vit.commands.fit:main"
 COMMANDS = {
-    "fit": Command(TRAINING, "train a model", "vit fit --config configs/cifar10_quick.yaml"),
-    "validate": Command(TRAINING, "measure a checkpoint on validation images", "vit validate --ckpt_path best"),
-    "test": Command(TRAINING, "measure a checkpoint on test images", "vit test --ckpt_path last"),
-    "predict": Command(TRAINING, "classify the images in a folder", "vit predict --ckpt_path last --data.root photos"),
-    "explain": Command("vit.commands.explain:main", "draw what a prediction rests on", "vit explain photo.jpg --html"),
+    "fit": Command(TRAINING, "train", "train a model", "fit --config digits"),
+    "validate": Command(TRAINING, "train", "measure a checkpoint on validation images", "validate --ckpt_path best"),
+    "test": Command(TRAINING, "train", "measure a checkpoint on test images", "test --ckpt_path last"),
+    "predict": Command(
+        TRAINING, "train", "classify the images in a folder", "predict --ckpt_path last --data.root photos"
+    ),
+    "explain": Command(
+        "vit.commands.explain:main", "explain", "draw what a prediction rests on", "explain photo.jpg --html"
+    ),
     "analysis": Command(
-        "vit.commands.analysis:main", "measure what the heads do", "vit analysis --checkpoint best.ckpt"
+        "vit.commands.analysis:main", "train", "measure what the heads do", "analysis --checkpoint best.ckpt"
     ),
     "weights": Command(
-        "vit.commands.weights:main", "show or convert a file of weights", "vit weights show model.safetensors"
+        "vit.commands.weights:main", None, "show or convert a file of weights", "weights show model.safetensors"
     ),
     "evaluate": Command(
         "vit.commands.evaluate:main",
+        "train",
         "evaluate frozen features by a simple classifier",
-        "vit evaluate knn --checkpoint cifar10 --data.root photos",
+        "evaluate knn --checkpoint cifar10 --data.root photos",
     ),
     "features": Command(
         "vit.commands.features:main",
+        "explain",
         "write the features of the images in a folder",
-        "vit features photos --checkpoint cifar10 -o features.safetensors",
+        "features photos --checkpoint cifar10 -o features.safetensors",
     ),
     "export": Command(
-        "vit.commands.export:main", "write a model as a program without this package", "vit export cifar10 model.onnx"
+        "vit.commands.export:main",
+        "export",
+        "write a model as a program without this package",
+        "export cifar10 model.onnx",
     ),
 }
 
@@ -46,22 +63,34 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command that is named first; exit with status 2 if there is none of that name."""
     typed = list(sys.argv[1:] if arguments is None else arguments)
+    if typed[:1] == ["--version"]:
+        print(f"{PROGRAM} {__version__} (Python {platform.python_version()}, torch {version('torch')})")
+        raise SystemExit(0)
     if not typed or typed[0] in ("-h", "--help"):
         print(overview())
         raise SystemExit(0 if typed else 2)
     name, *others = typed
     if name not in COMMANDS:
-        print(f"error: no command {name!r}: choose one of {', '.join(COMMANDS)}", file=sys.stderr)
-        raise SystemExit(2)
-    module, function = COMMANDS[name].place.split(":")
-    is_training = COMMANDS[name].place == TRAINING
-    getattr(importlib.import_module(module), function)(typed if is_training else others)
+        _end(f"no command {name!r}{nearest_hint(name, COMMANDS)}: choose one of {', '.join(COMMANDS)}")
+    command = COMMANDS[name]
+    module, function = command.place.split(":")
+    try:
+        getattr(importlib.import_module(module), function)(typed if command.place == TRAINING else others)
+    except ModuleNotFoundError as error:
+        if command.extra is None or error.name is None or error.name.split(".")[0] == "vit":
+            raise
+        _end(f"{name} needs {error.name}, which is not installed: pip install '{PROGRAM}[{command.extra}]'")
+
+
+def _end(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 def overview() -> str:
     """Return the commands with what they do and an example each."""
-    rows = [f"  {name:10}{command.does}\n            {command.example}" for name, command in COMMANDS.items()]
-    return "\n".join(["vit NAME ...; vit NAME --help lists the options of a command.\n", *rows])
+    rows = [f"  {name:10}{command.does}\n            {PROGRAM} {command.example}" for name, command in COMMANDS.items()]
+    return "\n".join([f"{PROGRAM} NAME ...; {PROGRAM} NAME --help lists the options of a command.\n", *rows])
 
 
 if __name__ == "__main__":

@@ -695,6 +695,65 @@ def test_a_symbolic_trace_computes_the_logits_at_any_size(kwargs):
         assert_close(traced(images), model(images), **EXACT)
 
 
+# Hidden patches.
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"num_registers": 2, "no_embed_class": True}, {"pos_embed": "rope"}], ids=str)
+def test_hidden_patches_are_the_mask_token_at_their_positions(kwargs):
+    model = randomised(small(mask_token=True, **kwargs)).eval()
+    images, hidden = torch.randn(2, 3, 6, 10, dtype=torch.float64), torch.rand(2, 15) < 0.5
+    seen = []
+    model.patch_embed.register_forward_hook(lambda *args: seen.append(args[-1]))
+    found = model.forward_features(images, token_mask=hidden)
+    patches = torch.where(hidden[..., None], model.mask_token, seen[0])
+    model.patch_embed.register_forward_hook(lambda *_: patches)
+    assert_close(found, model.forward_features(images), **EXACT)
+
+
+def test_what_a_hidden_patch_shows_changes_nothing():
+    model = randomised(small(mask_token=True)).eval()
+    images, hidden = torch.randn(2, 3, 6, 10, dtype=torch.float64), torch.zeros(2, 15, dtype=torch.bool)
+    hidden[:, 7] = True  # row 1, column 2: pixels 2 to 3, 4 to 5
+    others = images.clone()
+    others[:, :, 2:4, 4:6] += 5
+    assert_close(model(images, token_mask=hidden), model(others, token_mask=hidden), **EXACT)
+    assert not torch.allclose(model(images), model(others))
+
+
+def test_all_hidden_and_none_hidden_are_what_they_say():
+    model = randomised(small(mask_token=True)).eval()
+    images = torch.randn(2, 3, 6, 10, dtype=torch.float64)
+    assert_close(model(images, token_mask=torch.zeros(2, 15, dtype=torch.bool)), model(images), **EXACT)
+    logits = model(images, token_mask=torch.ones(2, 15, dtype=torch.bool))
+    assert_close(logits[0], logits[1], **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "token_mask", "message"),
+    [
+        ({}, torch.zeros(2, 15, dtype=torch.bool), "set mask_token"),
+        ({"mask_token": True}, torch.zeros(2, 16, dtype=torch.bool), r"\(2, 16\).*\(2, 15\)"),
+        ({"mask_token": True}, torch.zeros(1, 15, dtype=torch.bool), r"\(1, 15\).*\(2, 15\)"),
+        ({"mask_token": True}, torch.zeros(2, 15), "torch.float32"),
+    ],
+)
+def test_a_mask_of_tokens_that_does_not_fit_is_refused(kwargs, token_mask, message):
+    with pytest.raises(ValueError, match=message):
+        small(**kwargs)(torch.randn(2, 3, 6, 10), token_mask=token_mask)
+
+
+def test_the_mask_token_is_a_weight_as_the_class_token_is(tmp_path):
+    model = small(mask_token=True).eval()
+    assert "mask_token" in model.no_weight_decay()
+    assert 0.01 < model.mask_token.std() < 0.04
+    vit.save(model, tmp_path / "model.safetensors")
+    assert_close(vit.load(tmp_path / "model.safetensors").mask_token, model.mask_token)
+    assert vit.load(model, mask_token=False).load_report.dropped == ["mask_token"]
+    assert vit.load(small(), mask_token=True).load_report.fresh == ["mask_token"]
+    with pytest.raises(ValueError, match="has no mask_token"):
+        vit.save(model, tmp_path / "model.pth", format="timm")
+
+
 # Initial weights.
 
 
@@ -868,35 +927,53 @@ def test_a_mask_is_refused_by_attention_that_takes_none():
         small(attention="window")(torch.randn(1, 3, 6, 10), torch.ones(16, 16, dtype=torch.bool))
 
 
-TAKE_MASKS = [name for name, mechanism in MECHANISMS.items() if "mask" in mechanism.takes]
-
-
 @pytest.mark.parametrize(
     "kwargs",
     [
-        *({"attention": name} for name in TAKE_MASKS),
+        *({"attention": name} for name in MECHANISMS),
         *({"pos_embed": name} for name in ("rope", "rope_eva", "none")),
+        {"attention": ["window", "softmax", "linear"]},
         {"pool": "mean", "num_registers": 2},
         {"pool": "map"},
         {"pad_images": True},
+        {"num_kv_heads": 1, "layer_scale": 0.1, "qk_norm": True},
     ],
     ids=lambda kwargs: " ".join(map(str, kwargs.values())),
 )
-def test_images_of_several_sizes_in_one_batch_have_the_logits_of_each_by_itself(kwargs):
+def test_images_of_several_sizes_in_one_batch_are_encoded_as_each_by_itself(kwargs):
     model = randomised(small(**kwargs)).eval()
-    sizes = [(6, 10), (2, 4), (14, 6), (6, 10)]
+    sizes = [(6, 10), (4, 6), (14, 6), (6, 10)]
     if model.patch_embed.pad_images:
         sizes.append((5, 3))
     images = [torch.randn(3, *size, dtype=torch.float64) for size in sizes]
-    expected = torch.cat([model(image[None]) for image in images])
-    assert_close(model.forward_mixed(images), expected, rtol=1e-9, atol=1e-9)
+    assert_close(model.forward_mixed(images), torch.cat([model(image[None]) for image in images]), **EXACT)
+    expected = [model.forward_features(image[None])[0] for image in images]
+    assert_close(model.forward_mixed_features(images), expected, **EXACT)
 
 
-@pytest.mark.parametrize("attention", [name for name in MECHANISMS if name not in TAKE_MASKS])
-def test_images_of_several_sizes_are_refused_by_attention_that_takes_no_mask(attention):
-    model = small(attention=attention)
-    with pytest.raises(ValueError, match=r"takes no mask|needs the grid of patches"):
-        model.forward_mixed([torch.randn(3, 6, 10), torch.randn(3, 2, 4)])
+def test_images_of_several_sizes_pass_projections_and_mlps_once_and_attention_once_a_size():
+    model, seen = small().eval(), Counter()
+    model.blocks[0].mlp.fc1.register_forward_hook(lambda *_: seen.update(["mlp"]))
+    model.blocks[0].attn.qkv.register_forward_hook(lambda *_: seen.update(["qkv"]))
+    model.blocks[0].attn.mechanism.register_forward_hook(lambda *_: seen.update(["attention"]))
+    model.forward_mixed([torch.randn(3, *size) for size in [(6, 10), (4, 6), (6, 10), (6, 10)]])
+    assert seen == {"mlp": 1, "qkv": 1, "attention": 2}
+
+
+@pytest.mark.parametrize("hooked", ["blocks.1", "blocks.1.attn"])
+def test_no_hook_is_bypassed_by_images_of_several_sizes(hooked):
+    model, seen = small().eval(), []
+    model.get_submodule(hooked).register_forward_hook(lambda *_: seen.append(1))
+    model.forward_mixed([torch.randn(3, *size) for size in [(6, 10), (4, 6), (6, 10)]])
+    assert len(seen) == 2
+
+
+def test_branches_are_dropped_for_each_image_of_several_sizes():
+    torch.manual_seed(0)
+    model, image = small(drop_path=0.5).train(), torch.randn(3, 6, 10)
+    with torch.no_grad():
+        tokens = model.forward_mixed_features([image] * 50)
+    assert len({round(each[0, 0].item(), 4) for each in tokens}) > 2
 
 
 def test_images_of_several_sizes_train_with_dropped_patches():

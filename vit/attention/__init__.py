@@ -10,11 +10,12 @@ from vit.attention.functional import (
     scaled_dot_product_attention,
     simplified_attention,
 )
-from vit.attention.mechanisms import MECHANISMS, Mechanism
+from vit.attention.mechanisms import MECHANISMS, AttentionName, Mechanism
 from vit.attention.multihead import MultiHeadAttention
 
 __all__ = [
     "MECHANISMS",
+    "AttentionName",
     "KeyValueCache",
     "Mechanism",
     "MultiHeadAttention",

@@ -4,7 +4,8 @@ Letters in the einops patterns: b batch, n tokens, h heads, d channels per head,
 heads that share such a head.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from vit.attention.cache import KeyValueCache
 from vit.attention.functional import rotate
-from vit.attention.mechanisms import MECHANISMS, build
+from vit.attention.mechanisms import MECHANISMS, AttentionName, build
 from vit.attention.multihead_checks import (
     check_cache,
     check_context,
@@ -28,6 +29,14 @@ from vit.support.hooks import is_plain
 
 for function in ("rearrange", "repeat", "rotate"):
     torch.fx.wrap(function)  # a node of a trace, as they look at sizes
+
+
+class Group(NamedTuple):
+    """Sequences of one length among packed ones."""
+
+    sequences: int
+    tokens: int  # of each sequence
+    grid: tuple[int, int] | None  # rows and columns of the patches that end each sequence
 
 
 class MultiHeadAttention(nn.Module):
@@ -86,7 +95,7 @@ class MultiHeadAttention(nn.Module):
         tie_kv: bool = False,
         qk_norm: bool = False,
         norm_eps: float = 1e-6,
-        mechanism: str = "softmax",
+        mechanism: AttentionName = "softmax",
         mechanism_kwargs: dict[str, Any] | None = None,
         block_index: int = 0,
         grid_size: tuple[int, int] | None = None,
@@ -168,6 +177,31 @@ class MultiHeadAttention(nn.Module):
         inputs = self._inputs(self.mechanism.takes, x, mask, grid)
         output = self.mechanism(q, *self._repeat_kv(k, v), **inputs)
         return self.proj(rearrange(output, "b h n d -> b n (h d)"))
+
+    if TYPE_CHECKING:  # the calls of nn.Module return Any
+        __call__ = forward
+
+    def forward_packed(self, x: Tensor, groups: Sequence[Group], angles: Tensor | None = None) -> Tensor:
+        """Attend within each of several sequences that lie one after the other: (1, T, D) -> (1, T, out_dim).
+
+        The projections see all T tokens at once, without padding. The mechanism sees each group by itself.
+
+        Args:
+            x: The tokens of all sequences, group by group.
+            groups: Number and length of the sequences of each group, with T tokens together.
+            angles: Rotary angles (T, d / 2).
+        """
+        q, k, v = self.heads(x, angles=angles)
+        lengths = [group.sequences * group.tokens for group in groups]
+        parts = zip(groups, *(tensor.split(lengths, dim=2) for tensor in (q, k, v)), x.split(lengths, 1), strict=True)
+        outputs = []
+        for group, *heads, tokens in parts:
+            q, k, v = (rearrange(part, "1 h (b n) d -> b h n d", b=group.sequences) for part in heads)
+            tokens = rearrange(tokens, "1 (b n) d -> b n d", b=group.sequences)
+            inputs = self._inputs(self.mechanism.takes, tokens, None, group.grid)
+            output = self.mechanism(q, *self._repeat_kv(k, v), **inputs)
+            outputs.append(rearrange(output, "b h n d -> 1 (b n) (h d)"))
+        return self.proj(torch.cat(outputs, dim=1))
 
     def weights(
         self,

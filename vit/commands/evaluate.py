@@ -1,4 +1,4 @@
-"""The command ``vit evaluate``: frozen features, evaluated by a simple classifier."""
+"""The command ``vit-attention evaluate``: frozen features, evaluated by a simple classifier."""
 
 import argparse
 import time
@@ -21,12 +21,12 @@ BATCH = 256
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run ``vit evaluate``: evaluate the frozen features of a model on images in class folders."""
+    """Run ``vit-attention evaluate``: evaluate the frozen features of a model on images in class folders."""
     parser = Parser(
-        prog="vit evaluate",
+        prog="vit-attention evaluate",
         description="Evaluate the frozen features of a model: a simple classifier is fitted to those of the training "
         "images, and asked about the test images.",
-        epilog="Example: vit evaluate knn --checkpoint cifar10 --data.root photos",
+        epilog="Example: vit-attention evaluate knn --checkpoint cifar10 --data.root photos",
         allow_abbrev=False,
     )
     add = parser.add_argument

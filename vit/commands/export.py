@@ -1,4 +1,4 @@
-"""The command ``vit export``: a model as a program that runs without this package."""
+"""The command ``vit-attention export``: a model as a program that runs without this package."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from vit.commands.parser import Parser, run
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run ``vit export``; exit with status 2 at a user's mistake."""
+    """Run ``vit-attention export``; exit with status 2 at a user's mistake."""
     parser = Parser(
-        prog="vit export",
+        prog="vit-attention export",
         description="Write a model as a program for images of any number and size, and compare the two.",
-        epilog="Example: vit export cifar10 cifar10.onnx",
+        epilog="Example: vit-attention export cifar10 cifar10.onnx",
         allow_abbrev=False,
     )
     parser.add_argument("model", metavar="MODEL", help=HELP)

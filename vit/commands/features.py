@@ -1,4 +1,4 @@
-"""The command ``vit features``: the features of the images in a folder."""
+"""The command ``vit-attention features``: the features of the images in a folder."""
 
 import argparse
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ BATCH = 256
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run ``vit features``: write the features of the images in a folder."""
+    """Run ``vit-attention features``: write the features of the images in a folder."""
     parser = Parser(
-        prog="vit features",
+        prog="vit-attention features",
         description="Write what the head of a model reads, for each image below a folder: a safetensors file with the "
         "tensor 'features' (images, channels), and the names of the images in its metadata ('files').",
-        epilog="Example: vit features photos --checkpoint cifar10 -o features.safetensors",
+        epilog="Example: vit-attention features photos --checkpoint cifar10 -o features.safetensors",
         allow_abbrev=False,
     )
     add = parser.add_argument

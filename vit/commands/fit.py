@@ -1,16 +1,21 @@
 """The commands fit, validate, test and predict."""
 
+import sys
+
 from lightning.pytorch.cli import ArgsType
 
+from vit.commands.configs import find_configs
 from vit.commands.errors import Parser, plain_output
 from vit.commands.training_cli import ViTCLI
-from vit.data import ImageDataModule
+from vit.data import DATA_SETS, ImageDataModule, UnsortedImages  # noqa: F401 - the parser finds what is imported
 from vit.training.base import Objective
 
 
 def main(args: ArgsType = None, run: bool = True) -> ViTCLI:
     """Parse ``args`` (default: the command line), build the run and, if ``run``, execute it."""
     with plain_output():
+        if args is None or isinstance(args, list):
+            args = find_configs(sys.argv[1:] if args is None else args)
         return ViTCLI(
             Objective,
             ImageDataModule,

@@ -1,4 +1,4 @@
-"""The command ``vit weights``: what a file of weights holds, and its conversion to another format."""
+"""The command ``vit-attention weights``: what a file of weights holds, and its conversion to another format."""
 
 import argparse
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from vit.weights.saving import save
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run ``vit weights``; exit with status 2 at a user's mistake."""
+    """Run ``vit-attention weights``; exit with status 2 at a user's mistake."""
     parser = Parser(
-        prog="vit weights",
+        prog="vit-attention weights",
         description="Show what a file of weights holds, or convert it to another format.",
-        epilog="Example: vit weights convert vit_tiny.safetensors tiny.pth --to torchvision",
+        epilog="Example: vit-attention weights convert vit_tiny.safetensors tiny.pth --to torchvision",
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)

@@ -1,14 +1,23 @@
-"""Data: data modules, the loaders of whole batches, and batched augmentation."""
+"""Data: data modules, the loaders of whole batches, and batched augmentation.
 
-from vit.data.cifar import CIFAR10, CIFAR100
-from vit.data.digits import Digits
-from vit.data.folder import ImageFolder
-from vit.data.image_strings import ImageStrings
-from vit.data.module import ImageDataModule
-from vit.data.planted import PlantedDigits
-from vit.data.strings import DigitStrings
-from vit.data.table import ImageTable
-from vit.data.unsorted import UnsortedImages
+The names are imported when they are used: reading an image file needs no Lightning.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vit.data.cifar import CIFAR10, CIFAR100
+    from vit.data.digits import Digits
+    from vit.data.folder import ImageFolder
+    from vit.data.image_strings import ImageStrings
+    from vit.data.module import ImageDataModule
+    from vit.data.planted import PlantedDigits
+    from vit.data.strings import DigitStrings
+    from vit.data.table import ImageTable
+    from vit.data.unsorted import UnsortedImages
+
+    DATA_SETS: dict[str, type[ImageDataModule]]
 
 __all__ = [
     "CIFAR10",
@@ -22,7 +31,24 @@ __all__ = [
     "PlantedDigits",
     "UnsortedImages",
 ]
-# What a model can be trained on, by name.
-DATA_SETS: dict[str, type[ImageDataModule]] = {
-    name: globals()[name] for name in __all__ if name not in ("ImageDataModule", "UnsortedImages")
+MODULES = {
+    "CIFAR10": "cifar",
+    "CIFAR100": "cifar",
+    "DigitStrings": "strings",
+    "Digits": "digits",
+    "ImageDataModule": "module",
+    "ImageFolder": "folder",
+    "ImageStrings": "image_strings",
+    "ImageTable": "table",
+    "PlantedDigits": "planted",
+    "UnsortedImages": "unsorted",
 }
+
+
+def __getattr__(name: str) -> Any:
+    if name in MODULES:
+        return getattr(import_module(f"vit.data.{MODULES[name]}"), name)
+    if name == "DATA_SETS":  # what a model can be trained on, by name
+        names = [each for each in __all__ if each not in ("ImageDataModule", "UnsortedImages")]
+        return globals().setdefault(name, {each: __getattr__(each) for each in names})
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """Transformer decoders: a language model, and a model that writes the sequence of an image."""
 
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -119,6 +119,9 @@ class TransformerDecoder(nn.Module):
         states = self.forward_features(tokens, context, caches=caches)
         return F.linear(states, self.token_embed.weight) if self.head is None else self.head(states)
 
+    if TYPE_CHECKING:  # the calls of nn.Module return Any
+        __call__ = forward
+
     def forward_features(
         self, tokens: Tensor, context: Tensor | None = None, *, caches: list[DecoderCache] | None = None
     ) -> Tensor:
@@ -221,6 +224,9 @@ class ImageToSequence(nn.Module):
     def forward(self, images: Tensor, tokens: Tensor) -> Tensor:
         """Compute the logits of the next token at each position: (B, C, H, W), (B, T) -> (B, T, vocab_size)."""
         return self.decoder(tokens, self.encoder.forward_features(images))
+
+    if TYPE_CHECKING:  # the calls of nn.Module return Any
+        __call__ = forward
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of the parameters without weight decay: those of encoder and decoder."""

@@ -1,11 +1,11 @@
 """The block of a decoder: causal self-attention, attention to a context, MLP; and what it keeps between steps."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from vit.attention import KeyValueCache, MultiHeadAttention
+from vit.attention import AttentionName, KeyValueCache, MultiHeadAttention
 from vit.model.layers import DropPath, Mlp
 
 
@@ -54,7 +54,7 @@ class DecoderBlock(nn.Module):
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
         qk_norm: bool = False,
-        attention: str = "softmax",
+        attention: AttentionName = "softmax",
         attention_kwargs: dict[str, Any] | None = None,
         causal: bool = True,
         dropout: float = 0.0,
@@ -106,3 +106,6 @@ class DecoderBlock(nn.Module):
             found = self.cross_attn(self.norm_cross(tokens), context, cache=of_context)
             tokens = tokens + self.drop_path(self.drop(found))
         return tokens + self.drop_path(self.mlp(self.norm2(tokens)))
+
+    if TYPE_CHECKING:  # the calls of nn.Module return Any
+        __call__ = forward

@@ -1,10 +1,12 @@
 """The block of the encoder: attention and MLP."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from vit.attention import MultiHeadAttention
+from vit.attention import AttentionName, MultiHeadAttention
+from vit.attention.multihead import Group
 from vit.model.layers import DropPath, LayerScale, make_mlp
 from vit.support.hooks import is_hooked
 
@@ -29,7 +31,7 @@ class EncoderBlock(nn.Module):
         tie_qkv: bool = False,
         tie_kv: bool = False,
         qk_norm: bool = False,
-        attention: str = "softmax",
+        attention: AttentionName = "softmax",
         attention_kwargs: dict[str, Any] | None = None,
         block_index: int = 0,
         grid_size: tuple[int, int] | None = None,
@@ -76,22 +78,37 @@ class EncoderBlock(nn.Module):
             mask: Mask of attention, as in ``MultiHeadAttention.forward``.
             angles: Rotary angles of the tokens, (N, d / 2) or (B, N, d / 2).
         """
-        mixed = self.attn(self.norm1(tokens), grid=grid, mask=mask, angles=angles)
-        tokens = tokens + self.drop_path(self.ls1(self.drop(mixed)))
-        return tokens + self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))
+        return self._add_branches(tokens, self.attn(self.norm1(tokens), grid=grid, mask=mask, angles=angles))
+
+    if TYPE_CHECKING:  # the calls of nn.Module return Any
+        __call__ = forward
 
     def forward_class_token(self, tokens: Tensor) -> Tensor:
         """Compute only the first token, which is all that the head reads of the last block: (B, N, D) -> (B, 1, D)."""
         normed = self.norm1(tokens)
-        mixed = self.attn(normed[:, :1], context=normed)
-        tokens = tokens[:, :1] + self.drop_path(self.ls1(self.drop(mixed)))
+        return self._add_branches(tokens[:, :1], self.attn(normed[:, :1], context=normed))
+
+    def forward_packed(self, tokens: Tensor, groups: Sequence[Group], angles: Tensor | None = None) -> Tensor:
+        """Compute ``forward`` for packed sequences of several lengths, in eval mode: (1, T, D) -> (1, T, D).
+
+        The arguments are those of ``MultiHeadAttention.forward_packed``.
+        """
+        return self._add_branches(tokens, self.attn.forward_packed(self.norm1(tokens), groups, angles))
+
+    def _add_branches(self, tokens: Tensor, mixed: Tensor) -> Tensor:
+        """Add the mixed tokens, then the MLP's output: twice (B, N, D) -> (B, N, D)."""
+        tokens = tokens + self.drop_path(self.ls1(self.drop(mixed)))
         return tokens + self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))
 
     def supports_class_token_only(self) -> bool:
         """Return whether ``forward_class_token`` equals ``forward``, and no hook or replaced forward is bypassed."""
+        return self.is_plain() and self.attn.mechanism.independent_queries and not any(map(is_hooked, self.modules()))
+
+    def is_plain(self) -> bool:
+        """Return whether the block and its attention are the ones of this package, and neither has hooks."""
         return (
             type(self).forward is EncoderBlock.forward
             and isinstance(self.attn, MultiHeadAttention)  # pruning may have replaced it
-            and self.attn.mechanism.independent_queries
-            and not any(map(is_hooked, self.modules()))
+            and not is_hooked(self)
+            and not is_hooked(self.attn)
         )

@@ -92,6 +92,24 @@ def number_tokens(patches: Tensor, num_prefix_tokens: int) -> Tensor:
     return pack([prefix, patches + num_prefix_tokens], "b *")[0]
 
 
+def hide_patches(patches: Tensor, hidden: Tensor | None, mask_token: Tensor | None) -> Tensor:
+    """Put the mask token in the place of hidden patches: (B, N, D), booleans (B, N) or None -> (B, N, D).
+
+    Raises:
+        ValueError: If there is no mask token, or the booleans do not fit.
+    """
+    if hidden is None:
+        return patches
+    if mask_token is None:
+        raise ValueError("token_mask hides patches, and this model has no token for them: set mask_token to True")
+    if hidden.dtype != torch.bool or hidden.shape != patches.shape[:2]:
+        raise ValueError(
+            f"token_mask is {hidden.dtype} of shape {tuple(hidden.shape)}: give booleans of shape "
+            f"{tuple(patches.shape[:2])}, True for each hidden patch"
+        )
+    return torch.where(rearrange(hidden, "b n -> b n 1"), mask_token.to(patches.dtype), patches)
+
+
 class PatchDrop(nn.Module):
     """Drops a share of the patches of training images at random (Liu et al. 2023): half the tokens, half the time."""
 

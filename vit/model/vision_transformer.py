@@ -5,19 +5,19 @@ d channels of a token.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
-from vit.attention import padding_mask
+from vit.attention import AttentionName
 from vit.attention.mechanisms.base import draw_weights, set_values, undecayed_parameters
+from vit.attention.multihead import Group
 from vit.model.embedding import PatchEmbed, Size, resize_patches
 from vit.model.encoder_block import EncoderBlock
-from vit.model.layers import AttentionPool, PatchDrop, keep_patches, number_tokens
+from vit.model.layers import AttentionPool, PatchDrop, hide_patches, keep_patches, number_tokens
 from vit.model.model_checks import (
     check_arguments,
     check_mixed,
@@ -37,7 +37,7 @@ from vit.support.hooks import is_hooked
 Pool = Literal["cls", "mean", "cls+mean", "cls+dist", "map"]
 Positions = Literal["learned", "sincos", "none", "rope", "rope_eva"]
 PositionInit = Literal["sincos", "normal"]
-for function in ("rearrange", "reduce", "repeat", "resize_positions", "keep_patches"):
+for function in ("rearrange", "reduce", "repeat", "resize_positions", "keep_patches", "hide_patches"):
     torch.fx.wrap(function)  # a node of a trace, as they look at sizes
 CONFIG_KEY = "vit_config"  # of the metadata of a state dict, which torch.save keeps beside the tensors
 
@@ -69,6 +69,8 @@ class VisionTransformer(nn.Module):
         class_token: Whether to prepend a learned class token.
         num_registers: Learned tokens between class token and patches, whose output the head ignores (Darcet et al.
             2024).
+        mask_token: Whether there is a learned token that takes the place of hidden patches (``token_mask``), as in BEiT
+            and DINOv2.
         no_embed_class: Whether the class token and the registers get no positions, as in DINOv2 with registers.
         pool: Input of the head: the class token ("cls"), the mean of the patch tokens ("mean"), both concatenated
             ("cls+mean"), the class token and the first register ("cls+dist", for the distillation token of DeiT), or
@@ -129,7 +131,7 @@ class VisionTransformer(nn.Module):
         no_embed_class: bool = False,
         pool: Pool = "cls",
         fc_norm: bool | None = None,
-        attention: str | list[str] = "softmax",
+        attention: AttentionName | list[AttentionName] = "softmax",
         attention_kwargs: dict[str, Any] | None = None,
         dropout: float = 0.0,
         patch_drop: float = 0.0,
@@ -145,6 +147,7 @@ class VisionTransformer(nn.Module):
         norm_eps: float = 1e-6,
         patch_stride: Size | None = None,
         pad_images: bool = False,
+        mask_token: bool = False,
     ) -> None:
         super().__init__()
         self.config = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
@@ -166,6 +169,7 @@ class VisionTransformer(nn.Module):
         self.pretrained_cfg = {"input_size": [in_channels, *self.patch_embed.image_size]}
         self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim)) if class_token else None
         self.reg_token = nn.Parameter(torch.empty(1, num_registers, embed_dim)) if num_registers else None
+        self.mask_token = nn.Parameter(torch.empty(1, 1, embed_dim)) if mask_token else None
         num_positions = self.patch_embed.num_patches + (0 if no_embed_class else self.num_prefix_tokens)
         # Fixed positions, and zeros in place of none, are weights as well: the names of the weights stay the same.
         self.pos_embed = nn.Parameter(torch.empty(1, num_positions, embed_dim), requires_grad=pos_embed == "learned")
@@ -219,7 +223,7 @@ class VisionTransformer(nn.Module):
         nn.init.zeros_(patch_projection.bias)
         if self.num_classes:
             nn.init.trunc_normal_(self.head.weight, std=0.02)
-        for token in (self.cls_token, self.reg_token, self.attn_pool and self.attn_pool.latent):
+        for token in (self.cls_token, self.reg_token, self.mask_token, self.attn_pool and self.attn_pool.latent):
             if token is not None:
                 nn.init.normal_(token, std=0.02)
         scheme = self.config["pos_embed_init"] if self.config["pos_embed"] == "learned" else self.config["pos_embed"]
@@ -232,7 +236,7 @@ class VisionTransformer(nn.Module):
                 positions[0, -len(codes) :] = codes
             set_values(self.pos_embed, positions)
 
-    def forward(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, images: Tensor, mask: Tensor | None = None, token_mask: Tensor | None = None) -> Tensor:
         """Classify images: (B, C, H, W) -> (B, num_classes).
 
         If only the class token is read, the last block computes nothing else: the same logits for about 1/7 less work
@@ -243,14 +247,20 @@ class VisionTransformer(nn.Module):
             images: Images, normalised as the model was trained.
             mask: Mask of attention in all blocks, broadcastable to (B, H, N, N) with the prefix tokens counted, as in
                 ``MultiHeadAttention.forward``.
+            token_mask: Hidden patches, (B, N) of booleans without the prefix tokens: the mask token takes their place.
         """
         if mask is not None or not self._class_token_suffices():
-            # Replaced methods may take no mask.
-            return self.forward_head(self.forward_features(images, *(() if mask is None else (mask,))))
-        tokens, grid, _ = self._embed(images)
+            # Replaced methods may take no masks.
+            hidden = {} if token_mask is None else {"token_mask": token_mask}
+            masks = () if mask is None else (mask,)
+            return self.forward_head(self.forward_features(images, *masks, **hidden))
+        tokens, grid, _ = self._embed(images, token_mask=token_mask)
         for block in self.blocks[:-1]:
             tokens = self._run(block, tokens, grid)
         return self.forward_head(self.norm(self._run(self.blocks[-1].forward_class_token, tokens)))
+
+    if TYPE_CHECKING:  # the calls of nn.Module return Any
+        __call__ = forward
 
     def _class_token_suffices(self) -> bool:
         """Return whether neither the head nor a hook nor a replaced method reads another token of the last block."""
@@ -269,7 +279,13 @@ class VisionTransformer(nn.Module):
         names = ("forward_features", "forward_head")
         return all(getattr(getattr(self, name), "__func__", None) is getattr(kind, name) for name in names)
 
-    def forward_features(self, images: Tensor, mask: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+    def forward_features(
+        self,
+        images: Tensor,
+        mask: Tensor | None = None,
+        keep: Tensor | None = None,
+        token_mask: Tensor | None = None,
+    ) -> Tensor:
         """Encode images, final norm included: (B, C, H, W) -> (B, prefix + N, D).
 
         >>> model = VisionTransformer(image_size=32, patch_size=4, embed_dim=48, depth=2, num_heads=3)
@@ -282,8 +298,9 @@ class VisionTransformer(nn.Module):
             mask: Mask of attention, as ``forward`` takes it.
             keep: Numbers of the patches that are encoded, row by row from 0, (B, K); the others are left out. None
                 encodes all.
+            token_mask: Hidden patches, as ``forward`` takes them.
         """
-        tokens, grid, angles = self._embed(images, keep)
+        tokens, grid, angles = self._embed(images, keep, token_mask)
         for block in self.blocks:
             tokens = self._run(block, tokens, grid, mask, angles)
         return self.norm(tokens)
@@ -328,25 +345,52 @@ class VisionTransformer(nn.Module):
     def forward_mixed(self, images: Sequence[Tensor]) -> Tensor:
         """Classify images of several sizes in one batch: B times (C, H, W) -> (B, num_classes).
 
-        The logits are those of each image by itself. Shorter sequences of tokens are padded, and a mask hides the
-        padding from all queries; a mechanism that takes no mask is refused.
+        The logits are those of each image by itself.
 
         >>> model = VisionTransformer(image_size=32, patch_size=4, embed_dim=48, depth=2, num_heads=3)
         >>> model.forward_mixed([torch.randn(3, 32, 32), torch.randn(3, 48, 20)]).shape
         torch.Size([2, 10])
         """
+        return torch.cat([self.forward_head(tokens[None]) for tokens in self.forward_mixed_features(images)])
+
+    def forward_mixed_features(self, images: Sequence[Tensor]) -> list[Tensor]:
+        """Encode images of several sizes in one batch: B times (C, H, W) -> B times (prefix + N, D), after the norm.
+
+        Tokens of all images lie in one sequence, without padding, as in NaViT (Dehghani et al. 2023): projections,
+        norms and MLPs are computed once for all of them, and attention once for all images of a size. In training mode
+        the images of each size are encoded by themselves, as branches are dropped for each image.
+        """
         check_mixed(images)
-        embedded = [self._embed(image[None]) for image in images]
-        lengths = [tokens.shape[1] for tokens, _, _ in embedded]
-        tokens = pad_sequence([tokens[0] for tokens, _, _ in embedded], batch_first=True)
-        mask = padding_mask(torch.tensor(lengths, device=tokens.device), tokens.shape[1])
+        of_size: dict[tuple[int, ...], list[int]] = {}
+        for i, image in enumerate(images):
+            of_size.setdefault(tuple(image.shape), []).append(i)
+        batches = [torch.stack([images[i] for i in chosen]) for chosen in of_size.values()]
+        if self.training or not all(isinstance(block, EncoderBlock) and block.is_plain() for block in self.blocks):
+            encoded = [self.forward_features(batch) for batch in batches]
+        else:
+            encoded = self._encode_packed(batches)
+        tokens = {
+            i: tokens[j] for chosen, tokens in zip(of_size.values(), encoded, strict=True) for j, i in enumerate(chosen)
+        }
+        return [tokens[i] for i in range(len(images))]
+
+    def _encode_packed(self, batches: Sequence[Tensor]) -> list[Tensor]:
+        """Encode batches of one size each, in eval mode: several (B, C, H, W) -> several (B, prefix + N, D)."""
+        embedded = [self._embed(batch) for batch in batches]
+        groups = [Group(*tokens.shape[:2], grid) for tokens, grid, _ in embedded]
+        packed = torch.cat([rearrange(tokens, "b n d -> 1 (b n) d") for tokens, _, _ in embedded], dim=1)
         angles = None
-        if "rope" in self.config["pos_embed"]:
-            angles = pad_sequence([rearrange(angles, "... n d -> (...) n d")[0] for _, _, angles in embedded], True)
+        if self.config["pos_embed"] in ROTARY:
+            of_batches = zip(groups, embedded, strict=True)
+            angles = torch.cat(
+                [repeat(angles, "n d -> (b n) d", b=group.sequences) for group, (_, _, angles) in of_batches]
+            )
         for block in self.blocks:
-            tokens = self._run(block, tokens, None, mask, angles)
-        states = zip(self.norm(tokens), lengths, strict=True)
-        return torch.cat([self.forward_head(state[None, :length]) for state, length in states])
+            packed = self._run(block.forward_packed, packed, groups, angles)
+        parts = self.norm(packed).split([group.sequences * group.tokens for group in groups], dim=1)
+        return [
+            rearrange(part, "1 (b n) d -> b n d", b=group.sequences) for part, group in zip(parts, groups, strict=True)
+        ]
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
         """Pool and classify: (B, prefix + N, D) -> (B, num_classes), or (B, num_features) if ``pre_logits``."""
@@ -367,10 +411,10 @@ class VisionTransformer(nn.Module):
         return self._embed(images)[0]
 
     def _embed(
-        self, images: Tensor, keep: Tensor | None = None
+        self, images: Tensor, keep: Tensor | None = None, token_mask: Tensor | None = None
     ) -> tuple[Tensor, tuple[int, int] | None, Tensor | None]:
         """Compute the tokens that enter the first block, rows and columns of patches, and rotary angles if any."""
-        patches = self.patch_embed(images)
+        patches = hide_patches(self.patch_embed(images), token_mask, self.mask_token)
         prefix = [
             repeat(token, "1 r d -> b r d", b=patches.shape[0])
             for token in (self.cls_token, self.reg_token)
@@ -583,11 +627,12 @@ class VisionTransformer(nn.Module):
         all blocks one layer.
         """
         blocks = r"^blocks" if coarse else [(r"^blocks\.(\d+)", None), (r"^norm\.", (99999,))]
-        return {"stem": r"^(?:cls_token|reg_token|pos_embed|patch_embed|norm_pre)", "blocks": blocks}
+        return {"stem": r"^(?:cls_token|reg_token|mask_token|pos_embed|patch_embed|norm_pre)", "blocks": blocks}
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of the parameters without weight decay: learned tokens, positions, those of mechanisms."""
-        names = {name for name in ("cls_token", "reg_token", "pos_embed") if getattr(self, name) is not None}
+        tokens = ("cls_token", "reg_token", "mask_token", "pos_embed")
+        names = {name for name in tokens if getattr(self, name) is not None}
         return names | undecayed_parameters(self) | (set() if self.attn_pool is None else {"attn_pool.latent"})
 
 

@@ -73,7 +73,8 @@ def export_program(model: VisionTransformer) -> torch.export.ExportedProgram:
 
 
 def _write_program(program: torch.export.ExportedProgram, path: Path) -> Any:
-    torch.export.save(program, path)
+    with path.open("wb") as file:  # not by its name: torch warns of names that do not end in .pt2
+        torch.export.save(program, file)
     with path.open("rb") as file:
         return torch.export.load(file).module()
 

@@ -19,7 +19,7 @@ from vit.weights.load_report import LoadReport
 MAY_DIFFER = frozenset(
     (
         *("image_size", "patch_size", "patch_stride", "pad_images", "in_channels", "num_classes"),
-        *("class_token", "num_registers", "no_embed_class", "pool", "fc_norm"),
+        *("class_token", "num_registers", "mask_token", "no_embed_class", "pool", "fc_norm"),
         *("pos_embed", "pos_embed_init", "pos_embed_interpolation"),
         *("dropout", "patch_drop", "drop_path", "grad_checkpointing"),
     )
@@ -49,7 +49,7 @@ def fit_to_model(
     state, own = dict(state), {name: tensor.cpu() for name, tensor in model.state_dict().items()}
     _fit_patches(state, model, report)
     _fit_positions(state, source, model, own, report)
-    for name in ("cls_token", "reg_token"):
+    for name in ("cls_token", "reg_token", "mask_token"):
         _fit_tokens(state, own, name, report)
     _fit_head(state, source, model, own, report, same_classes)
     parts = [name for name in (*own, *state) if name.startswith(("norm.", "fc_norm.", "attn_pool."))]

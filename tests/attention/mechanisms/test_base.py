@@ -1,12 +1,14 @@
 """Construction of mechanisms by name, and the inputs they declare."""
 
+from typing import get_args
+
 import pytest
 import torch
 from torch import nn
 
 import vit
 from vit.attention import MECHANISMS
-from vit.attention.mechanisms import Mechanism, build
+from vit.attention.mechanisms import KnownName, Mechanism, build
 from vit.training.optimizer import parameter_groups
 
 
@@ -124,3 +126,7 @@ def test_positional_logits_have_no_weight_decay_and_the_mixtures_of_linformer_ha
     assert {name.split(".")[-1] for name in names} >= {"patch_to_patch", "prefix_to_patch"}
     mixing = vit.VisionTransformer(attention="linformer", attention_kwargs={"landmarks": 2}, **sizes)
     assert not [name for name in mixing.no_weight_decay() if "mixture" in name]
+
+
+def test_the_names_that_type_checkers_know_are_those_of_the_table():
+    assert get_args(KnownName) == tuple(MECHANISMS)

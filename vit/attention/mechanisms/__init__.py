@@ -1,5 +1,7 @@
 """Attention mechanisms: maps from queries, keys and values to an output. One class each, and one table of names."""
 
+from typing import TYPE_CHECKING, Literal
+
 from vit.attention.mechanisms.base import Mechanism, build
 from vit.attention.mechanisms.chunked import ChunkedAttention
 from vit.attention.mechanisms.differential import DifferentialAttention
@@ -13,6 +15,29 @@ from vit.attention.mechanisms.softmax import SoftmaxAttention
 from vit.attention.mechanisms.sparse import SparseAttention, TopKAttention
 from vit.attention.mechanisms.talking import TalkingHeadsAttention
 from vit.attention.mechanisms.uniform import UniformAttention
+
+KnownName = Literal[
+    "softmax",
+    "chunked",
+    "window",
+    "neighborhood",
+    "sparse",
+    "topk",
+    "linear",
+    "performer",
+    "lowrank",
+    "linformer",
+    "simplified",
+    "talking",
+    "differential",
+    "gated",
+    "positional",
+    "uniform",
+]
+if TYPE_CHECKING:
+    AttentionName = KnownName
+else:
+    AttentionName = str  # a program may add names to the table
 
 MECHANISMS: dict[str, type[Mechanism]] = {
     "softmax": SoftmaxAttention,
@@ -33,4 +58,10 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "uniform": UniformAttention,
 }
 
-__all__ = ["MECHANISMS", "Mechanism", "build", *(mechanism.__name__ for mechanism in MECHANISMS.values())]
+__all__ = [
+    "MECHANISMS",
+    "AttentionName",
+    "Mechanism",
+    "build",
+    *(mechanism.__name__ for mechanism in MECHANISMS.values()),
+]

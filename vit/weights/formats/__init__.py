@@ -104,6 +104,7 @@ def _check_has_place(arguments: Arguments, library: str) -> None:
     is_early = library in ("torchvision", "google")  # without rotary positions and gated MLPs
     lacking = {
         f"attention {arguments['attention']!r}": any(name != "softmax" for name, _ in mechanisms),
+        "mask_token": arguments["mask_token"],
         "attention_kwargs": any(options for _, options in mechanisms),
         "tie_qkv or tie_kv": arguments["tie_qkv"] or arguments["tie_kv"],
         "num_kv_heads": arguments["num_kv_heads"] not in (None, arguments["num_heads"]),
