@@ -1,4 +1,4 @@
-"""Accuracy of a model, also of one whose attention is changed while it runs."""
+"""Accuracy of a model, with its own attention or with attention that is replaced during the forward pass."""
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from vit.capture.intercept import Edit
 
 @torch.no_grad()
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor, edit: Edit | None = None, batch_size: int = 64) -> float:
-    """Compute the share of images (B, C, H, W) that are classified as their labels (B,) say.
+    """Compute the share of images (B, C, H, W) whose predicted class equals their label (B,).
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -21,9 +21,9 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor, edit: Edit | None
     Args:
         model: A ViT of any library, in eval mode.
         images: Images, normalised as the model expects.
-        labels: Their classes.
+        labels: The true class of each image.
         edit: Replaces the attention of each layer (see ``InterceptAttention``); None leaves the model as it is.
-        batch_size: Images that pass at once.
+        batch_size: Number of images in one forward pass.
 
     Raises:
         ValueError: If the numbers of images and labels differ, or attention cannot be replaced.

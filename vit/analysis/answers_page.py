@@ -1,6 +1,6 @@
-"""The page of ``python -m vit.analysis``: each question with its answer, its control and its pictures.
+"""The HTML page of ``python -m vit.analysis``: each question with its answer, its control and its pictures.
 
-The page is `page.html`, a template of ``vit.support.pages``.
+The template is ``answers_page.html``; ``vit.support.pages`` renders it.
 """
 
 import csv
@@ -12,7 +12,7 @@ from vit.analysis.questions import Answer
 from vit.support.files import replacing
 from vit.support.pages import data_url, page_templates
 
-# Columns of the table on the page; heads.csv has all.
+# Columns of the table on the page. The file heads.csv has all columns.
 SHOWN = {
     "kind": "kind",
     "distance": "distance, px",
@@ -32,10 +32,10 @@ def write_page(
 
     Args:
         folder: Folder that holds the pictures of the answers.
-        title: What the page is about.
-        facts: What holds for all answers: the data, the images, the accuracy.
-        answers: The answer to each question, or why there is none.
-        command: The words of the command that made the page.
+        title: Title of the page.
+        facts: Facts that hold for all answers: the data, the images, the accuracy.
+        answers: The answer to each question. If there is no answer, a string gives the reason.
+        command: The command that made the page, split into words.
     """
     found = [answer for answer in answers.values() if isinstance(answer, Answer)]
     rows = head_rows(found)
@@ -69,7 +69,7 @@ def _shown(value: object) -> str:
 
 
 def head_rows(answers: Sequence[Answer]) -> list[dict[str, object]]:
-    """Return a row for each head: its layer, its number, and the columns of all answers.
+    """Return one row per head: its layer, its number, and the columns of all answers.
 
     >>> head_rows([Answer("", "", columns={"kind": [["local"], ["sink"]], "entropy": [[0.5], [0.25]]})])[1]
     {'layer': 1, 'head': 0, 'kind': 'sink', 'entropy': 0.25}
@@ -84,7 +84,7 @@ def head_rows(answers: Sequence[Answer]) -> list[dict[str, object]]:
 
 
 def write_table(path: Path, answers: Sequence[Answer]) -> None:
-    """Write the table of heads as CSV, a row for each head."""
+    """Write the table of heads as CSV, one row per head."""
     rows = head_rows(answers)
     names = list(dict.fromkeys(name for row in rows for name in row))
     with replacing(path) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:

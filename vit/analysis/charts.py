@@ -30,14 +30,14 @@ ORDER_COLORS = {"importance": BLUE, "oracle": ORANGE, "weight": GREEN, "random":
 ORDER_NAMES = {"importance": "gradient of the gate", "oracle": "loss without it", "weight": "size of weights"}
 TRAINED = {"color": BLUE, "marker": "o", "ms": 4, "label": "trained"}
 UNTRAINED = {"color": GREY, "marker": "o", "ms": 4, "ls": "--", "label": "before training"}
-MOST_NUMBERED = 16  # heads of a layer; the numbers of more would not fit their cells
+MOST_NUMBERED = 16  # heads of a layer; if a layer has more, numbers do not fit into the cells
 
 
 @plot_style
 def draw_distances(table: HeadTable, path: Path) -> None:
-    """Draw the mean attention distance of each head over the layers, beside that of uniform attention.
+    """Draw the mean attention distance of each head by layer, and the distance of uniform attention as a line.
 
-    As figure 7 of Dosovitskiy et al. (2021), where only the first layers have local heads.
+    Figure 7 of Dosovitskiy et al. (2021) is the same chart. In it, only the first layers have local heads.
     """
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
@@ -52,7 +52,7 @@ def draw_distances(table: HeadTable, path: Path) -> None:
 
 
 def draw_kinds(table: HeadTable, path: Path) -> None:
-    """Draw each head as a cell, coloured by its kind, with its entropy."""
+    """Draw each head as a cell: the colour is its kind, the number its entropy."""
     values = _cells([[list(KIND_COLORS).index(head.kind) for head in layer] for layer in _by_layer(table)])
     figure, axes = _head_map(values, "What the heads do, and their entropy (0 to 1)")
     axes.imshow(values, cmap=ListedColormap(list(KIND_COLORS.values())), vmin=0, vmax=len(KIND_COLORS) - 1)
@@ -65,14 +65,14 @@ def draw_kinds(table: HeadTable, path: Path) -> None:
 
 
 def draw_importance(importance: Sequence[Tensor], quantity: str, path: Path) -> None:
-    """Draw the importance of each head, (H,) for each layer, from any function of ``vit.analysis.importance``.
+    """Draw the importance of each head: (H,) for each layer, from any function of ``vit.analysis.importance``.
 
-    The quantity labels the colour bar, with its unit: "rise of the loss without the head, nats".
+    The quantity is the label of the colour bar and includes the unit: "rise of the loss without the head, nats".
     """
     values = _cells([layer.tolist() for layer in importance])
     figure, axes = _head_map(values, "Importance of the heads")
     lowest, highest = np.nanmin(values), max(np.nanmax(np.abs(values)), 1e-12)
-    # Zero is white, even if the model is better without some heads.
+    # The model may be better without some heads: their values are negative. Zero is white either way.
     signed = {"cmap": "RdBu_r", "vmin": -highest, "vmax": highest}
     image = axes.imshow(values, **(signed if lowest < 0 else {"cmap": "Blues", "vmin": 0, "vmax": highest}))
     if values.shape[1] <= MOST_NUMBERED:
@@ -86,7 +86,7 @@ def draw_importance(importance: Sequence[Tensor], quantity: str, path: Path) -> 
 
 @plot_style
 def draw_pruning(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> None:
-    """Draw accuracy and speed as heads are removed: the points from ``pruning_curve`` for each order of removal."""
+    """Draw accuracy and speed as heads are removed. Each order of removal has its points from ``pruning_curve``."""
     figure = Figure(figsize=(10.5, 4))
     accuracy, speed = figure.subplots(1, 2)
     for order, points in curves.items():
@@ -106,7 +106,7 @@ def draw_pruning(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> No
 
 @plot_style
 def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], path: Path) -> None:
-    """Draw accuracy as the heads of one layer are removed and all others stay: ``pruning_curve`` for each layer."""
+    """Draw one curve per layer, from ``pruning_curve``: accuracy as heads of this layer alone are removed."""
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
     colors = ScalarMappable(Normalize(0, max(1, len(curves) - 1)), "viridis")
@@ -125,7 +125,7 @@ def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], path: Path) -> Non
 
 @plot_style
 def draw_truncation(points: Sequence[RankPoint], uniform: float, path: Path) -> None:
-    """Draw accuracy over the rank that attention is cut to, beside random subspaces and uniform attention."""
+    """Draw accuracy over the rank that attention is cut to, with random subspaces and uniform attention as controls."""
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
     ranks = [point.rank for point in points]
@@ -144,7 +144,7 @@ def draw_truncation(points: Sequence[RankPoint], uniform: float, path: Path) -> 
 
 @plot_style
 def draw_ranks(trained: Sequence[LayerRanks], untrained: Sequence[LayerRanks], path: Path) -> None:
-    """Draw the effective ranks of the projections of each layer, all heads together, before and after training."""
+    """Draw the effective ranks of the projections of each layer before and after training, over all heads together."""
     figure = Figure(figsize=(10.5, 4))
     names = {"shared_query_key": "Queries and keys", "shared_value_output": "Values and outputs"}
     for axes, (name, title) in zip(figure.subplots(1, 2, sharey=True), names.items(), strict=True):
@@ -160,9 +160,9 @@ def draw_ranks(trained: Sequence[LayerRanks], untrained: Sequence[LayerRanks], p
 
 @plot_style
 def draw_probes(trained: Probes, untrained: Probes, path: Path) -> None:
-    """Draw what is read from the tokens before and after each layer, and from single heads, beside an untrained model.
+    """Draw what probes read from the tokens before and after each layer and from single heads.
 
-    A head stands between the tokens before and after its layer.
+    An untrained model is the control. The point of a head lies between the tokens before and after its layer.
     """
     figure = Figure(figsize=(10.5, 3.6))
     titles = {"class_accuracy": "Class, accuracy", "colour": "Colour of the patch, R²", "position": "Its place, R²"}
@@ -180,7 +180,7 @@ def draw_probes(trained: Probes, untrained: Probes, path: Path) -> None:
 
 @plot_style
 def draw_rare(own: Sequence[Tensor], others: Sequence[Tensor], path: Path) -> None:
-    """Draw how the attention of each head follows the rarity of the patches, beside that of other images."""
+    """Draw the correlation of each head's attention with the rarity of patches: own image, and another as control."""
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
     axes.axhline(0, color="black", lw=0.8)
@@ -195,7 +195,7 @@ def draw_rare(own: Sequence[Tensor], others: Sequence[Tensor], path: Path) -> No
 
 @plot_style
 def draw_positions(accuracies: Mapping[str, float], chance: float, path: Path) -> None:
-    """Draw the accuracies with other positions, from ``position_accuracies``, beside the largest class."""
+    """Draw the accuracies from ``position_accuracies``, and the share of the most frequent class as a line."""
     figure = Figure(figsize=(6.4, 3))
     axes = figure.subplots()
     names = {
@@ -216,11 +216,11 @@ def draw_positions(accuracies: Mapping[str, float], chance: float, path: Path) -
 
 @plot_style
 def draw_spectra(spectra: Sequence[Tensor], title: str, path: Path) -> None:
-    """Draw the cumulative share of the singular values, for each layer the mean over its heads.
+    """Draw the cumulative share of the singular values: one line per layer, the mean over its heads.
 
-    As figure 1 of Wang et al. (2020, Linformer) for attention (``HeadTable.spectra``), and figure 1 of Cordonnier et
-    al. (2020) for projections (``LayerRanks.query_key``): the steeper a line, the fewer dimensions are used. A spectrum
-    is (H, K) or (K,), largest first.
+    The steeper a line, the fewer dimensions the layer uses. A spectrum is (H, K) or (K,), largest first. The chart is
+    figure 1 of Wang et al. (2020, Linformer) for attention (``HeadTable.spectra``), and figure 1 of Cordonnier et
+    al. (2020) for projections (``LayerRanks.query_key``).
     """
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
@@ -237,9 +237,9 @@ def draw_spectra(spectra: Sequence[Tensor], title: str, path: Path) -> None:
 
 
 def draw_offsets(table: HeadTable, path: Path) -> None:
-    """Draw a map of offsets for each head: mean attention over patches and images, the querying patch in the middle.
+    """Draw a map of offsets for each head: mean attention over patches and images. The query is in the middle.
 
-    A head that attends to the left neighbour has a bright spot left of the middle; a head of rows has a bright bar.
+    A head that attends to the left neighbour has a red spot left of the middle. A head of rows has a red bar.
     """
     layers = _by_layer(table)
     across = max(map(len, layers))
@@ -271,7 +271,7 @@ def _by_layer(table: HeadTable) -> list[list]:
 
 
 def _cells(rows: Sequence[Sequence[float]]) -> np.ndarray:
-    """Pad rows of different lengths with NaN: (layers, heads)."""
+    """Stack rows as (layers, heads). NaN fills the ends of shorter rows."""
     cells = np.full((len(rows), max(map(len, rows))), np.nan)
     for cell_row, row in zip(cells, rows, strict=True):
         cell_row[: len(row)] = row

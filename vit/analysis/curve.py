@@ -1,4 +1,4 @@
-"""Accuracy, loss and speed of a model as its heads are removed step by step."""
+"""Accuracy, loss and speed of a model while its heads are removed step by step."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.attention import check_capturable, logits_of
 
 Order = Literal["importance", "oracle", "weight", "random"]
-ROUNDS = 5  # of timing the full and the pruned model in turn
+ROUNDS = 5  # timings of the full and of the pruned model, in turn
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class PruningPoint:
     """Measurements of a model without some of its heads.
 
     Attributes:
-        heads_left: Number of heads of all layers together.
-        removed: For each layer, the heads removed, by their numbers in the full model.
+        heads_left: Number of heads left in all layers together.
+        removed: For each layer, the removed heads, by their numbers in the full model.
         accuracy: Share of the images that are classified correctly.
         loss: Mean cross-entropy, in nats.
-        parameters: Parameters of the whole model.
-        images_per_second: Speed of inference, on the first batch.
-        speedup: This speed divided by that of the full model; the two are timed in turns.
+        parameters: Number of parameters of the whole model.
+        images_per_second: Speed of inference on the first batch.
+        speedup: This speed divided by the speed of the full model. The two models are timed in turn.
     """
 
     heads_left: int
@@ -54,10 +54,10 @@ def pruning_curve(
     layers: Sequence[int] | None = None,
     seed: int = 0,
 ) -> list[PruningPoint]:
-    """Remove the heads of a model, least important first, until none is left, and measure it after each step.
+    """Remove all heads of a model step by step, least important first, and measure the model after each step.
 
-    Nothing is trained in between. Heads are cut out of the weights (see ``prune_heads``) and the speed is measured, not
-    counted in operations: on small batches it hardly changes (Michel et al. 2019, table 4).
+    The model is not trained between steps. Heads are cut out of the weights (see ``prune_heads``). The speed is
+    measured, not counted in operations. On small batches it hardly changes (Michel et al. 2019, table 4).
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -68,13 +68,13 @@ def pruning_curve(
 
     Args:
         model: A ViT that ``prune_heads`` can prune, in eval mode.
-        batches: Images (B, C, H, W) and labels (B,) to measure on, a list or a loader: each point iterates over it.
-        ranking: Images and labels to rank heads by. They should not be in ``batches``: the accuracy would be too high.
+        batches: Images (B, C, H, W) and labels (B,) to measure on, a list or a loader. Each point iterates over it.
+        ranking: Images and labels to rank heads by. If they are also in ``batches``, the accuracy is too high.
         order: The measure of importance: the gradient of the head's gate ("importance"), the rise of the loss without
-            the head ("oracle"), the size of its weights ("weight"), or random ("random").
-        step: Number of heads removed at once; None removes a tenth of all.
-        rerank: Whether heads are ranked again after every step. The importance of a head depends on those left.
-        layers: Layers whose heads are removed; the others keep theirs. None removes the heads of all.
+            the head ("oracle"), the size of its weights ("weight"), or a random number ("random").
+        step: Number of heads to remove per step. None removes a tenth of the heads.
+        rerank: Whether to rank heads again after every step. The importance of a head depends on the heads left.
+        layers: Layers whose heads are removed; all other layers keep their heads. None means all layers.
         seed: Seed of the random order.
 
     Raises:
@@ -97,7 +97,7 @@ def pruning_curve(
     pruned, points = model, [_measure(model, model, batches, removed, kept + total)]
     queue: list[tuple[int, int]] = []
     while any(left.values()):
-        # The other two orders do not depend on the heads left.
+        # The orders "weight" and "random" do not depend on the heads left.
         if not queue or (rerank and order in ("importance", "oracle")):
             queue = _ranked(pruned, left, ranking, order, seed)
         for layer, head in queue[:step]:

@@ -9,9 +9,9 @@ from vit.support.markdown import markdown_table
 
 Kind = Literal["sink", "positional", "local", "content"]
 
-SINK_SHARE = 0.3  # of all attention, to one token: the threshold of Gu et al. (2025)
-POSITIONAL = 0.9  # Voita et al. (2019): 90 % of the largest weights are at one offset
-LOCAL = 0.5  # of the distance of uniform attention
+SINK_SHARE = 0.3  # share of all attention that one token gets; threshold of Gu et al. (2025)
+POSITIONAL = 0.9  # share of the largest weights that are at one offset; threshold of Voita et al. (2019)
+LOCAL = 0.5  # as a multiple of the distance of uniform attention
 
 COLUMNS = {
     "layer": "layer", "head": "head", "kind": "kind", "distance": "distance px", "relative_distance": "of uniform",
@@ -24,26 +24,26 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Head:
-    """The measures of one head, means over images except positional, offset_score, offset and redundancy.
+    """The measures of one head. All are means over images, except positional, offset_score, offset and redundancy.
 
     Attributes:
         layer: Number of the layer, from 0.
         head: Number of the head in its layer, from 0.
-        distance: Attention distance between patches in pixels, attention to prefix tokens left out.
-        relative_distance: This distance divided by that of uniform attention.
-        raw_distance: The distance in pixels if attention to prefix tokens counts as distance 0.
+        distance: Attention distance between patches in pixels. Attention to prefix tokens does not count.
+        relative_distance: This distance divided by the distance of uniform attention.
+        raw_distance: Attention distance in pixels; attention to prefix tokens counts as distance 0.
         entropy: Entropy of attention, from 0 for a single token to 1 for uniform attention.
         confidence: Largest weight of a query.
-        class_to_prefix: Attention of the first prefix token, the class token if there is one, to non-patch tokens; NaN
-            without prefix tokens.
+        class_to_prefix: Attention of the first prefix token (the class token, if there is one) to non-patch tokens.
+            NaN if there are no prefix tokens.
         patch_to_prefix: Attention of a patch to non-patch tokens.
         self_mass: Attention of a token to itself.
         positional: Share of attention that is the same for all images.
         offset_score: Share of patches whose most attended patch is at the most frequent offset.
-        offset: This offset, in patches down and to the right.
-        effective_rank: Effective rank of the attention matrix, by entropy of the singular values.
-        stable_rank: Stable rank of the attention matrix, by their squares.
-        redundancy: Largest cosine of the mean attention with that of any other head of the model.
+        offset: The most frequent offset, in patches down and to the right.
+        effective_rank: Effective rank of the attention matrix, from the entropy of its singular values.
+        stable_rank: Stable rank of the attention matrix, from the squares of its singular values.
+        redundancy: Largest cosine between this head's mean attention and that of any other head of the model.
         sink: Attention to the most attended token, as a multiple of uniform attention.
         sink_share: Attention to this token, as a share of all attention.
     """
@@ -69,13 +69,13 @@ class Head:
 
     @property
     def kind(self) -> Kind:
-        """The first kind that fits; the thresholds, at the top of the file, are conventions.
+        """The first kind in this list that fits. The thresholds stand at the top of the file and are conventions.
 
-        - "sink": ``sink_share`` is above ``SINK_SHARE``;
-        - "positional": attention is the same for all images (``positional``), or at the same offset from all patches
-          (``offset_score``), above ``POSITIONAL``;
-        - "local": ``relative_distance`` is below ``LOCAL``, and attention depends on content;
-        - "content": the rest; attention is far, and differs between images.
+        - "sink": ``sink_share`` is above ``SINK_SHARE``.
+        - "positional": ``positional`` or ``offset_score`` is above ``POSITIONAL``. Attention is the same for all
+          images, or at the same offset from all patches.
+        - "local": ``relative_distance`` is below ``LOCAL``. Attention is near, and depends on content.
+        - "content": the rest. Attention is far, and depends on content.
         """
         if self.sink_share > SINK_SHARE:
             return "sink"
@@ -86,14 +86,14 @@ class Head:
 
 @dataclass(frozen=True)
 class HeadTable:
-    """The measures of all heads of a model; ``print`` shows a Markdown table.
+    """The measures of all heads of a model. ``print`` shows them as a Markdown table.
 
     Attributes:
         heads: The heads, layer by layer.
         grid: Rows and columns of patches.
         uniform_distance: Attention distance of uniform attention, in pixels.
-        offset_maps: For each layer with heads, mean attention at each offset, 1 if uniform, (H, 2r-1, 2c-1).
-        spectra: For each layer with heads, singular values as shares of their sum, mean over images, (H, N).
+        offset_maps: For each layer with heads, the mean attention at each offset: (H, 2r-1, 2c-1), 1 if uniform.
+        spectra: For each layer with heads, the singular values as shares of their sum: (H, N), means over images.
     """
 
     heads: list[Head]
@@ -103,7 +103,7 @@ class HeadTable:
     spectra: list[Tensor]
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """Return one dictionary for each head, as for a data frame or a CSV file."""
+        """Return one dictionary per head, for a data frame or a CSV file."""
         return [asdict(head) | {"kind": head.kind} for head in self.heads]
 
     def __str__(self) -> str:

@@ -24,9 +24,9 @@ def describe_heads(
     num_prefix_tokens: int | None = None,
     batch_size: int = 32,
 ) -> HeadTable:
-    """Measure every head of a model over images (B, C, H, W); about a hundred images are enough.
+    """Measure every head of a model over images (B, C, H, W). About a hundred images are enough.
 
-    The attention of one batch in one layer is in memory at a time.
+    Memory holds the attention of only one batch in one layer at a time.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -37,12 +37,12 @@ def describe_heads(
     Args:
         model: A ViT of any library, in eval mode.
         images: At least 2 images, normalised as the model expects.
-        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
-        num_prefix_tokens: Tokens before the patches; needed if some non-patch tokens follow the patches.
-        batch_size: Images that pass at once.
+        grid: Rows and columns of patches. Needed if no module of the model has a ``patch_size``.
+        num_prefix_tokens: Number of tokens before the patches. Needed if non-patch tokens also follow the patches.
+        batch_size: Number of images in one forward pass.
 
     Raises:
-        ValueError: If attention cannot be captured (see ``capture_attention``), has negative weights, or there are
+        ValueError: If attention cannot be captured (see ``capture_attention``) or has negative weights, or there are
             fewer than 2 images.
     """
     if len(images) < 2:
@@ -73,7 +73,7 @@ def describe_heads(
 
 
 class _Layer:
-    """The measures of the heads of a layer, summed over the images."""
+    """Sums of the measures of a layer's heads over the images."""
 
     def __init__(self, anatomy: Anatomy, patch_size: tuple[float, float]) -> None:
         self.anatomy = anatomy
@@ -94,7 +94,7 @@ class _Layer:
 
 
 def _measured(attn: Tensor, anatomy: Anatomy, patch_size: tuple[float, float]) -> dict[str, Tensor]:
-    """Measure each image: (B, H) each, except attention itself (B, H, N, N) and its spectrum (B, H, N)."""
+    """Measure each image. Each measure is (B, H), except attention itself (B, H, N, N) and its spectrum (B, H, N)."""
     grid, prefix = anatomy.grid, anatomy.num_prefix_tokens
     to_prefix = measures.prefix_mass(attn, grid, prefix)
     spectrum = measures.singular_values(attn)

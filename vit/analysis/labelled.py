@@ -13,7 +13,7 @@ from vit.model.vision_transformer import VisionTransformer
 from vit.support.arguments import constructor_arguments
 from vit.support.class_names import name_classes
 
-# What makes the splits and the pixels of a data set, of the arguments that a checkpoint notes; the rest augments.
+# A checkpoint notes all arguments of its data set. These set its splits and pixels; all others only augment.
 SPLITTING = (
     "table",
     "root",
@@ -38,17 +38,17 @@ def labelled_images(
 ) -> tuple[str, Labelled, Labelled]:
     """Return the name of the data, and up to ``count`` training images and as many test images.
 
-    The splits are those of the training, so that no test image was trained on. If there are no test images, the
-    validation images take their place. The images are drawn at random, the same at each call.
+    The splits are those of the training, so the model was not trained on any test image. If there are no test images,
+    the validation images take their place. The images are drawn at random, but every call draws the same images.
 
     Args:
         model: The model, as ``vit.load`` returns it.
-        noted: What the checkpoint notes of its data: "class_path" and "init_args"; empty if it notes nothing.
-        root: Folder of class folders in place of the noted data; None for the noted data.
-        count: Number of images.
+        noted: What the checkpoint notes of its data: "class_path" and "init_args". Empty if it notes nothing.
+        root: Folder with one folder per class, to use in place of the noted data. None means the noted data.
+        count: Largest number of images to draw from each split.
 
     Raises:
-        ValueError: If there are no such data, or their classes are not those of the model.
+        ValueError: If there are no such data, or their classes differ from those of the model.
     """
     data = _data_module(model, noted, root)
     if isinstance(data, LabelledFiles):
@@ -74,7 +74,7 @@ def labelled_images(
 
 def _data_module(model: VisionTransformer, noted: dict[str, Any], root: str | None) -> ImageDataModule:
     kind = noted.get("class_path", "").removeprefix("vit.data.")
-    # Only the classes of vit.data: the class path in an untrusted file must import nothing.
+    # Only look the name up in vit.data: a class path in an untrusted file must not import anything.
     known = vit.data.DATA_SETS.get(kind)
     if root is not None and known is not vit.data.ImageFolder:
         return vit.data.ImageFolder(root, crop_ratio=model.pretrained_cfg["crop_ratio"])
@@ -86,7 +86,7 @@ def _data_module(model: VisionTransformer, noted: dict[str, Any], root: str | No
 
 
 def _drawn(of: ImageSet, model: VisionTransformer, count: int) -> Labelled:
-    """Draw images, decode those that are files, and normalise them."""
+    """Draw images, decode them if they are files, and normalise them."""
     pixels, labels = of.decode(torch.randperm(len(of.labels), generator=torch.Generator().manual_seed(0))[:count])
     return Labelled(normalise(pixels, model.pretrained_cfg), labels)
 

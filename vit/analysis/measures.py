@@ -1,8 +1,8 @@
 """Measures of attention: pure functions of the weights of heads.
 
-``grid`` is rows and columns of patches, ``num_prefix_tokens`` the tokens before them, and ``patch_size`` in pixels.
-
-Letters in the einops patterns: b batch, h heads, n queries, m keys, k pairs of both, g heads again.
+``grid`` is rows and columns of patches, ``num_prefix_tokens`` the number of tokens before the patches, and
+``patch_size`` the height and width of a patch in pixels. Letters in the einops patterns: b batch, h heads, n queries,
+m keys, k pairs of query and key, g heads again.
 """
 
 import math
@@ -19,9 +19,9 @@ def attention_distance(
 ) -> Tensor:
     """Compute the mean attention distance in pixels: (B, H, N, N) -> (B, H), the mean over querying patches.
 
-    ``sum_j A_ij d_ij / sum_j A_ij`` over the patches j, where d is the distance between the centres of patches
-    (Dosovitskiy et al. 2021, fig. 7). Without ``renormalise`` the denominator is left out, as in public code: a head
-    whose patches attend to the class token then looks local. A patch without attention to patches counts 0.
+    The distance is ``sum_j A_ij d_ij / sum_j A_ij`` over the patches j; d is the distance between patch centres
+    (Dosovitskiy et al. 2021, fig. 7). If ``renormalise`` is False, there is no denominator, as in public code. A head
+    whose patches attend to the class token then looks local. A patch that attends to no patch counts as 0.
 
     >>> attention_distance(torch.full((1, 1, 2, 2), 0.5), grid=(1, 2), patch_size=(8, 8))
     tensor([[4.]])
@@ -37,12 +37,12 @@ def pair_distances(grid: Grid, patch_size: tuple[float, float]) -> Tensor:
     """Compute the distance between the centres of any two patches, in pixels: (patches, patches)."""
     rows, columns = (size * torch.arange(float(count)) for count, size in zip(grid, patch_size, strict=True))
     places = torch.cartesian_prod(rows, columns)
-    # The faster way, a matrix product, rounds: the distance of a patch to itself would not be 0.
+    # A matrix product is faster, but rounds: the distance of a patch to itself would not be 0.
     return torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def uniform_distance(grid: Grid, patch_size: tuple[float, float]) -> float:
-    """Compute the attention distance of uniform attention, in pixels; 0.52 sides of a large square.
+    """Compute the attention distance of uniform attention, in pixels. On a large square it is 0.52 sides.
 
     >>> round(uniform_distance((14, 14), (16, 16)), 1)
     116.5
@@ -53,7 +53,7 @@ def uniform_distance(grid: Grid, patch_size: tuple[float, float]) -> float:
 def attention_entropy(attn: Tensor) -> Tensor:
     """Compute the entropy of attention: (B, H, N, M) -> (B, H), from 0 for a single key to 1 for uniform weights.
 
-    ``-sum_j A_ij ln A_ij / ln M``, the mean over the queries.
+    The entropy is ``-sum_j A_ij ln A_ij / ln M``, averaged over the queries.
 
     >>> attention_entropy(torch.full((1, 1, 1, 7), 1 / 7)).round(decimals=4)
     tensor([[1.]])
@@ -63,12 +63,12 @@ def attention_entropy(attn: Tensor) -> Tensor:
 
 
 def confidence(attn: Tensor) -> Tensor:
-    """Compute the largest weight of a query, the mean over queries: (B, H, N, M) -> (B, H)."""
+    """Compute the largest weight of each query, averaged over queries: (B, H, N, M) -> (B, H)."""
     return reduce(attn.amax(dim=-1), "b h n -> b h", "mean")
 
 
 def self_mass(attn: Tensor) -> Tensor:
-    """Compute the attention of a token to itself, the mean over tokens: (B, H, N, N) -> (B, H)."""
+    """Compute the attention of each token to itself, averaged over tokens: (B, H, N, N) -> (B, H)."""
     return reduce(attn.diagonal(dim1=-2, dim2=-1), "b h n -> b h", "mean")
 
 
@@ -80,30 +80,30 @@ def prefix_mass(attn: Tensor, grid: Grid, num_prefix_tokens: int = 0) -> Tensor:
 
 
 def column_mass(attn: Tensor) -> Tensor:
-    """Compute the attention each key gets, ``M mean_i A_ij``, 1 if uniform: (B, H, N, M) -> (B, H, M)."""
+    """Compute the attention that each key gets, ``M mean_i A_ij``: (B, H, N, M) -> (B, H, M), 1 if uniform."""
     return attn.shape[-1] * reduce(attn, "b h n m -> b h m", "mean")
 
 
 def sink_score(attn: Tensor) -> Tensor:
-    """Compute the ``column_mass`` of the most attended key: (B, H, N, M) -> (B, H), from 1 for uniform to M for all."""
+    """Compute the ``column_mass`` of the most attended key: (B, H, N, M) -> (B, H), from 1 (uniform) to M (one key)."""
     return column_mass(attn).amax(dim=-1)
 
 
 def positional_score(mean: Tensor, mean_square: Tensor, num_images: int) -> Tensor:
     """Compute the share of attention that is the same for all images: (H, N, N), (H,) -> (H,).
 
-    ``1 - E ||A - mean||^2 / E ||A||^2``: 1 if attention is the same for every image, 0 if it depends on content only.
-    ``mean_square`` is the mean of ``||A||^2``, a sum over queries and keys. The variance is the unbiased one, of at
-    least 2 images; the biased one of few images would make any head look positional.
+    The share is ``1 - E ||A - mean||^2 / E ||A||^2``: 1 if attention is the same for every image, 0 if it depends on
+    content only. ``mean_square`` is the mean of ``||A||^2``, a sum over queries and keys. The variance is unbiased and
+    needs at least 2 images. With few images, the biased variance would make any head look positional.
     """
     same = reduce(mean.square(), "h n m -> h", "sum") / mean_square
     return 1 - (1 - same) * num_images / (num_images - 1)
 
 
 def offset_counts(attn: Tensor, grid: Grid, num_prefix_tokens: int = 0) -> Tensor:
-    """Count the offsets from querying to most attended patches: (B, H, N, N) -> (H, 2r-1, 2c-1).
+    """Count the offsets from each querying patch to its most attended patch: (B, H, N, N) -> (H, 2r-1, 2c-1).
 
-    Offset (0, 0), the patch itself, is in the middle; rows count down and columns to the right.
+    Offset (0, 0), the patch itself, is in the middle. Rows count down, and columns count to the right.
     """
     queries = torch.arange(grid[0] * grid[1], device=attn.device)
     keys = _between_patches(attn, grid, num_prefix_tokens).argmax(dim=-1)
@@ -114,11 +114,11 @@ def offset_counts(attn: Tensor, grid: Grid, num_prefix_tokens: int = 0) -> Tenso
 
 
 def offset_score(counts: Tensor, grid: Grid) -> tuple[Tensor, list[tuple[int, int]]]:
-    """Find the most frequent offset and its frequency: counts (H, 2r-1, 2c-1) -> (H,), list of (down, right).
+    """Find the frequency of the most frequent offset and the offset: (H, 2r-1, 2c-1) -> (H,), list of (down, right).
 
-    The frequency is a share of the patches that have a patch at this offset: those of the left column have no left
-    neighbour. Offsets that fewer than half of the patches have are left out. Heads above 0.9 are positional (Voita et
-    al. 2019, sec. 5.2).
+    The frequency is a share of the patches that have a patch at this offset. For example, patches in the left column
+    have no left neighbour. An offset does not count if fewer than half of the patches have it. Heads above 0.9 are
+    positional (Voita et al. 2019, sec. 5.2).
     """
     patches = grid[0] * grid[1]
     having = _pairs_at_offset(grid).to(counts.device)
@@ -130,7 +130,7 @@ def offset_score(counts: Tensor, grid: Grid) -> tuple[Tensor, list[tuple[int, in
 
 
 def offset_map(mean: Tensor, grid: Grid, num_prefix_tokens: int = 0) -> Tensor:
-    """Compute the mean attention to the patch at each offset, 1 if uniform: (H, N, N) -> (H, 2r-1, 2c-1)."""
+    """Compute the mean attention to the patch at each offset: (H, N, N) -> (H, 2r-1, 2c-1), 1 if uniform."""
     index = rearrange(_offset_indices(grid), "n m -> (n m)").to(mean.device)
     weights = rearrange(_between_patches(mean, grid, num_prefix_tokens), "h n m -> h (n m)")
     having = _pairs_at_offset(grid).to(mean)
@@ -141,8 +141,8 @@ def offset_map(mean: Tensor, grid: Grid, num_prefix_tokens: int = 0) -> Tensor:
 def singular_values(matrices: Tensor) -> Tensor:
     """Compute singular values in double precision, largest first: (..., N, M) -> (..., N).
 
-    They are the square roots of the eigenvalues of ``A A^T``, exact to 1e-8 of the largest. For a batch of attention of
-    65 tokens this was measured to be a hundred times faster than ``torch.linalg.svdvals``.
+    They are the square roots of the eigenvalues of ``A A^T``, exact to 1e-8 of the largest. For a batch of attention
+    with 65 tokens, this was a hundred times faster than ``torch.linalg.svdvals``.
     """
     eigenvalues = torch.linalg.eigvalsh(matrices.double() @ matrices.double().mT)
     return eigenvalues.clamp(min=0.0).sqrt().flip(-1)
@@ -151,8 +151,8 @@ def singular_values(matrices: Tensor) -> Tensor:
 def effective_rank(singular_values: Tensor) -> Tensor:
     """Compute the effective rank of a matrix from its singular values: (..., K) -> (...), from 1 to K.
 
-    ``exp(-sum_k p_k ln p_k)`` with ``p = s / sum(s)`` (Roy and Vetterli 2007). The rank itself would be no measure: a
-    softmax has full rank, numerically.
+    It is ``exp(-sum_k p_k ln p_k)`` with ``p = s / sum(s)`` (Roy and Vetterli 2007). The plain rank says nothing: the
+    output of a softmax numerically has full rank.
 
     >>> effective_rank(torch.tensor([2.0, 2.0, 2.0, 0.0])).round(decimals=4)
     tensor(3.)
@@ -162,13 +162,13 @@ def effective_rank(singular_values: Tensor) -> Tensor:
 
 
 def stable_rank(singular_values: Tensor) -> Tensor:
-    """Compute ``sum_k s_k^2 / max_k s_k^2``, in which small singular values hardly count: (..., K) -> (...)."""
+    """Compute ``sum_k s_k^2 / max_k s_k^2``: (..., K) -> (...). Small singular values hardly count."""
     squares = singular_values.square()
     return squares.sum(dim=-1) / squares.amax(dim=-1)
 
 
 def redundancy(means: Tensor) -> Tensor:
-    """Compute the largest cosine of a head's mean attention with any other head's: (H, N, N) -> (H,); NaN if H is 1."""
+    """Compute the largest cosine of each head's mean attention with another head's: (H, N, N) -> (H,), NaN if H = 1."""
     if len(means) == 1:
         return torch.full((1,), torch.nan)
     directions = torch.nn.functional.normalize(rearrange(means, "h n m -> h (n m)"), dim=-1)

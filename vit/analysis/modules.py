@@ -10,11 +10,11 @@ from vit.attention import MultiHeadAttention
 
 
 class NoHeads(nn.Module):
-    """An attention pruned of all heads: its output is the bias of its output projection, the same for every token.
+    """Replaces an attention that lost all heads. Its output is the bias of the output projection for every token.
 
     Args:
-        bias: The bias.
-        name: Name of the output projection in the attention that is replaced, and so of the bias in its weights.
+        bias: The bias of the output projection. None means zeros.
+        name: Name of the output projection in the replaced attention, so that the bias keeps its name.
     """
 
     num_heads = 0
@@ -25,17 +25,17 @@ class NoHeads(nn.Module):
         self.add_module(name, nn.ParameterDict({} if bias is None else {"bias": bias}))
 
     def forward(self, x: Tensor, *_: Any, **__: Any) -> Any:
-        """Return the bias for each token: (B, N, C) -> (B, N, C); for transformers a pair, without weights."""
+        """Return the bias for each token: (B, N, C) -> (B, N, C). For transformers, return (output, None)."""
         kept = self.get_submodule(self.name)
         output = kept["bias"].to(x.dtype).expand_as(x) if "bias" in kept else torch.zeros_like(x)
         return (output, None) if self.name == "o_proj" else output
 
 
 def attention_modules(model: nn.Module) -> list[nn.Module]:
-    """Return the attention of each layer, first layer first: ours, timm's, transformers' or ``nn.MultiheadAttention``.
+    """Return the attention of each layer, in order: ours, timm's, transformers' or ``nn.MultiheadAttention``.
 
     Raises:
-        ValueError: If the model has none of these.
+        ValueError: If the model has no such attention.
     """
     found = [module for module in model.modules() if _is_attention(module)]
     if not found:
@@ -47,19 +47,19 @@ def attention_modules(model: nn.Module) -> list[nn.Module]:
 
 
 def head_count(attention: nn.Module) -> int:
-    """Return the number of heads of an attention, which transformers names differently."""
+    """Return the number of heads of an attention. In transformers, the attribute has another name."""
     return attention.num_attention_heads if is_of_transformers(attention) else attention.num_heads
 
 
 def output_projection(attention: nn.Module) -> nn.Module | None:
-    """Return the module that projects the joined heads; None if the attention does not call it as a module."""
+    """Return the module that projects the joined heads, or None if the attention does not call it as a module."""
     if isinstance(attention, nn.MultiheadAttention):
         return None
     return attention.o_proj if is_of_transformers(attention) else attention.proj
 
 
 def is_of_transformers(attention: nn.Module) -> bool:
-    """Return whether an attention has the parts of those in transformers 5: its ViT, DeiT and DINOv2."""
+    """Return whether an attention has the parts of ViT, DeiT and DINOv2 in transformers 5."""
     names = ("q_proj", "k_proj", "v_proj", "o_proj")
     return hasattr(attention, "num_attention_heads") and all(
         isinstance(getattr(attention, name, None), nn.Linear) for name in names
@@ -67,13 +67,13 @@ def is_of_transformers(attention: nn.Module) -> bool:
 
 
 def emptied_layers(model: nn.Module) -> list[int]:
-    """Return the numbers of the layers pruned of all heads, of which no attention can be captured."""
+    """Return the numbers of the layers that lost all heads. Their attention cannot be captured."""
     found = filter(_is_attention, model.modules())
     return [layer for layer, module in enumerate(found) if isinstance(module, NoHeads)]
 
 
 def with_emptied_layers(model: nn.Module, captured: Sequence[Tensor]) -> list[Tensor]:
-    """Add an empty tensor (0,) for each layer pruned of all heads to those (H,) of the other layers."""
+    """Insert an empty tensor (0,) for each layer that lost all heads into the (H,) tensors of the other layers."""
     layers = list(captured)
     for emptied in emptied_layers(model):
         layers.insert(emptied, torch.empty(0))
@@ -81,7 +81,7 @@ def with_emptied_layers(model: nn.Module, captured: Sequence[Tensor]) -> list[Te
 
 
 def _is_attention(module: nn.Module) -> bool:
-    # Recognised by the joint projection: timm has many classes, and that of its pooling attention is no layer.
+    # The joint projection identifies timm's many classes. Its pooling attention has none, and is no layer.
     joint = hasattr(module, "num_heads") and isinstance(getattr(module, "qkv", None), nn.Linear)
     known = isinstance(module, MultiHeadAttention | nn.MultiheadAttention | NoHeads)
     return joint or known or is_of_transformers(module)

@@ -1,4 +1,4 @@
-"""What a model knows of the places of its patches: its accuracy with other positions, and at another size.
+"""How much a model depends on the positions of its patches: its accuracy with other positions, and at another size.
 
 Letters in the einops patterns: b batch, n positions, d channels of a token.
 """
@@ -20,10 +20,9 @@ def position_accuracies(
 ) -> dict[str, float]:
     """Measure the accuracy of a trained model with its positions, with wrong ones, and on larger images.
 
-    "own": as it was trained; "mean": all patches at the mean position, which leaves a set without an order;
-    "shuffled": each patch at the position of another; "larger": images ``scale`` times as large, to which the positions
-    are resized. Positions inside of a mechanism, such as "positional", stay. For images that are as sharp as before,
-    see ``enlarged``.
+    "own": positions as trained. "mean": all patches have the mean position, so they form a set without an order.
+    "shuffled": patches exchange their positions at random. "larger": images are ``scale`` times as large (see
+    ``enlarged``), and the positions are resized to fit. Positions inside a mechanism, such as "positional", stay.
 
     >>> model = VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
     >>> sorted(position_accuracies(model, torch.randn(5, 3, 32, 32), torch.arange(5)))
@@ -32,13 +31,13 @@ def position_accuracies(
     Args:
         model: A model of this package, in eval mode.
         images: Images (B, C, H, W), normalised as the model expects.
-        labels: Their classes, (B,).
-        scale: Size of the larger images, as a multiple.
+        labels: The class of each image, (B,).
+        scale: Size of the larger images, as a multiple of the original size.
         seed: Seed of the shuffled positions.
-        batch_size: Images that pass at once.
+        batch_size: Number of images in one forward pass.
 
     Raises:
-        ValueError: If the model is of another library, or has no positions that are added to the tokens.
+        ValueError: If the model is of another library, or adds no positions to the tokens.
     """
     if not isinstance(model, VisionTransformer):
         raise ValueError(f"{type(model).__name__} is of another library: the positions of a vit.VisionTransformer move")
@@ -59,7 +58,7 @@ def position_accuracies(
 
 
 def enlarged(images: Tensor, scale: float, patch_size: tuple[int, int]) -> Tensor:
-    """Enlarge images, to the nearest whole number of patches: (B, C, H, W) -> (B, C, rows, columns)."""
+    """Enlarge images to the nearest whole number of patches: (B, C, H, W) -> (B, C, height, width)."""
     sides = zip(images.shape[-2:], patch_size, strict=True)
     size = [max(1, round(side * scale / patch)) * patch for side, patch in sides]
     return F.interpolate(images, size=size, mode="bicubic", align_corners=False, antialias=True)
@@ -67,7 +66,7 @@ def enlarged(images: Tensor, scale: float, patch_size: tuple[int, int]) -> Tenso
 
 @contextmanager
 def _positions(model: VisionTransformer, patches: Tensor) -> Iterator[None]:
-    """Give the patches other positions within the context."""
+    """Give the patches other positions inside the context, and restore their own after it."""
     own = model.pos_embed.data
     model.pos_embed.data = torch.cat([own[:, : own.shape[1] - patches.shape[1]], patches], dim=1)
     try:

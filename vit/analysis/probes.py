@@ -1,7 +1,7 @@
 """Linear probes: what can be read from the tokens of each layer, and from the output of each head.
 
 Letters in the einops patterns: b batch, n patches, t channels of a token, h heads, d channels per head, c image
-channels, y x rows and columns of patches, p q those of the pixels in a patch.
+channels, y x rows and columns of patches, p q rows and columns of pixels in a patch.
 """
 
 from contextlib import ExitStack
@@ -20,18 +20,18 @@ from vit.capture.anatomy import Anatomy, examine
 from vit.capture.attention import check_whole_patches
 from vit.capture.trace import Boundary
 
-PROBED = 8  # patches of each image whose colour and position are read
-PENALTIES = (1.0, 10.0, 100.0, 1000.0, 10000.0)  # of ridge regression; cross-validation chooses
+PROBED = 8  # patches per image whose colour and position are read
+PENALTIES = (1.0, 10.0, 100.0, 1000.0, 10000.0)  # of ridge regression; cross-validation chooses one
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What linear probes read of images that they were not fitted on.
+    """What linear probes read from images that they were not fitted on.
 
     Attributes:
-        class_accuracy: Share of the images whose class is read from the mean of their patches.
-        colour: Share of the variance of a patch's mean colour that is read from the patch (R squared).
-        position: Share of the variance of a patch's row and column that is read from the patch (R squared).
+        class_accuracy: Share of images whose class is read correctly from the mean of their patches.
+        colour: Share of the variance of the patches' mean colour that is read from the patch tokens (R squared).
+        position: Share of the variance of the patches' row and column that is read from the tokens (R squared).
     """
 
     class_accuracy: float
@@ -44,9 +44,9 @@ class Probes:
     """The probes of a model.
 
     Attributes:
-        layers: Of the tokens that enter the first layer, and of those after each layer.
-        heads: For each layer, of the output of each head before the output projection; empty if the model does not
-            call its output projections as modules.
+        layers: First the probe of the tokens that enter the first layer, then of the tokens after each layer.
+        heads: For each layer, the probes of each head's output before the output projection. Empty if the model does
+            not call its output projections as modules.
     """
 
     layers: list[Probe]
@@ -54,8 +54,8 @@ class Probes:
 
 
 class _Features(NamedTuple):
-    mean: Tensor  # of the patches of an image, (B, T)
-    patches: Tensor  # some of them, (B, n, T)
+    mean: Tensor  # mean over the patches of an image, (B, T)
+    patches: Tensor  # the probed patches, (B, n, T)
 
 
 class _Targets(NamedTuple):
@@ -67,10 +67,10 @@ class _Targets(NamedTuple):
 def probe_layers(
     model: nn.Module, fitted_on: tuple[Tensor, Tensor], measured_on: tuple[Tensor, Tensor], *, batch_size: int = 64
 ) -> Probes:
-    """Fit linear probes for class, mean colour and own position, and measure them on other images.
+    """Fit linear probes for the class, the mean colour and the position of patches, and measure them on other images.
 
-    A probe also reads what passed through a model unchanged, so compare it with that of an untrained model (Hewitt and
-    Liang 2019). Probes are ridge regressions of standardised features.
+    A probe also reads what passes through the model unchanged. So compare it with the probe of an untrained model
+    (Hewitt and Liang 2019). Probes are ridge regressions on standardised features.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -82,12 +82,12 @@ def probe_layers(
     Args:
         model: A ViT of any library, in eval mode.
         fitted_on: Images (B, C, H, W), normalised as the model expects, and their classes (B,).
-        measured_on: The same, of other images.
-        batch_size: Images that pass at once.
+        measured_on: Other images and their classes, in the same form.
+        batch_size: Number of images in one forward pass.
 
     Raises:
-        ValueError: If attention cannot be captured (see ``capture_attention``), layers share one module, or a layer is
-            pruned of all heads.
+        ValueError: If attention cannot be captured (see ``capture_attention``), layers share one module, no norm
+            follows the last layer, or a layer has lost all heads.
     """
     check_whole_patches(model, fitted_on[0])
     if emptied := emptied_layers(model):
@@ -107,7 +107,7 @@ def probe_layers(
 
 
 def _separate(model: nn.Module) -> list[nn.Module]:
-    """Return the attention of each layer; none if the outputs of its heads cannot be read."""
+    """Return the attention of each layer. The list is empty if the outputs of the heads cannot be read."""
     try:
         modules = attention_modules(model)
     except ValueError:
@@ -119,7 +119,7 @@ def _separate(model: nn.Module) -> list[nn.Module]:
 def _seen(
     model: nn.Module, anatomy: Anatomy, images: Tensor, labels: Tensor, batch_size: int
 ) -> tuple[list[_Features], _Targets]:
-    """Return the features of each layer and then of each head, and what is read from them."""
+    """Return the features of each layer, then of each head, and the targets that are read from them."""
     rows, columns = anatomy.grid
     generator = torch.Generator().manual_seed(0)
     chosen = torch.stack([torch.randperm(rows * columns, generator=generator)[:PROBED] for _ in images])
@@ -150,7 +150,7 @@ def _seen(
 
 
 def _picked(tokens: Tensor, chosen: Tensor) -> Tensor:
-    """Take some patches of each image: (B, N, T), (B, n) -> (B, n, T)."""
+    """Take the chosen patches of each image: (B, N, T), (B, n) -> (B, n, T)."""
     return tokens[rearrange(torch.arange(len(tokens)), "b -> b 1"), chosen]
 
 
@@ -181,7 +181,7 @@ def _rows(patches: Tensor):
 
 
 def _r_squared(predicted, expected) -> float:
-    """Return the share of the variance, summed over all columns, that a prediction explains."""
+    """Return the share of the variance that a prediction explains. The variance is summed over all columns."""
     spread = ((expected - expected.mean(axis=0)) ** 2).sum()
     columns, _ = pack([predicted], "n *")  # scikit-learn returns one axis for a single column
     return float(1 - ((expected - columns) ** 2).sum() / spread) if spread else 0.0

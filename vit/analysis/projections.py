@@ -15,13 +15,13 @@ from vit.analysis.modules import attention_modules, head_count, is_of_transforme
 
 @dataclass(frozen=True)
 class Projections:
-    """The weights of each head of an attention.
+    """The projection weights of each head of an attention.
 
     Attributes:
-        query: Token to query, (H, d, C).
-        key: Token to key, (H, d, C).
-        value: Token to value, (H, e, C).
-        output: Value to output token, (H, O, e).
+        query: From token to query, (H, d, C).
+        key: From token to key, (H, d, C).
+        value: From token to value, (H, e, C).
+        output: From value to output token, (H, O, e).
     """
 
     query: Tensor
@@ -35,10 +35,10 @@ class LayerRanks:
     """Singular values of the products of projections in a layer, largest first.
 
     Attributes:
-        query_key: ``W_Q^T W_K`` of each head, the bilinear form of the attention logits, (H, d).
-        value_output: ``W_O W_V`` of each head, the map from an attended token to the output, (H, e).
-        shared_query_key: ``W_Q^T W_K`` of the concatenated heads, which is the sum over heads, (C,).
-        shared_value_output: ``W_O W_V`` of the concatenated heads, (C,).
+        query_key: Of ``W_Q^T W_K`` of each head, the bilinear form of the attention logits: (H, d).
+        value_output: Of ``W_O W_V`` of each head, the map from an attended token to the output: (H, e).
+        shared_query_key: Of ``W_Q^T W_K`` of the concatenated heads, which is the sum over heads: (C,).
+        shared_value_output: Of ``W_O W_V`` of the concatenated heads, which is the sum over heads: (C,).
     """
 
     query_key: Tensor
@@ -47,7 +47,7 @@ class LayerRanks:
     shared_value_output: Tensor
 
     def effective_ranks(self) -> dict[str, Tensor]:
-        """Compute the effective rank of each, (H,) or a scalar; at most the width of a head, or of a token."""
+        """Compute the effective rank of each product: (H,), at most a head's width, or a scalar, at most a token's."""
         return {name: effective_rank(values) for name, values in vars(self).items()}
 
 
@@ -56,7 +56,7 @@ def projection_ranks(model: nn.Module) -> list[LayerRanks]:
     """Compute the spectra of the projections of each layer (Cordonnier et al. 2020, fig. 1).
 
     If heads have dimensions in common, the rank of the concatenated product is lower than the number of heads times
-    their width. Layers pruned of all heads are left out.
+    their width. Layers that lost all heads are left out.
 
     >>> import vit
     >>> model = vit.VisionTransformer(embed_dim=24, depth=2, num_heads=3)
@@ -75,7 +75,7 @@ def _ranks(of: Projections) -> LayerRanks:
         einsum(of.query, of.key, "h d c, h d o -> h c o"),
         einsum(of.output, of.value, "h o d, h d c -> h o c"),
     )
-    # A product of inner width d has at most d singular values above zero.
+    # If the inner width of a product is d, at most d singular values are above zero.
     inner = (of.query.shape[1], of.value.shape[1])
     per_head = (singular_values(x)[:, :width] for x, width in zip(products, inner, strict=True))
     return LayerRanks(*per_head, *(singular_values(x.sum(dim=0)) for x in products))
@@ -85,7 +85,7 @@ def head_projections(attention: nn.Module) -> Projections:
     """Return the weights of each head of one attention.
 
     Raises:
-        ValueError: If there is no joint projection, or heads share projections.
+        ValueError: If the attention has no joint projection, or its heads share projections.
     """
     if is_of_transformers(attention):
         heads = attention.num_attention_heads

@@ -1,4 +1,4 @@
-"""Pruning: removing heads from a model and its computation.
+"""Pruning: heads are removed from the weights of a model and from its computation.
 
 Letters in the einops patterns: h heads, d channels of a head, c channels of a token.
 """
@@ -24,7 +24,7 @@ from vit.attention.mechanisms import (
 )
 from vit.support.hooks import is_plain
 
-# Mechanisms whose heads are independent, and which have no weights of their own.
+# Mechanisms with independent heads and without weights of their own.
 SEPARATE = (
     SoftmaxAttention,
     ChunkedAttention,
@@ -37,12 +37,12 @@ SEPARATE = (
 
 
 def prune_heads(model: nn.Module, heads: Mapping[int, Iterable[int]]) -> nn.Module:
-    """Return a copy of a model without these heads, equal to the model with their attention set to zero.
+    """Return a copy of a model without these heads. Its output equals that of the model with their attention at zero.
 
-    Their rows of ``qkv`` and columns of ``proj`` are cut out, which makes the model smaller and faster. A layer that
-    loses all heads keeps the bias of its output projection (``NoHeads``), and ``capture_attention`` skips it. A pruned
-    model can be pruned again; the heads left are then numbered from 0, layers as before. To save one, keep ``heads``
-    beside its ``state_dict()``, which fits a model of full size after pruning of the same heads.
+    The heads' rows of ``qkv`` and columns of ``proj`` are cut out, so the model is smaller and faster. A layer without
+    heads keeps the bias of its output projection (``NoHeads``), and ``capture_attention`` skips it. A pruned model can
+    be pruned again: heads left are numbered from 0, layers as before. To save it, keep ``heads`` and its
+    ``state_dict()``. To load it, prune ``heads`` from a model of full size, and then load the ``state_dict()``.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -83,7 +83,7 @@ def prune_heads(model: nn.Module, heads: Mapping[int, Iterable[int]]) -> nn.Modu
 
 
 def check_separate(attention: nn.Module) -> None:
-    """Raise a ValueError if heads of an attention cannot be removed without changing the others."""
+    """Raise a ValueError if removing a head of this attention would change its other heads."""
     if isinstance(attention, MultiHeadAttention):
         name = type(attention.mechanism).__name__
         if not isinstance(attention.mechanism, SEPARATE):
@@ -120,7 +120,7 @@ def check_separate(attention: nn.Module) -> None:
 
 @torch.no_grad()
 def _keep(attention: nn.Module, left: list[int]) -> None:
-    """Cut an attention down to these heads, in place."""
+    """Cut an attention down to the heads ``left``, in place."""
     before, now = head_count(attention), len(left)
     if is_of_transformers(attention):
         for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
@@ -142,7 +142,7 @@ def _keep(attention: nn.Module, left: list[int]) -> None:
 
 
 def _keep_rows(projection: nn.Linear, widths: list[int], heads: int, left: list[int]) -> None:
-    """Keep what a projection computes for these heads, in each of its parts of these widths."""
+    """Keep the rows of a projection that compute these heads. Its parts (q, k, v) have these widths."""
     for name in ("weight", "bias"):
         joint = getattr(projection, name)
         if joint is not None:
@@ -153,7 +153,7 @@ def _keep_rows(projection: nn.Linear, widths: list[int], heads: int, left: list[
 
 
 def _keep_columns(projection: nn.Linear, heads: int, left: list[int]) -> None:
-    """Keep what a projection reads of these heads."""
+    """Keep the columns of a projection that read these heads."""
     columns = rearrange(projection.weight, "c (h d) -> h c d", h=heads)[left]
     projection.weight = nn.Parameter(rearrange(columns, "h c d -> c (h d)"), projection.weight.requires_grad)
     projection.in_features = projection.weight.shape[1]

@@ -1,4 +1,4 @@
-"""The questions that ``python -m vit.analysis`` asks of a model, each answered beside its control."""
+"""The questions that ``python -m vit.analysis`` answers about a model. Each answer has a control."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,20 +23,20 @@ from vit.analysis.rarity import rare_attention
 from vit.analysis.trained_model import TrainedModel
 from vit.analysis.truncation import truncation_curve
 
-TRUNCATED = 256  # test images whose attention is cut, which takes an eigendecomposition for each image and head
-CONTROLS = 3  # draws of random heads
-NOTICEABLE = 0.1  # difference of two rank correlations; a convention
+TRUNCATED = 256  # test images whose attention is cut; each image and head takes an eigendecomposition
+CONTROLS = 3  # random draws of heads
+NOTICEABLE = 0.1  # smallest difference of two rank correlations that counts; a convention
 
 
 @dataclass
 class Answer:
-    """What was found: sentences, what they have to be compared with, pictures, and columns of the table of heads.
+    """The answer to a question: the result, its control, pictures, and columns of the table of heads.
 
     Attributes:
-        found: Sentences.
-        control: The control, in sentences.
-        pictures: Name of each file, and what it shows.
-        columns: For each column of the table of heads, a value for each layer and head.
+        found: The result, in sentences.
+        control: The control to compare the result with, in sentences.
+        pictures: The name of each picture file, and what it shows.
+        columns: For each column of the table of heads, a value per layer and head.
     """
 
     found: str
@@ -46,7 +46,7 @@ class Answer:
 
 
 def what_heads_attend_to(subject: TrainedModel, folder: Path) -> Answer:
-    """Describe all heads, beside those of the untrained model."""
+    """Describe all heads. The heads of the untrained model are the control."""
     images = subject.held_out.images
     trained, untrained = (describe_heads(model, images) for model in (subject.model, subject.untrained))
     charts.draw_kinds(trained, folder / "kinds.png")
@@ -149,7 +149,7 @@ def which_layers_need_their_heads(subject: TrainedModel, folder: Path) -> Answer
 
 
 def _random_heads(every: Mapping[int, Sequence[int]], count: int, seed: int) -> dict[int, list[int]]:
-    """Draw some of the heads of all layers."""
+    """Draw ``count`` heads at random from all layers."""
     heads = [(layer, head) for layer, of_layer in every.items() for head in of_layer]
     drawn = torch.randperm(len(heads), generator=torch.Generator().manual_seed(seed))[:count].tolist()
     chosen: dict[int, list[int]] = {}
@@ -159,14 +159,14 @@ def _random_heads(every: Mapping[int, Sequence[int]], count: int, seed: int) -> 
 
 
 def is_attention_low_rank(subject: TrainedModel, folder: Path) -> Answer:
-    """Cut attention to lower and lower ranks."""
+    """Cut attention to several ranks, and measure accuracy."""
     images, labels = subject.held_out.images[:TRUNCATED], subject.held_out.labels[:TRUNCATED]
     tokens = subject.model.embed(images[:1]).shape[1]
     ranks = [*(2**power for power in range(round(math.log2(tokens)))), tokens]
     points = truncation_curve(subject.model, images, labels, ranks)
 
     def uniform_where_cut(_: int, attn: Tensor) -> Tensor:
-        # Attention pooling has one query, whose rank is 1 as it is.
+        # Attention pooling has one query, so its rank is already 1.
         return attn if attn.shape[-2] == 1 else torch.full_like(attn, 1 / attn.shape[-1])
 
     uniform = accuracy(subject.model, images, labels, uniform_where_cut)
@@ -183,7 +183,7 @@ def is_attention_low_rank(subject: TrainedModel, folder: Path) -> Answer:
 
 
 def are_projections_low_rank(subject: TrainedModel, folder: Path) -> Answer:
-    """Compare the effective ranks of the projections with those before training."""
+    """Compare the effective ranks of the projections after and before training."""
     trained, untrained = projection_ranks(subject.model), projection_ranks(subject.untrained)
     charts.draw_ranks(trained, untrained, folder / "ranks.png")
     width = trained[0].shared_query_key.numel()
@@ -252,7 +252,7 @@ def do_heads_look_at_rare_patches(subject: TrainedModel, folder: Path) -> Answer
 
 
 def what_positions_do(subject: TrainedModel, folder: Path) -> Answer:
-    """Exchange the positions of a trained model, and enlarge its images."""
+    """Measure accuracy with exchanged positions, and with enlarged images."""
     found = position_accuracies(subject.model, *subject.held_out)
     charts.draw_positions(found, subject.chance, folder / "positions.png")
     return Answer(
@@ -278,7 +278,7 @@ QUESTIONS: dict[str, Callable[[TrainedModel, Path], Answer]] = {
 
 
 def ask(question: str, subject: TrainedModel, folder: Path) -> Answer | str:
-    """Return the answer to one of the questions, with pictures in the folder; or why there is none."""
+    """Answer one of the questions, and draw its pictures into the folder. If there is no answer, return the reason."""
     try:
         return QUESTIONS[question](subject, folder)
     except ValueError as error:

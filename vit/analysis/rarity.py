@@ -1,7 +1,7 @@
-"""Attention to patches that look like no other patch of their image.
+"""Attention to rare patches: those that look like no other patch of their image.
 
 Letters in the einops patterns: b batch, h heads, n queries, m keys, c channels, y x rows and columns of patches, p q
-those of the pixels in a patch.
+rows and columns of pixels in a patch.
 """
 
 import torch
@@ -18,11 +18,11 @@ from vit.capture.attention import check_whole_patches, run_intercepted
 
 @torch.no_grad()
 def rare_attention(model: nn.Module, images: Tensor, batch_size: int = 32) -> tuple[list[Tensor], list[Tensor]]:
-    """Correlate the attention that patches get with their rarity: one (H,) for each layer, and the same as a control.
+    """Correlate the attention that patches get with their rarity: one (H,) for each layer, and a control like it.
 
-    The correlation is Spearman's over the patches of an image, the mean over images: 1 if the rarest patches always get
-    the most attention. The control takes the rarity of the next image in place of the own one, so that what is left is
-    the part of the places: rare patches may often be in the middle, where a head looks anyway.
+    The correlation is Spearman's over the patches of an image, averaged over images. It is 1 if rarer patches always
+    get more attention. The control uses the rarity of the next image instead. Then only position explains the
+    correlation: rare patches may often be in the middle, and a head may look there in any image.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -33,7 +33,7 @@ def rare_attention(model: nn.Module, images: Tensor, batch_size: int = 32) -> tu
     Args:
         model: A ViT of any library, in eval mode.
         images: At least 2 images (B, C, H, W), normalised as the model expects.
-        batch_size: Images that pass at once.
+        batch_size: Number of images in one forward pass.
 
     Raises:
         ValueError: If there are fewer than 2 images, or attention cannot be captured (see ``capture_attention``).
@@ -75,15 +75,15 @@ def rarity(images: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def _correlation(received: Tensor, rare: Tensor) -> Tensor:
-    """Compute Spearman's correlation, the mean over images: (B, H, M), (B, 1, M) -> (H,)."""
+    """Compute Spearman's correlation, averaged over images: (B, H, M), (B, 1, M) -> (H,)."""
     first, second = (ranks - ranks.mean(dim=-1, keepdim=True) for ranks in (_ranks(received), _ranks(rare)))
     spread = first.norm(dim=-1) * second.norm(dim=-1)
-    # An image whose patches are all alike has no rare ones, and counts 0.
+    # If all patches of an image are equally rare, the image counts as 0.
     correlations = (first * second).sum(dim=-1) / spread.clamp(min=torch.finfo(spread.dtype).tiny)
     return reduce(correlations, "b h -> h", "mean")
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """Return the rank of each value in its row, the mean rank for equal values: (..., M) -> (..., M)."""
+    """Return the rank of each value in its row: (..., M) -> (..., M). Equal values share their mean rank."""
     row, column = values[..., None, :], values[..., :, None]
     return (row < column).sum(dim=-1) + (row == column).sum(dim=-1) / 2

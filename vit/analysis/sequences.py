@@ -1,6 +1,6 @@
-"""Heads of an encoder-decoder: their importance, and the accuracy as those of one kind are removed.
+"""Heads of an encoder-decoder: their importance, and the accuracy while heads of one kind are removed.
 
-There are three kinds: among the tokens of the image, among those that are written, and from these to the image.
+The kinds: "encoder" (among image tokens), "decoder" (among written tokens), "cross" (from written to image tokens).
 
 Letters in the einops patterns: b sequences, t tokens, v tokens of the vocabulary, h heads.
 """
@@ -19,7 +19,7 @@ from vit.capture.sequence import KINDS, Kind, run_sequence
 from vit.support.checks import check_choice, check_positive_int
 
 IGNORED = -1  # target of positions that do not count, such as those after the end
-Batch = tuple[Tensor, Tensor, Tensor]  # images (B, C, H, W), tokens (B, T) and the token after each, (B, T)
+Batch = tuple[Tensor, Tensor, Tensor]  # images (B, C, H, W), tokens (B, T) and the next token of each, (B, T)
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class SequencePruningPoint:
     """Measurements of an encoder-decoder without some heads of one kind.
 
     Attributes:
-        heads_left: Number of heads of this kind.
-        removed: Layer and number of the heads removed.
-        accuracy: Share of the sequences of which each token is predicted, given the true ones before it.
+        heads_left: Number of heads left of this kind.
+        removed: Layer and number of each removed head.
+        accuracy: Share of sequences with every token predicted correctly, each given the true tokens before it.
         loss: Mean cross-entropy of a token, in nats.
     """
 
@@ -44,14 +44,14 @@ def sequence_head_importance(
 ) -> dict[Kind, list[Tensor]]:
     """Estimate the importance of each head by the gradient of its gate: (H,) for each layer of each kind.
 
-    ``E |d loss / d gate|`` over the sequences, where the gate is a factor 1 of the head's attention, as in
-    ``head_importance`` (Michel et al. 2019, eq. 2).
+    The importance is ``E |d loss / d gate|`` over the sequences (Michel et al. 2019, eq. 2). The gate multiplies the
+    head's attention and equals 1, as in ``head_importance``.
 
     Args:
         model: An encoder-decoder in eval mode, called as ``model(images, tokens)``.
-        batch: Images, tokens, and the token after each; -1 does not count.
-        without: Heads that are switched off, by layer and number, for each kind.
-        batch_size: Sequences that pass at once.
+        batch: Images, tokens, and the next token of each. A next token of -1 does not count.
+        without: For each kind, the layer and number of heads to switch off.
+        batch_size: Number of sequences in one forward pass.
 
     Raises:
         ValueError: If attention cannot be captured.
@@ -61,7 +61,7 @@ def sequence_head_importance(
         gates: dict[tuple[Kind, int], Tensor] = {}
 
         def gated(kind: Kind, layer: int, attn: Tensor) -> Tensor:
-            # One gate for each sequence, as the absolute value is taken before the mean.
+            # Each sequence has its own gate: the absolute value comes before the mean over sequences.
             gate = torch.ones_like(attn[..., 0, 0], requires_grad=True)
             gates[kind, layer] = gate  # noqa: B023 (called within this round of the loop)
             return _switched_off(kind, layer, attn * rearrange(gate, "b h -> b h 1 1"), without or {})
@@ -85,19 +85,19 @@ def sequence_pruning_curve(
     seed: int = 0,
     batch_size: int = 64,
 ) -> list[SequencePruningPoint]:
-    """Remove the heads of one kind one by one, least important first, until none is left, and measure after each.
+    """Remove all heads of one kind one by one, least important first, and measure the model after each step.
 
-    The attention of a removed head is zero. Nothing is trained in between, and the heads left are ranked again after
-    each step.
+    The attention of a removed head is zero. The model is not trained between steps. If ``order`` is "importance", the
+    heads left are ranked again after each step.
 
     Args:
         model: An encoder-decoder in eval mode, called as ``model(images, tokens)``.
-        batch: Images, tokens, and the token after each, to measure on; -1 does not count.
-        ranking: The same of other images, to rank the heads by.
+        batch: Images, tokens, and the next token of each, to measure on. A next token of -1 does not count.
+        ranking: The same for other images, to rank the heads by.
         kind: The heads to remove: "encoder", "decoder" (self-attention) or "cross".
-        order: By the gradient of the gate ("importance"), or at random ("random").
+        order: Order of removal: by the gradient of the gate ("importance"), or at random ("random").
         seed: Seed of the random order.
-        batch_size: Sequences that pass at once.
+        batch_size: Number of sequences in one forward pass.
 
     Raises:
         ValueError: If attention cannot be captured, or the model has no heads of this kind.
@@ -140,7 +140,7 @@ def _measure(
 
 
 def _switched_off(kind: Kind, layer: int, attn: Tensor, without: dict[Kind, list[tuple[int, int]]]) -> Tensor:
-    """Return attention that is zero for the heads to leave out."""
+    """Return the attention with the heads in ``without`` set to zero."""
     heads = [head for of, head in without.get(kind, []) if of == layer]
     if not heads:
         return attn

@@ -1,4 +1,4 @@
-"""Norms of tokens, their outliers, and the attention these get (Darcet et al. 2024).
+"""Norms of tokens, outliers among them, and the attention that outliers get (Darcet et al. 2024).
 
 Letters in the einops patterns: b batch, h heads, n tokens, l layers.
 """
@@ -46,7 +46,7 @@ class TokenNorms:
 
     @property
     def outlier_mass(self) -> Tensor:
-        """Share of all attention that outliers get in the next layer: (L,), NaN after the last layer.
+        """Share of all attention that the outliers of each layer get in the next layer: (L,), NaN for the last layer.
 
         If it is larger than their share of the tokens, maps of raw attention show artifacts.
         """
@@ -65,7 +65,7 @@ def token_norms(
 ) -> TokenNorms:
     """Measure the norm of every token after every layer, over images (B, C, H, W).
 
-    The arguments are those of ``describe_heads``.
+    For the arguments, see ``describe_heads``.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -74,7 +74,7 @@ def token_norms(
 
     Raises:
         ValueError: If attention cannot be captured (see ``capture_attention``), layers share one module, no norm
-            follows the last one, or a layer is pruned of all heads.
+            follows the last layer, or a layer has lost all heads.
     """
     if emptied := emptied_layers(model):
         raise ValueError(

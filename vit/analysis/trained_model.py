@@ -1,4 +1,4 @@
-"""What ``python -m vit.analysis`` is asked about: a trained model, the same before training, and images."""
+"""The subject of ``python -m vit.analysis``: a trained model, an untrained model of the same size, and images."""
 
 import inspect
 import math
@@ -13,21 +13,21 @@ from vit.analysis.accuracy import accuracy
 from vit.analysis.labelled import Labelled, labelled_images
 from vit.weights import read_checkpoint
 
-RANKED_ON = 64  # training images; ranking by ablation takes a pass over them for each head
-BATCH = 32  # each point of a pruning curve times ten passes of one batch
+RANKED_ON = 64  # training images; to rank by ablation, each head takes one pass over them
+BATCH = 32  # test images; each point of a pruning curve times ten passes of one batch
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained model, the same before training, and images that it was and was not trained on.
+    """A trained model, an untrained model of the same size, training images and test images.
 
     Attributes:
         model: The trained model.
         untrained: A model of the same size with new random weights.
         trained_on: Training images.
         held_out: Test images.
-        data: Name of the data.
-        init: How the weights of the training started, as ``--model.init`` has it.
+        data: Name of the data set.
+        init: Initial weights of the training, the value of ``--model.init``.
     """
 
     model: nn.Module
@@ -38,7 +38,7 @@ class TrainedModel:
     init: str = "glorot"
 
     def facts(self) -> list[str]:
-        """Return what holds for all answers, in sentences."""
+        """Return the facts that hold for all answers, in sentences."""
         right, count = accuracy(self.model, *self.held_out), len(self.held_out.labels)
         start = "Before training means a model of the same size with new random weights"
         if self.init != "glorot":
@@ -51,7 +51,7 @@ class TrainedModel:
 
     @property
     def chance(self) -> float:
-        """The accuracy of the most frequent class for all images."""
+        """The accuracy of a model that always answers with the most frequent class."""
         return self.held_out.labels.bincount().max().item() / len(self.held_out.labels)
 
     @property
@@ -62,15 +62,15 @@ class TrainedModel:
 
     @property
     def ranking(self) -> tuple[Tensor, Tensor]:
-        """The images that heads are ranked by, none of which accuracy is measured on."""
+        """The images that heads are ranked by. Accuracy is measured on other images."""
         return self.trained_on.images[:RANKED_ON], self.trained_on.labels[:RANKED_ON]
 
 
 def read_trained_model(checkpoint: str | Path, root: str | None, count: int) -> TrainedModel:
-    """Return the model of a training checkpoint and up to ``count`` of its training and of its test images.
+    """Return the model of a training checkpoint, up to ``count`` of its training images and as many test images.
 
     Raises:
-        ValueError: If there is no such checkpoint or data (see ``labelled_images``).
+        ValueError: If the checkpoint does not exist or has no classes, or its data fail (see ``labelled_images``).
     """
     model, contents = vit.load(checkpoint), read_checkpoint(checkpoint)
     if model.num_classes < 1:
@@ -87,9 +87,9 @@ def read_trained_model(checkpoint: str | Path, root: str | None, count: int) -> 
 
 
 def margin(share: float, count: int) -> float:
-    """Return two standard errors of the difference of two shares like this one, each of ``count`` images.
+    """Return two standard errors of the difference between two shares like this one, each of ``count`` images.
 
-    The share is moved towards one half (Agresti and Coull 1998), so that one of 0 or 1 has an error, too.
+    The share is moved towards one half (Agresti and Coull 1998). So a share of 0 or 1 also has an error.
 
     >>> round(margin(0.9, 400), 3), round(margin(1.0, 400), 3)
     (0.043, 0.01)

@@ -16,12 +16,12 @@ from vit.support.checks import check_positive_int
 
 @dataclass(frozen=True)
 class RankPoint:
-    """Accuracy of a model whose attention has a lower rank.
+    """Accuracy of a model with attention of lower rank.
 
     Attributes:
         rank: Rank of the attention of each image, head and layer.
-        accuracy: Share of the images classified correctly with the best approximation of this rank.
-        random_accuracy: The same with a projection to a random subspace of as many dimensions, the control.
+        accuracy: Share of images classified correctly with the best approximation of this rank.
+        random_accuracy: The control: the same share with a projection to a random subspace of this dimension.
     """
 
     rank: int
@@ -32,7 +32,7 @@ class RankPoint:
 def truncation_curve(
     model: nn.Module, images: Tensor, labels: Tensor, ranks: Sequence[int], *, seed: int = 0, batch_size: int = 64
 ) -> list[RankPoint]:
-    """Measure the accuracy with the attention of every layer cut to each rank, without any training.
+    """Cut the attention of every layer to each rank, and measure the accuracy. Nothing is trained.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -44,10 +44,10 @@ def truncation_curve(
     Args:
         model: A ViT of any library, in eval mode.
         images: Images (B, C, H, W), normalised as the model expects.
-        labels: Their classes, (B,).
-        ranks: Ranks to cut to; that of the number of tokens changes nothing.
+        labels: The class of each image, (B,).
+        ranks: Ranks to cut to. A rank equal to the number of tokens changes nothing.
         seed: Seed of the random subspaces, one for each layer and head.
-        batch_size: Images that pass at once.
+        batch_size: Number of images in one forward pass.
 
     Raises:
         ValueError: If a rank is below 1, or attention cannot be captured (see ``capture_attention``).
@@ -68,9 +68,9 @@ def truncation_curve(
 
 
 def truncated(attn: Tensor, rank: int) -> Tensor:
-    """Return the nearest attention of a rank: (B, H, N, M) -> (B, H, N, M) (Eckart and Young 1936).
+    """Return the nearest matrix of a rank to attention: (B, H, N, M) -> (B, H, N, M) (Eckart and Young 1936).
 
-    It is ``U U^T A`` with the first left singular vectors U, which are eigenvectors of ``A A^T``. Rows need no longer
+    It is ``U U^T A``. U has the first left singular vectors, which are eigenvectors of ``A A^T``. Rows may no longer
     sum to one.
     """
     wide = attn.double()

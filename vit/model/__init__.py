@@ -1,4 +1,4 @@
-"""The model: the Vision Transformer and its decoders, from their layers to the whole, and named sizes."""
+"""The Vision Transformer and the decoders, their layers, and presets of named sizes."""
 
 from vit.model.decoder import ImageToSequence, TransformerDecoder
 from vit.model.decoder_block import DecoderBlock

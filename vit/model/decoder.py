@@ -1,4 +1,4 @@
-"""Transformer decoders: a language model, and a model that writes the sequence of an image."""
+"""Transformer decoders: a language model, and a model that writes a sequence of tokens for an image."""
 
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -30,13 +30,12 @@ class TransformerDecoder(nn.Module):
         depth: Number of decoder blocks.
         num_heads: Attention heads of a block; must divide ``embed_dim``.
         max_length: Maximum number of tokens of a sequence.
-        context_dim: Channels of a context token, such as one of an image encoder; None means that there is no context.
-        positions: "learned" positions that are added, fixed sine-cosine codes ("sincos"), or angles that queries
-            and keys are turned by ("rope"; Su et al. 2021).
-        tie_output: Whether the output is the product with the token embedding (Press and Wolf 2017), which saves a
-            matrix.
+        context_dim: Channels of a context token, such as a token of an image encoder. None means no context.
+        positions: Kind of positions. "learned" vectors or fixed sine-cosine codes ("sincos") are added to the tokens.
+            "rope" turns queries and keys by angles (Su et al. 2021).
+        tie_output: Whether the token embedding is also the output matrix (Press and Wolf 2017). This saves a matrix.
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
-        drop_path: Probability that a sequence skips a residual branch of the last block, in [0, 1); it grows linearly
+        drop_path: Probability that a sequence skips a residual branch of the last block, in [0, 1). It grows linearly
             from 0 at the first block.
         block_kwargs: Further arguments of ``DecoderBlock``: mlp_ratio, qkv_bias, qk_norm, attention, attention_kwargs,
             causal.
@@ -114,7 +113,7 @@ class TransformerDecoder(nn.Module):
     ) -> Tensor:
         """Compute the logits of the next token at each position: (B, T) -> (B, T, vocab_size).
 
-        The arguments are those of ``forward_features``.
+        For the arguments, see ``forward_features``.
         """
         states = self.forward_features(tokens, context, caches=caches)
         return F.linear(states, self.token_embed.weight) if self.head is None else self.head(states)
@@ -125,16 +124,16 @@ class TransformerDecoder(nn.Module):
     def forward_features(
         self, tokens: Tensor, context: Tensor | None = None, *, caches: list[DecoderCache] | None = None
     ) -> Tensor:
-        """Compute the states from which the next tokens are predicted, final norm included: (B, T) -> (B, T, D).
+        """Compute the states that predict the next tokens, after the final norm: (B, T) -> (B, T, D).
 
         Args:
-            tokens: Numbers of the tokens; with caches, of those that follow the cached ones.
+            tokens: Numbers of the tokens. If there are caches, only the tokens after the cached tokens.
             context: Encoder output that the tokens attend to, (B, M, context_dim).
-            caches: Those of ``new_caches``, which are filled and extended here.
+            caches: Caches from ``new_caches``. This call fills and extends them.
 
         Raises:
-            ValueError: If there are more tokens than ``max_length``, or, in eager mode on the CPU, if one is outside
-                the vocabulary.
+            ValueError: If there are more tokens than ``max_length``, the number of caches is wrong, or a token is
+                outside the vocabulary (checked only in eager mode on the CPU).
         """
         if caches is not None and len(caches) != len(self.blocks):
             raise ValueError(
@@ -175,7 +174,7 @@ class TransformerDecoder(nn.Module):
             raise ValueError(
                 f"{end} tokens are more than max_length ({self.max_length}): shorten them, or build a longer decoder"
             )
-        # A GPU would have to wait for the answer, and an exported program must not ask.
+        # Only on the CPU in eager mode: a GPU would have to wait, and an exported program cannot branch on values.
         if tokens.numel() and tokens.device.type == "cpu" and not torch.compiler.is_compiling():
             low, high = (number.item() for number in tokens.aminmax())
             if low < 0 or high >= self.vocab_size:
@@ -187,7 +186,7 @@ class TransformerDecoder(nn.Module):
 
 
 class ImageToSequence(nn.Module):
-    """Images to sequences of tokens: the tokens of an encoder are the context of a decoder.
+    """Maps images to sequences of tokens: the output of an encoder is the context of a decoder.
 
     >>> import vit
     >>> encoder = vit.VisionTransformer(image_size=(8, 16), patch_size=4, embed_dim=24, depth=1, num_heads=3)
@@ -200,10 +199,10 @@ class ImageToSequence(nn.Module):
     2
 
     Args:
-        encoder: A model with ``forward_features``, which maps images to tokens (B, M, D).
-        decoder: A decoder with a context of that width.
-        start: The token before the first one.
-        end: The token after the last one.
+        encoder: A model whose ``forward_features`` maps images to tokens (B, M, D).
+        decoder: A decoder whose ``context_dim`` is D.
+        start: The token before the first token of a sequence.
+        end: The token after the last token of a sequence.
 
     Raises:
         ValueError: If ``start`` or ``end`` is outside the vocabulary.
@@ -229,7 +228,7 @@ class ImageToSequence(nn.Module):
         __call__ = forward
 
     def no_weight_decay(self) -> set[str]:
-        """Return the names of the parameters without weight decay: those of encoder and decoder."""
+        """Return the names of the encoder's and decoder's parameters without weight decay."""
         return {f"{part}.{name}" for part, module in self.named_children() for name in module.no_weight_decay()}
 
     def generate(
@@ -242,7 +241,7 @@ class ImageToSequence(nn.Module):
     ) -> Tensor:
         """Write the sequence of each image: (B, C, H, W) -> (B, T). Finished sequences are padded with ``end``.
 
-        The arguments are those of ``write``.
+        For the arguments, see ``write``.
         """
         return self.write(images, max_length, num_beams, temperature, use_cache).tokens
 
@@ -257,14 +256,15 @@ class ImageToSequence(nn.Module):
     ) -> Generated:
         """Write the sequence of each image, (B, C, H, W), and return it with its score and length.
 
-        The start token is never written. A sequence without an end after ``max_length`` tokens stops there.
+        The start token is never written, unless it is also ``end``. If a sequence does not end, it stops after
+        ``max_length`` tokens.
 
         Args:
             images: Images, (B, C, H, W).
-            max_length: Maximum number of tokens of a sequence, ``end`` included; None is what the decoder can hold.
-            num_beams: Sequences that beam search follows for each image; 1 is greedy.
-            temperature: Above 0, tokens are drawn at random, from the softmax of ``logits / temperature``.
-            use_cache: Whether keys and values are kept between steps: in eval mode the same tokens, in less time.
+            max_length: Maximum number of tokens of a sequence, with ``end``. None is the limit of the decoder.
+            num_beams: Number of sequences that beam search follows for each image. 1 is greedy.
+            temperature: If above 0, tokens are drawn at random from the softmax of ``logits / temperature``.
+            use_cache: Whether to keep keys and values between steps. In eval mode this saves time at the same tokens.
         """
         check_positive_int("num_beams", num_beams, "1 is greedy")
         if max_length is not None:

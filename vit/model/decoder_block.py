@@ -1,4 +1,4 @@
-"""The block of a decoder: causal self-attention, attention to a context, MLP; and what it keeps between steps."""
+"""The block of a decoder (causal self-attention, attention to a context, MLP), and its cache between steps."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from vit.model.layers import DropPath, Mlp
 
 @dataclass
 class DecoderCache:
-    """Keys and values that one decoder block keeps between steps: of the tokens so far, and of the context, if any."""
+    """Keys and values that a decoder block keeps between steps: of the tokens so far, and of the context if any."""
 
     tokens: KeyValueCache
     context: KeyValueCache | None
@@ -21,7 +21,7 @@ class DecoderBlock(nn.Module):
     """One pre-norm decoder layer: causal self-attention, attention to a context, MLP (Vaswani et al. 2017, sec. 3.1).
 
     ``x = x + attn(norm1(x))``, then ``x = x + cross_attn(norm_cross(x), context)``, then ``x = x + mlp(norm2(x))``.
-    Without ``context_dim`` the second line is left out, and the weights have the names of ``EncoderBlock``.
+    If ``context_dim`` is None, the second step is left out, and the weights have the names of ``EncoderBlock``.
 
     >>> import torch
     >>> block = DecoderBlock(48, num_heads=3, context_dim=24)
@@ -31,12 +31,12 @@ class DecoderBlock(nn.Module):
     Args:
         embed_dim: Channels of a token.
         num_heads: Attention heads; must divide ``embed_dim``.
-        context_dim: Channels of a context token; None means that there is no context.
+        context_dim: Channels of a context token. None means no context.
         mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
         qkv_bias: Whether the projections to queries, keys and values add a bias.
         qk_norm: Whether to layer-normalise queries and keys per head.
-        attention: Name of the mechanism of self-attention, one that can be causal.
-        attention_kwargs: Arguments of that mechanism.
+        attention: Name of the mechanism of self-attention. If ``causal`` is True, it must support causal attention.
+        attention_kwargs: Arguments of this mechanism.
         causal: Whether a token attends only to itself and the tokens before it.
         dropout: Probability of zeroing a channel after each projection, in [0, 1).
         drop_path: Probability that a sequence skips a residual branch, in [0, 1).
@@ -83,16 +83,16 @@ class DecoderBlock(nn.Module):
         cache: DecoderCache | None = None,
         angles: Tensor | None = None,
     ) -> Tensor:
-        """Mix each token with those before it and with the context, then transform it: (B, T, D) -> (B, T, D).
+        """Mix each token with the tokens before it and with the context, then transform it: (B, T, D) -> (B, T, D).
 
         Args:
-            tokens: The tokens; with a cache, those that follow the cached ones.
+            tokens: The tokens. If there is a cache, only the tokens after the cached tokens.
             context: Encoder output that the tokens attend to, (B, M, context_dim).
-            cache: Keys and values of the tokens so far and of the context, filled and extended here.
+            cache: Keys and values of the tokens so far and of the context. This call fills and extends it.
             angles: Rotary angles (T, d / 2) of the tokens' positions.
 
         Raises:
-            ValueError: If a context is given to a block without, or missing.
+            ValueError: If the block needs a context and none is given, or a context is given and it needs none.
         """
         if self.has_context == (context is None):
             raise ValueError(

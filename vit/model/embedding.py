@@ -1,7 +1,7 @@
 """From images to tokens.
 
 Letters in the einops patterns: b batch, n patches, c image channels, h w grid rows and columns, p q rows and columns
-of a patch, m n those of a resized patch, x y pixels of the two, d embedding channels.
+of a patch, m n rows and columns of a resized patch, x y pixels of a patch and its resized one, d embedding channels.
 """
 
 import torch
@@ -13,12 +13,12 @@ from vit.model.model_checks import check_divides, check_images, check_overlap
 from vit.support.checks import check_positive_int, check_size
 from vit.support.hooks import is_plain
 
-torch.fx.wrap("rearrange")  # a node of a trace, as it looks at sizes
+torch.fx.wrap("rearrange")  # stays one node in an fx trace: it reads sizes, which a trace does not know
 Size = int | tuple[int, int]
 
 
 def to_pair(size: Size) -> tuple[int, int]:
-    """Return rows and columns of a size that may be one number for both.
+    """Return the rows and columns of a size. If it is one number, rows and columns are equal.
 
     >>> to_pair(32), to_pair((24, 32))
     ((32, 32), (24, 32))
@@ -28,13 +28,13 @@ def to_pair(size: Size) -> tuple[int, int]:
 
 
 class PatchEmbed(nn.Module):
-    """Cut images into patches and map each linearly to a token (Dosovitskiy et al. 2021, eq. 1).
+    """Cut images into patches and map each patch linearly to a token (Dosovitskiy et al. 2021, eq. 1).
 
-    With a ``patch_stride`` below ``patch_size`` the patches overlap. There is one patch for each cell of
-    ``patch_stride`` pixels, centred on the cell; beyond the border the pixels of the border are repeated. With
-    ``pad_images``, images end in zeros at the right and at the bottom, up to whole cells.
+    If ``patch_stride`` is below ``patch_size``, patches overlap. Each cell of ``patch_stride`` pixels has one patch,
+    centred on the cell. Beyond the border, the pixels of the border are repeated. If ``pad_images`` is True, images
+    are padded with zeros at the right and at the bottom, up to whole cells.
 
-    The arguments are those of ``VisionTransformer``.
+    For the arguments, see ``VisionTransformer``.
 
     Raises:
         ValueError: If ``image_size`` is not a multiple of ``patch_stride``, or patches cannot be centred on the cells.
@@ -64,7 +64,7 @@ class PatchEmbed(nn.Module):
         check_divides(self, *self.image_size)
         self.grid_size = self.grid_of(*self.image_size)
         self.num_patches = self.grid_size[0] * self.grid_size[1]
-        # A convolution only for the names and layout of its weights, which other libraries share.
+        # A convolution gives the weights the names and the layout that other libraries use.
         self.proj = nn.Conv2d(
             *(in_channels, embed_dim, self.patch_size, self.patch_stride),
             padding=[(patch - stride) // 2 for patch, stride in zip(self.patch_size, self.patch_stride, strict=True)],
@@ -90,22 +90,22 @@ class PatchEmbed(nn.Module):
             return rearrange(self.proj(images), "b d h w -> b (h w) d")
         p, q = self.patch_size
         patches = rearrange(images, "b c (h p) (w q) -> b (h w) (c p q)", p=p, q=q)
-        # Equal to the strided convolution, and faster: 10.5 ms against 15.0 ms forward and backward on a CPU core at
-        # 192 channels and patch 4.
+        # Equals the strided convolution, but is faster: forward and backward take 10.5 ms instead of 15.0 ms on a CPU
+        # core at 192 channels and patch 4.
         return F.linear(patches, rearrange(self.proj.weight, "d c p q -> d (c p q)"), self.proj.bias)
 
 
 def resize_patches(weight: Tensor, size: Size) -> Tensor:
     """Resize the patch embedding to patches of another size: (D, C, P, Q) -> (D, C, M, N).
 
-    The matrix ``R`` resizes a patch ``x``, bicubic and antialiased as in timm. The new weights ``v`` embed the resized
-    patch as the old weights ``w`` embed the patch: ``<v, R x> = <w, x>``, solved by ``v = pinv(R^T) w`` (FlexiViT,
-    Beyer et al. 2023, eq. 4).
+    The matrix ``R`` resizes a patch ``x``, bicubic and antialiased as in timm. The new weights ``v`` must embed the
+    resized patch as the old weights ``w`` embed the patch: ``<v, R x> = <w, x>``. The solution is ``v = pinv(R^T) w``
+    (FlexiViT, Beyer et al. 2023, eq. 4).
     """
     p, q = weight.shape[-2:]
     m, n = to_pair(size)
     pixels = rearrange(torch.eye(p * q, dtype=torch.float64), "x (p q) -> x 1 p q", p=p)
-    # Row x is R applied to the patch in which only pixel x is one.
+    # Row x is R applied to a patch whose pixel x is 1 and whose other pixels are 0.
     resizing = F.interpolate(pixels, size=(m, n), mode="bicubic", antialias=True, align_corners=False)
     inverse = torch.linalg.pinv(rearrange(resizing, "x 1 m n -> x (m n)")).to(weight.device)
     flat = rearrange(weight.double(), "d c p q -> d c (p q)")

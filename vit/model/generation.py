@@ -1,4 +1,4 @@
-"""Token by token: greedy and random sampling, and beam search, with or without a cache.
+"""Generation token by token: greedy and random sampling, and beam search, with or without a cache.
 
 Letters in the einops patterns: b sequences, k beams of a sequence, t tokens, v tokens of the vocabulary.
 """
@@ -18,9 +18,9 @@ class Generated:
     """Sequences that a decoder has written.
 
     Attributes:
-        tokens: The tokens without the prompt, (B, T); after its end, a row is padded with the end token.
-        scores: The sum of the log-probabilities of each sequence's tokens, its end included, (B,).
-        lengths: Number of tokens of each sequence, its end included, (B,).
+        tokens: The tokens without the prompt, (B, T). Finished rows are padded with the end token.
+        scores: The sum of the log-probabilities of each sequence's tokens, end token included, (B,).
+        lengths: Number of tokens of each sequence, end token included, (B,).
     """
 
     tokens: Tensor
@@ -33,12 +33,12 @@ class Sampling:
     """How a token is chosen from its logits.
 
     Args:
-        temperature: Tokens are drawn from the softmax of ``logits / temperature``; 0 takes the most probable one.
-        top_k: Number of most probable tokens to draw from; None is all.
+        temperature: Tokens are drawn from the softmax of ``logits / temperature``. 0 takes the most probable token.
+        top_k: Number of most probable tokens to draw from. None means all tokens.
         top_p: Tokens are drawn from the smallest set of most probable tokens whose probabilities sum to ``top_p``
-            (nucleus sampling, Holtzman et al. 2020); None is all.
+            (nucleus sampling, Holtzman et al. 2020). None means all tokens.
         forbidden: A token that is never written.
-        generator: Source of the random draws, on the device of the model; None is PyTorch's.
+        generator: Source of the random draws, on the device of the model. None means PyTorch's default.
 
     Raises:
         ValueError: If a number is out of its range.
@@ -69,7 +69,7 @@ class Sampling:
             return log_probabilities.argmax(dim=-1)
         precise = torch.double if log_probabilities.device.type != "mps" else torch.float
         ranked, tokens = log_probabilities.to(precise).sort(dim=-1, descending=True, stable=True)
-        # Less the largest, as a tiny temperature would make all of them infinite.
+        # Subtract the largest first: otherwise a tiny temperature would make all values infinite.
         probabilities = ((ranked - ranked[:, :1]) / self.temperature).softmax(dim=-1)
         if self.top_k is not None:
             probabilities[:, self.top_k :] = 0
@@ -81,7 +81,7 @@ class Sampling:
 
 
 class GrowingSequences:
-    """The logits of the next token while sequences grow, with or without a cache.
+    """Growing sequences and the logits of their next token, with or without a cache.
 
     Args:
         decoder: A ``TransformerDecoder``.
@@ -94,17 +94,17 @@ class GrowingSequences:
         self.decoder = decoder
         self.tokens = prompt
         self.context = context
-        self.new = prompt  # tokens that are in no cache
+        self.new = prompt  # tokens that are not in the cache yet
         self.caches = decoder.new_caches(0 if context is None else context.shape[1]) if use_cache else None
 
     def logits(self) -> Tensor:
-        """Compute the logits of the token after the last one: (B, V)."""
+        """Compute the logits of the next token: (B, V)."""
         if self.caches is None:
             return self.decoder(self.tokens, self.context)[:, -1]
         return self.decoder(self.new, self.context, caches=self.caches)[:, -1]
 
     def append(self, chosen: Tensor) -> None:
-        """Append a token to each sequence, (B,)."""
+        """Append one token to each sequence: (B,)."""
         self.new = rearrange(chosen, "b -> b 1")
         self.tokens = torch.cat([self.tokens, self.new], dim=1)
 
@@ -118,7 +118,7 @@ class GrowingSequences:
                 cache.context.select(rows)
 
     def reorder(self, beams: Tensor) -> None:
-        """Replace the beams of each sequence by some of them, (B, K); their context is the same."""
+        """Replace the beams of each sequence by the given ones, (B, K). All beams of a sequence share its context."""
         first = beams.shape[1] * torch.arange(len(beams), device=beams.device)
         rows = rearrange(rearrange(first, "b -> b 1") + beams, "b k -> (b k)")
         self.tokens, self.new = self.tokens[rows], self.new[rows]
@@ -144,12 +144,12 @@ def sample(
         prompt: The first tokens, (B, T), at least one.
         context: Encoder output that the tokens attend to, (B, M, context_dim), or None.
         steps: Maximum number of tokens to write.
-        end: The token after which a sequence ends; None writes ``steps`` tokens.
+        end: The token after which a sequence ends. None writes ``steps`` tokens.
         sampling: How a token is chosen.
         use_cache: Whether keys and values are kept between steps.
     """
     prompt = _checked(decoder, prompt, steps, end, sampling.forbidden)
-    growing = torch.arange(len(prompt), device=prompt.device)  # sequences without an end
+    growing = torch.arange(len(prompt), device=prompt.device)  # sequences that have not ended
     written = prompt.new_full((len(prompt), steps), 0 if end is None else end)
     scores = torch.zeros(len(prompt), device=prompt.device)
     lengths = torch.full_like(growing, steps)
@@ -185,11 +185,11 @@ def beam_search(
     forbidden: int | None = None,
     use_cache: bool = True,
 ) -> Generated:
-    """Follow the ``num_beams`` most probable beginnings of each sequence, and return the best one.
+    """Follow the ``num_beams`` most probable beginnings of each sequence, and return the best sequence.
 
-    The search keeps the largest sums of log-probabilities. At its end, sequences are compared by ``score /
-    length^length_penalty``, so that short ones are not preferred (after Wu et al. 2016, who divide by a shifted
-    length). The greedy sequence takes part in this comparison, so the result is never worse than it.
+    The search keeps the largest sums of log-probabilities. At the end, ``score / length^length_penalty`` decides, so
+    short sequences have no advantage (Wu et al. 2016 divide by a shifted length instead). The greedy sequence takes
+    part in this comparison, so the result is never worse than the greedy sequence.
 
     Args:
         decoder: A ``TransformerDecoder``.
@@ -197,8 +197,8 @@ def beam_search(
         context: Encoder output that the tokens attend to, (B, M, context_dim), or None.
         steps: Maximum number of tokens to write.
         end: The token after which a sequence ends.
-        num_beams: Beginnings to follow for each sequence.
-        length_penalty: Exponent of the length; 0 compares sums of log-probabilities.
+        num_beams: Number of beginnings to follow for each sequence.
+        length_penalty: Exponent of the length. 0 compares sums of log-probabilities.
         forbidden: A token that is never written.
         use_cache: Whether keys and values are kept between steps.
     """
@@ -209,10 +209,10 @@ def beam_search(
     states = GrowingSequences(decoder, prompt, context, use_cache)
     states.select(repeat(torch.arange(len(prompt), device=prompt.device), "b -> (b k)", k=num_beams))
     scores = torch.full((len(prompt), num_beams), -torch.inf, device=prompt.device)
-    scores[:, 0] = 0  # only the first beam counts at first, or all beams would be equal
+    scores[:, 0] = 0  # at first only beam 0 counts; otherwise all beams would be equal
     ended, lengths = torch.zeros_like(scores, dtype=torch.bool), torch.zeros_like(scores)
     stay = torch.full((decoder.vocab_size,), -torch.inf, device=prompt.device)
-    stay[end] = 0  # a finished beam is only extended by its end, with log-probability 0
+    stay[end] = 0  # only the end token can follow in a finished beam, with log-probability 0
     for _ in range(steps):
         log_probabilities = sampling.log_probabilities(states.logits())
         continued = rearrange(log_probabilities, "(b k) v -> b k v", k=num_beams)
@@ -234,13 +234,13 @@ def beam_search(
 def _best(
     written: Tensor, scores: Tensor, lengths: Tensor, greedy: Generated, end: int, length_penalty: float
 ) -> Generated:
-    """Return the best of each sequence's beams and its greedy continuation: (B, K, T), (B, K), (B, K) -> (B, T)."""
+    """Return the best of the beams and the greedy sequence: (B, K, T), (B, K), (B, K) -> (B, T)."""
     longest = max(written.shape[2], greedy.tokens.shape[1])
     beams, single = (F.pad(tokens, (0, longest - tokens.shape[-1]), value=end) for tokens in (written, greedy.tokens))
     tokens = torch.cat([rearrange(single, "b t -> b 1 t"), beams], dim=1)
     scores = torch.cat([rearrange(greedy.scores, "b -> b 1"), scores], dim=1)
     lengths = torch.cat([rearrange(greedy.lengths, "b -> b 1").to(lengths.dtype), lengths], dim=1)
-    best = (scores / lengths**length_penalty).argmax(dim=1)  # the greedy one if they are equal
+    best = (scores / lengths**length_penalty).argmax(dim=1)  # if scores are equal, the greedy sequence
     rows = torch.arange(len(best), device=best.device)
     lengths = lengths[rows, best].long()
     return Generated(_trim_to_longest(tokens[rows, best], lengths), scores[rows, best], lengths)
@@ -251,15 +251,15 @@ def _trim_to_longest(tokens: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _checked(decoder: nn.Module, prompt: Tensor, steps: int, end: int | None, forbidden: int | None) -> Tensor:
-    """Return the prompt in whole numbers of 64 bits.
+    """Check the arguments, and return the prompt as 64-bit integers.
 
     Raises:
-        ValueError: If the prompt is empty or too long, or a token is outside the vocabulary.
+        ValueError: If ``steps`` is below 1, the prompt is empty or too long, or a token is outside the vocabulary.
     """
     check_positive_int("steps", steps)
     if prompt.ndim != 2 or not prompt.shape[1]:
         raise ValueError(f"the prompt has shape {tuple(prompt.shape)}: give (batch, T), at least one token each")
-    room = decoder.max_length - prompt.shape[1] + 1  # the last token that is written is not read
+    room = decoder.max_length - prompt.shape[1] + 1  # the decoder never reads the last token it writes
     if room < 1:
         raise ValueError(f"a prompt of {prompt.shape[1]} is longer than max_length ({decoder.max_length}): shorten it")
     if steps > room:

@@ -15,7 +15,7 @@ from vit.model.pixel_model import PixelModel
 class ImageGPT(PixelModel):
     """Generates images pixel by pixel: a causal decoder over the colours of a palette (Chen et al. 2020).
 
-    The arguments are those of ``PixelModel``.
+    For the arguments, see ``PixelModel``.
 
     >>> model = ImageGPT(palette_size=5, grid=(2, 3), embed_dim=24, depth=1, num_heads=3).eval()
     >>> pixels = torch.tensor([[[4, 0, 1], [2, 2, 3]]])
@@ -26,23 +26,23 @@ class ImageGPT(PixelModel):
     """
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Compute the logits of each pixel from those before it, row by row: (B, r, s) -> (B, r, s, palette_size)."""
+        """Compute each pixel's logits from the pixels before it, row by row: (B, r, s) -> (B, r, s, palette_size)."""
         return self.logits(self._before_each(pixels))
 
     def forward_features(self, pixels: Tensor) -> Tensor:
-        """Compute the states that each pixel is predicted from: (B, r, s) -> (B, r s, D)."""
+        """Compute the states that predict each pixel: (B, r, s) -> (B, r s, D)."""
         return self.decoder.forward_features(self._before_each(pixels))
 
     @torch.no_grad()
     def complete(
         self, rows: Tensor, temperature: float = 1.0, top_k: int | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Write the rows below the first ones: (B, r', s) -> (B, r, s).
+        """Complete images below their first rows: (B, r', s) -> (B, r, s).
 
         Args:
-            rows: The first rows of the images; (B, 0, s) writes whole images.
-            temperature: Pixels are drawn from the softmax of ``logits / temperature``; 0 takes the most probable.
-            top_k: Number of most probable pixels to draw from; None is all.
+            rows: The first rows of the images. (B, 0, s) writes whole images.
+            temperature: Pixels are drawn from the softmax of ``logits / temperature``. 0 takes the most probable.
+            top_k: Number of most probable colours to draw from. None means all colours.
             generator: Source of the random draws.
         """
         known = self._sequence(rows)
@@ -54,7 +54,7 @@ class ImageGPT(PixelModel):
         return rearrange(known, "b (r s) -> b r s", r=self.grid[0])
 
     def _before_each(self, pixels: Tensor) -> Tensor:
-        """Return the token before each pixel of whole images, the start before the first: (B, r, s) -> (B, r s)."""
+        """Return the token before each pixel, and the start token before the first pixel: (B, r, s) -> (B, r s)."""
         sequence = self._sequence(pixels)
         if sequence.shape[1] != self.decoder.max_length:
             raise ValueError(f"pixels have shape {tuple(pixels.shape)}: give whole images of {self.grid} pixels")

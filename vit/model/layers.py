@@ -1,4 +1,4 @@
-"""Layers of the model besides attention: MLPs, dropping of patches and branches, LayerScale, pooling by attention.
+"""Layers of the model besides attention: MLPs, PatchDrop, DropPath, LayerScale, pooling by attention.
 
 Letters in the einops patterns: b batch, n m tokens, h heads, d channels of a token or of a head.
 """
@@ -14,7 +14,7 @@ from vit.attention.mechanisms.softmax import attend
 from vit.support.checks import check_choice, check_positive_int, check_share
 
 for function in ("rearrange", "repeat", "attend"):
-    torch.fx.wrap(function)  # a node of a trace, as they look at sizes
+    torch.fx.wrap(function)  # stays one node in an fx trace: it reads sizes, which a trace does not know
 
 
 class QuickGELU(nn.Module):
@@ -25,13 +25,13 @@ class QuickGELU(nn.Module):
         return x * (1.702 * x).sigmoid()
 
 
-# "swiglu" is another module, see below.
+# "swiglu" has a module of its own, ``SwiGLU``.
 ACTIVATIONS = {"gelu": nn.GELU, "gelu_tanh": partial(nn.GELU, approximate="tanh"), "quick_gelu": QuickGELU}
 MLPS = (*ACTIVATIONS, "swiglu")
 
 
 class Mlp(nn.Module):
-    """Two linear layers with an activation between and dropout after each, applied to each token."""
+    """Two linear layers with an activation between them and dropout after both, applied to each token."""
 
     def __init__(self, embed_dim: int, hidden_dim: int, dropout: float = 0.0, activation: str = "gelu") -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def keep_patches(
 ) -> tuple[Tensor, Tensor | None]:
     """Keep the prefix tokens and some patches of each image: (B, prefix + N, D), numbers (B, K) -> (B, prefix + K, D).
 
-    Rotary angles (prefix + N, d / 2), if any, are gathered for each image: (B, prefix + K, d / 2).
+    If there are rotary angles (prefix + N, d / 2), they are gathered for each image: (B, prefix + K, d / 2).
     """
     kept = number_tokens(patches, num_prefix_tokens)
     tokens = tokens.gather(1, repeat(kept, "b n -> b n d", d=tokens.shape[2]))
@@ -93,10 +93,10 @@ def number_tokens(patches: Tensor, num_prefix_tokens: int) -> Tensor:
 
 
 def hide_patches(patches: Tensor, hidden: Tensor | None, mask_token: Tensor | None) -> Tensor:
-    """Put the mask token in the place of hidden patches: (B, N, D), booleans (B, N) or None -> (B, N, D).
+    """Replace hidden patches by the mask token: (B, N, D), booleans (B, N) or None -> (B, N, D).
 
     Raises:
-        ValueError: If there is no mask token, or the booleans do not fit.
+        ValueError: If there is no mask token, or the booleans have another type or shape.
     """
     if hidden is None:
         return patches
@@ -111,7 +111,7 @@ def hide_patches(patches: Tensor, hidden: Tensor | None, mask_token: Tensor | No
 
 
 class PatchDrop(nn.Module):
-    """Drops a share of the patches of training images at random (Liu et al. 2023): half the tokens, half the time."""
+    """Drops a random share of the patches in training (Liu et al. 2023). Half the tokens take half the time."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class PatchDrop(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Keep the prefix tokens and random patches, in order: (B, prefix + N, D) -> (B, prefix + kept, D).
 
-        Rotary angles (prefix + N, d / 2), if any, are gathered for each image: (B, prefix + kept, d / 2).
+        If there are rotary angles (prefix + N, d / 2), they are gathered for each image: (B, prefix + kept, d / 2).
         """
         if not self.training or self.rate == 0:
             return tokens, angles
@@ -148,8 +148,8 @@ class DropPath(nn.Module):
         check_share("drop_path", probability, "0.1 is usual")
         self.probability = probability
         self.active = probability > 0.0
-        # A tensor, as torch.compile would compile every block separately for different numbers. On the CPU, and no
-        # buffer, it survives the meta device and to_empty, and a tensor without axes works beside any device.
+        # This is a tensor because torch.compile would compile each block separately for different numbers. It is on the
+        # CPU and no buffer, so it survives the meta device and to_empty. Without axes, it works with any device.
         self.keep = torch.tensor(1.0 - probability, device="cpu")
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ class DropPath(nn.Module):
 class LayerScale(nn.Module):
     """A learned factor per channel at the end of a residual branch (Touvron et al. 2021, CaiT, eq. 3).
 
-    A small ``init``, such as 1e-4, makes each block start near the identity.
+    If ``init`` is small, such as 1e-4, each block starts near the identity.
     """
 
     def __init__(self, embed_dim: int, init: float) -> None:
@@ -177,7 +177,7 @@ class LayerScale(nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Make all factors ``init``."""
+        """Set all factors to ``init``."""
         nn.init.constant_(self.gamma, self.init)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ class LayerScale(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """Pools tokens by attention of one learned query, then an MLP (Zhai et al. 2022, fig. 4; timm's names of weights).
+    """Pools tokens by attention of one learned query and an MLP (Zhai et al. 2022, fig. 4). Weights have timm's names.
 
     ``x = proj(attend(latent, tokens))``, then ``x + mlp(norm(x))``.
     """

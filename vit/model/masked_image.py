@@ -1,4 +1,4 @@
-"""A model that predicts hidden pixels from all others, as masked language models predict words.
+"""A model that predicts hidden pixels from visible pixels, as masked language models predict words.
 
 Letters in the einops patterns: b batch, v colours, r rows and s columns of an image.
 """
@@ -17,7 +17,7 @@ from vit.support.checks import check_positive_int
 class MaskedImageModel(PixelModel):
     """Predicts hidden pixels from both sides: the blocks of ``ImageGPT`` without the causal mask (Devlin et al. 2019).
 
-    The arguments are those of ``PixelModel``.
+    For the arguments, see ``PixelModel``.
 
     >>> model = MaskedImageModel(palette_size=5, grid=(2, 3), embed_dim=24, depth=1, num_heads=3).eval()
     >>> pixels, hidden = torch.tensor([[[4, 0, 1], [2, 2, 3]]]), torch.tensor([[[0, 0, 0], [1, 1, 1]]]).bool()
@@ -30,10 +30,10 @@ class MaskedImageModel(PixelModel):
     causal = False
 
     def forward(self, pixels: Tensor, hidden: Tensor) -> Tensor:
-        """Compute the logits of each pixel from those that are not hidden: (B, r, s) -> (B, r, s, palette_size).
+        """Compute the logits of each pixel from the visible pixels: (B, r, s) -> (B, r, s, palette_size).
 
         Args:
-            pixels: Numbers of colours, (B, r, s); those of hidden pixels are not read.
+            pixels: Numbers of colours, (B, r, s). Numbers of hidden pixels are not read.
             hidden: The hidden pixels, boolean (B, r, s).
 
         Raises:
@@ -43,7 +43,7 @@ class MaskedImageModel(PixelModel):
         return self.logits(rearrange(pixels.long().masked_fill(hidden, self.no_colour), "b r s -> b (r s)"))
 
     def forward_features(self, pixels: Tensor) -> Tensor:
-        """Compute the states of all pixels, none of which is hidden: (B, r, s) -> (B, r s, D)."""
+        """Compute the states of all pixels if no pixel is hidden: (B, r, s) -> (B, r s, D)."""
         return self.decoder.forward_features(rearrange(pixels, "b r s -> b (r s)"))
 
     @torch.no_grad()
@@ -57,20 +57,20 @@ class MaskedImageModel(PixelModel):
     ) -> Tensor:
         """Fill in the hidden pixels in random order, some in each step: (B, r, s) -> (B, r, s).
 
-        One pixel in each step would draw from the model's distribution of images (Uria et al. 2014). After step t of T,
-        the share ``cos(pi t / 2 T)`` is still hidden, so that the first pixels, on which all others build, are few
-        (Chang et al. 2022, MaskGIT, sec. 3.2). MaskGIT fills in the surest pixels first; here these would be the
-        background, which then spreads.
+        With one pixel per step, the image is a draw from the model's distribution (Uria et al. 2014). After step t of
+        T, the share ``cos(pi t / 2 T)`` is still hidden. So the first steps fill in few pixels, because all later
+        pixels build on them (Chang et al. 2022, MaskGIT, sec. 3.2). MaskGIT fills in the most certain pixels first.
+        Here these are background pixels, and the background would spread.
 
         Args:
-            pixels: Numbers of colours, (B, r, s); those of hidden pixels are not read.
+            pixels: Numbers of colours, (B, r, s). Numbers of hidden pixels are not read.
             hidden: The hidden pixels, boolean (B, r, s).
-            steps: Number of passes.
-            temperature: Pixels are drawn from the softmax of ``logits / temperature``; 0 takes the most probable.
+            steps: Number of forward passes.
+            temperature: Pixels are drawn from the softmax of ``logits / temperature``. 0 takes the most probable.
             generator: Source of the random order and draws.
 
         Raises:
-            ValueError: As in ``forward``, or if ``steps`` or ``temperature`` is out of its range.
+            ValueError: If ``forward`` raises it, or ``steps`` or ``temperature`` is out of its range.
         """
         check_positive_int("steps", steps)
         self._check(pixels, hidden)

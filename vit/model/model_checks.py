@@ -1,6 +1,6 @@
 """Checks of the arguments and inputs of ``VisionTransformer`` and ``PatchEmbed``.
 
-Each check raises a ValueError that quotes the values and the remedy.
+If a check fails, it raises a ValueError that quotes the values and names a remedy.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from vit.support.checks import check_natural, check_non_negative, check_positive
 
 
 def check_arguments(config: dict[str, Any]) -> None:
-    """Check the numbers among the arguments of ``VisionTransformer``, and which of its arguments go together."""
+    """Check the numbers among the arguments of ``VisionTransformer``, and whether its arguments fit together."""
     for name in ("embed_dim", "depth", "num_heads"):
         check_positive_int(name, config[name])
     for name in ("num_classes", "num_registers"):
@@ -38,7 +38,7 @@ def _check_pool(pool: str, config: dict[str, Any]) -> None:
 
 
 def check_new_pool(model: nn.Module, pool: str) -> None:
-    """Check that the modules of a model suffice for another pooling."""
+    """Check that a model has all modules for another pooling."""
     _check_pool(pool, model.config)
     has_norm = isinstance(model.fc_norm, nn.LayerNorm)
     if pool == "map" or (has_norm and count_features(pool, model.embed_dim) != model.num_features):
@@ -48,12 +48,12 @@ def check_new_pool(model: nn.Module, pool: str) -> None:
 
 
 def count_features(pool: str, embed_dim: int) -> int:
-    """Return the channels of the pooled feature."""
+    """Return the number of channels of the pooled feature."""
     return 2 * embed_dim if "+" in pool else embed_dim
 
 
 def check_resizable(model: nn.Module, resized: nn.Module) -> None:
-    """Check that only positions and patches of a model depend on the sizes that another one has."""
+    """Check that only positions and patch weights differ in shape between a model and its resized copy."""
     if model.config["pos_embed"] == "rope_eva" and model.patch_embed.grid_size != resized.patch_embed.grid_size:
         raise ValueError(
             "positions 'rope_eva' are relative to the grid of the training, which would be lost: leave the size as it "
@@ -92,13 +92,13 @@ def mechanisms_of_blocks(
 
 
 def check_patch_drop(patch_drop: float, mechanism: nn.Module, attention: str) -> None:
-    """Check that a mechanism can do without the patches that ``patch_drop`` drops."""
+    """Check that a mechanism works without the patches that ``patch_drop`` drops."""
     if patch_drop and "grid" in mechanism.takes:
         raise ValueError(f"attention {attention!r} needs the whole grid of patches: set patch_drop ({patch_drop}) to 0")
 
 
 def check_overlap(patch_size: tuple[int, int], patch_stride: tuple[int, int]) -> None:
-    """Check that patches cover the image, and can be centred on their cells."""
+    """Check that patches cover the image and can be centred on their cells."""
     overlap = [patch - stride for patch, stride in zip(patch_size, patch_stride, strict=True)]
     if min(overlap) < 0 or any(pixels % 2 for pixels in overlap):
         raise ValueError(
@@ -108,7 +108,7 @@ def check_overlap(patch_size: tuple[int, int], patch_stride: tuple[int, int]) ->
 
 
 def check_divides(patch_embed: nn.Module, rows: int, columns: int) -> None:
-    """Check that an image is cut into whole cells, unless it is padded."""
+    """If images are not padded, check that an image is cut into whole cells."""
     p, q = patch_embed.patch_stride
     if not patch_embed.pad_images and (rows % p or columns % q):
         name = "patch_size" if patch_embed.patch_stride == patch_embed.patch_size else "patch_stride"
@@ -119,7 +119,7 @@ def check_divides(patch_embed: nn.Module, rows: int, columns: int) -> None:
 
 
 def check_images(patch_embed: nn.Module, images: Tensor) -> None:
-    """Check shape and type of a batch of images."""
+    """Check the shape, type and device of a batch of images."""
     if isinstance(images, torch.fx.Proxy):  # a trace has no sizes yet
         return
     channels = patch_embed.in_channels
@@ -133,14 +133,14 @@ def check_images(patch_embed: nn.Module, images: Tensor) -> None:
             f"images are {images.dtype}, but this model takes images of floating point: convert by images.float() / "
             "255, then normalise"
         )
-    # An exported program has images of its own type, on its own device.
+    # Compiled and exported programs skip this check: images of an exported program have their own type and device.
     if not torch.compiler.is_compiling():
         _check_fits_weights(patch_embed.proj.weight, images)
     check_divides(patch_embed, *images.shape[-2:])
 
 
 def check_numbers_of_patches(name: str, numbers: Tensor, batch: int, patches: int) -> None:
-    """Check numbers of patches, (B, K), one row for each image."""
+    """Check numbers of patches (B, K): one row per image, each number the index of a patch."""
     if numbers.is_floating_point() or numbers.dtype == torch.bool or numbers.ndim != 2 or len(numbers) != batch:
         raise ValueError(
             f"{name} are {numbers.dtype} of shape {tuple(numbers.shape)}: give a row of numbers of patches for each of "
@@ -180,7 +180,7 @@ def check_output_format(model: nn.Module, output_fmt: str) -> None:
 
 
 def chosen_blocks(indices: int | Sequence[int] | None, depth: int) -> set[int]:
-    """Return the numbers of the chosen blocks: the last n for an int, all for None, negative numbers from the end.
+    """Return the numbers of the chosen blocks. An int n means the last n, None all. A negative number counts backwards.
 
     >>> chosen_blocks(2, depth=6), chosen_blocks([0, -1], depth=6)
     ({4, 5}, {0, 5})

@@ -12,10 +12,10 @@ from vit.model.decoder import INTEGER_DTYPES, TransformerDecoder
 
 
 class PixelModel(nn.Module):
-    """A decoder over the colours of a palette, and one token more that stands for no colour.
+    """A decoder over the colours of a palette and one extra token, "no colour".
 
     Args:
-        palette_size: Number of colours, or of different patches.
+        palette_size: Number of colours, or number of different patches.
         grid: Rows and columns of an image.
         embed_dim: Channels of a token.
         depth: Number of decoder blocks.
@@ -23,7 +23,7 @@ class PixelModel(nn.Module):
         kwargs: Further arguments of ``TransformerDecoder``.
     """
 
-    causal = True  # whether a pixel sees only those before it
+    causal = True  # whether a pixel sees only the pixels before it
 
     def __init__(
         self, palette_size: int, grid: tuple[int, int], embed_dim: int, depth: int, num_heads: int, **kwargs: Any
@@ -44,17 +44,17 @@ class PixelModel(nn.Module):
         return rearrange(logits, "b (r s) v -> b r s v", r=self.grid[0])
 
     def check_colours(self, pixels: Tensor) -> None:
-        """Check that pixels are numbers of colours.
+        """Check that pixels are numbers of colours in the palette.
 
         Raises:
-            ValueError: If they are not.
+            ValueError: If pixels are no integers, or, on the CPU, one is outside the palette.
         """
         count = self.no_colour
         if pixels.dtype not in INTEGER_DTYPES:
             raise ValueError(
                 f"pixels are {pixels.dtype}: give the numbers of their colours, whole numbers below {count}"
             )
-        # A GPU would have to wait for the answer.
+        # Only on the CPU: a GPU would have to wait for the answer.
         if pixels.numel() and pixels.device.type == "cpu":
             low, high = (number.item() for number in pixels.aminmax())
             if low < 0 or high >= count:

@@ -1,7 +1,7 @@
 """Positions: sine-cosine codes, rotary angles, and learned positions on another grid.
 
-Letters in the einops patterns: h w rows and columns of the grid, y x those of the new grid, r n prefix tokens and all
-tokens, d channels, i f frequencies, o positions with those beyond the border.
+Letters in the einops patterns: h w rows and columns of the grid, y x rows and columns of the new grid, n positions,
+d channels, i f frequencies, o positions of an axis and beyond its border.
 """
 
 import math
@@ -25,9 +25,9 @@ BEYOND = 2  # positions beyond the border that a cubic kernel reaches
 def sinusoidal_positions(length: int, dim: int) -> Tensor:
     """Compute sine-cosine codes of the positions 0, 1, ... of a sequence: (length, dim).
 
-    The sines, then the cosines, of ``position * frequency_i`` with ``frequency_i = 10000 ** (-i / n)`` for
+    A code has first the sines, then the cosines, of ``position * frequency_i``. ``frequency_i = 10000 ** (-i / n)`` for
     i < n = dim / 2 (Vaswani et al. 2017, sec. 3.5). A shift of s positions rotates each pair (sin, cos) by the angle
-    ``s * frequency_i``, the same linear map at all positions.
+    ``s * frequency_i``. This is the same linear map at all positions.
 
     Raises:
         ValueError: If ``dim`` is odd.
@@ -42,7 +42,7 @@ def sinusoidal_positions(length: int, dim: int) -> Tensor:
 def sinusoidal_positions_2d(grid_size: tuple[int, int], dim: int) -> Tensor:
     """Compute sine-cosine codes of the positions on a grid, row by row: (rows * columns, dim).
 
-    The first half of the channels encodes the row, the second the column (as in MAE, He et al. 2022).
+    The first half of the channels encodes the row, the second half the column (as in MAE, He et al. 2022).
 
     Raises:
         ValueError: If ``dim`` is not a multiple of 4.
@@ -58,8 +58,8 @@ def sinusoidal_positions_2d(grid_size: tuple[int, int], dim: int) -> Tensor:
 def rotary_angles(positions: Tensor, head_dim: int, theta: float = 10_000.0) -> Tensor:
     """Compute the rotary angles of positions in a sequence: (N,) -> (N, d / 2).
 
-    ``angle[n, i] = n / theta^(2 i / d)`` (Su et al. 2021, RoFormer, eq. 15): the first pair of channels turns by one
-    radian a position, the last ones hardly.
+    ``angle[n, i] = n / theta^(2 i / d)`` (Su et al. 2021, RoFormer, eq. 15). The first pair of channels turns by one
+    radian per position. The last pairs hardly turn.
 
     >>> rotary_angles(torch.tensor([0, 1]), head_dim=4, theta=100.0)
     tensor([[0.0000, 0.0000],
@@ -70,7 +70,7 @@ def rotary_angles(positions: Tensor, head_dim: int, theta: float = 10_000.0) -> 
     """
     if head_dim % 2:
         raise ValueError(f"head_dim ({head_dim}) must be even for rotary positions, which turn pairs of channels")
-    positions = positions if positions.dtype == torch.float64 else positions.float()  # bfloat16 has no 257
+    positions = positions if positions.dtype == torch.float64 else positions.float()  # bfloat16 cannot represent 257
     pairs = torch.arange(0, head_dim, 2, device=positions.device, dtype=positions.dtype)
     return einsum(positions, theta ** -(pairs / head_dim), "n, d -> n d")
 
@@ -93,10 +93,10 @@ class Resizing:
     """A way to resize an axis of positions.
 
     Attributes:
-        kernel: Weight of an old position by its distance from the new one.
-        antialias: Whether the kernel is widened if the grid shrinks.
-        corners: Whether the first and the last position stay where they are, instead of the borders of the grid.
-        offset: Added to the new size for the computation of the scale, unless the grid stays the same.
+        kernel: Weight of an old position as a function of its distance from the new position.
+        antialias: Whether to widen the kernel if the grid shrinks.
+        corners: Whether the first and the last position stay in place. Otherwise the borders of the grid do.
+        offset: Added to the new size to compute the scale. If the grid stays the same, nothing is added.
     """
 
     kernel: Callable[[Tensor], Tensor]
@@ -105,7 +105,7 @@ class Resizing:
     offset: float = 0.0
 
 
-# What the libraries do with the positions of their models. The first two are timm's.
+# How each library resizes the positions of its models. The first two are timm's.
 RESIZINGS = {
     "bicubic": Resizing(partial(cubic, a=-0.5), antialias=True),
     "bilinear": Resizing(triangle, antialias=True),
@@ -121,33 +121,33 @@ def resize_positions(
 ) -> Tensor:
     """Resize learned positions to another grid: (1, prefix + old N, D) -> (1, prefix + new N, D).
 
-    The positions of prefix tokens (class token, registers) come first and stay unchanged. Rows and columns are resized
-    by a matrix each, which programs of ``torch.export`` and ONNX compute for any size. Equal grids leave the positions
-    as they are.
+    The positions of prefix tokens (class token, registers) come first and do not change. One matrix resizes rows, and
+    another resizes columns. Programs of ``torch.export`` and ONNX compute these matrices for any size. If the grids are
+    equal, the positions do not change.
 
     >>> positions = torch.randn(1, 1 + 4 * 4, 8)
     >>> resize_positions(positions, (4, 4), (6, 5)).shape
     torch.Size([1, 31, 8])
 
     Args:
-        pos_embed: The positions.
-        old_grid: Their rows and columns.
+        pos_embed: The learned positions.
+        old_grid: Rows and columns of these positions.
         new_grid: Rows and columns of patches.
-        interpolation: A key of ``RESIZINGS``: "bicubic" and "bilinear" are antialiased, as in timm; "transformers",
-            "torchvision", "google" and "dinov2" are what these libraries do.
+        interpolation: A key of ``RESIZINGS``. "bicubic" and "bilinear" are antialiased, as in timm. "transformers",
+            "torchvision", "google" and "dinov2" resize as these libraries do.
 
     Raises:
         ValueError: If the interpolation is unknown.
     """
     check_choice("pos_embed_interpolation", interpolation, get_args(Interpolation))
-    # Exported programs have no branch on sizes: they run at any size, that of the training included.
+    # Exported programs run at any size, also at that of the training. So they have no branch on sizes.
     if not torch.compiler.is_exporting() and tuple(old_grid) == tuple(new_grid):
         return pos_embed
     prefix = pos_embed.shape[1] - old_grid[0] * old_grid[1]
     wide = torch.promote_types(pos_embed.dtype, torch.float32)
     grid = rearrange(pos_embed[:, prefix:].to(wide), "1 (h w) d -> h w d", h=old_grid[0])
     resizing = RESIZINGS[interpolation]
-    if resizing.offset:  # only if the grid changes; without a branch, which an exported program would have to take
+    if resizing.offset:  # times 0 if the grid stays the same: exported programs have no branch on sizes
         changes = (torch.sym_max(new - old, old - new) for old, new in zip(old_grid, new_grid, strict=True))
         resizing = replace(resizing, offset=resizing.offset * torch.sym_min(sum(changes), 1))
     sizes = zip(old_grid, new_grid, strict=True)
@@ -158,7 +158,7 @@ def resize_positions(
 
 
 def resizing_matrix(old: int, new: int, resizing: Resizing, like: Tensor) -> Tensor:
-    """Return the weights of the old positions of an axis in each new one: (new, old), rows sum to one."""
+    """Return the weight of each old position of an axis in each new position: (new, old). Rows sum to one."""
     places = {"device": like.device, "dtype": like.dtype}
     steps = torch.arange(new, **places)
     if resizing.corners:
@@ -169,7 +169,7 @@ def resizing_matrix(old: int, new: int, resizing: Resizing, like: Tensor) -> Ten
         distances = centers[:, None] - torch.arange(old, **places)
         weights = resizing.kernel(distances / torch.sym_max(old / new, 1.0))
         return weights / weights.sum(dim=1, keepdim=True)
-    # Beyond the border the positions of the border are repeated.
+    # Beyond the border, the position at the border is repeated.
     reached = torch.arange(-BEYOND, old + BEYOND, device=like.device)
     repeated = F.one_hot(reached.clamp(0, old - 1), old).to(like.dtype)
     return einsum(resizing.kernel(centers[:, None] - reached), repeated, "y o, o h -> y h")
@@ -178,10 +178,10 @@ def resizing_matrix(old: int, new: int, resizing: Resizing, like: Tensor) -> Ten
 def axial_angles(grid: Grid, trained_grid: Grid, head_dim: int, like: Tensor) -> Tensor:
     """Compute rotary angles of the patches of a grid, as in DINOv3: (rows * columns, d / 2).
 
-    The first half of the pairs of channels turns with the row, the second with the column. Rows, and columns, lie
-    evenly in [-1, 1] at any size of the grid; frequency f of F is ``2 pi 100^(-f / F)`` (Siméoni et al. 2025). Angles
-    are computed on the device of ``like``, in its precision or float32. ``trained_grid`` is unused: all of ``ROTARY``
-    have one signature.
+    The first half of the channel pairs turns with the row, the second half with the column. Rows lie evenly in [-1, 1]
+    at any size of the grid, and so do columns. Frequency f of F is ``2 pi 100^(-f / F)`` (Siméoni et al. 2025). Angles
+    are on the device of ``like``, in its precision, but at least float32. ``trained_grid`` is unused: all functions in
+    ``ROTARY`` have the same signature.
     """
     rows, columns = (2 * (_places(size, like) + 0.5) / size - 1 for size in grid)
     return _on_axes(rows, columns, 2 * math.pi * _frequencies(head_dim, 100.0, rows))
@@ -190,8 +190,8 @@ def axial_angles(grid: Grid, trained_grid: Grid, head_dim: int, like: Tensor) ->
 def indexed_axial_angles(grid: Grid, trained_grid: Grid, head_dim: int, like: Tensor) -> Tensor:
     """Compute rotary angles of the patches of a grid, as in EVA-02: (rows * columns, d / 2).
 
-    As ``axial_angles``, for rows and columns that are counted from 0 and scaled to those of the training; frequency f
-    of F is ``10,000^(-f / F)`` (Fang et al. 2023).
+    Rows and columns count from 0 and are scaled to the training's grid. Frequency f of F is ``10,000^(-f / F)`` (Fang
+    et al. 2023). The rest is as in ``axial_angles``.
     """
     rows, columns = (_places(size, like) * (trained / size) for size, trained in zip(grid, trained_grid, strict=True))
     return _on_axes(rows, columns, _frequencies(head_dim, 10_000.0, rows))
@@ -201,7 +201,7 @@ ROTARY = {"rope": axial_angles, "rope_eva": indexed_axial_angles}
 
 
 def check_axial(embed_dim: int, num_heads: int) -> None:
-    """Raise a ValueError if heads are too narrow for rotary positions of rows and columns."""
+    """Raise a ValueError if the width of a head is no multiple of 4, as rotary positions of a grid need."""
     if embed_dim // num_heads % 4:
         width = 4 * max(embed_dim // num_heads // 4, 1)
         raise ValueError(

@@ -40,7 +40,7 @@ def _dinov2(size: str, registers: int) -> dict[str, Any]:
 
 
 def _dinov3(size: str, **mlp: Any) -> dict[str, Any]:
-    """Return the arguments of a DINOv3: rotary positions, four registers, LayerScale, no bias of the projections."""
+    """Return the arguments of a DINOv3: rotary positions, four registers, LayerScale, no ``qkv_bias``."""
     common = {"patch_size": 16, "image_size": 256, "num_classes": 0, "layer_scale": 1e-5, "num_registers": 4}
     return _sized(size) | common | {"pos_embed": "rope", "norm_eps": 1e-5, "qkv_bias": False} | mlp
 
@@ -79,7 +79,7 @@ def create(name: str, **changes: Any) -> VisionTransformer:
 
     Args:
         name: A key of ``PRESETS``.
-        changes: Arguments of ``VisionTransformer`` that differ from those of the preset.
+        changes: Arguments of ``VisionTransformer`` to use instead of those of the preset.
 
     Raises:
         ValueError: If the name is unknown.

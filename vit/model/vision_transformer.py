@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from vit.attention import AttentionName
 from vit.attention.mechanisms.base import draw_weights, set_values, undecayed_parameters
 from vit.attention.multihead import Group
+from vit.model.config import ModelConfig
 from vit.model.embedding import PatchEmbed, Size, resize_patches
 from vit.model.encoder_block import EncoderBlock
 from vit.model.layers import AttentionPool, PatchDrop, hide_patches, keep_patches, number_tokens
@@ -150,7 +151,9 @@ class VisionTransformer(nn.Module):
         mask_token: bool = False,
     ) -> None:
         super().__init__()
-        self.config = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        self.config = ModelConfig(
+            {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        )
         check_choice("pool", pool, get_args(Pool))
         check_choice("pos_embed", pos_embed, get_args(Positions))
         check_choice("pos_embed_init", pos_embed_init, get_args(PositionInit))
@@ -571,7 +574,7 @@ class VisionTransformer(nn.Module):
             ValueError: If sizes do not divide, or the model has other weights of the shape of the grid.
         """
         changes = {"image_size": img_size, "patch_size": patch_size}
-        config = self.config | {name: size for name, size in changes.items() if size is not None}
+        config = ModelConfig(self.config | {name: size for name, size in changes.items() if size is not None})
         with torch.device("meta"):
             resized = VisionTransformer(**config)
         check_resizable(self, resized)

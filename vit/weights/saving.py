@@ -10,13 +10,14 @@ from vit.support.files import replacing
 from vit.weights.architecture import DEFAULTS, arguments_of
 from vit.weights.formats import WRITABLE, detect, format_for
 from vit.weights.formats.format import Arguments, Format, State
+from vit.weights.formats.timm_config import timm_config_of
 from vit.weights.formats.transformers_config import config_of
 from vit.weights.own_files import check_unchanged, save_own_file
 from vit.weights.surgery import canonicalize
 from vit.weights.tensor_files import write_safetensors
 
 SUFFIXES = {
-    "timm": (".safetensors", ".pth", ".bin"),
+    "timm": (".safetensors", ".pth", ".bin", ""),
     "torchvision": (".safetensors", ".pth", ".bin"),
     "google": (".npz",),
     "transformers": ("",),
@@ -48,7 +49,8 @@ def save(model: VisionTransformer, path: str | Path, format: str = "vit") -> Non
     Args:
         model: The model.
         path: The file: .safetensors for "vit", .npz for "google", .safetensors, .pth or .bin for "timm" and
-            "torchvision"; for "transformers" a folder, which its ``from_pretrained`` reads.
+            "torchvision". For "transformers" it is a folder, which its ``from_pretrained`` reads. For "timm" it may be
+            one, which ``timm.create_model("local-dir:FOLDER")`` and transformers' TimmWrapper read.
         format: "vit", "timm", "transformers", "torchvision" or "google".
 
     Raises:
@@ -63,10 +65,10 @@ def save(model: VisionTransformer, path: str | Path, format: str = "vit") -> Non
         save_own_file(model, path)
         return
     if path.suffix not in SUFFIXES[format]:
-        wanted = f"end in {' or '.join(SUFFIXES[format])}" if any(SUFFIXES[format]) else "be a folder, without a suffix"
-        raise ValueError(f"{path} must {wanted}, for format {format!r}")
+        ends = [f"end in {suffix}" if suffix else "be a folder, without a suffix" for suffix in SUFFIXES[format]]
+        raise ValueError(f"{path} must {' or '.join(ends)}, for format {format!r}")
     library, state = to_format(model, format)
-    if format == "transformers":
+    if not path.suffix:
         _write_folder(model, library, state, path)
     elif path.suffix == ".npz":
         _write_npz(state, path)
@@ -127,11 +129,14 @@ def _check_read_again(arguments: Arguments, library: Format, written: State) -> 
 
 def _write_folder(model: VisionTransformer, library: Format, state: State, folder: Path) -> None:
     data = getattr(model, "pretrained_cfg", {})
-    config = config_of(model.config, library, data.get("class_names"))
+    if library.name.startswith("timm"):
+        config = timm_config_of(model.config, data)
+    else:
+        config = config_of(model.config, library, data.get("class_names"))
     folder.mkdir(parents=True, exist_ok=True)
     write_safetensors(state, folder / "model.safetensors", {"format": "pt"})
     files = {"config.json": config}
-    if "mean" in data:
+    if "mean" in data and not library.name.startswith("timm"):
         rows, columns = model.patch_embed.image_size
         files["preprocessor_config.json"] = {
             "image_processor_type": "ViTImageProcessor",

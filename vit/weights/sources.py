@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vit.model.layers import ACTIVATIONS
 from vit.model.presets import PRESETS
 from vit.support.extras import import_extra
 from vit.weights.architecture import DEFAULTS
@@ -27,6 +28,14 @@ GELU_TANH = re.compile(r"vit_(base_patch32|large_patch16(?=_siglip(_gap)?_512)|(
 OWN_CONFIG = {"embed_dim", "depth", "num_heads", "patch_size"}  # of the arguments of a VisionTransformer
 # Ours by timm's names.
 POOLS = {"token": "cls", "avg": "mean", "map": "map"}
+# Arguments of a timm model that its tensors tell, or that change nothing in eval mode.
+TOLD_BY_TENSORS = {
+    *("embed_dim", "depth", "patch_size", "in_chans", "num_classes", "mlp_ratio", "qkv_bias", "qk_norm", "class_token"),
+    *("no_embed_class", "reg_tokens", "init_values", "pre_norm", "fc_norm", "dynamic_img_size", "weight_init"),
+    *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
+}
+TOLD_BY_ARCHITECTURE = ("num_heads", "mlp", "norm_eps")
+READ = {"num_heads", "img_size", "global_pool", "act_layer"}  # further ones that are read
 MLPS = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "SiLU": "swiglu"}
 
 
@@ -88,6 +97,8 @@ def read_folder(folder: Path) -> Source:
     for file in files:
         state |= find_tensors(read_file(file)[0], str(file))
     try:
+        if config.get("model_type") == "timm_wrapper":  # of transformers around a model of timm
+            config = {name: value for name, value in config.items() if name != "model_type"}
         if "model_type" in config or "vision_config" in config:
             return Source(state, str(folder), arguments_in(config), _read_data_of_transformers(config, folder))
         about = config | (config.get("pretrained_cfg") or {})
@@ -104,15 +115,25 @@ def _read_config_of_timm(config: dict[str, Any], state: State) -> Arguments:
     name, changed = str(config.get("architecture", "")), config.get("model_args") or {}
     if foreign := OTHER_KINDS.search(name):
         raise ValueError(f"architecture {name!r} is of timm's {foreign[0]} models, which the backbone does not build")
+    unread = sorted(changed.keys() - READ - TOLD_BY_TENSORS)
+    if unread:
+        raise ValueError(
+            f"model_args has {unread[0]} {changed[unread[0]]!r}, which only timm can build: load it with timm, and "
+            "give the model to vit.load"
+        )
     stated: Arguments = {}
     if name in PRESETS:
-        stated["num_heads"] = PRESETS[name]["num_heads"]
+        stated |= {told: (DEFAULTS | PRESETS[name])[told] for told in TOLD_BY_ARCHITECTURE}
     elif name:
-        stated |= _read_heads_of_timm(name, state)
+        stated |= _read_architecture_of_timm(name, state)
     if "quickgelu" in name:
         stated["mlp"] = "quick_gelu"
     elif GELU_TANH.match(name):
         stated["mlp"] = "gelu_tanh"
+    if "act_layer" in changed:
+        if changed["act_layer"] not in ACTIVATIONS:
+            raise ValueError(f"the MLP has the activation {changed['act_layer']!r}, which the backbone lacks")
+        stated["mlp"] = changed["act_layer"]
     for theirs, ours in (("num_heads", "num_heads"), ("img_size", "image_size")):
         if theirs in changed:
             stated[ours] = tuple(changed[theirs]) if isinstance(changed[theirs], list) else changed[theirs]
@@ -120,16 +141,17 @@ def _read_config_of_timm(config: dict[str, Any], state: State) -> Arguments:
     return stated | ({"pool": POOLS[pool]} if pool in POOLS else {})
 
 
-def _read_heads_of_timm(name: str, state: State) -> Arguments:
-    """Return the heads of an architecture of timm, if timm is installed and has it in the width of these tensors."""
+def _read_architecture_of_timm(name: str, state: State) -> Arguments:
+    """Return what an architecture of timm tells, if timm is installed and has it in the width of these tensors."""
     try:
         import timm
 
         with torch.device("meta"):
             model = timm.create_model(name)
+        told = _read_module_of_timm(model)
         same_width = model.embed_dim == len(state["patch_embed.proj.weight"])
-        return {"num_heads": model.blocks[0].attn.num_heads} if same_width else {}
-    except (ImportError, RuntimeError, AttributeError, KeyError):
+        return {name: told[name] for name in TOLD_BY_ARCHITECTURE} if same_width else {}
+    except (ImportError, RuntimeError, AttributeError, KeyError, ValueError):
         return {}
 
 
@@ -174,6 +196,8 @@ def read_module(module: nn.Module) -> Source:
     """Return the tensors of a module of another library, and what its attributes tell."""
     origin = f"a {type(module).__name__} of {type(module).__module__.split('.')[0]}"
     state = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
+    if hasattr(module, "timm_model"):  # transformers' wrapper
+        return read_module(module.timm_model)
     if hasattr(getattr(module, "config", None), "to_dict"):  # transformers
         config = module.config.to_dict()
         return Source(state, origin, arguments_in(config), _read_names(config, origin))
