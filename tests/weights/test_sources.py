@@ -634,3 +634,12 @@ def test_a_file_for_a_name_of_timm_executes_nothing(tmp_path):
     torch.save({"weights": torch.nn.Linear(2, 2)}, tmp_path / "program.pth")
     with pytest.raises(ValueError, match="program"):
         vit.load(f"timm:vit_tiny_patch16_224={tmp_path / 'program.pth'}")
+
+
+@pytest.mark.parametrize("name", ["deit_tiny_distilled_patch16_224", "vit_xsmall_patch16_clip_224", "test_vit2"])
+def test_a_folder_of_timm_has_the_logits_of_its_model(name, tmp_path):
+    torch.manual_seed(0)
+    theirs = timm.create_model(name).eval()
+    timm.models.save_for_hf(theirs, tmp_path)
+    images = torch.randn(2, *theirs.default_cfg["input_size"])
+    assert_close(vit.load(tmp_path)(images), theirs(images), rtol=1e-4, atol=1e-5)

@@ -138,7 +138,8 @@ def _read_config_of_timm(config: dict[str, Any], state: State) -> Arguments:
         if theirs in changed:
             stated[ours] = tuple(changed[theirs]) if isinstance(changed[theirs], list) else changed[theirs]
     pool = changed.get("global_pool", config.get("global_pool"))
-    return stated | ({"pool": POOLS[pool]} if pool in POOLS else {})
+    # The head of a distilled DeiT tells its pooling.
+    return stated | ({"pool": POOLS[pool]} if pool in POOLS and "dist_token" not in state else {})
 
 
 def _read_architecture_of_timm(name: str, state: State) -> Arguments:
