@@ -8,6 +8,7 @@ import pytest
 import vit
 
 
+@pytest.mark.slow
 def test_import_vit_alone_gives_models_and_attention_and_loads_no_library_of_training_or_plotting():
     late = ["lightning", "timm", "torchvision", "matplotlib", "jsonargparse", "sklearn", "safetensors"]
     code = (
@@ -31,6 +32,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
         vit.FeaturePyramids  # noqa: B018
 
 
+@pytest.mark.slow
 def test_image_files_are_read_without_lightning():
     code = "import sys, vit.data.image_files, vit.commands.explain; print('lightning' in sys.modules)"
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

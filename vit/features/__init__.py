@@ -1,11 +1,13 @@
-"""Features of a frozen backbone: computed for many images, kept in a file, classified, and shown as colours."""
+"""Features of a backbone: computed for many images, kept in a file, classified, shown as colours, and as a pyramid."""
 
 from vit.features.classifiers import CLASSIFIERS, knn_accuracy, linear_accuracy
 from vit.features.extraction import extract, read_features, save_features
 from vit.features.pca import Principal, as_colours, pca
+from vit.features.pyramid import FeaturePyramid
 
 __all__ = [
     "CLASSIFIERS",
+    "FeaturePyramid",
     "Principal",
     "as_colours",
     "extract",
