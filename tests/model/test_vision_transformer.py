@@ -15,6 +15,7 @@ import vit
 from tests.architectures import EXACT, randomised
 from vit import VisionTransformer
 from vit.attention import MECHANISMS
+from vit.model import vision_transformer
 from vit.model.encoder_block import EncoderBlock
 from vit.model.positions import resize_positions, sinusoidal_positions_2d
 
@@ -958,6 +959,19 @@ def test_images_of_several_sizes_pass_projections_and_mlps_once_and_attention_on
     model.blocks[0].attn.mechanism.register_forward_hook(lambda *_: seen.update(["attention"]))
     model.forward_mixed([torch.randn(3, *size) for size in [(6, 10), (4, 6), (6, 10), (6, 10)]])
     assert seen == {"mlp": 1, "qkv": 1, "attention": 2}
+
+
+def test_images_of_several_sizes_are_packed_up_to_a_number_of_tokens(monkeypatch):
+    model, packs = randomised(small()).eval(), []
+    model.blocks[0].mlp.fc1.register_forward_hook(lambda _, inputs, __: packs.append(inputs[0].shape[1]))
+    images = [torch.randn(3, *size, dtype=torch.float64) for size in [(6, 10), (4, 6), (14, 6), (6, 10), (2, 2)]]
+    expected = model.forward_mixed_features(images)
+    assert packs == [2 * 16 + 7 + 22 + 2]
+    for most, tokens in ((36, [2 * 16 + 7, 22 + 2]), (1, [2 * 16, 7, 22, 2])):
+        packs.clear()
+        monkeypatch.setitem(vision_transformer.PACKED_TOKENS, "cpu", most)
+        assert_close(model.forward_mixed_features(images), expected, **EXACT)
+        assert packs == tokens
 
 
 @pytest.mark.parametrize("hooked", ["blocks.1", "blocks.1.attn"])
