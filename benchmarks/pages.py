@@ -14,7 +14,9 @@ from typing import Any
 import decoders
 import finetune
 import heads
+import mixed_sizes
 import overlap
+import released
 from accuracy import recipes, unseeded, values
 from explanations import PLANTED, RECIPE, means, of_recipe
 from records import RESULTS, commit_of, made_at, place, plus_minus
@@ -402,12 +404,32 @@ def completed() -> str:
     return f"{decoders.completion_table(cells)}\n\n{origin}"
 
 
+def many_sizes() -> str:
+    """Return the time of batches of many sizes."""
+    results = read("mixed_sizes")
+    note = f"Time of {mixed_sizes.IMAGES} images, as a multiple of that of `forward_mixed`."
+    return f"{mixed_sizes.table(results)}\n\n{note} {made_at(results['made'])}"
+
+
+def released_parity() -> str:
+    """Return how far released weights are from other runtimes."""
+    results = read("released")
+    return f"{released.parity_table(results['parity'])}\n\n{made_at(results['made'])}"
+
+
+def released_accuracy() -> str:
+    """Return the accuracy of simple classifiers on the features of released weights."""
+    cifar = read("released")["cifar10"]
+    images = f"{cifar['train']} training and {cifar['test']} test images of each class, the first by file name"
+    return f"{released.accuracy_table(cifar)}\n\n{images}; seeds {', '.join(map(str, cifar['seeds']))}."
+
+
 TABLES = {
     table.__name__: table
     for table in (
         *(results, accuracy, speed, loading, ablation, mechanisms, maps, uniform),
         *(packaged, packaged_maps, overlapping, fine_tuned, head_trainings, pruned_heads),
-        *(reading, generation, peaks, pruned, completed),
+        *(reading, generation, peaks, pruned, completed, many_sizes, released_parity, released_accuracy),
     )
 }
 

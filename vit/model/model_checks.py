@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vit.attention import AttentionName
 from vit.model.positions import check_axial
 from vit.support.checks import check_natural, check_non_negative, check_positive, check_positive_int, check_share
 
@@ -70,8 +71,8 @@ def check_resizable(model: nn.Module, resized: nn.Module) -> None:
 
 
 def mechanisms_of_blocks(
-    attention: str | Sequence[str], attention_kwargs: dict[str, Any] | None, depth: int
-) -> list[tuple[str, dict[str, Any] | None]]:
+    attention: AttentionName | Sequence[AttentionName], attention_kwargs: dict[str, Any] | None, depth: int
+) -> list[tuple[AttentionName, dict[str, Any] | None]]:
     """Return the mechanism of each block and its arguments.
 
     >>> mechanisms_of_blocks(["window", "softmax"], {"window": {"window": 2}}, depth=2)

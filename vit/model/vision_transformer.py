@@ -173,7 +173,7 @@ class VisionTransformer(nn.Module):
         self.grad_checkpointing = grad_checkpointing
 
         self.patch_embed = PatchEmbed(image_size, patch_size, in_channels, embed_dim, patch_stride, pad_images)
-        self.pretrained_cfg = {"input_size": [in_channels, *self.patch_embed.image_size]}
+        self.pretrained_cfg: dict[str, Any] = {"input_size": [in_channels, *self.patch_embed.image_size]}
         self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim)) if class_token else None
         self.reg_token = nn.Parameter(torch.empty(1, num_registers, embed_dim)) if num_registers else None
         self.mask_token = nn.Parameter(torch.empty(1, 1, embed_dim)) if mask_token else None
@@ -207,8 +207,9 @@ class VisionTransformer(nn.Module):
             for i, (mechanism, mechanism_kwargs) in enumerate(mechanisms)
         )
         for block, (mechanism, _) in zip(self.blocks, mechanisms, strict=True):
-            block.attn.is_rotary = pos_embed in ROTARY
-            check_patch_drop(patch_drop, block.attn.mechanism, mechanism)
+            attn: Any = block.attn
+            attn.is_rotary = pos_embed in ROTARY
+            check_patch_drop(patch_drop, attn.mechanism, mechanism)
         norm_after_pool = pool == "mean" if fc_norm is None else fc_norm
         self.norm = nn.Identity() if norm_after_pool else nn.LayerNorm(embed_dim, eps=norm_eps)
         self.attn_pool = AttentionPool(embed_dim, num_heads, mlp_ratio, mlp, norm_eps) if pool == "map" else None
@@ -227,10 +228,10 @@ class VisionTransformer(nn.Module):
         draw_weights(self)
         patch_projection = self.patch_embed.proj
         nn.init.trunc_normal_(patch_projection.weight, std=patch_projection.weight[0].numel() ** -0.5)
-        nn.init.zeros_(patch_projection.bias)
-        if self.num_classes:
+        nn.init.zeros_(self.get_parameter("patch_embed.proj.bias"))
+        if isinstance(self.head, nn.Linear):
             nn.init.trunc_normal_(self.head.weight, std=0.02)
-        for token in (self.cls_token, self.reg_token, self.mask_token, self.attn_pool and self.attn_pool.latent):
+        for token in (self.cls_token, self.reg_token, self.mask_token, getattr(self.attn_pool, "latent", None)):
             if token is not None:
                 nn.init.normal_(token, std=0.02)
         scheme = self.config["pos_embed_init"] if self.config["pos_embed"] == "learned" else self.config["pos_embed"]
@@ -264,7 +265,8 @@ class VisionTransformer(nn.Module):
         tokens, grid, _ = self._embed(images, token_mask=token_mask)
         for block in self.blocks[:-1]:
             tokens = self._run(block, tokens, grid)
-        return self.forward_head(self.norm(self._run(self.blocks[-1].forward_class_token, tokens)))
+        last_block: Any = self.blocks[-1]
+        return self.forward_head(self.norm(self._run(last_block.forward_class_token, tokens)))
 
     if TYPE_CHECKING:  # the calls of nn.Module return Any
         __call__ = forward
@@ -396,8 +398,8 @@ class VisionTransformer(nn.Module):
 
     def _encode_packed(self, batches: Sequence[Tensor]) -> list[Tensor]:
         """Encode batches of one size each, in eval mode: several (B, C, H, W) -> several (B, prefix + N, D)."""
-        embedded = [self._embed(batch) for batch in batches]
-        groups = [Group(*tokens.shape[:2], grid) for tokens, grid, _ in embedded]
+        embedded: list[tuple[Tensor, Any, Any]] = [self._embed(batch) for batch in batches]
+        groups = [Group(len(tokens), tokens.shape[1], grid) for tokens, grid, _ in embedded]
         packed = torch.cat([rearrange(tokens, "b n d -> 1 (b n) d") for tokens, _, _ in embedded], dim=1)
         angles = None
         if self.config["pos_embed"] in ROTARY:
@@ -405,6 +407,7 @@ class VisionTransformer(nn.Module):
             angles = torch.cat(
                 [repeat(angles, "n d -> (b n) d", b=group.sequences) for group, (_, _, angles) in of_batches]
             )
+        block: Any
         for block in self.blocks:
             packed = self._run(block.forward_packed, packed, groups, angles)
         parts = self.norm(packed).split([group.sequences * group.tokens for group in groups], dim=1)
@@ -454,8 +457,7 @@ class VisionTransformer(nn.Module):
         else:
             check_numbers_of_patches("keep", keep, len(images), patches.shape[1])
             tokens, angles = keep_patches(tokens, keep, self.num_prefix_tokens, angles)
-            grid = None
-        return self.norm_pre(tokens), grid, angles
+        return self.norm_pre(tokens), grid if keep is None else None, angles
 
     def _angles(self, grid: tuple[int, int], like: Tensor) -> Tensor | None:
         """Return the rotary angles of the prefix tokens, which are 0, and of the patches of a grid; None without."""
@@ -516,7 +518,8 @@ class VisionTransformer(nn.Module):
             feature = self.norm(tokens) if norm else tokens
             prefix, patches = feature[:, : self.num_prefix_tokens], feature[:, self.num_prefix_tokens :]
             if output_fmt == "NCHW":
-                patches = rearrange(patches, "b (h w) d -> b d h w", h=grid[0]).contiguous()
+                rows, _ = self.patch_embed.grid_of(images.shape[-2], images.shape[-1])
+                patches = rearrange(patches, "b (h w) d -> b d h w", h=rows).contiguous()
             features.append((patches, prefix) if return_prefix_tokens else patches)
         return features if intermediates_only else (self.norm(tokens), features)
 
@@ -534,7 +537,7 @@ class VisionTransformer(nn.Module):
         Each is (B, N, D), or (B, D, rows, columns) with ``reshape``; with ``return_prefix_tokens`` it is a pair
         (feature, prefix tokens).
         """
-        output_fmt = "NCHW" if reshape else "NLC"
+        output_fmt: Literal["NCHW", "NLC"] = "NCHW" if reshape else "NLC"
         return self.forward_intermediates(
             images, n, return_prefix_tokens, norm, output_fmt=output_fmt, intermediates_only=True, mask=mask
         )
@@ -569,11 +572,11 @@ class VisionTransformer(nn.Module):
         self.num_classes = self.config["num_classes"] = num_classes
         if "class_names" in self.pretrained_cfg:
             self.pretrained_cfg = self.pretrained_cfg | {"class_names": None}  # those of the old head
-        self.head = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
+        self.head: nn.Module = nn.Identity()
         if num_classes:
-            self.head.to(self.pos_embed)
-            nn.init.trunc_normal_(self.head.weight, std=0.02)
-            nn.init.zeros_(self.head.bias)
+            self.head = head = nn.Linear(self.num_features, num_classes).to(self.pos_embed)
+            nn.init.trunc_normal_(head.weight, std=0.02)
+            nn.init.zeros_(head.bias)
         self.head.train(self.training)
 
     @torch.no_grad()
@@ -597,7 +600,7 @@ class VisionTransformer(nn.Module):
         check_resizable(self, resized)
         weights = {
             "patch_embed.proj.weight": resize_patches(self.patch_embed.proj.weight, resized.patch_embed.patch_size),
-            "patch_embed.proj.bias": self.patch_embed.proj.bias,
+            "patch_embed.proj.bias": self.get_parameter("patch_embed.proj.bias"),
             "pos_embed": resize_positions(
                 self.pos_embed, self.patch_embed.grid_size, resized.patch_embed.grid_size, self.pos_embed_interpolation
             ),
@@ -626,7 +629,8 @@ class VisionTransformer(nn.Module):
         """
         chosen = sorted(chosen_blocks(indices, len(self.blocks)))
         self.blocks = self.blocks[: chosen[-1] + 1]
-        self.config |= {"depth": len(self.blocks), "drop_path": self.blocks[-1].drop_path.probability}
+        last_block: Any = self.blocks[-1]
+        self.config |= {"depth": len(self.blocks), "drop_path": last_block.drop_path.probability}
         if not isinstance(self.config["attention"], str):
             self.config["attention"] = list(self.config["attention"])[: len(self.blocks)]
         if prune_norm:
