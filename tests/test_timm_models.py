@@ -99,6 +99,13 @@ def test_features_only_gives_maps_of_the_chosen_blocks():
     assert len(model.model.blocks) == 3
 
 
+def test_features_of_a_model_that_pools_by_attention_have_no_weights_of_the_pooling():
+    arguments = SMALL | {"global_pool": "map", "class_token": False}
+    model = timm.create_model(TINY, features_only=True, out_indices=(1,), **arguments)
+    assert not [name for name, _ in model.named_parameters() if "attn_pool" in name or "head" in name]
+    assert model(torch.randn(2, 3, 32, 32))[0].shape == (2, 24, 2, 2)
+
+
 def test_only_the_class_token_of_the_last_block_is_computed_if_the_head_reads_no_other(monkeypatch):
     model, computed = make().eval(), []
     forward = model.blocks[-1].forward_class_token
@@ -150,6 +157,15 @@ def test_a_state_dict_of_timms_model_is_loaded_as_a_backbone():
 def test_what_the_model_lacks_is_refused(kwargs, error, message):
     with pytest.raises(error, match=message):
         timm.create_model(TINY, **SMALL | kwargs)
+
+
+def test_a_model_of_timms_class_is_saved_by_way_of_its_state_dict(tmp_path):
+    model = make(global_pool="avg").eval()
+    with pytest.raises(ValueError, match=r"this is a TimmVisionTransformer: save vit.load\(model.state_dict\(\)\)"):
+        vit.save(model, tmp_path / "model.safetensors")
+    vit.save(vit.load(model.state_dict()), tmp_path / "model.safetensors")
+    images = images_of(model)
+    assert_close(vit.load(tmp_path / "model.safetensors")(images), model(images), **EXACT)
 
 
 def test_every_preset_is_registered_and_no_name_of_timm_is_taken():

@@ -637,7 +637,8 @@ class VisionTransformer(nn.Module):
             self.norm = nn.Identity()
         if prune_head:
             self.fc_norm = nn.Identity()
-            self.reset_classifier(0, "mean" if self.pool == "map" else None)  # without the weights of the pooling
+            # Without the weights of the pooling; not by self, as timm's class has other names of it.
+            VisionTransformer.reset_classifier(self, 0, "mean" if self.pool == "map" else None)
         return chosen
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:

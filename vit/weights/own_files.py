@@ -99,7 +99,10 @@ def read_own_model(model: VisionTransformer) -> LoadedWeights:
 def check_unchanged(model: VisionTransformer) -> None:
     """Check that the modules of a model are those that its ``config`` builds: ``vit.load`` builds them again."""
     if type(model) is not VisionTransformer:
-        raise ValueError(f"vit.save takes a VisionTransformer, and this is a {type(model).__name__}")
+        remedy = (
+            "save vit.load(model.state_dict())" if isinstance(model, VisionTransformer) else "convert it by vit.load"
+        )
+        raise ValueError(f"vit.save takes a VisionTransformer, and this is a {type(model).__name__}: {remedy}")
     with torch.device("meta"):
         rebuilt = VisionTransformer(**model.config)
     modules, expected = _list_modules(model), _list_modules(rebuilt)
