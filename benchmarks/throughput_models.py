@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import vit
@@ -193,7 +194,8 @@ def parameters(model: nn.Module) -> int:
 
 def counted_flops(model: nn.Module, size: Size) -> int:
     """Return the floating-point operations of the matrix products that a model performs for one image."""
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    # Before torch 2.15 the fused attention of a CPU is not counted.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
         model.train()(torch.randn(1, 3, size.image_size, size.image_size))
     return counter.get_total_flops()
 
