@@ -63,10 +63,11 @@ def test_torch_func_gives_directional_derivatives_by_the_kernel_that_has_them():
 @pytest.mark.filterwarnings("ignore")  # those of the compiler
 def test_aotinductor_compiles_an_exported_program(tmp_path):
     model = small(depth=1)
-    package = str(tmp_path / "model.pt2")
-    compiled = torch._inductor.aoti_load_package(
-        torch._inductor.aoti_compile_and_package(export_program(model), package_path=package)
+    quickly = {"aot_inductor.compile_wrapper_opt_level": "O0"}  # of C++, which takes most of the time
+    package = torch._inductor.aoti_compile_and_package(
+        export_program(model), package_path=str(tmp_path / "model.pt2"), inductor_configs=quickly
     )
+    compiled = torch._inductor.aoti_load_package(package)
     for size in ((5, 3, 16, 16), (2, 3, 16, 16), (3, 3, 24, 12)):
         images = torch.randn(size)
         assert_close(compiled(images), model(images), rtol=1e-4, atol=1e-4)
