@@ -15,6 +15,7 @@ from vit import VisionTransformer
 from vit.capture import capture_attention
 from vit.explain.evaluation.evidence import Evidence, collect
 from vit.explain.evaluation.trust import AGREE, FAR, SAME, UNRELATED, USED, judge, trust_report
+from vit.explain.maps import Subject
 
 METHODS = ["attention", "relevance", "occlusion"]
 IMAGES = 71  # for the models by hand
@@ -36,7 +37,7 @@ def measured(of_model):
         patch.setattr(
             "vit.explain.evaluation.evidence.SEARCH_STEPS", 70 if of_model in (shortcut, bag_of_patches) else 3
         )
-        return collect(of_model(), planted(IMAGES) if of_model is shortcut else noise, METHODS)
+        return collect(Subject(of_model(), planted(IMAGES) if of_model is shortcut else noise), METHODS)
 
 
 def report_on(of_model):
