@@ -188,11 +188,22 @@ def test_maps_depend_on_the_target(here):
     assert one != other
 
 
-def test_the_trust_report_is_about_the_predicted_class(here, capsys):
+def test_the_trust_report_is_about_the_predicted_class_and_written_as_a_page(here, capsys):
     main(["photo.png", "--checkpoint", "best.ckpt", "--trust", "--target", "dog"])
     printed = capsys.readouterr().out
     assert "note: the report is about maps of the predicted classes" in printed
     assert "rollout does not depend on the class" in printed
+    assert printed.splitlines()[-1] == "explained/trust.html: the same as a page"
+    page = (here / "explained/trust.html").read_text()
+    assert "best.ckpt: rollout on photo.png" in page
+    assert "rollout does not depend on the class" in page
+
+
+def test_explaining_many_images_shows_progress(here, monkeypatch):
+    shown = []
+    monkeypatch.setattr("vit.commands.explain.progress", lambda items, what: shown.append(what) or items)
+    main(["photo.png", "--checkpoint", "best.ckpt"])
+    assert shown == ["images explained"]
 
 
 def test_the_help_names_methods_and_options(capsys):

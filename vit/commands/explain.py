@@ -22,6 +22,7 @@ from vit.explain.maps import Subject, check_method, signed_map
 from vit.explain.photograph import overlay_photograph
 from vit.support.checks import nearest_hint
 from vit.support.class_names import name_classes
+from vit.support.extras import import_extra
 from vit.support.progress import progress
 from vit.weights import PACKAGED
 
@@ -84,6 +85,8 @@ def run(options: argparse.Namespace) -> None:
     files = without_damaged(find_images(options.image))
     file_names = distinct_names(files)
     pages = _name_pages(options.html, file_names, options.out)
+    if options.trust:
+        import_extra("jinja2", "train")  # which writes the page
     sheet, cells, report = (options.out / name for name in ("sheet.png", "cells.csv", "trust.html"))
     overlays = {name: [options.out / f"{name}_{method}.png" for method in methods] for name in file_names}
     outputs = [*chain(*overlays.values()), *pages, sheet, cells, *([report] if options.trust else [])]
@@ -123,7 +126,11 @@ def run(options: argparse.Namespace) -> None:
     if options.trust:
         if class_chosen:
             print("note: the report is about maps of the predicted classes, not of --target or --versus")
-        print(trust_report(model, images, methods))
+        found = trust_report(model, images, methods)
+        print(found)
+        on = f"{options.checkpoint}: {', '.join(methods)} on {files[0]}"
+        found.save(report, on + (f" and {len(files) - 1:,} more" if len(files) > 1 else ""))
+        print(f"{report}: the same as a page")
 
 
 def _prediction(logits: Tensor, names: Sequence[str], thresholds: Sequence[float] | None) -> str:

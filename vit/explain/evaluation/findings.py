@@ -2,22 +2,36 @@
 
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Literal, get_args
 
 from vit.explain.evaluation.intervals import fewest_images
+from vit.support.files import replacing
 
 Level = Literal["green", "amber", "red"]
+
+# Marks tell the levels apart even for colour-blind readers.
+MARKS = {"green": "&#10003;", "amber": "!", "red": "&#10007;"}
+COLORS = {"green": "#009E73", "amber": "#B8860B", "red": "#D55E00"}
 
 ERROR = 0.05  # probability that any interval of a report misses, split evenly among all of them (Bonferroni, Dunn 1961)
 
 
 @dataclass
 class Finding:
-    """One sentence of a report, with its level and its subject."""
+    """One sentence of a report.
+
+    Attributes:
+        level: Whether a map can be trusted in this: "green", "red", or "amber" for neither.
+        about: The subject.
+        text: The sentence.
+        more: If the level is amber, whether more images would decide, and how many.
+    """
 
     level: Level
     about: str
     text: str
+    more: str = ""
 
 
 @dataclass(repr=False)
@@ -36,24 +50,38 @@ class TrustReport:
 
     def __str__(self) -> str:
         width = max(len(finding.about) for finding in self.findings)
-        lines = [f"{finding.level:<5}  {finding.about:<{width}}  {finding.text}" for finding in self.findings]
+        texts = [f"{finding.text}; {finding.more}" if finding.more else finding.text for finding in self.findings]
+        lines = [f"{f.level:<5}  {f.about:<{width}}  {text}" for f, text in zip(self.findings, texts, strict=True)]
         return "\n".join([*lines, "", self._summary()])
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        # Marks tell the levels apart even for colour-blind readers.
-        marks = {"green": ("#009E73", "&#10003;"), "amber": ("#B8860B", "!"), "red": ("#D55E00", "&#10007;")}
         rows = []
         for finding in self.findings:
-            color, mark = marks[finding.level]
             rows.append(
-                f'<tr><td style="color:{color};white-space:nowrap"><b>{mark} {finding.level}</b></td>'
+                f'<tr><td style="color:{COLORS[finding.level]};white-space:nowrap">'
+                f"<b>{MARKS[finding.level]} {finding.level}</b></td>"
                 f'<td style="white-space:nowrap;text-align:left"><b>{escape(finding.about)}</b></td>'
-                f'<td style="text-align:left">{escape(finding.text)}</td></tr>'
+                f'<td style="text-align:left">{escape(finding.text)}<br><i>{escape(finding.more)}</i></td></tr>'
             )
         return f"<table>{''.join(rows)}</table><p>{escape(self._summary())}</p>"
+
+    def save(self, path: str | Path, subject: str = "") -> Path:
+        """Write the report to an HTML file that any browser opens, and return its path.
+
+        Args:
+            path: The HTML file.
+            subject: What the report is about, such as the model and the images; a line below the title.
+        """
+        from vit.support.pages import page_templates  # imports Jinja
+
+        page = page_templates().get_template("explain/trust_page.html")
+        with replacing(Path(path)) as unfinished:
+            text = page.render(findings=self.findings, marks=MARKS, subject=subject, summary=self._summary())
+            unfinished.write_text(text, encoding="utf-8")
+        return Path(path)
 
     def _summary(self) -> str:
         counts = ", ".join(f"{sum(f.level == level for f in self.findings)} {level}" for level in get_args(Level))

@@ -5,14 +5,21 @@ not decide, the sentence says so.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from vit.explain.evaluation.evidence import JOINTLY, NOISE, Evidence, collect
+from vit.explain.evaluation.evidence import JOINTLY, NOISE, SEARCHED, Evidence, collect
 from vit.explain.evaluation.findings import ERROR, Finding, Level, TrustReport, count_images
-from vit.explain.evaluation.intervals import Estimate, median_interval, share_interval
+from vit.explain.evaluation.intervals import (
+    Estimate,
+    images_needed,
+    median_interval,
+    median_of_more,
+    share_interval,
+)
 from vit.explain.maps import CLASS_AGNOSTIC, Subject, check_method
 
 # Rank correlations: above the first, two maps look the same; below the second, they look unrelated.
@@ -21,6 +28,11 @@ AGREE = 0.5  # above this rank correlation, or share of the highest patches in c
 USED = 0.10  # above this share of changed predictions, attention counts as used
 FAR = 0.35  # above this divergence, adversarial attention is far; about half of the largest, ln 2
 CONCENTRATION = 3.0  # above this multiple of their even share of the read-out's attention, outlier tokens get too much
+
+
+NO_MORE = "more images would hardly change this"
+
+Expected = Callable[[float], Estimate]  # a number of images -> the estimate they would give if its value stayed
 
 
 class Verdict(NamedTuple):
@@ -149,12 +161,32 @@ def judge(evidence: Evidence) -> TrustReport:
     return TrustReport(findings, evidence.images, evidence.num_intervals)
 
 
-def _decide(estimate: Estimate, images: int, question: str, verdicts: Sequence[Verdict]) -> tuple[Level, str]:
-    """Return the level and the words of the first verdict that applies, or amber and that the question is open."""
-    for verdict in verdicts:
-        if estimate.low > verdict.above and estimate.high < verdict.below:
-            return verdict.level, verdict.words
-    return "amber", f"cannot tell on {count_images(images)} whether {question}"
+def _decide(
+    expected: Expected, images: int, question: str, verdicts: Sequence[Verdict], confidence: float
+) -> tuple[Level, str, str]:
+    """Return level and words of the first verdict that applies, or amber and that the question is open.
+
+    The third text says of an amber level whether more images would give another verdict.
+    """
+
+    def find(count: float) -> Verdict | None:
+        low, high = expected(count)[1:]
+        return next((verdict for verdict in verdicts if low > verdict.above and high < verdict.below), None)
+
+    found = find(images)
+    if found is not None and found.level != "amber":
+        return found.level, found.words, ""
+    words = f"cannot tell on {count_images(images)} whether {question}" if found is None else found.words
+    more = _say_more(lambda count: find(count) not in (found, None), expected(images), images, confidence)
+    return "amber", words, more
+
+
+def _say_more(decides: Callable[[float], bool], now: Estimate, images: int, confidence: float) -> str:
+    """Say how many images would probably decide, or that none would."""
+    if math.isinf(now.low):
+        return "more images are needed to decide it"
+    needed = images_needed(decides, images, confidence)
+    return NO_MORE if needed is None else f"about {needed:,} images would probably decide it"
 
 
 def _check_constant(method: str, evidence: Evidence) -> list[Finding]:
@@ -164,57 +196,66 @@ def _check_constant(method: str, evidence: Evidence) -> list[Finding]:
         if number:
             level: Level = "red" if 2 * number > evidence.images else "amber"
             text = f"the map is {word} on {number} of {count_images(evidence.images)}: it marks no patch there"
-            findings.append(Finding(level, f"{method}: {word}", text))
+            findings.append(Finding(level, f"{method}: {word}", text, NO_MORE if level == "amber" else ""))
     return findings
 
 
 def _check_map(method: str, about: str, evidence: Evidence, confidence: float) -> Finding:
     check = CHECKS[about]
-    median, images = _median(getattr(evidence, check.measured)[method], confidence)
-    level, words = _decide(median, images, check.question, check.verdicts)
+    expected, images = _median(getattr(evidence, check.measured)[method], confidence)
+    level, words, more = _decide(expected, images, check.question, check.verdicts, confidence)
     if about == "weights" and level == "green" and method in evidence.random_head:
-        with_head, _ = _median(evidence.random_head[method], confidence)
-        if with_head.low > SAME:
-            level, words = "amber", f"{words}, but hardly on those of the head ({with_head})"
-    return Finding(level, f"{method}: {about}", check.sentence.format(interval=median, verdict=words))
+        of_head, count = _median(evidence.random_head[method], confidence)
+        if of_head(count).low > SAME:
+            level, words, more = "amber", f"{words}, but hardly on those of the head ({of_head(count)})", NO_MORE
+    text = check.sentence.format(interval=expected(images), verdict=words)
+    return Finding(level, f"{method}: {about}", text, more)
 
 
 def _check_agreement(one: str, other: str, evidence: Evidence, confidence: float) -> Finding:
     order, images = _median(evidence.order[one, other], confidence)
-    if math.isnan(order.value):
-        return Finding("amber", "agreement", f"{one} and {other} are both constant: they neither agree nor disagree")
+    if not images:
+        text = f"{one} and {other} are both constant: they neither agree nor disagree"
+        return Finding("amber", "agreement", text, NO_MORE)
     compared = {"the order of all patches": (order, 0.0)}
-    measured = [f"rank correlation {order}"]
+    measured = [f"rank correlation {order(images)}"]
     for count in (count for first, second, count in evidence.top if (first, second) == (one, other)):
         top = _in_common(evidence.top[one, other, count], count, confidence)
         name = "the highest patch" if count == 1 else f"the highest {count} patches"
         compared[name] = (top, count / evidence.patches)
-        measured.append(f"{name} in common {top}, by chance {count / evidence.patches:.2f}")
-    agreed = [name for name, (estimate, _) in compared.items() if estimate.low > AGREE]
-    level: Level = "green" if agreed else "amber"
-    if agreed:
-        verdict = f"{one} and {other} agree on {' and '.join(agreed)}"
-    elif max(estimate.high for estimate, _ in compared.values()) >= AGREE:
+        measured.append(f"{name} in common {top(images)}, by chance {count / evidence.patches:.2f}")
+
+    def agree_on(images: float) -> list[str]:
+        return [name for name, (expected, _) in compared.items() if expected(images).low > AGREE]
+
+    def may_agree(images: float) -> bool:
+        return max(expected(images).high for expected, _ in compared.values()) >= AGREE
+
+    level: Level = "amber"
+    more = NO_MORE
+    if agreed := agree_on(images):
+        level, verdict, more = "green", f"{one} and {other} agree on {' and '.join(agreed)}", ""
+    elif may_agree(images):
         verdict = f"cannot tell on {count_images(images)} whether {one} and {other} agree"
-    elif any(estimate.low > by_chance for estimate, by_chance in compared.values()):
+        more = _say_more(lambda n: bool(agree_on(n)) or not may_agree(n), order(images), images, confidence)
+    elif any(expected(images).low > by_chance for expected, by_chance in compared.values()):
         verdict = f"{one} and {other} agree little, but more than by chance"
     else:
-        level, verdict = "red", f"{one} and {other} disagree"
-    return Finding(level, "agreement", f"{verdict} ({'; '.join(measured)})")
+        level, verdict, more = "red", f"{one} and {other} disagree", ""
+    return Finding(level, "agreement", f"{verdict} ({'; '.join(measured)})", more)
 
 
-def _in_common(overlap: Tensor, count: int, confidence: float) -> Estimate:
-    """Return the share of images with the same highest patch. If ``count`` > 1, return the median share in common."""
-    overlap = overlap[~overlap.isnan()]
+def _in_common(overlap: Tensor, count: int, confidence: float) -> Expected:
+    """Estimate the share of images with the same highest patch or, if ``count`` > 1, the median share in common."""
     if count > 1:
-        return median_interval(overlap, confidence)
-    return share_interval(int((overlap > 0.5).sum()), len(overlap), confidence)
+        return _median(overlap, confidence)[0]
+    return _share(overlap[~overlap.isnan()] > 0.5, confidence)
 
 
 def _check_replaced(kind: str, where: str, evidence: Evidence, confidence: float) -> Finding:
     flips = evidence.flips[kind, where]
-    share = share_interval(int(flips.sum()), len(flips), confidence)
-    value, low, high = (100 * number for number in share)
+    share = _share(flips, confidence)
+    value, low, high = (100 * number for number in share(len(flips)))
     text = f"{kind} attention in {where} changes {value:.1f} % ({low:.1f} to {high:.1f} %) of predictions"
     if (kind, where) in evidence.corrected:
         text += f" (accuracy {100 * evidence.corrected[kind, where].mean().item():+.1f} points)"
@@ -224,8 +265,9 @@ def _check_replaced(kind: str, where: str, evidence: Evidence, confidence: float
         words = "they hardly depend on where the model looks, so a map of attention does not explain them"
         unused = Verdict("red", words, below=USED)
     used = Verdict("green", f"they depend on where {looks} looks", above=USED)
-    level, words = _decide(share, len(flips), f"they depend much on where {looks} looks", (used, unused))
-    return Finding(level, "attention", f"{text}: {words}")
+    question = f"they depend much on where {looks} looks"
+    level, words, more = _decide(share, len(flips), question, (used, unused), confidence)
+    return Finding(level, "attention", f"{text}: {words}", more)
 
 
 def _check_other_attention(evidence: Evidence, confidence: float) -> list[Finding]:
@@ -237,41 +279,53 @@ def _check_other_attention(evidence: Evidence, confidence: float) -> list[Findin
     )
     for where, divergence in evidence.divergence.items():
         far, images = _median(divergence, confidence)
-        level, words = _decide(far, images, "that is far", verdicts)
+        level, words, more = _decide(far, images, "that is far", verdicts, confidence)
+        if more != NO_MORE:  # others than these would not be searched
+            at_most = f"at most {SEARCHED} images are searched"
+            more = f"more images may decide it, but {at_most}" if images < SEARCHED else f"{NO_MORE}: {at_most}"
         text = (
-            f"other attention of {where} gives the same predictions at a divergence of {far}, of at most 0.69 "
-            f"({count_images(len(divergence))}): {words}"
+            f"other attention of {where} gives the same predictions at a divergence of {far(images)}, of at most 0.69 "
+            f"({count_images(images)}): {words}"
         )
-        findings.append(Finding(level, "attention", text))
+        findings.append(Finding(level, "attention", text, more))
     if evidence.not_searched:
         text = f"other attention with the same predictions was not searched: {evidence.not_searched}"
-        findings.append(Finding("amber", "attention", text))
+        findings.append(Finding("amber", "attention", text, NO_MORE))
     return findings
 
 
 def _check_outliers(evidence: Evidence, confidence: float) -> Finding:
     if evidence.outliers is None:
-        return Finding("amber", "outliers", "the layers share one module: the norms of their tokens were not measured")
-    found = evidence.outliers[evidence.outliers[:, 0] > 0]
-    number = share_interval(len(found), evidence.images, confidence)
+        text = "the layers share one module: the norms of their tokens were not measured"
+        return Finding("amber", "outliers", text, NO_MORE)
+    has_outliers = evidence.outliers[:, 0] > 0
+    found = evidence.outliers[has_outliers]
     text = f"{len(found)} of {count_images(evidence.images)} have patch tokens of outlying norm before the last layer"
     if not len(found):
-        level: Level = "green" if number.high < USED else "amber"
-        return Finding(level, "outliers", f"{text} ({number.low:.2f} to {number.high:.2f} of all images)")
-    share, mass = found.unbind(dim=-1)
+        share = _share(has_outliers, confidence)
+        low, high = share(evidence.images)[1:]
+        level, _, more = _decide(share, evidence.images, "", (Verdict("green", "", below=USED),), confidence)
+        return Finding(level, "outliers", f"{text} ({low:.2f} to {high:.2f} of all images)", more)
+    part, mass = found.unbind(dim=-1)
     verdicts = (
         Verdict("red", "maps of it show these tokens, which may serve as memory", above=0),
         Verdict("green", f"less than {CONCENTRATION:.0f} times their even share", below=0),
     )
     question = f"it is more than {CONCENTRATION:.0f} times their even share"
-    level, words = _decide(*_median(mass - CONCENTRATION * share, confidence), question, verdicts)
+    level, words, more = _decide(*_median(mass - CONCENTRATION * part, confidence), question, verdicts, confidence)
     parts = (
-        f"{100 * share.mean():.1f} % of their patch tokens, which get {100 * mass.mean():.1f} % of the last attention"
+        f"{100 * part.mean():.1f} % of their patch tokens, which get {100 * mass.mean():.1f} % of the last attention"
     )
-    return Finding(level, "outliers", f"{text}: {parts}: {words}")
+    return Finding(level, "outliers", f"{text}: {parts}: {words}", more.replace("images", "such images"))
 
 
-def _median(values: Tensor, confidence: float) -> tuple[Estimate, int]:
-    """Return the median over the images with comparable maps, and the number of these images."""
+def _median(values: Tensor, confidence: float) -> tuple[Expected, int]:
+    """Estimate the median over the images with comparable maps; return the number of these images, too."""
     values = values[~values.isnan()]
-    return median_interval(values, confidence), len(values)
+    return partial(median_of_more, median_interval(values, confidence), len(values)), len(values)
+
+
+def _share(chosen: Tensor, confidence: float) -> Expected:
+    """Estimate the share of images that are chosen."""
+    count, total = int(chosen.sum()), len(chosen)
+    return lambda images: share_interval(round(images * count / total), round(images), confidence)
