@@ -1,16 +1,19 @@
 """The command ``python -m vit.explain``: its files, its output, and its errors."""
 
+import csv
 import re
 import runpy
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 
 import vit
 from vit.commands.explain import main
+from vit.explain.maps import METHODS
 
 NAMES = ["cat", "dog", "bird"]
 SMALL = {"image_size": (8, 12), "patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 2, "num_classes": 3}
@@ -58,20 +61,79 @@ def here(folder, tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_command_writes_an_enlarged_overlay_and_names_it(here, monkeypatch, capsys):
+def test_the_command_writes_an_overlay_on_the_photograph_and_names_it(here, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["vit.explain", "photo.png", "--checkpoint", "best.ckpt"])
     monkeypatch.delitem(sys.modules, "vit.commands.explain")
     runpy.run_module("vit.explain", run_name="__main__")
     printed = capsys.readouterr()
     assert printed.err == ""
-    first, second, last = printed.out.splitlines()
+    first, second, third, last = printed.out.splitlines()
     assert first.removeprefix("photo.png: ").split(" (")[0] in NAMES
     assert second == "  explained/photo_rollout.png"
+    assert third == "explained/cells.csv: the cells of all maps, in pixels of the photographs"
     assert last == "explained/sheet.png: all on one sheet"
     with Image.open(here / "explained/photo_rollout.png") as picture:
-        assert picture.size == (576, 384)  # 48 times 12 x 8
-        for column, row in ((0, 0), (191, 191)):
-            assert picture.getpixel((column - column % 48, row - row % 48)) == picture.getpixel((column, row))
+        assert picture.size == (520, 390)  # 13 times 40 x 30
+
+
+# How a photograph is stored whose EXIF orientation turns it upright again.
+STORED = {
+    3: Image.Transpose.ROTATE_180,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+SHAPES = [
+    *[(101, 67, 1), (67, 101, 1), (97, 97, 1), (31, 199, 1), (640, 427, 6), (427, 640, 8), (211, 113, 3)],
+    *[(113, 211, 5), (1801, 1201, 7)],
+]
+
+
+@pytest.fixture
+def planted(here):
+    """Dark photographs of nine shapes with a bright square in one cell: the file, the square's middle, and the cell."""
+    (here / "planted").mkdir()
+    squares = {}
+    for width, height, orientation in SHAPES:
+        # The model sees as much as fits of 3 x 2 cells, in the middle.
+        side = min(width / 3, height / 2)
+        cell = len(squares) % 2, len(squares) % 3
+        x, y = width / 2 + (cell[1] - 1) * side, height / 2 + (cell[0] - 0.5) * side
+        picture = Image.new("RGB", (width, height))
+        picture.paste((255, 255, 255), tuple(round(c + d * side) for d in (-0.4, 0.4) for c in (x, y)))
+        exif = Image.Exif()
+        exif[ExifTags.Base.Orientation] = orientation
+        stored = picture.transpose(STORED[orientation]) if orientation in STORED else picture
+        name = f"planted/{len(squares)}.{'png' if orientation == 1 else 'jpg'}"
+        stored.save(here / name, exif=exif)
+        squares[name] = (x, y), cell, side
+    return squares
+
+
+def test_the_brightest_cell_lies_on_the_planted_square_of_the_photograph_as_taken(planted, here, monkeypatch):
+    def brightness(subject):
+        return subject.sum_over_patches(subject.images - subject.images.min())
+
+    monkeypatch.setitem(METHODS, "brightness", brightness)
+    main(["planted", "--checkpoint", "best.ckpt", "--method", "brightness"])
+    with (here / "explained/cells.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(SHAPES) * 6
+    for (name, ((x, y), cell, side)), (width, height, orientation) in zip(planted.items(), SHAPES, strict=True):
+        of_file = [row for row in rows if row["file"] == name]
+        best = max(of_file, key=lambda row: float(row["value"]))
+        assert (int(best["row"]), int(best["column"])) == cell
+        assert [int(best[key]) for key in ("width", "height", "exif_orientation")] == [width, height, orientation]
+        box = [float(best[key]) for key in ("left", "top", "right", "bottom")]
+        assert box == pytest.approx([x - side / 2, y - side / 2, x + side / 2, y + side / 2], abs=0.01)
+        assert sorted(float(row["value"]) for row in of_file)[-2] < 0.1 * float(best["value"])
+        with Image.open(here / f"explained/{Path(name).stem}_brightness.png") as picture:
+            scale = picture.width / width
+            assert picture.height == pytest.approx(scale * height, abs=0.5)
+            assert picture.getpixel((scale * x, scale * y)) == pytest.approx((253, 255, 200), abs=4)
+            if max(width - 3 * side, height - 2 * side) > 4:  # what was not seen has no colour
+                assert len({*picture.getpixel((0, 0))} | {*picture.getpixel((picture.width - 1, 0))}) == 1
 
 
 def test_folders_methods_and_pages_of_several_images(here, capsys):
@@ -79,7 +141,7 @@ def test_folders_methods_and_pages_of_several_images(here, capsys):
     images = (f"{here.name}_photo", "more_photo", "grey")
     overlays = {f"{name}_{method}.png" for name in images for method in ("rollout", "relevance")}
     written = {path.name for path in (here / "o").iterdir()}
-    assert written == overlays | {f"{name}.html" for name in images} | {"sheet.png"}
+    assert written == overlays | {f"{name}.html" for name in images} | {"sheet.png", "cells.csv"}
     assert capsys.readouterr().err == ""
 
 
@@ -126,11 +188,22 @@ def test_maps_depend_on_the_target(here):
     assert one != other
 
 
-def test_the_trust_report_is_about_the_predicted_class(here, capsys):
+def test_the_trust_report_is_about_the_predicted_class_and_written_as_a_page(here, capsys):
     main(["photo.png", "--checkpoint", "best.ckpt", "--trust", "--target", "dog"])
     printed = capsys.readouterr().out
     assert "note: the report is about maps of the predicted classes" in printed
     assert "rollout does not depend on the class" in printed
+    assert printed.splitlines()[-1] == "explained/trust.html: the same as a page"
+    page = (here / "explained/trust.html").read_text()
+    assert "best.ckpt: rollout on photo.png" in page
+    assert "rollout does not depend on the class" in page
+
+
+def test_explaining_many_images_shows_progress(here, monkeypatch):
+    shown = []
+    monkeypatch.setattr("vit.commands.explain.progress", lambda items, what: shown.append(what) or items)
+    main(["photo.png", "--checkpoint", "best.ckpt"])
+    assert shown == ["images explained"]
 
 
 def test_the_help_names_methods_and_options(capsys):

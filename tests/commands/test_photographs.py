@@ -1,12 +1,15 @@
 """Image files of a command line, read for a model."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from PIL import Image
 from torch.testing import assert_close
 
 import vit
-from vit.commands.photographs import read_images, without_damaged
+from vit.commands.photographs import Photograph, locate, read_images, read_shown, without_damaged, write_cells
+from vit.explain.photograph import cell_boxes
 
 
 @pytest.fixture
@@ -57,3 +60,53 @@ def test_damaged_files_are_left_out_and_named(files, capsys):
     assert line.startswith(f"left out: cannot read image {files[1]}: ")
     with pytest.raises(ValueError, match=r"^cannot read image .*: give images$"):
         without_damaged([files[1]])
+
+
+@pytest.mark.parametrize("crop_ratio", [1.0, 0.6])
+@pytest.mark.parametrize("size", [(101, 67), (67, 101), (199, 31), (440, 280)])
+def test_the_cells_of_a_photograph_lie_where_the_model_saw_its_patches(model, tmp_path, size, crop_ratio):
+    model.pretrained_cfg["crop_ratio"] = crop_ratio
+    width, height = size
+    ramps = torch.zeros(height, width, 3)
+    ramps[..., 0] = (torch.arange(width) + 0.5) / width  # red tells how far to the right a pixel is
+    ramps[..., 1] = (torch.arange(height)[:, None] + 0.5) / height  # and green how far down
+    Image.fromarray((255 * ramps).round().byte().numpy()).save(tmp_path / "photo.png")
+    photograph = locate(tmp_path / "photo.png", model)
+    assert (photograph.width, photograph.height, photograph.orientation) == (*size, 1)
+    pixels, _ = read_images([photograph.path], model)
+    left, top, right, bottom = cell_boxes(photograph.seen, (7, 11)).unbind(dim=-1)
+    assert_close(pixels[0, 0].double(), 255 * (left + right) / 2 / width, atol=1.6, rtol=0)
+    assert_close(pixels[0, 1].double(), 255 * (top + bottom) / 2 / height, atol=1.6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [((500, 700), (500, 700)), ((3200, 800), (1600, 400)), ((40, 30), (520, 390)), ((2, 700), (4, 1400))],
+)
+def test_a_photograph_is_shown_at_its_own_pixels_unless_it_is_large_or_small(model, tmp_path, size, shown):
+    Image.new("RGB", size, (90, 90, 90)).save(tmp_path / "photo.png")
+    pixels = read_shown(locate(tmp_path / "photo.png", model))
+    assert pixels.shape == (1, *shown[::-1])
+    assert pixels.unique().tolist() == [90]
+
+
+def test_a_very_long_photograph_is_shown_whole(model, tmp_path):
+    picture = Image.new("L", (8000, 2))
+    picture.paste(255, (0, 0, 4000, 2))
+    picture.save(tmp_path / "photo.png")
+    shown = read_shown(locate(tmp_path / "photo.png", model))
+    assert shown.shape == (1, 1, 1600)
+    assert shown[0, 0, [0, 790, 810, 1599]].tolist() == [255, 255, 0, 0]
+
+
+def test_the_table_names_each_cell_of_each_map_with_its_pixels(tmp_path):
+    photographs = [Photograph(Path("=1.png"), 40, 20, 6, (10.0, 0.0, 30.0, 20.0))]
+    maps = {"rollout": [torch.tensor([[[0.25, 1 / 3]]])], "occlusion": [torch.tensor([[[-1.0], [0.0]]])]}
+    write_cells(tmp_path / "cells.csv", photographs, maps)
+    assert (tmp_path / "cells.csv").read_text().splitlines() == [
+        "file,width,height,exif_orientation,method,row,column,left,top,right,bottom,value",
+        "./=1.png,40,20,6,rollout,0,0,10.00,0.00,20.00,20.00,0.25",
+        "./=1.png,40,20,6,rollout,0,1,20.00,0.00,30.00,20.00,0.333333",
+        "./=1.png,40,20,6,occlusion,0,0,10.00,0.00,30.00,10.00,-1",
+        "./=1.png,40,20,6,occlusion,1,0,10.00,10.00,30.00,20.00,0",
+    ]

@@ -9,7 +9,7 @@ from einops import rearrange
 from PIL import ExifTags, Image, ImageOps, TiffTags
 from sklearn.datasets import load_sample_image
 
-from vit.data.image_files import collate_readable, decode, find_files, raise_unreadable
+from vit.data.image_files import collate_readable, decode, find_files, raise_unreadable, seen_box, upright_size
 
 # Rows and columns of random colours, not square.
 COLOURS = np.random.default_rng(0).integers(256, size=(7, 11, 3), dtype=np.uint8)
@@ -124,6 +124,31 @@ def test_images_of_any_size_are_scaled_to_the_given_one(write_image, size, in_ch
 def test_images_of_another_aspect_ratio_are_cropped_at_the_centre(tmp_path, crop, size):
     Image.fromarray(COLOURS).save(tmp_path / "image.png")
     assert decode(tmp_path / "image.png", size, in_channels=3).tolist() == channels_first(COLOURS[crop])
+
+
+@pytest.mark.parametrize(
+    ("size", "image_size", "centre", "box"),
+    [
+        ((640, 480), (32, 32), None, (80, 0, 560, 480)),
+        ((480, 640), (32, 32), None, (0, 80, 480, 560)),
+        ((31, 17), (5, 10), None, (0, 0.75, 31, 16.25)),
+        ((97, 101), (97, 101), None, (0, 3.92, 97, 97.08)),
+        ((101, 97), (97, 101), None, (0, 0, 101, 97)),
+        ((640, 480), (256, 256), (224, 224), (110, 30, 530, 450)),
+        ((70, 70), (7, 7), (4, 4), (20, 20, 60, 60)),  # of three rows, two are cut off at the top
+    ],
+)
+def test_the_part_that_is_seen_is_given_in_pixels_of_the_image(size, image_size, centre, box):
+    assert seen_box(size, image_size, centre) == pytest.approx(box, abs=0.005)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_upright_size_is_that_of_the_decoded_image(tmp_path, orientation):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    Image.fromarray(COLOURS).save(tmp_path / "image.png", exif=exif)
+    _, rows, columns = decode(tmp_path / "image.png", None, in_channels=3).shape
+    assert upright_size(tmp_path / "image.png") == (columns, rows, orientation)
 
 
 def test_large_images_are_scaled_before_they_are_cropped(tmp_path):

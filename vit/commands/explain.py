@@ -1,28 +1,34 @@
 """Maps of image files from the command line: ``python -m vit.explain photo.jpg``, ``--checkpoint best.ckpt``.
 
-Letters in the einops patterns: c channels, h w rows and columns of pixels, p q enlargement of a pixel.
+Letters in the einops patterns: c channels, h w rows and columns of pixels.
 """
 
 import argparse
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
-from einops import repeat
+from einops import rearrange
 from torch import Tensor
 
 import vit
 from vit.commands.models import HELP, find_model
 from vit.commands.parser import Parser
 from vit.commands.parser import run as run_command
-from vit.explain import CLASS_AGNOSTIC, METHODS, explorer, overlay, trust_report
+from vit.explain import CLASS_AGNOSTIC, METHODS, explorer, trust_report
 from vit.explain.maps import Subject, check_method, signed_map
+from vit.explain.photograph import overlay_photograph
 from vit.support.checks import nearest_hint
 from vit.support.class_names import name_classes
+from vit.support.extras import import_extra
+from vit.support.progress import progress
 from vit.weights import PACKAGED
 
-SMALLEST_SIDE = 384  # pixels; smaller overlays are enlarged
+if TYPE_CHECKING:
+    from vit.commands.photographs import Photograph
+
 MOST_ON_A_SHEET = 24  # images
 MOST_NAMED = 20  # classes in a message
 
@@ -73,14 +79,18 @@ def run(options: argparse.Namespace) -> None:
         ValueError: At a user's mistake.
     """
     methods = _check_methods(options.method or ["rollout"])
-    # Imported here, as it imports Lightning, which takes seconds.
-    from vit.commands.photographs import distinct_names, find_images, read_images, without_damaged
+    # Imported here, as it imports torchvision, which takes seconds.
+    from vit.commands.photographs import distinct_names, find_images, locate, read_images, without_damaged, write_cells
 
     files = without_damaged(find_images(options.image))
     file_names = distinct_names(files)
     pages = _name_pages(options.html, file_names, options.out)
-    overlays = [options.out / f"{name}_{method}.png" for name in file_names for method in methods]
-    _check_overwrites_nothing([*overlays, *pages, options.out / "sheet.png"], files)
+    if options.trust:
+        import_extra("jinja2", "train")  # which writes the page
+    sheet, cells, report = (options.out / name for name in ("sheet.png", "cells.csv", "trust.html"))
+    overlays = {name: [options.out / f"{name}_{method}.png" for method in methods] for name in file_names}
+    outputs = [*chain(*overlays.values()), *pages, sheet, cells, *([report] if options.trust else [])]
+    _check_overwrites_nothing(outputs, files)
     model = vit.load(find_model(options.checkpoint))
     _check_classifies_images(model, options.checkpoint)
     names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)
@@ -94,26 +104,33 @@ def run(options: argparse.Namespace) -> None:
     _check_not_equal(explained, versus, files, names)
     options.out.mkdir(parents=True, exist_ok=True)
     class_chosen = target is not None or versus is not None
+    photographs = [locate(file, model) for file in files]
     maps: dict[str, list[Tensor]] = {method: [] for method in methods}
-    for index, (file, name) in enumerate(zip(files, file_names, strict=True)):
-        print(f"{file}: {_prediction(logits[index], names, model.pretrained_cfg.get('thresholds'))}")
+    for index, name in enumerate(progress(file_names, "images explained")):
+        print(f"{files[index]}: {_prediction(logits[index], names, model.pretrained_cfg.get('thresholds'))}")
         if class_chosen:
             print(f"  {_question(explained[index], versus, names)}")
         subject = Subject(model, images[index][None], explained[index], versus)  # examined once for all methods
         for method in methods:
-            maps[method].append(signed_map(method, subject).clamp(min=0))
-            _save(pixels[index], maps[method][-1], options.out / f"{name}_{method}.png")
+            maps[method].append(signed_map(method, subject))
+        _save_overlays(photographs[index], [maps[method][index] for method in methods], overlays[name])
         if pages:
             _save_page(model, images[index], pages[index])
+    write_cells(cells, photographs, maps)
+    print(f"{cells}: the cells of all maps, in pixels of the photographs")
     title = _question(target, versus, names) if class_chosen else ""
-    _draw_sheet(pixels, maps, logits, names, [file.name for file in files], title, options.out / "sheet.png")
+    _draw_sheet(pixels, maps, logits, names, [file.name for file in files], title, sheet)
     agnostic = [method for method in methods if method in CLASS_AGNOSTIC]
     if class_chosen and agnostic:
         print(f"note: maps of {', '.join(agnostic)} are the same for every class; --method relevance depends on it")
     if options.trust:
         if class_chosen:
             print("note: the report is about maps of the predicted classes, not of --target or --versus")
-        print(trust_report(model, images, methods))
+        found = trust_report(model, images, methods)
+        print(found)
+        on = f"{options.checkpoint}: {', '.join(methods)} on {files[0]}"
+        found.save(report, on + (f" and {len(files) - 1:,} more" if len(files) > 1 else ""))
+        print(f"{report}: the same as a page")
 
 
 def _prediction(logits: Tensor, names: Sequence[str], thresholds: Sequence[float] | None) -> str:
@@ -198,15 +215,22 @@ def _question(target: Tensor | int | None, versus: int | None, names: Sequence[s
     return f"why {explained}?" if versus is None else f"why {explained}, and not {names[versus]}?"
 
 
-def _save(image: Tensor, values: Tensor, path: Path) -> None:
-    """Write an overlay as a PNG file, enlarged to a readable size: (C, H, W), (1, rows, columns)."""
+def _save_overlays(photograph: "Photograph", maps: Sequence[Tensor], paths: Sequence[Path]) -> None:
+    """Draw each map (1, rows, columns) over a photograph as taken, and write it as a PNG file."""
     from PIL import Image
 
-    picture = overlay(image[None], values)[0]
-    times = -(-SMALLEST_SIDE // min(picture.shape[1:]))
-    larger = repeat(picture, "c h w -> (h p) (w q) c", p=times, q=times)
-    Image.fromarray((255 * larger).round().to(torch.uint8).numpy()).save(path)
-    print(f"  {path}")
+    from vit.commands.photographs import read_shown
+
+    shown = read_shown(photograph)
+    height, width = shown.shape[1:]
+    across, down = width / photograph.width, height / photograph.height
+    left, top, right, bottom = photograph.seen
+    box = left * across, top * down, right * across, bottom * down
+    size = f": {width:,} x {height:,} of {photograph.width:,} x {photograph.height:,} pixels" if across < 1 else ""
+    for values, path in zip(maps, paths, strict=True):
+        picture = rearrange(overlay_photograph(shown, values[0].clamp(min=0), box), "c h w -> h w c")
+        Image.fromarray((255 * picture).round().to(torch.uint8).numpy()).save(path)
+        print(f"  {path}{size}")
 
 
 def _save_page(model: vit.VisionTransformer, image: Tensor, path: Path) -> None:
@@ -228,7 +252,7 @@ def _draw_sheet(
     from vit.explain.figures import draw_maps  # imports matplotlib, which --help does not need
 
     shown = pixels[:MOST_ON_A_SHEET]
-    first = {method: torch.cat(values[:MOST_ON_A_SHEET]) for method, values in maps.items()}
+    first = {method: torch.cat(values[:MOST_ON_A_SHEET]).clamp(min=0) for method, values in maps.items()}
     draw_maps(
         shown,
         first,

@@ -87,10 +87,48 @@ def _fit(image: Image.Image, extent: tuple[float, float], size: tuple[int, int])
     """Scale and centre-crop an image that fills ``extent``, as ImageOps.fit does; sizes are width, height."""
     if image.size == size == extent:
         return image
-    (width, height), ratio = extent, size[0] / size[1]
-    crop_width, crop_height = min(width, ratio * height), min(height, width / ratio)
-    left, top = (width - crop_width) / 2, (height - crop_height) / 2
-    return image.resize(size, BICUBIC, box=(left, top, left + crop_width, top + crop_height))
+    return image.resize(size, BICUBIC, box=seen_box(extent, size[::-1]))
+
+
+def seen_box(
+    extent: tuple[float, float], image_size: tuple[int, int], centre: tuple[int, int] | None = None
+) -> tuple[float, float, float, float]:
+    """Return the part of an upright image that is left once it is scaled to ``image_size`` and centre-cropped.
+
+    >>> seen_box((640, 480), (256, 256), centre=(224, 224))
+    (110.0, 30.0, 530.0, 450.0)
+
+    Args:
+        extent: Width and height of the image.
+        image_size: Rows and columns that it is scaled to. What exceeds their aspect ratio is cut off at both ends.
+        centre: Rows and columns that are kept of the scaled image; None keeps all.
+
+    Returns:
+        Left, top, right and bottom in pixels of the image, which may be fractions.
+    """
+    (width, height), (rows, columns), ratio = extent, image_size, image_size[1] / image_size[0]
+    fill_width, fill_height = min(width, ratio * height), min(height, width / ratio)
+    left, top = (width - fill_width) / 2, (height - fill_height) / 2
+    if centre is None:
+        return left, top, left + fill_width, top + fill_height
+    across, down = fill_width / columns, fill_height / rows  # pixels of the image in one of the scaled image
+    left, top = left + across * round((columns - centre[1]) / 2), top + down * round((rows - centre[0]) / 2)
+    return left, top, left + across * centre[1], top + down * centre[0]
+
+
+def upright_size(path: Path) -> tuple[int, int, int]:
+    """Return width and height of an image file as it stands upright, and its EXIF orientation: 1 if it has no turn.
+
+    Raises:
+        ValueError: If the file is damaged or not an image; the message names it.
+    """
+    try:
+        with Image.open(path) as file:
+            orientation = file.getexif().get(ExifTags.Base.Orientation, 1)
+            width, height = file.size
+    except UNREADABLE as error:
+        raise ValueError(f"cannot read image {path}: {error}") from None
+    return (height, width, orientation) if orientation in SIDEWAYS else (width, height, orientation)
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:

@@ -16,6 +16,7 @@ from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS, METHODS, explain
 from vit.explain.maps.backbones import Features, PatchToken, Similarity
 from vit.explain.maps.flow import attention_flow
 from vit.explain.maps.rollout import attention_rollout
+from vit.explain.photograph import cell_boxes, overlay_photograph
 from vit.explain.text_page import text_explorer
 from vit.explain.texts import explain_text, peaks_on_boxes
 
@@ -33,12 +34,14 @@ __all__ = [
     "attention_flow",
     "attention_rollout",
     "capture_attention",
+    "cell_boxes",
     "displayable",
     "explain",
     "explain_text",
     "explorer",
     "localise",
     "overlay",
+    "overlay_photograph",
     "peaks_on_boxes",
     "permuted_attention",
     "score",

@@ -1,15 +1,14 @@
 """Figures of maps: sheets of overlays, the heads of a model, removal curves, scores of methods.
 
-Letters in the einops patterns: b batch, c channels, h w rows and columns of pixels, n m tokens, k heads, r s rows and
-columns of patches, t steps.
+Letters in the einops patterns: b batch, c channels, h w rows and columns of pixels, k heads, t steps.
 """
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 
-from einops import einsum, rearrange, reduce, repeat
+from einops import reduce, repeat
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -19,11 +18,13 @@ from vit.explain.evaluation.scoring import Scores
 from vit.explain.evaluation.table import Interval
 from vit.explain.heatmap import overlay
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
+from vit.explain.maps.rollout import readout_map
 from vit.explain.sheet import Sheet
 from vit.support.class_names import name_classes
 from vit.support.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, PINK, SKY, plain_text, plot_style
 
 METHOD_COLORS = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY)
+DASHES = ("-", "--", ":")
 TEXT_WIDTH = 22  # letters of a line below an image
 PERCENTS_GONE = range(0, 100, 10)  # patches removed at each step of a curve
 
@@ -95,8 +96,7 @@ def draw_heads(image: Tensor, attentions: Sequence[Tensor], anatomy: Anatomy, pa
         sheet.write_above(head, f"head {head}")
     for layer, attn in enumerate(layers):
         sheet.write_left(layer, f"layer {layer}")
-        rows = einsum(anatomy.readout.to(attn), attn[0], "n, k n m -> k m")[:, anatomy.patches]
-        maps = rearrange(rows, "k (r s) -> k r s", r=anatomy.grid[0]).clamp(min=0)
+        maps = readout_map(anatomy, attn[0]).clamp(min=0)
         for head, picture in enumerate(overlay(repeat(image, "c h w -> k c h w", k=len(maps)), maps)):
             sheet.show(picture, layer, head, anatomy.grid)
     sheet.save(path)
@@ -173,9 +173,6 @@ def _column_title(name: str, smooth: bool) -> str:
 
 def _styles(names: Mapping[str, Curves]) -> dict[str, dict[str, object]]:
     """Return colours and dashes of lines: grey for controls, and new dashes once the colours are used up."""
-    styles: dict[str, dict[str, object]] = {}
-    coloured = [{"color": color, "ls": dashes} for dashes in ("-", "--", ":") for color in METHOD_COLORS]
-    grey = [{"color": GREY, "ls": dashes} for dashes in ("-", "--", ":")]
-    for name in names:
-        styles[name] = grey[CONTROLS.index(name)] if name in CONTROLS else coloured[len(styles) % len(coloured)]
-    return styles
+    coloured, grey = cycle(product(DASHES, METHOD_COLORS)), dict(zip(CONTROLS, product(DASHES, [GREY]), strict=True))
+    looks = {name: grey.get(name) or next(coloured) for name in names}
+    return {name: {"color": color, "ls": dashes} for name, (dashes, color) in looks.items()}

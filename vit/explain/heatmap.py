@@ -37,8 +37,8 @@ def overlay(images: Tensor, maps: Tensor, *, opacity: float = 0.7, smooth: bool 
     Raises:
         ValueError: If shapes do not fit, or values are out of range.
     """
-    grey = _grey(images)
-    shares = _shares(maps)
+    grey = grey_of(images)
+    shares = shares_of_largest(maps)
     if not 0 <= opacity <= 1:
         raise ValueError(f"opacity ({opacity}) must be from 0 (image only) to 1 (colour only)")
     if len(maps) != len(images):
@@ -95,7 +95,7 @@ def color_of(shares: Tensor) -> Tensor:
     return rearrange(colours, "b h w c -> b c h w")
 
 
-def _grey(images: Tensor) -> Tensor:
+def grey_of(images: Tensor) -> Tensor:
     """Return the brightness of images: (B, C, H, W) -> float (B, 1, H, W)."""
     check_pixels(images)
     images = images.detach() / 255 if images.dtype == torch.uint8 else images.detach().float()
@@ -110,7 +110,7 @@ def _grey(images: Tensor) -> Tensor:
     return rearrange(einsum(images, weights, "b c h w, c -> b h w"), "b h w -> b 1 h w")
 
 
-def _shares(maps: Tensor) -> Tensor:
+def shares_of_largest(maps: Tensor) -> Tensor:
     """Divide maps by their largest value: (B, rows, columns) -> float (B, rows, columns), in [0, 1]."""
     if maps.ndim != 3:
         raise ValueError(f"maps have shape {tuple(maps.shape)}: give (batch, rows, columns) of patches")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vit.explain.explorer_page import Explorer
 from vit.explain.heatmap import displayable, overlay
 from vit.explain.maps.rollout import attention_rollout
-from vit.explain.texts import capture_text, patches_of
+from vit.explain.texts import capture_text
 
 
 def text_explorer(
@@ -65,9 +65,8 @@ def text_explorer(
             "give one image (channels, rows, columns), its tokens (T,), and a name for what is written after each"
         )
     images, tokens = image[None], tokens[None]
-    grid, prefix = patches_of(model, images, grid, num_prefix_tokens)
     with torch.no_grad():
-        found = capture_text(model, images, tokens, grid, prefix)
+        found, grid, prefix = capture_text(model, images, tokens, grid, num_prefix_tokens)
     last = reduce(found.cross[-1].clamp(min=0), "1 h t m -> t m", "mean")
     rolled = einsum(last, attention_rollout(found.encoder)[0], "t l, l m -> t m")[:, prefix:]
     rows = [("rollout through the encoder", rearrange(rolled, "t (r s) -> t r s", r=grid[0]))]

@@ -55,8 +55,7 @@ def explain_text(
         ValueError: If attention cannot be captured, there is no cross-attention, or the grid does not fit it.
     """
     check_choice("method", method, get_args(TextMethod))
-    grid, num_prefix_tokens = patches_of(model, images, grid, num_prefix_tokens)
-    found = capture_text(model, images, tokens, grid, num_prefix_tokens)
+    found, grid, num_prefix_tokens = capture_text(model, images, tokens, grid, num_prefix_tokens)
     maps = reduce(found.cross[-1].clamp(min=0), "b h t m -> b t m", "mean")
     if method == "rollout":
         maps = einsum(maps, attention_rollout(found.encoder), "b t l, b l m -> b t m")
@@ -64,13 +63,20 @@ def explain_text(
 
 
 def capture_text(
-    model: nn.Module, images: Tensor, tokens: Tensor, grid: tuple[int, int], num_prefix_tokens: int
-) -> SequenceAttentions:
-    """Return the attention of a model that reads images as ``num_prefix_tokens`` tokens and a grid of patches.
+    model: nn.Module, images: Tensor, tokens: Tensor, grid: tuple[int, int] | None, num_prefix_tokens: int | None
+) -> tuple[SequenceAttentions, tuple[int, int], int]:
+    """Return the attention of a reader, its rows and columns of patches, and the number of tokens before them.
 
     Raises:
-        ValueError: If attention cannot be captured, there is no cross-attention, or the grid does not fit it.
+        ValueError: If attention cannot be captured, there is no cross-attention, or the grid is unknown or wrong.
     """
+    encoder = getattr(model, "encoder", None)
+    if grid is None:
+        if not hasattr(encoder, "patch_embed"):
+            raise ValueError(f"the patches of {type(model).__name__} are not known: give grid and num_prefix_tokens")
+        grid = encoder.patch_embed.grid_of(*images.shape[-2:])
+    if num_prefix_tokens is None:
+        num_prefix_tokens = getattr(encoder, "num_prefix_tokens", 0)
     found = capture_sequence(model, images, tokens)
     if not found.cross:
         raise ValueError(f"{type(model).__name__} has no cross-attention, so its tokens look at no image")
@@ -80,23 +86,7 @@ def capture_text(
             f"the image has {count} tokens, and not {num_prefix_tokens} (num_prefix_tokens) and {grid[0]} x {grid[1]} "
             "patches (grid): give the numbers of this model"
         )
-    return found
-
-
-def patches_of(
-    model: nn.Module, images: Tensor, grid: tuple[int, int] | None, num_prefix_tokens: int | None
-) -> tuple[tuple[int, int], int]:
-    """Return rows and columns of patches and the number of tokens before them: as given, or else as the model has them.
-
-    Raises:
-        ValueError: If the grid is neither given nor known from the model.
-    """
-    encoder = getattr(model, "encoder", None)
-    if grid is None:
-        if not hasattr(encoder, "patch_embed"):
-            raise ValueError(f"the patches of {type(model).__name__} are not known: give grid and num_prefix_tokens")
-        grid = encoder.patch_embed.grid_of(*images.shape[-2:])
-    return grid, getattr(encoder, "num_prefix_tokens", 0) if num_prefix_tokens is None else num_prefix_tokens
+    return found, grid, num_prefix_tokens
 
 
 def peaks_on_boxes(maps: Tensor, boxes: Tensor, image_size: tuple[int, int]) -> Tensor:

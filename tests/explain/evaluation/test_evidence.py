@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("short_search")
 
 @pytest.fixture(scope="module")
 def evidence(model, images, short_search):
-    return collect(model, images, ["rollout", "relevance", "uniform"], torch.arange(31) % 7)
+    return collect(Subject(model, images), ["rollout", "relevance", "uniform"], torch.arange(31) % 7)
 
 
 def test_every_number_is_there_for_every_image_but_of_the_search(evidence):
@@ -64,7 +64,7 @@ def test_maps_are_compared_in_their_order_and_their_highest_patches(evidence, mo
 
 def test_of_64_patches_the_highest_one_and_the_highest_six_are_compared():
     model = VisionTransformer(16, 2, embed_dim=12, depth=1, num_heads=3, num_classes=7).eval()
-    found = collect(model, torch.randn(7, 3, 16, 16), ["rollout", "center"])
+    found = collect(Subject(model, torch.randn(7, 3, 16, 16)), ["rollout", "center"])
     assert list(found.top) == [("rollout", "center", 1), ("rollout", "center", 6)]
     assert list(found.flips) == [("uniform", JOINTLY), ("permuted", JOINTLY)]  # the only layer is all layers
     assert list(found.divergence) == [JOINTLY]
@@ -76,7 +76,7 @@ def test_the_number_of_intervals_is_that_of_all_numbers_that_are_judged(evidence
 
 def test_without_attention_to_the_marked_patch_the_planted_class_is_lost():
     images = planted(31)
-    found = collect(shortcut(), images, [], shortcut()(images).argmax(dim=-1))
+    found = collect(Subject(shortcut(), images), [], shortcut()(images).argmax(dim=-1))
     assert found.flips["uniform", JOINTLY].double().mean() > 0.25
     assert not found.flips["uniform", "layer 0 alone"].any()
     assert not found.flips["uniform", "layer 1 alone"].any()

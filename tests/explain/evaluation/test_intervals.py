@@ -10,8 +10,10 @@ from vit.explain.evaluation.intervals import (
     Estimate,
     Interval,
     fewest_images,
+    images_needed,
     mean_interval,
     median_interval,
+    median_of_more,
     share_interval,
 )
 
@@ -87,3 +89,55 @@ def test_intervals_print_with_their_centre_first():
     assert str(Interval(0.5, 0.25, 0.75)) == "0.500 (0.250 to 0.750)"
     assert str(Estimate(0.5, 0.25, 0.75)) == "0.50 (0.25 to 0.75)"
     assert str(median_interval(torch.ones(5))) == "1.00 (no interval)"
+
+
+def test_four_times_as_many_images_halve_the_interval_of_a_median():
+    draws = torch.randn(60, 400, generator=torch.Generator().manual_seed(0))
+    few, many = ([median_interval(row[:count]) for row in draws] for count in (100, 400))
+    widths = [sum(estimate.high - estimate.low for estimate in estimates) for estimates in (few, many)]
+    assert widths[1] == pytest.approx(widths[0] / 2, rel=0.1)
+    low, high = median_of_more(Estimate(0.0, -0.2, 0.1), images=100, more=400)[1:]
+    assert (low, high) == (-0.1, 0.05)
+
+
+def needed_for_median(estimate, images, confidence):
+    def decides(count):
+        _, low, high = median_of_more(estimate, images, count)
+        return low > 0 or high < 0
+
+    return images_needed(decides, images, confidence)
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.998])
+def test_if_the_median_is_right_the_images_called_for_decide_in_four_of_five_cases(confidence):
+    generator = torch.Generator().manual_seed(0)
+    decided = 0
+    for _ in range(200):
+        pilot = median_interval(torch.randn(41, generator=generator), confidence)
+        moved = Estimate(*(number - pilot.value + 0.2 for number in pilot))  # to the median of the population
+        needed = needed_for_median(moved, 41, confidence)
+        decided += median_interval(0.2 + torch.randn(needed, generator=generator), confidence).low > 0
+    assert 0.7 * 200 < decided < 0.9 * 200
+
+
+def test_if_the_share_is_right_the_images_called_for_decide_in_four_of_five_cases():
+    needed = images_needed(lambda n: share_interval(round(n / 5), round(n)).low > 0.1, 40, 0.95)
+    generator = torch.Generator().manual_seed(0)
+    counts = (torch.rand(200, needed, generator=generator) < 0.2).sum(dim=1).tolist()
+    assert 0.7 * 200 < sum(share_interval(count, needed).low > 0.1 for count in counts) < 0.95 * 200
+
+
+def test_with_the_values_of_few_images_the_number_called_for_still_decides_in_most_cases():
+    generator = torch.Generator().manual_seed(0)
+    decided = []
+    for _ in range(100):
+        pilot = median_interval(0.3 + torch.randn(31, generator=generator))
+        if not pilot.low > 0 and (needed := needed_for_median(pilot, 31, 0.95)) and needed < 10_000:
+            found = median_interval(0.3 + torch.randn(needed, generator=generator))
+            decided.append(found.low > 0)
+    assert len(decided) > 50
+    assert sum(decided) > 0.6 * len(decided)
+
+
+def test_no_number_of_images_decides_what_is_exactly_at_the_threshold():
+    assert needed_for_median(Estimate(0.0, -0.2, 0.1), 41, 0.95) is None

@@ -13,14 +13,14 @@ from vit.explain.evaluation.sanity import (
     randomised_layers,
     uniform_attention,
 )
-from vit.explain.maps import METHODS
+from vit.explain.maps import METHODS, Subject
 
 DEPTH = 3  # layers of the model
 
 
 def test_layers_are_randomised_from_the_head_down_and_the_model_keeps_its_weights(model, images):
     before = copy.deepcopy(model.state_dict())
-    similar = randomised_layers(model, images, ["relevance", "center"])
+    similar = randomised_layers(Subject(model, images), ["relevance", "center"])
     assert list(similar["relevance"]) == ["head", "layer 2", "layer 1", "layer 0"]
     assert [round(found.mean().item(), 5) for found in similar["center"].values()] == [1, 1, 1, 1]
     assert similar["relevance"]["layer 0"].mean() < 0.9
@@ -30,7 +30,7 @@ def test_layers_are_randomised_from_the_head_down_and_the_model_keeps_its_weight
 
 def test_randomised_layers_stay_randomised(model, images):
     # Attention of the last layer, seen from the class token, does not depend on the head but on all layers.
-    similar = randomised_layers(model, images, ["attention"])["attention"]
+    similar = randomised_layers(Subject(model, images), ["attention"])["attention"]
     assert similar["head"].mean().item() == pytest.approx(1)
     assert similar["layer 2"].mean() < 0.9
     assert similar["layer 0"].mean() < 0.9
@@ -41,13 +41,13 @@ def test_the_head_is_all_that_follows_the_last_layer(model, images, monkeypatch)
         return subject.model.blocks[2].mlp.fc2.weight.flatten()[: 5 * 15].reshape(5, 3, 5)
 
     monkeypatch.setitem(METHODS, "last_weights", last_weights)
-    similar = randomised_layers(model, images, ["last_weights"])["last_weights"]
+    similar = randomised_layers(Subject(model, images), ["last_weights"])["last_weights"]
     assert similar["head"].mean().item() == pytest.approx(1)
     assert similar["layer 2"].mean() < 0.9
 
 
 def test_a_model_that_ignores_the_class_has_the_same_map_for_the_runner_up(model, images):
-    found = other_class(model, images, ["rollout", "relevance", "input_gradient"])
+    found = other_class(Subject(model, images), ["rollout", "relevance", "input_gradient"])
     assert found["rollout"].mean().item() == pytest.approx(1)
     assert found["relevance"].mean() < 0.9
     assert found["input_gradient"].mean() < 0.9
@@ -101,7 +101,7 @@ def test_layers_that_share_a_module_cannot_be_randomised_one_by_one(model, image
     shared = VisionTransformer((6, 10), 2, embed_dim=12, depth=3, num_heads=3).eval()
     shared.blocks = torch.nn.ModuleList([shared.blocks[0]] * 3)
     with pytest.raises(ValueError, match="has no module for each layer"):
-        randomised_layers(shared, images, ["rollout"])
+        randomised_layers(Subject(shared, images), ["rollout"])
 
 
 def test_permuted_rows_keep_their_weights_and_zeros_stay_zero(images):

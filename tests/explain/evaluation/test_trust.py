@@ -15,6 +15,7 @@ from vit import VisionTransformer
 from vit.capture import capture_attention
 from vit.explain.evaluation.evidence import Evidence, collect
 from vit.explain.evaluation.trust import AGREE, FAR, SAME, UNRELATED, USED, judge, trust_report
+from vit.explain.maps import Subject
 
 METHODS = ["attention", "relevance", "occlusion"]
 IMAGES = 71  # for the models by hand
@@ -36,7 +37,7 @@ def measured(of_model):
         patch.setattr(
             "vit.explain.evaluation.evidence.SEARCH_STEPS", 70 if of_model in (shortcut, bag_of_patches) else 3
         )
-        return collect(of_model(), planted(IMAGES) if of_model is shortcut else noise, METHODS)
+        return collect(Subject(of_model(), planted(IMAGES) if of_model is shortcut else noise), METHODS)
 
 
 def report_on(of_model):
@@ -343,13 +344,44 @@ def test_no_outliers_on_a_few_images_are_no_proof_that_there_are_none():
     assert (few.level, many.level) == ("amber", "green")
 
 
-def test_it_prints_as_lines_and_as_html_with_marks_besides_colours(report):
-    lines = str(report).splitlines()
-    assert lines[0].startswith("red    rollout: class")
-    assert "measured on 31 images" in lines[-1]
-    html = report._repr_html_()
-    assert "&#10007; red" in html
-    assert "&#10003; green" in html
+@pytest.mark.parametrize("of_model", [untrained, constant, shortcut])
+def test_every_amber_sentence_says_whether_more_images_would_decide_it_and_no_other_does(of_model):
+    for finding in report_on(of_model).findings:
+        assert bool(finding.more) == (finding.level == "amber")
+        assert not finding.more or "images " in finding.more
+
+
+ALONE = ("uniform", "layer 0 alone")
+
+
+@pytest.mark.parametrize(
+    ("measured", "more"),
+    [
+        ({"noisy": {"m": torch.linspace(0.85, 0.97, 97)}}, r"about [\d,]+ images would probably decide it"),
+        ({"noisy": {"m": torch.linspace(0.4, 0.9, 97)}}, "more images would hardly change this"),  # some are reordered
+        ({"noisy": {"m": torch.linspace(0.2, 0.75, 97)}}, r"about [\d,]+ images would probably decide it"),
+        ({"noisy": {"m": torch.linspace(0.2, 0.7, 3)}}, "more images are needed to decide it"),
+        ({"flips": {ALONE: torch.arange(97) < 14}}, r"about [\d,]+ images would probably decide it"),
+        ({"flips": {ALONE: torch.arange(97) < 1}}, "more images would hardly change this"),
+        ({"divergence": {"all layers": torch.linspace(0.2, 0.45, 16)}}, ".* hardly change this: at most 16 images .*"),
+        ({"divergence": {"all layers": torch.linspace(0.2, 0.45, 9)}}, "more images may decide it, but at most 16 .*"),
+        ({"outliers": torch.zeros(17, 2)}, r"about \d\d images would probably decide it"),
+        (
+            {"outliers": torch.stack([torch.full((97,), 0.1), torch.linspace(0.2, 0.44, 97)], dim=1)},
+            r"about [\d,]+ such images would probably decide it",
+        ),
+    ],
+)
+def test_an_amber_sentence_says_how_many_images_would_decide_it(measured, more):
+    values = next(iter(measured.values()))
+    images = len(values) if isinstance(values, torch.Tensor) else len(next(iter(values.values())))
+    maps = {"m": torch.zeros(images, dtype=torch.bool)}
+    above = {"m": torch.ones(images)}  # by itself green
+    evidence = Evidence(images, 15, zero=maps, constant=maps, above_random=above, **{"noisy": above} | measured)
+    of = {"noisy": "m: noise", "outliers": "outliers"}.get(next(iter(measured)), "attention")
+    (finding,) = findings(judge(evidence), of)
+    assert finding.level == "amber"
+    assert re.fullmatch(more, finding.more)
 
 
 def test_an_unknown_method_is_named(model, images):

@@ -18,6 +18,7 @@ from vit.capture.anatomy import Anatomy
 from vit.capture.attention import capture_unchecked, run_intercepted
 from vit.explain.maps import Subject, attention_rollout
 from vit.explain.maps.noise import draw_for_each
+from vit.explain.maps.rollout import readout_map
 
 FARTHEST = math.log(2)  # the divergence of two distributions that have no key in common, in nats
 TOLERANCE = 0.01  # largest total variation between the predicted probabilities
@@ -56,14 +57,9 @@ class AdversarialAttention:
 
         They are the rollout of the changed layers. If only one layer changed, they are its read-out attention.
         """
-        return self._map(self.before), self._map(self.after)
-
-    def _map(self, attentions: list[Tensor]) -> Tensor:
-        anatomy = self.anatomy
-        rows = attention_rollout(attentions, residual=0.5 if len(attentions) > 1 else 0.0)
-        row = rows[:, 0] if rows.shape[1] == 1 else einsum(anatomy.readout.to(rows), rows, "n, b n m -> b m")
-        row = F.pad(row, (anatomy.num_tokens - row.shape[-1], 0))  # attention pooling may leave out the prefix
-        return rearrange(row[:, anatomy.patches], "b (r s) -> b r s", r=anatomy.grid[0])
+        residual = 0.5 if len(self.layers) > 1 else 0.0
+        before, after = (attention_rollout(attn, residual=residual) for attn in (self.before, self.after))
+        return readout_map(self.anatomy, before), readout_map(self.anatomy, after)
 
 
 @torch.inference_mode(False)  # gradients are needed even if the caller is in inference mode
@@ -82,9 +78,8 @@ def adversarial_attention(
     Gradient ascent (Adam) on the divergence moves the attention logits of each head and query. Images above the
     tolerance pay a penalty. Its factor grows while the image is above the tolerance and shrinks while it is below. Each
     image keeps the farthest attention within the tolerance. If the search finds none, it keeps the model's own. A
-    better search may find attention that is farther still.
-
-    Weights that are exactly zero stay zero, such as those of masked keys.
+    better search may find attention that is farther still. Weights of exactly zero stay zero, such as those of masked
+    keys.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()

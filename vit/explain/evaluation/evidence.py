@@ -1,6 +1,6 @@
 """What the trust report measures: numbers for each image, without a verdict.
 
-Letters in the einops patterns: b batch, h heads, n queries or patches, m keys.
+Letters in the einops patterns: b batch, h heads, n queries or patches, m keys, r s rows and columns of patches.
 """
 
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import torch
-from einops import einsum, rearrange, reduce
-from torch import Tensor, nn
+from einops import rearrange, reduce
+from torch import Tensor
 
 from vit.capture.attention import run_intercepted
 from vit.capture.outliers import outliers
@@ -28,6 +28,7 @@ from vit.explain.evaluation.similarity import is_constant, rank_correlation, top
 from vit.explain.maps import CLASS_AGNOSTIC, Subject, signed_map
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.perturbation import can_drop
+from vit.explain.maps.rollout import readout_map
 
 NOISE = 0.05  # standard deviation of noise that should not matter, relative to that of the images
 TOP = 10  # maps are compared on the highest 1/10 of the patches, and on the highest patch
@@ -86,21 +87,15 @@ class Evidence:
         return sum(map(len, judged)) + (self.outliers is not None)
 
 
-def collect(
-    model: nn.Module,
-    images: Tensor,
-    methods: Sequence[str],
-    labels: Tensor | None = None,
-    *,
-    grid: tuple[int, int] | None = None,
-    num_prefix_tokens: int | None = None,
-) -> Evidence:
-    """Measure everything that the trust report judges. The arguments are those of ``trust_report``."""
-    layout = {"grid": grid, "num_prefix_tokens": num_prefix_tokens}
-    subject = Subject(model, images, **layout)
+def collect(subject: Subject, methods: Sequence[str], labels: Tensor | None = None) -> Evidence:
+    """Measure everything that the trust report judges."""
     maps = {method: signed_map(method, subject) for method in methods}
-    evidence = Evidence(len(images), subject.grid[0] * subject.grid[1])
-    _compare_classes_and_weights(evidence, subject, methods, layout)
+    evidence = Evidence(len(subject.images), subject.grid[0] * subject.grid[1])
+    evidence.other_class = other_class(subject, [method for method in methods if method not in CLASS_AGNOSTIC])
+    for method, stages in randomised_layers(subject, methods).items():
+        *_, evidence.random_weights[method] = stages.values()
+        if method not in CLASS_AGNOSTIC:
+            evidence.random_head[method] = stages["head"]
     random_area = _area(subject, signed_map("random", subject))
     for method, of_method in maps.items():
         evidence.zero[method] = reduce(of_method != 0, "b r s -> b", "max").logical_not()
@@ -112,21 +107,9 @@ def collect(
         for count in sorted({1, max(1, evidence.patches // TOP)}):
             evidence.top[one, other, count] = top_overlap(maps[one], maps[other], count)
     _replace_attention(evidence, subject, labels)
-    _search_other_attention(evidence, subject, layout)
+    _search_other_attention(evidence, subject)
     evidence.outliers = _outliers(subject)
     return evidence
-
-
-def _compare_classes_and_weights(
-    evidence: Evidence, subject: Subject, methods: Sequence[str], layout: dict[str, object]
-) -> None:
-    evidence.other_class = other_class(
-        subject.model, subject.images, [m for m in methods if m not in CLASS_AGNOSTIC], **layout
-    )
-    for method, stages in randomised_layers(subject.model, subject.images, methods, **layout).items():
-        evidence.random_weights[method] = list(stages.values())[-1]
-        if method not in CLASS_AGNOSTIC:
-            evidence.random_head[method] = stages["head"]
 
 
 def _with_noise(subject: Subject) -> Subject:
@@ -162,16 +145,16 @@ def _num_attentions(subject: Subject) -> int:
     return subject.anatomy.depth + subject.anatomy.pooled
 
 
-def _search_other_attention(evidence: Evidence, subject: Subject, layout: dict[str, object]) -> None:
+def _search_other_attention(evidence: Evidence, subject: Subject) -> None:
     last, fewest = _num_attentions(subject) - 1, fewest_images(0.95)
+    layout = {"grid": subject.grid, "num_prefix_tokens": subject.num_prefix_tokens}
     if evidence.images < fewest:
         evidence.not_searched = f"it takes more than a hundred passes, and fewer than {fewest} images give no verdict"
         return
     try:
         for where, layers in ((JOINTLY, None), *([(f"layer {last} alone", [last])] if last else [])):
-            found = adversarial_attention(
-                subject.model, subject.images[:SEARCHED], layers, steps=SEARCH_STEPS, **layout
-            )
+            some = subject.images[:SEARCHED]
+            found = adversarial_attention(subject.model, some, layers, steps=SEARCH_STEPS, **layout)
             evidence.divergence[where] = found.divergence
     except ValueError as error:
         evidence.not_searched = str(error)
@@ -185,8 +168,8 @@ def _outliers(subject: Subject) -> Tensor | None:
 
     def keep_share(layer: int, attn: Tensor) -> Tensor:
         if layer == anatomy.depth - 1:
-            row = einsum(anatomy.readout.to(attn), reduce(attn, "b h n m -> b n m", "mean"), "n, b n m -> b m")
-            shares.append(row[:, anatomy.patches])
+            row = readout_map(anatomy, reduce(attn, "b h n m -> b n m", "mean"))
+            shares.append(rearrange(row, "b r s -> b (r s)"))
         return attn
 
     def keep_norms(tokens: Tensor) -> Tensor:

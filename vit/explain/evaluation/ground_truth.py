@@ -2,8 +2,7 @@
 
 There are two kinds of images. ``vit.data.planted`` hides a digit in clutter. A mosaic tiles four images and asks for
 the class of one (GridPG: Boehle, Fritz and Schiele 2021, "Convolutional Dynamic Alignment Networks for Interpretable
-Classifications"). Each score of a uniform map is the share of the image that is inside. Only the intersection over
-union is lower, because it is stricter.
+Classifications").
 
 Letters in the einops patterns: b images, k tiles of a mosaic, i j their rows and columns, c channels, h w rows and
 columns of pixels, r s rows and columns of cells, n cells.
@@ -13,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor
+
+from vit.explain.evaluation.similarity import share_highest
 
 INSIDE = 0.25  # a cell with at least this share covered is inside: a corner of half its height and width is enough
 
@@ -116,12 +117,10 @@ def cells_of_quadrants(cells: Tensor, grid: tuple[int, int]) -> Tensor:
     rows, columns = grid
     if rows < 2 or columns < 2:
         raise ValueError(f"a grid of {rows} x {columns} has no cell that lies in one tile only: take smaller patches")
-    # Middles of cells, times two: an odd grid then needs no fractions.
-    middles = [2 * torch.arange(count, device=cells.device) + 1 for count in grid]
-    below, right = (cells // 2)[:, None], (cells % 2)[:, None]
-    in_rows = torch.where(below == 1, middles[0] > rows, middles[0] < rows)
-    in_columns = torch.where(right == 1, middles[1] > columns, middles[1] < columns)
-    return in_rows[:, :, None] & in_columns[:, None, :]
+    size = torch.tensor(grid, device=cells.device).expand(len(cells), 2)
+    place = torch.stack([cells // 2, cells % 2], dim=1) * size
+    # An image with two pixels per side of a cell, so that tiles of an odd grid need no fractions.
+    return cells_of_boxes(torch.cat([place, size], dim=1), (2 * rows, 2 * columns), grid) == 1
 
 
 def pointing_game(maps: Tensor, masks: Tensor) -> Tensor:
@@ -173,10 +172,7 @@ def intersection_over_union(maps: Tensor, masks: Tensor) -> Tensor:
     """
     flat, inside = _flat(maps, masks)
     count = inside.sum(dim=1, keepdim=True)
-    last = flat.sort(dim=1, descending=True).values.gather(1, count - 1)
-    above, tied = flat > last, flat == last
-    share = (count - above.sum(dim=1, keepdim=True)) / tied.sum(dim=1, keepdim=True)
-    common = ((above + tied * share) * inside).sum(dim=1)
+    common = (share_highest(flat, count) * inside).sum(dim=1)
     return common / (2 * count.squeeze(1) - common)
 
 

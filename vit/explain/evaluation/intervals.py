@@ -1,12 +1,19 @@
-"""Confidence intervals of means, medians and shares, over images."""
+"""Confidence intervals of means, medians and shares, over images, and the number of images that would decide."""
 
 import math
+from collections.abc import Callable
+from itertools import accumulate, repeat
+from operator import mul
+from statistics import NormalDist
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from vit.support.extras import import_extra
+
+POWER = 0.8  # probability that the images that are called for decide, if the present value is the true one
+STEP, MOST = 1.15, 10_000  # numbers of images are tried in steps, up to a multiple of the present number
 
 
 class Interval(NamedTuple):
@@ -92,3 +99,36 @@ def share_interval(count: int, total: int, confidence: float = 0.95) -> Estimate
     low = quantile(count, total - count + 1, tail).item() if count else 0.0
     high = quantile(count + 1, total - count, 1 - tail).item() if count < total else 1.0
     return Estimate(count / total, low, high)
+
+
+def median_of_more(median: Estimate, images: int, more: float) -> Estimate:
+    """Return the estimate that another number of images would give if its value stayed.
+
+    The width of an interval falls with the square root of the number of images.
+
+    >>> str(median_of_more(Estimate(0.5, 0.3, 0.6), images=25, more=100))
+    '0.50 (0.40 to 0.55)'
+    """
+    if more == images:
+        return median
+    narrower = math.sqrt(images / more)
+    value, low, high = median
+    return Estimate(value, value - narrower * (value - low), value + narrower * (high - value))
+
+
+def images_needed(decides: Callable[[float], bool], images: int, confidence: float) -> int | None:
+    """Return the number of images that would probably decide a question, or None if no number would.
+
+    If intervals of n images are just short enough, other images decide in half of all cases only, because their value
+    varies. By the normal approximation, ``(1 + z(POWER) / z(confidence)) ** 2`` times as many images decide with the
+    probability ``POWER``. The result has two digits.
+
+    Args:
+        decides: Whether the interval that a number of images would give around the present value decides.
+        images: Present number of images.
+        confidence: Confidence of the interval.
+    """
+    margin = (1 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf((1 + confidence) / 2)) ** 2
+    tried = accumulate(repeat(STEP, math.ceil(math.log(MOST, STEP))), mul, initial=images)
+    enough = next(filter(decides, tried), None)
+    return None if enough is None else int(float(f"{margin * enough:.1e}"))

@@ -23,20 +23,12 @@ from vit.explain.maps.noise import draw_for_each
 Replacement = Callable[[int, Tensor], Tensor]  # index of a layer and its attention (B, H, N, M) -> other attention
 
 
-def randomised_layers(
-    model: nn.Module,
-    images: Tensor,
-    methods: Sequence[str],
-    seed: int = 0,
-    *,
-    grid: tuple[int, int] | None = None,
-    num_prefix_tokens: int | None = None,
-) -> dict[str, dict[str, Tensor]]:
+def randomised_layers(subject: Subject, methods: Sequence[str], seed: int = 0) -> dict[str, dict[str, Tensor]]:
     """Compare maps while layers are randomised, from the head down to the first layer (Adebayo et al. 2018).
 
     Randomising a layer shuffles the entries within each of its tensors, which keeps their scale. Later layers stay
     randomised. The target stays the class that the trained model predicts. If a map stays similar, it depends on the
-    image, not on the model. The arguments are those of ``trust_report``, plus the seed of the shuffling.
+    image, not on the model.
 
     Returns:
         For each method, the rank correlation of each image's map with that of the trained model, (B,), by the part
@@ -45,8 +37,7 @@ def randomised_layers(
     Raises:
         ValueError: If the layers share one module.
     """
-    subject = Subject(model, images, grid=grid, num_prefix_tokens=num_prefix_tokens)
-    names = subject.anatomy.parts.layer_names
+    model, names = subject.model, subject.anatomy.parts.layer_names
     if not names:
         raise ValueError(f"{type(model).__name__} has no module for each layer, so none can be randomised by itself")
     target = subject.logits.argmax(dim=-1)
@@ -65,18 +56,11 @@ def randomised_layers(
     return similar
 
 
-def other_class(
-    model: nn.Module,
-    images: Tensor,
-    methods: Sequence[str],
-    *,
-    grid: tuple[int, int] | None = None,
-    num_prefix_tokens: int | None = None,
-) -> dict[str, Tensor]:
+def other_class(subject: Subject, methods: Sequence[str]) -> dict[str, Tensor]:
     """Compute the rank correlation of each image's map for the predicted class with that for the runner-up.
 
     1 means that both maps order the patches alike, so they do not explain the choice between the classes. NaN means
-    that both maps are constant. The arguments are those of ``trust_report``.
+    that both maps are constant.
 
     Returns:
         For each method, a number for each image, (B,).
@@ -84,9 +68,9 @@ def other_class(
     Raises:
         ValueError: If the model has one class only.
     """
-    subject = Subject(model, images, grid=grid, num_prefix_tokens=num_prefix_tokens)
     if subject.logits.shape[1] < 2:
-        raise ValueError(f"{type(model).__name__} has one logit only: there is no other class to compare its maps with")
+        name = type(subject.model).__name__
+        raise ValueError(f"{name} has one logit only: there is no other class to compare its maps with")
     first, second = subject.logits.topk(2, dim=-1).indices.unbind(dim=-1)
     one, other = (replace(subject, target=target) for target in (first, second))
     return {m: rank_correlation(signed_map(m, one), signed_map(m, other)) for m in methods}

@@ -46,7 +46,8 @@ class Scores(Table):
         images, the list is empty.
         """
         controls = [control for control in CONTROLS if control in self.values]
-        methods = sorted((m for m in self.values if m not in CONTROLS), key=lambda m: -self._mean(m, measure))
+        means = {m: values[measure].mean().item() for m, values in self.values.items() if m not in CONTROLS}
+        methods = sorted(means, key=means.get, reverse=True)
         if not methods or len(self.values[methods[0]][measure]) < FEWEST:
             return []
         comparisons = math.comb(len(methods), 2) + len(methods) * len(controls)  # any two may be the best ones
@@ -59,9 +60,6 @@ class Scores(Table):
         if methods[0] not in sure:
             return []
         return [method for method in sure if not surely_above(methods[0], method)]
-
-    def _mean(self, method: str, measure: str) -> float:
-        return self.values[method][measure].mean().item()
 
 
 def score(

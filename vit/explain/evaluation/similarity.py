@@ -44,14 +44,17 @@ def top_overlap(maps: Tensor, others: Tensor, count: int) -> Tensor:
     >>> top_overlap(peak, slope, 1).item(), top_overlap(peak, slope, 2).item()
     (1.0, 0.5)
     """
-    chosen, other_chosen = (_highest(rearrange(x, "b r s -> b (r s)"), count) for x in (maps, others))
+    chosen, other_chosen = (share_highest(rearrange(x, "b r s -> b (r s)"), count) for x in (maps, others))
     overlap = reduce(chosen * other_chosen, "b n -> b", "sum") / count
     return torch.where(is_constant(maps) & is_constant(others), torch.nan, overlap)
 
 
-def _highest(values: Tensor, count: int) -> Tensor:
-    """Return 1 for each of the highest values of a row, and a share for those that tie: (B, N) -> (B, N)."""
-    last = values.sort(dim=-1, descending=True).values[:, count - 1 : count]
+def share_highest(values: Tensor, count: int | Tensor) -> Tensor:
+    """Return 1 for the ``count`` highest values of a row, and a share for those that tie: (B, N) -> (B, N).
+
+    ``count`` is one number for all rows, or one for each, (B, 1).
+    """
+    last = values.sort(dim=-1, descending=True).values.gather(1, torch.as_tensor(count - 1).expand(len(values), 1))
     above, tied = values > last, values == last
     share = (count - above.sum(dim=-1, keepdim=True)) / tied.sum(dim=-1, keepdim=True)
     return above + tied * share

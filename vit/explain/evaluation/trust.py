@@ -5,20 +5,23 @@ not decide, the sentence says so.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
-from typing import Literal, get_args
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from vit.explain.evaluation.evidence import JOINTLY, NOISE, Evidence, collect
-from vit.explain.evaluation.intervals import Estimate, fewest_images, median_interval, share_interval
-from vit.explain.maps import CLASS_AGNOSTIC, check_method
+from vit.explain.evaluation.evidence import JOINTLY, NOISE, SEARCHED, Evidence, collect
+from vit.explain.evaluation.findings import ERROR, Finding, Level, TrustReport, count_images
+from vit.explain.evaluation.intervals import (
+    Estimate,
+    images_needed,
+    median_interval,
+    median_of_more,
+    share_interval,
+)
+from vit.explain.maps import CLASS_AGNOSTIC, Subject, check_method
 
-Level = Literal["green", "amber", "red"]
-
-ERROR = 0.05  # probability that any interval of a report misses, split evenly among all of them (Bonferroni, Dunn 1961)
 # Rank correlations: above the first, two maps look the same; below the second, they look unrelated.
 SAME, UNRELATED = 0.9, 0.5
 AGREE = 0.5  # above this rank correlation, or share of the highest patches in common, two methods agree
@@ -27,58 +30,74 @@ FAR = 0.35  # above this divergence, adversarial attention is far; about half of
 CONCENTRATION = 3.0  # above this multiple of their even share of the read-out's attention, outlier tokens get too much
 
 
-@dataclass
-class Finding:
-    """One sentence of a report, with its level and its subject."""
+NO_MORE = "more images would hardly change this"
+
+Expected = Callable[[float], Estimate]  # a number of images -> the estimate they would give if its value stayed
+
+
+class Verdict(NamedTuple):
+    """What the report says if a whole interval lies between two bounds."""
 
     level: Level
-    about: str
-    text: str
+    words: str
+    above: float = -math.inf
+    below: float = math.inf
 
 
-@dataclass(repr=False)
-class TrustReport:
-    """Findings on a number of images, printed as lines and as HTML in a notebook.
+class Check(NamedTuple):
+    """A check of the maps of a method: what is measured, how it is said, and the verdicts, of which the first counts.
 
-    Attributes:
-        findings: The sentences.
-        images: Number of images.
-        intervals: Number of intervals that the findings depend on. All of them hold together.
+    If no verdict applies, the report says that the question is open.
     """
 
-    findings: list[Finding]
-    images: int
-    intervals: int
+    measured: str  # the attribute of the evidence
+    sentence: str
+    question: str
+    verdicts: Sequence[Verdict]
 
-    def __str__(self) -> str:
-        width = max(len(finding.about) for finding in self.findings)
-        lines = [f"{finding.level:<5}  {finding.about:<{width}}  {finding.text}" for finding in self.findings]
-        return "\n".join([*lines, "", self._summary()])
 
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        # Marks tell the levels apart even for colour-blind readers.
-        marks = {"green": ("#009E73", "&#10003;"), "amber": ("#B8860B", "!"), "red": ("#D55E00", "&#10007;")}
-        rows = []
-        for finding in self.findings:
-            color, mark = marks[finding.level]
-            rows.append(
-                f'<tr><td style="color:{color};white-space:nowrap"><b>{mark} {finding.level}</b></td>'
-                f'<td style="white-space:nowrap;text-align:left"><b>{escape(finding.about)}</b></td>'
-                f'<td style="text-align:left">{escape(finding.text)}</td></tr>'
-            )
-        return f"<table>{''.join(rows)}</table><p>{escape(self._summary())}</p>"
-
-    def _summary(self) -> str:
-        counts = ", ".join(f"{sum(f.level == level for f in self.findings)} {level}" for level in get_args(Level))
-        confidence = 1 - ERROR / self.intervals
-        return (
-            f"{counts}; measured on {_count(self.images)}. All {self.intervals} intervals together hold with "
-            f"{100 * (1 - ERROR):.0f} % confidence, each with {100 * confidence:.2f} % (Bonferroni). Correlations, "
-            f"areas and divergences are medians, which have an interval from {_count(fewest_images(confidence))} on"
-        )
+CHECKS = {
+    "class": Check(
+        "other_class",
+        "the maps for the predicted class and the runner-up have rank correlation {interval}: {verdict}",
+        "the map depends on the class",
+        (
+            Verdict("red", "the map hardly depends on the class, so do not use it to justify one", above=SAME),
+            Verdict("green", "the map depends on the class", below=UNRELATED),
+            Verdict("amber", "the map depends on the class, but perhaps little", below=SAME),
+        ),
+    ),
+    "weights": Check(
+        "random_weights",
+        "with all layers and the head shuffled once, the map has rank correlation {interval} with the original one: "
+        "{verdict}",
+        "it depends on the trained weights",
+        (
+            Verdict("red", "it depends on the image or the architecture, not on the trained weights", above=UNRELATED),
+            Verdict("green", "it depends on the trained weights", below=UNRELATED),
+        ),
+    ),
+    "noise": Check(
+        "noisy",
+        f"with {100 * NOISE:.0f} % of pixel noise the map has rank correlation {{interval}} with the original one: "
+        "{verdict}",
+        "it is stable",
+        (
+            Verdict("green", "it is stable", above=SAME),
+            Verdict("red", "noise that cannot be seen reorders its patches", below=UNRELATED),
+            Verdict("amber", "noise that cannot be seen reorders some of its patches", below=SAME),
+        ),
+    ),
+    "faith": Check(
+        "above_random",
+        "{verdict} (removal area above that of a random map: {interval})",
+        "it marks patches better than a random map",
+        (
+            Verdict("green", "it marks patches that the prediction depends on", above=0),
+            Verdict("red", "worse than a random map", below=0),
+        ),
+    ),
+}
 
 
 def trust_report(
@@ -119,7 +138,8 @@ def trust_report(
     """
     for method in methods:
         check_method(method)
-    return judge(collect(model, images, methods, labels, grid=grid, num_prefix_tokens=num_prefix_tokens))
+    subject = Subject(model, images, grid=grid, num_prefix_tokens=num_prefix_tokens)
+    return judge(collect(subject, methods, labels))
 
 
 def judge(evidence: Evidence) -> TrustReport:
@@ -128,17 +148,45 @@ def judge(evidence: Evidence) -> TrustReport:
     findings = []
     for method in evidence.noisy:
         findings += _check_constant(method, evidence)
-        if method in CLASS_AGNOSTIC or not evidence.constant[method].all():
-            findings.append(_check_class(method, evidence, confidence))
+        if method in CLASS_AGNOSTIC:
+            text = f"{method} does not depend on the class (by its definition): do not use it to justify the label"
+            findings.append(Finding("red", f"{method}: class", text))
         if not evidence.constant[method].all():
-            findings.append(_check_weights(method, evidence, confidence))
-            findings.append(_check_noise(method, evidence, confidence))
-            findings.append(_check_faithfulness(method, evidence, confidence))
+            measured = (about for about, check in CHECKS.items() if method in getattr(evidence, check.measured))
+            findings += [_check_map(method, about, evidence, confidence) for about in measured]
     findings += [_check_agreement(*pair, evidence, confidence) for pair in evidence.order]
     findings += [_check_replaced(*which, evidence, confidence) for which in evidence.flips]
     findings += _check_other_attention(evidence, confidence)
     findings.append(_check_outliers(evidence, confidence))
     return TrustReport(findings, evidence.images, evidence.num_intervals)
+
+
+def _decide(
+    expected: Expected, images: int, question: str, verdicts: Sequence[Verdict], confidence: float
+) -> tuple[Level, str, str]:
+    """Return level and words of the first verdict that applies, or amber and that the question is open.
+
+    The third text says of an amber level whether more images would give another verdict.
+    """
+
+    def find(count: float) -> Verdict | None:
+        low, high = expected(count)[1:]
+        return next((verdict for verdict in verdicts if low > verdict.above and high < verdict.below), None)
+
+    found = find(images)
+    if found is not None and found.level != "amber":
+        return found.level, found.words, ""
+    words = f"cannot tell on {count_images(images)} whether {question}" if found is None else found.words
+    more = _say_more(lambda count: find(count) not in (found, None), expected(images), images, confidence)
+    return "amber", words, more
+
+
+def _say_more(decides: Callable[[float], bool], now: Estimate, images: int, confidence: float) -> str:
+    """Say how many images would probably decide, or that none would."""
+    if math.isinf(now.low):
+        return "more images are needed to decide it"
+    needed = images_needed(decides, images, confidence)
+    return NO_MORE if needed is None else f"about {needed:,} images would probably decide it"
 
 
 def _check_constant(method: str, evidence: Evidence) -> list[Finding]:
@@ -147,170 +195,137 @@ def _check_constant(method: str, evidence: Evidence) -> list[Finding]:
     for word, number in (("zero", zero), ("constant", constant - zero)):
         if number:
             level: Level = "red" if 2 * number > evidence.images else "amber"
-            text = f"the map is {word} on {number} of {_count(evidence.images)}: it marks no patch there"
-            findings.append(Finding(level, f"{method}: {word}", text))
+            text = f"the map is {word} on {number} of {count_images(evidence.images)}: it marks no patch there"
+            findings.append(Finding(level, f"{method}: {word}", text, NO_MORE if level == "amber" else ""))
     return findings
 
 
-def _check_class(method: str, evidence: Evidence, confidence: float) -> Finding:
-    about = f"{method}: class"
-    if method in CLASS_AGNOSTIC:
-        text = f"{method} does not depend on the class (by its definition): do not use it to justify the label"
-        return Finding("red", about, text)
-    similar, open_question = _median(evidence.other_class[method], confidence)
-    text = f"the maps for the predicted class and the runner-up have rank correlation {similar}"
-    if similar.low > SAME:
-        return Finding("red", about, f"{text}: the map hardly depends on the class, so do not use it to justify one")
-    if similar.high < UNRELATED:
-        return Finding("green", about, f"{text}: the map depends on the class")
-    if similar.high < SAME:
-        return Finding("amber", about, f"{text}: the map depends on the class, but perhaps little")
-    return Finding("amber", about, f"{text}: {open_question} the map depends on the class")
-
-
-def _check_weights(method: str, evidence: Evidence, confidence: float) -> Finding:
-    about = f"{method}: weights"
-    similar, open_question = _median(evidence.random_weights[method], confidence)
-    text = f"with all layers and the head shuffled once, the map has rank correlation {similar} with the original one"
-    if similar.low > UNRELATED:
-        return Finding("red", about, f"{text}: it depends on the image or the architecture, not on the trained weights")
-    if similar.high >= UNRELATED:
-        return Finding("amber", about, f"{text}: {open_question} it depends on the trained weights")
-    if method in evidence.random_head:
-        with_head, _ = _median(evidence.random_head[method], confidence)
-        if with_head.low > SAME:
-            text += f": it depends on the trained weights, but hardly on those of the head ({with_head})"
-            return Finding("amber", about, text)
-    return Finding("green", about, f"{text}: it depends on the trained weights")
-
-
-def _check_noise(method: str, evidence: Evidence, confidence: float) -> Finding:
-    similar, open_question = _median(evidence.noisy[method], confidence)
-    text = f"with {100 * NOISE:.0f} % of pixel noise the map has rank correlation {similar} with the original one"
-    about = f"{method}: noise"
-    if similar.low > SAME:
-        return Finding("green", about, f"{text}: it is stable")
-    if similar.high < UNRELATED:
-        return Finding("red", about, f"{text}: noise that cannot be seen reorders its patches")
-    if similar.high < SAME:
-        return Finding("amber", about, f"{text}: noise that cannot be seen reorders some of its patches")
-    return Finding("amber", about, f"{text}: {open_question} it is stable")
-
-
-def _check_faithfulness(method: str, evidence: Evidence, confidence: float) -> Finding:
-    area, open_question = _median(evidence.above_random[method], confidence)
-    measured = f"removal area above that of a random map: {area}"
-    about = f"{method}: faith"
-    if area.low > 0:
-        return Finding("green", about, f"it marks patches that the prediction depends on ({measured})")
-    if area.high < 0:
-        return Finding("red", about, f"worse than a random map ({measured})")
-    return Finding("amber", about, f"{open_question} it marks patches better than a random map ({measured})")
+def _check_map(method: str, about: str, evidence: Evidence, confidence: float) -> Finding:
+    check = CHECKS[about]
+    expected, images = _median(getattr(evidence, check.measured)[method], confidence)
+    level, words, more = _decide(expected, images, check.question, check.verdicts, confidence)
+    if about == "weights" and level == "green" and method in evidence.random_head:
+        of_head, count = _median(evidence.random_head[method], confidence)
+        if of_head(count).low > SAME:
+            level, words, more = "amber", f"{words}, but hardly on those of the head ({of_head(count)})", NO_MORE
+    text = check.sentence.format(interval=expected(images), verdict=words)
+    return Finding(level, f"{method}: {about}", text, more)
 
 
 def _check_agreement(one: str, other: str, evidence: Evidence, confidence: float) -> Finding:
-    order, open_question = _median(evidence.order[one, other], confidence)
-    if math.isnan(order.value):
-        return Finding("amber", "agreement", f"{one} and {other} are both constant: they neither agree nor disagree")
+    order, images = _median(evidence.order[one, other], confidence)
+    if not images:
+        text = f"{one} and {other} are both constant: they neither agree nor disagree"
+        return Finding("amber", "agreement", text, NO_MORE)
     compared = {"the order of all patches": (order, 0.0)}
-    measured = [f"rank correlation {order}"]
+    measured = [f"rank correlation {order(images)}"]
     for count in (count for first, second, count in evidence.top if (first, second) == (one, other)):
         top = _in_common(evidence.top[one, other, count], count, confidence)
         name = "the highest patch" if count == 1 else f"the highest {count} patches"
         compared[name] = (top, count / evidence.patches)
-        measured.append(f"{name} in common {top}, by chance {count / evidence.patches:.2f}")
-    agreed = [name for name, (estimate, _) in compared.items() if estimate.low > AGREE]
-    level: Level = "green" if agreed else "amber"
-    if agreed:
-        verdict = f"{one} and {other} agree on {' and '.join(agreed)}"
-    elif max(estimate.high for estimate, _ in compared.values()) >= AGREE:
-        verdict = f"{open_question} {one} and {other} agree"
-    elif any(estimate.low > by_chance for estimate, by_chance in compared.values()):
+        measured.append(f"{name} in common {top(images)}, by chance {count / evidence.patches:.2f}")
+
+    def agree_on(images: float) -> list[str]:
+        return [name for name, (expected, _) in compared.items() if expected(images).low > AGREE]
+
+    def may_agree(images: float) -> bool:
+        return max(expected(images).high for expected, _ in compared.values()) >= AGREE
+
+    level: Level = "amber"
+    more = NO_MORE
+    if agreed := agree_on(images):
+        level, verdict, more = "green", f"{one} and {other} agree on {' and '.join(agreed)}", ""
+    elif may_agree(images):
+        verdict = f"cannot tell on {count_images(images)} whether {one} and {other} agree"
+        more = _say_more(lambda n: bool(agree_on(n)) or not may_agree(n), order(images), images, confidence)
+    elif any(expected(images).low > by_chance for expected, by_chance in compared.values()):
         verdict = f"{one} and {other} agree little, but more than by chance"
     else:
-        level, verdict = "red", f"{one} and {other} disagree"
-    return Finding(level, "agreement", f"{verdict} ({'; '.join(measured)})")
+        level, verdict, more = "red", f"{one} and {other} disagree", ""
+    return Finding(level, "agreement", f"{verdict} ({'; '.join(measured)})", more)
 
 
-def _in_common(overlap: Tensor, count: int, confidence: float) -> Estimate:
-    """Return the share of images with the same highest patch. If ``count`` > 1, return the median share in common."""
-    overlap = overlap[~overlap.isnan()]
+def _in_common(overlap: Tensor, count: int, confidence: float) -> Expected:
+    """Estimate the share of images with the same highest patch or, if ``count`` > 1, the median share in common."""
     if count > 1:
-        return median_interval(overlap, confidence)
-    return share_interval(int((overlap > 0.5).sum()), len(overlap), confidence)
+        return _median(overlap, confidence)[0]
+    return _share(overlap[~overlap.isnan()] > 0.5, confidence)
 
 
 def _check_replaced(kind: str, where: str, evidence: Evidence, confidence: float) -> Finding:
     flips = evidence.flips[kind, where]
-    share = share_interval(int(flips.sum()), len(flips), confidence)
-    value, low, high = (100 * number for number in share)
+    share = _share(flips, confidence)
+    value, low, high = (100 * number for number in share(len(flips)))
     text = f"{kind} attention in {where} changes {value:.1f} % ({low:.1f} to {high:.1f} %) of predictions"
     if (kind, where) in evidence.corrected:
         text += f" (accuracy {100 * evidence.corrected[kind, where].mean().item():+.1f} points)"
     looks = "the model" if where == JOINTLY else "this layer"
-    if share.low > USED:
-        return Finding("green", "attention", f"{text}: they depend on where {looks} looks")
-    if share.high >= USED:
-        return Finding("amber", "attention", f"{text}: {_open(len(flips))} they depend much on where {looks} looks")
+    unused = Verdict("amber", "few depend on this layer by itself, as others may make up for it", below=USED)
     if where == JOINTLY:
-        text += ": they hardly depend on where the model looks, so a map of attention does not explain them"
-        return Finding("red", "attention", text)
-    return Finding("amber", "attention", f"{text}: few depend on this layer by itself, as others may make up for it")
+        words = "they hardly depend on where the model looks, so a map of attention does not explain them"
+        unused = Verdict("red", words, below=USED)
+    used = Verdict("green", f"they depend on where {looks} looks", above=USED)
+    question = f"they depend much on where {looks} looks"
+    level, words, more = _decide(share, len(flips), question, (used, unused), confidence)
+    return Finding(level, "attention", f"{text}: {words}", more)
 
 
 def _check_other_attention(evidence: Evidence, confidence: float) -> list[Finding]:
     findings = []
+    verdicts = (
+        Verdict("amber", "a picture of attention is one of many that fit", above=FAR),
+        # Not green: a search that finds none is no proof.
+        Verdict("amber", "the search found none that is far away, though there may be", below=FAR),
+    )
     for where, divergence in evidence.divergence.items():
-        far, open_question = _median(divergence, confidence)
+        far, images = _median(divergence, confidence)
+        level, words, more = _decide(far, images, "that is far", verdicts, confidence)
+        if more != NO_MORE:  # others than these would not be searched
+            at_most = f"at most {SEARCHED} images are searched"
+            more = f"more images may decide it, but {at_most}" if images < SEARCHED else f"{NO_MORE}: {at_most}"
         text = (
-            f"other attention of {where} gives the same predictions at a divergence of {far}, of at most 0.69 "
-            f"({_count(len(divergence))})"
+            f"other attention of {where} gives the same predictions at a divergence of {far(images)}, of at most 0.69 "
+            f"({count_images(images)}): {words}"
         )
-        if far.low > FAR:
-            verdict = "a picture of attention is one of many that fit"
-        elif far.high < FAR:  # not green: a search that finds none is no proof
-            verdict = "the search found none that is far away, though there may be"
-        else:
-            verdict = f"{open_question} that is far"
-        findings.append(Finding("amber", "attention", f"{text}: {verdict}"))
+        findings.append(Finding(level, "attention", text, more))
     if evidence.not_searched:
         text = f"other attention with the same predictions was not searched: {evidence.not_searched}"
-        findings.append(Finding("amber", "attention", text))
+        findings.append(Finding("amber", "attention", text, NO_MORE))
     return findings
 
 
 def _check_outliers(evidence: Evidence, confidence: float) -> Finding:
     if evidence.outliers is None:
-        return Finding("amber", "outliers", "the layers share one module: the norms of their tokens were not measured")
-    found = evidence.outliers[evidence.outliers[:, 0] > 0]
-    number = share_interval(len(found), evidence.images, confidence)
-    text = f"{len(found)} of {_count(evidence.images)} have patch tokens of outlying norm before the last layer"
+        text = "the layers share one module: the norms of their tokens were not measured"
+        return Finding("amber", "outliers", text, NO_MORE)
+    has_outliers = evidence.outliers[:, 0] > 0
+    found = evidence.outliers[has_outliers]
+    text = f"{len(found)} of {count_images(evidence.images)} have patch tokens of outlying norm before the last layer"
     if not len(found):
-        level: Level = "green" if number.high < USED else "amber"
-        return Finding(level, "outliers", f"{text} ({number.low:.2f} to {number.high:.2f} of all images)")
-    share, mass = found.unbind(dim=-1)
-    text += (
-        f": {100 * share.mean():.1f} % of their patch tokens, which get {100 * mass.mean():.1f} % of the last attention"
+        share = _share(has_outliers, confidence)
+        low, high = share(evidence.images)[1:]
+        level, _, more = _decide(share, evidence.images, "", (Verdict("green", "", below=USED),), confidence)
+        return Finding(level, "outliers", f"{text} ({low:.2f} to {high:.2f} of all images)", more)
+    part, mass = found.unbind(dim=-1)
+    verdicts = (
+        Verdict("red", "maps of it show these tokens, which may serve as memory", above=0),
+        Verdict("green", f"less than {CONCENTRATION:.0f} times their even share", below=0),
     )
-    excess, open_question = _median(mass - CONCENTRATION * share, confidence)
-    if excess.low > 0:
-        return Finding("red", "outliers", f"{text}: maps of it show these tokens, which may serve as memory")
-    if excess.high < 0:
-        return Finding("green", "outliers", f"{text}: less than {CONCENTRATION:.0f} times their even share")
-    return Finding(
-        "amber", "outliers", f"{text}: {open_question} it is more than {CONCENTRATION:.0f} times their even share"
+    question = f"it is more than {CONCENTRATION:.0f} times their even share"
+    level, words, more = _decide(*_median(mass - CONCENTRATION * part, confidence), question, verdicts, confidence)
+    parts = (
+        f"{100 * part.mean():.1f} % of their patch tokens, which get {100 * mass.mean():.1f} % of the last attention"
     )
+    return Finding(level, "outliers", f"{text}: {parts}: {words}", more.replace("images", "such images"))
 
 
-def _median(values: Tensor, confidence: float) -> tuple[Estimate, str]:
-    """Return the median over the images with comparable maps, and the words for an open question."""
+def _median(values: Tensor, confidence: float) -> tuple[Expected, int]:
+    """Estimate the median over the images with comparable maps; return the number of these images, too."""
     values = values[~values.isnan()]
-    return median_interval(values, confidence), _open(len(values))
+    return partial(median_of_more, median_interval(values, confidence), len(values)), len(values)
 
 
-def _open(images: int) -> str:
-    return f"cannot tell on {_count(images)} whether"
-
-
-def _count(images: int) -> str:
-    return "1 image" if images == 1 else f"{images} images"
+def _share(chosen: Tensor, confidence: float) -> Expected:
+    """Estimate the share of images that are chosen."""
+    count, total = int(chosen.sum()), len(chosen)
+    return lambda images: share_interval(round(images * count / total), round(images), confidence)

@@ -10,7 +10,15 @@ from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor
 
 from vit.capture.attention import capture_unchecked, logits_of, run_intercepted
-from vit.explain.maps.rollout import HeadFusion, check_layer, check_rollout, check_start_layer, pad_prefix, roll
+from vit.explain.maps.rollout import (
+    HeadFusion,
+    check_layer,
+    check_rollout,
+    check_start_layer,
+    pad_prefix,
+    readout_map,
+    roll,
+)
 from vit.explain.maps.subject import Subject
 
 
@@ -26,19 +34,19 @@ def attention(subject: Subject, *, layer: int = -1, head: int | None = None) -> 
     """
     depth = subject.anatomy.depth
     check_layer(layer, depth)
-    rows = []
+    maps = []
 
-    def keep_row(index: int, attn: Tensor) -> Tensor:
+    def keep_map(index: int, attn: Tensor) -> Tensor:
         if index == layer % depth:
             if head is not None and not 0 <= head < attn.shape[1]:
                 raise ValueError(f"head ({head}) must be one of {attn.shape[1]} heads, from 0 to {attn.shape[1] - 1}")
             chosen = reduce(attn, "b h n m -> b n m", "mean") if head is None else attn[:, head]
-            rows.append(einsum(subject.anatomy.readout.to(attn), chosen, "n, b n m -> b m"))
+            maps.append(readout_map(subject.anatomy, chosen))
         return attn
 
     with torch.no_grad():
-        run_intercepted(subject.model, subject.images, keep_row, subject.anatomy.calls)
-    return subject.as_map(rows[0])
+        run_intercepted(subject.model, subject.images, keep_map, subject.anatomy.calls)
+    return maps[0]
 
 
 def rollout(
@@ -72,9 +80,7 @@ def rollout(
 
     with torch.no_grad():
         run_intercepted(subject.model, subject.images, roll_on, subject.anatomy.calls)
-    if subject.anatomy.pooled:
-        return subject.as_map(rolled[:, 0])
-    return subject.as_map(einsum(subject.anatomy.readout.to(rolled), rolled, "n, b n m -> b m"))
+    return readout_map(subject.anatomy, rolled)
 
 
 def gradient_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
@@ -86,7 +92,7 @@ def gradient_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
         subject: Model, images and score.
         start_layer: First layer to use.
     """
-    row, layers = _readout_row(subject, *_attention_and_gradient(subject), start_layer)
+    row, layers = _readout_row(subject, start_layer)
     for attn, gradient in layers:
         mixing = reduce(attn * gradient, "b h n m -> b n m", "mean").clamp(min=0)
         total = 1 + reduce(mixing, "b n m -> b n", "sum")
@@ -106,7 +112,7 @@ def relevance(subject: Subject, *, start_layer: int = 0) -> Tensor:
         subject: Model, images and score.
         start_layer: First layer to use. In deep models, early layers can outweigh late ones.
     """
-    row, layers = _readout_row(subject, *_attention_and_gradient(subject), start_layer)
+    row, layers = _readout_row(subject, start_layer)
     for attn, gradient in layers:
         row = row + einsum(row, _positive_mean(attn, gradient), "b n, b n m -> b m")
     # With mean pooling, the initial read-out adds the same constant to every patch.
@@ -166,22 +172,16 @@ def _scores_of_layers(subject: Subject, outputs: list[Tensor]) -> Tensor:
     return torch.stack([subject.score(part) for part in rearrange(logits, "(l b) k -> l b k", l=len(outputs))])
 
 
-def _attention_and_gradient(subject: Subject) -> tuple[list[Tensor], list[Tensor]]:
-    with torch.enable_grad():
-        attentions = capture_unchecked(subject.model, subject.images, subject.anatomy.calls)
-        gradients = torch.autograd.grad(subject.score(attentions.logits).sum(), attentions)
-    return [attn.detach() for attn in attentions], list(gradients)
-
-
-def _readout_row(
-    subject: Subject, attentions: list[Tensor], gradients: list[Tensor], start_layer: int
-) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    """Return the read-out row (B, N) and the layers that multiply it from the right, last layer first.
+def _readout_row(subject: Subject, start_layer: int) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """Return the read-out row (B, N), and attention and gradient of the layers that multiply it, last layer first.
 
     A row times a matrix costs N x N. Multiplying the matrices first would cost N x N x N for the same row.
     """
     check_start_layer(start_layer, subject.anatomy.depth)
-    pairs = list(zip(attentions, gradients, strict=True))
+    with torch.enable_grad():
+        attentions = capture_unchecked(subject.model, subject.images, subject.anatomy.calls)
+        gradients = torch.autograd.grad(subject.score(attentions.logits).sum(), attentions)
+    pairs = [(attn.detach(), gradient) for attn, gradient in zip(attentions, gradients, strict=True)]
     layers = pairs[start_layer : subject.anatomy.depth]
     if subject.anatomy.pooled:
         row = pad_prefix(_positive_mean(*pairs[-1]), attentions[0][:, 0])[:, 0]

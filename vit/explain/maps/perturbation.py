@@ -29,7 +29,7 @@ def occlusion(subject: Subject) -> Tensor:
         perturbations_per_eval=max(1, SAMPLES_AT_ONCE // len(subject.images)),
     )
     # Captum gives each pixel the value of its patch.
-    return subject.mean_over_patches(pixels)
+    return subject.sum_over_patches(pixels) / subject.sum_over_patches(torch.ones_like(pixels))
 
 
 def token_drop(subject: Subject) -> Tensor:
@@ -87,18 +87,15 @@ def can_drop(subject: Subject) -> bool:
         anatomy, image = subject.anatomy, subject.images[:1]
         tokens = torch.arange(anatomy.num_tokens)
         patches = tokens[anatomy.patches]
-        plain = _logits_of_one(subject, image, tokens)
+        plain = logits_with_tokens(subject.model, anatomy, image, tokens[None])
         for order in (patches.flip(0), patches.roll(1)):
             moved = tokens.index_copy(0, patches, order)
-            check_logits_unchanged(_logits_of_one(subject, image, moved), plain)
-        _logits_of_one(subject, image, tokens[~torch.isin(tokens, patches[1::2])])
+            check_logits_unchanged(logits_with_tokens(subject.model, anatomy, image, moved[None]), plain)
+        half = tokens[~torch.isin(tokens, patches[1::2])]
+        logits_with_tokens(subject.model, anatomy, image, half[None])
     except ValueError:  # also raised if attention cannot be captured
         return False
     return True
-
-
-def _logits_of_one(subject: Subject, image: Tensor, kept: Tensor) -> Tensor:
-    return logits_with_tokens(subject.model, subject.anatomy, image, rearrange(kept, "n -> 1 n"))
 
 
 def cannot_drop(model: nn.Module) -> ValueError:

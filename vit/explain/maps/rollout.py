@@ -1,6 +1,7 @@
 """Attention rollout: attention multiplied through the layers (Abnar and Zuidema 2020).
 
-Letters in the einops patterns: b batch, h heads, n queries, m keys, l tokens of the layer below.
+Letters in the einops patterns: b batch, h heads, n queries, m keys, l tokens of the layer below,
+r s rows and columns of patches.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from einops import einsum, rearrange, reduce
 from torch import Tensor
 
 from vit.attention.mechanisms.linear import at_least_float32
+from vit.capture.anatomy import Anatomy
 
 HeadFusion = Literal["mean", "max", "min"]
 
@@ -78,6 +80,16 @@ def pad_prefix(row: Tensor, tokens: Tensor | None) -> Tensor:
     """Add zeros for the prefix tokens that attention pooling leaves out: (B, 1, M) -> (B, 1, N)."""
     missing = 0 if tokens is None else tokens.shape[-2] - row.shape[-1]
     return torch.nn.functional.pad(row, (missing, 0))
+
+
+def readout_map(anatomy: Anatomy, mixing: Tensor) -> Tensor:
+    """Return the patches in the row of the read-out tokens: (B, N, M) -> (B, rows, columns).
+
+    With attention pooling, there is one row: (B, 1, M). It may leave out the prefix.
+    """
+    row = mixing[:, 0] if mixing.shape[1] == 1 else einsum(anatomy.readout.to(mixing), mixing, "n, b n m -> b m")
+    row = torch.nn.functional.pad(row, (anatomy.num_tokens - row.shape[-1], 0))
+    return rearrange(row[:, anatomy.patches], "b (r s) -> b r s", r=anatomy.grid[0])
 
 
 def check_rollout(head_fusion: str, discard_ratio: float, residual: float) -> None:

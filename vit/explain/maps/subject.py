@@ -95,10 +95,6 @@ class Subject:
         sums = flat.new_zeros(len(flat), self.grid[0] * self.grid[1]).scatter_add(1, cells, flat)
         return rearrange(sums, "b (r s) -> b r s", r=self.grid[0])
 
-    def mean_over_patches(self, pixels: Tensor) -> Tensor:
-        """Average the values of the pixels of each patch: (B, C, H, W) -> (B, rows, columns)."""
-        return self.sum_over_patches(pixels) / self.sum_over_patches(torch.ones_like(pixels))
-
     def paint_grey(self, patches: Tensor) -> Tensor:
         """Return the images with the pixels of these patches set to 0: indices (B, n) -> (B, C, H, W)."""
         keep = self.images.new_ones(len(patches), self.grid[0] * self.grid[1]).scatter(1, patches, 0.0)

@@ -11,7 +11,7 @@ from einops import einsum, rearrange, reduce
 from torch import Tensor
 
 from vit.capture.attention_output import AttentionOutput, capture_outputs
-from vit.explain.maps.rollout import check_layer, check_start_layer, pad_prefix
+from vit.explain.maps.rollout import check_layer, check_start_layer, pad_prefix, readout_map
 from vit.explain.maps.subject import Subject
 
 
@@ -32,8 +32,7 @@ def value(subject: Subject, *, layer: int = -1) -> Tensor:
     check_layer(layer, anatomy.depth)
     call = anatomy.calls[layer % anatomy.depth]
     (output,) = capture_outputs(subject.model, subject.images, [call])
-    norms = _norms(output)
-    return subject.as_map(einsum(anatomy.readout.to(norms), norms, "n, b n m -> b m"))
+    return readout_map(anatomy, _norms(output))
 
 
 def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
@@ -71,8 +70,8 @@ def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
     if anatomy.pooled:
         row = _norms(outputs[-1])
         row = pad_prefix(row / reduce(row, "b n m -> b n 1", "sum"), rolled)
-        return subject.as_map(einsum(row, rolled, "b n m, b m l -> b n l")[:, 0])
-    return subject.as_map(einsum(anatomy.readout.to(rolled), rolled, "n, b n m -> b m"))
+        rolled = einsum(row, rolled, "b n m, b m l -> b n l")
+    return readout_map(anatomy, rolled)
 
 
 def _norms(output: AttentionOutput) -> Tensor:

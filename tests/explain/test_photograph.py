@@ -1,0 +1,63 @@
+"""Maps over photographs: where cells lie, and how the picture shows them."""
+
+import pytest
+import torch
+
+from vit.explain.heatmap import color_of
+from vit.explain.photograph import DIMMED, LINE, OPACITY, cell_boxes, overlay_photograph
+
+BOX = (10.0, 0.0, 50.0, 40.0)  # of a photograph of 60 x 40 pixels; cells of 20 x 20
+MAP = torch.tensor([[0.0, 1.0], [4.0, 2.0]])
+
+
+@pytest.fixture
+def picture():
+    return overlay_photograph(torch.full((1, 40, 60), 0.5), MAP, BOX)
+
+
+def test_cells_divide_the_box_and_fractions_of_pixels_are_kept():
+    boxes = cell_boxes((0.5, 1.0, 8.0, 3.0), (2, 3))
+    assert boxes.tolist() == [
+        [[0.5, 1, 3, 2], [3, 1, 5.5, 2], [5.5, 1, 8, 2]],
+        [[0.5, 2, 3, 3], [3, 2, 5.5, 3], [5.5, 2, 8, 3]],
+    ]
+
+
+def test_a_cell_has_one_flat_colour_over_all_its_pixels(picture):
+    for row, top in enumerate((0, 20)):
+        for column, left in enumerate((10, 30)):
+            inside = picture[:, top + 1 : top + 19, left + 1 : left + 19]
+            color = color_of(MAP[None, row, column, None, None] / 4)[0]
+            expected = (1 - OPACITY) * 0.5 + OPACITY * color.expand(3, 18, 18)
+            torch.testing.assert_close(inside, expected)
+
+
+def test_what_the_model_did_not_see_is_dimmed_and_has_no_colour(picture):
+    for outside in (picture[..., :10], picture[..., 50:]):
+        torch.testing.assert_close(outside, torch.full((3, 40, 10), DIMMED * 0.5))
+
+
+def test_lines_stand_on_the_first_pixels_of_cells_and_contrast_with_them(picture):
+    dark = (1 - OPACITY) * 0.5 + OPACITY * color_of(torch.zeros(1, 1, 1))[0, :, 0, 0]
+    for line in (picture[:, 0, 11:29], picture[:, 1:19, 10]):
+        torch.testing.assert_close(line, ((1 - LINE) * dark + LINE)[:, None].expand(3, 18))
+    pale = (1 - OPACITY) * 0.5 + OPACITY * color_of(torch.ones(1, 1, 1))[0, :, 0, 0]
+    torch.testing.assert_close(picture[:, 20, 11:29], ((1 - LINE) * pale)[:, None].expand(3, 18))
+
+
+def test_large_pictures_have_wider_lines_and_small_cells_none():
+    wide = overlay_photograph(torch.zeros(1, 1600, 1600), torch.zeros(2, 2), (0.0, 0.0, 1600.0, 1600.0))
+    assert (wide[0, 100] > 0.1).nonzero()[:, 0].tolist() == [0, 799, 800, 1599]
+    small = overlay_photograph(torch.zeros(1, 14, 14), torch.zeros(2, 2), (0.0, 0.0, 14.0, 14.0))
+    assert small.unique(dim=1).shape[1] == 1
+
+
+def test_cells_of_a_fraction_of_a_pixel_and_beyond_the_photograph_are_drawn():
+    picture = overlay_photograph(torch.zeros(3, 5, 7, dtype=torch.uint8), torch.rand(16, 16), (-2.0, 1.0, 9.0, 4.0))
+    assert picture.isfinite().all()
+    assert (picture[:, 0] == 0).all()
+
+
+def test_values_that_have_no_colour_are_refused():
+    with pytest.raises(ValueError, match="the smallest value of the maps is -1"):
+        overlay_photograph(torch.zeros(1, 8, 8), -torch.ones(2, 2), (0.0, 0.0, 8.0, 8.0))
