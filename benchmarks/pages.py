@@ -17,6 +17,7 @@ import heads
 import mixed_sizes
 import overlap
 import released
+import token_merging
 from accuracy import recipes, unseeded, values
 from explanations import PLANTED, RECIPE, means, of_recipe
 from records import RESULTS, commit_of, made_at, place, plus_minus
@@ -411,6 +412,13 @@ def many_sizes() -> str:
     return f"{mixed_sizes.table(results)}\n\n{note} {made_at(results['made'])}"
 
 
+def merged_tokens() -> str:
+    """Return accuracy and time of the packaged model as it merges tokens."""
+    results = read("token_merging")
+    note = f"{results['images']:,} test images; time of {token_merging.BATCH} images, as a multiple of that without merging."
+    return f"{token_merging.table(results)}\n\n{note} {made_at(results['made'])}"
+
+
 def released_parity() -> str:
     """Return how far released weights are from other runtimes."""
     results = read("released")
@@ -429,7 +437,7 @@ TABLES = {
     for table in (
         *(results, accuracy, speed, loading, ablation, mechanisms, maps, uniform),
         *(packaged, packaged_maps, overlapping, fine_tuned, head_trainings, pruned_heads),
-        *(reading, generation, peaks, pruned, completed, many_sizes, released_parity, released_accuracy),
+        *(reading, generation, peaks, pruned, completed, many_sizes, merged_tokens, released_parity, released_accuracy),
     )
 }
 
