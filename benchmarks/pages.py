@@ -415,7 +415,7 @@ def many_sizes() -> str:
 def merged_tokens() -> str:
     """Return accuracy and time of the packaged model as it merges tokens."""
     results = read("token_merging")
-    note = f"{results['images']:,} test images; time of {token_merging.BATCH} images, as a multiple of that without merging."
+    note = f"{results['images']:,} test images; time of {token_merging.BATCH} images, where 1 is that without merging."
     return f"{token_merging.table(results)}\n\n{note} {made_at(results['made'])}"
 
 
