@@ -18,6 +18,7 @@ import mixed_sizes
 import overlap
 import released
 import token_merging
+import training_parts
 from accuracy import recipes, unseeded, values
 from explanations import PLANTED, RECIPE, means, of_recipe
 from records import RESULTS, commit_of, made_at, place, plus_minus
@@ -419,6 +420,12 @@ def merged_tokens() -> str:
     return f"{token_merging.table(results)}\n\n{note} {made_at(results['made'])}"
 
 
+def parts_of_training() -> str:
+    """Return the time of the parts of the training that timm has as well."""
+    results = read("training_parts")
+    return f"{training_parts.table(results)}\n\n{made_at(results['made'])}"
+
+
 def released_parity() -> str:
     """Return how far released weights are from other runtimes."""
     results = read("released")
@@ -437,7 +444,8 @@ TABLES = {
     for table in (
         *(results, accuracy, speed, loading, ablation, mechanisms, maps, uniform),
         *(packaged, packaged_maps, overlapping, fine_tuned, head_trainings, pruned_heads),
-        *(reading, generation, peaks, pruned, completed, many_sizes, merged_tokens, released_parity, released_accuracy),
+        *(reading, generation, peaks, pruned, completed, many_sizes, merged_tokens, parts_of_training),
+        *(released_parity, released_accuracy),
     )
 }
 
