@@ -78,10 +78,10 @@ def test_smaller_images_take_positions_of_other_places_in_vit_pytorch():
     model, small = of_vit_pytorch(), torch.randn(1, 3, 8, 8)
     with torch.no_grad():
         logits = model(small)
-        model.pos_embedding[3:5] += 1  # the class token is 0: the third and fourth patch of the first row
+        model.pos_embedding[3:5] += torch.randn(24)  # the class token is 0: the third and fourth patch of the first row
         assert not torch.allclose(model(small), logits)
         logits = model(small)
-        model.pos_embedding[5:] += 1  # the second row, which has two patches of the small image
+        model.pos_embedding[5:] += torch.randn(24)  # the second row, which has two patches of the small image
         assert torch.equal(model(small), logits)
 
 
@@ -141,26 +141,35 @@ def test_features_are_maps_in_timm_and_tokens_in_transformers():
     assert of_transformers()(IMAGES, output_hidden_states=True).hidden_states[0].shape == (2, 17, 24)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [of_timm, of_transformers, of_torchvision, of_vit_pytorch])
 def test_all_compile_to_one_graph(make):
     torch.compile(make(), fullgraph=True, backend="eager")(IMAGES)
 
 
-def export(model):
+def export(model, example=IMAGES):
     rows, columns = (4 * torch.export.Dim(name, min=2) for name in ("rows", "columns"))
     shapes = ({0: torch.export.Dim("batch", min=1), 2: rows, 3: columns},)
-    return torch.export.export(model, (torch.zeros(2, 3, 16, 16),), dynamic_shapes=shapes, strict=False).module()
+    return torch.export.export(model, (example,), dynamic_shapes=shapes, strict=False).module()
 
 
 @pytest.mark.slow
-def test_programs_take_images_of_any_size_in_timm_and_squares_in_transformers():
+def test_programs_take_images_of_any_size_in_timm_and_of_some_sizes_in_transformers():
     program = export(of_timm(dynamic_img_size=True))
     assert [len(program(images)) for images in (IMAGES, SQUARE, WIDE)] == [2, 2, 2]
-    program = export(AtAnySize(of_transformers()))
-    program(SQUARE)
-    for make in (lambda: program, lambda: export(of_torchvision()), lambda: export(of_vit_pytorch())):
-        with pytest.raises(Exception, match=r"Guard failed|Constraints violated"):
-            make()(WIDE)
+    at_any_size = AtAnySize(of_transformers())
+    of_training, of_others = export(at_any_size), export(at_any_size, WIDE)
+    for program, taken, refused in ((of_training, IMAGES, SQUARE), (of_others, SQUARE, IMAGES)):
+        program(taken)
+        with pytest.raises(AssertionError, match="Guard failed"):
+            program(refused)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [of_torchvision, of_vit_pytorch])
+def test_programs_of_torchvision_and_vit_pytorch_are_for_the_size_of_the_training(make):
+    with pytest.raises(Exception, match=r"Guard failed|Constraints violated"):
+        export(make())(WIDE)
 
 
 def test_the_learning_rates_of_timm_are_equal_beside_a_field_that_differs():
