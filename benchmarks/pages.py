@@ -17,6 +17,8 @@ import heads
 import mixed_sizes
 import overlap
 import released
+import token_merging
+import training_parts
 from accuracy import recipes, unseeded, values
 from explanations import PLANTED, RECIPE, means, of_recipe
 from records import RESULTS, commit_of, made_at, place, plus_minus
@@ -411,6 +413,19 @@ def many_sizes() -> str:
     return f"{mixed_sizes.table(results)}\n\n{note} {made_at(results['made'])}"
 
 
+def merged_tokens() -> str:
+    """Return accuracy and time of the packaged model as it merges tokens."""
+    results = read("token_merging")
+    note = f"{results['images']:,} test images; time of {token_merging.BATCH} images, where 1 is that without merging."
+    return f"{token_merging.table(results)}\n\n{note} {made_at(results['made'])}"
+
+
+def parts_of_training() -> str:
+    """Return the time of the parts of the training that timm has as well."""
+    results = read("training_parts")
+    return f"{training_parts.table(results)}\n\n{made_at(results['made'])}"
+
+
 def released_parity() -> str:
     """Return how far released weights are from other runtimes."""
     results = read("released")
@@ -429,7 +444,8 @@ TABLES = {
     for table in (
         *(results, accuracy, speed, loading, ablation, mechanisms, maps, uniform),
         *(packaged, packaged_maps, overlapping, fine_tuned, head_trainings, pruned_heads),
-        *(reading, generation, peaks, pruned, completed, many_sizes, released_parity, released_accuracy),
+        *(reading, generation, peaks, pruned, completed, many_sizes, merged_tokens, parts_of_training),
+        *(released_parity, released_accuracy),
     )
 }
 

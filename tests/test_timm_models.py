@@ -90,6 +90,13 @@ def test_a_mask_is_attn_mask():
         )
 
 
+def test_the_data_config_has_the_size_of_the_model_and_follows_it():
+    model = make(img_size=(64, 32), in_chans=1)
+    assert timm.data.resolve_model_data_config(model)["input_size"] == [1, 64, 32]
+    model.set_input_size(img_size=96)
+    assert timm.data.resolve_model_data_config(model)["input_size"] == [1, 96, 96]
+
+
 def test_features_only_gives_maps_of_the_chosen_blocks():
     model = timm.create_model(TINY, features_only=True, out_indices=(0, 2), img_size=32, embed_dim=24, num_heads=3)
     features = model(torch.randn(2, 3, 32, 48))

@@ -181,9 +181,13 @@ def _register(name: str, arguments: dict[str, Any]) -> None:
 
     def make(pretrained: bool = False, **kwargs: Any) -> nn.Module:
         feature_cfg = {"out_indices": kwargs.pop("out_indices", 3), "feature_cls": "getter"}
-        return registry.build_model_with_cfg(
+        model = registry.build_model_with_cfg(
             TimmVisionTransformer, name, pretrained, feature_cfg=feature_cfg, **renamed | kwargs
         )
+        if isinstance(model, TimmVisionTransformer):  # timm describes the images of the weights, not those of the model
+            size = {"input_size": [model.in_chans, *model.patch_embed.image_size]}
+            model.pretrained_cfg = model.default_cfg = model.pretrained_cfg | size
+        return model
 
     make.__name__ = name
     registry.register_model(make)

@@ -1,5 +1,7 @@
 """The command vit weights."""
 
+import sys
+
 import pytest
 import timm
 import torch
@@ -28,6 +30,29 @@ def test_convert_writes_what_the_library_reads(tmp_path, capsys):
     assert all(torch.equal(tensor, again[name]) for name, tensor in theirs.state_dict().items())
 
 
+@pytest.mark.slow
+def test_convert_to_onnx_writes_the_program_of_the_model(tmp_path, capsys):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = vit.VisionTransformer(image_size=8, patch_size=4, embed_dim=12, depth=1, num_heads=3).eval()
+    vit.save(model, tmp_path / "model.safetensors")
+    main(["convert", str(tmp_path / "model.safetensors"), str(tmp_path / "model.onnx"), "--to", "onnx"])
+    assert capsys.readouterr().out.splitlines()[-1] == f"written as onnx: {tmp_path / 'model.onnx'}"
+    images = torch.randn(3, 3, 8, 8)
+    (logits,) = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(None, {"images": images.numpy()})
+    assert torch.allclose(torch.from_numpy(logits), model(images), atol=1e-4)
+
+
+def test_without_the_extra_convert_to_onnx_says_what_to_install(tmp_path, monkeypatch, capsys):
+    model = vit.VisionTransformer(image_size=8, patch_size=4, embed_dim=12, depth=1, num_heads=3)
+    vit.save(model, tmp_path / "model.safetensors")
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(SystemExit):
+        main(["convert", str(tmp_path / "model.safetensors"), str(tmp_path / "model.onnx"), "--to", "onnx"])
+    said = "error: this needs onnxscript, which is not installed: pip install 'vit-attention[export]'\n"
+    assert capsys.readouterr().err == said
+    assert not (tmp_path / "model.onnx").exists()
+
+
 def test_an_image_size_may_be_told(tmp_path, capsys):
     theirs = timm.create_model("vit_tiny_patch16_224", embed_dim=24, depth=1, num_heads=3, img_size=(32, 128))
     torch.save(theirs.state_dict(), tmp_path / "timm.pth")
@@ -40,7 +65,8 @@ def test_an_image_size_may_be_told(tmp_path, capsys):
     [
         (["show", "nowhere.pth"], "no model at nowhere.pth"),
         (["convert", "cifar10", "m.pth", "--to", "timm"], "format 'timm' has no patch_stride"),
-        (["convert", "cifar10", "m.pth", "--to", "onnx"], "invalid choice: 'onnx'"),
+        (["convert", "cifar10", "m.pth", "--to", "keras"], "invalid choice: 'keras'"),
+        (["convert", "cifar10", "m.pth", "--to", "onnx"], "m.pth does not end in .onnx"),
         ([], "required: command"),
     ],
 )

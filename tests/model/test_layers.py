@@ -6,6 +6,7 @@ from timm.layers import AttentionPoolLatent, SwiGLUPacked
 from torch import nn
 from torch.testing import assert_close
 
+import vit
 from tests.architectures import EXACT, randomised
 from vit.model.layers import ACTIVATIONS, AttentionPool, DropPath, LayerScale, Mlp, PatchDrop, SwiGLU, make_mlp
 
@@ -129,6 +130,18 @@ def test_patch_drop_keeps_the_rotary_angles_of_the_tokens_that_it_keeps():
     assert_close(angles, tokens[..., :2], rtol=0, atol=0)
     untouched = torch.randn(13, 2)
     assert PatchDrop(0.5).eval()(numbered(3, 2, 11), 2, untouched)[1] is untouched
+
+
+@pytest.mark.parametrize("pos_embed", ["learned", "rope"])
+def test_drawn_numbers_are_those_of_the_patches_that_a_training_step_keeps(pos_embed):
+    sizes = {"image_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "pos_embed": pos_embed}
+    model, images = vit.VisionTransformer(**sizes, patch_drop=0.75).train(), torch.randn(3, 3, 16, 16)
+    torch.manual_seed(1)
+    dropped = model.forward_features(images)
+    torch.manual_seed(1)
+    kept = model.patch_drop.draw(3, 16)
+    assert kept.shape == (3, 4)
+    assert torch.equal(model.forward_features(images, keep=kept), dropped)
 
 
 def test_patch_drop_is_independent_for_each_image_and_uniform():

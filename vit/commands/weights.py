@@ -8,6 +8,8 @@ from typing import Any
 from vit.commands.models import HELP, find_model
 from vit.commands.parser import Parser, run
 from vit.model.layers import MLPS
+from vit.model.vision_transformer import VisionTransformer
+from vit.weights.export import export
 from vit.weights.formats import WRITABLE
 from vit.weights.loading import DEFAULTS, load
 from vit.weights.saving import save
@@ -38,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         part.add_argument("--norm_eps", type=float, metavar="X", help="number that the norms add to the variance")
         part.add_argument("--loose", action="store_true", help="leave out tensors that the backbone lacks")
     convert.add_argument("output", type=Path, help="file to write; for transformers a folder")
-    convert.add_argument("--to", required=True, choices=WRITABLE, help="format to write")
+    convert.add_argument("--to", required=True, choices=(*WRITABLE, "onnx"), help="format to write")
     run(parser, arguments, _show_or_convert)
 
 
@@ -53,7 +55,7 @@ def _show_or_convert(options: argparse.Namespace) -> None:
         told["image_size"] = tuple(options.image_size) if len(options.image_size) == 2 else options.image_size[0]
     model = load(find_model(options.file), strict=not options.loose, **told)
     if options.command == "convert":
-        save(model, options.output, format=options.to)
+        _write(model, options.output, options.to)
     print(model.load_report)
     count = sum(parameter.numel() for parameter in model.parameters())
     changed = {name: value for name, value in model.config.items() if value != DEFAULTS[name]}
@@ -62,3 +64,12 @@ def _show_or_convert(options: argparse.Namespace) -> None:
     )
     if options.command == "convert":
         print(f"written as {options.to}: {options.output}")
+
+
+def _write(model: VisionTransformer, path: Path, to: str) -> None:
+    if to != "onnx":
+        save(model, path, format=to)
+        return
+    if path.suffix != ".onnx":
+        raise ValueError(f"{path} does not end in .onnx, as files of format 'onnx' do")
+    export(model, path)

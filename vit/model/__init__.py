@@ -4,6 +4,7 @@ from vit.model.decoder import ImageToSequence, TransformerDecoder
 from vit.model.decoder_block import DecoderBlock
 from vit.model.encoder_block import EncoderBlock
 from vit.model.presets import PRESETS, create
+from vit.model.token_merging import TokenMerging
 from vit.model.vision_transformer import VisionTransformer
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "DecoderBlock",
     "EncoderBlock",
     "ImageToSequence",
+    "TokenMerging",
     "TransformerDecoder",
     "VisionTransformer",
     "create",

@@ -83,10 +83,10 @@ class EncoderBlock(nn.Module):
     if TYPE_CHECKING:  # the calls of nn.Module return Any
         __call__ = forward
 
-    def forward_class_token(self, tokens: Tensor) -> Tensor:
+    def forward_class_token(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Compute only the first token, which is all that the head reads of the last block: (B, N, D) -> (B, 1, D)."""
         normed = self.norm1(tokens)
-        return self._add_branches(tokens[:, :1], self.attn(normed[:, :1], context=normed))
+        return self._add_branches(tokens[:, :1], self.attn(normed[:, :1], context=normed, mask=mask))
 
     def forward_packed(self, tokens: Tensor, groups: Sequence[Group], angles: Tensor | None = None) -> Tensor:
         """Compute ``forward`` for packed sequences of several lengths, in eval mode: (1, T, D) -> (1, T, D).

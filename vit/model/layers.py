@@ -127,10 +127,19 @@ class PatchDrop(nn.Module):
         """
         if not self.training or self.rate == 0:
             return tokens, angles
-        b, n = tokens.shape[0], tokens.shape[1] - num_prefix_tokens
-        shuffled = torch.rand(b, n, device=tokens.device).argsort(dim=1)
-        patches = shuffled[:, : max(1, round(n * (1 - self.rate)))].sort(dim=1).values
+        patches = self.draw(tokens.shape[0], tokens.shape[1] - num_prefix_tokens, tokens.device)
         return keep_patches(tokens, patches, num_prefix_tokens, angles)
+
+    def draw(self, batch: int, patches: int, device: torch.device | str = "cpu") -> Tensor:
+        """Draw the numbers of the patches that each image keeps, in order: (B, kept).
+
+        ``VisionTransformer.forward_features`` takes them as ``keep``, if a training must know which patches are left.
+
+        >>> PatchDrop(0.75).draw(batch=2, patches=64).shape
+        torch.Size([2, 16])
+        """
+        shuffled = torch.rand(batch, patches, device=device).argsort(dim=1)
+        return shuffled[:, : max(1, round(patches * (1 - self.rate)))].sort(dim=1).values
 
     def extra_repr(self) -> str:
         """Show the rate when the model is printed."""

@@ -7,12 +7,14 @@ from typing import Any
 from vit.model.vision_transformer import VisionTransformer
 from vit.weights.load_report import LoadedWeights
 
+LONGEST_NAME = 1000  # letters
+
 
 def describe_data(model: VisionTransformer, weights: LoadedWeights) -> dict[str, Any]:
     """Return the ``pretrained_cfg`` of a model that took trained weights.
 
     What the weights do not tell is the default of ``ViTClassifier``. Other classes have no names, and other channels
-    have the mean of the trained ones' statistics.
+    have the mean of the trained ones' statistics. Other entries of a file are not kept.
 
     Raises:
         ValueError: If the data of the weights does not fit their channels and the classes.
@@ -20,7 +22,8 @@ def describe_data(model: VisionTransformer, weights: LoadedWeights) -> dict[str,
     channels, classes, given = weights.arguments["in_channels"], model.num_classes, weights.data
     if classes != weights.arguments["num_classes"]:
         given = {name: value for name, value in given.items() if name not in ("class_names", "thresholds")}
-    data = {"mean": [0.5] * channels, "std": [0.5] * channels, "class_names": None, "crop_ratio": 1.0} | given
+    data = {"mean": [0.5] * channels, "std": [0.5] * channels, "class_names": None, "crop_ratio": 1.0}
+    data |= {name: value for name, value in given.items() if name in {*data, "thresholds"}}
     names, crop, thresholds = (data.get(name) for name in ("class_names", "crop_ratio", "thresholds"))
     right = {
         "mean": _are_numbers(data["mean"], channels),
@@ -46,7 +49,9 @@ def _are_numbers(values: Any, count: int) -> bool:
 
 
 def _are_names(values: Any, count: int) -> bool:
-    return _has_length(values, count) and all(isinstance(value, str) and value.isprintable() for value in values)
+    return _has_length(values, count) and all(
+        isinstance(value, str) and len(value) <= LONGEST_NAME and value.isprintable() for value in values
+    )
 
 
 def _has_length(values: Any, count: int) -> bool:

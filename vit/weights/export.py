@@ -45,6 +45,9 @@ def export(model: VisionTransformer, path: str | Path) -> float:
         raise ValueError("the model is in training mode: call model.eval() first, or the program would drop patches")
     if model.pos_embed.dtype != torch.float32:
         raise ValueError(f"the model computes in {model.pos_embed.dtype}: export model.float()")
+    if path.suffix == ".onnx":
+        for module in ("onnxscript", "onnxruntime"):  # torch.onnx needs the first
+            import_extra(module, "export")
     try:
         program = export_program(model)
     except Exception as error:  # torch.export raises many kinds
@@ -80,8 +83,8 @@ def _write_program(program: torch.export.ExportedProgram, path: Path) -> Any:
 
 
 def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> Any:
-    import_extra("onnxscript", "export")  # torch.onnx needs it
-    onnxruntime = import_extra("onnxruntime", "export")
+    import onnxruntime
+
     names = {"input_names": ["images"], "output_names": ["logits"]}
     torch.onnx.export(program, **names, dynamo=True, verbose=False).save(path)
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])

@@ -25,6 +25,7 @@ WEIGHTS = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model.bi
 OTHER_KINDS = re.compile("rope|eva|beit")
 # Those with the approximate GELU, which no file of theirs tells.
 GELU_TANH = re.compile(r"vit_(base_patch32|large_patch16(?=_siglip(_gap)?_512)|(so400m|giantopt)_patch16)_siglip")
+MOST_JSON = 2**24  # bytes of a config
 OWN_CONFIG = {"embed_dim", "depth", "num_heads", "patch_size"}  # of the arguments of a VisionTransformer
 # Ours by timm's names.
 POOLS = {"token": "cls", "avg": "mean", "map": "map"}
@@ -91,8 +92,7 @@ def read_folder(folder: Path) -> Source:
         index = next(iter(sorted(folder.glob("*.index.json"))), None)
         if index is None:
             raise ValueError(f"{folder} holds none of {', '.join(WEIGHTS)}: name the file")
-        parts = sorted(set(_read_json(index).get("weight_map", {}).values()))
-        files = [folder / Path(part).name for part in parts]  # a name from a stranger's file stays in the folder
+        files = [folder / part for part in _read_parts(index)]
     state: State = {}
     for file in files:
         state |= find_tensors(read_file(file)[0], str(file))
@@ -156,11 +156,29 @@ def _read_architecture_of_timm(name: str, state: State) -> Arguments:
         return {}
 
 
+def _read_parts(index: Path) -> list[str]:
+    """Return the names of the files that hold the weights, by the index beside them."""
+    places = _read_json(index).get("weight_map")
+    names = list(places.values()) if isinstance(places, dict) else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{index} is damaged: weight_map must name the file of each tensor")
+    for name in names:
+        if name in ("", "..") or Path(name).name != name:  # a stranger's file names none outside of its folder
+            raise ValueError(f"{index} is refused: its weight_map names {name!r}, which is no file of the same folder")
+    return sorted(set(names))
+
+
 def _read_json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise ValueError(f"no {path.name} in {path.parent}: name the file of the weights instead")
+    if not path.is_file():
+        raise ValueError(f"{path} is no regular file: take another copy")  # a pipe would be waited for
     try:
-        contents = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise ValueError(f"no {path.name} in {path.parent}: name the file of the weights instead") from None
+        with path.open("rb") as file:
+            text = file.read(MOST_JSON + 1)
+        if len(text) > MOST_JSON:
+            raise ValueError(f"more than {MOST_JSON:,} bytes")
+        contents = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read ({error})") from None
     if not isinstance(contents, dict):

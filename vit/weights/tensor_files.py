@@ -13,6 +13,9 @@ from torch import Tensor
 
 from vit.support.files import replacing
 
+# Weights hardly shrink when they are packed. A file that unpacks to more than this may be made to fill the memory.
+MOST_TIMES, SMALL = 20, 2**26  # times its own size, and bytes that are always taken
+
 SUFFIXES = (".safetensors", ".npz", ".bin", ".pth", ".pt", ".ckpt", ".tar")
 
 
@@ -30,6 +33,7 @@ def read_file(path: Path) -> tuple[Any, dict[str, str]]:
         raise ValueError(f"{path} ends in {path.suffix!r}, and weights end in one of {', '.join(SUFFIXES)}")
     if path.suffix == ".safetensors":
         return read_safetensors(path)
+    _check_unpacked_size(path)
     return (_read_npz if path.suffix == ".npz" else _read_pickled)(path), {}
 
 
@@ -55,6 +59,20 @@ def write_safetensors(state: Mapping[str, Tensor], path: Path, metadata: dict[st
     with replacing(path) as unfinished:
         # save_file makes files that only their owner may read.
         unfinished.write_bytes(save(tensors, metadata))
+
+
+def _check_unpacked_size(path: Path) -> None:
+    """Check by the sizes that a zip archive states, before anything is unpacked; zipfile unpacks no more than those."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(part.file_size for part in archive.infolist())
+    except Exception:  # zipfile can raise any error on damaged bytes, and what reads the file says which
+        return
+    packed = path.stat().st_size
+    if unpacked > max(SMALL, MOST_TIMES * packed):
+        raise ValueError(
+            f"{path} has {packed:,} bytes and unpacks to {unpacked:,}, as no file of weights does: nothing was read"
+        )
 
 
 def _read_npz(path: Path) -> dict[str, Tensor]:
