@@ -97,7 +97,7 @@ def test_unknown_or_conflicting_choices_are_refused_with_a_remedy(kwargs, messag
         small(**kwargs)
 
 
-@pytest.mark.parametrize("attention", ["window", "neighborhood", "sparse", "linformer"])
+@pytest.mark.parametrize("attention", ["window", "neighborhood", "sparse", "linformer", "positional"])
 def test_patch_drop_is_refused_by_attention_that_needs_the_grid(attention):
     with pytest.raises(ValueError, match=rf"attention '{attention}' needs the whole grid of patches"):
         VisionTransformer(**SMALL, attention=attention, patch_drop=0.5)
