@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from vit.analysis.modules import attention_modules, head_count
 from vit.analysis.pruning import prune_heads
 from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.attention import check_capturable, logits_of
+from vit.support.checks import check_choice, check_positive_int
 
 Head = tuple[int, int]  # layer, and number of the head in the full model
 Order = Literal["importance", "oracle", "weight", "random"]
@@ -83,16 +84,14 @@ def pruning_curve(
             batches.
     """
     check_capturable(model)
-    if order not in ("importance", "oracle", "weight", "random"):
-        raise ValueError(f"unknown order {order!r}: choose 'importance', 'oracle', 'weight' or 'random'")
+    check_choice("order", order, get_args(Order))
     counts = [head_count(module) for module in attention_modules(model)]
     chosen = range(len(counts)) if layers is None else layers
     if unknown := [layer for layer in chosen if not 0 <= layer < len(counts)]:
         raise ValueError(f"there is no layer {unknown[0]}: layers are 0 to {len(counts) - 1}")
     left = [(layer, head) for layer in sorted({*chosen}) for head in range(counts[layer])]
     step = max(1, round(len(left) / 10)) if step is None else step
-    if step < 1:
-        raise ValueError(f"step ({step}) must be at least 1 head")
+    check_positive_int("step", step, "heads are removed at least one by one")
     removed: list[Head] = []
     pruned, points = model, [_measure(model, model, batches, removed, sum(counts))]
     while left:

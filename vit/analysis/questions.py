@@ -30,18 +30,12 @@ NOTICEABLE = 0.1  # smallest difference of two rank correlations that counts; a 
 
 @dataclass
 class Answer:
-    """The answer to a question: the result, its control, pictures, and columns of the table of heads.
+    """The answer to a question."""
 
-    Attributes:
-        found: The result, in sentences.
-        control: The control to compare the result with, in sentences.
-        pictures: The name of each picture file, and what it shows.
-        columns: For each column of the table of heads, a value per layer and head.
-    """
-
-    found: str
-    control: str
-    pictures: dict[str, str] = field(default_factory=dict)
+    found: str  # the result, in sentences
+    control: str  # what to compare it with, in sentences
+    pictures: dict[str, str] = field(default_factory=dict)  # the name of each picture file, and what it shows
+    # For each column of the table of heads, a value per layer and head.
     columns: dict[str, Sequence[Sequence[float]]] = field(default_factory=dict)
 
 

@@ -44,6 +44,9 @@ for function in ("rearrange", "reduce", "repeat", "resize_positions", "keep_patc
 # More tokens leave the caches of a CPU: of images of 24 to 96 pixels, 64 in one pack took 1.3 times as long as in packs
 # of 2,048 tokens (192 channels, 2 cores).
 PACKED_TOKENS = {"cpu": 2048}
+# Arguments that all blocks share.
+OF_BLOCKS = ("embed_dim", "num_heads", "mlp_ratio", "mlp", "qkv_bias", "num_kv_heads", "tie_qkv", "tie_kv", "qk_norm")
+OF_BLOCKS += ("dropout", "layer_scale", "norm_eps")
 CONFIG_KEY = "vit_config"  # of the metadata of a state dict, which torch.save keeps beside the tensors
 
 
@@ -186,23 +189,12 @@ class VisionTransformer(nn.Module):
         mechanisms = mechanisms_of_blocks(attention, attention_kwargs, depth)
         self.blocks = nn.ModuleList(
             EncoderBlock(
-                embed_dim,
-                num_heads,
-                mlp_ratio=mlp_ratio,
-                mlp=mlp,
-                qkv_bias=qkv_bias,
-                num_kv_heads=num_kv_heads,
-                tie_qkv=tie_qkv,
-                tie_kv=tie_kv,
-                qk_norm=qk_norm,
                 attention=mechanism,
                 attention_kwargs=mechanism_kwargs,
                 block_index=i,
                 grid_size=self.patch_embed.grid_size,
-                dropout=dropout,
                 drop_path=drop_path * i / max(depth - 1, 1),
-                layer_scale=layer_scale,
-                norm_eps=norm_eps,
+                **{name: self.config[name] for name in OF_BLOCKS},
             )
             for i, (mechanism, mechanism_kwargs) in enumerate(mechanisms)
         )

@@ -13,11 +13,7 @@ from torch import Tensor
 
 
 class PixelStatistics:
-    """How often each colour occurs in training images, alone and to the right of each colour.
-
-    Args:
-        counts: Number of pixels of each colour (rows after the first: to the right of each colour), (1 + K, K).
-    """
+    """How often each colour occurs in training images, alone and to the right of each colour (``count_pixels``)."""
 
     def __init__(self, counts: Tensor) -> None:
         # One more than was counted, so that what never occurred is improbable and not impossible.
@@ -53,16 +49,10 @@ def count_pixels(pixels: Tensor, palette_size: int) -> Tensor:
 
 
 class CompletionEvaluation:
-    """Sums over the batches of an evaluation: pixels that are predicted, and what baselines say of the same pixels.
-
-    Args:
-        statistics: The baselines.
-        area: Number of pixels of a token.
-        device: Device of the sums.
-    """
+    """Sums over the batches of an evaluation: pixels that are predicted, and what baselines say of the same pixels."""
 
     def __init__(self, statistics: PixelStatistics, area: int, device: torch.device) -> None:
-        self.area = area
+        self.area = area  # pixels of a token
         self.statistics = statistics
         self.counts = torch.zeros(3, dtype=torch.long, device=device)  # images, pixels, pixels that are right
         precise = torch.double if device.type != "mps" else torch.float
