@@ -172,8 +172,8 @@ def test_indexed_axial_angles_are_those_of_eva_with_its_channels_in_another_orde
 
 def test_heads_whose_width_is_no_multiple_of_four_are_refused():
     check_axial(24, 3)
-    with pytest.raises(ValueError, match=r"the width of a head \(18 / 3\) must be a multiple of 4: take embed_dim 12"):
-        check_axial(18, 3)
+    with pytest.raises(ValueError, match=r"the width of a head \(12 / 2\) must be a multiple of 4: take embed_dim 8"):
+        check_axial(12, 2)
 
 
 def test_1d_positions_are_those_computed_by_hand():

@@ -60,13 +60,10 @@ class CompletionEvaluation:
         self.losses = torch.zeros(1 + len(self.names), dtype=precise, device=device)  # of the model and the baselines
 
     def update(self, logits: Tensor, pixels: Tensor, counted: Tensor, hidden: Tensor) -> None:
-        """Add images.
+        """Add images: logits (B, r, s, V), numbers of colours (B, r, s), and two boolean masks (B, r, s).
 
-        Args:
-            logits: Logits of each pixel, (B, r, s, V).
-            pixels: Numbers of colours, (B, r, s).
-            counted: The pixels that are counted, boolean (B, r, s).
-            hidden: The pixels that the model could not see while it predicted the one to their right.
+        ``counted`` are the pixels that are counted. ``hidden`` are those that the model did not see while it predicted
+        the pixel to their right.
         """
         losses = F.cross_entropy(rearrange(logits.float(), "b r s v -> b v r s"), pixels, reduction="none")
         right = (logits.argmax(dim=-1) == pixels) & counted
