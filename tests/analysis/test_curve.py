@@ -129,7 +129,7 @@ def test_invalid_arguments_are_refused(ours, images, labels, batches):
     ranking = (images, labels)
     with pytest.raises(ValueError, match="unknown order 'best'"):
         pruning_curve(ours, batches, ranking, "best")
-    with pytest.raises(ValueError, match=r"step \(0\) must be at least 1 head"):
+    with pytest.raises(ValueError, match=r"step \(0\) must be a positive whole number"):
         pruning_curve(ours, batches, ranking, step=0)
     with pytest.raises(ValueError, match="there is no layer 3: layers are 0 to 2"):
         pruning_curve(ours, batches, ranking, layers=[1, 3])

@@ -1,15 +1,13 @@
 """The table of heads: of designed attention, whose kinds are known, and of models of several libraries."""
 
 import pytest
-import timm
 import torch
 import torch.nn.functional as F
-import torchvision
-import vit_pytorch
 from einops import rearrange, reduce, repeat
 from torch import nn
 
 import vit
+from tests.architectures import ARCHITECTURES, made
 from vit.analysis import describe_heads, measures, prune_heads
 from vit.analysis.head_table import Head
 from vit.explain import capture_attention
@@ -144,23 +142,12 @@ def test_measures_are_means_over_images_for_any_batch_size(ours, images):
     torch.testing.assert_close(table.offset_maps[1], measures.offset_map(attn.mean(0), (3, 5), 1))
 
 
-WIDTHS = {"embed_dim": 24, "depth": 2, "num_heads": 3}
-MODELS = {
-    "ours without class token": lambda: vit.VisionTransformer(24, 8, **WIDTHS, class_token=False, pool="mean"),
-    "timm, pooled by attention": lambda: timm.models.VisionTransformer(24, 8, **WIDTHS, global_pool="map"),
-    "torchvision": lambda: torchvision.models.VisionTransformer(24, 8, 2, 3, 24, 48),
-    "vit-pytorch": lambda: vit_pytorch.ViT(
-        image_size=24, patch_size=8, num_classes=5, dim=24, depth=2, heads=3, mlp_dim=48
-    ),
-}
-
-
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["ours, mean without class token", "timm, map", "torchvision", "vit-pytorch, ViT"])
 def test_heads_of_every_library_are_described(name):
-    table = describe_heads(MODELS[name]().eval(), torch.randn(2, 3, 24, 24))
-    assert [(head.layer, head.head) for head in table.heads] == [(layer, head) for layer in (0, 1) for head in range(3)]
+    table = describe_heads(made(name), ARCHITECTURES[name].images())
+    assert [(head.layer, head.head) for head in table.heads] == [divmod(number, 3) for number in range(9)]
     assert all(0 < head.entropy <= 1.0001 for head in table.heads)
-    assert table.grid == (3, 3)
+    assert table.grid == ARCHITECTURES[name].grid
     if "without" in name:
         assert table.heads[0].class_to_prefix != table.heads[0].class_to_prefix  # NaN
         assert table.heads[0].patch_to_prefix == 0

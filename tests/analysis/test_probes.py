@@ -1,10 +1,8 @@
 import pytest
-import timm
 import torch
-import torchvision
-import vit_pytorch
 
 import vit
+from tests.architectures import ARCHITECTURES, made
 from vit.analysis import prune_heads
 from vit.analysis.probes import Probe, probe_layers
 
@@ -88,23 +86,12 @@ def test_each_head_is_probed_by_its_own_output(sets):
         assert all(probe.class_accuracy > 0.9 for probe in others)
 
 
-LIBRARIES = {
-    "timm": lambda: timm.models.VisionTransformer(
-        img_size=(12, 20), patch_size=4, embed_dim=40, depth=2, num_heads=5, num_classes=2
-    ),
-    "torchvision": lambda: torchvision.models.VisionTransformer(12, 4, 2, 5, 40, 80, num_classes=2),
-    "vit-pytorch": lambda: vit_pytorch.ViT(
-        image_size=(12, 20), patch_size=4, num_classes=2, dim=40, depth=2, heads=5, mlp_dim=80
-    ),
-}
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_models_of_other_libraries_are_probed_and_their_heads_where_they_can_be_told_apart(sets, library):
-    width = 12 if library == "torchvision" else 20
-    found = probe_layers(LIBRARIES[library]().eval(), *((images[..., :width], labels) for images, labels in sets))
-    assert len(found.layers) == 3
-    assert [len(heads) for heads in found.heads] == ([5, 5] if library == "timm" else [])
+@pytest.mark.parametrize("name", ["timm", "torchvision", "vit-pytorch, ViT"])
+def test_models_of_other_libraries_are_probed_and_their_heads_where_they_can_be_told_apart(sets, name):
+    rows, columns = ARCHITECTURES[name].image
+    found = probe_layers(made(name), *((images[..., :rows, :columns].double(), labels) for images, labels in sets))
+    assert len(found.layers) == 4
+    assert [len(heads) for heads in found.heads] == ([3, 3, 3] if name == "timm" else [])
 
 
 def test_a_layer_without_heads_is_refused(ours, images, labels):

@@ -104,6 +104,6 @@ def test_projections_of_transformers_give_the_same_ranks_as_one_joint_matrix(tra
     separate = [attention.q_proj, attention.k_proj, attention.v_proj]
     joint.qkv.weight.data = torch.cat([projection.weight.data for projection in separate])
     joint.proj.weight.data = attention.o_proj.weight.data
-    for name, found in vars(head_projections(attention)).items():
+    for name, found in head_projections(attention)._asdict().items():
         torch.testing.assert_close(found, getattr(head_projections(joint), name), rtol=0, atol=0)
     assert len(projection_ranks(transformers_vit)) == 3

@@ -10,6 +10,7 @@ from vit.analysis.pruning import check_separate
 from vit.capture.attention import run_intercepted
 
 HEADS = {0: [0, 3], 1: [4], 2: [1, 2, 3]}
+EACH_LIBRARY = pytest.mark.parametrize("library", ["ours", "timms"])
 
 
 def with_gates(model, images, heads):
@@ -34,15 +35,12 @@ def assert_pruned_is_gated(model, images, heads):
     return pruned
 
 
-def test_a_pruned_model_equals_the_model_with_zeroed_heads(ours, images):
-    pruned = assert_pruned_is_gated(ours, images, HEADS)
+@EACH_LIBRARY
+def test_a_pruned_model_equals_the_model_with_zeroed_heads(request, library, images):
+    model = request.getfixturevalue(library)
+    pruned = assert_pruned_is_gated(model, images, HEADS)
     assert [block.attn.num_heads for block in pruned.blocks] == [3, 4, 2]
-    assert [block.attn.num_heads for block in ours.blocks] == [5, 5, 5]
-
-
-def test_a_pruned_model_of_timm_equals_it_with_zeroed_heads(timms, images):
-    pruned = assert_pruned_is_gated(timms, images, HEADS)
-    assert [block.attn.num_heads for block in pruned.blocks] == [3, 4, 2]
+    assert [block.attn.num_heads for block in model.blocks] == [5, 5, 5]
 
 
 def test_a_pruned_model_of_transformers_equals_it_with_zeroed_heads(transformers_vit, images):
@@ -92,7 +90,7 @@ def test_mechanisms_of_separate_heads_are_pruned(images, name):
     assert_pruned_is_gated(model.eval(), images, HEADS)
 
 
-@pytest.mark.parametrize("library", ["ours", "timms"])
+@EACH_LIBRARY
 def test_a_layer_without_heads_keeps_the_bias_of_its_output(request, library, images):
     model = request.getfixturevalue(library)
     pruned = assert_pruned_is_gated(model, images, {1: range(5)})
@@ -103,7 +101,7 @@ def test_a_layer_without_heads_keeps_the_bias_of_its_output(request, library, im
     assert_pruned_is_gated(model, images, {layer: range(5) for layer in range(3)})
 
 
-@pytest.mark.parametrize("library", ["ours", "timms"])
+@EACH_LIBRARY
 def test_pruning_twice_is_pruning_once(request, library, images):
     model = request.getfixturevalue(library)
     once = prune_heads(model, {0: range(5), 1: [0, 1], 2: [2]})
@@ -111,7 +109,7 @@ def test_pruning_twice_is_pruning_once(request, library, images):
     torch.testing.assert_close(twice(images), once(images))
 
 
-@pytest.mark.parametrize("library", ["ours", "timms"])
+@EACH_LIBRARY
 def test_the_weights_of_pruned_heads_are_gone(request, library):
     model = request.getfixturevalue(library)
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import vit
-from vit.analysis import questions
+from vit.analysis import PruningPoint, questions
 from vit.analysis.labelled import Labelled
 from vit.analysis.trained_model import TrainedModel
 from vit.analysis.truncation import RankPoint
@@ -51,7 +51,7 @@ def test_the_layer_that_falls_most_needs_its_heads_and_random_heads_are_the_cont
         (layer,) = layers
         assert (step, rerank) == (1, False)
         ends = ((15, {}, 0.9), (10, {layer: [0, 1, 2, 3, 4]}, fallen[layer]))
-        return [questions.PruningPoint(left, removed, value, 1.0, 1, 1.0, 1.0) for left, removed, value in ends]
+        return [PruningPoint(left, removed, value, 1.0, 1, 1.0, 1.0) for left, removed, value in ends]
 
     pruned = []
     monkeypatch.setattr(questions, "pruning_curve", curve)

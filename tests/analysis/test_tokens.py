@@ -1,9 +1,9 @@
 import pytest
 import timm
 import torch
-import vit_pytorch
 from torch import nn
 
+from tests.architectures import ARCHITECTURES, made
 from vit.analysis import TokenNorms, prune_heads, token_norms
 from vit.explain import capture_attention
 
@@ -22,17 +22,10 @@ def test_norms_are_those_of_the_tokens_after_each_layer(ours, images):
     assert found.patches == PATCHES
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        lambda: timm.models.VisionTransformer(24, 8, embed_dim=24, depth=2, num_heads=3, global_pool="map"),
-        lambda: vit_pytorch.ViT(image_size=24, patch_size=8, num_classes=5, dim=24, depth=2, heads=3, mlp_dim=48),
-    ],
-    ids=["timm", "vit-pytorch"],
-)
-def test_norms_of_other_libraries_are_measured(model):
-    found = token_norms(model().eval(), torch.randn(2, 3, 24, 24))
-    assert found.norms.shape == found.received.shape == (2, 2, 10)
+@pytest.mark.parametrize("name", ["timm, map", "vit-pytorch, ViT"])
+def test_norms_of_other_libraries_are_measured(name):
+    found = token_norms(made(name), ARCHITECTURES[name].images())
+    assert found.norms.shape == found.received.shape == (3, 2, ARCHITECTURES[name].tokens)
     assert (found.norms > 0).all()
 
 

@@ -211,11 +211,6 @@ def test_shifted_windows_alternate_with_unshifted_ones():
     assert [block.attn.mechanism.shift for block in model.blocks] == [0, 1, 0, 1]
 
 
-def test_linformers_of_a_model_are_built_for_its_grid():
-    mixtures = [block.attn.mechanism.k_mixture for block in small_model("linformer").blocks]
-    assert [mixture.shape for mixture in mixtures] == [(3, 3, 5), (3, 3, 5)]
-
-
 def test_no_file_of_the_package_is_long():
     folder = Path(vit.attention.__file__).parent
     assert [file.name for file in folder.rglob("*.py") if len(file.read_text().splitlines()) > 350] == []

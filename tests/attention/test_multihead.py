@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
-from torch.utils.flop_counter import FlopCounterMode
 
 from tests.architectures import EXACT, randomised
+from tests.attention.inputs import flop_of
 from vit.attention import (
     MECHANISMS,
     KeyValueCache,
@@ -80,12 +80,6 @@ def test_queries_and_keys_take_the_dtype_of_the_values_when_their_norm_returns_a
     assert attention(tokens).dtype == torch.bfloat16
 
 
-def test_permuting_the_tokens_permutes_the_output():
-    attention = randomised(MultiHeadAttention(H * D, H))
-    tokens, order = torch.randn(B, N, H * D, dtype=torch.float64), torch.randperm(N)
-    assert_close(attention(tokens[:, order]), attention(tokens)[:, order], **EXACT)
-
-
 # Cross-attention, and widths that differ.
 
 
@@ -120,13 +114,6 @@ def test_cross_attention_to_itself_is_self_attention(kwargs):
     x = torch.randn(B, N, H * D, dtype=torch.float64)
     assert_close(attention(x, x), attention(x), **EXACT)
     assert_close(attention.weights(x, x), attention.weights(x), **EXACT)
-
-
-@pytest.mark.parametrize("context_dim", [None, 13])
-def test_permuting_the_context_changes_nothing(context_dim):
-    attention = randomised(MultiHeadAttention(H * D, H, context_dim=context_dim))
-    x, context = torch.randn(B, N, H * D).double(), torch.randn(B, 7, context_dim or H * D).double()
-    assert_close(attention(x, context[:, torch.randperm(7)]), attention(x, context), **EXACT)
 
 
 @pytest.mark.parametrize("context_dim", [None, 13])
@@ -205,32 +192,6 @@ def test_grouped_heads_equal_separate_ones_whose_keys_and_values_are_copies(num_
     assert_close(grouped.weights(x), separate.weights(x), **EXACT)
 
 
-# Properties of several heads.
-
-
-def test_the_fused_projection_equals_separate_heads_with_slices_of_its_weights():
-    attention = randomised(MultiHeadAttention(H * D, H))
-    x = torch.randn(B, N, H * D, dtype=torch.float64)
-    outputs = []
-    for h in range(H):
-        q, k, v = (
-            nn.functional.linear(x, weight[h * D : (h + 1) * D], bias[h * D : (h + 1) * D])
-            for weight, bias in zip(attention.qkv.weight.chunk(3), attention.qkv.bias.chunk(3), strict=True)
-        )
-        outputs.append((q @ k.mT * D**-0.5).softmax(-1) @ v)
-    assert_close(attention(x), attention.proj(torch.cat(outputs, dim=-1)), **EXACT)
-
-
-def test_projecting_the_joined_heads_is_the_sum_of_each_head_projected_by_its_columns():
-    attention = randomised(MultiHeadAttention(H * D, H))
-    x = torch.randn(B, N, H * D, dtype=torch.float64)
-    q, k, v = attention.heads(x)
-    heads, _ = scaled_dot_product_attention(q, k, v)
-    columns = attention.proj.weight.split(D, dim=1)
-    summed = sum(heads[:, h] @ columns[h].T for h in range(H)) + attention.proj.bias
-    assert_close(attention(x), summed, **EXACT)
-
-
 # Masks and caches.
 
 
@@ -266,9 +227,7 @@ def test_a_cached_step_costs_as_much_as_the_tokens_so_far_and_no_more():
     with torch.no_grad():
         for length in (100, 200, 400):
             attention(torch.randn(1, length - 1 - cache.length, H * D), cache=cache)
-            with FlopCounterMode(display=False) as counter:
-                attention(torch.randn(1, 1, H * D), cache=cache)
-            costs.append(counter.get_total_flops())
+            costs.append(flop_of(attention, torch.randn(1, 1, H * D), cache=cache))
     projections = 2 * 4 * (H * D) ** 2
     assert (costs[2] - projections) / (costs[1] - projections) == pytest.approx(2, rel=0.05)
     assert (costs[1] - projections) / (costs[0] - projections) == pytest.approx(2, rel=0.05)

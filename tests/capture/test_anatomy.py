@@ -9,6 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT, LIBRARIES
+from tests.capture.around import Around
 from vit.capture.anatomy import examine, patch_grid
 from vit.capture.trace import Boundary, Parts
 from vit.explain import explain
@@ -175,26 +176,16 @@ def test_a_model_of_one_layer_has_its_parts(random_vit):
     assert_close(found, tokens_at(vit, images, expected), rtol=0, atol=0)
 
 
-class Around(nn.Module):
-    """A model around a model of ours."""
-
-    def __init__(self, vit):
-        super().__init__()
-        self.vit = vit
-
-
-class SharedLayers(Around):
+def shared_layers(vit, images):
     """One block for all layers, as in ALBERT."""
-
-    def forward(self, images):
-        tokens = self.vit.embed(images)
-        for _ in range(3):
-            tokens = self.vit.blocks[0](tokens)
-        return self.vit.forward_head(self.vit.norm(tokens))
+    tokens = vit.embed(images)
+    for _ in range(3):
+        tokens = vit.blocks[0](tokens)
+    return vit.forward_head(vit.norm(tokens))
 
 
 def test_layers_that_share_one_module_have_no_names_but_maps_of_attention(random_vit):
-    model, images = SharedLayers(random_vit(depth=1)).eval(), torch.randn(2, 3, 6, 10).double()
+    model, images = Around(random_vit(depth=1), shared_layers).eval(), torch.randn(2, 3, 6, 10).double()
     anatomy = examine(model, images)
     assert anatomy.depth == 3
     assert anatomy.parts == Parts(entry=None, layer_names=[], layers=[], norms=[], last=None)
@@ -286,13 +277,9 @@ def test_several_attentions_of_one_query_are_refused(random_vit):
 
 
 def test_a_model_that_is_random_is_refused(random_vit):
-    class Noisy(Around):
-        def forward(self, images):
-            logits = self.vit(images)
-            return logits + torch.randn_like(logits)
-
+    model = Around(random_vit(), lambda vit, images: vit(images) + torch.randn(2, 7)).eval()
     with pytest.raises(ValueError, match=r"the logits moved by .*: the model is random"):
-        explain(Noisy(random_vit()).eval(), torch.randn(2, 3, 6, 10).double())
+        explain(model, torch.randn(2, 3, 6, 10).double())
 
 
 def test_only_the_first_images_and_strips_of_one_are_passed(random_vit):

@@ -9,6 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT, of_timm, of_transformers, ours, randomised
+from tests.capture.around import Around
 from vit.capture import capture_attention, examine
 from vit.explain import explain
 from vit.explain.evaluation.sanity import uniform_attention
@@ -38,29 +39,17 @@ class OneHead(nn.Module):
         return self.mix(tokens).mean(dim=2)[:, 0]
 
 
-class Around(nn.Module):
-    """A model around a model of ours."""
-
-    def __init__(self, vit):
-        super().__init__()
-        self.vit = vit
-
-
 def test_overlapping_patches_form_the_grid_of_their_strides():
     vit = ours(image_size=(7, 13), patch_size=1, depth=2)()
     vit.patch_embed.proj = nn.Conv2d(3, 12, 4, stride=2)
 
-    class Overlapping(Around):
-        patch_size = 4
+    def overlapping(vit, images):
+        patches = vit.patch_embed.proj(images).flatten(2).mT
+        tokens = torch.cat([vit.cls_token.expand(len(images), -1, -1), patches], dim=1)
+        return vit.head(vit.encode(tokens, grid=(7, 5))[:, 0])
 
-        def forward(self, images):
-            patches = self.vit.patch_embed.proj(images).flatten(2).mT
-            tokens = torch.cat([self.vit.cls_token.expand(len(images), -1, -1), patches], dim=1)
-            for block in self.vit.blocks:
-                tokens = block(tokens)
-            return self.vit.head(self.vit.norm(tokens)[:, 0])
-
-    model = randomised(Overlapping(vit))
+    model = randomised(Around(vit, overlapping))
+    model.patch_size = 4
     images = torch.randn(2, 3, 16, 12, generator=torch.Generator().manual_seed(0)).double()
     anatomy = examine(model, images)
     assert (anatomy.grid, anatomy.num_prefix_tokens) == ((7, 5), 1)
@@ -69,54 +58,36 @@ def test_overlapping_patches_form_the_grid_of_their_strides():
 
 
 def test_a_model_that_resizes_inside_has_the_grid_of_its_own_size():
-    class Resizing(Around):
-        def forward(self, images):
-            return self.vit(nn.functional.interpolate(images, (6, 10), mode="bilinear"))
+    def resizing(vit, images):
+        return vit(nn.functional.interpolate(images, (6, 10), mode="bilinear"))
 
-    model = randomised(Resizing(ours()()))
+    model = randomised(Around(ours()(), resizing))
     anatomy = examine(model, torch.randn(1, 3, 12, 20).double())
     assert (anatomy.grid, anatomy.num_prefix_tokens) == ((3, 5), 1)
 
 
 def test_a_class_token_behind_the_patches_is_no_patch():
-    class Turned(Around):
-        def forward(self, images):
-            tokens = self.vit.embed(images).roll(-1, dims=1)
-            for block in self.vit.blocks:
-                tokens = block(tokens)
-            return self.vit.head(self.vit.norm(tokens)[:, -1])
-
     vit = randomised(ours()())
-    turned = Turned(vit).eval()
+    turned = Around(vit, lambda vit, images: vit.head(vit.encode(vit.embed(images).roll(-1, dims=1))[:, -1])).eval()
     assert examine(turned, IMAGES).patches == slice(0, 15)
     for method in ("attention", "rollout", "gradient_rollout", "relevance", "legrad", "gradcam", "token_drop"):
         assert_close(explain(turned, IMAGES, method), explain(vit, IMAGES, method), **EXACT)
 
 
 def test_the_detection_tokens_of_yolos_are_no_patches():
-    class Yolos(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.yolos = of_transformers("YolosForObjectDetection", num_detection_tokens=5)()
-
-        def forward(self, images):
-            return self.yolos(images).logits[:, 0]
-
-    anatomy = examine(randomised(Yolos()), IMAGES)
+    yolos = of_transformers("YolosForObjectDetection", num_detection_tokens=5)()
+    anatomy = examine(randomised(Around(yolos, lambda yolos, images: yolos(images).logits[:, 0])), IMAGES)
     assert (anatomy.num_tokens, anatomy.patches) == (21, slice(1, 16))
     assert anatomy.readout.nonzero().tolist() == [[16]]
 
 
 def test_a_class_token_that_depends_on_the_image_is_no_patch():
-    class Conditioned(Around):
-        def forward(self, images):
-            tokens = self.vit.embed(images)
-            tokens = torch.cat([tokens[:, :1] + tokens[:, 1:].mean(dim=1, keepdim=True), tokens[:, 1:]], dim=1)
-            for block in self.vit.blocks:
-                tokens = block(tokens)
-            return self.vit.head(self.vit.norm(tokens)[:, 0])
+    def conditioned(vit, images):
+        first, patches = vit.embed(images).split([1, 15], dim=1)
+        tokens = torch.cat([first + patches.mean(dim=1, keepdim=True), patches], dim=1)
+        return vit.head(vit.encode(tokens)[:, 0])
 
-    assert examine(randomised(Conditioned(ours()())), IMAGES).patches == slice(1, 16)
+    assert examine(randomised(Around(ours()(), conditioned)), IMAGES).patches == slice(1, 16)
 
 
 @pytest.mark.parametrize("turned", ["columns first", "backwards", "shuffled"])
@@ -127,15 +98,11 @@ def test_patches_in_another_order_than_by_rows_are_refused(turned):
         "shuffled": torch.randperm(15, generator=torch.Generator().manual_seed(0)),
     }[turned]
 
-    class Shuffled(Around):
-        def forward(self, images):
-            tokens = self.vit.embed(images)[:, order]
-            for block in self.vit.blocks:
-                tokens = block(tokens)
-            return self.vit.head(self.vit.norm(tokens).mean(dim=1))
+    def shuffled(vit, images):
+        return vit.forward_head(vit.encode(vit.embed(images)[:, order]))
 
-    model = randomised(Shuffled(ours(class_token=False, pool="mean")()))
-    with pytest.raises(ValueError, match=r"Shuffled has 15 tokens, among which changed strips .* move no grid"):
+    model = randomised(Around(ours(class_token=False, pool="mean")(), shuffled))
+    with pytest.raises(ValueError, match=r"Around has 15 tokens, among which changed strips .* move no grid"):
         explain(model, IMAGES)
 
 
@@ -171,13 +138,12 @@ def test_maps_of_a_row_are_refused_if_the_head_takes_a_maximum_over_tokens(pool)
 
 
 def test_maps_of_a_row_are_refused_if_each_image_chooses_its_token():
-    class Choosing(Around):
-        def forward(self, images):
-            tokens = self.vit.forward_features(images)
-            return self.vit.head(tokens[range(len(images)), tokens[..., 0].argmax(dim=1)])
+    def choosing(vit, images):
+        tokens = vit.forward_features(images)
+        return vit.head(tokens[range(len(images)), tokens[..., 0].argmax(dim=1)])
 
-    model = randomised(Choosing(ours()()))
-    with pytest.raises(ValueError, match="Choosing reads other tokens for each image"):
+    model = randomised(Around(ours()(), choosing))
+    with pytest.raises(ValueError, match="Around reads other tokens for each image"):
         explain(model, IMAGES)
 
 
@@ -244,28 +210,19 @@ def test_the_unused_pooling_of_siglip_is_no_layer():
     assert_close(anatomy.readout, torch.full((16,), 1 / 16), check_dtype=False)
 
 
-class Flipping(Around):
-    """Averages an image and its mirror image."""
-
-    def forward(self, images):
-        return self.vit(images) + self.vit(images.flip(-1))
+def mirrored(vit, images):
+    return vit(images) + vit(images.flip(-1))
 
 
-class Ensemble(nn.Module):
-    """Adds the logits of two models."""
-
-    def __init__(self):
-        super().__init__()
-        self.one, self.other = ours()(), ours()()
-
-    def forward(self, images):
-        return self.one(images) + self.other(images)
+def ensemble(models, images):
+    return models[0](images) + models[1](images)
 
 
-@pytest.mark.parametrize("make", [lambda: Flipping(ours()()), Ensemble], ids=["mirror image", "two models"])
-def test_models_that_run_side_by_side_are_refused(make):
+@pytest.mark.parametrize(("run", "models"), [(mirrored, 1), (ensemble, 2)], ids=["mirror image", "two models"])
+def test_models_that_run_side_by_side_are_refused(run, models):
+    vit = ours()() if models == 1 else nn.ModuleList(ours()() for _ in range(models))
     with pytest.raises(ValueError, match=r"attentions side by side \(number 3 does not depend on number 2\)"):
-        explain(randomised(make()), IMAGES)
+        explain(randomised(Around(vit, run)), IMAGES)
 
 
 # Captured weights are those that multiply the values.
@@ -349,16 +306,15 @@ def test_images_made_in_inference_mode_are_explained():
 
 
 def test_a_model_that_asserts_its_number_of_tokens_cannot_drop_some():
-    class Asserting(Around):
-        def forward(self, images):
-            tokens = self.vit.embed(images)
-            for block in self.vit.blocks:
-                tokens = block(tokens)
-                assert tokens.shape[1] == 16
-            return self.vit.forward_head(self.vit.norm(tokens))
+    def asserting(vit, images):
+        tokens = vit.embed(images)
+        for block in vit.blocks:
+            tokens = block(tokens)
+            assert tokens.shape[1] == 16
+        return vit.forward_head(vit.norm(tokens))
 
-    with pytest.raises(ValueError, match="tokens of Asserting cannot be left out"):
-        explain(randomised(Asserting(ours()())), IMAGES, "token_drop")
+    with pytest.raises(ValueError, match="tokens of Around cannot be left out"):
+        explain(randomised(Around(ours()(), asserting)), IMAGES, "token_drop")
 
 
 def test_flex_attention_is_refused():

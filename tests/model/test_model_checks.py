@@ -19,13 +19,6 @@ def images_for(model):
     return torch.randn(2, model.config["in_channels"], *model.patch_embed.image_size)
 
 
-def test_an_image_size_that_is_no_multiple_of_the_patch_is_refused():
-    with pytest.raises(ValueError, match=r"image_size \(6, 11\) must be a multiple of patch_size \(2, 2\)"):
-        small(image_size=(6, 11))
-    with pytest.raises(ValueError, match=r"image_size \(7, 10\) must be a multiple of patch_size \(2, 2\)"):
-        small()(torch.zeros(2, 3, 7, 10))
-
-
 @pytest.mark.parametrize("indices", [0, 4, -1, [], [3], [-4], [0, 3]], ids=str)
 def test_indices_of_no_block_are_refused_with_the_depth(indices):
     model = small()
@@ -97,7 +90,7 @@ def test_unknown_or_conflicting_choices_are_refused_with_a_remedy(kwargs, messag
         small(**kwargs)
 
 
-@pytest.mark.parametrize("attention", ["window", "neighborhood", "sparse", "linformer"])
+@pytest.mark.parametrize("attention", ["window", "neighborhood", "sparse", "linformer", "positional"])
 def test_patch_drop_is_refused_by_attention_that_needs_the_grid(attention):
     with pytest.raises(ValueError, match=rf"attention '{attention}' needs the whole grid of patches"):
         VisionTransformer(**SMALL, attention=attention, patch_drop=0.5)

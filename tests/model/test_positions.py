@@ -170,18 +170,10 @@ def test_indexed_axial_angles_are_those_of_eva_with_its_channels_in_another_orde
     assert_close(rotate(queries, angles) @ rotate(keys, angles).mT, q @ k.mT, rtol=1e-5, atol=1e-5)
 
 
-def test_products_of_rotated_tokens_depend_on_the_offset_alone():
-    queries = torch.randn(1, 1, 1, HEAD_DIM, dtype=torch.float64).expand(-1, -1, 25, -1)
-    rotated = rotate(queries, axial_angles((5, 5), (5, 5), HEAD_DIM, LIKE))
-    products = rearrange(rotated @ rotated.mT, "1 1 (y x) (v u) -> y x v u", y=5, v=5)
-    assert_close(products[0, 1, 2, 4], products[2, 0, 4, 3], **EXACT)
-    assert (products[0, 1, 2, 4] - products[0, 1, 2, 3]).abs() > 1e-6
-
-
 def test_heads_whose_width_is_no_multiple_of_four_are_refused():
     check_axial(24, 3)
-    with pytest.raises(ValueError, match=r"the width of a head \(18 / 3\) must be a multiple of 4: take embed_dim 12"):
-        check_axial(18, 3)
+    with pytest.raises(ValueError, match=r"the width of a head \(12 / 2\) must be a multiple of 4: take embed_dim 8"):
+        check_axial(12, 2)
 
 
 def test_1d_positions_are_those_computed_by_hand():
@@ -204,14 +196,6 @@ def test_a_shift_of_positions_is_the_same_rotation_everywhere(shift):
     assert_close(positions[shift:], positions[:n] @ rotation.T, rtol=0, atol=1e-5)  # angles are float32
 
 
-def test_the_product_of_two_positions_depends_on_their_distance_only():
-    positions = sinusoidal_positions(30, 16)
-    products = positions @ positions.T
-    for distance in (0, 3, 11):
-        diagonal = products.diagonal(distance)
-        assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=0, atol=1e-5)
-
-
 def test_1d_positions_need_an_even_number_of_channels():
     with pytest.raises(ValueError, match=r"dim \(7\) must be even .*: take 8"):
         sinusoidal_positions(3, 7)
@@ -232,12 +216,6 @@ def test_2d_positions_count_along_the_rows_first():
     rows, columns = positions[:, :4], positions[:, 4:]
     assert_close(rows, rows[[0, 0, 0, 3, 3, 3]], rtol=0, atol=0)
     assert_close(columns, columns[[0, 1, 2, 0, 1, 2]], rtol=0, atol=0)
-
-
-def test_all_2d_positions_differ():
-    positions = sinusoidal_positions_2d((13, 17), 8)
-    distances = torch.cdist(positions, positions) + torch.eye(13 * 17)
-    assert distances.min() > 0.005
 
 
 def test_2d_positions_need_a_multiple_of_four_channels():

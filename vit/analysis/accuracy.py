@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from vit.analysis.batches import in_batches
+from vit.analysis.batches import labelled_batches
 from vit.capture.attention import logits_of, run_intercepted
 from vit.capture.intercept import Edit
 
@@ -28,11 +28,8 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor, edit: Edit | None
     Raises:
         ValueError: If the numbers of images and labels differ, or attention cannot be replaced.
     """
-    if len(images) != len(labels):
-        raise ValueError(f"{len(images)} images have {len(labels)} labels: give one label for each image")
     correct = 0
-    batches = zip(in_batches(model, images, batch_size), in_batches(model, labels, batch_size), strict=True)
-    for batch, targets in batches:
+    for batch, targets in labelled_batches(model, images, labels, batch_size):
         logits = logits_of(model(batch)) if edit is None else run_intercepted(model, batch, edit)
         correct += (logits.argmax(dim=-1) == targets).sum().item()
     return correct / len(images)

@@ -30,12 +30,7 @@ def write_page(
 ) -> Path:
     """Write ``index.html`` into the folder of the pictures, and return its path.
 
-    Args:
-        folder: Folder that holds the pictures of the answers.
-        title: Title of the page.
-        facts: Facts that hold for all answers: the data, the images, the accuracy.
-        answers: The answer to each question. If there is no answer, a string gives the reason.
-        command: The command that made the page, split into words.
+    Facts hold for all answers. If a question has no answer, a string gives the reason. The command made the page.
     """
     found = [answer for answer in answers.values() if isinstance(answer, Answer)]
     rows = head_rows(found)

@@ -16,3 +16,16 @@ def in_batches(model: nn.Module, tensors: Tensor, batch_size: int) -> Iterator[T
     device = next(model.parameters()).device
     for batch in tensors.split(batch_size):
         yield batch.to(device)
+
+
+def labelled_batches(
+    model: nn.Module, images: Tensor, labels: Tensor, batch_size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Split images and their labels into batches, as ``in_batches`` does.
+
+    Raises:
+        ValueError: If there are no images, or the numbers of images and labels differ.
+    """
+    if len(images) != len(labels):
+        raise ValueError(f"{len(images)} images have {len(labels)} labels: give one label for each image")
+    return zip(in_batches(model, images, batch_size), in_batches(model, labels, batch_size), strict=True)

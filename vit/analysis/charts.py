@@ -28,6 +28,7 @@ from vit.support.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, plot_sty
 KIND_COLORS = {"local": SKY, "positional": AMBER, "content": GREEN, "sink": GREY}
 ORDER_COLORS = {"importance": BLUE, "oracle": ORANGE, "weight": GREEN, "random": GREY}
 ORDER_NAMES = {"importance": "gradient of the gate", "oracle": "loss without it", "weight": "size of weights"}
+RANKS = {"shared_query_key": "Queries and keys", "shared_value_output": "Values and outputs"}
 TRAINED = {"color": BLUE, "marker": "o", "ms": 4, "label": "trained"}
 UNTRAINED = {"color": GREY, "marker": "o", "ms": 4, "ls": "--", "label": "before training"}
 MOST_NUMBERED = 16  # heads of a layer; if a layer has more, numbers do not fit into the cells
@@ -146,8 +147,7 @@ def draw_truncation(points: Sequence[RankPoint], uniform: float, path: Path) -> 
 def draw_ranks(trained: Sequence[LayerRanks], untrained: Sequence[LayerRanks], path: Path) -> None:
     """Draw the effective ranks of the projections of each layer before and after training, over all heads together."""
     figure = Figure(figsize=(10.5, 4))
-    names = {"shared_query_key": "Queries and keys", "shared_value_output": "Values and outputs"}
-    for axes, (name, title) in zip(figure.subplots(1, 2, sharey=True), names.items(), strict=True):
+    for axes, (name, title) in zip(figure.subplots(1, 2, sharey=True), RANKS.items(), strict=True):
         for ranks, style in ((trained, TRAINED), (untrained, UNTRAINED)):
             axes.plot([layer.effective_ranks()[name].item() for layer in ranks], **style)
         width = getattr(trained[0], name).numel()

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,9 @@ from vit.analysis.modules import attention_modules, head_count
 from vit.analysis.pruning import prune_heads
 from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.attention import check_capturable, logits_of
+from vit.support.checks import check_choice, check_positive_int
 
+Head = tuple[int, int]  # layer, and number of the head in the full model
 Order = Literal["importance", "oracle", "weight", "random"]
 ROUNDS = 5  # timings of the full and of the pruned model, in turn
 
@@ -82,56 +84,50 @@ def pruning_curve(
             batches.
     """
     check_capturable(model)
-    if order not in ("importance", "oracle", "weight", "random"):
-        raise ValueError(f"unknown order {order!r}: choose 'importance', 'oracle', 'weight' or 'random'")
-    heads = {layer: list(range(head_count(module))) for layer, module in enumerate(attention_modules(model))}
-    if unknown := [layer for layer in layers or [] if layer not in heads]:
-        raise ValueError(f"there is no layer {unknown[0]}: layers are 0 to {len(heads) - 1}")
-    left = {layer: of_layer for layer, of_layer in heads.items() if layers is None or layer in layers}
-    kept = sum(map(len, heads.values())) - sum(map(len, left.values()))
-    total = sum(map(len, left.values()))
-    step = max(1, round(total / 10)) if step is None else step
-    if step < 1:
-        raise ValueError(f"step ({step}) must be at least 1 head")
-    removed: dict[int, list[int]] = {layer: [] for layer in left}
-    pruned, points = model, [_measure(model, model, batches, removed, kept + total)]
-    queue: list[tuple[int, int]] = []
-    while any(left.values()):
+    check_choice("order", order, get_args(Order))
+    counts = [head_count(module) for module in attention_modules(model)]
+    chosen = range(len(counts)) if layers is None else layers
+    if unknown := [layer for layer in chosen if not 0 <= layer < len(counts)]:
+        raise ValueError(f"there is no layer {unknown[0]}: layers are 0 to {len(counts) - 1}")
+    left = [(layer, head) for layer in sorted({*chosen}) for head in range(counts[layer])]
+    step = max(1, round(len(left) / 10)) if step is None else step
+    check_positive_int("step", step, "heads are removed at least one by one")
+    removed: list[Head] = []
+    pruned, points = model, [_measure(model, model, batches, removed, sum(counts))]
+    while left:
         # The orders "weight" and "random" do not depend on the heads left.
-        if not queue or (rerank and order in ("importance", "oracle")):
-            queue = _ranked(pruned, left, ranking, order, seed)
-        for layer, head in queue[:step]:
-            left[layer].remove(head)
-            removed[layer].append(head)
-        queue = queue[step:]
-        pruned = prune_heads(model, removed)
-        points.append(_measure(model, pruned, batches, removed, kept + sum(map(len, left.values()))))
+        if not removed or (rerank and order in ("importance", "oracle")):
+            left = _ranked(pruned, sorted(left), ranking, order, seed)
+        removed, left = removed + left[:step], left[step:]
+        pruned = prune_heads(model, _by_layer(removed))
+        points.append(_measure(model, pruned, batches, removed, sum(counts) - len(removed)))
     return points
 
 
-def _ranked(
-    pruned: nn.Module, left: dict[int, list[int]], ranking: tuple[Tensor, Tensor], order: Order, seed: int
-) -> list[tuple[int, int]]:
-    """Return the heads left, by layer and number in the full model, least important first."""
-    names = [(layer, head) for layer, heads in left.items() for head in heads]
+def _ranked(pruned: nn.Module, left: list[Head], ranking: tuple[Tensor, Tensor], order: Order, seed: int) -> list[Head]:
+    """Return the heads left, least important first."""
     if order == "random":
         generator = torch.Generator().manual_seed(seed)
-        return [names[i] for i in torch.randperm(len(names), generator=generator).tolist()]
+        return [left[i] for i in torch.randperm(len(left), generator=generator).tolist()]
     if order == "importance":
         scores = head_importance(pruned, *ranking)
     elif order == "oracle":
         scores = ablation_importance(pruned, *ranking)
     else:
         scores = weight_importance(pruned)
-    of_left = torch.cat([scores[layer] for layer in left])
-    return [names[i] for i in of_left.argsort(stable=True).tolist()]
+    of_left = torch.cat([scores[layer] for layer in _by_layer(left)])
+    return [left[i] for i in of_left.argsort(stable=True).tolist()]
+
+
+def _by_layer(heads: list[Head]) -> dict[int, list[int]]:
+    return {layer: sorted(head for of, head in heads if of == layer) for layer in sorted({of for of, _ in heads})}
 
 
 def _measure(
     full: nn.Module,
     pruned: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
-    removed: dict[int, list[int]],
+    removed: list[Head],
     heads_left: int,
 ) -> PruningPoint:
     device = next(full.parameters()).device
@@ -149,7 +145,7 @@ def _measure(
         pairs = [(_seconds(full, first), _seconds(pruned, first)) for _ in range(ROUNDS)]
     return PruningPoint(
         heads_left=heads_left,
-        removed={layer: sorted(heads) for layer, heads in removed.items() if heads},
+        removed=_by_layer(removed),
         accuracy=correct / count,
         loss=loss / count,
         parameters=sum(parameter.numel() for parameter in pruned.parameters()),

@@ -51,7 +51,7 @@ def describe_heads(
     anatomy = examine(model, next(in_batches(model, images, 1)), grid, num_prefix_tokens)
     (height, width), (rows, columns) = images.shape[-2:], anatomy.grid
     patch_size = (height / rows, width / columns)
-    layers: dict[int, _Layer] = {}
+    sums: dict[int, dict[str, Tensor]] = {}
 
     def measure(number: int, attn: Tensor) -> Tensor:
         if attn.shape[-2] > 1:
@@ -61,45 +61,27 @@ def describe_heads(
                     "and talking-heads attention: distance, entropy and sinks need weights of 0 or more, so give "
                     "another model"
                 )
-            layers.setdefault(number, _Layer(anatomy, patch_size)).add(attn)
+            of_layer = sums.setdefault(number, {})
+            for name, values in _measured(at_least_float32(attn), anatomy, patch_size).items():
+                of_layer[name] = of_layer.get(name, 0) + values
         return attn
 
     with torch.no_grad():
         for batch in in_batches(model, images, batch_size):
             run_intercepted(model, batch, measure)
     emptied = emptied_layers(model)
-    numbers = [number for number in range(len(layers) + len(emptied)) if number not in emptied]
-    return _table(dict(zip(numbers, layers.values(), strict=True)), anatomy, patch_size)
-
-
-class _Layer:
-    """Sums of the measures of a layer's heads over the images."""
-
-    def __init__(self, anatomy: Anatomy, patch_size: tuple[float, float]) -> None:
-        self.anatomy = anatomy
-        self.patch_size = patch_size
-        self.num_images = 0
-        self.sums: dict[str, Tensor] = {}
-
-    def add(self, attn: Tensor) -> None:
-        attn = at_least_float32(attn)
-        self.num_images += len(attn)
-        for name, values in _measured(attn, self.anatomy, self.patch_size).items():
-            self.sums[name] = self.sums.get(name, 0) + values.sum(dim=0)
-        counts = measures.offset_counts(attn, self.anatomy.grid, self.anatomy.num_prefix_tokens)
-        self.sums["offset_counts"] = self.sums.get("offset_counts", 0) + counts
-
-    def means(self) -> dict[str, Tensor]:
-        return {name: (values / self.num_images).cpu() for name, values in self.sums.items()}
+    numbers = [number for number in range(len(sums) + len(emptied)) if number not in emptied]
+    means = [{name: (total / len(images)).cpu() for name, total in of_layer.items()} for of_layer in sums.values()]
+    return _table(dict(zip(numbers, means, strict=True)), len(images), anatomy, patch_size)
 
 
 def _measured(attn: Tensor, anatomy: Anatomy, patch_size: tuple[float, float]) -> dict[str, Tensor]:
-    """Measure each image. Each measure is (B, H), except attention itself (B, H, N, N) and its spectrum (B, H, N)."""
+    """Sum measures over images: each is (H,), but attention (H, N, N), its spectrum (H, N), offsets (H, 2r-1, 2c-1)."""
     grid, prefix = anatomy.grid, anatomy.num_prefix_tokens
     to_prefix = measures.prefix_mass(attn, grid, prefix)
     spectrum = measures.singular_values(attn)
     sink = measures.sink_score(attn)
-    return {
+    of_images = {
         "attention": attn,
         "mean_square": reduce(attn.square(), "b h n m -> b h", "sum"),
         "spectrum": spectrum / spectrum.sum(dim=-1, keepdim=True),
@@ -115,21 +97,24 @@ def _measured(attn: Tensor, anatomy: Anatomy, patch_size: tuple[float, float]) -
         "sink": sink,
         "sink_share": sink / attn.shape[-1],
     }
+    counts = measures.offset_counts(attn, grid, prefix)
+    return {name: values.sum(dim=0) for name, values in of_images.items()} | {"offset_counts": counts}
 
 
-def _table(layers: dict[int, _Layer], anatomy: Anatomy, patch_size: tuple[float, float]) -> HeadTable:
+def _table(
+    layers: dict[int, dict[str, Tensor]], num_images: int, anatomy: Anatomy, patch_size: tuple[float, float]
+) -> HeadTable:
     uniform = measures.uniform_distance(anatomy.grid, patch_size)
-    layer_means = [layer.means() for layer in layers.values()]
-    redundancies = iter(measures.redundancy(torch.cat([means["attention"] for means in layer_means])).tolist())
+    redundancies = iter(measures.redundancy(torch.cat([means["attention"] for means in layers.values()])).tolist())
     heads, offset_maps, spectra = [], [], []
-    for (number, layer), means in zip(layers.items(), layer_means, strict=True):
+    for number, means in layers.items():
         attention, mean_square = means.pop("attention"), means.pop("mean_square")
         scores, offsets = measures.offset_score(means.pop("offset_counts"), anatomy.grid)
         offset_maps.append(measures.offset_map(attention, anatomy.grid, anatomy.num_prefix_tokens))
         spectra.append(means.pop("spectrum"))
         means |= {
             "relative_distance": means["distance"] / uniform,
-            "positional": measures.positional_score(attention, mean_square, layer.num_images),
+            "positional": measures.positional_score(attention, mean_square, num_images),
             "offset_score": scores,
         }
         for head, offset in enumerate(offsets):

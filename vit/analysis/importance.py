@@ -4,6 +4,7 @@ Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels 
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Literal
 
 import torch
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from vit.analysis.batches import in_batches
+from vit.analysis.batches import in_batches, labelled_batches
 from vit.analysis.modules import attention_modules, head_count, with_emptied_layers
 from vit.analysis.projections import head_projections
 from vit.attention import MultiHeadAttention
@@ -94,19 +95,14 @@ def ablation_importance(
     batches = list(_labelled(model, images, labels, batch_size))
     intact = _mean_loss(model, batches, lambda _, attn: attn)
 
-    def without(layer: int, head: int) -> Edit:
-        new = means[layer][head] if replacement == "mean" else 0.0
-
-        def edit(number: int, attn: Tensor) -> Tensor:
-            if number == layer:
-                attn = attn.clone()
-                attn[:, head] = new
-            return attn
-
-        return edit
+    def without(layer: int, head: int, number: int, attn: Tensor) -> Tensor:
+        if number == layer:
+            attn = attn.clone()
+            attn[:, head] = means[layer][head] if replacement == "mean" else 0.0
+        return attn
 
     rises = [
-        torch.tensor([_mean_loss(model, batches, without(layer, head)) - intact for head in range(len(mean))])
+        torch.tensor([_mean_loss(model, batches, partial(without, layer, head)) - intact for head in range(len(mean))])
         for layer, mean in enumerate(means)
     ]
     return with_emptied_layers(model, rises)
@@ -142,7 +138,7 @@ def weight_importance(model: nn.Module) -> list[Tensor]:
         ValueError: If the heads of an attention have no projections of their own.
     """
     layers = [head_projections(attention) for attention in attention_modules(model) if head_count(attention)]
-    sizes = [[reduce(weights.abs(), "h d c -> h", "mean") for weights in vars(layer).values()] for layer in layers]
+    sizes = [[reduce(weights.abs(), "h d c -> h", "mean") for weights in layer] for layer in layers]
     return with_emptied_layers(model, [torch.stack(layer).mean(dim=0).cpu() for layer in sizes])
 
 
@@ -165,16 +161,15 @@ def _slopes(model: nn.Module, images: Tensor, labels: Tensor) -> list[Tensor]:
 def _labelled(
     model: nn.Module, images: Tensor, labels: Tensor | None, batch_size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    if labels is not None and len(labels) != len(images):
-        raise ValueError(f"{len(images)} images have {len(labels)} labels: give one label for each image")
-    label_batches = None if labels is None else in_batches(model, labels, batch_size)
-    for batch in in_batches(model, images, batch_size):
-        if label_batches is not None:
-            yield batch, next(label_batches)
-            continue
-        with torch.no_grad():
-            predicted = logits_of(model(batch)).argmax(dim=-1)
-        yield batch, predicted
+    """Return batches of images and labels. If there are no labels, the predicted classes take their place."""
+    if labels is not None:
+        return labelled_batches(model, images, labels, batch_size)
+    return ((batch, _predicted(model, batch)) for batch in in_batches(model, images, batch_size))
+
+
+@torch.no_grad()
+def _predicted(model: nn.Module, images: Tensor) -> Tensor:
+    return logits_of(model(images)).argmax(dim=-1)
 
 
 @torch.no_grad()

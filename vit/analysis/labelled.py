@@ -68,7 +68,7 @@ def labelled_images(
         )
     held_out = data.sets.get("test", data.sets.get("val"))
     if held_out is None:
-        raise ValueError(f"{name} has neither test nor validation images: nothing can be measured that was not learned")
+        raise ValueError(f"{name} has neither test nor validation images: the model was trained on all its images")
     return name, _drawn(data.sets["train"], model, count), _drawn(held_out, model, count)
 
 

@@ -40,11 +40,11 @@ def position_accuracies(
         ValueError: If the model is of another library, or adds no positions to the tokens.
     """
     if not isinstance(model, VisionTransformer):
-        raise ValueError(f"{type(model).__name__} is of another library: the positions of a vit.VisionTransformer move")
+        raise ValueError(f"{type(model).__name__} is of another library: give a vit.VisionTransformer")
     if not model.pos_embed.any():
         raise ValueError(
-            f"pos_embed {model.config['pos_embed']!r} adds no positions to the tokens, which could be exchanged: give "
-            "a model with 'learned' or 'sincos'"
+            f"pos_embed {model.config['pos_embed']!r} adds no positions to the tokens, so there are none to exchange: "
+            "give a model with 'learned' or 'sincos'"
         )
     patches = model.pos_embed[:, -model.patch_embed.num_patches :].detach()
     mean = repeat(reduce(patches, "1 n d -> d", "mean"), "d -> 1 n d", n=patches.shape[1])

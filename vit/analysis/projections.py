@@ -4,6 +4,7 @@ Letters in the einops patterns: h heads, d channels of a head, c channels of a t
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from einops import einsum, rearrange
@@ -13,21 +14,13 @@ from vit.analysis.measures import effective_rank, singular_values
 from vit.analysis.modules import attention_modules, head_count, is_of_transformers
 
 
-@dataclass(frozen=True)
-class Projections:
-    """The projection weights of each head of an attention.
+class Projections(NamedTuple):
+    """The projection weights of each head of an attention."""
 
-    Attributes:
-        query: From token to query, (H, d, C).
-        key: From token to key, (H, d, C).
-        value: From token to value, (H, e, C).
-        output: From value to output token, (H, O, e).
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    output: Tensor
+    query: Tensor  # from token to query, (H, d, C)
+    key: Tensor  # from token to key, (H, d, C)
+    value: Tensor  # from token to value, (H, e, C)
+    output: Tensor  # from value to output token, (H, O, e)
 
 
 @dataclass(frozen=True)

@@ -13,27 +13,12 @@ from torch import nn
 from vit.analysis.modules import NoHeads, attention_modules, head_count, is_of_transformers
 from vit.analysis.projections import head_projections
 from vit.attention import MultiHeadAttention
-from vit.attention.mechanisms import (
-    ChunkedAttention,
-    NeighborhoodAttention,
-    SoftmaxAttention,
-    SparseAttention,
-    TopKAttention,
-    UniformAttention,
-    WindowAttention,
-)
+from vit.attention.mechanisms import MECHANISMS
 from vit.support.hooks import is_plain
 
 # Mechanisms with independent heads and without weights of their own.
-SEPARATE = (
-    SoftmaxAttention,
-    ChunkedAttention,
-    WindowAttention,
-    NeighborhoodAttention,
-    SparseAttention,
-    TopKAttention,
-    UniformAttention,
-)
+NAMES = ("softmax", "chunked", "window", "neighborhood", "sparse", "topk", "uniform")
+SEPARATE = tuple(MECHANISMS[name] for name in NAMES)
 
 
 def prune_heads(model: nn.Module, heads: Mapping[int, Iterable[int]]) -> nn.Module:

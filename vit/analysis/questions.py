@@ -11,13 +11,13 @@ from torch import Tensor
 
 from vit.analysis import charts
 from vit.analysis.accuracy import accuracy
-from vit.analysis.curve import PruningPoint, pruning_curve
+from vit.analysis.curve import pruning_curve
 from vit.analysis.head_table import HeadTable
 from vit.analysis.heads import describe_heads
 from vit.analysis.importance import ablation_importance, head_importance, weight_importance
 from vit.analysis.places import position_accuracies
 from vit.analysis.probes import Probe, probe_layers
-from vit.analysis.projections import LayerRanks, projection_ranks
+from vit.analysis.projections import projection_ranks
 from vit.analysis.pruning import prune_heads
 from vit.analysis.rarity import rare_attention
 from vit.analysis.trained_model import TrainedModel
@@ -30,18 +30,12 @@ NOTICEABLE = 0.1  # smallest difference of two rank correlations that counts; a 
 
 @dataclass
 class Answer:
-    """The answer to a question: the result, its control, pictures, and columns of the table of heads.
+    """The answer to a question."""
 
-    Attributes:
-        found: The result, in sentences.
-        control: The control to compare the result with, in sentences.
-        pictures: The name of each picture file, and what it shows.
-        columns: For each column of the table of heads, a value per layer and head.
-    """
-
-    found: str
-    control: str
-    pictures: dict[str, str] = field(default_factory=dict)
+    found: str  # the result, in sentences
+    control: str  # what to compare it with, in sentences
+    pictures: dict[str, str] = field(default_factory=dict)  # the name of each picture file, and what it shows
+    # For each column of the table of heads, a value per layer and head.
     columns: dict[str, Sequence[Sequence[float]]] = field(default_factory=dict)
 
 
@@ -95,13 +89,9 @@ def how_many_heads_can_go(subject: TrainedModel, folder: Path) -> Answer:
     charts.draw_pruning(curves, folder / "pruning.png")
     full, random = curves["random"][0], curves["random"]
     left = min((point.heads_left for point in random), key=lambda count: abs(count - full.heads_left / 2))
-    at_half = {order: _point(points, left) for order, points in curves.items()}
+    at_half = {order: next(point for point in points if point.heads_left == left) for order, points in curves.items()}
     fewest = min(point.heads_left for point in curves["importance"] if point.accuracy >= full.accuracy - 0.01)
-    removed = full.heads_left - left
-    at_random = [
-        accuracy(prune_heads(subject.model, _random_heads(random[-1].removed, removed, seed)), *subject.held_out)
-        for seed in range(CONTROLS)
-    ]
+    at_random = _without_random_heads(subject, random[-1].removed, full.heads_left - left)
     images, labels = subject.ranking
     return Answer(
         f"With all {full.heads_left} heads the model is right on {_percent(full.accuracy)}. Without those of the "
@@ -110,7 +100,7 @@ def how_many_heads_can_go(subject: TrainedModel, folder: Path) -> Answer:
         f"{_percent(at_half['oracle'].accuracy)}, by the size of weights on {_percent(at_half['weight'].accuracy)}. By "
         f"the gradient, {full.heads_left - fewest} heads can go for at most one point of accuracy. Heads are ranked "
         "once, and nothing is trained in between.",
-        f"With {left} random heads left, it is right on {_percent(mean(at_random))} (mean of {CONTROLS} draws); "
+        f"With {left} random heads left, it is right on {_percent(at_random)} (mean of {CONTROLS} draws); "
         f"without any head on {_percent(random[-1].accuracy)}.",
         {"pruning.png": "Accuracy as heads are removed in four orders, and over the measured speed"},
         {
@@ -135,27 +125,26 @@ def which_layers_need_their_heads(subject: TrainedModel, folder: Path) -> Answer
     needed, spared = min(without, key=without.__getitem__), max(without, key=without.__getitem__)
     count = len(curves[needed][-1].removed[needed])
     every = {layer: points[-1].removed[layer] for layer, points in curves.items()}
-    anywhere = [
-        accuracy(prune_heads(subject.model, _random_heads(every, count, seed)), *subject.held_out)
-        for seed in range(CONTROLS)
-    ]
+    anywhere = _without_random_heads(subject, every, count)
     return Answer(
         f"Layer {needed} needs its attention most: without its {count} heads, accuracy falls from "
         f"{_percent(full.accuracy)} to {_percent(without[needed])}. Layer {spared} needs it least: "
         f"{_percent(without[spared])} are left.",
-        f"Without {count} random heads of all layers, {_percent(mean(anywhere))} are left (mean of {CONTROLS} draws).",
+        f"Without {count} random heads of all layers, {_percent(anywhere)} are left (mean of {CONTROLS} draws).",
         {"layers.png": "Accuracy as the heads of one layer are removed, for each layer"},
     )
 
 
-def _random_heads(every: Mapping[int, Sequence[int]], count: int, seed: int) -> dict[int, list[int]]:
-    """Draw ``count`` heads at random from all layers."""
+def _without_random_heads(subject: TrainedModel, every: Mapping[int, Sequence[int]], count: int) -> float:
+    """Return the accuracy without ``count`` of these heads, drawn at random: the mean of several draws."""
     heads = [(layer, head) for layer, of_layer in every.items() for head in of_layer]
-    drawn = torch.randperm(len(heads), generator=torch.Generator().manual_seed(seed))[:count].tolist()
-    chosen: dict[int, list[int]] = {}
-    for layer, head in map(heads.__getitem__, drawn):
-        chosen.setdefault(layer, []).append(head)
-    return chosen
+    accuracies = []
+    for seed in range(CONTROLS):
+        drawn: dict[int, list[int]] = {}
+        for i in torch.randperm(len(heads), generator=torch.Generator().manual_seed(seed))[:count].tolist():
+            drawn.setdefault(heads[i][0], []).append(heads[i][1])
+        accuracies.append(accuracy(prune_heads(subject.model, drawn), *subject.held_out))
+    return mean(accuracies)
 
 
 def is_attention_low_rank(subject: TrainedModel, folder: Path) -> Answer:
@@ -188,7 +177,8 @@ def are_projections_low_rank(subject: TrainedModel, folder: Path) -> Answer:
     charts.draw_ranks(trained, untrained, folder / "ranks.png")
     width = trained[0].shared_query_key.numel()
     after, before = (
-        [_mean_rank(ranks, f"shared_{of}") for of in ("query_key", "value_output")] for ranks in (trained, untrained)
+        [mean(layer.effective_ranks()[name].item() for layer in ranks) for name in charts.RANKS]
+        for ranks in (trained, untrained)
     )
     return Answer(
         f"Of {width} dimensions, queries and keys of all heads together use {after[0]:.1f}, values and outputs "
@@ -197,10 +187,6 @@ def are_projections_low_rank(subject: TrainedModel, folder: Path) -> Answer:
         "evidence that heads have dimensions in common.",
         {"ranks.png": "Effective rank of the projections of each layer, before and after training"},
     )
-
-
-def _mean_rank(ranks: Sequence[LayerRanks], name: str) -> float:
-    return mean(layer.effective_ranks()[name].item() for layer in ranks)
 
 
 def what_layers_and_heads_keep(subject: TrainedModel, folder: Path) -> Answer:
@@ -291,7 +277,3 @@ def _percent(share: float) -> str:
 
 def _listed(layers: Sequence[Tensor]) -> list[list[float]]:
     return [layer.tolist() for layer in layers]
-
-
-def _point(points: Sequence[PruningPoint], heads_left: int) -> PruningPoint:
-    return next(point for point in points if point.heads_left == heads_left)

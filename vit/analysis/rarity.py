@@ -30,10 +30,7 @@ def rare_attention(model: nn.Module, images: Tensor, batch_size: int = 32) -> tu
     >>> [tuple(layer.shape) for layer in own]
     [(3,), (3,)]
 
-    Args:
-        model: A ViT of any library, in eval mode.
-        images: At least 2 images (B, C, H, W), normalised as the model expects.
-        batch_size: Number of images in one forward pass.
+    For the arguments, see ``describe_heads``.
 
     Raises:
         ValueError: If there are fewer than 2 images, or attention cannot be captured (see ``capture_attention``).

@@ -5,7 +5,6 @@ The kinds: "encoder" (among image tokens), "decoder" (among written tokens), "cr
 Letters in the einops patterns: b sequences, t tokens, v tokens of the vocabulary, h heads.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +19,7 @@ from vit.support.checks import check_choice, check_positive_int
 
 IGNORED = -1  # target of positions that do not count, such as those after the end
 Batch = tuple[Tensor, Tensor, Tensor]  # images (B, C, H, W), tokens (B, T) and the next token of each, (B, T)
+Without = dict[Kind, list[tuple[int, int]]]  # layer and number of the heads of each kind that are switched off
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,9 @@ class SequencePruningPoint:
 
 
 def sequence_head_importance(
-    model: nn.Module, batch: Batch, *, without: dict[Kind, list[tuple[int, int]]] | None = None, batch_size: int = 64
+    model: nn.Module, batch: Batch, *, without: Without | None = None, batch_size: int = 64
 ) -> dict[Kind, list[Tensor]]:
-    """Estimate the importance of each head by the gradient of its gate: (H,) for each layer of each kind.
-
-    The importance is ``E |d loss / d gate|`` over the sequences (Michel et al. 2019, eq. 2). The gate multiplies the
-    head's attention and equals 1, as in ``head_importance``.
+    """Estimate the importance of each head, as ``head_importance`` does: (H,) for each layer of each kind.
 
     Args:
         model: An encoder-decoder in eval mode, called as ``model(images, tokens)``.
@@ -116,8 +113,7 @@ def sequence_pruning_curve(
     points = [_measure(model, batch, kind, removed, len(left), batch_size)]
     while left:
         if order == "importance":
-            without: dict[Kind, list[tuple[int, int]]] = {kind: removed}
-            scores = sequence_head_importance(model, ranking, without=without, batch_size=batch_size)[kind]
+            scores = sequence_head_importance(model, ranking, without={kind: removed}, batch_size=batch_size)[kind]
             left.sort(key=lambda place: scores[place[0]][place[1]].item())
         removed.append(left.pop(0))
         points.append(_measure(model, batch, kind, removed, len(left), batch_size))
@@ -126,10 +122,10 @@ def sequence_pruning_curve(
 
 @torch.no_grad()
 def _measure(
-    model: nn.Module, batch: Batch, kind: Kind, removed: Sequence[tuple[int, int]], heads_left: int, batch_size: int
+    model: nn.Module, batch: Batch, kind: Kind, removed: list[tuple[int, int]], heads_left: int, batch_size: int
 ) -> SequencePruningPoint:
     correct, loss, counted = 0, 0.0, 0
-    without: dict[Kind, list[tuple[int, int]]] = {kind: list(removed)}
+    without: Without = {kind: removed}
     for images, tokens, targets in zip(*(in_batches(model, part, batch_size) for part in batch), strict=True):
         logits = run_sequence(model, images, tokens, edit=lambda *call: _switched_off(*call, without))
         is_right = (logits.argmax(dim=-1) == targets) | (targets == IGNORED)
@@ -139,7 +135,7 @@ def _measure(
     return SequencePruningPoint(heads_left, list(removed), correct / len(batch[0]), loss / counted)
 
 
-def _switched_off(kind: Kind, layer: int, attn: Tensor, without: dict[Kind, list[tuple[int, int]]]) -> Tensor:
+def _switched_off(kind: Kind, layer: int, attn: Tensor, without: Without) -> Tensor:
     """Return the attention with the heads in ``without`` set to zero."""
     heads = [head for of, head in without.get(kind, []) if of == layer]
     if not heads:

@@ -19,23 +19,14 @@ BATCH = 32  # test images; each point of a pruning curve times ten passes of one
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained model, an untrained model of the same size, training images and test images.
-
-    Attributes:
-        model: The trained model.
-        untrained: A model of the same size with new random weights.
-        trained_on: Training images.
-        held_out: Test images.
-        data: Name of the data set.
-        init: Initial weights of the training, the value of ``--model.init``.
-    """
+    """A trained model, an untrained model of the same size, training images and test images."""
 
     model: nn.Module
-    untrained: nn.Module
+    untrained: nn.Module  # with new random weights
     trained_on: Labelled
     held_out: Labelled
-    data: str = ""
-    init: str = "glorot"
+    data: str = ""  # name of the data set
+    init: str = "glorot"  # initial weights of the training, the value of --model.init
 
     def facts(self) -> list[str]:
         """Return the facts that hold for all answers, in sentences."""

@@ -41,13 +41,8 @@ def truncation_curve(
     >>> points[-1].accuracy, points[-1].random_accuracy  # 17 tokens: nothing is cut
     (1.0, 1.0)
 
-    Args:
-        model: A ViT of any library, in eval mode.
-        images: Images (B, C, H, W), normalised as the model expects.
-        labels: The class of each image, (B,).
-        ranks: Ranks to cut to. A rank equal to the number of tokens changes nothing.
-        seed: Seed of the random subspaces, one for each layer and head.
-        batch_size: Number of images in one forward pass.
+    A rank equal to the number of tokens changes nothing. Each layer and head has a random subspace of its own, which
+    the seed decides. For the other arguments, see ``accuracy``.
 
     Raises:
         ValueError: If a rank is below 1, or attention cannot be captured (see ``capture_attention``).

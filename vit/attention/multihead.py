@@ -250,8 +250,6 @@ class MultiHeadAttention(nn.Module):
         check_tokens(self, "x", x, self.embed_dim, "embed_dim")
         if not self.mechanism.projected:
             return self._split_queries(x)
-        if self.tie_qkv:
-            return self._split_queries(self.qkv(x))
         if self.context_dim != self.embed_dim:
             return self._split_queries(self.q(x))
         return self._split_queries(self._project_part(x, slice(None, self.split_dims[0])))

@@ -18,17 +18,11 @@ from vit.capture.intercept import InterceptAttention
 
 @dataclass
 class AttentionOutput:
-    """One attention. Its output is ``projection (attn values)`` plus a bias.
+    """One attention. Its output is ``projection (attn values)`` plus a bias."""
 
-    Attributes:
-        attn: The weights, (B, H, N, M).
-        values: The values, (B, H, M, d).
-        projection: Weights of the output projection, (C, H * d), times the factors of LayerScale if one follows.
-    """
-
-    attn: Tensor
-    values: Tensor
-    projection: Tensor | None = None
+    attn: Tensor  # the weights, (B, H, N, M)
+    values: Tensor  # (B, H, M, d)
+    projection: Tensor | None = None  # of the output, (C, H * d), times the factors of LayerScale if one follows
 
 
 @torch.no_grad()

@@ -38,12 +38,7 @@ def find_patches(model: nn.Module, image: Tensor, call: int, num_tokens: int) ->
 
     Every row and every column of a grid responds to its own strips. If no strip changes a token, it is not a patch. If
     every strip changes it, it is not a patch either, but for example a class token that depends on the whole image.
-
-    Args:
-        model: A ViT in eval mode.
-        image: The image to change.
-        call: Number of the first attention call that is a layer. Changes are measured in its values.
-        num_tokens: Number of all tokens.
+    Changes are measured in the values of attention ``call``, the first that is a layer.
 
     Returns:
         The grid that all tokens with a place form row by row, or None if they form no grid. Reasons are patches in

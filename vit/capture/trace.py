@@ -53,22 +53,15 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Parts:
-    """The places in a ViT that its tokens pass through.
+    """The places in a ViT that its tokens pass through."""
 
-    Attributes:
-        entry: Where the tokens enter the first layer; None if no module takes or returns these tokens.
-        layer_names: Names of the modules of the layers, such as "blocks.0"; empty if the layers share one module.
-        layers: The input of each layer: the residual stream before it.
-        norms: The tokens that enter the attention of each layer: the output of its first norm, or the input of the
-            layer if no norm comes before its attention.
-        last: The input of the final norm; None if there is none.
-    """
-
-    entry: Boundary | None = None
-    layer_names: list[str] = field(default_factory=list)
-    layers: list[Boundary] = field(default_factory=list)
+    entry: Boundary | None = None  # where the tokens enter the first layer; None if no module takes or returns them
+    layer_names: list[str] = field(default_factory=list)  # such as "blocks.0"; empty if the layers share one module
+    layers: list[Boundary] = field(default_factory=list)  # the input of each layer: the residual stream before it
+    # The tokens that enter the attention of each layer: the output of its first norm, or the input of the layer if no
+    # norm comes before its attention.
     norms: list[Boundary] = field(default_factory=list)
-    last: Boundary | None = None
+    last: Boundary | None = None  # the input of the final norm; None if there is none
 
 
 @dataclass(eq=False)
@@ -94,19 +87,12 @@ class AttentionEvent:
 
 @dataclass
 class Trace:
-    """The events of one forward pass, in their order.
-
-    Attributes:
-        tokens: Tokens that enter or leave modules.
-        attentions: Attentions of all tokens to all tokens. Only those that influence the logits.
-        pooling: Attentions of one query, which pools the tokens. Only those that influence the logits.
-        takes_maximum: Whether the model takes a maximum over an axis after the last attention.
-    """
+    """The events of one forward pass, in their order. Attentions are those that influence the logits."""
 
     tokens: list[TokenEvent] = field(default_factory=list)
-    attentions: list[AttentionEvent] = field(default_factory=list)
-    pooling: list[AttentionEvent] = field(default_factory=list)
-    takes_maximum: bool = False
+    attentions: list[AttentionEvent] = field(default_factory=list)  # of all tokens to all tokens
+    pooling: list[AttentionEvent] = field(default_factory=list)  # of one query, which pools the tokens
+    takes_maximum: bool = False  # over an axis, after the last attention
 
 
 class WatchMaximum(TorchFunctionMode):

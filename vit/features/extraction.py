@@ -34,7 +34,7 @@ def extract(model: VisionTransformer, batches: Iterable[Tensor]) -> Tensor:
         raise ValueError("the model is in training mode, in which dropout is random: call model.eval() first")
     settings = model.pretrained_cfg
     if "mean" not in settings:
-        raise ValueError("the pretrained_cfg of the model has no mean and std, by which images are normalised")
+        raise ValueError("the pretrained_cfg of the model has no mean and std to normalise images with")
     weight = model.patch_embed.proj.weight
     features = []
     for pixels in batches:

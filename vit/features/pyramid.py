@@ -19,16 +19,15 @@ NORM_EPS = 1e-6  # as in the authors' code
 class FeaturePyramid(nn.Module):
     """A backbone with a simple feature pyramid: images to maps at several strides (ViTDet, Li et al. 2022).
 
-    Every map is computed from the last map of the backbone, after its final norm. Where the stride is finer, transposed
-    convolutions double rows and columns and halve the channels, with a norm and a GELU between two of them; where it is
-    coarser, the maximum over the cells is taken. A 1 x 1 convolution and a 3 x 3 convolution follow, each with a norm
-    over the channels. The pyramid starts with PyTorch's weights of convolutions, as in the authors' code, on the device
-    and in the type of the backbone.
+    Every map is computed from the last map of the backbone, after its final norm. For a finer stride, transposed
+    convolutions double rows and columns and halve the channels, with a norm and a GELU between two of them. For a
+    coarser stride, the maximum over the cells is taken. A 1 x 1 and a 3 x 3 convolution follow, each with a norm over
+    the channels. Convolutions start with PyTorch's weights, as in the authors' code. The pyramid has the device and the
+    type of the backbone.
 
     A cell of stride s at row i and column j stands for the pixels from row s i and column s j on. If the coarse cells
     do not divide the grid of the patches, the last ones reach beyond it; the authors pad the images instead.
-
-    The forward has what torchvision's detectors ask of a backbone: the maps by name, and ``out_channels``.
+    Torchvision's detectors take a pyramid as their backbone.
 
     >>> import torch, vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3)
@@ -42,10 +41,6 @@ class FeaturePyramid(nn.Module):
         out_channels: Channels of each map.
         strides: Pixels from one cell of a map to the next, finest map first. Each is the stride of the patches, times
             or divided by a power of two.
-
-    Attributes:
-        out_channels: Channels of each map.
-        strides: Pixels from one cell of a map to the next, for each map.
 
     Raises:
         ValueError: If the strides do not fit the patches or do not grow, or the backbone is of another kind.

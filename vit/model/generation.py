@@ -81,14 +81,7 @@ class Sampling:
 
 
 class GrowingSequences:
-    """Growing sequences and the logits of their next token, with or without a cache.
-
-    Args:
-        decoder: A ``TransformerDecoder``.
-        prompt: The first tokens, (B, T).
-        context: Encoder output that the tokens attend to, (B, M, context_dim), or None.
-        use_cache: Whether keys and values are kept between steps.
-    """
+    """Growing sequences and the logits of their next token. For the arguments, see ``sample``."""
 
     def __init__(self, decoder: nn.Module, prompt: Tensor, context: Tensor | None, use_cache: bool) -> None:
         self.decoder = decoder
@@ -191,16 +184,7 @@ def beam_search(
     short sequences have no advantage (Wu et al. 2016 divide by a shifted length instead). The greedy sequence takes
     part in this comparison, so the result is never worse than the greedy sequence.
 
-    Args:
-        decoder: A ``TransformerDecoder``.
-        prompt: The first tokens, (B, T), at least one.
-        context: Encoder output that the tokens attend to, (B, M, context_dim), or None.
-        steps: Maximum number of tokens to write.
-        end: The token after which a sequence ends.
-        num_beams: Number of beginnings to follow for each sequence.
-        length_penalty: Exponent of the length. 0 compares sums of log-probabilities.
-        forbidden: A token that is never written.
-        use_cache: Whether keys and values are kept between steps.
+    A ``forbidden`` token is never written. For the other arguments, see ``sample``.
     """
     check_positive_int("num_beams", num_beams)
     prompt = _checked(decoder, prompt, steps, end, forbidden)

@@ -121,10 +121,7 @@ class PatchDrop(nn.Module):
     def forward(
         self, tokens: Tensor, num_prefix_tokens: int, angles: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Keep the prefix tokens and random patches, in order: (B, prefix + N, D) -> (B, prefix + kept, D).
-
-        If there are rotary angles (prefix + N, d / 2), they are gathered for each image: (B, prefix + kept, d / 2).
-        """
+        """Keep the prefix tokens and random patches, in order, and their rotary angles, as ``keep_patches`` does."""
         if not self.training or self.rate == 0:
             return tokens, angles
         patches = self.draw(tokens.shape[0], tokens.shape[1] - num_prefix_tokens, tokens.device)

@@ -90,19 +90,12 @@ def triangle(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Resizing:
-    """A way to resize an axis of positions.
+    """A way to resize an axis of positions."""
 
-    Attributes:
-        kernel: Weight of an old position as a function of its distance from the new position.
-        antialias: Whether to widen the kernel if the grid shrinks.
-        corners: Whether the first and the last position stay in place. Otherwise the borders of the grid do.
-        offset: Added to the new size to compute the scale. If the grid stays the same, nothing is added.
-    """
-
-    kernel: Callable[[Tensor], Tensor]
-    antialias: bool = False
-    corners: bool = False
-    offset: float = 0.0
+    kernel: Callable[[Tensor], Tensor]  # weight of an old position by its distance from the new position
+    antialias: bool = False  # whether the kernel widens if the grid shrinks
+    corners: bool = False  # whether the first and the last position stay in place, and not the borders of the grid
+    offset: float = 0.0  # added to the new size to compute the scale, unless the grid stays the same
 
 
 # How each library resizes the positions of its models. The first two are timm's.

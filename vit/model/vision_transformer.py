@@ -41,9 +41,12 @@ Positions = Literal["learned", "sincos", "none", "rope", "rope_eva"]
 PositionInit = Literal["sincos", "normal"]
 for function in ("rearrange", "reduce", "repeat", "resize_positions", "keep_patches", "hide_patches"):
     torch.fx.wrap(function)  # a node of a trace, as they look at sizes
-# More tokens leave the caches of a CPU: of images of 24 to 96 pixels, 64 in one pack took 1.3 times as long as in packs
-# of 2,048 tokens (192 channels, 2 cores).
+# More tokens do not fit into the caches of a CPU: 64 images of 24 to 96 pixels took 1.3 times as long in one pack as in
+# packs of 2,048 tokens (192 channels, 2 cores).
 PACKED_TOKENS = {"cpu": 2048}
+# Arguments that all blocks share.
+OF_BLOCKS = ("embed_dim", "num_heads", "mlp_ratio", "mlp", "qkv_bias", "num_kv_heads", "tie_qkv", "tie_kv", "qk_norm")
+OF_BLOCKS += ("dropout", "layer_scale", "norm_eps")
 CONFIG_KEY = "vit_config"  # of the metadata of a state dict, which torch.save keeps beside the tensors
 
 
@@ -186,23 +189,12 @@ class VisionTransformer(nn.Module):
         mechanisms = mechanisms_of_blocks(attention, attention_kwargs, depth)
         self.blocks = nn.ModuleList(
             EncoderBlock(
-                embed_dim,
-                num_heads,
-                mlp_ratio=mlp_ratio,
-                mlp=mlp,
-                qkv_bias=qkv_bias,
-                num_kv_heads=num_kv_heads,
-                tie_qkv=tie_qkv,
-                tie_kv=tie_kv,
-                qk_norm=qk_norm,
                 attention=mechanism,
                 attention_kwargs=mechanism_kwargs,
                 block_index=i,
                 grid_size=self.patch_embed.grid_size,
-                dropout=dropout,
                 drop_path=drop_path * i / max(depth - 1, 1),
-                layer_scale=layer_scale,
-                norm_eps=norm_eps,
+                **{name: self.config[name] for name in OF_BLOCKS},
             )
             for i, (mechanism, mechanism_kwargs) in enumerate(mechanisms)
         )
@@ -637,7 +629,7 @@ class VisionTransformer(nn.Module):
             self.norm = nn.Identity()
         if prune_head:
             self.fc_norm = nn.Identity()
-            # Without the weights of the pooling; not by self, as timm's class has other names of it.
+            # The weights of pool "map" go as well. Not self.reset_classifier: timm's class has other names of poolings.
             VisionTransformer.reset_classifier(self, 0, "mean" if self.pool == "map" else None)
         return chosen
 
@@ -662,5 +654,5 @@ class VisionTransformer(nn.Module):
 
 
 def _note_config(model: VisionTransformer, state: dict[str, Tensor], prefix: str, metadata: dict[str, Any]) -> None:
-    # The names of the weights stay timm's, and the file tells the heads all the same.
+    # The names and shapes of the weights do not tell the number of heads.
     metadata[CONFIG_KEY] = dict(model.config)

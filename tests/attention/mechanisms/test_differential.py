@@ -7,36 +7,17 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from tests.architectures import EXACT
+from tests.attention.inputs import qkv
 from vit.attention import MultiHeadAttention, scaled_dot_product_attention
 from vit.attention.mechanisms import DifferentialAttention
 
-B, H, N, M, D, E = 2, 3, 5, 7, 8, 13
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
-
-
-def qkv():
-    return torch.randn(B, H, N, D).double(), torch.randn(B, H, M, D).double(), torch.randn(B, H, M, E).double()
-
-
-def with_lambda(value, norm=False):
-    attention = DifferentialAttention(D, E).double()
-    for vector in (attention.lambda_q1, attention.lambda_k1, attention.lambda_q2, attention.lambda_k2):
-        nn.init.zeros_(vector)
-    attention.lambda_init = value  # the learned part is exp(0) - exp(0)
-    attention.norm = attention.norm if norm else nn.Identity()
-    return attention
-
-
-def test_with_lambda_zero_and_without_norm_it_is_softmax_attention_of_the_first_halves():
-    q, k, v = qkv()
-    expected, weights = scaled_dot_product_attention(q[..., : D // 2], k[..., : D // 2], v)
-    assert_close(with_lambda(0.0)(q, k, v), expected, **EXACT)
-    assert_close(with_lambda(0.0).weights(q, k), weights, **EXACT)
+N, M, D, E = 5, 7, 8, 13
 
 
 @pytest.mark.parametrize("inputs", [{}, {"causal": True}, {"mask": torch.rand(N, M) > 0.3}], ids=["", "causal", "mask"])
 def test_it_is_the_difference_of_two_softmaxes_normalised_and_scaled(inputs):
-    q, k, v = qkv()
+    q, k, v = qkv(N, M, D, E)
     attention = DifferentialAttention(D, E, block_index=3).double()
     nn.init.normal_(attention.norm.weight)
     first, second = (
@@ -50,14 +31,6 @@ def test_it_is_the_difference_of_two_softmaxes_normalised_and_scaled(inputs):
     mixed = weights @ v
     normed = mixed / (mixed.square().mean(-1, keepdim=True) + 1e-5).sqrt() * attention.norm.weight
     assert_close(attention(q, k, v, **inputs), normed * (0.2 + 0.6 * math.exp(-0.9)), **EXACT)
-
-
-def test_equal_halves_leave_one_minus_lambda():
-    q, k, v = qkv()
-    q, k = (torch.cat([x[..., : D // 2]] * 2, -1) for x in (q, k))
-    expected, _ = scaled_dot_product_attention(q[..., : D // 2], k[..., : D // 2], v)
-    attention = with_lambda(0.4)
-    assert_close(attention(q, k, v), 0.6 * expected * 0.6, **EXACT)
 
 
 def test_the_initial_lambda_grows_with_the_block_index():

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from tests.architectures import EXACT
 from vit.attention import MultiHeadAttention
 
 B, N, H, D = 2, 5, 3, 7
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
 
 def pair(**kwargs):

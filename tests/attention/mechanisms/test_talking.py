@@ -3,19 +3,16 @@
 import torch
 from torch.testing import assert_close
 
+from tests.architectures import EXACT
+from tests.attention.inputs import qkv
 from vit.attention import scaled_dot_product_attention
 from vit.attention.mechanisms import TalkingHeadsAttention
 
-B, H, N, M, D, E = 2, 3, 5, 7, 11, 13
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
-
-
-def qkv():
-    return torch.randn(B, H, N, D).double(), torch.randn(B, H, M, D).double(), torch.randn(B, H, M, E).double()
+H, N, M, D = 3, 5, 7, 11
 
 
 def test_it_starts_as_softmax_attention():
-    q, k, v = qkv()
+    q, k, v = qkv(N, M, D)
     mask = torch.rand(N, M) > 0.3
     for inputs in ({}, {"mask": mask}, {"causal": True}):
         expected, weights = scaled_dot_product_attention(q, k, v, **inputs)
@@ -24,7 +21,7 @@ def test_it_starts_as_softmax_attention():
 
 
 def test_each_head_mixes_the_logits_and_the_weights_of_all():
-    q, k, v = qkv()
+    q, k, v = qkv(N, M, D)
     attention = TalkingHeadsAttention(H).double()
     for mixture in (attention.mix_logits, attention.mix_weights):
         torch.nn.init.normal_(mixture)
@@ -36,7 +33,7 @@ def test_each_head_mixes_the_logits_and_the_weights_of_all():
 
 
 def test_masks_apply_to_every_head():
-    q, k, v = qkv()
+    q, k, v = qkv(N, M, D)
     attention = TalkingHeadsAttention(H).double()
     torch.nn.init.normal_(attention.mix_logits)
     mask = torch.rand(N, M) > 0.3

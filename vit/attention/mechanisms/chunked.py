@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vit.attention.functional import attention_logits, check_mask, check_qkv
 from vit.attention.mechanisms.softmax import SoftmaxAttention
+from vit.support.checks import check_positive_int
 
 
 class ChunkedAttention(SoftmaxAttention):
@@ -28,8 +29,7 @@ class ChunkedAttention(SoftmaxAttention):
 
     def __init__(self, chunk: int = 64) -> None:
         super().__init__()
-        if chunk < 1:
-            raise ValueError(f"chunk ({chunk}) must be at least 1")
+        check_positive_int("chunk", chunk)
         self.chunk = chunk
         # Otherwise torch.compile in torch 2.11 traces the backward pass, and passes zeros to it. Called here, not at
         # import, as it loads the compiler.

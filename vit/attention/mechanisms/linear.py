@@ -6,6 +6,7 @@
 Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels per head, f features.
 """
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from vit.attention.functional import check_qkv
 from vit.attention.mechanisms.base import Mechanism, set_values
+from vit.support.checks import check_positive_int
 
 
 class LinearAttention(Mechanism):
@@ -28,11 +30,7 @@ class LinearAttention(Mechanism):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
-        check_qkv(q, k, v)
-        with torch.autocast(q.device.type, enabled=False):
-            return kernel_attention(
-                elu_plus_one(at_least_float32(q)), elu_plus_one(at_least_float32(k)), at_least_float32(v)
-            ).to(v.dtype)
+        return in_float32(lambda q, k, v: kernel_attention(elu_plus_one(q), elu_plus_one(k), v), q, k, v)
 
 
 class RandomFeatureAttention(Mechanism):
@@ -51,8 +49,7 @@ class RandomFeatureAttention(Mechanism):
 
     def __init__(self, head_dim: int, num_features: int = 64) -> None:
         super().__init__()
-        if num_features < 1:
-            raise ValueError(f"num_features ({num_features}) must be at least 1")
+        check_positive_int("num_features", num_features)
         self.register_buffer("projection", torch.empty(num_features, head_dim))
         self.init_weights()
 
@@ -62,14 +59,15 @@ class RandomFeatureAttention(Mechanism):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
-        check_qkv(q, k, v)
-        with torch.autocast(q.device.type, enabled=False):
-            q_exponents, k_exponents = self._exponents(at_least_float32(q)), self._exponents(at_least_float32(k))
-            # A factor of all features of a query, or of all features of all keys, cancels in the quotient; these two
-            # prevent overflow.
-            q_features = (q_exponents - q_exponents.detach().amax(dim=-1, keepdim=True)).exp()
-            k_features = (k_exponents - k_exponents.detach().amax(dim=(-2, -1), keepdim=True)).exp()
-            return kernel_attention(q_features, k_features, at_least_float32(v)).to(v.dtype)
+        return in_float32(self._attend, q, k, v)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k = self._exponents(q), self._exponents(k)
+        # A factor of all features of a query, or of all features of all keys, cancels in the quotient; these two
+        # prevent overflow.
+        q_features = (q - q.detach().amax(dim=-1, keepdim=True)).exp()
+        k_features = (k - k.detach().amax(dim=(-2, -1), keepdim=True)).exp()
+        return kernel_attention(q_features, k_features, v)
 
     def _exponents(self, x: Tensor) -> Tensor:
         x = x * x.shape[-1] ** -0.25
@@ -105,6 +103,13 @@ def orthogonal_rows(rows: int, dim: int) -> Tensor:
         blocks.append((q * r.diagonal().sign()).mT)
     lengths = torch.randn(rows, dim).norm(dim=-1, keepdim=True)
     return torch.cat(blocks)[:rows] * lengths
+
+
+def in_float32(attend: Callable[[Tensor, Tensor, Tensor], Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attend in float32 or wider, under autocast as well, and round the output to the type of the values."""
+    check_qkv(q, k, v)
+    with torch.autocast(q.device.type, enabled=False):
+        return attend(*map(at_least_float32, (q, k, v))).to(v.dtype)
 
 
 def at_least_float32(x: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor
 from vit.attention.functional import attention_weights
 from vit.attention.mechanisms.base import Mechanism
 from vit.attention.mechanisms.softmax import attend
+from vit.support.checks import check_positive_int
 
 Grid = tuple[int, int]
 
@@ -39,10 +40,7 @@ class LocalAttention(Mechanism, ABC):
         """Mix the values: (B, H, N, d), (B, H, N, d), (B, H, N, e) -> (B, H, N, e)."""
         prefix = prefix_length(type(self).__name__, q, k, grid)
         rows, columns = (self.tiles(size, q.device) for size in grid)
-        patches = _attend_in_tiles(q, k, v, prefix, grid, rows, columns)
-        if not prefix:
-            return patches
-        return torch.cat([attend(q[..., :prefix, :], k, v), patches], dim=-2)
+        return with_prefix(_attend_in_tiles(q, k, v, prefix, grid, rows, columns), q, k, v, prefix)
 
     def weights(self, q: Tensor, k: Tensor, *, grid: Grid | None = None) -> Tensor:
         """Compute the attention weights, zero for distant patches: (B, H, N, d), (B, H, N, d) -> (B, H, N, N)."""
@@ -73,8 +71,7 @@ class WindowAttention(LocalAttention):
 
     def __init__(self, window: int = 4, block_index: int = 0) -> None:
         super().__init__()
-        if window < 1:
-            raise ValueError(f"window ({window}) must be at least 1")
+        check_positive_int("window", window)
         self.window = window
         self.shift = window // 2 if block_index % 2 else 0
 
@@ -174,6 +171,11 @@ def _tile_mask(rows: Tiles, columns: Tiles, prefix: int, heads: int) -> Tensor |
     in_both = rearrange(by_row, "r p y -> r 1 p 1 y 1") & rearrange(by_column, "c q x -> 1 c 1 q 1 x")
     mask = rearrange(in_both, "r c p q y x -> (r c) (p q) (y x)")
     return repeat(F.pad(mask, (prefix, 0), value=True), "t n m -> 1 (h t) n m", h=heads)
+
+
+def with_prefix(patches: Tensor, q: Tensor, k: Tensor, v: Tensor, prefix: int) -> Tensor:
+    """Put the output of the prefix tokens, which attend to all tokens, before that of the patches."""
+    return torch.cat([attend(q[..., :prefix, :], k, v), patches], dim=-2) if prefix else patches
 
 
 def prefix_length(mechanism: str, q: Tensor, k: Tensor, grid: Grid | None) -> int:

@@ -4,6 +4,8 @@ Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels 
 y x rows and columns of the grid.
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange
@@ -11,9 +13,10 @@ from torch import Tensor, nn
 
 from vit.attention.functional import attention_weights, check_qkv
 from vit.attention.mechanisms.base import Mechanism
-from vit.attention.mechanisms.linear import at_least_float32
+from vit.attention.mechanisms.linear import in_float32
 from vit.attention.mechanisms.local import Grid, prefix_length
 from vit.attention.mechanisms.softmax import attend
+from vit.support.checks import check_positive_int
 
 
 class NystromAttention(Mechanism):
@@ -32,8 +35,7 @@ class NystromAttention(Mechanism):
     def __init__(self, landmarks: int = 16, iterations: int = 6) -> None:
         super().__init__()
         for name, value in (("landmarks", landmarks), ("iterations", iterations)):
-            if value < 1:
-                raise ValueError(f"{name} ({value}) must be at least 1")
+            check_positive_int(name, value)
         self.landmarks = landmarks
         self.iterations = iterations
 
@@ -41,11 +43,7 @@ class NystromAttention(Mechanism):
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
         if self.landmarks >= min(q.shape[-2], k.shape[-2]):
             return attend(q, k, v)
-        check_qkv(q, k, v)
-        with torch.autocast(q.device.type, enabled=False):
-            return nystrom(
-                at_least_float32(q), at_least_float32(k), at_least_float32(v), self.landmarks, self.iterations
-            ).to(v.dtype)
+        return in_float32(partial(nystrom, landmarks=self.landmarks, iterations=self.iterations), q, k, v)
 
 
 class LinformerAttention(Mechanism):
@@ -60,8 +58,7 @@ class LinformerAttention(Mechanism):
 
     def __init__(self, grid_size: Grid, landmarks: int = 16) -> None:
         super().__init__()
-        if landmarks < 1:
-            raise ValueError(f"landmarks ({landmarks}) must be at least 1")
+        check_positive_int("landmarks", landmarks)
         if grid_size is None:
             raise ValueError("linformer mixes the patches of a grid: pass grid_size=(rows, columns)")
         self.k_mixture = nn.Parameter(torch.empty(landmarks, *grid_size))

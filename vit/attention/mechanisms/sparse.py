@@ -11,8 +11,9 @@ from torch import Tensor
 
 from vit.attention.functional import attention_logits, attention_weights, check_qkv, mask_logits, softmax_or_zeros
 from vit.attention.mechanisms.base import Mechanism
-from vit.attention.mechanisms.local import Grid, prefix_length
-from vit.attention.mechanisms.softmax import DenseAttention, attend
+from vit.attention.mechanisms.local import Grid, prefix_length, with_prefix
+from vit.attention.mechanisms.softmax import DenseAttention
+from vit.support.checks import check_positive_int
 
 
 class SparseAttention(Mechanism):
@@ -31,8 +32,8 @@ class SparseAttention(Mechanism):
     def __init__(self, block: int | None = None, stride: int | None = None) -> None:
         super().__init__()
         for name, value in (("block", block), ("stride", stride)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} ({value}) must be at least 1, or None for the columns of the grid")
+            if value is not None:
+                check_positive_int(name, value, "None takes the columns of the grid")
         self.block = block
         self.stride = stride
 
@@ -41,9 +42,7 @@ class SparseAttention(Mechanism):
         check_qkv(q, k, v)
         prefix = prefix_length("SparseAttention", q, k, grid)
         patches = _attend_in_groups(q, k, v, prefix, self.block or grid[1], self.stride or grid[1])
-        if not prefix:
-            return patches
-        return torch.cat([attend(q[..., :prefix, :], k, v), patches], dim=-2)
+        return with_prefix(patches, q, k, v, prefix)
 
     def weights(self, q: Tensor, k: Tensor, *, grid: Grid | None = None) -> Tensor:
         """Compute the attention weights, zero outside the pattern: (B, H, N, d), (B, H, N, d) -> (B, H, N, N)."""
@@ -67,8 +66,7 @@ class TopKAttention(DenseAttention):
 
     def __init__(self, k: int = 8) -> None:
         super().__init__()
-        if k < 1:
-            raise ValueError(f"k ({k}) must be at least 1")
+        check_positive_int("k", k)
         self.k = k
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:

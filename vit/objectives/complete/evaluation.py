@@ -13,11 +13,7 @@ from torch import Tensor
 
 
 class PixelStatistics:
-    """How often each colour occurs in training images, alone and to the right of each colour.
-
-    Args:
-        counts: Number of pixels of each colour (rows after the first: to the right of each colour), (1 + K, K).
-    """
+    """How often each colour occurs in training images, alone and to the right of each colour (``count_pixels``)."""
 
     def __init__(self, counts: Tensor) -> None:
         # One more than was counted, so that what never occurred is improbable and not impossible.
@@ -53,16 +49,10 @@ def count_pixels(pixels: Tensor, palette_size: int) -> Tensor:
 
 
 class CompletionEvaluation:
-    """Sums over the batches of an evaluation: pixels that are predicted, and what baselines say of the same pixels.
-
-    Args:
-        statistics: The baselines.
-        area: Number of pixels of a token.
-        device: Device of the sums.
-    """
+    """Sums over the batches of an evaluation: pixels that are predicted, and what baselines say of the same pixels."""
 
     def __init__(self, statistics: PixelStatistics, area: int, device: torch.device) -> None:
-        self.area = area
+        self.area = area  # pixels of a token
         self.statistics = statistics
         self.counts = torch.zeros(3, dtype=torch.long, device=device)  # images, pixels, pixels that are right
         precise = torch.double if device.type != "mps" else torch.float
@@ -70,13 +60,10 @@ class CompletionEvaluation:
         self.losses = torch.zeros(1 + len(self.names), dtype=precise, device=device)  # of the model and the baselines
 
     def update(self, logits: Tensor, pixels: Tensor, counted: Tensor, hidden: Tensor) -> None:
-        """Add images.
+        """Add images: logits (B, r, s, V), numbers of colours (B, r, s), and two boolean masks (B, r, s).
 
-        Args:
-            logits: Logits of each pixel, (B, r, s, V).
-            pixels: Numbers of colours, (B, r, s).
-            counted: The pixels that are counted, boolean (B, r, s).
-            hidden: The pixels that the model could not see while it predicted the one to their right.
+        ``counted`` are the pixels that are counted. ``hidden`` are those that the model did not see while it predicted
+        the pixel to their right.
         """
         losses = F.cross_entropy(rearrange(logits.float(), "b r s v -> b v r s"), pixels, reduction="none")
         right = (logits.argmax(dim=-1) == pixels) & counted

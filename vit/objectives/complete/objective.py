@@ -96,7 +96,7 @@ class ImageCompleter(Objective):
         kind = ImageGPT if objective == "causal" else MaskedImageModel
         further = {"mlp_ratio": mlp_ratio, "positions": positions, "dropout": dropout}
         self.network = kind(palette_size, self.grid, embed_dim, depth, num_heads, **further)
-        # In checkpoints: what they were learned from is not needed again.
+        # Buffers, so that a checkpoint has them: the training images are not needed again.
         self.register_buffer("palette", torch.zeros(palette_size, in_channels * patch_size**2))
         self.register_buffer("pixel_counts", torch.zeros(1 + palette_size, palette_size, dtype=torch.long))
 
@@ -132,7 +132,7 @@ class ImageCompleter(Objective):
         return rearrange(rank < count[:, None], "b (r s) -> b r s", r=self.grid[0])
 
     def predict(self, pixels: Tensor, hidden: Tensor) -> Tensor:
-        """Compute the logits of each pixel: (B, r, s) -> (B, r, s, V); hidden pixels are those of "masked" alone."""
+        """Compute the logits of each pixel: (B, r, s) -> (B, r, s, V). Only "masked" reads which pixels are hidden."""
         return self.network(pixels) if self.hparams.objective == "causal" else self.network(pixels, hidden)
 
     def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -163,7 +163,7 @@ class ImageCompleter(Objective):
         return self.hide(pixels[:1], half, torch.Generator().manual_seed(0)).expand_as(pixels)
 
     def hidden(self, counted: Tensor) -> Tensor:
-        """Return the pixels that an evaluation hides: none from those after them, or for "masked" the counted ones."""
+        """Return the pixels that an evaluation hides: none for "causal", the counted ones for "masked"."""
         return torch.zeros_like(counted) if self.hparams.objective == "causal" else counted
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
@@ -207,7 +207,7 @@ class ImageCompleter(Objective):
         return self.network.complete(pixels, hidden, generator=generator)
 
     def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Tensor:
-        """Return the bits per pixel of the readable images of a batch, (B,): few if they are as in training."""
+        """Return the bits per pixel of the readable images of a batch, (B,): the fewer, the more like the training."""
         images, files, _ = batch
         if not files:
             return torch.empty(0)

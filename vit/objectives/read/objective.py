@@ -83,7 +83,7 @@ class SequenceReader(Objective, EncoderModule):
         check_positive_int("num_beams", num_beams, "1 is greedy")
         check_share("label_smoothing", label_smoothing, "0.1 is usual")
         if kwargs.get("pool") == "map":
-            raise ValueError("pool ('map') is attention that a reader never asks, as it reads all tokens: leave it out")
+            raise ValueError("pool ('map') makes one token of all, and a reader reads all tokens: leave it out")
         # With fc_norm, which pool "mean" would set, the tokens would have no norm.
         super().__init__(lr=lr, optimizer=optimizer, decay=decay, num_classes=0, fc_norm=False, **kwargs)
         for name in ("num_classes", "fc_norm"):  # no choice of the user's

@@ -60,12 +60,7 @@ def read_texts(reader: LightningModule, images: Tensor) -> tuple[Tensor, list[st
 def draw_sheet(reader: LightningModule, images: Tensor, tokens: Tensor, title: str, path: Path) -> None:
     """Draw pictures with the text that is read above each, in orange beside the true one if it is wrong.
 
-    Args:
-        reader: A ``SequenceReader``.
-        images: The pictures, uint8 (N, C, H, W).
-        tokens: Their texts without the start, (N, T).
-        title: Title of the sheet.
-        path: File of the picture.
+    The pictures are uint8 (N, C, H, W), and the tokens their texts without the start, (N, T).
     """
     _, read_on = read_texts(reader, images)
     texts = list(zip(read_on, reader.alphabet.decode(tokens), strict=True))
