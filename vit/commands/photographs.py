@@ -28,9 +28,10 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
             files.append(path)
             continue
         found = search(path)
-        print(inventory_of_folder(path, found), file=sys.stderr)
         if not found.images:
-            raise ValueError(f"no images in the folder {path}: give one with files such as photo.jpg or photo.png")
+            remedy = "give one with files such as photo.jpg or photo.png"
+            raise ValueError(f"no images in the folder {path}: {remedy}{found.hint}")
+        print(inventory_of_folder(path, found))
         files += found.images
     return list(dict.fromkeys(files))
 
@@ -49,7 +50,7 @@ def without_damaged(files: Sequence[Path]) -> list[Path]:
     for message in name_unreadable(messages):
         print(f"left out: {message}", file=sys.stderr)
     for message in name_unreadable(
-        {index: f"{files[index]} is {'; '.join(notes)}" for index, notes in batch.notes.items()}
+        {index: f"{files[index]}: {'; '.join(notes)}" for index, notes in batch.notes.items()}
     ):
         print(message, file=sys.stderr)
     return tried.without(messages).paths

@@ -67,7 +67,7 @@ def _class_folders(root: Path) -> tuple[dict[Stage, dict[str, list[Path]]], Foun
     names = set(splits["train"])
     if not names:
         raise ValueError(
-            f"no class folders with images in {root}: it needs CLASS/image.jpg or train/CLASS/image.jpg{_hint(found)}"
+            f"no class folders with images in {root}: it needs CLASS/image.jpg or train/CLASS/image.jpg{found.hint}"
         )
     if len(names) == 1:
         raise ValueError(
@@ -88,7 +88,7 @@ def _classes(folder: Path, found: Found) -> dict[str, list[Path]]:
         if (reason := why_left_out(path)) is not None:
             found.leave_out(reason, [path])
         elif not path.is_dir():
-            found.leave_out("image in no class folder", [path])
+            found.leave_out("in no class folder", [path])
         else:
             below = search(path)
             for reason, paths in below.left_out.items():
@@ -98,9 +98,3 @@ def _classes(folder: Path, found: Found) -> dict[str, list[Path]]:
             else:
                 found.leave_out("folder without images", [path])
     return classes
-
-
-def _hint(found: Found) -> str:
-    """Return why files are left out that are images, though none that is read."""
-    reasons = [reason for reason in found.left_out if reason.startswith(".") and not reason.endswith(": no image")]
-    return f" ({'; '.join(sorted(reasons))})" if reasons else ""

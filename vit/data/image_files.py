@@ -32,10 +32,8 @@ UPRIGHT = {
 }
 SIDEWAYS = (5, 6, 7, 8)
 # Notes on images that are read, but not as their owner may think.
-FIRST_FRAME = "with several frames or pages, of which the first is read"
-NEARLY_BLACK = (
-    "nearly black: no value reaches 4,096 of 65,535 (1/16 of the range), as of 12 bits in a 16-bit file; multiply by 16"
-)
+FIRST_FRAME = "several frames or pages, of which the first is read"
+NEARLY_BLACK = "nearly black, as 12 bits in a file of 16 are (no value reaches 1/16 of the range; multiply them by 16)"
 
 
 def decode(

@@ -42,7 +42,11 @@ class Inventory:
             *self._count(),
             *([f"left out: {total:,}"] if found else []),
             *(f"  {len(paths):,} {reason} ({first_names(paths, self.root)})" for reason, paths in sorted(found)),
-            *(f"{len(paths):,} {note}: {first_names(paths, self.root)}" for note, paths in self.notes.items() if paths),
+            *(
+                f"{note}: {len(paths):,} ({first_names(paths, self.root)})"
+                for note, paths in self.notes.items()
+                if paths
+            ),
             *self.identical,
         ]
 
@@ -83,7 +87,7 @@ def name_from(path: Path, root: Path) -> str:
 def inventory_of_folder(root: Path, found: Found) -> Inventory:
     """Return the inventory of images without labels, which a search found below a folder."""
     groups = [[found.images[index] for index in group] for group in same_bytes(found.images)]
-    same = [f"{len(groups):,} pictures are under several names: {_equal(groups, root)}"] if groups else []
+    same = [f"identical images under several names: {_equal(groups, root)}"] if groups else []
     return Inventory(root, {"files": [len(found.images)]}, left_out=found.left_out, identical=same)
 
 
@@ -98,11 +102,11 @@ def describe_identical(found: Identical, root: Path, *, are_split: bool) -> list
     parted = ", and the split may part them" if are_split else ""
     kinds = {
         "in several classes, of which at most one is right": found.across_classes,
-        "in several splits, so that a score counts what was trained on": found.across_splits,
+        "in several splits, which makes the scores too good": found.across_splits,
         f"under several names{parted}": found.others,
     }
     return [
-        f"{len(groups):,} pictures are {kind}: {_equal([[place.path for place in group] for group in groups], root)}"
+        f"identical images {kind}: {_equal([[place.path for place in group] for group in groups], root)}"
         for kind, groups in kinds.items()
         if groups
     ]
@@ -110,7 +114,8 @@ def describe_identical(found: Identical, root: Path, *, are_split: bool) -> list
 
 def _equal(groups: Sequence[Sequence[Path]], root: Path) -> str:
     shown = ", ".join(" = ".join(name_from(path, root) for path in group[:NAMED]) for group in groups[:NAMED])
-    return f"{shown} and {len(groups) - NAMED:,} more" if len(groups) > NAMED else shown
+    more = f" and {len(groups) - NAMED:,} more" if len(groups) > NAMED else ""
+    return f"{len(groups):,} ({shown}{more})"
 
 
 def _cut(name: str) -> str:

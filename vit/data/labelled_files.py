@@ -167,7 +167,11 @@ class LabelledFiles(ImageDataModule, ABC):
                 by_note.setdefault(note, []).append(path)
         return Inventory(
             self.root,
-            {stage: _count(part.labels, self.num_classes) for stage, part in self.sets.items()},
+            {
+                stage: _count(self.sets[stage].labels, self.num_classes)
+                for stage in get_args(Stage)
+                if stage in self.sets
+            },
             self.class_names,
             self.not_read | damaged,
             by_note,

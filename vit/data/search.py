@@ -27,9 +27,15 @@ class Found:
     images: list[Path] = field(default_factory=list)
     left_out: dict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
 
-    def leave_out(self, reason: str | None, paths: Iterable[Path]) -> None:
+    def leave_out(self, reason: str, paths: Iterable[Path]) -> None:
         """Add files to those that are left out."""
         self.left_out[reason].extend(paths)
+
+    @property
+    def hint(self) -> str:
+        """For a message about a folder without images: what the images in it need, which are not read."""
+        reasons = [reason for reason in self.left_out if reason.startswith(".") and not reason.endswith(": no image")]
+        return f" ({'; '.join(sorted(reasons))})" if reasons else ""
 
 
 def list_folder(folder: Path) -> list[Path]:

@@ -53,7 +53,7 @@ class UnsortedImages(ImageDataModule):
         self.found = search(self.root) if self.root.is_dir() else Found([self.root])
         paths = self.found.images
         if not paths:
-            raise ValueError(f"no images in {self.root}: name a folder of image files by --data.root")
+            raise ValueError(f"no images in {self.root}: name a folder of image files by --data.root{self.found.hint}")
         labels, size = [0] * len(paths), stored_size(image_size, crop_ratio)
         self.files = ImageFiles(paths, labels, size, in_channels, image_size, stretch=stretch, max_pixels=max_pixels)
 
@@ -80,5 +80,5 @@ class UnsortedImages(ImageDataModule):
         decoded = collate_readable(items)
         files = [str(self.files.paths[index]) for index in decoded.indices.tolist()]
         images = decoded.images if files else torch.empty(0, self.in_channels, *self.image_size, dtype=torch.uint8)
-        notes = [f"{self.files.paths[index]} is {note}" for index, found in decoded.notes.items() for note in found]
+        notes = [f"{self.files.paths[index]}: {note}" for index, found in decoded.notes.items() for note in found]
         return images, files, [*decoded.unreadable.values(), *notes]
