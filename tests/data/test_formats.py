@@ -2,7 +2,9 @@
 
 import importlib.machinery
 import io
+import os
 import sys
+import warnings
 from types import ModuleType
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from PIL import EpsImagePlugin, Image, ImageFile, features
 
 from vit.data.formats import FORMAT_OF, why_not_read
-from vit.data.image_files import FIRST_FRAME, decode, decode_and_note
+from vit.data.image_files import FIRST_FRAME, SUSPICIOUS, decode, decode_and_note
 from vit.data.search import search
 from vit.data.survey import survey
 
@@ -198,3 +200,39 @@ def test_the_photograph_of_a_phone_with_previews_is_one_picture(tmp_path):
     image, notes = decode_and_note(tmp_path / "phone.jpg", None, 3)
     assert image[:, 0, 0].tolist() == pytest.approx([200, 100, 50], abs=3)
     assert notes == []
+
+
+def test_a_decoder_that_fails_in_its_own_way_is_a_file_that_cannot_be_read(tmp_path):
+    path = tmp_path / "image.avif"
+    Image.fromarray(COLOURS).resize((64, 64)).save(path)
+    whole = path.read_bytes()
+    pixels = whole.index(b"mdat") + 4
+    path.write_bytes(whole[:pixels] + bytes(len(whole) - pixels))  # a RuntimeError of Pillow
+    with pytest.raises(ValueError, match=f"^cannot read image {path}: Failed to decode"):
+        decode(path, None, 3)
+
+
+def test_a_warning_of_pillow_becomes_a_note_on_the_file(tmp_path):
+    path = tmp_path / "image.tif"
+    Image.fromarray(COLOURS).save(path)
+    content = path.read_bytes()
+    length = content.index(np.array([284, 3], dtype="<u2").tobytes())  # the tag of the planes, which is not needed
+    path.write_bytes(content[: length + 4] + b"\x09" + content[length + 5 :])
+    assert decode_and_note(path, None, 3)[1] == [SUSPICIOUS]
+    assert survey([path]).sizes == [(7, 11)]
+
+
+def test_mistakes_in_exif_data_are_not_worth_a_note(tmp_path):
+    path = tmp_path / "photo.jpg"
+    Image.fromarray(COLOURS).save(path, exif=b"Exif\0\0II*\0\x08\0\0\0\xff\0")  # 255 entries, and none follows
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        Image.open(path).getexif()
+    assert warned
+    assert decode_and_note(path, None, 3)[1] == []
+
+
+def test_a_pipe_with_the_name_of_a_photo_does_not_hang(tmp_path):
+    os.mkfifo(tmp_path / "photo.jpg")
+    with pytest.raises(ValueError, match="it is no regular file"):
+        decode(tmp_path / "photo.jpg", None, 3)

@@ -207,7 +207,7 @@ def test_a_reduced_photo_is_upright(photograph, orientation):
         (lambda whole: whole[:1500], "image file is truncated.*"),
         (lambda whole: b"", "it is no image"),
         (lambda whole: b"a list of photos\n", "it is no image"),
-        (None, ".*No such file or directory.*"),
+        (None, "No such file or directory"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_in_one_line(write_image, content, message):

@@ -1,6 +1,6 @@
 """Image files: decoding, and batches of decoded images."""
 
-import struct
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,8 +16,6 @@ from torchvision.transforms.v2 import functional as tv
 from vit.data.bit_depth import eight_bits, has_more_than_eight_bits, is_nearly_black
 from vit.data.formats import MAX_PIXELS, open_image
 
-# The errors of Pillow for a damaged file, and of ``open_image`` for one that is not an image.
-UNREADABLE = (OSError, SyntaxError, ValueError, IndexError, struct.error, Image.DecompressionBombError)
 BICUBIC = Image.Resampling.BICUBIC
 NAMED = 10  # unreadable files in a message; the others are counted
 # What turns each EXIF orientation upright (EXIF 2.3, table 6); SIDEWAYS ones swap rows and columns.
@@ -34,6 +32,7 @@ SIDEWAYS = (5, 6, 7, 8)
 # Notes on images that are read, but not as their owner may think.
 FIRST_FRAME = "several frames or pages, of which the first is read"
 NEARLY_BLACK = "nearly black, as 12 bits in a file of 16 are (no value reaches 1/16 of the range; multiply them by 16)"
+SUSPICIOUS = "read with a warning of Pillow, such as of a file that is cut: look whether it is whole"
 
 
 def decode(
@@ -64,21 +63,15 @@ def decode_and_note(
     stretch: bool = False,
     max_pixels: int = MAX_PIXELS,
 ) -> tuple[Tensor, list[str]]:
-    """Return an image as ``decode`` does, and the notes on it: ``FIRST_FRAME``, ``NEARLY_BLACK``, both or none."""
-    mode = "L" if in_channels == 1 else "RGB"
-    try:
-        with open_image(path, max_pixels) as file:
-            extent = (file.width, file.height) if image_size is None else _reduce(file, max(image_size))
-            notes = [FIRST_FRAME] if _has_several_frames(file) else []
-            is_deep = has_more_than_eight_bits(file)
-            file.load()
-            orientation = file.getexif().get(ExifTags.Base.Orientation, 1)
-            image = eight_bits(file)
-            if is_deep and is_nearly_black(file):
-                notes.append(NEARLY_BLACK)
-            image = image if image.mode == mode else image.convert(mode)
-    except UNREADABLE as error:
-        raise ValueError(f"cannot read image {path}: {error}") from None
+    """Return an image as ``decode`` does, and the notes on it, such as ``FIRST_FRAME``."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")  # or Python shows each once, without the name of the file
+        try:
+            image, extent, orientation, notes = _load(path, image_size, "L" if in_channels == 1 else "RGB", max_pixels)
+        except Exception as error:  # decoders raise errors of any kind at damaged files
+            raise ValueError(f"cannot read image {path}: {explain(error)}") from None
+    if any(is_suspicious(warning.message) for warning in warned):
+        notes.append(SUSPICIOUS)
     if image_size is not None:
         # Turning the small result takes less time than turning the photograph.
         size = image_size if orientation in SIDEWAYS else image_size[::-1]
@@ -89,11 +82,37 @@ def decode_and_note(
     return torch.from_numpy(pixels[None] if in_channels == 1 else rearrange(pixels, "h w c -> c h w")), notes
 
 
+def _load(
+    path: Path, image_size: tuple[int, int] | None, mode: str, max_pixels: int
+) -> tuple[Image.Image, tuple[float, float], int, list[str]]:
+    """Return an image of a mode of 8 bits, the width and height that it fills, its EXIF orientation and notes on it."""
+    with open_image(path, max_pixels) as file:
+        extent = (file.width, file.height) if image_size is None else _reduce(file, max(image_size))
+        notes = [FIRST_FRAME] if _has_several_frames(file) else []
+        is_deep = has_more_than_eight_bits(file)
+        file.load()
+        orientation = file.getexif().get(ExifTags.Base.Orientation, 1)
+        image = eight_bits(file)
+        if is_deep and is_nearly_black(file):
+            notes.append(NEARLY_BLACK)
+        return image if image.mode == mode else image.convert(mode), extent, orientation, notes
+
+
+def explain(error: Exception) -> str:
+    """Return the message of an error of a decoder, without the number and the file of the system's errors."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def is_suspicious(warning: Warning | str) -> bool:
+    """Return whether a warning of Pillow is about pixels; the EXIF data of many photographs have mistakes."""
+    return not str(warning).startswith("Corrupt EXIF data")
+
+
 def _has_several_frames(file: Image.Image) -> bool:
     """Return whether an image has more frames or pages than one; an MPO is the photograph and its previews."""
     try:
         return file.format != "MPO" and getattr(file, "is_animated", False)
-    except UNREADABLE:  # a second frame that is damaged
+    except Exception:  # a second frame that is damaged
         return True
 
 

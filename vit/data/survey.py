@@ -1,6 +1,7 @@
 """Sizes and channels of image files, from their headers: they decide those of the model's input."""
 
 import statistics
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 from PIL import ExifTags, PngImagePlugin
 
 from vit.data.formats import MAX_PIXELS, open_image
-from vit.data.image_files import SIDEWAYS, UNREADABLE
+from vit.data.image_files import SIDEWAYS, explain
 
 MOST_HEADERS = 2000  # of more files, an evenly spaced sample is read
 GREY_MODES = {"1", "L", "I", "I;16", "I;16B", "F", "LA"}
@@ -73,11 +74,11 @@ def survey(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Survey:
 def _read_header(path: Path, max_pixels: int) -> tuple[tuple[int, int], bool] | str:
     """Return the upright size of an image and whether it is grey, or why it cannot be read."""
     try:
-        with open_image(path, max_pixels) as file:
+        with warnings.catch_warnings(action="ignore"), open_image(path, max_pixels) as file:  # the decoder notes them
             columns, rows = file.size
             # getexif decodes a whole PNG that has no EXIF block before its pixels.
             has_exif = not isinstance(file, PngImagePlugin.PngImageFile) or "exif" in file.info
             orientation = file.getexif().get(ExifTags.Base.Orientation, 1) if has_exif else 1
             return (columns, rows) if orientation in SIDEWAYS else (rows, columns), file.mode in GREY_MODES
-    except UNREADABLE as error:
-        return str(error)
+    except Exception as error:  # of any kind, as in the decoder
+        return explain(error)
