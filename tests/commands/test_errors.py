@@ -271,7 +271,7 @@ def test_predict_without_images(error_of, folder, checkpoint):
     assert "add --data.root" in error_of("predict", "--ckpt_path", checkpoint)
     assert "no images at nowhere" in error_of("predict", "--ckpt_path", checkpoint, "--data.root", "nowhere")
     (folder / "empty").mkdir()
-    assert "no files in empty" in error_of("predict", "--ckpt_path", checkpoint, "--data.root", "empty")
+    assert "no images in empty" in error_of("predict", "--ckpt_path", checkpoint, "--data.root", "empty")
 
 
 def test_a_bug_keeps_its_traceback(run, monkeypatch):

@@ -45,7 +45,8 @@ def test_features_are_written_with_the_names_of_the_images(photos, tmp_path, cap
     assert names == [f"{name}/{number}.png" for name in ("blue", "red") for number in range(4)]
     assert found.shape == (8, 128)
     printed = capsys.readouterr()
-    assert printed.out == f"{tmp_path / 'f.safetensors'}: 8 images, 128 channels each\n"
+    told = f"images of {photos / 'test'}: 9 files\n"
+    assert printed.out == f"{told}{tmp_path / 'f.safetensors'}: 8 images, 128 channels each\n"
     assert "left out" in printed.err
 
 

@@ -318,6 +318,7 @@ def rows_of(path) -> list[dict[str, str]]:
 
 
 def test_predict_writes_a_row_per_image_and_names_the_files_that_are_not_images(run, finished, photos, capsys):
+    Path("photos/broken.png").write_text("no image")
     capsys.readouterr()
     run("predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root", "photos")
     rows = rows_of(finished / "predictions.csv")
@@ -328,7 +329,9 @@ def test_predict_writes_a_row_per_image_and_names_the_files_that_are_not_images(
         assert [row["class"], row["probability"]] == best[0]
         values = [float(value) for _, value in best]
         assert values == sorted(values, reverse=True)
-    assert capsys.readouterr().err == "cannot read image photos/notes.txt: it is no image\n"
+    printed = capsys.readouterr()
+    assert printed.out.startswith("images of photos: 8 files\nleft out: 1\n  1 .txt: no image (notes.txt)\n")
+    assert printed.err == "cannot read image photos/broken.png: it is no image\n"
 
 
 def test_predict_crops_as_the_data_of_the_training_did(run, finished, photos):

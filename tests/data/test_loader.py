@@ -50,8 +50,8 @@ def test_a_batch_holds_the_images_and_labels_at_the_indices_of_the_sampler(make,
     expected = [image_files[number] for number in range(13)]
     images, labels = zip(*make(image_files, BatchSampler(13, 5)), strict=True)
     assert [len(batch) for batch in images] == [5, 5, 3]
-    assert torch.cat(images).tolist() == [image.tolist() for image, _, _ in expected]
-    assert torch.cat(labels).tolist() == [label for _, label, _ in expected]
+    assert torch.cat(images).tolist() == [image.tolist() for image, *_ in expected]
+    assert torch.cat(labels).tolist() == [label for _, label, *_ in expected]
     assert images[0].dtype == torch.uint8
 
 

@@ -1,10 +1,12 @@
 """Image files without labels."""
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from vit.data import UnsortedImages
-from vit.data.image_files import decode
+from vit.data.image_files import NEARLY_BLACK, decode
 
 
 def unsorted(root, **kwargs):
@@ -21,25 +23,59 @@ def test_unsorted_images_come_in_batches_with_their_files(write_image, tmp_path)
     assert [messages for _, _, messages in batches] == [[], []]
 
 
-def test_files_that_are_not_images_are_reported_and_the_others_kept(write_image, tmp_path):
+def test_files_that_are_not_images_are_left_out_and_told_at_the_start(write_image, tmp_path, capsys):
     path = write_image("photos/a.png")
     (tmp_path / "photos/notes.txt").write_text("no image")
     (tmp_path / "photos/.hidden").write_text("no image")
-    reported = [f"cannot read image {tmp_path / 'photos/notes.txt'}: it is no image"]
-    for named, expected in ((tmp_path / "photos", reported), (path, [])):  # one file may be named, too
-        ((images, files, messages),) = unsorted(named).predict_dataloader()
-        assert images.tolist() == [decode(path, (5, 7), 3).tolist()]
-        assert (files, messages) == ([str(path)], expected)
+    (tmp_path / "photos/b.png").symlink_to(path)
+    data = unsorted(tmp_path / "photos")
+    data.setup("predict")
+    assert capsys.readouterr().out.splitlines() == [
+        f"images of {tmp_path}/photos: 2 files",
+        "left out: 2",
+        "  1 .txt: no image (notes.txt)",
+        "  1 hidden (.hidden)",
+        "identical images under several names: 1 (a.png = b.png)",
+    ]
+    ((_, files, messages),) = data.predict_dataloader()
+    assert (files, messages) == ([str(path), str(path.parent / "b.png")], [])
+
+
+def test_one_file_may_be_named_whatever_its_suffix(write_image, tmp_path, capsys):
+    path = write_image("photos/a.png").rename(tmp_path / "photos/a.dat")
+    data = unsorted(path)
+    data.setup("predict")
+    ((images, files, messages),) = data.predict_dataloader()
+    assert images.tolist() == [decode(path, (5, 7), 3).tolist()]
+    assert (files, messages) == ([str(path)], [])
+    assert capsys.readouterr().out == ""
+
+
+def test_notes_on_images_come_with_the_messages_about_damaged_ones(tmp_path):
+    (tmp_path / "a.png").write_text("no image")
+    Image.fromarray(np.full((5, 7), 4095, dtype=np.uint16)).save(tmp_path / "b.png")
+    ((_, files, messages),) = unsorted(tmp_path).predict_dataloader()
+    assert files == [str(tmp_path / "b.png")]
+    named = f"cannot read image {tmp_path / 'a.png'}: it is no image"
+    assert messages == [named, f"{tmp_path / 'b.png'}: {NEARLY_BLACK}"]
 
 
 def test_a_batch_without_any_image_is_empty_and_of_the_right_shape(tmp_path):
     (tmp_path / "photos").mkdir()
-    (tmp_path / "photos/notes.txt").write_text("no image")
+    (tmp_path / "photos/notes.png").write_text("no image")
     ((images, files, messages),) = unsorted(tmp_path / "photos", in_channels=1).predict_dataloader()
     assert images.shape == (0, 1, 5, 7)
     assert images.dtype == torch.uint8
     assert files == []
     assert len(messages) == 1
+
+
+def test_images_of_too_many_pixels_are_named_and_the_others_kept(write_image, tmp_path):
+    write_image("photos/a.png", size=(9, 9))
+    path = write_image("photos/b.png", size=(8, 10))
+    ((_, files, messages),) = unsorted(tmp_path / "photos", max_pixels=80).predict_dataloader()
+    assert files == [str(path)]
+    assert "a.png: it has 9 x 9 pixels, more than max_pixels (80)" in messages[0]
 
 
 def test_more_unsorted_images_than_a_batch_are_decoded_by_workers(write_image, tmp_path):
@@ -68,6 +104,6 @@ def test_unsorted_images_are_cropped_or_scaled_whole_as_in_the_evaluation_of_the
 
 def test_a_missing_or_empty_folder_of_unsorted_images_is_named(tmp_path):
     (tmp_path / ".hidden").touch()
-    for folder, what in ((tmp_path / "gone", "images at"), (tmp_path, "files in")):
+    for folder, what in ((tmp_path / "gone", "images at"), (tmp_path, "images in")):
         with pytest.raises(ValueError, match=f"^no {what} {folder}: name a folder of image files by --data.root$"):
             unsorted(folder)

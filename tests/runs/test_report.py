@@ -147,6 +147,12 @@ def test_scores_of_no_image_have_no_interval(folder):
     assert "Balanced" not in text
 
 
+def test_the_inventory_of_the_images_is_shown_as_text(folder):
+    text = change(folder, inventory=["images of 2 classes in photos: 7 train", "left out: 1", "  1 hidden (.<b>)"])
+    assert "Images" in sections(text)
+    assert "in photos: 7 train\nleft out: 1\n  1 hidden (.&lt;b&gt;)</pre>" in text
+
+
 @pytest.mark.parametrize(("correct", "count"), [(0, 7), (7, 7), (90, 101), (9833, 10_000)])
 def test_the_interval_is_that_of_wilson(correct, count):
     oracle = binomtest(correct, count).proportion_ci(method="wilson")

@@ -21,6 +21,8 @@ SPLITTING = (
     "test_fraction",
     "crop_ratio",
     "skip_damaged",
+    "duplicates",
+    "max_pixels",
     "memory_limit",
     "num_workers",
 )

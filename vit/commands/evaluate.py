@@ -4,7 +4,7 @@ import argparse
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -65,11 +65,12 @@ def _evaluate(options: argparse.Namespace) -> None:
     )
 
 
-def _split(options: argparse.Namespace) -> dict[str, float]:
-    """Return the share of test images of the training, if the checkpoint notes one: they were not trained on."""
+def _split(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what decides the test images of the training, if the checkpoint notes it: they were not trained on."""
     path = Path(options.checkpoint)
     noted = read_checkpoint(path).get("data", {}) if path.suffix == ".ckpt" else {}
-    return {name: share for name, share in noted.get("init_args", {}).items() if name == "test_fraction"}
+    known = ("test_fraction", "duplicates", "max_pixels")
+    return {name: value for name, value in noted.get("init_args", {}).items() if name in known}
 
 
 def _drawn(images: "ImageSet", count: int | None) -> "ImageSet":

@@ -18,13 +18,14 @@ import vit
 from vit.data.image_files import (
     ImageFiles,
     decode,
-    image_files_below,
     name_unreadable,
     seen_box,
     stored_size,
     upright_size,
 )
+from vit.data.inventory import inventory_of_folder
 from vit.data.normalise import normalise
+from vit.data.search import search
 from vit.explain.photograph import cell_boxes
 from vit.support.files import replacing
 
@@ -56,7 +57,7 @@ class Photograph(NamedTuple):
 
 
 def find_images(paths: Sequence[Path]) -> list[Path]:
-    """Return the given files and all images below the given folders, each once.
+    """Return the given files and all images below the given folders, each once; tell what the folders hold.
 
     Raises:
         ValueError: If a path does not exist, or a folder contains no image.
@@ -65,25 +66,35 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise ValueError(f"no image at {path}: check the name and the current folder ({Path.cwd()})")
-        found = image_files_below(path) if path.is_dir() else [path]
-        if not found:
-            raise ValueError(f"no images in the folder {path}: give one with files such as photo.jpg or photo.png")
-        files += found
+        if not path.is_dir():
+            files.append(path)
+            continue
+        found = search(path)
+        if not found.images:
+            remedy = "give one with files such as photo.jpg or photo.png"
+            raise ValueError(f"no images in the folder {path}: {remedy}{found.hint}")
+        print(inventory_of_folder(path, found))
+        files += found.images
     return list(dict.fromkeys(files))
 
 
 def without_damaged(files: Sequence[Path]) -> list[Path]:
-    """Return the files that can be read, and print what is wrong with the others.
+    """Return the files that can be read, and print what is wrong with the others, and notes on these.
 
     Raises:
         ValueError: If none can be read.
     """
     tried = ImageFiles([*files], [0] * len(files), (1, 1), in_channels=3)
-    messages = {index: image for image, _, index in map(tried.__getitem__, range(len(files))) if isinstance(image, str)}
+    batch = tried.decode(torch.arange(len(files)))
+    messages = batch.unreadable
     if len(messages) == len(files):
         raise ValueError(f"{'; '.join(name_unreadable(messages))}: give images")
     for message in name_unreadable(messages):
         print(f"left out: {message}", file=sys.stderr)
+    for message in name_unreadable(
+        {index: f"{files[index]}: {'; '.join(notes)}" for index, notes in batch.notes.items()}
+    ):
+        print(message, file=sys.stderr)
     return tried.without(messages).paths
 
 

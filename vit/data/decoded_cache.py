@@ -1,6 +1,7 @@
 """A cache of decoded image files: one uint8 array per data set, kept on disk for the next run.
 
-If a data set is too large for an array, the cache keeps only which of its files are unreadable.
+Beside it are the messages about files that cannot be read, and the notes on others. If a data set is too large for an
+array, the cache keeps only these.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -25,8 +27,11 @@ from vit.support.files import replacing, sweep
 
 DECODE_BATCH = 256
 # Part of the fingerprint: raise it when decoding gives other pixels than before.
-DECODER_VERSION = 2
+DECODER_VERSION = 3
 UNUSED_DAYS = 30
+# By the index of the file.
+Messages = dict[int, str]
+Notes = dict[int, list[str]]
 
 
 def cache_folder() -> Path:
@@ -36,6 +41,8 @@ def cache_folder() -> Path:
 
 def load_decoded(files: ImageFiles, num_workers: int, *, skip_damaged: bool = False) -> tuple[Tensor, ImageFiles]:
     """Return the images, uint8 (N, C, H, W), and the file of each, in their order; only the first call decodes them.
+
+    What is found about the files is in the ``unreadable`` and ``notes`` of both ``files`` and those returned.
 
     The cached array is found by the name, size and modification time of every file and by the image size: a changed
     data set is decoded again. So is a damaged array, found by its checksum. Writing an array deletes those that no run
@@ -62,12 +69,14 @@ def readable_files(files: ImageFiles, num_workers: int, *, skip_damaged: bool = 
 
 def _load(files: ImageFiles, num_workers: int, skip_damaged: bool, *, keep_images: bool) -> tuple[Tensor, ImageFiles]:
     path = cache_folder() / f"{fingerprint(files)}{'' if keep_images else '.checked'}.safetensors"
-    images, unreadable = _read(path)
+    images, unreadable, notes = _read(path)
     if images is None or (unreadable and not skip_damaged):
-        images, unreadable = _decode_all(files, num_workers, keep_images)
+        images, unreadable, notes = _decode_all(files, num_workers, keep_images)
         if not skip_damaged:
             raise_unreadable(unreadable)
-        _write(path, images, unreadable)
+        _write(path, images, unreadable, notes)
+    files.unreadable.update((files.paths[index], message) for index, message in unreadable.items())
+    files.notes.update((files.paths[index], found) for index, found in notes.items())
     if not unreadable:
         return images, files
     rank_zero_only(print)(
@@ -78,23 +87,27 @@ def _load(files: ImageFiles, num_workers: int, skip_damaged: bool, *, keep_image
 
 def fingerprint(files: ImageFiles) -> str:
     """Return the name of the cached array, which changes with any of the files."""
-    digest = hashlib.sha256(repr((DECODER_VERSION, files.image_size, files.in_channels, files.stretch)).encode())
+    settings = (DECODER_VERSION, files.image_size, files.in_channels, files.stretch, files.max_pixels)
+    digest = hashlib.sha256(repr(settings).encode())
+    resolve = cache(Path.resolve)  # of folders: that of every file takes longer than all else
     for path in files.paths:
         status = path.stat()
-        digest.update(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        digest.update(os.fsencode(f"{resolve(path.parent) / path.name}\0{status.st_size}\0{status.st_mtime_ns}\n"))
     return digest.hexdigest()[:32]
 
 
-def _decode_all(files: ImageFiles, num_workers: int, keep_images: bool) -> tuple[Tensor, dict[int, str]]:
+def _decode_all(files: ImageFiles, num_workers: int, keep_images: bool) -> tuple[Tensor, Messages, Notes]:
     images = torch.empty(len(files) if keep_images else 0, files.in_channels, *files.image_size, dtype=torch.uint8)
-    unreadable: dict[int, str] = {}
+    unreadable: Messages = {}
+    notes: Notes = {}
     for decoded in _decoded(files, num_workers, "Decoding" if keep_images else "Checking"):
         unreadable |= decoded.unreadable
+        notes |= decoded.notes
         if keep_images and len(decoded.indices):
             images[decoded.indices] = decoded.images
     if keep_images and unreadable:
         images = images[[index for index in range(len(files)) if index not in unreadable]]
-    return images, unreadable
+    return images, unreadable, notes
 
 
 def _decoded(files: ImageFiles, num_workers: int, doing: str) -> Iterator[DecodedBatch]:
@@ -108,27 +121,28 @@ def _decoded(files: ImageFiles, num_workers: int, doing: str) -> Iterator[Decode
     return track(loader, description=f"{doing} {len(files):,} images")
 
 
-def _checksum(images: Tensor, unreadable: str) -> int:
-    return zlib.crc32(unreadable.encode(), zlib.crc32(images.numpy()))
+def _checksum(images: Tensor, found: str) -> int:
+    return zlib.crc32(found.encode(), zlib.crc32(images.numpy()))
 
 
-def _read(path: Path) -> tuple[Tensor | None, dict[int, str]]:
+def _read(path: Path) -> tuple[Tensor | None, Messages, Notes]:
     try:
         with safe_open(path, framework="pt") as file:
             images, metadata = file.get_tensor("images"), file.metadata() or {}
-        checksum, unreadable = json.loads(metadata["decoded"])
+        checksum, found = json.loads(metadata["decoded"])
     except (SafetensorError, OSError, KeyError, ValueError):
-        return None, {}
-    if _checksum(images, unreadable) != checksum:
-        return None, {}
+        return None, {}, {}
+    if _checksum(images, found) != checksum:
+        return None, {}, {}
     with suppress(OSError):
         path.touch()  # for _delete_unused
-    return images, {int(index): message for index, message in json.loads(unreadable).items()}
+    unreadable, notes = ({int(index): said for index, said in part.items()} for part in json.loads(found))
+    return images, unreadable, notes
 
 
-def _write(path: Path, images: Tensor, unreadable: dict[int, str]) -> None:
+def _write(path: Path, images: Tensor, unreadable: Messages, notes: Notes) -> None:
     """Write a file of the cache. If that fails, the run continues, and the next one decodes again."""
-    text = json.dumps(unreadable)
+    text = json.dumps([unreadable, notes])
     # One entry, as the order of several would change from file to file.
     metadata = {"decoded": json.dumps([_checksum(images, text), text])}
     try:

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import get_args
 
-from vit.data.image_files import image_files_below
 from vit.data.labelled_files import LabelledFiles, LabelledPaths
 from vit.data.module import Stage
+from vit.data.search import Found, list_folder, search, why_left_out
 
 # Usual names of the splits, and the split of each.
 SPLIT_NAMES: dict[str, Stage] = {
@@ -18,6 +18,9 @@ SPLIT_NAMES: dict[str, Stage] = {
 class ImageFolder(LabelledFiles):
     """Images in one folder per class.
 
+    Links to files and folders are followed. What is left out is counted by its reason, and a folder that cannot be read
+    is an error.
+
     The layout is ``root/train/CLASS/...`` beside ``root/val/CLASS/...``, ``root/test/CLASS/...`` or both, or a single
     tree ``root/CLASS/...``, which is split. Missing validation images are held out of the training images. A class of
     two images has one for training and one for validation; a class of three has one for test, too.
@@ -28,7 +31,8 @@ class ImageFolder(LabelledFiles):
 
     def find_splits(self) -> dict[Stage, LabelledPaths]:
         """Return the files and labels of each split; a single tree is "train"."""
-        folders = _class_folders(self.root)
+        folders, found = _class_folders(self.root)
+        self.not_read = {reason: sorted(paths) for reason, paths in found.left_out.items()}
         self.class_names = sorted(folders["train"])
         return {
             stage: (
@@ -41,24 +45,30 @@ class ImageFolder(LabelledFiles):
 
 def check_split_names(root: Path) -> None:
     """Raise a ValueError if a folder has a usual name of a split, and not the one that is read."""
-    for path in root.iterdir():
+    for path in list_folder(root):
         stage = SPLIT_NAMES.get(path.name.lower(), path.name)
         if path.is_dir() and stage != path.name:
             raise ValueError(f"{path} looks like a split, which is read from {stage} only: rename it to {stage}")
 
 
-def _class_folders(root: Path) -> dict[Stage, dict[str, list[Path]]]:
-    """Return the files of each class of each split; a single tree is "train"."""
+def _class_folders(root: Path) -> tuple[dict[Stage, dict[str, list[Path]]], Found]:
+    """Return the files of each class of each split, and what is left out; a single tree is "train"."""
     if not root.is_dir():
         raise ValueError(f"no folder {root}: name the data by --data.root, or try --data Digits, which needs none")
     check_split_names(root)
+    found = Found()
     if (root / "train").is_dir():
-        splits = {stage: _classes(root / stage) for stage in get_args(Stage) if (root / stage).is_dir()}
+        stages = [stage for stage in get_args(Stage) if (root / stage).is_dir()]
+        beside = [path for path in list_folder(root) if path.name not in stages]
+        found.leave_out("beside train, val and test", beside)
+        splits = {stage: _classes(root / stage, found) for stage in stages}
     else:
-        splits = {"train": _classes(root)}
+        splits = {"train": _classes(root, found)}
     names = set(splits["train"])
     if not names:
-        raise ValueError(f"no class folders with images in {root}: it needs CLASS/image.jpg or train/CLASS/image.jpg")
+        raise ValueError(
+            f"no class folders with images in {root}: it needs CLASS/image.jpg or train/CLASS/image.jpg{found.hint}"
+        )
     if len(names) == 1:
         raise ValueError(
             f"the images in {root} are of one class ({names.pop()}): name the folder that holds the class folders"
@@ -69,10 +79,22 @@ def _class_folders(root: Path) -> dict[Stage, dict[str, list[Path]]]:
                 f"classes differ between {root / 'train'} and {root / stage}: only one of them has "
                 f"{', '.join(differing)}; give both the same class folders"
             )
-    return splits
+    return splits, found
 
 
-def _classes(folder: Path) -> dict[str, list[Path]]:
-    folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    found = {path.name: image_files_below(path) for path in folders}
-    return {name: files for name, files in found.items() if files}
+def _classes(folder: Path, found: Found) -> dict[str, list[Path]]:
+    classes = {}
+    for path in list_folder(folder):
+        if (reason := why_left_out(path)) is not None:
+            found.leave_out(reason, [path])
+        elif not path.is_dir():
+            found.leave_out("in no class folder", [path])
+        else:
+            below = search(path)
+            for reason, paths in below.left_out.items():
+                found.leave_out(reason, paths)
+            if below.images:
+                classes[path.name] = below.images
+            else:
+                found.leave_out("folder without images", [path])
+    return classes

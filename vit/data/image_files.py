@@ -1,19 +1,21 @@
-"""Image files: search, decoding, and batches of decoded images."""
+"""Image files: decoding, and batches of decoded images."""
 
+import warnings
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from einops import rearrange
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image
 from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision.transforms.v2 import functional as tv
 
-# The errors of Pillow for a damaged file and for a file that is not an image.
-UNREADABLE = (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+from vit.data.bit_depth import eight_bits, has_more_than_eight_bits, is_nearly_black
+from vit.data.formats import MAX_PIXELS, open_image
+
 BICUBIC = Image.Resampling.BICUBIC
 NAMED = 10  # unreadable files in a message; the others are counted
 # What turns each EXIF orientation upright (EXIF 2.3, table 6); SIDEWAYS ones swap rows and columns.
@@ -27,42 +29,49 @@ UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 SIDEWAYS = (5, 6, 7, 8)
-IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+# Notes on images that are read, but not as their owner may think.
+FIRST_FRAME = "several frames or pages, of which the first is read"
+NEARLY_BLACK = "nearly black, as 12 bits in a file of 16 are (no value reaches 1/16 of the range; multiply them by 16)"
+SUSPICIOUS = "read with a warning of Pillow, such as of a file that is cut: look whether it is whole"
 
 
-def image_files_below(root: Path) -> list[Path]:
-    """Return the image files below a folder, by their suffix, sorted."""
-    return [file for file in find_files(root) if file.suffix.lower() in IMAGE_SUFFIXES]
-
-
-def find_files(root: Path) -> list[Path]:
-    """Return all files below a folder except hidden ones, sorted by path."""
-    return sorted(
-        path
-        for path in root.rglob("*")
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
-    )
-
-
-def decode(path: Path, image_size: tuple[int, int] | None, in_channels: int, *, stretch: bool = False) -> Tensor:
+def decode(
+    path: Path,
+    image_size: tuple[int, int] | None,
+    in_channels: int,
+    *,
+    stretch: bool = False,
+    max_pixels: int = MAX_PIXELS,
+) -> Tensor:
     """Read an image as uint8 (C, H, W), upright, scaled and centre-cropped to ``image_size`` (rows, columns) if given.
 
     ``in_channels`` is 3 for colour and 1 for grey. ``stretch`` scales the whole image, whatever its aspect ratio.
+    Pixels of more than 8 bits are read by the rules of ``vit.data.bit_depth``; transparency is left out.
 
     Raises:
-        ValueError: If the file is damaged or not an image; the message names it.
+        ValueError: If the file is damaged, not an image that is read, or has more than ``max_pixels`` pixels; the
+            message names it.
     """
-    mode = "L" if in_channels == 1 else "RGB"
-    try:
-        with Image.open(path) as file:
-            extent = (file.width, file.height) if image_size is None else _reduce(file, max(image_size))
-            file.load()
-            orientation = file.getexif().get(ExifTags.Base.Orientation, 1)
-            image = _eight_bit(file)
-            image = image if image.mode == mode else image.convert(mode)
-    except UNREADABLE as error:
-        reason = "it is no image" if isinstance(error, UnidentifiedImageError) else str(error)
-        raise ValueError(f"cannot read image {path}: {reason}") from None
+    return decode_and_note(path, image_size, in_channels, stretch=stretch, max_pixels=max_pixels)[0]
+
+
+def decode_and_note(
+    path: Path,
+    image_size: tuple[int, int] | None,
+    in_channels: int,
+    *,
+    stretch: bool = False,
+    max_pixels: int = MAX_PIXELS,
+) -> tuple[Tensor, list[str]]:
+    """Return an image as ``decode`` does, and the notes on it, such as ``FIRST_FRAME``."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")  # or Python shows each once, without the name of the file
+        try:
+            image, extent, orientation, notes = _load(path, image_size, "L" if in_channels == 1 else "RGB", max_pixels)
+        except Exception as error:  # decoders raise errors of any kind at damaged files
+            raise ValueError(f"cannot read image {path}: {explain(error)}") from None
+    if any(is_suspicious(warning.message) for warning in warned):
+        notes.append(SUSPICIOUS)
     if image_size is not None:
         # Turning the small result takes less time than turning the photograph.
         size = image_size if orientation in SIDEWAYS else image_size[::-1]
@@ -70,7 +79,41 @@ def decode(path: Path, image_size: tuple[int, int] | None, in_channels: int, *, 
     if orientation in UPRIGHT:
         image = image.transpose(UPRIGHT[orientation])
     pixels = np.array(image)
-    return torch.from_numpy(pixels[None] if in_channels == 1 else rearrange(pixels, "h w c -> c h w"))
+    return torch.from_numpy(pixels[None] if in_channels == 1 else rearrange(pixels, "h w c -> c h w")), notes
+
+
+def _load(
+    path: Path, image_size: tuple[int, int] | None, mode: str, max_pixels: int
+) -> tuple[Image.Image, tuple[float, float], int, list[str]]:
+    """Return an image of a mode of 8 bits, the width and height that it fills, its EXIF orientation and notes on it."""
+    with open_image(path, max_pixels) as file:
+        extent = (file.width, file.height) if image_size is None else _reduce(file, max(image_size))
+        notes = [FIRST_FRAME] if _has_several_frames(file) else []
+        is_deep = has_more_than_eight_bits(file)
+        file.load()
+        orientation = file.getexif().get(ExifTags.Base.Orientation, 1)
+        image = eight_bits(file)
+        if is_deep and is_nearly_black(file):
+            notes.append(NEARLY_BLACK)
+        return image if image.mode == mode else image.convert(mode), extent, orientation, notes
+
+
+def explain(error: Exception) -> str:
+    """Return the message of an error of a decoder, without the number and the file of the system's errors."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def is_suspicious(warning: Warning | str) -> bool:
+    """Return whether a warning of Pillow is about pixels; the EXIF data of many photographs have mistakes."""
+    return not str(warning).startswith("Corrupt EXIF data")
+
+
+def _has_several_frames(file: Image.Image) -> bool:
+    """Return whether an image has more frames or pages than one; an MPO is the photograph and its previews."""
+    try:
+        return file.format != "MPO" and getattr(file, "is_animated", False)
+    except Exception:  # a second frame that is damaged
+        return True
 
 
 def _reduce(file: Image.Image, side: int) -> tuple[float, float]:
@@ -131,15 +174,6 @@ def upright_size(path: Path) -> tuple[int, int, int]:
     return (height, width, orientation) if orientation in SIDEWAYS else (width, height, orientation)
 
 
-def _eight_bit(image: Image.Image) -> Image.Image:
-    """Convert the modes that Pillow would clip or warn about: 16-bit grey, and palettes with transparency."""
-    if image.mode.startswith("I"):
-        return Image.fromarray((np.asarray(image) // 257).clip(0, 255).astype(np.uint8))
-    if image.mode == "P" and "transparency" in image.info:
-        return image.convert("RGBA")
-    return image
-
-
 def stored_size(image_size: tuple[int, int], crop_ratio: float) -> tuple[int, int]:
     """Return the size to which images are scaled, whose centre of ``crop_ratio`` per side is of ``image_size``.
 
@@ -148,6 +182,10 @@ def stored_size(image_size: tuple[int, int], crop_ratio: float) -> tuple[int, in
     """
     rows, columns = (round(side / crop_ratio) for side in image_size)
     return rows, columns
+
+
+# An image or its error message, its label, its index and the notes on it.
+Item = tuple[Tensor | str, int | list[int] | list[float], int, list[str]]
 
 
 @dataclass(eq=False)
@@ -161,6 +199,9 @@ class ImageFiles(Dataset):
         in_channels: 3 for colour, 1 for grey.
         centre: Rows and columns of the centre that is kept of a scaled image; None for the whole image.
         stretch: Whether whole images are scaled, whatever their aspect ratio.
+        max_pixels: Most pixels of an image; files with more are not decoded.
+        notes: The notes on images that were decoded, by their file; ``vit.data.decoded_cache`` fills it.
+        unreadable: The messages about files that cannot be read, by the file; filled likewise.
     """
 
     paths: list[Path]
@@ -169,22 +210,29 @@ class ImageFiles(Dataset):
     in_channels: int
     centre: tuple[int, int] | None = None
     stretch: bool = False
+    max_pixels: int = MAX_PIXELS
+    notes: dict[Path, list[str]] = field(default_factory=dict)
+    unreadable: dict[Path, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of files."""
         return len(self.paths)
 
-    def __getitem__(self, index: int) -> tuple[Tensor | str, int | list[int], int]:
-        """Return an image (C, H, W) or its error message, its label and its index; index -1 is a blank (padding)."""
+    def __getitem__(self, index: int) -> Item:
+        """Return an image (C, H, W) or its error message, its label, its index and the notes on it.
+
+        Index -1 is a blank (padding).
+        """
         if index < 0:
             blank = torch.zeros(self.in_channels, *(self.centre or self.image_size), dtype=torch.uint8)
-            return blank, torch.full_like(torch.tensor(self.labels[0]), -1).tolist(), -1
+            return blank, torch.full_like(torch.tensor(self.labels[0]), -1).tolist(), -1, []
+        options = {"stretch": self.stretch, "max_pixels": self.max_pixels}
         try:
-            image = decode(self.paths[index], self.image_size, self.in_channels, stretch=self.stretch)
+            image, notes = decode_and_note(self.paths[index], self.image_size, self.in_channels, **options)
         except ValueError as error:
             # Returned instead of raised, since a worker process would wrap the error in its traceback.
-            return str(error), self.labels[index], int(index)
-        return tv.center_crop(image, self.centre) if self.centre else image, self.labels[index], int(index)
+            return str(error), self.labels[index], int(index), []
+        return tv.center_crop(image, self.centre) if self.centre else image, self.labels[index], int(index), notes
 
     def decode(self, indices: Tensor) -> "DecodedBatch":
         """Return the images at ``indices`` that can be read, and what is wrong with the others."""
@@ -202,27 +250,29 @@ class ImageFiles(Dataset):
 
 @dataclass
 class DecodedBatch:
-    """The readable images of a batch, and the error message of each unreadable file by its index."""
+    """The readable images of a batch, and by their index the error message of unreadable files, and notes on others."""
 
     images: Tensor
     labels: Tensor
     indices: Tensor
     unreadable: dict[int, str]
+    notes: dict[int, list[str]]
 
     def pin_memory(self) -> "DecodedBatch":
         """Copy images and labels to pinned memory, which is copied to a GPU asynchronously; DataLoader calls this."""
-        return DecodedBatch(self.images.pin_memory(), self.labels.pin_memory(), self.indices, self.unreadable)
+        return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
 
 
-def collate_readable(items: list[tuple[Tensor | str, int | list[int], int]]) -> DecodedBatch:
+def collate_readable(items: list[Item]) -> DecodedBatch:
     """Stack the readable images of a batch, and list the messages of the others."""
     readable = [item for item in items if not isinstance(item[0], str)]
-    images, labels, indices = zip(*readable, strict=True) if readable else ((), (), ())
+    images, labels, indices, _ = zip(*readable, strict=True) if readable else ((), (), (), ())
     return DecodedBatch(
         images=torch.stack(images) if images else torch.empty(0),
         labels=torch.tensor(labels),
         indices=torch.tensor(indices),
-        unreadable={index: image for image, _, index in items if isinstance(image, str)},
+        unreadable={index: image for image, _, index, _ in items if isinstance(image, str)},
+        notes={index: notes for _, _, index, notes in items if notes},
     )
 
 

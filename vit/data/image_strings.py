@@ -7,9 +7,11 @@ from typing import ClassVar, get_args
 from vit.data.alphabet import Alphabet
 from vit.data.csv_rows import check_there, list_files, read_rows
 from vit.data.folder import check_split_names
-from vit.data.image_files import image_files_below
+from vit.data.formats import MAX_PIXELS
+from vit.data.identical import Duplicates
 from vit.data.labelled_files import LabelledFiles, LabelledPaths
 from vit.data.module import Stage
+from vit.data.search import search
 from vit.data.survey import Survey
 from vit.support.checks import check_positive_int
 
@@ -32,6 +34,10 @@ class ImageStrings(LabelledFiles):
         test_fraction: Share of the pictures held out for test, if there is a single ``texts.csv``.
         skip_damaged: Whether files that cannot be read are left out and named; else they are an error before the
             training.
+        duplicates: What is done about files with the same bytes: "warn" names them, "error" stops before the training,
+            "drop" keeps one of each (of copies in several splits that of test, else of val; none of copies with several
+            texts).
+        max_pixels: Most pixels of an image file; larger ones count as damaged, as a small file may claim to be huge.
         batch_size: Pictures per step and device.
         val_fraction: Share of the training pictures held out for validation; 0 trains on all, without validation.
         crop_padding: Largest random shift of training pictures, in pixels; 0 for no shift.
@@ -55,6 +61,8 @@ class ImageStrings(LabelledFiles):
         image_size: int | tuple[int, int] | None = None,
         test_fraction: float = 0.2,
         skip_damaged: bool = False,
+        duplicates: Duplicates = "warn",
+        max_pixels: int = MAX_PIXELS,
         batch_size: int = 64,
         val_fraction: float = 0.1,
         crop_padding: int = 0,
@@ -70,6 +78,8 @@ class ImageStrings(LabelledFiles):
             image_size=image_size,
             test_fraction=test_fraction,
             skip_damaged=skip_damaged,
+            duplicates=duplicates,
+            max_pixels=max_pixels,
             batch_size=batch_size,
             val_fraction=val_fraction,
             crop_padding=crop_padding,
@@ -81,6 +91,10 @@ class ImageStrings(LabelledFiles):
     def find_splits(self) -> dict[Stage, LabelledPaths]:
         """Return the pictures of each split and their tokens; a single ``texts.csv`` is "train"."""
         splits = read_splits(self.root)
+        left_out = search(self.root).left_out.items()
+        self.not_read = {
+            reason: files for reason, paths in left_out if (files := [p for p in paths if p.name != TEXTS])
+        }
         texts = [text for split in splits.values() for text in split.values()]
         if self.letters is None:
             self.letters = "".join(sorted(set("".join(texts))))
@@ -115,7 +129,7 @@ def read_splits(root: Path) -> dict[Stage, dict[Path, str]]:
     for stage in get_args(Stage):
         if (root / stage / TEXTS).is_file():
             splits[stage] = read_texts(root / stage)
-        elif (root / stage).is_dir() and image_files_below(root / stage):
+        elif (root / stage).is_dir() and search(root / stage).images:
             raise ValueError(f"{root / stage} has pictures and no {TEXTS}: write a line file,text for each of them")
     if "train" not in splits:
         raise ValueError(
@@ -142,6 +156,6 @@ def read_texts(folder: Path) -> dict[Path, str]:
         # Letters with accents are written in two ways that look the same.
         texts[picture] = unicodedata.normalize("NFC", row["text"])
     check_there([*texts], folder, path)
-    if unnamed := [picture for picture in image_files_below(folder) if picture.resolve() not in named]:
+    if unnamed := [picture for picture in search(folder).images if picture.resolve() not in named]:
         raise ValueError(f"pictures without a line in {path}: {list_files(unnamed, folder)}; add lines, or delete them")
     return texts

@@ -2,15 +2,26 @@
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
 
+from vit.data.formats import MAX_PIXELS
+from vit.data.identical import Duplicates, find_identical
 from vit.data.image_files import ImageFiles, stored_size
+from vit.data.inventory import Inventory, describe_identical
 from vit.data.module import ImageDataModule, ImageSet, Stage
 from vit.data.split import stratified_split
 from vit.data.survey import Survey, survey
-from vit.support.checks import check_positive_share, check_probability, check_share, check_size
+from vit.support.checks import (
+    check_choice,
+    check_positive_int,
+    check_positive_share,
+    check_probability,
+    check_share,
+    check_size,
+)
 
 # The files of a split, and the class number, the row of 0 and 1, or the row of tokens of each.
 LabelledPaths = tuple[list[Path], list[int] | list[list[int]] | list[list[float]]]
@@ -27,6 +38,10 @@ class LabelledFiles(ImageDataModule, ABC):
             such as 0.875. Training images are cropped alike, or at random by crop_scale.
         test_fraction: Share of the images of each class that is held out for test if the data name no splits.
         skip_damaged: Whether files that cannot be read are left out and named; else they are an error at the start.
+        duplicates: What is done about files with the same bytes: "warn" names them, "error" stops before the training,
+            "drop" keeps one of each (of copies in several splits that of test, else of val; none of copies in several
+            classes, as their class is unknown).
+        max_pixels: Most pixels of an image file; larger ones count as damaged, as a small file may claim to be huge.
         mean: Mean of each channel, in [0, 1], which the model subtracts from images; None takes that of ImageNet, or
             of the weights in --model.init_from. For another number of channels, each gets the average.
         std: Standard deviation of each channel, by which the model then divides; None as for mean.
@@ -45,6 +60,8 @@ class LabelledFiles(ImageDataModule, ABC):
         crop_ratio: float = 1.0,
         test_fraction: float = 0.2,
         skip_damaged: bool = False,
+        duplicates: Duplicates = "warn",
+        max_pixels: int = MAX_PIXELS,
         mean: list[float] | None = None,
         std: list[float] | None = None,
         **kwargs: Any,
@@ -54,6 +71,8 @@ class LabelledFiles(ImageDataModule, ABC):
             check_size("image_size", image_size)
         check_positive_share("crop_ratio", crop_ratio, "1 keeps whole images")
         check_share("test_fraction", test_fraction, "0.2 holds out one image in five")
+        check_choice("duplicates", duplicates, get_args(Duplicates))
+        check_positive_int("max_pixels", max_pixels, f"{MAX_PIXELS} is the limit of Pillow")
         for number in mean or ():
             check_probability("mean", number, "it is of pixels from 0 to 1")
         for number in std or ():
@@ -62,9 +81,15 @@ class LabelledFiles(ImageDataModule, ABC):
         self.crop_ratio = crop_ratio
         self.test_fraction = test_fraction
         self.skip_damaged = skip_damaged
+        self.max_pixels = max_pixels
+        self.not_read: dict[str, list[Path]] = {}  # what ``find_splits`` leaves out, by reason
         self.splits = self.find_splits()
         self.num_classes = len(self.class_names)
-        found = survey([path for paths, _ in self.splits.values() for path in paths])
+        self.unreadable: dict[Path, str] = {}  # and what the decoder finds
+        self.notes: dict[Path, list[str]] = {}
+        self.identical: list[str] = []  # what is said of identical images
+        self._look_for_identical(duplicates)
+        found = survey([path for paths, _ in self.splits.values() for path in paths], max_pixels)
         self.in_channels = found.in_channels
         if image_size is None:
             self.image_size = self.choose_size(found)
@@ -74,6 +99,25 @@ class LabelledFiles(ImageDataModule, ABC):
         # learn any other scale.
         self.mean = _per_channel(mean or [0.485, 0.456, 0.406], self.in_channels)
         self.std = _per_channel(std or [0.229, 0.224, 0.225], self.in_channels)
+
+    def _look_for_identical(self, duplicates: Duplicates) -> None:
+        """Name identical images, or leave them out, or raise a ValueError, as the option says."""
+        found = find_identical(self.splits)
+        are_split = "test" not in self.splits and self.test_fraction > 0
+        are_split |= "val" not in self.splits and self.val_fraction > 0
+        lines = describe_identical(found, self.root, are_split=are_split and duplicates != "drop")
+        if lines and duplicates == "error":
+            raise ValueError(f"{'; '.join(lines)}: delete the copies, or leave them out by --data.duplicates drop")
+        if lines and duplicates == "warn":
+            self.identical = [*lines, "  --data.duplicates drop leaves copies out"]
+        if lines and duplicates == "drop":
+            self.identical = lines
+            self.not_read["copies of other images, or of two classes"] = [path for _, path in sorted(found.dropped)]
+            for stage, (paths, labels) in self.splits.items():
+                kept = [index for index, path in enumerate(paths) if (stage, path) not in found.dropped]
+                self.splits[stage] = [paths[index] for index in kept], [labels[index] for index in kept]
+            if not self.splits["train"][0]:
+                raise ValueError(f"{'; '.join(lines)}: --data.duplicates drop leaves no training image")
 
     @abstractmethod
     def find_splits(self) -> dict[Stage, LabelledPaths]:
@@ -101,26 +145,50 @@ class LabelledFiles(ImageDataModule, ABC):
             self.load_sets()
 
     def setup(self, stage: str) -> None:
-        """Load the splits, and tell which classes are missing in some; one without training images is a ValueError."""
+        """Load the splits and tell of them; a class without training images is a ValueError."""
         if self.sets:
             return
         super().setup(stage)
+        self.inventory = self._take_inventory()
+        tell(str(self.inventory))
         for split, part in self.sets.items() if self.num_classes else ():
-            several = part.labels.ndim > 1
-            counts = part.labels.sum(dim=0) if several else part.labels.bincount(minlength=self.num_classes)
+            counts = _count(part.labels, self.num_classes)
             missing = ", ".join(name for name, count in zip(self.class_names, counts, strict=True) if count == 0)
             if missing and split == "train":
                 raise ValueError(f"no readable training image of {missing}: add images, or delete the class")
             if missing:
                 tell(f"no {split} image of {missing}: add images, or its accuracy stays unknown")
 
+    def _take_inventory(self) -> Inventory:
+        damaged = {"damaged": [*self.unreadable]} if self.unreadable else {}
+        by_note: dict[str, list[Path]] = {}
+        for path, notes in self.notes.items():
+            for note in notes:
+                by_note.setdefault(note, []).append(path)
+        return Inventory(
+            self.root,
+            {
+                stage: _count(self.sets[stage].labels, self.num_classes)
+                for stage in get_args(Stage)
+                if stage in self.sets
+            },
+            self.class_names,
+            self.not_read | damaged,
+            by_note,
+            self.identical,
+        )
+
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return the splits; test images are held out of the training images if the data name no splits."""
         total = sum(len(paths) for paths, _ in self.splits.values())
         sets = {}
         for stage, (paths, labels) in self.splits.items():
-            files = ImageFiles(paths, labels, self.stored_size, self.in_channels, stretch=self.stretch)
+            files = ImageFiles(
+                paths, labels, self.stored_size, self.in_channels, stretch=self.stretch, max_pixels=self.max_pixels
+            )
             sets[stage] = self.decode_or_stream(files, total, skip_damaged=self.skip_damaged)
+            self.unreadable |= files.unreadable
+            self.notes |= files.notes
         if set(sets) == {"train"} and self.test_fraction > 0:
             # Of a class of two images, the second one is for validation.
             train, test = stratified_split(sets["train"].labels, self.test_fraction, keep=2 if self.val_fraction else 1)
@@ -136,6 +204,14 @@ class LabelledFiles(ImageDataModule, ABC):
 def tell(line: str) -> None:
     """Print a line, in the first of several processes."""
     print(line, flush=True)
+
+
+def _count(labels: Tensor, num_classes: int) -> list[int]:
+    """Return the number of images of each class, or if there are no classes, of all."""
+    if not num_classes:
+        return [len(labels)]
+    counts = labels.sum(dim=0) if labels.ndim > 1 else labels.bincount(minlength=num_classes)
+    return [int(count) for count in counts]
 
 
 def _per_channel(numbers: list[float], channels: int) -> list[float]:

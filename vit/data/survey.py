@@ -1,16 +1,18 @@
 """Sizes and channels of image files, from their headers: they decide those of the model's input."""
 
 import statistics
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import ExifTags, Image, PngImagePlugin
+from PIL import ExifTags, PngImagePlugin
 
-from vit.data.image_files import SIDEWAYS, UNREADABLE
+from vit.data.formats import MAX_PIXELS, open_image
+from vit.data.image_files import SIDEWAYS, explain
 
 MOST_HEADERS = 2000  # of more files, an evenly spaced sample is read
-GREY_MODES = {"1", "L", "I", "I;16", "F", "LA"}
+GREY_MODES = {"1", "L", "I", "I;16", "I;16B", "F", "LA"}
 GREY_SHARE = 0.95  # if as many of the files are grey, the others count as exceptions
 # Sides of square inputs. 64 pixels are 256 tokens with the smallest usual patches (4 pixels); larger inputs take long.
 SIDES = (64, 48, 32, 24, 16, 8)
@@ -52,28 +54,31 @@ class Survey:
         )
 
 
-def survey(paths: Sequence[Path]) -> Survey:
-    """Read the headers of many of the files, without decoding the images.
+def survey(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Survey:
+    """Read the headers of many of the files, without decoding the images; those above ``max_pixels`` do not count.
 
     Raises:
         ValueError: If none of the files is an image.
     """
     step = -(-len(paths) // MOST_HEADERS)
-    headers = [header for path in paths[::step] if (header := _read_header(path)) is not None]
-    if not headers:
-        raise ValueError(f"cannot read any of the {len(paths):,} image files, such as {paths[0]}: are they images?")
-    sizes, grey = zip(*headers, strict=True)
+    headers = [_read_header(path, max_pixels) for path in paths[::step]]
+    readable = [header for header in headers if not isinstance(header, str)]
+    if not readable:
+        raise ValueError(
+            f"cannot read any of the {len(paths):,} image files, such as {paths[0]}: are they images? ({headers[0]})"
+        )
+    sizes, grey = zip(*readable, strict=True)
     return Survey([*sizes], in_channels=1 if sum(grey) >= GREY_SHARE * len(grey) else 3)
 
 
-def _read_header(path: Path) -> tuple[tuple[int, int], bool] | None:
-    """Return the upright size of an image and whether it is grey, or None if it cannot be read."""
+def _read_header(path: Path, max_pixels: int) -> tuple[tuple[int, int], bool] | str:
+    """Return the upright size of an image and whether it is grey, or why it cannot be read."""
     try:
-        with Image.open(path) as file:
+        with warnings.catch_warnings(action="ignore"), open_image(path, max_pixels) as file:  # the decoder notes them
             columns, rows = file.size
             # getexif decodes a whole PNG that has no EXIF block before its pixels.
             has_exif = not isinstance(file, PngImagePlugin.PngImageFile) or "exif" in file.info
             orientation = file.getexif().get(ExifTags.Base.Orientation, 1) if has_exif else 1
             return (columns, rows) if orientation in SIDEWAYS else (rows, columns), file.mode in GREY_MODES
-    except UNREADABLE:
-        return None
+    except Exception as error:  # of any kind, as in the decoder
+        return explain(error)

@@ -7,9 +7,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from vit.data.image_files import ImageFiles, collate_readable, find_files, stored_size
+from vit.data.formats import MAX_PIXELS
+from vit.data.image_files import ImageFiles, Item, collate_readable, stored_size
+from vit.data.inventory import inventory_of_folder
+from vit.data.labelled_files import tell
 from vit.data.module import ImageDataModule
-from vit.support.checks import check_positive_share
+from vit.data.search import Found, search
+from vit.support.checks import check_positive_int, check_positive_share
 
 
 class UnsortedImages(ImageDataModule):
@@ -21,6 +25,7 @@ class UnsortedImages(ImageDataModule):
         in_channels: Channels of the model's input: 3 for colour, 1 for grey.
         crop_ratio: Share of the side of a scaled image that is kept, as in the evaluation of the model.
         stretch: Whether whole images are scaled, whatever their aspect ratio, so that a reader sees whole texts.
+        max_pixels: Most pixels of an image file; larger ones count as damaged, as a small file may claim to be huge.
         kwargs: Batches, as for every data module.
 
     Raises:
@@ -34,21 +39,23 @@ class UnsortedImages(ImageDataModule):
         in_channels: int,
         crop_ratio: float = 1.0,
         stretch: bool = False,
+        max_pixels: int = MAX_PIXELS,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         check_positive_share("crop_ratio", crop_ratio, "1 keeps whole images")
+        check_positive_int("max_pixels", max_pixels, f"{MAX_PIXELS} is the limit of Pillow")
         self.root = Path(root)
         self.image_size = image_size
         self.in_channels = in_channels
         if not self.root.exists():
             raise ValueError(f"no images at {self.root}: name a folder of image files by --data.root")
-        paths = find_files(self.root) if self.root.is_dir() else [self.root]
+        self.found = search(self.root) if self.root.is_dir() else Found([self.root])
+        paths = self.found.images
         if not paths:
-            raise ValueError(f"no files in {self.root}: name a folder of image files by --data.root")
-        labels = [0] * len(paths)
-        size = stored_size(image_size, crop_ratio)
-        self.files = ImageFiles(paths, labels, size, in_channels, image_size, stretch=stretch)
+            raise ValueError(f"no images in {self.root}: name a folder of image files by --data.root{self.found.hint}")
+        labels, size = [0] * len(paths), stored_size(image_size, crop_ratio)
+        self.files = ImageFiles(paths, labels, size, in_channels, image_size, stretch=stretch, max_pixels=max_pixels)
 
     def leave_out(self, files: set[str]) -> None:
         """Leave out files, such as those that are predicted already."""
@@ -56,10 +63,12 @@ class UnsortedImages(ImageDataModule):
         self.files.paths, self.files.labels = kept, [0] * len(kept)
 
     def setup(self, stage: str) -> None:
-        """Do nothing: files are decoded on access."""
+        """Tell what is in the folder; files are decoded on access."""
+        if self.root.is_dir():
+            tell(str(inventory_of_folder(self.root, self.found)))
 
     def predict_dataloader(self) -> DataLoader:
-        """Return batches of (images, their paths, error messages of unreadable files)."""
+        """Return batches of (images, their paths, messages about unreadable files and notes on others)."""
         return DataLoader(
             self.files,
             batch_size=self.batch_size,
@@ -67,8 +76,9 @@ class UnsortedImages(ImageDataModule):
             collate_fn=self._collate,
         )
 
-    def _collate(self, items: list[tuple[Tensor | str, int, int]]) -> tuple[Tensor, list[str], list[str]]:
+    def _collate(self, items: list[Item]) -> tuple[Tensor, list[str], list[str]]:
         decoded = collate_readable(items)
         files = [str(self.files.paths[index]) for index in decoded.indices.tolist()]
         images = decoded.images if files else torch.empty(0, self.in_channels, *self.image_size, dtype=torch.uint8)
-        return images, files, [*decoded.unreadable.values()]
+        notes = [f"{self.files.paths[index]}: {note}" for index, found in decoded.notes.items() for note in found]
+        return images, files, [*decoded.unreadable.values(), *notes]

@@ -44,6 +44,7 @@ def render_report(folder: Path) -> str:
         tables=objective.tables(results.get("scores") or {}, scored_split(results, objective)),
         pictures=[(picture, data_url(path)) for picture, path in files if path.exists()],
         facts=facts(results),
+        inventory=results.get("inventory"),
         commands=commands(results, folder),
         config=_read(folder / "config.yaml"),
     )

@@ -34,6 +34,8 @@ def write_results(
             "petaflop": round(measured["flop"] / 1e15, 4),
             "images_per_second": round(measurements.images_per_second, 1),
         }
+    if (inventory := getattr(trainer.datamodule, "inventory", None)) is not None:
+        results["inventory"] = inventory.lines
     results |= {
         "parameters": count_parameters(pl_module),
         "device": device_name(pl_module.device),

@@ -1,0 +1,60 @@
+"""Pixels of 16 or 32 bits and of floats, as pixels of 8 bits: by rules that never look at what an image shows."""
+
+import numpy as np
+from PIL import Image
+
+LARGEST = 65_535  # of 16 bits; divided by 257, it is 255
+
+
+def has_more_than_eight_bits(file: Image.Image) -> bool:
+    """Return whether an opened image, whose pixels are not yet decoded, has integers of 16 or 32 bits, or floats."""
+    # Pillow has no mode for colours of 16 bits, of which it keeps the upper 8.
+    return file.mode.startswith(("I", "F")) or any(";16" in str(tile[3]) for tile in getattr(file, "tile", ()))
+
+
+def eight_bits(image: Image.Image) -> Image.Image:
+    """Return an image with 8 bits a channel.
+
+    - Grey integers of 16 and 32 bits are values from 0 to 65,535, which are divided by 257. So are those of cameras
+      with 12 bits, which become nearly black: ``is_nearly_black`` finds them.
+    - Grey floats are values from 0 to 1, which are multiplied by 255 and rounded.
+    - Of colours of 16 bits, Pillow has kept the upper 8.
+    - Palettes with transparency become colours; the transparency is left out, as that of other images.
+
+    Other values are refused: to scale them by the least and the greatest of each image would make equal things unequal.
+
+    >>> eight_bits(Image.new("F", (1, 1), 0.5)).getpixel((0, 0))
+    128
+
+    Raises:
+        ValueError: If values are out of their range; the message names the range that was found and the remedy.
+    """
+    if image.mode.startswith("I"):
+        values = np.asarray(image)
+        _check_range(values, LARGEST, "integers")
+        return Image.fromarray((values // 257).astype(np.uint8))
+    if image.mode == "F":
+        values = np.asarray(image)
+        if not np.isfinite(values).all():
+            raise ValueError("it has pixels that are not finite (NaN or infinite): replace them")
+        # Half a grey level beyond the range is what resampling and rounding leave.
+        _check_range((255 * values.astype(np.float64)).round() / 255, 1, "floats")
+        return Image.fromarray((255 * values.astype(np.float64)).round().astype(np.uint8))
+    if image.mode == "P" and "transparency" in image.info:
+        return image.convert("RGBA")
+    return image
+
+
+def is_nearly_black(image: Image.Image) -> bool:
+    """Return whether no value of a decoded image of more than 8 bits reaches 1/16 of the range, as of 12 bits."""
+    sixteenth = 4_096 if image.mode.startswith("I") else 1 / 16 if image.mode == "F" else 16
+    return bool(np.asarray(image).max() < sixteenth)
+
+
+def _check_range(values: np.ndarray, largest: int, kind: str) -> None:
+    low, high = values.min(), values.max()
+    if low < 0 or high > largest:
+        scale = next((f"divide them by {top}" for top in (255, LARGEST) if low >= 0 and high <= top), "rescale them")
+        raise ValueError(
+            f"its pixels are {kind} from {low:.6g} to {high:.6g}, and from 0 to {largest} is read: {scale}"
+        )

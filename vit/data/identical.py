@@ -1,0 +1,112 @@
+"""Identical images: files with the same bytes, across splits, across classes, or under two names."""
+
+import hashlib
+import json
+import os
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+from vit.data.decoded_cache import cache_folder
+from vit.data.module import Stage
+from vit.support.files import replacing
+
+Duplicates = Literal["warn", "error", "drop"]
+READ_QUICKLY = 1000  # files, which take less than a tenth of a second
+KEPT_FIRST: tuple[Stage, ...] = ("test", "val", "train")  # of copies in several splits
+
+
+class Place(NamedTuple):
+    """A file, and where it is used."""
+
+    path: Path
+    stage: Stage
+    label: Hashable
+
+
+@dataclass
+class Identical:
+    """Groups of files with the same bytes.
+
+    Args:
+        across_classes: Groups with several labels, of which at most one is right.
+        across_splits: Groups of one label in several splits: the score of an image that was trained on is too good.
+        others: Groups of one label and one split.
+    """
+
+    across_classes: list[list[Place]]
+    across_splits: list[list[Place]]
+    others: list[list[Place]]
+
+    @property
+    def dropped(self) -> set[tuple[Stage, Path]]:
+        """What is left out so that each image is there once, under a label that nothing contradicts.
+
+        Of a group of several labels that is every file. Of other groups one is kept: that in the test images, else in
+        the validation images, so that a test stays as it is and no training sees its images.
+        """
+        gone = [place for group in self.across_classes for place in group]
+        for group in (*self.across_splits, *self.others):
+            gone += sorted(group, key=lambda place: KEPT_FIRST.index(place.stage))[1:]
+        return {(place.stage, place.path) for place in gone}
+
+
+def find_identical(splits: Mapping[Stage, tuple[Sequence[Path], Sequence]]) -> Identical:
+    """Return the groups of identical files of a data set: its files and labels by split.
+
+    A picture that was saved again, in another format or with other EXIF data, is another file.
+    """
+    places = [
+        Place(path, stage, tuple(label) if isinstance(label, list) else label)
+        for stage in get_args(Stage)
+        if stage in splits
+        for path, label in zip(*splits[stage], strict=True)
+    ]
+    found = Identical([], [], [])
+    for indices in same_bytes([place.path for place in places]):
+        group = [places[index] for index in indices]
+        if len({place.label for place in group}) > 1:
+            found.across_classes.append(group)
+        else:
+            (found.across_splits if len({place.stage for place in group}) > 1 else found.others).append(group)
+    return found
+
+
+def same_bytes(paths: Sequence[Path]) -> list[list[int]]:
+    """Return the indices of each group of files with the same bytes, in their order.
+
+    Files of a size that no other has are not read. Files that cannot be read, and empty ones, are left to the decoder.
+    What was found among many files is kept in the cache, by the name, size and modification time of every file.
+    """
+    by_size: dict[int, list[int]] = defaultdict(list)
+    key = hashlib.sha256()
+    for index, path in enumerate(paths):
+        with suppress(OSError):
+            status = path.stat()
+            by_size[status.st_size].append(index)
+            key.update(os.fsencode(f"{path.absolute()}\0{status.st_size}\0{status.st_mtime_ns}\n"))
+    by_size.pop(0, None)
+    alike = [indices for indices in by_size.values() if len(indices) > 1]
+    if sum(map(len, alike)) <= READ_QUICKLY:
+        return _read_all(paths, alike)
+    kept = cache_folder() / f"{key.hexdigest()[:32]}.identical.json"
+    with suppress(OSError, ValueError):
+        groups = json.loads(kept.read_text())
+        kept.touch()  # files that no run reads for 30 days are deleted
+        return groups
+    groups = _read_all(paths, alike)
+    with suppress(OSError), replacing(kept) as unfinished:  # the next run can read all files again
+        unfinished.write_text(json.dumps(groups))
+    return groups
+
+
+def _read_all(paths: Sequence[Path], alike: Iterable[Iterable[int]]) -> list[list[int]]:
+    by_content: dict[bytes, list[int]] = defaultdict(list)
+    for index in chain.from_iterable(alike):
+        with suppress(OSError), paths[index].open("rb", buffering=0) as file:
+            by_content[hashlib.sha256(file.read()).digest()].append(index)
+    return sorted(group for group in by_content.values() if len(group) > 1)

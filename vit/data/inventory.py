@@ -1,0 +1,122 @@
+"""An inventory of the images of a run: how many of each class, what is left out and why, what is identical."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vit.data.identical import Identical, same_bytes
+from vit.data.search import Found
+from vit.support.printable import printable
+
+NAMED = 3  # first names in a line
+MOST_ROWS = 20  # classes in a table
+LONGEST_NAME = 40  # letters of a class in it
+
+
+@dataclass
+class Inventory:
+    """The images of a run, in words.
+
+    Args:
+        root: The folder that names are relative to.
+        counts: Images of each split, by class; without classes, a number for all.
+        class_names: Names of the classes.
+        left_out: Files, folders and links that are left out, by reason.
+        notes: Images that are read, but not as their owner may think, by the note on them.
+        identical: What is said of identical images, a line each.
+    """
+
+    root: Path
+    counts: Mapping[str, Sequence[int]]
+    class_names: Sequence[str] = ()
+    left_out: Mapping[str, Sequence[Path]] = field(default_factory=dict)
+    notes: Mapping[str, Sequence[Path]] = field(default_factory=dict)
+    identical: Sequence[str] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """The inventory, a line each."""
+        found = [(reason, paths) for reason, paths in self.left_out.items() if paths]
+        total = sum(len(paths) for _, paths in found)
+        return [
+            *self._count(),
+            *([f"left out: {total:,}"] if found else []),
+            *(f"  {len(paths):,} {reason} ({first_names(paths, self.root)})" for reason, paths in sorted(found)),
+            *(
+                f"{note}: {len(paths):,} ({first_names(paths, self.root)})"
+                for note, paths in self.notes.items()
+                if paths
+            ),
+            *self.identical,
+        ]
+
+    def __str__(self) -> str:
+        """Return the lines as one text."""
+        return "\n".join(self.lines)
+
+    def _count(self) -> list[str]:
+        totals = ", ".join(f"{sum(counts):,} {split}" for split, counts in self.counts.items())
+        if not self.class_names:
+            return [f"images of {printable(str(self.root))}: {totals}"]
+        head = f"images of {len(self.class_names)} classes in {printable(str(self.root))}: {totals}"
+        if len(self.class_names) > MOST_ROWS:
+            spread = [f"{min(counts):,} to {max(counts):,} {split}" for split, counts in self.counts.items()]
+            return [head, f"  of each class {', '.join(spread)}"]
+        names = [_cut(printable(name)) for name in self.class_names]
+        width = max(map(len, names))
+        columns = {split: max(len(split), len(f"{max(counts):,}")) for split, counts in self.counts.items()}
+        rows = [
+            "  ".join([name.ljust(width), *(f"{self.counts[split][number]:>{columns[split]},}" for split in columns)])
+            for number, name in enumerate(names)
+        ]
+        titles = "  ".join([" " * width, *(split.rjust(size) for split, size in columns.items())])
+        return [head, f"  {titles}", *(f"  {row}" for row in rows)]
+
+
+def first_names(paths: Sequence[Path], root: Path) -> str:
+    """Return the first names of files, from a folder that holds them, and the number of the others."""
+    shown = ", ".join(name_from(path, root) for path in paths[:NAMED])
+    return f"{shown} and {len(paths) - NAMED:,} more" if len(paths) > NAMED else shown
+
+
+def name_from(path: Path, root: Path) -> str:
+    """Return the name of a file from a folder that holds it, or else its path, with control characters escaped."""
+    return printable(str(path.relative_to(root) if path.is_relative_to(root) else path))
+
+
+def inventory_of_folder(root: Path, found: Found) -> Inventory:
+    """Return the inventory of images without labels, which a search found below a folder."""
+    groups = [[found.images[index] for index in group] for group in same_bytes(found.images)]
+    same = [f"identical images under several names: {_equal(groups, root)}"] if groups else []
+    return Inventory(root, {"files": [len(found.images)]}, left_out=found.left_out, identical=same)
+
+
+def describe_identical(found: Identical, root: Path, *, are_split: bool) -> list[str]:
+    """Return what is said of identical images, a line for each kind that there is.
+
+    Args:
+        found: The groups.
+        root: The folder that names are relative to.
+        are_split: Whether the training images are yet to be split, which may part two copies.
+    """
+    parted = ", and the split may part them" if are_split else ""
+    kinds = {
+        "in several classes, of which at most one is right": found.across_classes,
+        "in several splits, which makes the scores too good": found.across_splits,
+        f"under several names{parted}": found.others,
+    }
+    return [
+        f"identical images {kind}: {_equal([[place.path for place in group] for group in groups], root)}"
+        for kind, groups in kinds.items()
+        if groups
+    ]
+
+
+def _equal(groups: Sequence[Sequence[Path]], root: Path) -> str:
+    shown = ", ".join(" = ".join(name_from(path, root) for path in group[:NAMED]) for group in groups[:NAMED])
+    more = f" and {len(groups) - NAMED:,} more" if len(groups) > NAMED else ""
+    return f"{len(groups):,} ({shown}{more})"
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
