@@ -66,10 +66,11 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _split(options: argparse.Namespace) -> dict[str, float]:
-    """Return the share of test images of the training, if the checkpoint notes one: they were not trained on."""
+    """Return what set the test images of the training, if the checkpoint notes it: they were not trained on."""
     path = Path(options.checkpoint)
     noted = read_checkpoint(path).get("data", {}) if path.suffix == ".ckpt" else {}
-    return {name: share for name, share in noted.get("init_args", {}).items() if name == "test_fraction"}
+    names = ("test_fraction", "folds", "fold")
+    return {name: value for name, value in noted.get("init_args", {}).items() if name in names}
 
 
 def _drawn(images: "ImageSet", count: int | None) -> "ImageSet":
