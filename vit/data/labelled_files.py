@@ -1,5 +1,6 @@
 """Labelled image files: what the data sets that read them have in common."""
 
+import os
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ class LabelledFiles(ImageDataModule, ABC):
         self.crop_ratio = crop_ratio
         self.test_fraction = test_fraction
         self.skip_damaged = skip_damaged
-        self.groups: dict[Path, str] = {}
+        self.groups: dict[str, str] = {}  # of each file, by its path below the root
         self.splits = self.find_splits()
         self.num_classes = len(self.class_names)
         found = survey([path for paths, _ in self.splits.values() for path in paths])
@@ -129,10 +130,10 @@ class LabelledFiles(ImageDataModule, ABC):
         sets = {}
         for stage, (paths, labels) in splits.items():
             files = ImageFiles(paths, labels, self.stored_size, self.in_channels, stretch=self.stretch)
-            images = self.decode_or_stream(files, total, skip_damaged=self.skip_damaged)
+            part = sets[stage] = self.decode_or_stream(files, total, skip_damaged=self.skip_damaged)
+            part.files = [name.removeprefix(f"{self.root}{os.sep}") for name in part.files]
             if self.groups:
-                images.groups = torch.tensor([numbers[self.groups[path]] for path in images.files])
-            sets[stage] = images
+                part.groups = torch.tensor([numbers[self.groups[name]] for name in part.files])
         if set(sets) == {"train"} and self.test_fraction > 0 and self.folds is None:
             # Of a class of two images, the second one is for validation.
             train, test = sets["train"].split(self.test_fraction, keep=2 if self.val_fraction else 1)

@@ -3,7 +3,6 @@
 import math
 import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -41,13 +40,13 @@ class ImageSet:
     Args:
         images: Decoded images, uint8 (N, C, H, W), or files.
         labels: Class numbers, (N,), rows of 0. and 1. for several labels, (N, num_classes), or rows of tokens, (N, T).
-        files: The file of each image; None for images that are not from files.
+        files: Path of each image, below the root of the data if it has one; None if they are of no files.
         groups: Number of the group of each image, (N,), whose images stay on one side of every split; None for none.
     """
 
     images: Tensor | ImageFiles
     labels: Tensor
-    files: list[Path] | None = None
+    files: list[str] | None = None
     groups: Tensor | None = None
 
     def decode(self, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -207,6 +206,8 @@ class ImageDataModule(LightningDataModule):
 
     def _take_fold(self, images: ImageSet) -> dict[Stage, ImageSet]:
         """Return the images of the fold for test, and the others for training."""
+        if images.files is None:  # else no number would tell what image is in a fold
+            images = replace(images, files=[str(number) for number in range(len(images.labels))])
         numbers = fold_numbers(images.labels, self.folds, images.groups)
         several = images.labels.ndim > 1
         for number, name in enumerate(self.class_names):
@@ -260,7 +261,7 @@ class ImageDataModule(LightningDataModule):
             images, files = load_decoded(files, self.num_workers, skip_damaged=skip_damaged)
         else:
             images = files = readable_files(files, self.num_workers, skip_damaged=skip_damaged)
-        return ImageSet(images, torch.tensor(files.labels), files.paths)
+        return ImageSet(images, torch.tensor(files.labels), [str(path) for path in files.paths])
 
     def train_dataloader(self) -> BatchLoader:
         """Return the augmented training batches, in a new order each epoch."""

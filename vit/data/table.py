@@ -64,7 +64,7 @@ class ImageTable(LabelledFiles):
         self.several_labels = any(len(found) != 1 for found in labels.values())
         self._check_classes(labels, stages)
         check_there([self.root / file for file in labels], self.root, self.table)
-        self._check_groups({self.root / file: stage for file, stage in stages.items()})
+        self._check_groups(stages)
         numbers = {name: number for number, name in enumerate(self.class_names)}
         splits: dict[Stage, LabelledPaths] = {}
         for stage in (stage for stage in get_args(Stage) if stage in stages.values()):
@@ -81,15 +81,14 @@ class ImageTable(LabelledFiles):
     def _note_group(self, file: str, group: str, place: str) -> None:
         if not group:
             raise ValueError(f"{place} has no group: an image that belongs to no other one has a group of its own")
-        if self.groups.setdefault(self.root / file, group) != group:
-            before = self.groups[self.root / file]
+        if (before := self.groups.setdefault(file, group)) != group:
             raise ValueError(f"{place} names {file} for the group {group}, a line before for {before}: keep one group")
 
-    def _check_groups(self, stages: dict[Path, Stage]) -> None:
+    def _check_groups(self, stages: dict[str, Stage]) -> None:
         """Say how many groups there are; a group in two splits is a ValueError."""
         stage_of: dict[str, Stage] = {}
-        for path, group in self.groups.items():
-            if (stage := stages[path]) != stage_of.setdefault(group, stage):
+        for file, group in self.groups.items():
+            if (stage := stages[file]) != stage_of.setdefault(group, stage):
                 raise ValueError(
                     f"the group {group} of {self.table} is in two splits, {stage_of[group]} and {stage}: images of a "
                     "group belong to one split"
