@@ -138,10 +138,8 @@ class LabelledFiles(ImageDataModule, ABC):
             # Of a class of two images, the second one is for validation.
             train, test = sets["train"].split(self.test_fraction, keep=2 if self.val_fraction else 1)
             if len(test.labels) == 0:
-                of = "images" if train.groups is None else f"images in {len(train.groups.unique())} groups"
                 raise ValueError(
-                    f"test_fraction ({self.test_fraction}) of {len(train.labels)} {of} holds out none: add images, or "
-                    "set 0"
+                    f"test_fraction ({self.test_fraction}) of {train.counted} holds out none: add images, or set 0"
                 )
             sets = {"train": train, "test": test}
         return sets

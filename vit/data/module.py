@@ -27,6 +27,7 @@ from vit.support.checks import (
     check_share,
     check_share_range,
 )
+from vit.support.class_names import name_classes
 
 Stage = Literal["train", "val", "test"]
 Policy = Literal["none", "randaugment", "trivialaugment"]
@@ -63,6 +64,14 @@ class ImageSet:
         files = None if self.files is None else [self.files[index] for index in indices.tolist()]
         groups = None if self.groups is None else self.groups[indices]
         return ImageSet(images, self.labels[indices], files, groups)
+
+    @property
+    def counted(self) -> str:
+        """Number of images, and of groups if there are some, in words."""
+        if self.groups is None:
+            return f"{len(self.labels):,} images"
+        groups = len(self.groups.unique())
+        return f"{len(self.labels):,} images in {groups:,} group{'s' if groups > 1 else ''}"
 
     def split(self, fraction: float, keep: int = 1) -> tuple["ImageSet", "ImageSet"]:
         """Return the kept and the held-out images, as ``stratified_split`` does."""
@@ -192,10 +201,8 @@ class ImageDataModule(LightningDataModule):
         if "val" not in sets and self.val_fraction > 0:
             kept, held_out = sets["train"].split(self.val_fraction)
             if len(held_out.labels) == 0:
-                of = "images" if kept.groups is None else f"images in {len(kept.groups.unique())} groups"
                 raise ValueError(
-                    f"val_fraction ({self.val_fraction}) of {len(kept.labels)} {of} holds out none: make it larger, "
-                    "or 0"
+                    f"val_fraction ({self.val_fraction}) of {kept.counted} holds out none: make it larger, or 0"
                 )
             sets["train"], sets["val"] = kept, held_out
         if self.stored_size != self.image_size:
@@ -210,7 +217,7 @@ class ImageDataModule(LightningDataModule):
             images = replace(images, files=[str(number) for number in range(len(images.labels))])
         numbers = fold_numbers(images.labels, self.folds, images.groups)
         several = images.labels.ndim > 1
-        for number, name in enumerate(self.class_names):
+        for number, name in enumerate(name_classes(getattr(self, "class_names", None), self.num_classes)):
             folds = numbers[(images.labels[:, number] if several else images.labels == number).bool()].unique()
             if len(folds) == 1:
                 parts = "images" if images.groups is None else "groups"
