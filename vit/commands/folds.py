@@ -77,6 +77,19 @@ class Plan:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run ``vit-attention folds``: train for each fold and each seed, and write mean and spread of the scores."""
+    parser = make_parser()
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    options, words = parser.parse_known_args(typed)
+    try:
+        _run(options, words, shlex.join(["vit-attention", "folds", *typed]))
+    except (ValueError, OSError) as error:
+        parser.error(" ".join(str(error).split()))
+    except KeyboardInterrupt:
+        _end(128 + signal.SIGINT, "stopped: the same command continues")
+
+
+def make_parser() -> Parser:
+    """Return the parser of the options that ``fit`` does not have; it leaves the others."""
     parser = Parser(
         prog="vit-attention folds",
         description="Train a model for each fold of cross-validation, or for each seed, and write the mean and the "
@@ -90,14 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--folds", type=int, metavar="K", help=f"number of folds (default: {FOLDS}, or none if --seeds are given)")
     add("--seeds", type=int, nargs="+", metavar="SEED", help="seeds (default: that of the config)")
     add("--parallel", type=int, default=1, metavar="N", help="runs at a time, which share the cores (default: 1)")
-    typed = list(sys.argv[1:] if arguments is None else arguments)
-    options, words = parser.parse_known_args(typed)
-    try:
-        _run(options, words, shlex.join(["vit-attention", "folds", *typed]))
-    except (ValueError, OSError) as error:
-        parser.error(" ".join(str(error).split()))
-    except KeyboardInterrupt:
-        _end(128 + signal.SIGINT, "stopped: the same command continues")
+    return parser
 
 
 def _run(options: argparse.Namespace, words: list[str], command: str) -> None:
@@ -166,8 +172,8 @@ def _train(plan: Plan, parallel: int) -> None:
     todo = [member for member in members if finished_run(found.get(member, [])) is None]
     resumed = {member: path for member in todo if (path := last_checkpoint(found.get(member, [])))}
     print(
-        f"{plan.folder}: {len(members)} runs, of which {len(members) - len(todo)} are finished and {len(resumed)} "
-        "continue from a checkpoint",
+        f"{plan.folder}: {len(members)} runs, {len(members) - len(todo)} finished, {len(resumed)} continue from a "
+        "checkpoint",
         flush=True,
     )
     threads = None
@@ -212,7 +218,7 @@ def _kept(plan: Plan) -> str:
     if not finished and not begun:
         return ": no run has a checkpoint"
     continued = f", and {'; '.join(begun)} will continue from the last checkpoint" if begun else ""
-    return f"; {len(finished)} of {len(plan.members)} runs are finished{continued}: the same command goes on"
+    return f"; {len(finished)} of {len(plan.members)} runs finished{continued}: the same command goes on"
 
 
 def _write(plan: Plan, command: str) -> None:

@@ -56,12 +56,13 @@ class Training:
             TrainingError: If it fails, with the last line of its output.
         """
         last = "no output"
-        for line in self.process.stdout:
-            last = line.strip() or last
-            if not self.is_stopped:  # else it says how to resume it alone
-                with PRINTING:
-                    print(f"{self.name}: {line.rstrip()}", flush=True)
-        if status := self.process.wait():
+        with self.process:
+            for line in self.process.stdout:
+                last = line.strip() or last
+                if not self.is_stopped:  # else it says how to resume it alone
+                    with PRINTING:
+                        print(f"{self.name}: {line.rstrip()}", flush=True)
+        if status := self.process.returncode:
             reason = last.removeprefix("error: ")
             raise TrainingError(f"{self.name} failed with exit status {status}: {reason}")
 
