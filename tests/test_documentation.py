@@ -13,6 +13,8 @@ import train
 import vit
 from vit.__main__ import COMMANDS
 from vit.attention import MECHANISMS
+from vit.commands import folds
+from vit.commands.configs import find_configs
 from vit.commands.training_cli import ViTCLI
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
 
@@ -96,6 +98,9 @@ def test_its_commands_for_training_are_taken(page, parse, monkeypatch):
             command += ["--data.root", "folder"] if command[2] in ("test", "validate") else []
         if not any(word.endswith("help") for word in command):
             parse(command[2:])
+    for command in commands(page, "python -m vit folds"):
+        _, of_fit = folds.make_parser().parse_known_args(command[4:])
+        parse(["fit", *find_configs(of_fit)])
     if options := " ".join(OPTIONS.findall(TEXT[page])):
         classifier = ["--data", "ImageFolder", "--data.root", "folder"]
         reader = ["--data", "DigitStrings", "--model", "SequenceReader"]
@@ -111,6 +116,8 @@ def test_its_other_commands_name_scripts_options_and_targets_that_exist(page):
     scripts = [command[1:] for command in commands(page, "python") if command[1].startswith("benchmarks/")]
     scripts += [["vit/commands/explain.py", *command[3:]] for command in commands(page, "python -m vit.explain")]
     for command in commands(page, "python -m vit"):
+        if command[3] == "folds":  # takes the options of fit, too
+            continue
         scripts.append([f"{COMMANDS[command[3]].place.split(':')[0].replace('.', '/')}.py", *command[4:]])
     for script, *arguments in scripts:
         code = (ROOT / script).read_text() + (ROOT / "benchmarks/records.py").read_text()

@@ -30,6 +30,12 @@ COMMANDS = {
     "predict": Command(
         TRAINING, "train", "classify the images in a folder", "predict --ckpt_path last --data.root photos"
     ),
+    "folds": Command(
+        "vit.commands.folds:main",
+        "train",
+        "train for each fold of cross-validation, and for several seeds",
+        "folds --config photos --data.root photos --folds 5",
+    ),
     "explain": Command(
         "vit.commands.explain:main", "explain", "draw what a prediction rests on", "explain photo.jpg --html"
     ),

@@ -82,3 +82,11 @@ def test_the_classes_are_the_ten_digits():
     assert Digits.num_classes == 10
     assert Digits.image_size == (8, 8)
     assert Digits.in_channels == 1
+
+
+def test_every_digit_is_in_the_test_of_one_fold(sets):
+    tested = [ready(folds=3, fold=fold)["test"] for fold in range(3)]
+    assert sorted(row for part in tested for row in rows(part)) == sorted(
+        row for part in sets.values() for row in rows(part)
+    )
+    assert sorted(int(number) for part in tested for number in part.files) == [*range(1797)]

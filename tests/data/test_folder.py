@@ -355,3 +355,12 @@ def test_photographs_as_people_have_them_are_trained_on(tmp_path, capsys):
     assert sorted(labels.bincount().tolist()) == [2, 2, 3, 3, 3]
     assert ImageFolder(str(root)).image_size == (64, 64)
     assert "image_size (64, 64): 22 images have shorter sides of 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("folders", [["."], ["train"], ["train", "val", "test"]])
+def test_folds_are_cut_of_all_images_but_those_of_the_test_folder(plant, folders):
+    for folder in folders:
+        root = plant(folder)
+    expected = sorted(row for folder in folders if folder != "test" for row in content(root / folder))
+    tested = [labelled(ready(root, folds=3, fold=fold).sets["test"]) for fold in range(3)]
+    assert sorted(row for part in tested for row in part) == expected

@@ -311,3 +311,38 @@ def test_lightning_fits_without_validation_images(trainer):
     trainer(max_epochs=1, enable_checkpointing=False).fit(recorder, datamodule=Toy(batch_size=5, val_fraction=0.0))
     assert len(recorder.seen["train"]) == 7
     assert recorder.seen["val"] == []
+
+
+def test_each_image_is_in_the_test_of_one_fold_and_no_fold_has_named_test_images(capsys):
+    tested = []
+    for fold in range(5):
+        sets = ready(folds=5, fold=fold, val_fraction=0.2, seed=fold).sets
+        parts = [labelled(sets[stage]) for stage in ("train", "val", "test")]
+        assert sorted(row for part in parts for row in part) == sorted(labelled(ImageSet(IMAGES[:37], LABELS[:37])))
+        assert (sets["test"].labels.bincount(minlength=3) >= 2).all()
+        assert [rows(IMAGES[int(number)][None]) for number in sets["test"].files] == [
+            [image] for image in rows(sets["test"].images)
+        ]
+        tested += parts[2]
+    assert sorted(tested) == sorted(labelled(ImageSet(IMAGES[:37], LABELS[:37])))
+    assert (
+        capsys.readouterr().out.splitlines()
+        == ["10 test images that the data name are left out: the folds are parts of the others"] * 5
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"folds": 5}, "fold (None) must be a whole number from 0 to 4, one of 5 folds"),
+        ({"folds": 5, "fold": 5}, "fold (5) must be a whole number from 0 to 4, one of 5 folds"),
+        ({"folds": 5, "fold": -1}, "fold (-1) must be a whole number from 0 to 4, one of 5 folds"),
+        ({"folds": 5, "fold": True}, "fold (True) must be a whole number from 0 to 4, one of 5 folds"),
+        ({"folds": 1, "fold": 0}, "folds (1) must be at least 2: one part is for test, and the others for training"),
+        ({"folds": 0, "fold": 0}, "folds (0) must be a positive whole number: 5 is usual"),
+        ({"fold": 0}, "fold (0) is one of several: add their number, such as --data.folds 5"),
+    ],
+)
+def test_a_fold_that_is_none_is_an_error(arguments, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Toy(**arguments)

@@ -153,3 +153,8 @@ def test_the_mean_and_deviation_are_those_of_the_pixels(planted, stage):
     pixels = planted[stage][0][:5000] / 255
     assert pixels.mean().item() == pytest.approx(PlantedDigits.mean[0], abs=0.005)
     assert pixels.std().item() == pytest.approx(PlantedDigits.std[0], abs=0.005)
+
+
+def test_folds_which_would_share_digits_are_refused():
+    with pytest.raises(ValueError, match=r"^PlantedDigits has no folds, as several of its images show one digit"):
+        PlantedDigits(folds=5, fold=0).setup("fit")

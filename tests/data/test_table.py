@@ -32,6 +32,11 @@ def table(tmp_path):
     return write
 
 
+GROUPED = "file,label,group\n" + "".join(
+    f"{number}.png,{'ant' if number % 3 else 'bee'},{'pqrst'[number // 5]}\n" for number in range(24)
+)
+
+
 def ready(data):
     data.setup("fit")
     return data
@@ -106,6 +111,66 @@ def test_held_out_images_are_of_every_class_and_the_same_in_memory_and_streamed(
             assert torch.equal(images, again)
             assert torch.equal(labels, labels_again)
             assert labels.dtype == data.sets[stage].labels.dtype
+
+
+@pytest.mark.parametrize("memory_limit", [1, 0])
+def test_images_of_a_group_are_in_one_split_in_memory_and_streamed(table, memory_limit, capsys):
+    sets = ready(table(GROUPED, test_fraction=0.2, val_fraction=0.2, memory_limit=memory_limit)).sets
+    assert "24 images in 5 groups, which no split divides" in capsys.readouterr().out
+    groups = {stage: {int(file.split(".")[0]) // 5 for file in part.files} for stage, part in sets.items()}
+    assert sorted(group for part in groups.values() for group in part) == [0, 1, 2, 3, 4]
+    assert all(groups.values())
+
+
+def test_groups_of_files_that_can_be_read_stay_those_of_the_table(table):
+    data = table(GROUPED, skip_damaged=True)
+    data.splits["train"][0][3].write_text("no image")
+    part = ready(data).sets["train"]
+    assert len(part.files) == 23
+    assert [data.groups[file] for file in part.files] == ["pqrst"[number] for number in part.groups.tolist()]
+
+
+@pytest.mark.parametrize("content", [ONE_EACH, SEVERAL, GROUPED])
+def test_each_image_is_tested_in_one_fold_and_its_group_with_it(table, content):
+    found, tested = [], []
+    for fold in range(3):
+        data = ready(table(content, folds=3, fold=fold, val_fraction=0.2, test_fraction=0.5))
+        parts = {stage: labels_of(data, stage) for stage in data.sets}
+        assert sorted(number for part in parts.values() for number in part) == [*range(24)]
+        assert all(parts.values())
+        tested += parts["test"]
+        found.append({number: stage for stage, part in parts.items() for number in part})
+    assert sorted(tested) == [*range(24)]
+    if content is GROUPED:
+        assert all(of_fold[number] == of_fold[number // 5 * 5] for of_fold in found for number in range(24))
+
+
+def test_folds_are_cut_of_the_training_and_the_validation_images_that_a_table_names(table, capsys):
+    lines = [f"{number}.png,{'ab'[number % 2]},{['train', 'val', 'test'][number % 3]}\n" for number in range(24)]
+    tested = []
+    for fold in range(2):
+        data = table("file,label,split\n" + "".join(lines), folds=2, fold=fold)
+        assert not data.has_validation
+        tested += labels_of(ready(data), "test")
+    assert sorted(tested) == [number for number in range(24) if number % 3 < 2]
+    assert "8 test images that the data name are left out: the folds are parts of the others" in capsys.readouterr().out
+
+
+def test_a_class_that_only_one_group_has_cannot_be_cut_into_folds(table):
+    content = GROUPED.replace("20.png,ant,t", "20.png,cow,t")
+    message = r"^fold \d of 3 holds all images of cow, and no image is left to train on: add groups of cow, or delete"
+    for fold in range(3):
+        with pytest.raises(ValueError, match=message):
+            ready(table(content, folds=3, fold=fold))
+    with pytest.raises(ValueError, match=r"^folds \(6\) must be at most the number of groups, 5$"):
+        ready(table(GROUPED, folds=6, fold=0))
+
+
+def test_too_few_groups_to_hold_some_out_are_an_error_with_their_number(table):
+    content = "file,label,group\n" + "".join(f"{number}.png,{'ab'[number % 2]},all\n" for number in range(24))
+    for share in ("val", "test"):
+        with pytest.raises(ValueError, match=rf"^{share}_fraction \(0.5\) of 24 images in 1 group holds out none"):
+            ready(table(content, **{f"{share}_fraction": 0.5}))
 
 
 @pytest.mark.parametrize("memory_limit", [1, 0])
@@ -212,6 +277,18 @@ def test_the_command_line_takes_a_table(table):
         ("file,a,b\n0.png,1,0\n1.png,1,0\n", "{} has no training image of b: add images, or delete the class"),
         ("file,a,b\n0.png,1,0\n1.png,1,2\n", "line 3 of {} has '2' in the column b: write 0 or 1"),
         ("file,a,b\n0.png,1,0\n1.png,1,\n", "line 3 of {} has '' in the column b: write 0 or 1"),
+        (
+            "file,label,group\n0.png,a,p\n1.png,b,\n",
+            "line 3 of {} has no group: an image that belongs to no other one has a group of its own",
+        ),
+        (
+            "file,label,group\n0.png,a,p\n1.png,b,q\n./0.png,a,q\n",
+            "line 4 of {} names 0.png for the group q, a line before for p: keep one group",
+        ),
+        (
+            "file,label,split,group\n0.png,a,train,p\n1.png,b,train,q\n2.png,a,test,p\n",
+            "the group p of {} is in two splits, train and test: images of a group belong to one split",
+        ),
         ("file,a,b\n0.png,1,0\n./0.png,1,1\n", "line 3 of {} names 0.png again with other labels: keep one line for"),
     ],
 )

@@ -19,6 +19,8 @@ SPLITTING = (
     "root",
     "val_fraction",
     "test_fraction",
+    "folds",
+    "fold",
     "crop_ratio",
     "skip_damaged",
     "duplicates",

@@ -69,7 +69,7 @@ def _split(options: argparse.Namespace) -> dict[str, Any]:
     """Return what decides the test images of the training, if the checkpoint notes it: they were not trained on."""
     path = Path(options.checkpoint)
     noted = read_checkpoint(path).get("data", {}) if path.suffix == ".ckpt" else {}
-    known = ("test_fraction", "duplicates", "max_pixels")
+    known = ("test_fraction", "folds", "fold", "duplicates", "max_pixels")
     return {name: value for name, value in noted.get("init_args", {}).items() if name in known}
 
 

@@ -4,7 +4,6 @@ import torch
 from einops import rearrange
 
 from vit.data.module import ImageDataModule, ImageSet, Stage
-from vit.data.split import stratified_split
 
 TEST_FRACTION = 0.2
 # Seeds of what other data sets make of these digits: fixed, so that scores are comparable between runs.
@@ -29,15 +28,17 @@ class Digits(ImageDataModule):
     std = [0.376]
 
     def load_sets(self) -> dict[Stage, ImageSet]:
-        """Return the training and test digits; the split is the same for every ``seed``."""
+        """Return the training and test digits, the same for every ``seed``; folds are made of all digits."""
         from sklearn.datasets import load_digits
 
         digits = load_digits()
         levels = torch.from_numpy(digits.images) * (255 / 16)
         images = rearrange(levels.round().to(torch.uint8), "n h w -> n 1 h w")
         digit_set = ImageSet(images, torch.from_numpy(digits.target))
-        train, test = stratified_split(digit_set.labels, TEST_FRACTION)
-        return {"train": digit_set.subset(train), "test": digit_set.subset(test)}
+        if self.folds is not None:
+            return {"train": digit_set}
+        train, test = digit_set.split(TEST_FRACTION)
+        return {"train": train, "test": test}
 
 
 def take_digits(stage: Stage, val_fraction: float) -> tuple[ImageSet, torch.Generator]:

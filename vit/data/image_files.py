@@ -166,11 +166,11 @@ def upright_size(path: Path) -> tuple[int, int, int]:
         ValueError: If the file is damaged or not an image; the message names it.
     """
     try:
-        with Image.open(path) as file:
+        with open_image(path, MAX_PIXELS) as file:
             orientation = file.getexif().get(ExifTags.Base.Orientation, 1)
             width, height = file.size
-    except UNREADABLE as error:
-        raise ValueError(f"cannot read image {path}: {error}") from None
+    except Exception as error:  # decoders raise errors of any kind at damaged files
+        raise ValueError(f"cannot read image {path}: {explain(error)}") from None
     return (height, width, orientation) if orientation in SIDEWAYS else (width, height, orientation)
 
 

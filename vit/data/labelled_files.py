@@ -1,9 +1,11 @@
 """Labelled image files: what the data sets that read them have in common."""
 
+import os
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
@@ -12,7 +14,6 @@ from vit.data.identical import Duplicates, find_identical
 from vit.data.image_files import ImageFiles, stored_size
 from vit.data.inventory import Inventory, describe_identical
 from vit.data.module import ImageDataModule, ImageSet, Stage
-from vit.data.split import stratified_split
 from vit.data.survey import Survey, survey
 from vit.support.checks import (
     check_choice,
@@ -83,6 +84,7 @@ class LabelledFiles(ImageDataModule, ABC):
         self.skip_damaged = skip_damaged
         self.max_pixels = max_pixels
         self.not_read: dict[str, list[Path]] = {}  # what ``find_splits`` leaves out, by reason
+        self.groups: dict[str, str] = {}  # of each file, by its path below the root
         self.splits = self.find_splits()
         self.num_classes = len(self.class_names)
         self.unreadable: dict[Path, str] = {}  # and what the decoder finds
@@ -121,7 +123,10 @@ class LabelledFiles(ImageDataModule, ABC):
 
     @abstractmethod
     def find_splits(self) -> dict[Stage, LabelledPaths]:
-        """Return the files and labels of each split, and set ``class_names``; without splits, all files are "train"."""
+        """Return the files and labels of each split, and set ``class_names``; without splits, all files are "train".
+
+        It also sets ``groups``, the group of each file, if the data have groups.
+        """
 
     def choose_size(self, found: Survey) -> tuple[int, int]:
         """Return rows and columns of the model's input, if no argument names them."""
@@ -137,7 +142,7 @@ class LabelledFiles(ImageDataModule, ABC):
     @property
     def has_validation(self) -> bool:
         """Whether the data name validation images, or some are held out."""
-        return "val" in self.splits or super().has_validation
+        return ("val" in self.splits and self.folds is None) or super().has_validation
 
     def prepare_data(self) -> None:
         """Decode in one process if several train; the others read its cache."""
@@ -180,23 +185,31 @@ class LabelledFiles(ImageDataModule, ABC):
 
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return the splits; test images are held out of the training images if the data name no splits."""
-        total = sum(len(paths) for paths, _ in self.splits.values())
+        splits = dict(self.splits)
+        if self.folds is not None and "val" in splits:  # folds cut them, too
+            (paths, labels), (more, of_more) = splits["train"], splits.pop("val")
+            splits["train"] = [*paths, *more], [*labels, *of_more]
+        total = sum(len(paths) for paths, _ in splits.values())
+        numbers = {name: number for number, name in enumerate(sorted(set(self.groups.values())))}
         sets = {}
-        for stage, (paths, labels) in self.splits.items():
+        for stage, (paths, labels) in splits.items():
             files = ImageFiles(
                 paths, labels, self.stored_size, self.in_channels, stretch=self.stretch, max_pixels=self.max_pixels
             )
-            sets[stage] = self.decode_or_stream(files, total, skip_damaged=self.skip_damaged)
+            part = sets[stage] = self.decode_or_stream(files, total, skip_damaged=self.skip_damaged)
             self.unreadable |= files.unreadable
             self.notes |= files.notes
-        if set(sets) == {"train"} and self.test_fraction > 0:
+            part.files = [name.removeprefix(f"{self.root}{os.sep}") for name in part.files]
+            if self.groups:
+                part.groups = torch.tensor([numbers[self.groups[name]] for name in part.files])
+        if set(sets) == {"train"} and self.test_fraction > 0 and self.folds is None:
             # Of a class of two images, the second one is for validation.
-            train, test = stratified_split(sets["train"].labels, self.test_fraction, keep=2 if self.val_fraction else 1)
-            if len(test) == 0:
+            train, test = sets["train"].split(self.test_fraction, keep=2 if self.val_fraction else 1)
+            if len(test.labels) == 0:
                 raise ValueError(
-                    f"test_fraction ({self.test_fraction}) of {len(train)} images holds out none: add images, or set 0"
+                    f"test_fraction ({self.test_fraction}) of {train.counted} holds out none: add images, or set 0"
                 )
-            sets = {"train": sets["train"].subset(train), "test": sets["train"].subset(test)}
+            sets = {"train": train, "test": test}
         return sets
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from lightning import LightningDataModule
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
@@ -15,7 +16,7 @@ from vit.data.decoded_cache import load_decoded, readable_files
 from vit.data.image_files import ImageFiles, raise_unreadable
 from vit.data.loader import BatchLoader, MemoryLoader, StreamLoader
 from vit.data.sampler import BatchSampler
-from vit.data.split import stratified_split, stratify
+from vit.data.split import fold_numbers, stratified_split, stratify
 from vit.support.checks import (
     check_choice,
     check_natural,
@@ -26,6 +27,7 @@ from vit.support.checks import (
     check_share,
     check_share_range,
 )
+from vit.support.class_names import name_classes
 
 Stage = Literal["train", "val", "test"]
 Policy = Literal["none", "randaugment", "trivialaugment"]
@@ -39,10 +41,14 @@ class ImageSet:
     Args:
         images: Decoded images, uint8 (N, C, H, W), or files.
         labels: Class numbers, (N,), rows of 0. and 1. for several labels, (N, num_classes), or rows of tokens, (N, T).
+        files: Path of each image, below the root of the data if it has one; None if they are of no files.
+        groups: Number of the group of each image, (N,), whose images stay on one side of every split; None for none.
     """
 
     images: Tensor | ImageFiles
     labels: Tensor
+    files: list[str] | None = None
+    groups: Tensor | None = None
 
     def decode(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return the images at ``indices``, uint8 (n, C, H, W), and their labels; unreadable files are a ValueError."""
@@ -55,13 +61,28 @@ class ImageSet:
     def subset(self, indices: Tensor) -> "ImageSet":
         """Return the images and labels at ``indices``."""
         images = self.images[indices] if isinstance(self.images, Tensor) else self.images.subset(indices)
-        return ImageSet(images, self.labels[indices])
+        files = None if self.files is None else [self.files[index] for index in indices.tolist()]
+        groups = None if self.groups is None else self.groups[indices]
+        return ImageSet(images, self.labels[indices], files, groups)
+
+    @property
+    def counted(self) -> str:
+        """Number of images, and of groups if there are some, in words."""
+        if self.groups is None:
+            return f"{len(self.labels):,} images"
+        groups = len(self.groups.unique())
+        return f"{len(self.labels):,} images in {groups:,} group{'s' if groups > 1 else ''}"
+
+    def split(self, fraction: float, keep: int = 1) -> tuple["ImageSet", "ImageSet"]:
+        """Return the kept and the held-out images, as ``stratified_split`` does."""
+        kept, held_out = stratified_split(self.labels, fraction, keep, self.groups)
+        return self.subset(kept), self.subset(held_out)
 
     def centred(self, size: tuple[int, int]) -> "ImageSet":
         """Return the centre of each image, of ``size`` (rows, columns)."""
         if isinstance(self.images, Tensor):
-            return ImageSet(tv.center_crop(self.images, list(size)).contiguous(), self.labels)
-        return ImageSet(replace(self.images, centre=size), self.labels)
+            return replace(self, images=tv.center_crop(self.images, list(size)).contiguous())
+        return replace(self, images=replace(self.images, centre=size))
 
 
 class ImageDataModule(LightningDataModule):
@@ -88,6 +109,10 @@ class ImageDataModule(LightningDataModule):
         num_workers: Processes that decode image files; None for one per CPU core, at most 8.
         memory_limit: Largest data set kept in memory, in GB of decoded pixels; a larger one is decoded in each epoch.
         seed: Seed of the order and the augmentation of the images; the splits are the same for every seed.
+        folds: Number of parts, of equal shares of every class, into which cross-validation cuts the images: one is for
+            test, and validation images are held out of the others. Test images that the data name are left out, and
+            validation images that they name are cut, too. None takes the splits of the data.
+        fold: Number of the part that is for test, from 0 to folds - 1.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -116,6 +141,8 @@ class ImageDataModule(LightningDataModule):
         num_workers: int | None = None,
         memory_limit: float = 4.0,
         seed: int = 0,
+        folds: int | None = None,
+        fold: int | None = None,
     ) -> None:
         super().__init__()
         check_positive_int("batch_size", batch_size)
@@ -132,6 +159,7 @@ class ImageDataModule(LightningDataModule):
         if num_workers is not None:
             check_natural("num_workers", num_workers, "0 decodes in the process of the training")
         check_non_negative("memory_limit", memory_limit, "0 keeps no images in memory")
+        check_fold(folds, fold)
         self.batch_size = batch_size
         self.val_fraction = val_fraction
         self.augmentation: dict[str, Any] = {
@@ -149,6 +177,8 @@ class ImageDataModule(LightningDataModule):
         self.num_workers = min(8, os.cpu_count() or 1) if num_workers is None else num_workers
         self.memory_limit = memory_limit
         self.seed = seed
+        self.folds = folds
+        self.fold = fold
         self.sets: dict[Stage, ImageSet] = {}
 
     def load_sets(self) -> dict[Stage, ImageSet]:
@@ -163,18 +193,42 @@ class ImageDataModule(LightningDataModule):
         if self.sets:
             return
         sets = self.load_sets()
+        if self.folds is not None:
+            if "test" in sets:
+                left_out = f"{len(sets['test'].labels):,} test images that the data name"
+                rank_zero_only(print)(f"{left_out} are left out: the folds are parts of the others")
+            sets = self._take_fold(sets["train"])
         if "val" not in sets and self.val_fraction > 0:
-            kept, held_out = stratified_split(sets["train"].labels, self.val_fraction)
-            if len(held_out) == 0:
+            kept, held_out = sets["train"].split(self.val_fraction)
+            if len(held_out.labels) == 0:
                 raise ValueError(
-                    f"val_fraction ({self.val_fraction}) of {len(kept)} images holds out none: make it larger, or 0"
+                    f"val_fraction ({self.val_fraction}) of {kept.counted} holds out none: make it larger, or 0"
                 )
-            sets["val"], sets["train"] = sets["train"].subset(held_out), sets["train"].subset(kept)
+            sets["train"], sets["val"] = kept, held_out
         if self.stored_size != self.image_size:
             for stage in sets:
                 if stage != "train" or self.augmentation["crop_scale"] is None:  # random crops are cut out of the whole
                     sets[stage] = sets[stage].centred(self.image_size)
         self.sets = sets
+
+    def _take_fold(self, images: ImageSet) -> dict[Stage, ImageSet]:
+        """Return the images of the fold for test, and the others for training."""
+        if images.files is None:  # else no number would tell what image is in a fold
+            images = replace(images, files=[str(number) for number in range(len(images.labels))])
+        numbers = fold_numbers(images.labels, self.folds, images.groups)
+        several = images.labels.ndim > 1
+        for number, name in enumerate(name_classes(getattr(self, "class_names", None), self.num_classes)):
+            folds = numbers[(images.labels[:, number] if several else images.labels == number).bool()].unique()
+            if len(folds) == 1:
+                parts = "images" if images.groups is None else "groups"
+                raise ValueError(
+                    f"fold {int(folds)} of {self.folds} holds all images of {name}, and no image is left to train on: "
+                    f"add {parts} of {name}, or delete the class"
+                )
+        return {
+            "train": images.subset((numbers != self.fold).nonzero().squeeze(1)),
+            "test": images.subset((numbers == self.fold).nonzero().squeeze(1)),
+        }
 
     @property
     def has_validation(self) -> bool:
@@ -214,7 +268,7 @@ class ImageDataModule(LightningDataModule):
             images, files = load_decoded(files, self.num_workers, skip_damaged=skip_damaged)
         else:
             images = files = readable_files(files, self.num_workers, skip_damaged=skip_damaged)
-        return ImageSet(images, torch.tensor(files.labels))
+        return ImageSet(images, torch.tensor(files.labels), [str(path) for path in files.paths])
 
     def train_dataloader(self) -> BatchLoader:
         """Return the augmented training batches, in a new order each epoch."""
@@ -258,3 +312,24 @@ class ImageDataModule(LightningDataModule):
             rank=self.trainer.global_rank if self.trainer else 0,
             world_size=self.trainer.world_size if self.trainer else 1,
         )
+
+
+def check_fold(folds: Any, fold: Any) -> None:
+    """Check the number of folds and that of one of them, or that there are none.
+
+    >>> check_fold(5, 5)
+    Traceback (most recent call last):
+    ValueError: fold (5) must be a whole number from 0 to 4, one of 5 folds
+
+    Raises:
+        ValueError: If they are not right.
+    """
+    if folds is None and fold is None:
+        return
+    if folds is None:
+        raise ValueError(f"fold ({fold}) is one of several: add their number, such as --data.folds 5")
+    check_positive_int("folds", folds, "5 is usual")
+    if folds == 1:
+        raise ValueError("folds (1) must be at least 2: one part is for test, and the others for training")
+    if not isinstance(fold, int) or isinstance(fold, bool) or not 0 <= fold < folds:
+        raise ValueError(f"fold ({fold}) must be a whole number from 0 to {folds - 1}, one of {folds} folds")

@@ -38,6 +38,10 @@ class PlantedDigits(ImageDataModule):
 
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return the canvases of each split of ``Digits``, so that no digit is in two splits."""
+        if self.folds is not None:
+            raise ValueError(
+                "PlantedDigits has no folds, as several of its images show one digit: leave --data.folds out"
+            )
         stages: list[Stage] = ["train", "val", "test"] if self.val_fraction > 0 else ["train", "test"]
         return {stage: ImageSet(*planted_digits(stage, self.val_fraction)[:2]) for stage in stages}
 

@@ -19,6 +19,9 @@ class ImageTable(LabelledFiles):
     A column ``split`` says which images are for train, val and test; without it, test images are held out. Missing
     validation images are held out of the training images.
 
+    A column ``group`` names what an image comes from, such as a patient or a slide: images of one group stay on one
+    side of every split.
+
     Labels are class numbers, (N,), if each image has exactly one label, else rows of 0 and 1, (N, num_classes). Images
     with several labels are split and drawn as images of the rarest one.
 
@@ -40,7 +43,7 @@ class ImageTable(LabelledFiles):
         if not self.table.is_file():
             raise ValueError(f"no table {self.table}: name a CSV file with the columns file and label by --data.table")
         rows = read_rows(self.table, "file")
-        others = [name for name in rows[0][1] if name not in ("file", "label", "split")]
+        others = [name for name in rows[0][1] if name not in ("file", "label", "split", "group")]
         named = "label" in rows[0][1]
         if named and others:
             tell(f"{self.table}: labels are those of the column label; not read: {', '.join(others)}")
@@ -55,10 +58,13 @@ class ImageTable(LabelledFiles):
             if not named and labels.setdefault(file, found) != found:
                 raise ValueError(f"{place} names {file} again with other labels: keep one line for each file")
             labels.setdefault(file, set()).update(found)
+            if "group" in row:
+                self._note_group(file, row["group"].strip(), place)
         self.class_names = sorted(set().union(*labels.values())) if named else others
         self.several_labels = any(len(found) != 1 for found in labels.values())
         self._check_classes(labels, stages)
         check_there([self.root / file for file in labels], self.root, self.table)
+        self._check_groups(stages)
         numbers = {name: number for number, name in enumerate(self.class_names)}
         splits: dict[Stage, LabelledPaths] = {}
         for stage in (stage for stage in get_args(Stage) if stage in stages.values()):
@@ -71,6 +77,24 @@ class ImageTable(LabelledFiles):
             ]
             splits[stage] = [self.root / file for file in files], encoded
         return splits
+
+    def _note_group(self, file: str, group: str, place: str) -> None:
+        if not group:
+            raise ValueError(f"{place} has no group: an image that belongs to no other one has a group of its own")
+        if (before := self.groups.setdefault(file, group)) != group:
+            raise ValueError(f"{place} names {file} for the group {group}, a line before for {before}: keep one group")
+
+    def _check_groups(self, stages: dict[str, Stage]) -> None:
+        """Say how many groups there are; a group in two splits is a ValueError."""
+        stage_of: dict[str, Stage] = {}
+        for file, group in self.groups.items():
+            if (stage := stages[file]) != stage_of.setdefault(group, stage):
+                raise ValueError(
+                    f"the group {group} of {self.table} is in two splits, {stage_of[group]} and {stage}: images of a "
+                    "group belong to one split"
+                )
+        if self.groups:
+            tell(f"{self.table}: {len(self.groups):,} images in {len(stage_of):,} groups, which no split divides")
 
     def _check_classes(self, labels: dict[str, set[str]], stages: dict[str, Stage]) -> None:
         if not self.class_names:
