@@ -30,11 +30,14 @@ def test_lines_may_be_kept():
     assert printable("two\nlines\x1b", keep="\n") == "two\nlines\\x1b"
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-cat.png", "@SUM(1)"])
+@pytest.mark.parametrize("text", ["=1+1", "+cmd|x", "-cat.png", "@SUM(1)", "-1+2", "-"])
 def test_a_text_that_begins_like_a_formula_is_quoted(text):
     assert csv_text(text) == f"'{text}"
 
 
-@pytest.mark.parametrize(("text", "cell"), [("\tx", r"'\tx"), ("\r=1", r"'\r=1"), ("a=1", "a=1"), ("\udcff", r"\udcff")])
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [("\tx", r"'\tx"), ("\r=1", r"'\r=1"), ("a=1", "a=1"), ("-0.5", "-0.5"), ("+1e-3", "+1e-3"), ("\udcff", r"\udcff")],
+)
 def test_other_cells_are_as_printed(text, cell):
     assert csv_text(text) == cell

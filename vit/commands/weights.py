@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from vit.commands.models import HELP, find_model
-from vit.commands.parser import Parser, run
+from vit.commands.parser import Parser, add_overwrite, run
 from vit.model.layers import MLPS
+from vit.support.files import check_outputs
+from vit.support.printable import printable
 from vit.weights.formats import WRITABLE
 from vit.weights.loading import DEFAULTS, load
-from vit.weights.saving import save
+from vit.weights.saving import save, written_files
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -39,10 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         part.add_argument("--loose", action="store_true", help="leave out tensors that the backbone lacks")
     convert.add_argument("output", type=Path, help="file to write; for transformers a folder")
     convert.add_argument("--to", required=True, choices=WRITABLE, help="format to write")
+    add_overwrite(convert)
     run(parser, arguments, _show_or_convert)
 
 
 def _show_or_convert(options: argparse.Namespace) -> None:
+    if options.command == "convert":
+        check_outputs(written_files(options.output), options.overwrite)
     told: dict[str, Any] = {}
     told |= {
         name: getattr(options, name) for name in ("num_heads", "mlp", "norm_eps") if getattr(options, name) is not None
@@ -54,11 +59,11 @@ def _show_or_convert(options: argparse.Namespace) -> None:
     model = load(find_model(options.file), strict=not options.loose, **told)
     if options.command == "convert":
         save(model, options.output, format=options.to)
-    print(model.load_report)
+    print(printable(str(model.load_report), keep="\n"))
     count = sum(parameter.numel() for parameter in model.parameters())
     changed = {name: value for name, value in model.config.items() if value != DEFAULTS[name]}
     print(
         f"{count:,} parameters; VisionTransformer({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
     )
     if options.command == "convert":
-        print(f"written as {options.to}: {options.output}")
+        print(f"written as {options.to}: {printable(str(options.output))}")

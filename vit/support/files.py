@@ -31,6 +31,18 @@ class UnwritableError(OSError):
         super().__init__(f"cannot write {path} ({self.reason}): {REMEDIES.get(error.errno, 'name another place')}")
 
 
+def plain_message(error: BaseException) -> str:
+    """Return the message of an error; that of the operating system without its number, and with its file first.
+
+    >>> plain_message(PermissionError(13, "Permission denied", "photos"))
+    'photos: permission denied'
+    """
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    reason = f"{error.strerror[:1].lower()}{error.strerror[1:]}"
+    return reason if error.filename is None else f"{os.fsdecode(error.filename)}: {reason}"
+
+
 def check_outputs(paths: Iterable[Path], overwrite: bool) -> None:
     """Check, before hours of work, that files can be written, and that none is lost without ``--overwrite``.
 

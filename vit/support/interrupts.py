@@ -123,5 +123,6 @@ def _write_out() -> None:
 
 def _silence(stream: Any) -> None:
     """Send what a stream still holds to nowhere."""
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), stream.fileno())
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -30,9 +30,17 @@ def _number(letter: str) -> str:
 def csv_text(text: str) -> str:
     r"""Return a text as the cell of a CSV file: a spreadsheet runs what begins like a formula, unless it is quoted.
 
-    An apostrophe before it is OWASP's advice against "CSV injection". Numbers are not to be passed through here.
+    An apostrophe before it is OWASP's advice against "CSV injection". A number stays a number.
 
-    >>> csv_text("=HYPERLINK(1).png"), csv_text("cat.png")
-    ("'=HYPERLINK(1).png", 'cat.png')
+    >>> csv_text("=HYPERLINK(1).png"), csv_text("cat.png"), csv_text("-0.5")
+    ("'=HYPERLINK(1).png", 'cat.png', '-0.5')
     """
-    return printable(f"'{text}" if text.startswith(FORMULA) else text)
+    return printable(f"'{text}" if text.startswith(FORMULA) and not _is_number(text) else text)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
