@@ -14,12 +14,13 @@ from torch import Tensor
 
 import vit
 from vit.commands.models import HELP, find_model
-from vit.commands.parser import Parser
+from vit.commands.parser import Parser, add_overwrite
 from vit.commands.parser import run as run_command
 from vit.explain import CLASS_AGNOSTIC, METHODS, explorer, overlay, trust_report
 from vit.explain.maps import Subject, check_method, signed_map
 from vit.support.checks import nearest_hint
 from vit.support.class_names import name_classes
+from vit.support.files import check_outputs, replacing
 from vit.weights import PACKAGED
 
 SMALLEST_SIDE = 384  # pixels; smaller overlays are enlarged
@@ -63,6 +64,7 @@ def _parser() -> Parser:
         help="also write a page to explore all heads: to FILE, or one for each image to the folder",
     )
     add("--trust", action="store_true", help="also report how far these maps can be trusted")
+    add_overwrite(parser)
     return parser
 
 
@@ -80,7 +82,9 @@ def run(options: argparse.Namespace) -> None:
     file_names = distinct_names(files)
     pages = _name_pages(options.html, file_names, options.out)
     overlays = [options.out / f"{name}_{method}.png" for name in file_names for method in methods]
-    _check_overwrites_nothing([*overlays, *pages, options.out / "sheet.png"], files)
+    outputs = [*overlays, *pages, options.out / "sheet.png"]
+    _check_overwrites_nothing(outputs, files)
+    check_outputs(outputs, options.overwrite)
     model = vit.load(find_model(options.checkpoint))
     _check_classifies_images(model, options.checkpoint)
     names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)
@@ -92,7 +96,6 @@ def run(options: argparse.Namespace) -> None:
         logits = torch.cat([model(part) for part in images.split(32)])
     explained = logits.argmax(dim=-1) if target is None else torch.full((len(images),), target)
     _check_not_equal(explained, versus, files, names)
-    options.out.mkdir(parents=True, exist_ok=True)
     class_chosen = target is not None or versus is not None
     maps: dict[str, list[Tensor]] = {method: [] for method in methods}
     for index, (file, name) in enumerate(zip(files, file_names, strict=True)):
@@ -205,14 +208,14 @@ def _save(image: Tensor, values: Tensor, path: Path) -> None:
     picture = overlay(image[None], values)[0]
     times = -(-SMALLEST_SIDE // min(picture.shape[1:]))
     larger = repeat(picture, "c h w -> (h p) (w q) c", p=times, q=times)
-    Image.fromarray((255 * larger).round().to(torch.uint8).numpy()).save(path)
+    with replacing(path) as unfinished:
+        Image.fromarray((255 * larger).round().to(torch.uint8).numpy()).save(unfinished, format="PNG")
     print(f"  {path}")
 
 
 def _save_page(model: vit.VisionTransformer, image: Tensor, path: Path) -> None:
     settings = model.pretrained_cfg
     page = explorer(model, image, **{name: settings[name] for name in ("class_names", "mean", "std")})
-    path.parent.mkdir(parents=True, exist_ok=True)
     print(f"  {page.save(path)}")
 
 

@@ -1,6 +1,7 @@
 """Image files of a command line: finding them, reading them, and naming the files written for them."""
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,18 +46,27 @@ def without_damaged(files: Sequence[Path]) -> list[Path]:
 
 
 def distinct_names(files: Sequence[Path]) -> list[str]:
-    """Return a distinct name for each file: its stem, with its folder or a number added if stems are equal.
+    """Return a distinct name for each file: its stem; if stems are equal, with its suffix, then with its folders.
 
-    >>> distinct_names([Path("a/cat.jpg"), Path("b/cat.jpg"), Path("b/dog.jpg"), Path("b/cat.png")])
-    ['a_cat', 'b_cat', 'dog', 'b_cat_2']
+    >>> distinct_names([Path("cat.jpg"), Path("cat.png"), Path("dog.jpg")])
+    ['cat.jpg', 'cat.png', 'dog']
+    >>> distinct_names([Path("a/pets/cat.jpg"), Path("b/pets/cat.jpg")])
+    ['a_pets_cat', 'b_pets_cat']
     """
-    stems = [file.stem for file in files]
-    names: list[str] = []
-    for file in files:
-        name = file.stem if stems.count(file.stem) == 1 else f"{file.resolve().parent.name}_{file.stem}"
-        free = (f"{name}_{number}" if number > 1 else name for number in range(1, len(files) + 1))
-        names.append(next(candidate for candidate in free if candidate not in names))
-    return names
+    names: dict[int, str] = {}
+    parents = [file.parent.resolve().parts[1:] for file in files]
+    for folders in range(1 + max(map(len, parents), default=0)):
+        for end in ("stem", "name"):
+            unnamed = {
+                index: "_".join([*parents[index][len(parents[index]) - folders :], getattr(file, end)])
+                for index, file in enumerate(files)
+                if index not in names and folders <= len(parents[index])
+            }
+            # Compared without case, as some file systems do.
+            taken = Counter(name.casefold() for name in [*names.values(), *unnamed.values()])
+            names |= {index: name for index, name in unnamed.items() if taken[name.casefold()] == 1}
+    # Two of a/b_c.jpg and a_b/c.jpg, or one file named twice.
+    return [names.get(index, f"{file.name}_{index + 1}") for index, file in enumerate(files)]
 
 
 def read_images(files: Sequence[Path], model: vit.VisionTransformer) -> tuple[Tensor, Tensor]:

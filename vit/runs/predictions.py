@@ -13,7 +13,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
-from vit.support.files import check_outputs
+from vit.support.files import check_outputs, writing
 from vit.support.printable import csv_text, printable
 
 
@@ -35,20 +35,21 @@ class PredictionWriter(Callback):
     """
 
     def __init__(self, path: Path, is_typed: bool, key: str, columns: Sequence[str], overwrite: bool = False) -> None:
-        check_outputs([path] if is_typed else [], overwrite)
+        check_outputs([path], overwrite or not is_typed)
         self.path = path
         self.is_typed = is_typed
         self.overwrite = is_typed and overwrite
         self.columns = ["file", *columns]
         self.partial = path.with_name(f"{path.name}.{key}.partial")
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.lock = FileLock(f"{self.partial}.lock")
-        try:
-            self.lock.acquire(timeout=0)
-        except Timeout:
-            raise ValueError(
-                f"another process writes {self.partial}: wait for it, or name another file by --output"
-            ) from None
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self.lock.acquire(timeout=0)
+            except Timeout:
+                raise ValueError(
+                    f"another process writes {self.partial}: wait for it, or name another file by --output"
+                ) from None
         self.rows = 0
         self.unreadable: list[str] = []
 
@@ -101,7 +102,7 @@ class PredictionWriter(Callback):
         print(f"{self.rows} predictions in {self.partial}: the same command continues it", flush=True)
 
     def _write(self, rows: list[dict[str, str]], mode: Literal["w", "a"]) -> None:
-        with self.partial.open(mode, newline="", encoding="utf-8") as file:
+        with writing(self.partial), self.partial.open(mode, newline="", encoding="utf-8") as file:
             csv.DictWriter(file, self.columns).writerows(rows)
 
     def _gives(self, path: Path) -> bool:

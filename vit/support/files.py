@@ -62,7 +62,7 @@ def check_outputs(paths: Iterable[Path], overwrite: bool) -> None:
     """
     places: dict[Path, Path] = {}  # the folders that exist, and a file to write below each
     for path in paths:
-        with _plain_errors(path):
+        with writing(path):
             if path.is_dir():
                 raise ValueError(f"{path} is a folder: name a file")
             if path.exists() and not path.is_file():
@@ -72,7 +72,7 @@ def check_outputs(paths: Iterable[Path], overwrite: bool) -> None:
             places.setdefault(next(folder for folder in path.absolute().parents if folder.exists()), path)
     for folder, path in places.items():
         # Tried, as permissions tell neither a full disk nor that nothing can be created below /proc.
-        with _plain_errors(path), TemporaryFile(dir=folder):
+        with writing(path), TemporaryFile(dir=folder):
             pass
 
 
@@ -92,7 +92,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         UnwritableError: If the file cannot be written.
     """
-    with _plain_errors(path):
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name[:MOST_LETTERS]}.{HOST}.{os.getpid()}.unfinished")
         try:
@@ -106,7 +106,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _plain_errors(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
+    """Raise the errors of the operating system as those of writing a file."""
     try:
         yield
     except UnwritableError:
