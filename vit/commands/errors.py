@@ -22,7 +22,7 @@ from vit.model.vision_transformer import VisionTransformer
 from vit.objectives import OBJECTIVES
 from vit.support.arguments import constructor_arguments
 from vit.support.checks import nearest_hint
-from vit.support.files import plain_message
+from vit.support.files import REMEDIES, plain_message
 from vit.support.interrupts import stoppable
 from vit.support.printable import printable
 
@@ -176,6 +176,8 @@ def plain_output() -> Iterator[None]:
     except (ValueError, OSError, TypeError, RuntimeError) as error:
         if re.search("not enough memory|can't allocate memory|alloc_cpu", str(error)):
             _end(f"{_first_line(error)}: {LESS_MEMORY}")
+        if isinstance(error, OSError) and error.errno in REMEDIES:  # of the user's disk, wherever it is raised
+            _end(plain_message(error))
         if (deliberate := _deliberate_cause(error)) is None:
             raise
         _end(plain_message(deliberate))

@@ -32,15 +32,16 @@ class UnwritableError(OSError):
 
 
 def plain_message(error: BaseException) -> str:
-    """Return the message of an error; that of the operating system without its number, and with its file first.
+    """Return the message of an error; that of the operating system without its number, with its file and a remedy.
 
-    >>> plain_message(PermissionError(13, "Permission denied", "photos"))
-    'photos: permission denied'
+    >>> plain_message(IsADirectoryError(21, "Is a directory", "photos"))
+    'photos: is a directory: name a file'
     """
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
+    file = [] if error.filename is None else [os.fsdecode(error.filename)]
     reason = f"{error.strerror[:1].lower()}{error.strerror[1:]}"
-    return reason if error.filename is None else f"{os.fsdecode(error.filename)}: {reason}"
+    return ": ".join([*file, reason, *([REMEDIES[error.errno]] if error.errno in REMEDIES else [])])
 
 
 def check_outputs(paths: Iterable[Path], overwrite: bool) -> None:
