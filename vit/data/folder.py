@@ -6,6 +6,7 @@ from typing import get_args
 from vit.data.image_files import image_files_below
 from vit.data.labelled_files import LabelledFiles, LabelledPaths
 from vit.data.module import Stage
+from vit.support.printable import printable
 
 # Usual names of the splits, and the split of each.
 SPLIT_NAMES: dict[str, Stage] = {
@@ -29,11 +30,12 @@ class ImageFolder(LabelledFiles):
     def find_splits(self) -> dict[Stage, LabelledPaths]:
         """Return the files and labels of each split; a single tree is "train"."""
         folders = _class_folders(self.root)
-        self.class_names = sorted(folders["train"])
+        names = sorted(folders["train"])
+        self.class_names = [printable(name) for name in names]  # checkpoints with other names are refused
         return {
             stage: (
-                [path for name in self.class_names for path in classes[name]],
-                [label for label, name in enumerate(self.class_names) for _ in classes[name]],
+                [path for name in names for path in classes[name]],
+                [label for label, name in enumerate(names) for _ in classes[name]],
             )
             for stage, classes in folders.items()
         }
