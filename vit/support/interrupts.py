@@ -1,6 +1,7 @@
 """What ends a command from outside: Ctrl-C, and a reader that has closed the pipe. Neither ends in a traceback."""
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -102,8 +103,10 @@ def _quiet_output() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        _write_out()
-        raise  # another pipe is broken
+        for stream in filter(_is_broken, (sys.stdout, sys.stderr)):
+            _silence(stream)
+            raise SystemExit(PIPE_CLOSED) from None
+        raise
     finally:
         _write_out()
 
@@ -119,6 +122,13 @@ def _write_out() -> None:
                 raise SystemExit(PIPE_CLOSED) from None
             print(f"error: the output cannot be written ({error.strerror})", file=sys.stderr)
             raise SystemExit(2) from None
+
+
+def _is_broken(stream: Any) -> bool:
+    """Whether the other end of a stream is gone, and not that of some other pipe."""
+    watched = select.poll()
+    watched.register(stream, select.POLLOUT)
+    return any(event & select.POLLERR for _, event in watched.poll(0))
 
 
 def _silence(stream: Any) -> None:

@@ -1,0 +1,163 @@
+"""What the commands write: nothing over a file of the user, nothing half, and errors in one line."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import vit
+import vit.features
+from vit.__main__ import main
+from vit.support.interrupts import STOPPED
+
+WRITING = {
+    "features": ["features", "photos", "--checkpoint", "tiny.safetensors", "-o", "{}.safetensors"],
+    "weights": ["weights", "convert", "tiny.safetensors", "{}.pth", "--to", "timm"],
+    "folder of weights": ["weights", "convert", "tiny.safetensors", "{}", "--to", "transformers"],
+    "export": ["export", "tiny.safetensors", "{}.pt2"],
+    "explain": ["explain", "photos/red.png", "--checkpoint", "tiny.safetensors", "--out", "{}", "--html"],
+    "analysis": ["analysis", "--checkpoint", "tiny.safetensors", "--data.root", "photos", "--out", "{}"],
+}
+# A file that each of them would write.
+WRITTEN = {
+    "features": "{}.safetensors",
+    "weights": "{}.pth",
+    "folder of weights": "{}/config.json",
+    "export": "{}.pt2",
+    "explain": "{}/sheet.png",
+    "analysis": "{}/probes.png",
+}
+COMMANDS = pytest.mark.parametrize("name", WRITING)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with a model and two photographs, in which a command is run."""
+    monkeypatch.chdir(tmp_path)
+    model = vit.VisionTransformer(image_size=8, patch_size=4, embed_dim=12, depth=1, num_heads=3, num_classes=2).eval()
+    model.pretrained_cfg = {
+        "mean": [0.5] * 3,
+        "std": [0.5] * 3,
+        "class_names": ["red", "blue"],
+        "crop_ratio": 1.0,
+    }
+    vit.save(model, "tiny.safetensors")
+    Path("photos").mkdir()
+    for name, colour in (("red", (220, 30, 30)), ("blue", (30, 30, 220))):
+        Image.new("RGB", (8, 8), colour).save(f"photos/{name}.png")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of pytest-xdist may ignore it
+    yield tmp_path
+    signal.signal(signal.SIGINT, before)
+
+
+def command(name, place, *others):
+    return [*(word.format(place) for word in WRITING[name]), *others]
+
+
+def end_of(arguments, capsys):
+    """Return the status of a command that fails, and its line."""
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    return stopped.value.code, printed
+
+
+def files_below(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@COMMANDS
+def test_a_file_that_exists_is_kept_and_named_before_the_work(name, here, capsys):
+    taken = Path(WRITTEN[name].format("mine"))
+    taken.parent.mkdir(exist_ok=True)
+    taken.write_text("mine")
+    before = files_below(here)
+    Path("tiny.safetensors").unlink()  # the work would begin with it
+    status, line = end_of(command(name, "mine"), capsys)
+    assert (status, line) == (2, f"error: {taken} exists: add --overwrite, or name another file\n")
+    del before[here / "tiny.safetensors"]
+    assert files_below(here) == before
+
+
+@COMMANDS
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("/proc/mine", "(No such file or directory): name another place"),
+        ("photos/red.png/mine", "(Not a directory): name another place: a part of the path is a file and no folder"),
+        ("x" * 300, "(File name too long): give a shorter name"),
+    ],
+    ids=["/proc", "below a file", "long name"],
+)
+def test_a_place_that_cannot_be_written_is_named_before_the_work(name, place, reason, here, capsys):
+    Path("tiny.safetensors").unlink()
+    status, line = end_of(command(name, place), capsys)
+    assert status == 2
+    assert line.startswith("error: cannot write ")
+    assert reason in line
+
+
+@pytest.mark.parametrize("name", ["features", "weights", "folder of weights", "explain"])
+def test_a_disk_that_fills_up_is_one_line_and_leaves_nothing(name, here, capsys, monkeypatch):
+    before = files_below(here)
+
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    status, line = end_of(command(name, "new"), capsys)
+    assert status == 2
+    assert line.startswith("error: cannot write new")
+    assert line.endswith(" (No space left on device): free some space, or name a place on another disk\n")
+    assert files_below(here) == before
+
+
+@pytest.mark.parametrize("name", ["features", "weights", "folder of weights", "explain"])
+def test_ctrl_c_while_a_file_is_written_is_one_line_and_leaves_nothing(name, here, capsys, monkeypatch):
+    before = files_below(here)
+    monkeypatch.setattr(os, "fsync", lambda number: signal.raise_signal(signal.SIGINT))
+    assert end_of(command(name, "new"), capsys) == (130, f"{STOPPED}\n")
+    assert files_below(here) == before
+
+
+@pytest.mark.parametrize(
+    ("typed", "at"),
+    [
+        (WRITING["analysis"], "vit.analysis.trained_model.read_trained_model"),
+        (WRITING["export"], "vit.weights.load"),
+        (
+            ["evaluate", "knn", "--checkpoint", "tiny.safetensors", "--data.root", "photos"],
+            "vit.commands.evaluate.load",
+        ),
+        (["weights", "show", "tiny.safetensors"], "vit.commands.weights.load"),
+    ],
+    ids=["analysis", "export", "evaluate", "show"],
+)
+def test_ctrl_c_at_work_is_one_line(typed, at, here, capsys, monkeypatch):
+    monkeypatch.setattr(at, lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    assert end_of([word.format("new") for word in typed], capsys) == (130, f"{STOPPED}\n")
+
+
+@pytest.mark.parametrize("name", ["features", "weights", "folder of weights", "explain"])
+def test_overwrite_replaces_what_exists(name, here):
+    main(command(name, "new"))
+    written = Path(WRITTEN[name].format("new"))
+    whole = written.read_bytes()
+    written.write_text("old")
+    main(command(name, "new", "--overwrite"))
+    assert written.read_bytes() == whole
+
+
+def test_names_that_are_no_text_and_that_act_on_terminals_are_shown(here, capsys):
+    odd = Path(os.fsdecode(b"photos/=1+1 \x1b[31m \xff.png"))
+    Path("photos/red.png").rename(odd)
+    main(["features", "photos", "--checkpoint", "tiny.safetensors", "-o", "f.safetensors"])
+    assert vit.features.read_features("f.safetensors")[0] == ["=1+1 \x1b[31m \udcff.png", "blue.png"]
+    status, line = end_of(["features", str(odd / "no"), "--checkpoint", "x", "-o", "g.safetensors"], capsys)
+    assert status == 2
+    assert r"=1+1 \x1b[31m \udcff.png" in line
+    main(["explain", str(odd), "--checkpoint", "tiny.safetensors", "--html"])
+    assert (here / "explained" / f"{odd.stem}.html").exists()
