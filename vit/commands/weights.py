@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _show_or_convert(options: argparse.Namespace) -> None:
     if options.command == "convert":
-        check_outputs(written_files(options.output), options.overwrite)
+        check_outputs(written_files(options.output, options.to), options.overwrite)
     told: dict[str, Any] = {}
     told |= {
         name: getattr(options, name) for name in ("num_heads", "mlp", "norm_eps") if getattr(options, name) is not None

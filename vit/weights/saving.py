@@ -17,6 +17,7 @@ from vit.weights.surgery import canonicalize
 from vit.weights.tensor_files import write_safetensors
 
 SUFFIXES = {
+    "vit": (".safetensors",),
     "timm": (".safetensors", ".pth", ".bin", ""),
     "torchvision": (".safetensors", ".pth", ".bin"),
     "google": (".npz",),
@@ -61,13 +62,11 @@ def save(model: VisionTransformer, path: str | Path, format: str = "vit") -> Non
     path = Path(path)
     if format not in WRITABLE:
         raise ValueError(f"unknown format {format!r}: choose one of {', '.join(WRITABLE)}")
+    _check_suffix(path, format)
     check_unchanged(model)
     if format == "vit":
         save_own_file(model, path)
         return
-    if path.suffix not in SUFFIXES[format]:
-        ends = [f"end in {suffix}" if suffix else "be a folder, without a suffix" for suffix in SUFFIXES[format]]
-        raise ValueError(f"{path} must {' or '.join(ends)}, for format {format!r}")
     library, state = to_format(model, format)
     if not path.suffix:
         _write_folder(model, library, state, path)
@@ -80,9 +79,20 @@ def save(model: VisionTransformer, path: str | Path, format: str = "vit") -> Non
             torch.save(state, file)
 
 
-def written_files(path: Path) -> list[Path]:
-    """Return the files that ``save`` may write for a path: those of a folder, if it has no suffix."""
+def written_files(path: Path, format: str) -> list[Path]:
+    """Return the files that ``save`` may write for a path: for some formats, those of a folder.
+
+    Raises:
+        ValueError: If the path does not fit the format.
+    """
+    _check_suffix(path, format)
     return [path] if path.suffix else [path / name for name in FOLDER_FILES]
+
+
+def _check_suffix(path: Path, format: str) -> None:
+    if path.suffix not in SUFFIXES[format]:
+        ends = [f"end in {suffix}" if suffix else "be a folder, without a suffix" for suffix in SUFFIXES[format]]
+        raise ValueError(f"{path} must {' or '.join(ends)}, for format {format!r}")
 
 
 def to_format(model: VisionTransformer, format: str) -> tuple[Format, State]:
