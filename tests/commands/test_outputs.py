@@ -1,6 +1,8 @@
 """What the commands write: nothing over a file of the user, nothing half, and errors in one line."""
 
+import csv
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -9,7 +11,9 @@ from PIL import Image
 
 import vit
 import vit.features
+from tests.tiny import CPU
 from vit.__main__ import main
+from vit.objectives.classify.objective import ViTClassifier
 from vit.support.interrupts import STOPPED
 
 WRITING = {
@@ -139,6 +143,64 @@ def test_ctrl_c_while_a_file_is_written_is_one_line_and_leaves_nothing(name, her
 def test_ctrl_c_at_work_is_one_line(typed, at, here, capsys, monkeypatch):
     monkeypatch.setattr(at, lambda *_, **__: signal.raise_signal(signal.SIGINT))
     assert end_of([word.format("new") for word in typed], capsys) == (130, f"{STOPPED}\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("typed", "at", "told"),
+    [
+        (["test"], "on_test_batch_start", ""),
+        (["predict", "--data.root", "photos", "--output", "said.csv"], "on_predict_batch_start", "continues it\n"),
+        # The test at the end of a training: what is trained is kept.
+        (["fit", "--trainer.max_epochs", "3"], "on_test_batch_start", "checkpoints/last.ckpt\n"),
+    ],
+    ids=["test", "predict", "fit"],
+)
+def test_ctrl_c_while_lightning_works_says_what_is_kept(typed, at, told, finished, here, capsys, monkeypatch):
+    monkeypatch.setattr(ViTClassifier, at, lambda *_: signal.raise_signal(signal.SIGINT))
+    checkpoint = str(finished.absolute() / "checkpoints/last.ckpt")
+    with pytest.raises(SystemExit) as stopped:
+        main([*typed, "--ckpt_path", checkpoint, *CPU])
+    printed = capsys.readouterr()
+    assert (stopped.value.code, printed.err) == (130, f"{STOPPED}\n")
+    assert printed.out.endswith(told)
+    assert not Path("said.csv").exists()
+
+
+def test_predictions_are_written_over_a_file_with_overwrite_alone(finished, here, capsys):
+    typed = ["predict", "--ckpt_path", str(finished / "checkpoints/last.ckpt"), "--data.root", "photos", *CPU]
+    Path("said.csv").write_text("mine")
+    status, line = end_of([*typed, "--output", "said.csv"], capsys)
+    assert (status, line) == (2, "error: said.csv exists: add --overwrite, or name another file\n")
+    assert Path("said.csv").read_text() == "mine"
+    main([*typed, "--output", "said.csv", "--overwrite"])
+    with Path("said.csv").open(newline="") as file:
+        assert [row["file"] for row in csv.DictReader(file)] == ["photos/blue.png", "photos/red.png"]
+    assert [path.name for path in here.glob("said*")] == ["said.csv"]
+
+
+@pytest.mark.slow
+def test_a_prediction_goes_on_after_the_rows_of_files_that_begin_like_formulas(finished, here, capsys, monkeypatch):
+    monkeypatch.chdir(here / "photos")
+    for name in ("=a.png", "=b.png", "=c.png"):
+        shutil.copy("red.png", name)
+    Path("red.png").unlink()
+    Path("blue.png").unlink()
+    typed = ["predict", "--ckpt_path", str(finished / "checkpoints/last.ckpt"), "--data.root", ".", *CPU]
+    typed += ["--data.batch_size", "1", "--output", "../said.csv"]
+
+    def stop_at_the_last(module, batch, batch_idx, *_) -> None:
+        if batch_idx == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ViTClassifier, "on_predict_batch_start", stop_at_the_last)
+    with pytest.raises(SystemExit):
+        main(typed)
+    monkeypatch.setattr(ViTClassifier, "on_predict_batch_start", lambda *_: None)
+    main(typed)
+    assert "1 rows of ../said.csv" in capsys.readouterr().out
+    with Path("../said.csv").open(newline="") as file:
+        assert [row["file"] for row in csv.DictReader(file)] == ["'=a.png", "'=b.png", "'=c.png"]
 
 
 @pytest.mark.parametrize("name", ["features", "weights", "folder of weights", "explain"])

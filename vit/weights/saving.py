@@ -62,11 +62,11 @@ def save(model: VisionTransformer, path: str | Path, format: str = "vit") -> Non
     path = Path(path)
     if format not in WRITABLE:
         raise ValueError(f"unknown format {format!r}: choose one of {', '.join(WRITABLE)}")
-    _check_suffix(path, format)
     check_unchanged(model)
     if format == "vit":
         save_own_file(model, path)
         return
+    _check_suffix(path, format)
     library, state = to_format(model, format)
     if not path.suffix:
         _write_folder(model, library, state, path)
