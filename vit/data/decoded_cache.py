@@ -81,7 +81,7 @@ def fingerprint(files: ImageFiles) -> str:
     digest = hashlib.sha256(repr((DECODER_VERSION, files.image_size, files.in_channels, files.stretch)).encode())
     for path in files.paths:
         status = path.stat()
-        digest.update(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        digest.update(os.fsencode(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n"))
     return digest.hexdigest()[:32]
 
 
