@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 import vit
-import vit.features
 from tests.tiny import CPU
 from vit.__main__ import main
+from vit.features import read_features
 from vit.objectives.classify.objective import ViTClassifier
 from vit.support.interrupts import STOPPED
 
@@ -213,13 +213,17 @@ def test_overwrite_replaces_what_exists(name, here):
     assert written.read_bytes() == whole
 
 
-def test_names_that_are_no_text_and_that_act_on_terminals_are_shown(here, capsys):
-    odd = Path(os.fsdecode(b"photos/=1+1 \x1b[31m \xff.png"))
-    Path("photos/red.png").rename(odd)
-    main(["features", "photos", "--checkpoint", "tiny.safetensors", "-o", "f.safetensors"])
-    assert vit.features.read_features("f.safetensors")[0] == ["=1+1 \x1b[31m \udcff.png", "blue.png"]
-    status, line = end_of(["features", str(odd / "no"), "--checkpoint", "x", "-o", "g.safetensors"], capsys)
-    assert status == 2
-    assert r"=1+1 \x1b[31m \udcff.png" in line
-    main(["explain", str(odd), "--checkpoint", "tiny.safetensors", "--html"])
-    assert (here / "explained" / f"{odd.stem}.html").exists()
+def test_names_that_are_no_text_or_act_on_terminals_stop_no_command(here, capfd):
+    odd = Path(os.fsdecode(b"\x1b[31m \xff"))
+    for color in ("red", "blue"):
+        (odd / color).mkdir(parents=True)
+        for number in range(3):
+            shutil.copy(f"photos/{color}.png", odd / color / f"=1+{number} \x1b[31m \udcff.png")
+    main(["features", str(odd), "--checkpoint", "tiny.safetensors", "-o", "f.safetensors"])
+    assert read_features("f.safetensors")[0][0] == "blue/=1+0 \x1b[31m \udcff.png"
+    main(["evaluate", "knn", "--checkpoint", "tiny.safetensors", "--data.root", str(odd)])
+    main(["explain", str(odd / "red"), "--checkpoint", "tiny.safetensors", "--html"])
+    assert (here / "explained" / r"=1+0 \x1b[31m \udcff.html").exists()
+    with pytest.raises(SystemExit):
+        main(["features", str(odd / "none"), "--checkpoint", "tiny.safetensors", "-o", "g.safetensors"])
+    assert capfd.readouterr().err.startswith(r"error: no image at \x1b[31m \udcff/none")

@@ -1,12 +1,14 @@
 """Image files of a command line, read for a model."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from PIL import Image
 from torch.testing import assert_close
 
 import vit
-from vit.commands.photographs import read_images, without_damaged
+from vit.commands.photographs import distinct_names, read_images, without_damaged
 
 
 @pytest.fixture
@@ -57,3 +59,21 @@ def test_damaged_files_are_left_out_and_named(files, capsys):
     assert line.startswith(f"left out: cannot read image {files[1]}: ")
     with pytest.raises(ValueError, match=r"^cannot read image .*: give images$"):
         without_damaged([files[1]])
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["cat.jpg", "dog.jpg"], ["cat", "dog"]),
+        (["cat.jpg", "cat.png", "dog.jpg"], ["cat.jpg", "cat.png", "dog"]),
+        (["a/cat.jpg", "b/cat.jpg"], ["a_cat", "b_cat"]),
+        (["a/cat.jpg", "b/cat.jpg", "b/cat.png"], ["a_cat", "b_cat", "cat.png"]),
+        (["a/x/cat.jpg", "b/x/cat.jpg"], ["a_x_cat", "b_x_cat"]),
+        (["a/Cat.jpg", "b/cat.jpg"], ["a_Cat", "b_cat"]),  # one file on some file systems
+        (["a/b_c.jpg", "a_b/c.jpg", "x/c.jpg"], ["b_c", "a_b_c", "x_c"]),
+        (["cat.jpg", "cat.jpg"], ["cat.jpg_1", "cat.jpg_2"]),
+        (["\x1b[31mred.png", "\udcff.png"], ["\\x1b[31mred", "\\udcff"]),
+    ],
+)
+def test_names_that_would_collide_keep_what_tells_them_apart(files, names):
+    assert distinct_names([Path(file) for file in files]) == names

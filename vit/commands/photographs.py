@@ -11,6 +11,7 @@ from torch import Tensor
 import vit
 from vit.data.image_files import ImageFiles, image_files_below, name_unreadable, stored_size
 from vit.data.normalise import normalise
+from vit.support.printable import printable
 
 
 def find_images(paths: Sequence[Path]) -> list[Path]:
@@ -41,7 +42,7 @@ def without_damaged(files: Sequence[Path]) -> list[Path]:
     if len(messages) == len(files):
         raise ValueError(f"{'; '.join(name_unreadable(messages))}: give images")
     for message in name_unreadable(messages):
-        print(f"left out: {message}", file=sys.stderr)
+        print(f"left out: {printable(message)}", file=sys.stderr)
     return tried.without(messages).paths
 
 
@@ -58,7 +59,7 @@ def distinct_names(files: Sequence[Path]) -> list[str]:
     for folders in range(1 + max(map(len, parents), default=0)):
         for end in ("stem", "name"):
             unnamed = {
-                index: "_".join([*parents[index][len(parents[index]) - folders :], getattr(file, end)])
+                index: printable("_".join([*parents[index][len(parents[index]) - folders :], getattr(file, end)]))
                 for index, file in enumerate(files)
                 if index not in names and folders <= len(parents[index])
             }
@@ -66,7 +67,7 @@ def distinct_names(files: Sequence[Path]) -> list[str]:
             taken = Counter(name.casefold() for name in [*names.values(), *unnamed.values()])
             names |= {index: name for index, name in unnamed.items() if taken[name.casefold()] == 1}
     # Two of a/b_c.jpg and a_b/c.jpg, or one file named twice.
-    return [names.get(index, f"{file.name}_{index + 1}") for index, file in enumerate(files)]
+    return [names.get(index, f"{printable(file.name)}_{index + 1}") for index, file in enumerate(files)]
 
 
 def read_images(files: Sequence[Path], model: vit.VisionTransformer) -> tuple[Tensor, Tensor]:
