@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import vit
-from tests.tiny import CPU
+from tests.tiny import CPU, TINY
 from vit.__main__ import main
 from vit.features import read_features
 from vit.objectives.classify.objective import ViTClassifier
@@ -227,3 +227,11 @@ def test_names_that_are_no_text_or_act_on_terminals_stop_no_command(here, capfd)
     with pytest.raises(SystemExit):
         main(["features", str(odd / "none"), "--checkpoint", "tiny.safetensors", "-o", "g.safetensors"])
     assert capfd.readouterr().err.startswith(r"error: no image at \x1b[31m \udcff/none")
+
+
+def test_an_error_of_the_disk_is_one_line_wherever_it_is_raised(error_of, monkeypatch):
+    def write(*_: object) -> None:  # as loggers of Lightning do, by other libraries
+        shutil.rmtree("/proc/1/" + 300 * "x")
+
+    monkeypatch.setattr("vit.training.base.make_optimizer", write)
+    assert error_of("fit", *TINY).endswith("xxx: file name too long: give a shorter name")

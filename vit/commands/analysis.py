@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vit.commands.models import HELP, find_model
+from vit.commands.models import add_checkpoint, find_model
 from vit.commands.parser import Parser, add_overwrite
 from vit.commands.parser import run as run_command
 from vit.support.files import check_outputs
@@ -29,7 +29,7 @@ def _parser() -> Parser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--checkpoint", required=True, metavar="MODEL", help=HELP)
+    add_checkpoint(parser)
     add("--data.root", dest="root", metavar="DIR", help="folder of class folders; default: the data of the checkpoint")
     add("--images", type=int, default=500, metavar="N", help="most test images that are measured; default: 500")
     add("--out", type=Path, default=Path("analysed"), metavar="FOLDER", help="for all files; default: analysed")

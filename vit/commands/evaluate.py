@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from vit.commands.models import HELP, find_model
+from vit.commands.models import add_checkpoint, find_model
 from vit.commands.parser import Parser, run
 from vit.features import CLASSIFIERS, extract
 from vit.support.checks import check_positive_int
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     add = parser.add_argument
     add("classifier", choices=[*CLASSIFIERS], help="nearest neighbours, or logistic regression")
-    add("--checkpoint", required=True, metavar="MODEL", help=HELP)
+    add_checkpoint(parser)
     add(
         "--data.root", dest="root", required=True, metavar="DIR", help="folder of class folders, or of train/ and test/"
     )

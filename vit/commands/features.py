@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from vit.commands.models import HELP, find_model
+from vit.commands.models import add_checkpoint, find_model
 from vit.commands.parser import Parser, add_overwrite, run
 from vit.features import extract, save_features
 from vit.model.vision_transformer import VisionTransformer
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     add = parser.add_argument
     add("folder", type=Path, help="folder of images, or one image")
-    add("--checkpoint", required=True, metavar="MODEL", help=HELP)
+    add_checkpoint(parser)
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="safetensors file to write")
     add_overwrite(parser)
     run(parser, arguments, _features)

@@ -21,7 +21,7 @@ def page_templates() -> Environment:
 
 def _shown(value: Any) -> Any:
     """Return what a template shows: of a text, no control characters, and no bytes that UTF-8 cannot hold."""
-    return printable(value, keep="\n\t") if type(value) is str else value
+    return type(value)(printable(value, keep="\n\t")) if isinstance(value, str) else value
 
 
 def data_url(picture: Path) -> str:
