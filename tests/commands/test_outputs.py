@@ -231,7 +231,7 @@ def test_names_that_are_no_text_or_act_on_terminals_stop_no_command(here, capfd)
 
 def test_an_error_of_the_disk_is_one_line_wherever_it_is_raised(error_of, monkeypatch):
     def write(*_: object) -> None:  # as loggers of Lightning do, by other libraries
-        shutil.rmtree("/proc/1/" + 300 * "x")
+        shutil.rmtree(300 * "x")
 
     monkeypatch.setattr("vit.training.base.make_optimizer", write)
     assert error_of("fit", *TINY).endswith("xxx: file name too long: give a shorter name")
