@@ -8,7 +8,17 @@ Examples:
     python train.py predict --ckpt_path runs/digits/version_0/checkpoints/best.ckpt --data.root new_photos
 """
 
-from vit.commands.fit import main
+from typing import Any
+
+from vit.__main__ import main as run_command
+
+
+def main(*arguments: Any, **options: Any) -> Any:
+    """Run a training from Python, as ``vit.commands.fit.main`` does."""
+    from vit.commands.fit import main as run  # imports Lightning, which takes seconds
+
+    return run(*arguments, **options)
+
 
 if __name__ == "__main__":
-    main()
+    run_command()

@@ -120,7 +120,8 @@ def test_its_other_commands_name_scripts_options_and_targets_that_exist(page):
             continue
         scripts.append([f"{COMMANDS[command[3]].place.split(':')[0].replace('.', '/')}.py", *command[4:]])
     for script, *arguments in scripts:
-        code = (ROOT / script).read_text() + (ROOT / "benchmarks/records.py").read_text()
+        shared = ("benchmarks/records.py", "vit/commands/models.py", "vit/commands/parser.py")
+        code = "".join((ROOT / place).read_text() for place in (script, *shared))
         assert all(f'"{word}"' in code for word in arguments if word.startswith("--") and word != "--help")
 
 

@@ -1,23 +1,27 @@
-"""A readable Vision Transformer: train it, import it, see what it attends to."""
+"""A readable Vision Transformer: train it, import it, see what it attends to.
 
+The names are imported when they are used: a command answers Ctrl-C and ``--version`` before torch is there.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from vit import attention
-from vit.model import (
-    PRESETS,
-    DecoderBlock,
-    ImageToSequence,
-    TokenMerging,
-    TransformerDecoder,
-    VisionTransformer,
-    create,
-)
 from vit.version import __version__
-from vit.weights import load, save
-from vit.weights.export import export
 
 if TYPE_CHECKING:
+    from vit import attention
     from vit.features.pyramid import FeaturePyramid
+    from vit.model import (
+        PRESETS,
+        DecoderBlock,
+        ImageToSequence,
+        TokenMerging,
+        TransformerDecoder,
+        VisionTransformer,
+        create,
+    )
+    from vit.weights import load, save
+    from vit.weights.export import export
 
 __all__ = [
     "PRESETS",
@@ -34,11 +38,19 @@ __all__ = [
     "load",
     "save",
 ]
+ROOMS = ("attention", "model", "weights")
+# Where the names are that vit.model has not.
+MODULES = {
+    "FeaturePyramid": "vit.features.pyramid",
+    "export": "vit.weights.export",
+    "load": "vit.weights",
+    "save": "vit.weights",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "FeaturePyramid":  # imported when it is used
-        from vit.features.pyramid import FeaturePyramid
-
-        return FeaturePyramid
+    if name in ROOMS:
+        return import_module(f"vit.{name}")
+    if name in __all__:
+        return getattr(import_module(MODULES.get(name, "vit.model")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

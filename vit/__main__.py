@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import NamedTuple, NoReturn
 
 from vit.support.checks import nearest_hint
+from vit.support.interrupts import starting
 from vit.version import __version__
 
 PROGRAM = "vit-attention"  # the installed command, and the distribution
@@ -68,7 +69,11 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command that is named first; exit with status 2 if there is none of that name."""
-    typed = list(sys.argv[1:] if arguments is None else arguments)
+    with starting():
+        _run(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _run(typed: list[str]) -> None:
     if typed[:1] == ["--version"]:
         print(f"{PROGRAM} {__version__} (Python {platform.python_version()}, torch {version('torch')})")
         raise SystemExit(0)

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 import vit
+from vit.analysis import questions
 from vit.analysis.questions import QUESTIONS
 from vit.commands.analysis import main
 from vit.data import Digits
@@ -57,6 +58,7 @@ def test_it_writes_a_page_a_table_and_the_pictures(analysed):
         "heads.csv",
         *(f"{name}.png" for name in PICTURES),
     }
+    assert {f"{name}.png" for name in PICTURES} == set(questions.PICTURES)  # which are checked before the work
     for name in PICTURES:
         with Image.open(folder / f"{name}.png") as picture:
             assert min(picture.size) > 200

@@ -177,7 +177,7 @@ def test_the_title_of_the_sheet_is_the_question(question, title, here, capsys, m
     other = NAMES[NAMES.index(predicted) - 1]
     titles = []
     monkeypatch.setattr("vit.explain.figures.draw_maps", lambda *args, title, **kwargs: titles.append(title))
-    main([*command, *(word.format(other=other) for word in question)])
+    main([*command, *(word.format(other=other) for word in question), "--overwrite"])
     assert titles == [title.format(other=other)]
 
 

@@ -21,5 +21,5 @@ def test_no_file_is_written_over(finished, folder, capsys):
     with pytest.raises(SystemExit) as stopped:
         export.main([str(finished), "model.pt2"])
     assert stopped.value.code == 2
-    assert capsys.readouterr().err == "error: model.pt2 exists: name another file, or delete it\n"
+    assert capsys.readouterr().err == "error: model.pt2 exists: add --overwrite, or name another file\n"
     assert (folder / "model.pt2").read_text() == "mine"

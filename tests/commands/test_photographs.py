@@ -8,7 +8,15 @@ from PIL import Image
 from torch.testing import assert_close
 
 import vit
-from vit.commands.photographs import Photograph, locate, read_images, read_shown, without_damaged, write_cells
+from vit.commands.photographs import (
+    Photograph,
+    distinct_names,
+    locate,
+    read_images,
+    read_shown,
+    without_damaged,
+    write_cells,
+)
 from vit.explain.photograph import cell_boxes
 
 
@@ -105,8 +113,26 @@ def test_the_table_names_each_cell_of_each_map_with_its_pixels(tmp_path):
     write_cells(tmp_path / "cells.csv", photographs, maps)
     assert (tmp_path / "cells.csv").read_text().splitlines() == [
         "file,width,height,exif_orientation,method,row,column,left,top,right,bottom,value",
-        "./=1.png,40,20,6,rollout,0,0,10.00,0.00,20.00,20.00,0.25",
-        "./=1.png,40,20,6,rollout,0,1,20.00,0.00,30.00,20.00,0.333333",
-        "./=1.png,40,20,6,occlusion,0,0,10.00,0.00,30.00,10.00,-1",
-        "./=1.png,40,20,6,occlusion,1,0,10.00,10.00,30.00,20.00,0",
+        "'=1.png,40,20,6,rollout,0,0,10.00,0.00,20.00,20.00,0.25",
+        "'=1.png,40,20,6,rollout,0,1,20.00,0.00,30.00,20.00,0.333333",
+        "'=1.png,40,20,6,occlusion,0,0,10.00,0.00,30.00,10.00,-1",
+        "'=1.png,40,20,6,occlusion,1,0,10.00,10.00,30.00,20.00,0",
     ]
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["cat.jpg", "dog.jpg"], ["cat", "dog"]),
+        (["cat.jpg", "cat.png", "dog.jpg"], ["cat.jpg", "cat.png", "dog"]),
+        (["a/cat.jpg", "b/cat.jpg"], ["a_cat", "b_cat"]),
+        (["a/cat.jpg", "b/cat.jpg", "b/cat.png"], ["a_cat", "b_cat", "cat.png"]),
+        (["a/x/cat.jpg", "b/x/cat.jpg"], ["a_x_cat", "b_x_cat"]),
+        (["a/Cat.jpg", "b/cat.jpg"], ["a_Cat", "b_cat"]),  # one file on some file systems
+        (["a/b_c.jpg", "a_b/c.jpg", "x/c.jpg"], ["b_c", "a_b_c", "x_c"]),
+        (["cat.jpg", "cat.jpg"], ["cat.jpg_1", "cat.jpg_2"]),
+        (["\x1b[31mred.png", "\udcff.png"], ["\\x1b[31mred", "\\udcff"]),
+    ],
+)
+def test_names_that_would_collide_keep_what_tells_them_apart(files, names):
+    assert distinct_names([Path(file) for file in files]) == names

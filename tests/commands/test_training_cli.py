@@ -444,7 +444,8 @@ def test_ctrl_c_keeps_the_last_checkpoint_and_the_results_and_prints_how_to_resu
     os.kill(process.pid, signal.SIGINT)
     process.join()
     output = (folder / "output.txt").read_text()
-    assert process.exitcode == 1
+    assert process.exitcode == 130
+    assert output.endswith("last.ckpt\nstopped by Ctrl-C\n")
     for name in ("results.json", "curves.png", "report.html"):
         assert (run_folder / name).exists()
     assert "resume with: python train.py fit --ckpt_path runs/digits/version_0/checkpoints/last.ckpt\n" in output

@@ -136,7 +136,7 @@ def test_after_a_failed_write_the_run_continues_and_no_file_is_left(files, monke
     monkeypatch.setattr(decoded_cache, "save_file", full)
     assert load_decoded(files, num_workers=0).tolist() == decoded(files)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == f"could not keep the decoded images in {cache_folder()}: {error}"
+    assert lines[-1] == f"could not keep the decoded images in {cache_folder()}: No space left on device"
     assert list(cache_folder().iterdir()) == []
 
 

@@ -1,11 +1,13 @@
-"""Files that are written whole or not at all, and what a kill leaves."""
+"""Files that are written whole or not at all, what a kill leaves, and what is said before anything is written."""
 
+import errno
 import os
+from pathlib import Path
 
 import pytest
 
 from tests.forked import forked
-from vit.support.files import HOST, replacing, sweep
+from vit.support.files import HOST, UnwritableError, check_outputs, plain_message, replacing, sweep
 
 
 def write_and_die(path) -> None:
@@ -52,3 +54,81 @@ def test_an_error_leaves_the_file_before_and_nothing_else(tmp_path):
         stopped()
     assert path.read_text() == "whole"
     assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_a_name_of_the_greatest_length_is_written(tmp_path):
+    path = tmp_path / f"{'é' * 125}.html"  # 255 bytes
+    with replacing(path) as unfinished:
+        unfinished.write_text("whole")
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_write_that_fails_names_the_file_the_reason_and_a_remedy(tmp_path, monkeypatch):
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    def write() -> None:
+        with replacing(tmp_path / "page.html") as unfinished:
+            unfinished.write_text("half")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UnwritableError) as failed:
+        write()
+    line = f"cannot write {tmp_path}/page.html (No space left on device): free some space, or name a place on another"
+    assert str(failed.value).startswith(line)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_outputs_that_are_free_are_left_untouched(tmp_path):
+    check_outputs([tmp_path / "a.csv", tmp_path / "new/folder/b.csv"], overwrite=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_or_a_device_is_no_output(tmp_path, overwrite):
+    with pytest.raises(ValueError, match="is a folder: name a file"):
+        check_outputs([tmp_path], overwrite)
+    with pytest.raises(ValueError, match="/dev/null is no file on a disk: name another one"):
+        check_outputs([Path("/dev/null")], overwrite)
+
+
+def test_a_file_or_a_link_that_exists_is_replaced_only_on_request(tmp_path):
+    (tmp_path / "link.csv").symlink_to("gone.csv")
+    (tmp_path / "file.csv").touch()
+    for path in (tmp_path / "link.csv", tmp_path / "file.csv"):
+        with pytest.raises(ValueError, match=f"{path.name} exists: add --overwrite, or name another file"):
+            check_outputs([tmp_path / "free.csv", path], overwrite=False)
+        check_outputs([path], overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "reason", "remedy"),
+    [
+        (errno.EACCES, "Permission denied", "name another place, or change its permissions"),
+        (errno.EROFS, "Read-only file system", "name a place on another disk"),
+        (errno.ENOSPC, "No space left on device", "free some space, or name a place on another disk"),
+        (errno.EIO, "Input/output error", "name another place"),
+    ],
+)
+def test_a_place_is_tried_and_not_asked_for_its_permissions(tmp_path, monkeypatch, number, reason, remedy):
+    def refuse(**options: object) -> None:
+        raise OSError(number, reason)
+
+    monkeypatch.setattr("vit.support.files.TemporaryFile", refuse)
+    with pytest.raises(UnwritableError) as failed:
+        check_outputs([tmp_path / "f.csv"], overwrite=False)
+    assert str(failed.value) == f"cannot write {tmp_path}/f.csv ({reason}): {remedy}"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "a b"), "a b: permission denied: name another place, or"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "x"), "x: no such file or directory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "no space left on device: free some space"),
+        (OSError("image is damaged"), "image is damaged"),
+        (ValueError("mine"), "mine"),
+    ],
+)
+def test_the_number_of_an_error_of_the_system_is_left_out(error, line):
+    assert plain_message(error).startswith(line)

@@ -19,6 +19,13 @@ def test_every_template_fills_the_frame_and_escapes_its_texts(template):
     assert style.count("{") == style.count("}")
 
 
+@pytest.mark.parametrize("shown", ["{{ name }}", "{{ [name] | join('·') }}"])
+def test_names_that_act_or_are_no_text_are_shown_and_can_be_written(shown, tmp_path):
+    page = page_templates().from_string(shown).render(name="a\x1b[2J<\udcff>\nb")
+    assert page == r"a\x1b[2J&lt;\udcff&gt;" + "\nb"
+    (tmp_path / "page.html").write_text(page, encoding="utf-8")
+
+
 def test_a_picture_is_held_by_its_url(tmp_path):
     Image.new("L", (2, 3)).save(tmp_path / "picture.png")
     assert data_url(tmp_path / "picture.png").startswith("data:image/png;base64,iVBOR")

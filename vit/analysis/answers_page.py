@@ -12,6 +12,7 @@ from vit.analysis.questions import Answer
 from vit.support.files import replacing
 from vit.support.pages import data_url, page_templates
 
+PAGE, TABLE = "index.html", "heads.csv"
 # Columns of the table on the page. The file heads.csv has all columns.
 SHOWN = {
     "kind": "kind",
@@ -46,7 +47,7 @@ def write_page(
             command=shlex.join(command),
         )
     )
-    path = folder / "index.html"
+    path = folder / PAGE
     with replacing(path) as unfinished:
         unfinished.write_text(page, encoding="utf-8")
     return path

@@ -23,7 +23,7 @@ from vit.analysis.head_table import HeadTable
 from vit.analysis.probes import Probes
 from vit.analysis.projections import LayerRanks
 from vit.analysis.truncation import RankPoint
-from vit.support.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, plot_style
+from vit.support.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, plot_style, save_figure
 
 KIND_COLORS = {"local": SKY, "positional": AMBER, "content": GREEN, "sink": GREY}
 ORDER_COLORS = {"importance": BLUE, "oracle": ORANGE, "weight": GREEN, "random": GREY}
@@ -49,7 +49,7 @@ def draw_distances(table: HeadTable, path: Path) -> None:
     axes.set_ylim(0, 1.25 * max(table.uniform_distance, *distances))
     axes.legend(loc="upper center", ncols=2)
     _use_integer_ticks(axes.xaxis)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 def draw_kinds(table: HeadTable, path: Path) -> None:
@@ -62,7 +62,7 @@ def draw_kinds(table: HeadTable, path: Path) -> None:
             axes.text(head.head, head.layer, f"{head.entropy:.2f}", ha="center", va="center", fontsize=8)
     patches = [Patch(color=color, label=kind) for kind, color in KIND_COLORS.items()]
     figure.legend(handles=patches, loc="outside right center", frameon=False)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)
 
 
 def draw_importance(importance: Sequence[Tensor], quantity: str, path: Path) -> None:
@@ -82,7 +82,7 @@ def draw_importance(importance: Sequence[Tensor], quantity: str, path: Path) -> 
                 color = "white" if abs(value) > 0.7 * highest else "black"
                 axes.text(head, layer, f"{value:.2g}", ha="center", va="center", color=color, fontsize=8)
     figure.colorbar(image, label=quantity, shrink=0.8)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)
 
 
 @plot_style
@@ -102,7 +102,7 @@ def draw_pruning(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> No
     speed.set(title="What it gains", xlabel="measured speed, times that of the full model", ylabel="accuracy, %")
     for axes in (accuracy, speed):
         axes.set_ylim(bottom=0)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 @plot_style
@@ -121,7 +121,7 @@ def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], path: Path) -> Non
     axes.set_ylim(bottom=0)
     axes.invert_xaxis()
     _use_integer_ticks(axes.xaxis, bar.ax.yaxis)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 @plot_style
@@ -140,7 +140,7 @@ def draw_truncation(points: Sequence[RankPoint], uniform: float, path: Path) -> 
     axes.set(title="Attention cut to a rank", xlabel="rank of every attention", ylabel="accuracy, %")
     axes.set_ylim(bottom=0)
     axes.legend()
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 @plot_style
@@ -155,7 +155,7 @@ def draw_ranks(trained: Sequence[LayerRanks], untrained: Sequence[LayerRanks], p
         axes.set(title=title, xlabel="layer", ylabel="effective rank", ylim=(0, 1.08 * width))
         _use_integer_ticks(axes.xaxis)
     axes.legend(loc="lower right")
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 @plot_style
@@ -175,7 +175,7 @@ def draw_probes(trained: Probes, untrained: Probes, path: Path) -> None:
         axes.set(title=title, xlabel="layers passed", ylim=(min(0, *values, 0) - 0.03, 1.03))
         _use_integer_ticks(axes.xaxis)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 @plot_style
@@ -190,7 +190,7 @@ def draw_rare(own: Sequence[Tensor], others: Sequence[Tensor], path: Path) -> No
     axes.set(title="Attention to rare patches", xlabel="layer", ylabel="rank correlation with rarity", ylim=(-1, 1))
     axes.legend(loc="upper center", ncols=2)
     _use_integer_ticks(axes.xaxis)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 @plot_style
@@ -211,7 +211,7 @@ def draw_positions(accuracies: Mapping[str, float], chance: float, path: Path) -
     axes.set(xlabel="accuracy, %", xlim=(0, 100))
     axes.legend(loc="lower right")
     axes.grid(axis="y", visible=False)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 @plot_style
@@ -233,7 +233,7 @@ def draw_spectra(spectra: Sequence[Tensor], title: str, path: Path) -> None:
     axes.set(title=title, xlabel="largest singular values", ylabel="share of their sum, %", ylim=(0, 103))
     axes.set_xlim(left=0)
     _use_integer_ticks(axes.xaxis, bar.ax.yaxis)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 def draw_offsets(table: HeadTable, path: Path) -> None:
@@ -262,7 +262,7 @@ def draw_offsets(table: HeadTable, path: Path) -> None:
         panels[layer][0].set_ylabel(f"layer {layer}", fontsize=9)
     bar = figure.colorbar(image, ax=panels, shrink=min(1.0, 3 / len(layers)), extend="both", ticks=[-4, -2, 0, 2, 4])
     bar.ax.set_yticklabels(["1/16", "1/4", "1", "4", "16"])
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)
 
 
 def _by_layer(table: HeadTable) -> list[list]:

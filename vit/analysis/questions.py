@@ -25,6 +25,13 @@ from vit.analysis.truncation import truncation_curve
 
 TRUNCATED = 256  # test images whose attention is cut; each image and head takes an eigendecomposition
 CONTROLS = 3  # random draws of heads
+PICTURES = tuple(
+    f"{name}.png"
+    for name in (
+        *("kinds", "distances", "offsets", "pruning", "layers"),
+        *("truncation", "ranks", "probes", "rare", "positions"),
+    )
+)
 NOTICEABLE = 0.1  # smallest difference of two rank correlations that counts; a convention
 
 

@@ -5,9 +5,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vit.commands.models import HELP, find_model
-from vit.commands.parser import Parser
+from vit.commands.models import add_checkpoint, find_model
+from vit.commands.parser import Parser, add_overwrite
 from vit.commands.parser import run as run_command
+from vit.support.files import check_outputs
+from vit.support.printable import printable
+from vit.support.progress import progress
 
 FEWEST = 20  # images; of fewer, no share would mean anything
 
@@ -26,10 +29,11 @@ def _parser() -> Parser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--checkpoint", required=True, metavar="MODEL", help=HELP)
+    add_checkpoint(parser)
     add("--data.root", dest="root", metavar="DIR", help="folder of class folders; default: the data of the checkpoint")
     add("--images", type=int, default=500, metavar="N", help="most test images that are measured; default: 500")
     add("--out", type=Path, default=Path("analysed"), metavar="FOLDER", help="for all files; default: analysed")
+    add_overwrite(parser)
     return parser
 
 
@@ -42,17 +46,17 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> None:
     if options.images < FEWEST:
         raise ValueError(f"--images ({options.images}) must be at least {FEWEST}: of fewer, no share means anything")
     # Imported here, as these import Lightning, matplotlib and scikit-learn, which takes seconds.
-    from vit.analysis.answers_page import write_page, write_table
-    from vit.analysis.questions import QUESTIONS, Answer, ask
+    from vit.analysis.answers_page import PAGE, TABLE, write_page, write_table
+    from vit.analysis.questions import PICTURES, QUESTIONS, Answer, ask
     from vit.analysis.trained_model import read_trained_model
 
+    check_outputs([options.out / name for name in (PAGE, TABLE, *PICTURES)], options.overwrite)
     subject = read_trained_model(find_model(options.checkpoint), options.root, options.images)
-    options.out.mkdir(parents=True, exist_ok=True)
     answers: dict[str, Answer | str] = {}
-    for question in QUESTIONS:
+    for question in progress(QUESTIONS, "questions"):
         answers[question] = answer = ask(question, subject, options.out)
         found = f"Not measured: {answer}" if isinstance(answer, str) else f"{answer.found}\n  Control: {answer.control}"
         print(f"{question} {found}", flush=True)
-    write_table(options.out / "heads.csv", [answer for answer in answers.values() if isinstance(answer, Answer)])
+    write_table(options.out / TABLE, [answer for answer in answers.values() if isinstance(answer, Answer)])
     title = f"What the heads of {options.checkpoint} do"
-    print(write_page(options.out, title, subject.facts(), answers, command))
+    print(printable(str(write_page(options.out, title, subject.facts(), answers, command))))

@@ -22,6 +22,9 @@ from vit.model.vision_transformer import VisionTransformer
 from vit.objectives import OBJECTIVES
 from vit.support.arguments import constructor_arguments
 from vit.support.checks import nearest_hint
+from vit.support.files import REMEDIES, plain_message
+from vit.support.interrupts import stoppable
+from vit.support.printable import printable
 
 # Types as jsonargparse writes them, and in words.
 WORDS = {
@@ -73,7 +76,7 @@ class Parser(LightningArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the error and the nearest existing name; exit with status 2."""
-        print(f"error: {shorten(message, _option_names(self))}", file=sys.stderr)
+        print(f"error: {printable(shorten(message, _option_names(self)))}", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -152,18 +155,20 @@ def _option_names(parser: ArgumentParser) -> set[str]:
 def plain_output() -> Iterator[None]:
     """Hide the notices of the frameworks; print an error that vit or Lightning raised on purpose in one line.
 
-    An error ends with status 2, and SIGTERM with 143, as a shell reports it.
+    An error ends with status 2, Ctrl-C with 130 and SIGTERM with 143, as a shell reports them.
     """
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)  # its table
     try:
-        with warnings.catch_warnings():
+        with stoppable(), warnings.catch_warnings():
             for message, category in NOTICES:
                 warnings.filterwarnings("ignore", message, category)
             yield
     except SIGTERMException:
         raise SystemExit(128 + signal.SIGTERM) from None
+    except BrokenPipeError:  # of whatever the output is piped to, which vit.support.interrupts knows
+        raise
     except (MisconfigurationException, UnicodeDecodeError) as error:
         _end(str(error))
     except torch.OutOfMemoryError as error:
@@ -171,13 +176,15 @@ def plain_output() -> Iterator[None]:
     except (ValueError, OSError, TypeError, RuntimeError) as error:
         if re.search("not enough memory|can't allocate memory|alloc_cpu", str(error)):
             _end(f"{_first_line(error)}: {LESS_MEMORY}")
+        if isinstance(error, OSError) and error.errno in REMEDIES:  # of the user's disk, wherever it is raised
+            _end(plain_message(error))
         if (deliberate := _deliberate_cause(error)) is None:
             raise
-        _end(str(deliberate))
+        _end(plain_message(deliberate))
 
 
 def _end(message: str) -> NoReturn:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"error: {printable(' '.join(message.split()))}", file=sys.stderr)
     raise SystemExit(2) from None
 
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from vit.commands.models import HELP, find_model
+from vit.commands.models import add_checkpoint, find_model
 from vit.commands.parser import Parser, run
 from vit.features import CLASSIFIERS, extract
 from vit.support.checks import check_positive_int
+from vit.support.progress import progress
 from vit.weights import load, read_checkpoint
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     add = parser.add_argument
     add("classifier", choices=[*CLASSIFIERS], help="nearest neighbours, or logistic regression")
-    add("--checkpoint", required=True, metavar="MODEL", help=HELP)
+    add_checkpoint(parser)
     add(
         "--data.root", dest="root", required=True, metavar="DIR", help="folder of class folders, or of train/ and test/"
     )
@@ -56,8 +57,10 @@ def _evaluate(options: argparse.Namespace) -> None:
     data.setup("test")
     if "test" not in data.sets:
         raise ValueError(f"{options.root} has no test images: there is nothing to evaluate on")
-    splits = [_drawn(data.sets[split], options.images) for split in ("train", "test")]
-    (known, labels), (asked, answers) = ((extract(model, _batches(part)), part.labels) for part in splits)
+    splits = {split: _drawn(data.sets[split], options.images) for split in ("train", "test")}
+    (known, labels), (asked, answers) = (
+        (extract(model, _batches(part, split)), part.labels) for split, part in splits.items()
+    )
     accuracy = CLASSIFIERS[options.classifier](known, labels, asked, answers)
     print(
         f"{options.classifier}: {100 * accuracy:.2f} % of {len(answers):,} test images, from {len(labels):,} training "
@@ -82,9 +85,10 @@ def _drawn(images: "ImageSet", count: int | None) -> "ImageSet":
     return images.subset(torch.randperm(len(images.labels), generator=torch.Generator().manual_seed(0))[:count])
 
 
-def _batches(images: "ImageSet") -> Iterator[Tensor]:
+def _batches(images: "ImageSet", split: str) -> Iterator[Tensor]:
     """Yield uint8 images; files are decoded."""
     import torch
 
-    for part in torch.arange(len(images.labels)).split(BATCH):
+    parts = torch.arange(len(images.labels)).split(BATCH)
+    for part in progress(parts, f"batches of {BATCH} {split} images"):
         yield images.decode(part)[0]

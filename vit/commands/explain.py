@@ -15,7 +15,7 @@ from torch import Tensor
 
 import vit
 from vit.commands.models import HELP, find_model
-from vit.commands.parser import Parser
+from vit.commands.parser import Parser, add_overwrite
 from vit.commands.parser import run as run_command
 from vit.explain import CLASS_AGNOSTIC, METHODS, explorer, trust_report
 from vit.explain.maps import Subject, check_method, signed_map
@@ -23,6 +23,8 @@ from vit.explain.photograph import overlay_photograph
 from vit.support.checks import nearest_hint
 from vit.support.class_names import name_classes
 from vit.support.extras import import_extra
+from vit.support.files import check_outputs, replacing
+from vit.support.printable import printable
 from vit.support.progress import progress
 from vit.weights import PACKAGED
 
@@ -69,6 +71,7 @@ def _parser() -> Parser:
         help="also write a page to explore all heads: to FILE, or one for each image to the folder",
     )
     add("--trust", action="store_true", help="also report how far these maps can be trusted")
+    add_overwrite(parser)
     return parser
 
 
@@ -91,6 +94,7 @@ def run(options: argparse.Namespace) -> None:
     overlays = {name: [options.out / f"{name}_{method}.png" for method in methods] for name in file_names}
     outputs = [*chain(*overlays.values()), *pages, sheet, cells, *([report] if options.trust else [])]
     _check_overwrites_nothing(outputs, files)
+    check_outputs(outputs, options.overwrite)
     model = vit.load(find_model(options.checkpoint))
     _check_classifies_images(model, options.checkpoint)
     names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)
@@ -102,12 +106,13 @@ def run(options: argparse.Namespace) -> None:
         logits = torch.cat([model(part) for part in images.split(32)])
     explained = logits.argmax(dim=-1) if target is None else torch.full((len(images),), target)
     _check_not_equal(explained, versus, files, names)
-    options.out.mkdir(parents=True, exist_ok=True)
     class_chosen = target is not None or versus is not None
     photographs = [locate(file, model) for file in files]
     maps: dict[str, list[Tensor]] = {method: [] for method in methods}
     for index, name in enumerate(progress(file_names, "images explained")):
-        print(f"{files[index]}: {_prediction(logits[index], names, model.pretrained_cfg.get('thresholds'))}")
+        print(
+            f"{printable(str(files[index]))}: {_prediction(logits[index], names, model.pretrained_cfg.get('thresholds'))}"
+        )
         if class_chosen:
             print(f"  {_question(explained[index], versus, names)}")
         subject = Subject(model, images[index][None], explained[index], versus)  # examined once for all methods
@@ -229,14 +234,14 @@ def _save_overlays(photograph: "Photograph", maps: Sequence[Tensor], paths: Sequ
     size = f": {width:,} x {height:,} of {photograph.width:,} x {photograph.height:,} pixels" if across < 1 else ""
     for values, path in zip(maps, paths, strict=True):
         picture = rearrange(overlay_photograph(shown, values[0].clamp(min=0), box), "c h w -> h w c")
-        Image.fromarray((255 * picture).round().to(torch.uint8).numpy()).save(path)
+        with replacing(path) as unfinished:
+            Image.fromarray((255 * picture).round().to(torch.uint8).numpy()).save(unfinished, format="PNG")
         print(f"  {path}{size}")
 
 
 def _save_page(model: vit.VisionTransformer, image: Tensor, path: Path) -> None:
     settings = model.pretrained_cfg
     page = explorer(model, image, **{name: settings[name] for name in ("class_names", "mean", "std")})
-    path.parent.mkdir(parents=True, exist_ok=True)
     print(f"  {page.save(path)}")
 
 

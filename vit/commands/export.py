@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vit.commands.models import HELP, find_model
-from vit.commands.parser import Parser, run
+from vit.commands.parser import Parser, add_overwrite, run
+from vit.support.files import check_outputs
+from vit.support.printable import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -17,9 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("model", metavar="MODEL", help=HELP)
-    parser.add_argument(
-        "output", type=Path, metavar="FILE", help=".pt2 for torch.export.load, or .onnx; it must not exist"
-    )
+    parser.add_argument("output", type=Path, metavar="FILE", help=".pt2 for torch.export.load, or .onnx")
+    add_overwrite(parser)
     run(parser, arguments, _export)
 
 
@@ -27,7 +28,6 @@ def _export(options: argparse.Namespace) -> None:
     from vit.weights import load
     from vit.weights.export import export
 
-    if options.output.exists():
-        raise ValueError(f"{options.output} exists: name another file, or delete it")
+    check_outputs([options.output], options.overwrite)
     difference = export(load(find_model(options.model)), options.output)
-    print(f"{options.output}: its logits differ from the model's by {difference:.1g} at most")
+    print(f"{printable(str(options.output))}: its logits differ from the model's by {difference:.1g} at most")

@@ -2,12 +2,18 @@
 
 import argparse
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
-from vit.commands.models import HELP, find_model
-from vit.commands.parser import Parser, run
+import torch
+
+from vit.commands.models import add_checkpoint, find_model
+from vit.commands.parser import Parser, add_overwrite, run
 from vit.features import extract, save_features
 from vit.model.vision_transformer import VisionTransformer
+from vit.support.files import check_outputs
+from vit.support.printable import printable
+from vit.support.progress import progress
 from vit.weights import load
 
 BATCH = 256
@@ -24,8 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     add = parser.add_argument
     add("folder", type=Path, help="folder of images, or one image")
-    add("--checkpoint", required=True, metavar="MODEL", help=HELP)
+    add_checkpoint(parser)
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="safetensors file to write")
+    add_overwrite(parser)
     run(parser, arguments, _features)
 
 
@@ -34,10 +41,12 @@ def _features(options: argparse.Namespace) -> None:
 
     if options.output.suffix != ".safetensors":
         raise ValueError(f"{options.output} does not end in .safetensors: features are written to such a file")
+    check_outputs([options.output], options.overwrite)
     files = without_damaged(find_images([options.folder]))
     model: VisionTransformer = load(find_model(options.checkpoint))
-    parts = (files[start : start + BATCH] for start in range(0, len(files), BATCH))
-    found = extract(model, (read_pixels(part, model) for part in parts))
+    pixels = (read_pixels([file], model) for file in progress(files, "images"))
+    parts = iter(lambda: [*islice(pixels, BATCH)], [])
+    found = extract(model, map(torch.cat, parts))
     root = options.folder if options.folder.is_dir() else options.folder.parent
     save_features(found, [file.relative_to(root).as_posix() for file in files], options.output)
-    print(f"{options.output}: {len(files):,} images, {found.shape[1]} channels each")
+    print(f"{printable(str(options.output))}: {len(files):,} images, {found.shape[1]} channels each")

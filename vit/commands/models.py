@@ -1,5 +1,6 @@
 """How all commands name a model: a run, a checkpoint, weights of another library, or a packaged name."""
 
+import argparse
 from pathlib import Path
 
 from vit.runs.folders import RUNS, newest_checkpoint
@@ -10,6 +11,11 @@ HELP = (
     f'config.json), "last" or "best" for the checkpoint of the newest run, {", ".join(PACKAGED)}, or "timm:NAME" for '
     "a pretrained model of timm"
 )
+
+
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the model of a command."""
+    parser.add_argument("--checkpoint", required=True, metavar="MODEL", help=HELP)
 
 
 def is_training_checkpoint(path: Path) -> bool:

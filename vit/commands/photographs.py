@@ -5,6 +5,7 @@ Letters in the einops patterns: c channels, h w rows and columns of pixels, p q 
 
 import csv
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -28,6 +29,7 @@ from vit.data.normalise import normalise
 from vit.data.search import search
 from vit.explain.photograph import cell_boxes
 from vit.support.files import replacing
+from vit.support.printable import csv_text, printable
 
 SMALLEST_SIDE = 384  # pixels; smaller photographs are enlarged when shown
 LARGEST_SIDE = 1600  # pixels; larger ones are scaled down
@@ -90,27 +92,36 @@ def without_damaged(files: Sequence[Path]) -> list[Path]:
     if len(messages) == len(files):
         raise ValueError(f"{'; '.join(name_unreadable(messages))}: give images")
     for message in name_unreadable(messages):
-        print(f"left out: {message}", file=sys.stderr)
+        print(f"left out: {printable(message)}", file=sys.stderr)
     for message in name_unreadable(
         {index: f"{files[index]}: {'; '.join(notes)}" for index, notes in batch.notes.items()}
     ):
-        print(message, file=sys.stderr)
+        print(printable(message), file=sys.stderr)
     return tried.without(messages).paths
 
 
 def distinct_names(files: Sequence[Path]) -> list[str]:
-    """Return a distinct name for each file: its stem, with its folder or a number added if stems are equal.
+    """Return a distinct name for each file: its stem; if stems are equal, with its suffix, then with its folders.
 
-    >>> distinct_names([Path("a/cat.jpg"), Path("b/cat.jpg"), Path("b/dog.jpg"), Path("b/cat.png")])
-    ['a_cat', 'b_cat', 'dog', 'b_cat_2']
+    >>> distinct_names([Path("cat.jpg"), Path("cat.png"), Path("dog.jpg")])
+    ['cat.jpg', 'cat.png', 'dog']
+    >>> distinct_names([Path("a/pets/cat.jpg"), Path("b/pets/cat.jpg")])
+    ['a_pets_cat', 'b_pets_cat']
     """
-    stems = [file.stem for file in files]
-    names: list[str] = []
-    for file in files:
-        name = file.stem if stems.count(file.stem) == 1 else f"{file.resolve().parent.name}_{file.stem}"
-        free = (f"{name}_{number}" if number > 1 else name for number in range(1, len(files) + 1))
-        names.append(next(candidate for candidate in free if candidate not in names))
-    return names
+    names: dict[int, str] = {}
+    parents = [file.parent.resolve().parts[1:] for file in files]
+    for folders in range(1 + max(map(len, parents), default=0)):
+        for end in ("stem", "name"):
+            unnamed = {
+                index: printable("_".join([*parents[index][len(parents[index]) - folders :], getattr(file, end)]))
+                for index, file in enumerate(files)
+                if index not in names and folders <= len(parents[index])
+            }
+            # Compared without case, as some file systems do.
+            taken = Counter(name.casefold() for name in [*names.values(), *unnamed.values()])
+            names |= {index: name for index, name in unnamed.items() if taken[name.casefold()] == 1}
+    # Two of a/b_c.jpg and a_b/c.jpg, or one file named twice.
+    return [names.get(index, f"{printable(file.name)}_{index + 1}") for index, file in enumerate(files)]
 
 
 def read_images(files: Sequence[Path], model: vit.VisionTransformer) -> tuple[Tensor, Tensor]:
@@ -172,9 +183,13 @@ def write_cells(path: Path, photographs: Sequence[Photograph], maps: Mapping[str
         writer = csv.writer(file)
         writer.writerow(CELL_COLUMNS)
         for (method, values), (index, photograph) in product(maps.items(), enumerate(photographs)):
-            # A spreadsheet would take a cell that starts with one of these for a formula.
-            name = f"./{photograph.path}" if str(photograph.path).startswith(("=", "+", "-", "@")) else photograph.path
-            facts = (name, photograph.width, photograph.height, photograph.orientation, method)
+            facts = (
+                csv_text(str(photograph.path)),
+                photograph.width,
+                photograph.height,
+                photograph.orientation,
+                method,
+            )
             boxes = cell_boxes(photograph.seen, values[index].shape[1:])
             for row, column in product(*map(range, boxes.shape[:2])):
                 box = (f"{edge:.2f}" for edge in boxes[row, column].tolist())

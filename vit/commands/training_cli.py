@@ -1,6 +1,7 @@
 """The command line around Lightning's: folders of runs, defaults from checkpoints, errors in one line."""
 
 import json
+import os
 import shlex
 import sys
 import zlib
@@ -20,6 +21,7 @@ from lightning.pytorch.utilities import rank_zero_only
 import vit.data
 from vit.commands.defaults import class_path, read_defaults
 from vit.commands.models import HELP
+from vit.commands.parser import add_overwrite
 from vit.commands.typed_arguments import read_typed
 from vit.objectives import OBJECTIVES
 from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint
@@ -105,9 +107,10 @@ class ViTCLI(LightningCLI):
                 "--output",
                 type=str | None,
                 default=None,
-                help="CSV file of the predictions, which must not exist; None is predictions.csv in the folder of the "
-                "run (of a checkpoint outside of a run: in this folder), or predictions_1.csv where that exists.",
+                help="CSV file of the predictions; None is predictions.csv in the folder of the run (of a checkpoint "
+                "outside of a run: in this folder), or predictions_1.csv where that exists.",
             )
+            add_overwrite(parser)
         return parser
 
     @property
@@ -248,7 +251,11 @@ class ViTCLI(LightningCLI):
         weights = zlib.crc32(source.read_bytes()) if source.is_file() else source
         predicted = f"{weights} {data.root} {data.image_size} {dict(self.model.hparams)}"
         return PredictionWriter(
-            path, output is not None, f"{zlib.crc32(predicted.encode()):08x}", self.model.prediction_columns
+            path,
+            output is not None,
+            f"{zlib.crc32(os.fsencode(predicted)):08x}",
+            self.model.prediction_columns,
+            overwrite=self._get(self.config, "overwrite"),
         )
 
     def _checkpoints(self) -> list[Callback]:

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from vit.commands.models import HELP, find_model
-from vit.commands.parser import Parser, run
+from vit.commands.parser import Parser, add_overwrite, run
 from vit.model.layers import MLPS
 from vit.model.vision_transformer import VisionTransformer
+from vit.support.files import check_outputs
+from vit.support.printable import printable
 from vit.weights.export import export
 from vit.weights.formats import WRITABLE
 from vit.weights.loading import DEFAULTS, load
-from vit.weights.saving import save
+from vit.weights.saving import save, written_files
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -41,10 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         part.add_argument("--loose", action="store_true", help="leave out tensors that the backbone lacks")
     convert.add_argument("output", type=Path, help="file to write; for transformers a folder")
     convert.add_argument("--to", required=True, choices=(*WRITABLE, "onnx"), help="format to write")
+    add_overwrite(convert)
     run(parser, arguments, _show_or_convert)
 
 
 def _show_or_convert(options: argparse.Namespace) -> None:
+    if options.command == "convert":
+        check_outputs(_outputs(options.output, options.to), options.overwrite)
     told: dict[str, Any] = {}
     told |= {
         name: getattr(options, name) for name in ("num_heads", "mlp", "norm_eps") if getattr(options, name) is not None
@@ -56,20 +61,26 @@ def _show_or_convert(options: argparse.Namespace) -> None:
     model = load(find_model(options.file), strict=not options.loose, **told)
     if options.command == "convert":
         _write(model, options.output, options.to)
-    print(model.load_report)
+    print(printable(str(model.load_report), keep="\n"))
     count = sum(parameter.numel() for parameter in model.parameters())
     changed = {name: value for name, value in model.config.items() if value != DEFAULTS[name]}
     print(
         f"{count:,} parameters; VisionTransformer({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
     )
     if options.command == "convert":
-        print(f"written as {options.to}: {options.output}")
+        print(f"written as {options.to}: {printable(str(options.output))}")
+
+
+def _outputs(path: Path, to: str) -> list[Path]:
+    if to != "onnx":
+        return written_files(path, to)
+    if path.suffix != ".onnx":
+        raise ValueError(f"{path} must end in .onnx, for format 'onnx'")
+    return [path]
 
 
 def _write(model: VisionTransformer, path: Path, to: str) -> None:
-    if to != "onnx":
+    if to == "onnx":
+        export(model, path)
+    else:
         save(model, path, format=to)
-        return
-    if path.suffix != ".onnx":
-        raise ValueError(f"{path} does not end in .onnx, as files of format 'onnx' do")
-    export(model, path)

@@ -151,7 +151,7 @@ def _write(path: Path, images: Tensor, unreadable: Messages, notes: Notes) -> No
         sweep(path.parent)
         _delete_unused(path.parent)
     except (OSError, SafetensorError) as error:
-        print(f"could not keep the decoded images in {path.parent}: {error}")
+        print(f"could not keep the decoded images in {path.parent}: {getattr(error, 'reason', error)}")
 
 
 def _delete_unused(folder: Path) -> None:

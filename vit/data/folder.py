@@ -6,6 +6,7 @@ from typing import get_args
 from vit.data.labelled_files import LabelledFiles, LabelledPaths
 from vit.data.module import Stage
 from vit.data.search import Found, list_folder, search, why_left_out
+from vit.support.printable import printable
 
 # Usual names of the splits, and the split of each.
 SPLIT_NAMES: dict[str, Stage] = {
@@ -33,11 +34,12 @@ class ImageFolder(LabelledFiles):
         """Return the files and labels of each split; a single tree is "train"."""
         folders, found = _class_folders(self.root)
         self.not_read = {reason: sorted(paths) for reason, paths in found.left_out.items()}
-        self.class_names = sorted(folders["train"])
+        names = sorted(folders["train"])
+        self.class_names = [printable(name) for name in names]  # checkpoints with other names are refused
         return {
             stage: (
-                [path for name in self.class_names for path in classes[name]],
-                [label for label, name in enumerate(self.class_names) for _ in classes[name]],
+                [path for name in names for path in classes[name]],
+                [label for label, name in enumerate(names) for _ in classes[name]],
             )
             for stage, classes in folders.items()
         }

@@ -195,7 +195,7 @@ def save_numbers(numbers: Numbers, folder: str | Path) -> None:
     rows = []
     for index, (image, text) in enumerate(zip(numbers.images, ALPHABET.decode(numbers.tokens), strict=True)):
         name = f"{index:05}.png"
-        Image.fromarray(image[0].numpy()).save(folder / name)
+        Image.fromarray(image[0].numpy()).save(folder / name)  # texts.csv comes last: without it, nothing reads them
         rows.append((name, text))
     with replacing(folder / "texts.csv") as path, path.open("w", newline="") as file:
         csv.writer(file).writerows([("file", "text"), *rows])

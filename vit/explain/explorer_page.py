@@ -22,6 +22,7 @@ from vit.capture.anatomy import Anatomy, examine
 from vit.capture.attention import capture_attention, run_intercepted
 from vit.explain.heatmap import displayable
 from vit.support.class_names import name_classes
+from vit.support.files import replacing
 
 TOP_CLASSES = 5
 CLASS_TOKENS = {"cls_token", "class_token"}
@@ -34,7 +35,8 @@ class Explorer(str):
     def save(self, path: str | Path) -> Path:
         """Write the document to a file that any browser opens, and return its path."""
         path = Path(path)
-        path.write_text(self, encoding="utf-8")
+        with replacing(path) as unfinished:
+            unfinished.write_text(self, encoding="utf-8")
         return path
 
     def __repr__(self) -> str:

@@ -21,7 +21,8 @@ from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
 from vit.explain.maps.rollout import readout_map
 from vit.explain.sheet import Sheet
 from vit.support.class_names import name_classes
-from vit.support.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, PINK, SKY, plain_text, plot_style
+from vit.support.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, PINK, SKY, plain_text, plot_style, save_figure
+from vit.support.printable import printable
 
 METHOD_COLORS = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY)
 DASHES = ("-", "--", ":")
@@ -122,7 +123,7 @@ def draw_curves(curves: Mapping[str, Curves], path: str | Path) -> None:
     count = len(next(iter(curves.values())).most_first)
     handles, names = most.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right center", title=f"{count} images")
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 @plot_style
@@ -147,14 +148,14 @@ def draw_scores(scores: Scores, measure: str, path: str | Path) -> None:
     for label, row in zip(axes.get_yticklabels(), rows, strict=True):
         label.set_color(GREY if row["method"] in CONTROLS else "black")
     axes.set_xlabel(f"{measure}; {scores.note}")
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 def _captions(
     names: Sequence[str], logits: Tensor | None, class_names: Sequence[str] | None, labels: Tensor | None
 ) -> list[tuple[str, str]]:
     """Return the text below each image, and its colour."""
-    lines, colors = [[name] if name else [] for name in names], ["black"] * len(names)
+    lines, colors = [[printable(name)] if name else [] for name in names], ["black"] * len(names)
     if logits is not None:
         known = name_classes(class_names, logits.shape[1])
         probabilities, classes = (values.tolist() for values in logits.detach().float().softmax(dim=-1).max(dim=-1))

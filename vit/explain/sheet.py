@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vit.explain.heatmap import overlay
+from vit.support.plotting import save_figure
 
 CELL, GAP, LINE = 1.6, 0.1, 0.15  # inches: width of a picture, gap between two, height of a line of text
 TITLE, BAR = 0.35, 0.75  # inches: height of the title, width of the colour bar
@@ -91,7 +92,7 @@ class Sheet:
     def save(self, path: str | Path) -> None:
         """Write the PNG file. The resolution keeps each pixel of large pictures, up to ``MOST_DOTS`` per inch."""
         self.axes.set(**self.extent)
-        self.figure.savefig(path, dpi=min(max(DOTS, self.size[1] / CELL), MOST_DOTS))
+        save_figure(self.figure, path, dpi=min(max(DOTS, self.size[1] / CELL), MOST_DOTS))
 
     def _add_bar(self, left: float, top: float, bottom: float) -> None:
         """Add the colour bar: the colours of an overlay on mid-grey."""

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from vit.support.files import replacing
+from vit.support.files import UnwritableError, replacing
 from vit.training.description import Score
 from vit.weights import read_checkpoint
 
@@ -30,9 +30,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         try:
             with replacing(path) as unfinished, unfinished.open("wb") as file:
                 torch.save(checkpoint, file)
-        except (OSError, RuntimeError) as error:
+        except (UnwritableError, RuntimeError) as error:
+            reason = error.reason if isinstance(error, UnwritableError) else error
             previous = "the one before is intact; " if path.exists() else ""
-            raise OSError(f"could not write {path} ({error}): {previous}free some space, then resume") from error
+            raise OSError(f"could not write {path} ({reason}): {previous}free some space, then resume") from error
 
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: Any = None) -> dict[str, Any]:
         """Read a checkpoint onto the CPU; ``vit.weights.read_checkpoint`` lists what it refuses."""

@@ -1,6 +1,7 @@
 """The lines that a run prints: its header, a line per validation, its results, how to resume."""
 
 import json
+import shlex
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from vit.objectives import OBJECTIVES
 from vit.runs.measurements import Measurements
 from vit.runs.results import count_parameters, device_name
+from vit.support.printable import printable
 from vit.training.description import SPACE, Score
 
 FEW = 50  # validation images
@@ -22,8 +24,8 @@ def print_header(data: str, folder: Path, trainer: Trainer, pl_module: Lightning
     sets = trainer.datamodule.sets
     sizes = ", ".join(f"{len(sets[name].labels):,} {name}" for name in ("train", "val", "test") if name in sets)
     print(
-        f"{data}: {sizes} images; {count_parameters(pl_module):,} parameters; {trainer.precision} on "
-        f"{device_name(pl_module.device)}; {_length(trainer)}; {folder}",
+        f"{printable(data)}: {sizes} images; {count_parameters(pl_module):,} parameters; {trainer.precision} on "
+        f"{device_name(pl_module.device)}; {_length(trainer)}; {printable(str(folder))}",
         flush=True,
     )
     if left_out := trainer.datamodule.left_out:
@@ -62,8 +64,8 @@ def print_resume(folder: Path) -> None:
     """Print how to resume a run that was stopped."""
     last = folder / "checkpoints" / "last.ckpt"
     if last.exists():
-        print(f"results so far: {folder / 'results.json'}")
-        print(f"resume with: python train.py fit --ckpt_path {last}", flush=True)
+        print(f"results so far: {printable(str(folder / 'results.json'))}")
+        print(f"resume with: python train.py fit --ckpt_path {printable(shlex.quote(str(last)))}", flush=True)
     else:
         print("stopped before the first checkpoint: start again", flush=True)
 
@@ -78,8 +80,9 @@ def print_results(folder: Path) -> None:
             print(f"{name}: {_plain(objective.monitor, results[name])}")
     for line in objective.result_lines(results):
         print(line)
-    print(f"run folder: {folder}")
-    print(f"  {folder / 'report.html'}, with all scores and pictures; the numbers are in {folder / 'results.json'}")
+    place = printable(str(folder))
+    print(f"run folder: {place}")
+    print(f"  {place}/report.html, with all scores and pictures; the numbers are in {place}/results.json")
 
 
 def _plain(score: Score, value: float) -> str:

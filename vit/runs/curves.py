@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from vit.data.module import Stage
 from vit.runs.record import RunRecord
-from vit.support.plotting import BLUE, GREY, ORANGE, plot_style
+from vit.support.plotting import BLUE, GREY, ORANGE, plot_style, save_figure
 from vit.training.description import Score
 
 
@@ -88,7 +88,7 @@ def draw_curves(history: dict[str, list[dict[str, float]]], monitor: Score, path
     for axes, title in ((loss, "Loss"), (score, f"Validation: {monitor.label}{last}"), (rate, "Learning rate")):
         axes.set(title=title, xlabel="epoch")
         axes.set_ylim(bottom=0 if axes is rate else None)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 def _column(points: list[dict[str, float]], name: str) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import csv
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -12,38 +13,43 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
+from vit.support.files import check_outputs, writing
+from vit.support.printable import csv_text, printable
+
 
 class PredictionWriter(Callback):
     """Write one row per image, its file and what the module says of it, and print the unreadable files.
 
-    Rows go to ``NAME.KEY.partial`` as they come; the file gets its name when it is complete. No file is replaced. The
-    same prediction, started again after a kill, keeps the rows of the partial file.
+    Rows go to ``NAME.KEY.partial`` as they come; the file gets its name when it is complete. No file is replaced
+    without ``overwrite``. The same prediction, started again after a kill, keeps the rows of the partial file.
 
     Args:
         path: The file.
         is_typed: Whether the user chose the path; else a number is added to the name if the file exists.
         key: Names what is predicted by which weights, so that no file mixes two predictions.
         columns: Columns after the file, as the module's ``prediction_rows`` fills them.
+        overwrite: Whether a chosen file that exists is replaced.
 
     Raises:
-        ValueError: If a chosen file exists, or another process makes the same prediction.
+        ValueError: If a chosen file exists and is not to be replaced, or another process makes the same prediction.
     """
 
-    def __init__(self, path: Path, is_typed: bool, key: str, columns: Sequence[str]) -> None:
-        if is_typed and path.exists():
-            raise ValueError(f"{path} exists: name another file by --output, or delete it")
+    def __init__(self, path: Path, is_typed: bool, key: str, columns: Sequence[str], overwrite: bool = False) -> None:
+        check_outputs([path], overwrite or not is_typed)
         self.path = path
         self.is_typed = is_typed
+        self.overwrite = is_typed and overwrite
         self.columns = ["file", *columns]
         self.partial = path.with_name(f"{path.name}.{key}.partial")
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.lock = FileLock(f"{self.partial}.lock")
-        try:
-            self.lock.acquire(timeout=0)
-        except Timeout:
-            raise ValueError(
-                f"another process writes {self.partial}: wait for it, or name another file by --output"
-            ) from None
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self.lock.acquire(timeout=0)
+            except Timeout:
+                raise ValueError(
+                    f"another process writes {self.partial}: wait for it, or name another file by --output"
+                ) from None
         self.rows = 0
         self.unreadable: list[str] = []
 
@@ -54,7 +60,9 @@ class PredictionWriter(Callback):
         self.rows = len(rows)
         if rows:
             print(f"{len(rows)} rows of {self.partial} are kept: predicting the other images")
-            trainer.datamodule.leave_out({row["file"] for row in rows})
+            done = Counter(row["file"] for row in rows)
+            files = [str(path) for path in trainer.datamodule.files.paths]
+            trainer.datamodule.leave_out({file for file in files if _take(done, csv_text(file))})
 
     def on_predict_batch_end(
         self,
@@ -69,7 +77,10 @@ class PredictionWriter(Callback):
         _, files, unreadable = batch
         self.unreadable += unreadable
         described = pl_module.prediction_rows(outputs)
-        rows = [{"file": file} | row for file, row in zip(files, described, strict=True)]
+        rows = [
+            {"file": csv_text(file)} | {name: csv_text(text) for name, text in row.items()}
+            for file, row in zip(files, described, strict=True)
+        ]
         self._write(rows, mode="a")
         self.rows += len(rows)
         if trainer.received_sigterm:  # Lightning's loop would predict to the end
@@ -82,8 +93,8 @@ class PredictionWriter(Callback):
         if path is None:
             raise ValueError(f"{self.path} exists since the prediction began: its rows are in {self.partial}")
         for message in self.unreadable:
-            print(message, file=sys.stderr)
-        print(f"{self.rows} predictions in {path}")
+            print(printable(message), file=sys.stderr)
+        print(f"{self.rows} predictions in {printable(str(path))}")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Say how to continue."""
@@ -91,11 +102,14 @@ class PredictionWriter(Callback):
         print(f"{self.rows} predictions in {self.partial}: the same command continues it", flush=True)
 
     def _write(self, rows: list[dict[str, str]], mode: Literal["w", "a"]) -> None:
-        with self.partial.open(mode, newline="") as file:
+        with writing(self.partial), self.partial.open(mode, newline="", encoding="utf-8") as file:
             csv.DictWriter(file, self.columns).writerows(rows)
 
     def _gives(self, path: Path) -> bool:
         """Give the file a name unless another prediction has it, in one step that a kill cannot cut in two."""
+        if self.overwrite:
+            self.partial.replace(path)
+            return True
         try:
             path.hardlink_to(self.partial)
         except FileExistsError:
@@ -121,5 +135,11 @@ def _complete_rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of an unfinished file, except the last one, which the kill may have cut."""
     if not path.exists():
         return []
-    with path.open(newline="", errors="replace") as file:
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
         return list(csv.DictReader(file))[:-1]
+
+
+def _take(counted: Counter[str], name: str) -> bool:
+    """Take one of what is counted; two files may have the same name in the table."""
+    counted[name] -= 1
+    return counted[name] >= 0

@@ -40,7 +40,7 @@ class RunRecord(Callback):
     @rank_zero_only
     def _write_config(self) -> None:
         with replacing(self.folder / "config.yaml") as unfinished:
-            unfinished.write_text(self.config)
+            unfinished.write_text(self.config, encoding="utf-8")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the measurements."""
@@ -116,14 +116,15 @@ class RunRecord(Callback):
         self.write_results(trainer, pl_module)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Write the results so far, and print how to resume."""
-        if trainer.state.fn != TrainerFn.FITTING or not self.measurements.measured["images"]:
+        """Write the results so far of a training, and print how to resume it; the test at its end is a part of it."""
+        if not self.measurements.measured["images"]:
             return
-        self.measurements.update_seconds()
-        try:
-            self.write_results(trainer, pl_module, stopped=type(exception).__name__)
-        except OSError as error:  # such as the full disk that stopped the run
-            print(f"could not write the results so far: {error}")
+        if trainer.state.fn == TrainerFn.FITTING:
+            self.measurements.update_seconds()
+            try:
+                self.write_results(trainer, pl_module, stopped=type(exception).__name__)
+            except OSError as error:  # such as the full disk that stopped the run
+                print(f"could not write the results so far: {error}")
         print_resume(self.folder)
 
     @rank_zero_only

@@ -1,12 +1,80 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, over nothing that a user did not give up, and the errors of writing."""
 
+import errno
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 HOST = socket.gethostname()
+MOST_LETTERS = 40  # of the name of a file in that of its unfinished one; a name has at most 255 bytes
+REMEDIES = {
+    errno.EACCES: "name another place, or change its permissions",
+    errno.EPERM: "name another place, or change its permissions",
+    errno.EROFS: "name a place on another disk",
+    errno.ENOSPC: "free some space, or name a place on another disk",
+    errno.EDQUOT: "free some space, or name a place on another disk",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.EISDIR: "name a file",
+    errno.ENOTDIR: "name another place: a part of the path is a file and no folder",
+    errno.EEXIST: "name another place: a part of the path is a file and no folder",
+}
+
+
+class UnwritableError(OSError):
+    """A file that cannot be written, in one line with the remedy."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        self.reason = error.strerror or str(error)
+        super().__init__(f"cannot write {path} ({self.reason}): {REMEDIES.get(error.errno, 'name another place')}")
+
+
+def plain_message(error: BaseException) -> str:
+    """Return the message of an error; that of the operating system without its number, with its file and a remedy.
+
+    >>> plain_message(IsADirectoryError(21, "Is a directory", "photos"))
+    'photos: is a directory: name a file'
+    """
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    file = [] if error.filename is None else [os.fsdecode(error.filename)]
+    reason = f"{error.strerror[:1].lower()}{error.strerror[1:]}"
+    return ": ".join([*file, reason, *([REMEDIES[error.errno]] if error.errno in REMEDIES else [])])
+
+
+def check_outputs(paths: Iterable[Path], overwrite: bool) -> None:
+    """Check, before hours of work, that files can be written, and that none is lost without ``--overwrite``.
+
+    >>> from tempfile import mkdtemp
+    >>> folder = Path(mkdtemp())
+    >>> check_outputs([folder / "new" / "maps.png"], overwrite=False)
+    >>> (folder / "maps.png").touch()
+    >>> check_outputs([folder / "maps.png"], overwrite=True)
+
+    Args:
+        paths: The files.
+        overwrite: Whether those that exist are replaced.
+
+    Raises:
+        ValueError: If a file exists and is not to be replaced, or is a folder or a device.
+        UnwritableError: If a file could not be written: no permission, a name that is too long, ...
+    """
+    places: dict[Path, Path] = {}  # the folders that exist, and a file to write below each
+    for path in paths:
+        with writing(path):
+            if path.is_dir():
+                raise ValueError(f"{path} is a folder: name a file")
+            if path.exists() and not path.is_file():
+                raise ValueError(f"{path} is no file on a disk: name another one")
+            if os.path.lexists(path) and not overwrite:
+                raise ValueError(f"{path} exists: add --overwrite, or name another file")
+            places.setdefault(next(folder for folder in path.absolute().parents if folder.exists()), path)
+    for folder, path in places.items():
+        # Tried, as permissions tell neither a full disk nor that nothing can be created below /proc.
+        with writing(path), TemporaryFile(dir=folder):
+            pass
 
 
 @contextmanager
@@ -21,16 +89,32 @@ def replacing(path: Path) -> Iterator[Path]:
     ...     _ = unfinished.write_text("{}")
     >>> path.read_text()
     '{}'
+
+    Raises:
+        UnwritableError: If the file cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{HOST}.{os.getpid()}.unfinished")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name[:MOST_LETTERS]}.{HOST}.{os.getpid()}.unfinished")
+        try:
+            yield unfinished
+            with unfinished.open("r+b") as file:  # on disk before the name points to it, or a power cut leaves neither
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+        finally:
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise the errors of the operating system as those of writing a file."""
     try:
-        yield unfinished
-        with unfinished.open("r+b") as file:  # on disk before the name points to it, or a power cut leaves neither
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        yield
+    except UnwritableError:
+        raise
+    except OSError as error:
+        raise UnwritableError(path, error) from error
 
 
 def sweep(folder: Path) -> None:

@@ -1,7 +1,13 @@
 """The look of all plots: one palette, one style."""
 
+from pathlib import Path
+from typing import Any
+
 import matplotlib
+from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
+
+from vit.support.files import replacing
 
 # Okabe and Ito's palette: colour-blind readers tell its colours apart, and so does a grey printout.
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -22,6 +28,13 @@ plot_style = matplotlib.rc_context(
 
 # A decorator of functions that write names of classes: a dollar sign in one starts no formula.
 plain_text = matplotlib.rc_context({"text.parse_math": False})
+
+
+def save_figure(figure: Figure, path: str | Path, **options: Any) -> None:
+    """Write a figure to a file, whole or not at all; the options are those of ``Figure.savefig``."""
+    path = Path(path)
+    with replacing(path) as unfinished, unfinished.open("wb") as file:
+        figure.savefig(file, format=path.suffix[1:] or None, **options)
 
 
 def missing_letters(text: str) -> str:

@@ -1,10 +1,46 @@
-"""Text from outside, such as names of files, as a terminal and a page can show it."""
+"""Text from outside, such as names of files and of classes, as a terminal, a page and a spreadsheet can show it."""
+
+import unicodedata
+
+# Control characters, halves of characters (bytes of a name that are no text), separators of lines and of paragraphs.
+HIDDEN = ("Cc", "Cs", "Zl", "Zp")
+DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}  # they turn the letters after them around
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what begins a formula in a spreadsheet
 
 
-def printable(text: str) -> str:
-    r"""Return a text with control characters, and bytes that are no text, as their numbers.
+def printable(text: str, keep: str = "") -> str:
+    r"""Return a text with the characters that would act and not show as their numbers, but for those of ``keep``.
 
     >>> print(printable("a cat\x1b[2J\udcff.png"))
     a cat\x1b[2J\udcff.png
     """
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    if text.isprintable():
+        return text
+    return "".join(_number(letter) if letter not in keep and _acts(letter) else letter for letter in text)
+
+
+def _acts(letter: str) -> bool:
+    return unicodedata.category(letter) in HIDDEN or unicodedata.bidirectional(letter) in DIRECTIONS
+
+
+def _number(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
+
+
+def csv_text(text: str) -> str:
+    r"""Return a text as the cell of a CSV file: a spreadsheet runs what begins like a formula, unless it is quoted.
+
+    An apostrophe before it is OWASP's advice against "CSV injection". A number stays a number.
+
+    >>> csv_text("=HYPERLINK(1).png"), csv_text("cat.png"), csv_text("-0.5")
+    ("'=HYPERLINK(1).png", 'cat.png', '-0.5')
+    """
+    return printable(f"'{text}" if text.startswith(FORMULA) and not _is_number(text) else text)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -5,6 +5,7 @@ from numbers import Real
 from typing import Any
 
 from vit.model.vision_transformer import VisionTransformer
+from vit.support.printable import printable
 from vit.weights.load_report import LoadedWeights
 
 LONGEST_NAME = 1000  # letters
@@ -50,7 +51,7 @@ def _are_numbers(values: Any, count: int) -> bool:
 
 def _are_names(values: Any, count: int) -> bool:
     return _has_length(values, count) and all(
-        isinstance(value, str) and len(value) <= LONGEST_NAME and value.isprintable() for value in values
+        isinstance(value, str) and len(value) <= LONGEST_NAME and value == printable(value) for value in values
     )
 
 

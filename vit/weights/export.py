@@ -1,5 +1,6 @@
 """Exports a model as a program that runs without this package, and compares the two."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,11 @@ def export_program(model: VisionTransformer) -> torch.export.ExportedProgram:
 
 
 def _write_program(program: torch.export.ExportedProgram, path: Path) -> Any:
-    with path.open("wb") as file:  # not by its name: torch warns of names that do not end in .pt2
-        torch.export.save(program, file)
-    with path.open("rb") as file:
-        return torch.export.load(file).module()
+    file = io.BytesIO()  # on a full disk, torch ends the process
+    torch.export.save(program, file)
+    path.write_bytes(file.getbuffer())
+    file.seek(0)
+    return torch.export.load(file).module()
 
 
 def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> Any:

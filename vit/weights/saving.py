@@ -17,11 +17,13 @@ from vit.weights.surgery import canonicalize
 from vit.weights.tensor_files import write_safetensors
 
 SUFFIXES = {
+    "vit": (".safetensors",),
     "timm": (".safetensors", ".pth", ".bin", ""),
     "torchvision": (".safetensors", ".pth", ".bin"),
     "google": (".npz",),
     "transformers": ("",),
 }
+FOLDER_FILES = ("model.safetensors", "config.json", "preprocessor_config.json")
 # Arguments that a file need not tell: they matter to the training alone, or the caller chooses them.
 UNTOLD = (
     *("dropout", "patch_drop", "drop_path", "grad_checkpointing", "pad_images"),
@@ -64,9 +66,7 @@ def save(model: VisionTransformer, path: str | Path, format: str = "vit") -> Non
     if format == "vit":
         save_own_file(model, path)
         return
-    if path.suffix not in SUFFIXES[format]:
-        ends = [f"end in {suffix}" if suffix else "be a folder, without a suffix" for suffix in SUFFIXES[format]]
-        raise ValueError(f"{path} must {' or '.join(ends)}, for format {format!r}")
+    _check_suffix(path, format)
     library, state = to_format(model, format)
     if not path.suffix:
         _write_folder(model, library, state, path)
@@ -75,8 +75,24 @@ def save(model: VisionTransformer, path: str | Path, format: str = "vit") -> Non
     elif path.suffix == ".safetensors":
         write_safetensors(state, path, {"format": "pt"})
     else:
-        with replacing(path) as unfinished:
-            torch.save(state, unfinished)
+        with replacing(path) as unfinished, unfinished.open("wb") as file:
+            torch.save(state, file)
+
+
+def written_files(path: Path, format: str) -> list[Path]:
+    """Return the files that ``save`` may write for a path: for some formats, those of a folder.
+
+    Raises:
+        ValueError: If the path does not fit the format.
+    """
+    _check_suffix(path, format)
+    return [path] if path.suffix else [path / name for name in FOLDER_FILES]
+
+
+def _check_suffix(path: Path, format: str) -> None:
+    if path.suffix not in SUFFIXES[format]:
+        ends = [f"end in {suffix}" if suffix else "be a folder, without a suffix" for suffix in SUFFIXES[format]]
+        raise ValueError(f"{path} must {' or '.join(ends)}, for format {format!r}")
 
 
 def to_format(model: VisionTransformer, format: str) -> tuple[Format, State]:
@@ -133,12 +149,12 @@ def _write_folder(model: VisionTransformer, library: Format, state: State, folde
         config = timm_config_of(model.config, data)
     else:
         config = config_of(model.config, library, data.get("class_names"))
-    folder.mkdir(parents=True, exist_ok=True)
-    write_safetensors(state, folder / "model.safetensors", {"format": "pt"})
-    files = {"config.json": config}
+    weights, description, images = FOLDER_FILES
+    write_safetensors(state, folder / weights, {"format": "pt"})
+    files = {description: config}
     if "mean" in data and not library.name.startswith("timm"):
         rows, columns = model.patch_embed.image_size
-        files["preprocessor_config.json"] = {
+        files[images] = {
             "image_processor_type": "ViTImageProcessor",
             "size": {"height": rows, "width": columns},
             "image_mean": list(data["mean"]),

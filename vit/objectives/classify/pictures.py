@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from vit.data.module import ImageSet
 from vit.objectives.classify.evaluation import Evaluation
 from vit.support.captioned import draw_captioned, trim_name
-from vit.support.plotting import BLUE, GREY, ORANGE, SKY, plain_text, plot_style
+from vit.support.plotting import BLUE, GREY, ORANGE, SKY, plain_text, plot_style, save_figure
 from vit.training.examples import draw_rollout
 
 MOST_NAMED_CLASSES = 20
@@ -61,7 +61,7 @@ def draw_confusion(evaluation: Evaluation, class_names: list[str], title: str, p
                 color = "white" if share > 50 else "black"
                 axes.text(column, row, f"{share:.0f}", ha="center", va="center", color=color, fontsize=9)
     figure.colorbar(image, shrink=0.75, label="% of the true class")
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)
 
 
 @plot_style
@@ -90,7 +90,7 @@ def draw_classes(scores: dict[str, Any], title: str, path: Path) -> None:
     axes.set(title=title, xlabel="% (after each name: its number of images)", ylim=(len(rows) - 0.5, -0.5))
     axes.set_xlim(right=100.5)
     figure.legend(loc="outside upper right", ncols=3)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 def _row_label(row: dict[str, Any]) -> str:
@@ -117,7 +117,7 @@ def draw_reliability(scores: dict[str, Any], title: str, path: Path) -> None:
         width * np.arange(len(bins)), [row["count"] for row in bins], width, align="edge", color=BLUE, edgecolor="white"
     )
     below.set(xlabel="confidence of the prediction, %", ylabel="images")
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 def draw_mistakes(evaluation: Evaluation, class_names: list[str], title: str, path: Path) -> None:
