@@ -1,5 +1,6 @@
 """Labelled image files: what the data sets that read them have in common."""
 
+import os
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,8 @@ class LabelledFiles(ImageDataModule, ABC):
         sets = {}
         for stage, (paths, labels) in self.splits.items():
             files = ImageFiles(paths, labels, self.stored_size, self.in_channels, stretch=self.stretch)
-            sets[stage] = self.decode_or_stream(files, total, skip_damaged=self.skip_damaged)
+            part = sets[stage] = self.decode_or_stream(files, total, skip_damaged=self.skip_damaged)
+            part.files = [name.removeprefix(f"{self.root}{os.sep}") for name in part.files]
         if set(sets) == {"train"} and self.test_fraction > 0:
             # Of a class of two images, the second one is for validation.
             train, test = stratified_split(sets["train"].labels, self.test_fraction, keep=2 if self.val_fraction else 1)

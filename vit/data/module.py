@@ -39,10 +39,16 @@ class ImageSet:
     Args:
         images: Decoded images, uint8 (N, C, H, W), or files.
         labels: Class numbers, (N,), rows of 0. and 1. for several labels, (N, num_classes), or rows of tokens, (N, T).
+        files: Path of each image, below the root of the data if it has one; None if they are of no files.
     """
 
     images: Tensor | ImageFiles
     labels: Tensor
+    files: list[str] | None = None
+
+    def name(self, index: int) -> str:
+        """Return the file of an image, or its number in the split if it is of no file."""
+        return str(index) if self.files is None else self.files[index]
 
     def decode(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return the images at ``indices``, uint8 (n, C, H, W), and their labels; unreadable files are a ValueError."""
@@ -55,13 +61,14 @@ class ImageSet:
     def subset(self, indices: Tensor) -> "ImageSet":
         """Return the images and labels at ``indices``."""
         images = self.images[indices] if isinstance(self.images, Tensor) else self.images.subset(indices)
-        return ImageSet(images, self.labels[indices])
+        files = None if self.files is None else [self.files[index] for index in indices.tolist()]
+        return ImageSet(images, self.labels[indices], files)
 
     def centred(self, size: tuple[int, int]) -> "ImageSet":
         """Return the centre of each image, of ``size`` (rows, columns)."""
         if isinstance(self.images, Tensor):
-            return ImageSet(tv.center_crop(self.images, list(size)).contiguous(), self.labels)
-        return ImageSet(replace(self.images, centre=size), self.labels)
+            return replace(self, images=tv.center_crop(self.images, list(size)).contiguous())
+        return replace(self, images=replace(self.images, centre=size))
 
 
 class ImageDataModule(LightningDataModule):
@@ -214,7 +221,7 @@ class ImageDataModule(LightningDataModule):
             images, files = load_decoded(files, self.num_workers, skip_damaged=skip_damaged)
         else:
             images = files = readable_files(files, self.num_workers, skip_damaged=skip_damaged)
-        return ImageSet(images, torch.tensor(files.labels))
+        return ImageSet(images, torch.tensor(files.labels), [str(path) for path in files.paths])
 
     def train_dataloader(self) -> BatchLoader:
         """Return the augmented training batches, in a new order each epoch."""
