@@ -355,3 +355,54 @@ def test_photographs_as_people_have_them_are_trained_on(tmp_path, capsys):
     assert sorted(labels.bincount().tolist()) == [2, 2, 3, 3, 3]
     assert ImageFolder(str(root)).image_size == (64, 64)
     assert "image_size (64, 64): 22 images have shorter sides of 3" in capsys.readouterr().out
+
+
+def test_images_keep_the_names_of_their_files_below_the_root(plant):
+    data = ready(plant(), test_fraction=0.3, val_fraction=0.3)
+    for part in data.sets.values():
+        for index in range(len(part.labels)):
+            place, _ = part.name(index).split("/")
+            assert data.class_names[part.labels[index]] == place
+            path = data.root / part.name(index)
+            assert torch.equal(part.images[index], decode(path, data.image_size, data.in_channels))
+
+
+def test_the_names_of_a_model_number_the_classes_of_a_part_of_them(plant):
+    plant("train", {"bee": 3})
+    root = plant("test", {"cow": 2, "bee": 1})
+    data = ImageFolder(str(root), class_names=["bee", "ant", "cow"], num_workers=0, val_fraction=0)
+    data.setup("test")
+    assert (data.class_names, data.num_classes) == (["bee", "ant", "cow"], 3)
+    assert data.sets["test"].labels.tolist() == [0, 2, 2]
+
+
+def test_a_single_tree_of_a_part_of_the_classes_is_tested_whole_and_says_so(plant, capsys):
+    data = ImageFolder(str(plant()), class_names=[*COUNTS, "dog"], num_workers=0)
+    data.setup("test")
+    assert len(data.sets["test"].labels) == sum(COUNTS.values())
+    assert "has a part of the classes: all 23 images are tested, also those that" in capsys.readouterr().out
+
+
+def test_test_images_alone_are_enough_for_a_model_and_not_for_a_training(plant):
+    root = plant("test")
+    data = ImageFolder(str(root), class_names=[*COUNTS], num_workers=0)
+    data.setup("test")
+    assert set(data.sets) == {"test"}
+    data = ImageFolder(str(root), class_names=[*COUNTS], num_workers=0)
+    with pytest.raises(ValueError, match="has no folder train, and a training needs one: add it, or run test instead"):
+        data.setup("fit")
+
+
+def test_a_class_that_the_model_does_not_know_is_named_with_the_name_that_is_like_it(plant):
+    message = (
+        "root has images of cow, and the model knows ant, bee, cows: name the class as one of these "
+        r"\(did you mean cows\?\), or train a model of your classes by --model.init_from$"
+    )
+    with pytest.raises(ValueError, match=message):
+        ImageFolder(str(plant()), class_names=["ant", "bee", "cows"])
+
+
+def test_a_training_that_goes_on_needs_images_of_every_class(plant):
+    data = ImageFolder(str(plant()), class_names=[*COUNTS, "dog"], num_workers=0)
+    with pytest.raises(ValueError, match="no readable training image of dog: add images, or delete the class"):
+        data.setup("fit")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
 
 from vit.data.image_files import ImageFiles, stored_size
 from vit.data.module import ImageDataModule, ImageSet, Stage
@@ -38,6 +39,7 @@ class LabelledFiles(ImageDataModule, ABC):
     """
 
     stretch = False  # whether images are scaled to the size whatever their aspect ratio
+    known_classes: list[str] | None = None  # those of a trained model
 
     def __init__(
         self,
@@ -102,11 +104,17 @@ class LabelledFiles(ImageDataModule, ABC):
             self.load_sets()
 
     def setup(self, stage: str) -> None:
-        """Load the splits, and tell which classes are missing in some; one without training images is a ValueError."""
+        """Load the splits, and tell which classes are missing in some; one without training images is a ValueError.
+
+        A test of a trained model may miss any of its classes.
+        """
         if self.sets:
             return
+        if stage == "fit" and "train" not in self.splits:
+            raise ValueError(f"{self.root} has no folder train, and a training needs one: add it, or run test instead")
         super().setup(stage)
-        for split, part in self.sets.items() if self.num_classes else ():
+        is_part = self.known_classes is not None and stage != "fit"
+        for split, part in self.sets.items() if self.num_classes and not is_part else ():
             several = part.labels.ndim > 1
             counts = part.labels.sum(dim=0) if several else part.labels.bincount(minlength=self.num_classes)
             missing = ", ".join(name for name, count in zip(self.class_names, counts, strict=True) if count == 0)
@@ -123,6 +131,13 @@ class LabelledFiles(ImageDataModule, ABC):
             files = ImageFiles(paths, labels, self.stored_size, self.in_channels, stretch=self.stretch)
             part = sets[stage] = self.decode_or_stream(files, total, skip_damaged=self.skip_damaged)
             part.files = [name.removeprefix(f"{self.root}{os.sep}") for name in part.files]
+        if set(sets) == {"train"} and self.known_classes and self._has_absent_classes(sets["train"].labels):
+            # Held out of fewer classes, the test images would not be those that the training held out.
+            tell(
+                f"{self.root} names no test images, and has a part of the classes: all {len(sets['train'].labels):,} "
+                "images are tested, also those that the model was trained on, if there are some"
+            )
+            return sets | {"test": sets["train"]}
         if set(sets) == {"train"} and self.test_fraction > 0:
             # Of a class of two images, the second one is for validation.
             train, test = stratified_split(sets["train"].labels, self.test_fraction, keep=2 if self.val_fraction else 1)
@@ -132,6 +147,9 @@ class LabelledFiles(ImageDataModule, ABC):
                 )
             sets = {"train": sets["train"].subset(train), "test": sets["train"].subset(test)}
         return sets
+
+    def _has_absent_classes(self, labels: Tensor) -> bool:
+        return labels.ndim == 1 and len(labels.unique()) < self.num_classes
 
 
 @rank_zero_only

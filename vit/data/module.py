@@ -170,7 +170,7 @@ class ImageDataModule(LightningDataModule):
         if self.sets:
             return
         sets = self.load_sets()
-        if "val" not in sets and self.val_fraction > 0:
+        if "val" not in sets and "train" in sets and self.val_fraction > 0:
             kept, held_out = stratified_split(sets["train"].labels, self.val_fraction)
             if len(held_out) == 0:
                 raise ValueError(
