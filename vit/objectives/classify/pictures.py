@@ -13,13 +13,13 @@ from vit.data.module import ImageSet
 from vit.objectives.classify.evaluation import POSITIVE, Evaluation
 from vit.objectives.classify.roc_picture import draw_curves
 from vit.objectives.classify.tables import end_of
-from vit.support.captioned import draw_captioned, trim_name, trim_names
+from vit.support.captioned import draw_captioned, trim_names
 from vit.support.plotting import BLUE, GREY, ORANGE, SKY, drawable, plain_text, plot_style
 from vit.training.examples import draw_rollout
 
 MOST_WRITTEN_CLASSES, MOST_NAMED_CLASSES = 20, 100  # of a confusion matrix with numbers, and with names
 MOST_CLASSES, CLASS_LETTERS = 100, 30  # of the chart of classes: its rows, and the length of a name
-MISTAKE_LETTERS, FILE_LETTERS = 17, 24  # of a class and of a file above a mistake
+MISTAKE_LETTERS, FILE_LETTERS = 17, 22  # of a class and of a file above a mistake
 MISTAKES = {"across": 8, "width": 1.5, "fontsize": 8}
 
 
@@ -76,7 +76,7 @@ def draw_confusion(evaluation: Evaluation, class_names: list[str], title: str, p
             if count:
                 share = shares[row, column]
                 color = "white" if share > 50 else "black"
-                said = f"{share:.0f} %" if share >= 0.5 else "< 1 %"
+                said = f"{share:.0f} %" if share >= 1 else "< 1 %"
                 axes.text(column, row - 0.13, said, ha="center", va="center", color=color, fontsize=9)
                 axes.text(column, row + 0.22, f"{count:,}", ha="center", va="center", color=color, fontsize=7)
         figure.colorbar(image, shrink=0.75, label="% of the true class" + (", and images" if written else ""))
@@ -142,10 +142,10 @@ def draw_mistakes(evaluation: Evaluation, class_names: list[str], image_set: Ima
     """Draw the most confident mistakes: each with its file, its predicted class, the confidence and its true class."""
     mistakes = evaluation.mistakes
     with drawable([*class_names, *(image_set.name(mistake.index) for mistake in mistakes)]) as names:
-        classes, files = names[: len(class_names)], names[len(class_names) :]
+        classes, files = trim_names(names[: len(class_names)], MISTAKE_LETTERS), names[len(class_names) :]
         captions = [
-            f"{caption_of_file(file)}\n{trim_name(classes[mistake.predicted], MISTAKE_LETTERS)} "
-            f"({100 * mistake.confidence:.0f} %)\ntrue: {trim_name(classes[mistake.label], MISTAKE_LETTERS)}"
+            f"{caption_of_file(file)}\n{classes[mistake.predicted]} ({100 * mistake.confidence:.0f} %)\n"
+            f"true: {classes[mistake.label]}"
             for mistake, file in zip(mistakes, files, strict=True)
         ]
         draw_mistaken(image_set, [mistake.index for mistake in mistakes], captions, title, path)

@@ -17,6 +17,7 @@ MOST_COLOURED = 12  # classes with a colour and a name; of more, the lowest area
 LOWEST = 5
 COLOURS = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY)
 NAME_LETTERS = 24
+MOST_TOLD = 2  # classes without a curve that the title names
 GRID = np.linspace(0, 1, 501)  # of the mean curves
 
 
@@ -65,12 +66,20 @@ def draw_curves(
         precision_recall.set(title="Precision and recall", xlabel="recall", ylabel="precision")
         for axes in panels:
             axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
-        without = len(shown) - len(drawn)
-        note = f"; {without} of {len(shown)} classes have no curve: of them there are no images, or no others"
-        figure.suptitle(f"{title}: each class against the rest{note if without else ''}")
+        figure.suptitle(f"{title}: each class against the rest{_without_curve(shown, drawn, scores)}")
         if drawn:
             figure.legend(loc="outside right center", title="area below: ROC, precision", fontsize=9)
         figure.savefig(path)
+
+
+def _without_curve(shown: Sequence[int], drawn: Mapping[int, Any], scores: Mapping[str, Any]) -> str:
+    """Return the end of the title that tells which classes have no curve."""
+    without = [scores["classes"][number]["name"] for number in shown if number not in drawn]
+    if not without:
+        return ""
+    with drawable(without) as names:
+        named = ", ".join(trim_names(names, NAME_LETTERS)) if len(names) <= MOST_TOLD else f"{len(names)} classes"
+    return f"; no curve of {named}, as none or all of the images show it"
 
 
 def _styles(drawn: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
@@ -90,11 +99,12 @@ def _styles(drawn: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]
 def _draw_means(panels: Sequence[Axes], found: Sequence[Any], scores: Mapping[str, Any]) -> None:
     """Draw the mean curves over the classes, each read at the same places."""
     true_positives = [np.interp(GRID, curve.false_positive_rate, curve.true_positive_rate) for curve in found]
+    rising = np.append(0, np.mean(true_positives, axis=0))
     # From the highest recall on, as a precision holds up to its recall.
     precision = [curve.precision.numpy()[_last_reaching(curve.recall.numpy())] for curve in found]
     label = f"mean: {scores['roc_auc']:.3f}, {scores['average_precision']:.3f}"
-    for axes, values in zip(panels, (true_positives, precision), strict=True):
-        axes.plot(GRID, np.mean(values, axis=0), color="black", lw=2, label=label if axes is panels[0] else None)
+    panels[0].plot(np.append(0, GRID), rising, color="black", lw=2, label=label)
+    panels[1].plot(GRID, np.mean(precision, axis=0), color="black", lw=2)
 
 
 def _last_reaching(recall: np.ndarray) -> np.ndarray:

@@ -6,11 +6,11 @@ from typing import Any
 from torch import Tensor
 
 from vit.objectives.classify.evaluation import MISTAKES
+from vit.support.class_names import list_names
 from vit.training.description import NONE, Table, tenths
 
 AREAS = {"roc_auc": "ROC area", "average_precision": "PR area"}  # which results of earlier versions lack
 TOP = 5  # classes of a prediction
-NAMED = 10  # classes in a line; the others are counted
 FILE_LETTERS = 48  # of a file in the report
 
 
@@ -98,11 +98,8 @@ def notes(scores: Mapping[str, Any]) -> list[str]:
     absent = [row["name"] for row in classes if not row["support"]]
     if absent:
         there = len(classes) - len(absent)
-        more = f" and {len(absent) - NAMED:,} more" if len(absent) > NAMED else ""
-        lines.append(
-            f"{there} of {len(classes):,} classes {'is' if there == 1 else 'are'} in these images; none is of "
-            f"{', '.join(absent[:NAMED])}{more}"
-        )
+        verb = "is" if there == 1 else "are"
+        lines.append(f"{there} of {len(classes):,} classes {verb} in these images; none is of {list_names(absent)}")
     if "threshold" in scores and scores["threshold"] is None:
         lines.append("no threshold: the weights have none, which validation images of both classes choose")
     return lines

@@ -13,7 +13,7 @@ from vit.objectives.classify.pictures import (
     draw_mistaken,
 )
 from vit.objectives.classify.roc_picture import draw_curves
-from vit.support.captioned import trim_name
+from vit.support.captioned import trim_names
 from vit.support.plotting import drawable, plain_text
 
 
@@ -35,9 +35,10 @@ def draw_mistakes(classifier: LightningModule, title: str, image_set: ImageSet, 
     """Draw the wrong labels that are farthest from their threshold: each image with its file, the label, the truth."""
     mistakes = classifier.evaluation.mistakes
     with drawable([*classifier.names, *(image_set.name(mistake.index) for mistake in mistakes)]) as names:
-        classes, files = names[: len(classifier.names)], names[len(classifier.names) :]
+        classes = trim_names(names[: len(classifier.names)], MISTAKE_LETTERS)
+        files = names[len(classifier.names) :]
         captions = [
-            f"{caption_of_file(file)}\n{trim_name(classes[mistake.number], MISTAKE_LETTERS)}\n"
+            f"{caption_of_file(file)}\n{classes[mistake.number]}\n"
             f"{100 * mistake.probability:.0f} %, {'is there' if mistake.is_there else 'is not there'}"
             for mistake, file in zip(mistakes, files, strict=True)
         ]
