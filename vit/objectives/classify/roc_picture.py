@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from vit.objectives.classify.curves import curves, has_curves, threshold_scores
+from vit.objectives.classify.curves import ClassCurves, curves, has_curves, threshold_scores
 from vit.support.captioned import trim_names
 from vit.support.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, PINK, SKY, drawable, plain_text, plot_style
 
@@ -58,7 +58,7 @@ def draw_curves(
             )
             precision_recall.step(curve.recall, curve.precision, where="post", **style)
         if len(drawn) > 1:
-            _draw_means(panels, [*found.values()], scores)
+            _draw_means(panels, [*found.values()], [*drawn.values()])
         roc.plot([0, 1], [0, 1], color=GREY, ls=":", lw=1)
         if threshold is not None and drawn:
             _mark(panels, probabilities[:, shown[0]], targets[:, shown[0]], threshold)
@@ -96,13 +96,14 @@ def _styles(drawn: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]
     return styles
 
 
-def _draw_means(panels: Sequence[Axes], found: Sequence[Any], scores: Mapping[str, Any]) -> None:
+def _draw_means(panels: Sequence[Axes], found: Sequence[ClassCurves], rows: Sequence[Mapping[str, Any]]) -> None:
     """Draw the mean curves over the classes, each read at the same places."""
     true_positives = [np.interp(GRID, curve.false_positive_rate, curve.true_positive_rate) for curve in found]
     rising = np.append(0, np.mean(true_positives, axis=0))
     # From the highest recall on, as a precision holds up to its recall.
     precision = [curve.precision.numpy()[_last_reaching(curve.recall.numpy())] for curve in found]
-    label = f"mean: {scores['roc_auc']:.3f}, {scores['average_precision']:.3f}"
+    roc_area, precision_area = (np.mean([row[name] for row in rows]) for name in ("roc_auc", "average_precision"))
+    label = f"mean: {roc_area:.3f}, {precision_area:.3f}"
     panels[0].plot(np.append(0, GRID), rising, color="black", lw=2, label=label)
     panels[1].plot(GRID, np.mean(precision, axis=0), color="black", lw=2)
 

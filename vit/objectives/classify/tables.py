@@ -115,8 +115,28 @@ def mistakes_table(rows: Sequence[Mapping[str, str]]) -> list[Table]:
     wrong = [row for row in rows if row["correct"] == "false"]
     worst = sorted(wrong, key=lambda row: -float(row["probability"]))[:MISTAKES]
     found = [(end_of(row["file"]), row["class"], tenths(float(row["probability"])), row["true_class"]) for row in worst]
-    title = f"Mistakes, the most confident {len(found)} of {len(wrong):,}" if len(found) < len(wrong) else "Mistakes"
-    return [Table(title, ("file", "predicted", "probability, %", "true class"), found)] if found else []
+    return (
+        [
+            Table(
+                files_title(len(found), len(wrong), "mistakes"),
+                ("file", "predicted", "probability, %", "true class"),
+                found,
+            )
+        ]
+        if found
+        else []
+    )
+
+
+def files_title(shown: int, count: int, what: str) -> str:
+    """Return the heading of a table of mistakes, most of which may be left out.
+
+    >>> files_title(32, 1442, "mistakes"), files_title(2, 2, "mistakes")
+    ('Files of the 32 most confident of 1,442 mistakes', 'Files of the mistakes, the most confident first')
+    """
+    if shown < count:
+        return f"Files of the {shown} most confident of {count:,} {what}"
+    return f"Files of the {what}, the most confident first"
 
 
 def end_of(file: str, letters: int = FILE_LETTERS) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from vit.objectives.classify.evaluation import MISTAKES
-from vit.objectives.classify.tables import AREAS, TOP, end_of, probability_rows, thousandths
+from vit.objectives.classify.tables import AREAS, TOP, end_of, files_title, probability_rows, thousandths
 from vit.training.description import Table, tenths
 
 
@@ -80,9 +80,9 @@ def mistakes_table(rows: Sequence[Mapping[str, str]], scores: Mapping[str, Any])
                 cells = (end_of(row["file"]), name, tenths(probability), tenths(threshold), shown)
                 found.append((abs(probability - threshold), cells))
     worst = [cells for _, cells in sorted(found, key=lambda row: -row[0])[:MISTAKES]]
-    title = f"Mistakes, the most confident {len(worst)} of {len(found):,} labels"
+    title = files_title(len(worst), len(found), "wrong labels")
     header = ("file", "label", "probability, %", "threshold, %", "truth")
-    return [Table(title if len(worst) < len(found) else "Mistakes", header, worst)] if found else []
+    return [Table(title, header, worst)] if found else []
 
 
 def _listed(is_there: Tensor, names: Sequence[str], order: Sequence[int]) -> str:
