@@ -379,8 +379,8 @@ def test_the_names_of_a_model_number_the_classes_of_a_part_of_them(plant):
 def test_a_single_tree_of_a_part_of_the_classes_is_tested_whole_and_says_so(plant, capsys):
     data = ImageFolder(str(plant()), class_names=[*COUNTS, "dog"], num_workers=0)
     data.setup("test")
-    assert len(data.sets["test"].labels) == sum(COUNTS.values())
-    assert "has a part of the classes: all 23 images are tested, also those that" in capsys.readouterr().out
+    assert len(data.sets["test"].labels) == len(data.sets["val"].labels) == sum(COUNTS.values())
+    assert "has a part of the classes: all 23 images are evaluated, also those that" in capsys.readouterr().out
 
 
 def test_test_images_alone_are_enough_for_a_model_and_not_for_a_training(plant):

@@ -132,12 +132,12 @@ class LabelledFiles(ImageDataModule, ABC):
             part = sets[stage] = self.decode_or_stream(files, total, skip_damaged=self.skip_damaged)
             part.files = [name.removeprefix(f"{self.root}{os.sep}") for name in part.files]
         if set(sets) == {"train"} and self.known_classes and self._has_absent_classes(sets["train"].labels):
-            # Held out of fewer classes, the test images would not be those that the training held out.
+            # Held out of fewer classes, images would not be those that the training held out.
             tell(
                 f"{self.root} names no test images, and has a part of the classes: all {len(sets['train'].labels):,} "
-                "images are tested, also those that the model was trained on, if there are some"
+                "images are evaluated, also those that the model was trained on, if there are some"
             )
-            return sets | {"test": sets["train"]}
+            return dict.fromkeys(("train", "val", "test"), sets["train"])
         if set(sets) == {"train"} and self.test_fraction > 0:
             # Of a class of two images, the second one is for validation.
             train, test = stratified_split(sets["train"].labels, self.test_fraction, keep=2 if self.val_fraction else 1)
