@@ -395,14 +395,21 @@ def test_test_images_alone_are_enough_for_a_model_and_not_for_a_training(plant):
 
 def test_a_class_that_the_model_does_not_know_is_named_with_the_name_that_is_like_it(plant):
     message = (
-        "root has images of cow, and the model knows ant, bee, cows: name the class as one of these "
-        r"\(did you mean cows\?\), or train a model of your classes by --model.init_from$"
+        r"root has images of cow \(did you mean cows\?\), and the model knows ant, bee, cows: name each class "
+        "as one of these, or train a model of your classes by --model.init_from$"
     )
     with pytest.raises(ValueError, match=message):
         ImageFolder(str(plant()), class_names=["ant", "bee", "cows"])
 
 
-def test_a_training_that_goes_on_needs_images_of_every_class(plant):
+def test_a_training_that_goes_on_needs_images_of_every_class(plant, capsys):
     data = ImageFolder(str(plant()), class_names=[*COUNTS, "dog"], num_workers=0)
     with pytest.raises(ValueError, match="no readable training image of dog: add images, or delete the class"):
         data.setup("fit")
+    assert "are evaluated" not in capsys.readouterr().out
+
+
+def test_a_validation_needs_validation_images(plant):
+    data = ImageFolder(str(plant("test")), class_names=[*COUNTS], num_workers=0)
+    with pytest.raises(ValueError, match="ImageFolder has no validation images: add a folder val, or run test instead"):
+        data.setup("validate")

@@ -240,7 +240,11 @@ def test_the_names_of_a_model_number_the_labels_of_a_part_of_the_classes(table):
 @pytest.mark.parametrize(
     ("content", "known", "message"),
     [
-        (ONE_EACH, ["ant", "beetle"], "labels.csv has images of bee, and the model knows ant, beetle: name the class"),
+        (
+            ONE_EACH,
+            ["ant", "beetle"],
+            r"images of bee \(did you mean beetle\?\), and the model knows ant, beetle: name",
+        ),
         (SEVERAL, ["ant", "bee", "cow", "dog"], "labels.csv has no column dog, which the model knows: add it$"),
     ],
 )

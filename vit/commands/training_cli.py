@@ -353,9 +353,9 @@ def run_callbacks(seed: int, record: RunRecord, checkpoints: list[Callback]) -> 
     return [
         SeededSteps(seed),  # seeds a step before the other callbacks can draw
         StopAtNaN(),  # raises before a bad step is counted or saved
-        PerImageTable(record),
         RunPictures(record),  # prints what it could not draw before RunRecord prints how to resume
         record,  # is complete before a checkpoint holds it
+        PerImageTable(record),
         *checkpoints,
     ]
 

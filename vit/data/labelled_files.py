@@ -114,6 +114,12 @@ class LabelledFiles(ImageDataModule, ABC):
             raise ValueError(f"{self.root} has no folder train, and a training needs one: add it, or run test instead")
         super().setup(stage)
         is_part = self.known_classes is not None and stage != "fit"
+        if is_part and set(self.splits) == {"train"} and self._shows_a_part(self.sets["train"].labels):
+            count = len(self.sets["train"].labels)
+            tell(
+                f"{self.root} names no test images, and has a part of the classes: all {count:,} images are evaluated, "
+                "also those that the model was trained on, if there are some"
+            )
         for split, part in self.sets.items() if self.num_classes and not is_part else ():
             several = part.labels.ndim > 1
             counts = part.labels.sum(dim=0) if several else part.labels.bincount(minlength=self.num_classes)
@@ -131,12 +137,8 @@ class LabelledFiles(ImageDataModule, ABC):
             files = ImageFiles(paths, labels, self.stored_size, self.in_channels, stretch=self.stretch)
             part = sets[stage] = self.decode_or_stream(files, total, skip_damaged=self.skip_damaged)
             part.files = [name.removeprefix(f"{self.root}{os.sep}") for name in part.files]
-        if set(sets) == {"train"} and self.known_classes and self._has_absent_classes(sets["train"].labels):
+        if set(sets) == {"train"} and self._shows_a_part(sets["train"].labels):
             # Held out of fewer classes, images would not be those that the training held out.
-            tell(
-                f"{self.root} names no test images, and has a part of the classes: all {len(sets['train'].labels):,} "
-                "images are evaluated, also those that the model was trained on, if there are some"
-            )
             return dict.fromkeys(("train", "val", "test"), sets["train"])
         if set(sets) == {"train"} and self.test_fraction > 0:
             # Of a class of two images, the second one is for validation.
@@ -148,8 +150,9 @@ class LabelledFiles(ImageDataModule, ABC):
             sets = {"train": sets["train"].subset(train), "test": sets["train"].subset(test)}
         return sets
 
-    def _has_absent_classes(self, labels: Tensor) -> bool:
-        return labels.ndim == 1 and len(labels.unique()) < self.num_classes
+    def _shows_a_part(self, labels: Tensor) -> bool:
+        """Return whether the images are of a part of the classes that a trained model knows."""
+        return self.known_classes is not None and labels.ndim == 1 and len(labels.unique()) < self.num_classes
 
 
 @rank_zero_only

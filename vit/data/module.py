@@ -177,10 +177,12 @@ class ImageDataModule(LightningDataModule):
                     f"val_fraction ({self.val_fraction}) of {len(kept)} images holds out none: make it larger, or 0"
                 )
             sets["val"], sets["train"] = sets["train"].subset(held_out), sets["train"].subset(kept)
+        if stage == "validate" and "val" not in sets:
+            raise ValueError(f"{type(self).__name__} has no validation images: add a folder val, or run test instead")
         if self.stored_size != self.image_size:
-            for stage in sets:
-                if stage != "train" or self.augmentation["crop_scale"] is None:  # random crops are cut out of the whole
-                    sets[stage] = sets[stage].centred(self.image_size)
+            for split in sets:
+                if split != "train" or self.augmentation["crop_scale"] is None:  # random crops are cut out of the whole
+                    sets[split] = sets[split].centred(self.image_size)
         self.sets = sets
 
     @property

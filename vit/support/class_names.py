@@ -40,10 +40,10 @@ def match_classes(found: Iterable[str], known: Sequence[str] | None, place: obje
     if known is None:
         return sorted(found)
     if unknown := sorted(set(found) - set(known)):
-        hint = nearest_hint(unknown[0], known) if len(unknown) == 1 else ""
+        hinted = [f"{name}{nearest_hint(name, known)}" for name in unknown]
         raise ValueError(
-            f"{place} has images of {list_names(unknown)}, and the model knows {list_names(known)}: name the class as "
-            f"one of these{hint}, or train a model of your classes by --model.init_from"
+            f"{place} has images of {list_names(hinted)}, and the model knows {list_names(known)}: name each class as "
+            "one of these, or train a model of your classes by --model.init_from"
         )
     return list(known)
 

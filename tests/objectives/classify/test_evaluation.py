@@ -8,6 +8,7 @@ from sklearn.metrics import balanced_accuracy_score, precision_recall_fscore_sup
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from vit.objectives.classify.evaluation import BINS, MISTAKES, Evaluation
+from vit.objectives.classify.tables import notes
 
 
 @pytest.fixture
@@ -126,7 +127,8 @@ def test_what_has_no_value_is_null(evaluation):
 def test_logits_that_are_not_a_number_give_null_and_no_error(evaluation):
     evaluation.update(torch.full((2, 3), math.nan), torch.tensor([0, 1]))
     scores = evaluation.scores(["a", "b", "c"])
-    assert (scores["loss"], scores["calibration_error"]) == (None, None)
+    assert (scores["loss"], scores["calibration_error"], scores["roc_auc"]) == (None, None, None)
+    assert "the loss is not finite: for some images the model's answer is no number" in notes(scores)
 
 
 def test_a_loss_that_is_infinite_is_null(evaluation):

@@ -89,7 +89,7 @@ def threshold_table(scores: Mapping[str, Any], split: str | None) -> list[Table]
 
 
 def notes(scores: Mapping[str, Any]) -> list[str]:
-    """Return what a reader has to know about scores: which classes have no images, and why there is no threshold.
+    """Return what a reader has to know about scores: absent classes, a loss that is no number, no threshold.
 
     >>> notes({"classes": [{"name": "ant", "support": 3}, {"name": "bee", "support": 0}]})
     ['1 of 2 classes is in these images; none is of bee']
@@ -100,6 +100,8 @@ def notes(scores: Mapping[str, Any]) -> list[str]:
         there = len(classes) - len(absent)
         verb = "is" if there == 1 else "are"
         lines.append(f"{there} of {len(classes):,} classes {verb} in these images; none is of {list_names(absent)}")
+    if scores.get("count") and scores.get("loss", 0.0) is None:
+        lines.append("the loss is not finite: for some images the model's answer is no number")
     if "threshold" in scores and scores["threshold"] is None:
         lines.append("no threshold: the weights have none, which validation images of both classes choose")
     return lines
