@@ -23,6 +23,7 @@ from tests.forked import forked
 from tests.tiny import CPU, MODEL, run_command
 from vit.data import DigitStrings
 from vit.data.strings import save_numbers
+from vit.runs.tested_images import read_rows
 
 FULL = StateDictOptions(full_state_dict=True)
 REPOSITORY = Path(__file__).parents[2]
@@ -118,6 +119,11 @@ def test_two_processes_train_and_evaluate_as_one_process_does_on_the_joined_batc
     one, two = (json.loads((run / "results.json").read_text()) for run in (one_process, two_processes))
     for name in ("val_accuracy", "test_accuracy", "test_accuracy_views"):
         assert two[name] == one[name] is not None
+    rows_of_one, rows_of_two = read_rows(one_process), read_rows(two_processes)
+    assert len(rows_of_one) == 41
+    for name in ("file", "true_class", "class", "class_over_views"):
+        assert [row[name] for row in rows_of_two] == [row[name] for row in rows_of_one]
+    assert two["scores"]["threshold"]["value"] == pytest.approx(one["scores"]["threshold"]["value"], abs=1e-4)
     assert two["devices"] == 2
     assert (two["steps"], two["epochs"]) == (one["steps"], one["epochs"]) == (10, 2.0)
 

@@ -20,11 +20,12 @@ from vit.commands.training_cli import run_callbacks
 from vit.objectives import OBJECTIVES, ViTClassifier
 from vit.runs.curves import RunPictures
 from vit.runs.record import RunRecord
+from vit.runs.tested_images import PerImageTable
 from vit.support.arguments import constructor_arguments
 from vit.training.callbacks import SeededSteps, StopAtNaN
 
 PICTURES = {
-    f"{name}.png" for name in ("curves", "confusion_matrix", "per_class", "reliability", "mistakes", "attention")
+    f"{name}.png" for name in ("curves", "confusion_matrix", "per_class", "roc", "reliability", "mistakes", "attention")
 }
 
 
@@ -51,7 +52,7 @@ def test_a_run_leaves_a_complete_record(finished):
     assert 0 <= record["test_accuracy"] <= 1
     assert min(record["images_per_second"], record["seconds"]) > 0
     names = {path.name for path in finished.iterdir()}
-    assert names >= PICTURES | {"config.yaml", "metrics.csv", "checkpoints", "report.html"}
+    assert names >= PICTURES | {"config.yaml", "metrics.csv", "test_images.csv", "checkpoints", "report.html"}
     assert any(name.startswith("events.out.tfevents") for name in names)
     assert {path.name for path in (finished / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
     for name in PICTURES:
@@ -454,7 +455,8 @@ def test_ctrl_c_keeps_the_last_checkpoint_and_the_results_and_prints_how_to_resu
 
 def test_steps_are_seeded_first_and_checkpoints_written_last():
     record = RunRecord(Path("run"), {}, "", {})
-    seeded, stop, pictures, *others = run_callbacks(3, record, ["best", "last"])
-    assert [type(callback) for callback in (seeded, stop, pictures)] == [SeededSteps, StopAtNaN, RunPictures]
-    assert others == [record, "best", "last"]
+    seeded, stop, pictures, written, table, *others = run_callbacks(3, record, ["best", "last"])
+    kinds = [SeededSteps, StopAtNaN, RunPictures, PerImageTable]
+    assert [type(callback) for callback in (seeded, stop, pictures, table)] == kinds
+    assert [written, *others] == [record, "best", "last"]
     assert seeded.seed == 3

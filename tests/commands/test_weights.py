@@ -66,7 +66,7 @@ def test_an_image_size_may_be_told(tmp_path, capsys):
         (["show", "nowhere.pth"], "no model at nowhere.pth"),
         (["convert", "cifar10", "m.pth", "--to", "timm"], "format 'timm' has no patch_stride"),
         (["convert", "cifar10", "m.pth", "--to", "keras"], "invalid choice: 'keras'"),
-        (["convert", "cifar10", "m.pth", "--to", "onnx"], "m.pth does not end in .onnx"),
+        (["convert", "cifar10", "m.pth", "--to", "onnx"], "m.pth must end in .onnx"),
         ([], "required: command"),
     ],
 )

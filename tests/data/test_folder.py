@@ -364,3 +364,61 @@ def test_folds_are_cut_of_all_images_but_those_of_the_test_folder(plant, folders
     expected = sorted(row for folder in folders if folder != "test" for row in content(root / folder))
     tested = [labelled(ready(root, folds=3, fold=fold).sets["test"]) for fold in range(3)]
     assert sorted(row for part in tested for row in part) == expected
+
+
+def test_images_keep_the_names_of_their_files_below_the_root(plant):
+    data = ready(plant(), test_fraction=0.3, val_fraction=0.3)
+    for part in data.sets.values():
+        for index in range(len(part.labels)):
+            place, _ = part.name(index).split("/")
+            assert data.class_names[part.labels[index]] == place
+            path = data.root / part.name(index)
+            assert torch.equal(part.images[index], decode(path, data.image_size, data.in_channels))
+
+
+def test_the_names_of_a_model_number_the_classes_of_a_part_of_them(plant):
+    plant("train", {"bee": 3})
+    root = plant("test", {"cow": 2, "bee": 1})
+    data = ImageFolder(str(root), class_names=["bee", "ant", "cow"], num_workers=0, val_fraction=0)
+    data.setup("test")
+    assert (data.class_names, data.num_classes) == (["bee", "ant", "cow"], 3)
+    assert data.sets["test"].labels.tolist() == [0, 2, 2]
+
+
+def test_a_single_tree_of_a_part_of_the_classes_is_tested_whole_and_says_so(plant, capsys):
+    data = ImageFolder(str(plant()), class_names=[*COUNTS, "dog"], num_workers=0)
+    data.setup("test")
+    assert len(data.sets["test"].labels) == len(data.sets["val"].labels) == sum(COUNTS.values())
+    assert "has a part of the classes: all 23 images are evaluated, also those that" in capsys.readouterr().out
+
+
+def test_test_images_alone_are_enough_for_a_model_and_not_for_a_training(plant):
+    root = plant("test")
+    data = ImageFolder(str(root), class_names=[*COUNTS], num_workers=0)
+    data.setup("test")
+    assert set(data.sets) == {"test"}
+    data = ImageFolder(str(root), class_names=[*COUNTS], num_workers=0)
+    with pytest.raises(ValueError, match="has no folder train, and a training needs one: add it, or run test instead"):
+        data.setup("fit")
+
+
+def test_a_class_that_the_model_does_not_know_is_named_with_the_name_that_is_like_it(plant):
+    message = (
+        r"root has images of cow \(did you mean cows\?\), and the model knows ant, bee, cows: name each class "
+        "as one of these, or train a model of your classes by --model.init_from$"
+    )
+    with pytest.raises(ValueError, match=message):
+        ImageFolder(str(plant()), class_names=["ant", "bee", "cows"])
+
+
+def test_a_training_that_goes_on_needs_images_of_every_class(plant, capsys):
+    data = ImageFolder(str(plant()), class_names=[*COUNTS, "dog"], num_workers=0)
+    with pytest.raises(ValueError, match="no readable training image of dog: add images, or delete the class"):
+        data.setup("fit")
+    assert "are evaluated" not in capsys.readouterr().out
+
+
+def test_a_validation_needs_validation_images(plant):
+    data = ImageFolder(str(plant("test")), class_names=[*COUNTS], num_workers=0)
+    with pytest.raises(ValueError, match="ImageFolder has no validation images: add a folder val, or run test instead"):
+        data.setup("validate")

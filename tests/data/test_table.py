@@ -305,3 +305,31 @@ def test_a_missing_table_and_a_class_without_readable_images_are_named(table, tm
     data.splits["train"][0][3].write_text("no image")
     with pytest.raises(ValueError, match=r"^no readable training image of c: add images, or delete the class$"):
         ready(data)
+
+
+def test_the_names_of_a_model_number_the_labels_of_a_part_of_the_classes(table):
+    data = table("file,label,split\n0.png,bee,test\n1.png,ant,test\n", class_names=["bee", "cow", "ant"])
+    data.setup("test")
+    assert labels_of(data, "test") == {0: 0, 1: 2}
+    assert data.sets["test"].files == ["0.png", "1.png"]
+
+
+@pytest.mark.parametrize(
+    ("content", "known", "message"),
+    [
+        (
+            ONE_EACH,
+            ["ant", "beetle"],
+            r"images of bee \(did you mean beetle\?\), and the model knows ant, beetle: name",
+        ),
+        (SEVERAL, ["ant", "bee", "cow", "dog"], "labels.csv has no column dog, which the model knows: add it$"),
+    ],
+)
+def test_classes_that_do_not_fit_those_of_the_model_are_named(table, content, known, message):
+    with pytest.raises(ValueError, match=message):
+        table(content, class_names=known)
+
+
+def test_columns_are_in_the_order_of_the_model(table):
+    data = ready(table(class_names=["cow", "ant", "bee"]))
+    assert data.sets["train"].labels[3].tolist() == [1.0, 1.0, 0.0]

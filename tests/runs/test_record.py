@@ -42,7 +42,7 @@ def trainer() -> SimpleNamespace:
 @pytest.fixture
 def module() -> ViTClassifier:
     evaluation = Evaluation(2, torch.device("cpu"))
-    evaluation.update(torch.tensor([[9.0, 0]]), torch.tensor([0]), torch.zeros(1, 1, 2, 2))
+    evaluation.update(torch.tensor([[9.0, 0]]), torch.tensor([0]))
     classifier = ViTClassifier(num_classes=2, image_size=2, patch_size=2, embed_dim=4, depth=1, num_heads=1)
     classifier.evaluation = evaluation
     return classifier

@@ -5,12 +5,14 @@ import json
 import re
 
 import pytest
+from markupsafe import escape
 from PIL import Image
 from scipy.stats import binomtest
 
 from tests.browser import opened, running_browser
 from vit.objectives import ViTClassifier
 from vit.runs.report import CURVES, wilson_interval, write_report
+from vit.runs.tested_images import write_rows
 
 HOSTILE = '<script>document.title = "hacked"</script>&amp;"'
 PICTURES = (CURVES, *ViTClassifier.pictures)
@@ -184,6 +186,50 @@ def test_the_page_of_an_evaluation_names_the_checkpoint_that_was_evaluated(folde
     ]
 
 
+ROWS = [
+    {"file": "test/cat/7.png", "true_class": "cat", "correct": "true", "class": "cat", "probability": "0.9900"},
+    {"file": f"test/cat/{HOSTILE}.png", "true_class": "cat", "correct": "false", "class": "dog", "probability": "0.75"},
+    {"file": f"{'deep/' * 30}a.png", "true_class": "dog", "correct": "false", "class": "cat", "probability": "0.8125"},
+]
+
+
+def test_the_files_of_the_mistakes_are_listed_the_most_confident_first(folder):
+    write_rows(folder / "test_images.csv", ROWS)
+    text = write_report(folder).read_text()
+    assert "Files of the mistakes, the most confident first" in sections(text)
+    listed = text[text.index("Files of the mistakes") :]
+    cells = [
+        re.findall(r">([^<>]+)</t[hd]>", row) for row in re.findall(r"<tr>\s*<th title.*?</tr>", listed, re.DOTALL)
+    ]
+    assert cells == [
+        [f"\u2026{('deep/' * 30 + 'a.png')[-47:]}", "cat", "81.2", "dog"],
+        [f"\u2026{escape(f'test/cat/{HOSTILE}.png'[-47:])}", "dog", "75.0", "cat"],
+    ]
+
+
+def test_classes_without_images_and_the_threshold_of_two_classes_are_told(folder):
+    assert '<p class="note">2 of 3 classes are in these images; none is of never seen.</p>' in change(folder)
+    found = {"class": "dog", "value": 0.25, "sensitivity": 0.875, "specificity": None, "precision": 1.0}
+    text = change(folder, scores=SCORES | {"threshold": found})
+    assert "Threshold of dog, chosen on validation images" in sections(text)
+    assert "<th>P(dog) of at least 25.0 %</th>" in text
+    assert [row for row in rows(text) if row[0].endswith("ity")] == [["sensitivity", "87.5"], ["specificity", "\u2013"]]
+    assert "No threshold: the weights have none" in change(folder, scores=SCORES | {"threshold": None})
+
+
+def test_areas_are_columns_of_results_that_have_them(folder):
+    assert "ROC area" not in change(folder)
+    classes = [row | {"roc_auc": 0.8754, "average_precision": None} for row in SCORES["classes"]]
+    text = change(folder, scores=SCORES | {"classes": classes})
+    assert "<th>ROC area</th><th>PR area</th><th>images</th>" in text
+    assert [row[-3:-1] for row in rows(text)] == [["0.875", "\u2013"]] * 3
+
+
+def test_the_tested_file_is_told_with_its_digest(folder):
+    text = change(folder, tested_file="runs/a/last.ckpt", tested_sha256="0123456789abcdef" * 4)
+    assert "<dt>Tested file</dt><dd>runs/a/last.ckpt, SHA-256 0123456789abcdef\u2026</dd>" in text
+
+
 @pytest.mark.slow
 def test_names_are_shown_as_text_and_no_other_file_is_needed(browser, folder):
     with opened(browser, write_report(folder)) as page:
@@ -197,6 +243,7 @@ def test_names_are_shown_as_text_and_no_other_file_is_needed(browser, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 1200])
 def test_the_page_fits_a_phone_and_a_screen_without_sideways_scrolling(browser, folder, width):
+    write_rows(folder / "test_images.csv", ROWS)
     with opened(browser, write_report(folder), viewport={"width": width, "height": 800}) as page:
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 

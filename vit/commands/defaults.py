@@ -90,6 +90,7 @@ def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefault
     if typed.subcommand != "fit" and "compile" in arguments:
         arguments["compile"] = False  # compiling takes longer than most tests and predictions
     defaults = TrainedDefaults(objective, _arguments_of_model(objective, arguments), path, is_checkpoint=True)
+    defaults.of_images = {name: of_data[name] for name in ("mean", "std", "class_names") if name in of_data}
     if typed.subcommand == "predict":
         crop_ratio = data.get("init_args", {}).get("crop_ratio", 1.0)
         defaults.words = _data_of_predict(objective, of_data | {"crop_ratio": crop_ratio})
@@ -112,6 +113,7 @@ def _defaults_of_start(typed: TypedArguments) -> TrainedDefaults:
     left_out = {*typed.objective.from_data, *NOT_OF_START}
     of_model = {name: value for name, value in arguments.items() if name not in left_out}
     defaults = _arguments_of_model(typed.objective, of_model)
+    of_images.pop("class_names", None)  # the new model has classes of its own
     return TrainedDefaults(typed.objective, defaults, start=start, of_images=of_images)
 
 

@@ -110,9 +110,8 @@ def run(options: argparse.Namespace) -> None:
     photographs = [locate(file, model) for file in files]
     maps: dict[str, list[Tensor]] = {method: [] for method in methods}
     for index, name in enumerate(progress(file_names, "images explained")):
-        print(
-            f"{printable(str(files[index]))}: {_prediction(logits[index], names, model.pretrained_cfg.get('thresholds'))}"
-        )
+        predicted = _prediction(logits[index], names, model.pretrained_cfg.get("thresholds"))
+        print(f"{printable(str(files[index]))}: {predicted}")
         if class_chosen:
             print(f"  {_question(explained[index], versus, names)}")
         subject = Subject(model, images[index][None], explained[index], versus)  # examined once for all methods

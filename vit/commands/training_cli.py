@@ -39,6 +39,7 @@ from vit.runs.folders import (
 from vit.runs.predictions import PredictionWriter
 from vit.runs.record import RunRecord
 from vit.runs.report import write_report
+from vit.runs.tested_images import PerImageTable
 from vit.training.callbacks import ImagesPerSecondBar, SeededSteps, StopAtNaN
 from vit.training.sharding import FullySharded
 from vit.weights import load, read_checkpoint
@@ -318,6 +319,7 @@ class ViTCLI(LightningCLI):
             }
         self.model.check_fits(checkpoint)
         self.model.load_state_dict(checkpoint["state_dict"])
+        self.model.take_notes(checkpoint)
 
     def after_fit(self) -> None:
         """Validate the final weights, and test them or the best ones, once."""
@@ -360,6 +362,7 @@ def run_callbacks(seed: int, record: RunRecord, checkpoints: list[Callback]) -> 
         StopAtNaN(),  # raises before a bad step is counted or saved
         RunPictures(record),  # prints what it could not draw before RunRecord prints how to resume
         record,  # is complete before a checkpoint holds it
+        PerImageTable(record),
         *checkpoints,
     ]
 

@@ -1,11 +1,12 @@
 """Image files in one folder per class, for training."""
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from vit.data.labelled_files import LabelledFiles, LabelledPaths
 from vit.data.module import Stage
 from vit.data.search import Found, list_folder, search, why_left_out
+from vit.support.class_names import match_classes
 from vit.support.printable import printable
 
 # Usual names of the splits, and the split of each.
@@ -26,20 +27,33 @@ class ImageFolder(LabelledFiles):
     tree ``root/CLASS/...``, which is split. Missing validation images are held out of the training images. A class of
     two images has one for training and one for validation; a class of three has one for test, too.
 
-    Its arguments are those of ``LabelledFiles``. A folder without class folders, and classes that differ between the
-    splits, are a ValueError.
+    A folder without class folders, and classes that differ between the splits, are a ValueError.
+
+    Args:
+        root: The folder.
+        class_names: Names of all classes, in the order of the logits, of which the images may show a part; None takes
+            the names of the folders, or in a test those of the trained model.
+        kwargs: Those of LabelledFiles.
+
+    Raises:
+        ValueError: If a folder has the name of no class.
     """
+
+    def __init__(self, root: str, *, class_names: list[str] | None = None, **kwargs: Any) -> None:
+        self.known_classes = class_names
+        super().__init__(root=root, **kwargs)
 
     def find_splits(self) -> dict[Stage, LabelledPaths]:
         """Return the files and labels of each split; a single tree is "train"."""
-        folders, found = _class_folders(self.root)
+        folders, found = _class_folders(self.root, self.known_classes)
         self.not_read = {reason: sorted(paths) for reason, paths in found.left_out.items()}
-        names = sorted(folders["train"])
-        self.class_names = [printable(name) for name in names]  # checkpoints with other names are refused
+        if self.known_classes is None:
+            _check_same_classes(folders, self.root)
+        self.class_names = match_classes(set().union(*folders.values()), self.known_classes, self.root)
         return {
             stage: (
-                [path for name in names for path in classes[name]],
-                [label for label, name in enumerate(names) for _ in classes[name]],
+                [path for name in self.class_names for path in classes.get(name, [])],
+                [label for label, name in enumerate(self.class_names) for _ in classes.get(name, [])],
             )
             for stage, classes in folders.items()
         }
@@ -53,24 +67,32 @@ def check_split_names(root: Path) -> None:
             raise ValueError(f"{path} looks like a split, which is read from {stage} only: rename it to {stage}")
 
 
-def _class_folders(root: Path) -> tuple[dict[Stage, dict[str, list[Path]]], Found]:
-    """Return the files of each class of each split, and what is left out; a single tree is "train"."""
+def _class_folders(root: Path, known: list[str] | None) -> tuple[dict[Stage, dict[str, list[Path]]], Found]:
+    """Return the files of each class of each split, and what is left out; a single tree is "train".
+
+    Images for a model that knows its classes need no folder ``train``.
+    """
     if not root.is_dir():
         raise ValueError(f"no folder {root}: name the data by --data.root, or try --data Digits, which needs none")
     check_split_names(root)
     found = Found()
-    if (root / "train").is_dir():
-        stages = [stage for stage in get_args(Stage) if (root / stage).is_dir()]
+    stages = [stage for stage in get_args(Stage) if (root / stage).is_dir()]
+    if "train" in stages or (known is not None and stages and not set(stages) & set(known)):
         beside = [path for path in list_folder(root) if path.name not in stages]
         found.leave_out("beside train, val and test", beside)
         splits = {stage: _classes(root / stage, found) for stage in stages}
     else:
         splits = {"train": _classes(root, found)}
-    names = set(splits["train"])
-    if not names:
+    if not next(iter(splits.values())):
         raise ValueError(
             f"no class folders with images in {root}: it needs CLASS/image.jpg or train/CLASS/image.jpg{found.hint}"
         )
+    return splits, found
+
+
+def _check_same_classes(splits: dict[Stage, dict[str, list[Path]]], root: Path) -> None:
+    """Raise a ValueError if there is one class alone, or the splits have different ones."""
+    names = set(splits["train"])
     if len(names) == 1:
         raise ValueError(
             f"the images in {root} are of one class ({names.pop()}): name the folder that holds the class folders"
@@ -81,11 +103,10 @@ def _class_folders(root: Path) -> tuple[dict[Stage, dict[str, list[Path]]], Foun
                 f"classes differ between {root / 'train'} and {root / stage}: only one of them has "
                 f"{', '.join(differing)}; give both the same class folders"
             )
-    return splits, found
 
 
 def _classes(folder: Path, found: Found) -> dict[str, list[Path]]:
-    classes = {}
+    classes: dict[str, list[Path]] = {}
     for path in list_folder(folder):
         if (reason := why_left_out(path)) is not None:
             found.leave_out(reason, [path])
@@ -96,7 +117,8 @@ def _classes(folder: Path, found: Found) -> dict[str, list[Path]]:
             for reason, paths in below.left_out.items():
                 found.leave_out(reason, paths)
             if below.images:
-                classes[path.name] = below.images
+                # As it can be shown: checkpoints with other names are refused.
+                classes.setdefault(printable(path.name), []).extend(below.images)
             else:
                 found.leave_out("folder without images", [path])
     return classes

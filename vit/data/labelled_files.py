@@ -53,6 +53,7 @@ class LabelledFiles(ImageDataModule, ABC):
     """
 
     stretch = False  # whether images are scaled to the size whatever their aspect ratio
+    known_classes: list[str] | None = None  # those of a trained model
 
     def __init__(
         self,
@@ -150,13 +151,25 @@ class LabelledFiles(ImageDataModule, ABC):
             self.load_sets()
 
     def setup(self, stage: str) -> None:
-        """Load the splits and tell of them; a class without training images is a ValueError."""
+        """Load the splits and tell of them; a class without training images is a ValueError.
+
+        A test of a trained model may miss any of its classes.
+        """
         if self.sets:
             return
+        if stage == "fit" and "train" not in self.splits:
+            raise ValueError(f"{self.root} has no folder train, and a training needs one: add it, or run test instead")
         super().setup(stage)
         self.inventory = self._take_inventory()
         tell(str(self.inventory))
-        for split, part in self.sets.items() if self.num_classes else ():
+        is_part = self.known_classes is not None and stage != "fit"
+        if is_part and set(self.splits) == {"train"} and self._shows_a_part(self.sets["train"].labels):
+            count = len(self.sets["train"].labels)
+            tell(
+                f"{self.root} names no test images, and has a part of the classes: all {count:,} images are evaluated, "
+                "also those that the model was trained on, if there are some"
+            )
+        for split, part in self.sets.items() if self.num_classes and not is_part else ():
             counts = _count(part.labels, self.num_classes)
             missing = ", ".join(name for name, count in zip(self.class_names, counts, strict=True) if count == 0)
             if missing and split == "train":
@@ -202,6 +215,9 @@ class LabelledFiles(ImageDataModule, ABC):
             part.files = [name.removeprefix(f"{self.root}{os.sep}") for name in part.files]
             if self.groups:
                 part.groups = torch.tensor([numbers[self.groups[name]] for name in part.files])
+        if set(sets) == {"train"} and self._shows_a_part(sets["train"].labels):
+            # Held out of fewer classes, images would not be those that the training held out.
+            return dict.fromkeys(("train", "val", "test"), sets["train"])
         if set(sets) == {"train"} and self.test_fraction > 0 and self.folds is None:
             # Of a class of two images, the second one is for validation.
             train, test = sets["train"].split(self.test_fraction, keep=2 if self.val_fraction else 1)
@@ -211,6 +227,10 @@ class LabelledFiles(ImageDataModule, ABC):
                 )
             sets = {"train": train, "test": test}
         return sets
+
+    def _shows_a_part(self, labels: Tensor) -> bool:
+        """Return whether the images are of a part of the classes that a trained model knows."""
+        return self.known_classes is not None and labels.ndim == 1 and len(labels.unique()) < self.num_classes
 
 
 @rank_zero_only

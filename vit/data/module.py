@@ -50,6 +50,10 @@ class ImageSet:
     files: list[str] | None = None
     groups: Tensor | None = None
 
+    def name(self, index: int) -> str:
+        """Return the file of an image, or its number in the split if it is of no file."""
+        return str(index) if self.files is None else self.files[index]
+
     def decode(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return the images at ``indices``, uint8 (n, C, H, W), and their labels; unreadable files are a ValueError."""
         if isinstance(self.images, Tensor):
@@ -198,17 +202,19 @@ class ImageDataModule(LightningDataModule):
                 left_out = f"{len(sets['test'].labels):,} test images that the data name"
                 rank_zero_only(print)(f"{left_out} are left out: the folds are parts of the others")
             sets = self._take_fold(sets["train"])
-        if "val" not in sets and self.val_fraction > 0:
+        if "val" not in sets and "train" in sets and self.val_fraction > 0:
             kept, held_out = sets["train"].split(self.val_fraction)
             if len(held_out.labels) == 0:
                 raise ValueError(
                     f"val_fraction ({self.val_fraction}) of {kept.counted} holds out none: make it larger, or 0"
                 )
             sets["train"], sets["val"] = kept, held_out
+        if stage == "validate" and "val" not in sets:
+            raise ValueError(f"{type(self).__name__} has no validation images: add a folder val, or run test instead")
         if self.stored_size != self.image_size:
-            for stage in sets:
-                if stage != "train" or self.augmentation["crop_scale"] is None:  # random crops are cut out of the whole
-                    sets[stage] = sets[stage].centred(self.image_size)
+            for split in sets:
+                if split != "train" or self.augmentation["crop_scale"] is None:  # random crops are cut out of the whole
+                    sets[split] = sets[split].centred(self.image_size)
         self.sets = sets
 
     def _take_fold(self, images: ImageSet) -> dict[Stage, ImageSet]:

@@ -7,6 +7,7 @@ from vit.data.csv_rows import check_there, read_rows
 from vit.data.folder import SPLIT_NAMES
 from vit.data.labelled_files import LabelledFiles, LabelledPaths, tell
 from vit.data.module import Stage
+from vit.support.class_names import list_names, match_classes
 
 PRESENCE = {"0": False, "false": False, "1": True, "true": True}  # of a class in an image
 
@@ -28,14 +29,19 @@ class ImageTable(LabelledFiles):
     Args:
         table: Path of the CSV file.
         root: Folder that files are named from; None for that of the table.
+        class_names: Names of all classes, in the order of the logits, of which the column ``label`` may have a part;
+            None takes those of the table, or in a test those of the trained model.
         kwargs: Size, batches, splits and augmentation, as for ImageFolder.
 
     Raises:
         ValueError: If the table names no labelled images, contradicts itself, or names files outside of ``root``.
     """
 
-    def __init__(self, table: str, root: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, table: str, root: str | None = None, *, class_names: list[str] | None = None, **kwargs: Any
+    ) -> None:
         self.table = Path(table)
+        self.known_classes = class_names
         super().__init__(root=str(self.table.parent) if root is None else root, **kwargs)
 
     def find_splits(self) -> dict[Stage, LabelledPaths]:
@@ -60,7 +66,12 @@ class ImageTable(LabelledFiles):
             labels.setdefault(file, set()).update(found)
             if "group" in row:
                 self._note_group(file, row["group"].strip(), place)
-        self.class_names = sorted(set().union(*labels.values())) if named else others
+        found = set().union(*labels.values()) if named else set(others)
+        self.class_names = match_classes(found, self.known_classes, self.table)
+        if not named and self.known_classes is None:
+            self.class_names = others
+        elif not named and (lacking := [name for name in self.class_names if name not in others]):
+            raise ValueError(f"{self.table} has no column {list_names(lacking)}, which the model knows: add it")
         self.several_labels = any(len(found) != 1 for found in labels.values())
         self._check_classes(labels, stages)
         check_there([self.root / file for file in labels], self.root, self.table)
@@ -99,6 +110,8 @@ class ImageTable(LabelledFiles):
     def _check_classes(self, labels: dict[str, set[str]], stages: dict[str, Stage]) -> None:
         if not self.class_names:
             raise ValueError(f"{self.table} has no label: add a column label, or one of 0 and 1 for each class")
+        if self.known_classes is not None:
+            return
         if len(self.class_names) == 1 and not self.several_labels:
             raise ValueError(f"the images of {self.table} are of one class ({self.class_names[0]}): add another class")
         trained = set().union(*(found for file, found in labels.items() if stages[file] == "train"))

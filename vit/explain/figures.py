@@ -21,7 +21,19 @@ from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
 from vit.explain.maps.rollout import readout_map
 from vit.explain.sheet import Sheet
 from vit.support.class_names import name_classes
-from vit.support.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, PINK, SKY, plain_text, plot_style, save_figure
+from vit.support.plotting import (
+    AMBER,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PINK,
+    SKY,
+    drawable,
+    plain_text,
+    plot_style,
+    save_figure,
+)
 from vit.support.printable import printable
 
 METHOD_COLORS = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY)
@@ -58,8 +70,22 @@ def draw_maps(
         smooth: Whether maps are interpolated. If so, the column titles say it.
         across: Number of images side by side.
     """
-    size, width = images.shape[-2:], 1 + len(maps)
     captions = _captions(names or [""] * len(images), logits, class_names, labels)
+    with drawable([text for text, _ in captions]) as texts:
+        shown = [(text, color) for text, (_, color) in zip(texts, captions, strict=True)]
+        _draw_sheet(images, maps, path, shown, title, smooth, across)
+
+
+def _draw_sheet(
+    images: Tensor,
+    maps: Mapping[str, Tensor],
+    path: str | Path,
+    captions: Sequence[tuple[str, str]],
+    title: str,
+    smooth: bool,
+    across: int,
+) -> None:
+    size, width = images.shape[-2:], 1 + len(maps)
     titles = [_column_title(name, smooth) for name in maps]
     sheet = Sheet(
         size,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.objectives import DEFAULT, OBJECTIVES
+from vit.runs.tested_images import read_rows
 from vit.support.files import replacing
 from vit.support.pages import data_url, page_templates
 from vit.training.base import Objective
@@ -33,7 +34,7 @@ def write_report(folder: Path) -> Path:
 def render_report(folder: Path) -> str:
     """Return the page for the files in the folder of a run."""
     results = json.loads(_read(folder / "results.json") or "{}")
-    objective = OBJECTIVES.get(results.get("objective"), DEFAULT)
+    objective, scores = OBJECTIVES.get(results.get("objective"), DEFAULT), results.get("scores") or {}
     files = [(picture, folder / f"{picture.name}.png") for picture in (CURVES, *objective.pictures)]
     template = page_templates().get_template("runs/report.html")
     return template.render(
@@ -41,7 +42,9 @@ def render_report(folder: Path) -> str:
         subtitle=subtitle(results, folder),
         stopped=results.get("stopped"),
         headline=headline(results, objective),
-        tables=objective.tables(results.get("scores") or {}, scored_split(results, objective)),
+        notes=objective.notes(scores),
+        tables=objective.tables(scores, scored_split(results, objective)),
+        tables_of_images=objective.tables_of_images(read_rows(folder), scores),
         pictures=[(picture, data_url(path)) for picture, path in files if path.exists()],
         facts=facts(results),
         inventory=results.get("inventory"),
@@ -117,10 +120,17 @@ def facts(results: dict[str, Any]) -> list[tuple[str, str]]:
         "Precision": results.get("precision"),
         "Seed": results.get("seed"),
         "Tested weights": results.get("test_weights"),
+        "Tested file": tested_file(results),
         "Checkpoint": results.get("checkpoint"),
         "torch": results.get("torch"),
     }
     return [(name, str(value)) for name, value in known.items() if value is not None]
+
+
+def tested_file(results: dict[str, Any]) -> str | None:
+    """Return the file of the tested weights with the first digits of its SHA-256."""
+    digest = results.get("tested_sha256")
+    return f"{results.get('tested_file')}, SHA-256 {digest[:16]}\u2026" if digest else None
 
 
 def commands(results: dict[str, Any], folder: Path) -> list[tuple[str, str]]:

@@ -1,5 +1,6 @@
 """``results.json``: scores, speed, and how a run was made."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -43,10 +44,26 @@ def write_results(
         "precision": str(trainer.precision),
         "torch": torch.__version__,
         "objective": type(pl_module).__name__,
+        **tested_file(results, path.parent, f"test_{monitor}"),
         **ending,
     }
     with replacing(path) as unfinished:
         unfinished.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def tested_file(results: dict[str, Any], folder: Path, score: str) -> dict[str, str | None]:
+    """Return the file of the weights that were tested, and its SHA-256; nothing if no test has given a ``score``.
+
+    The SHA-256 is None for weights that are no single file, such as those of the package and of a folder.
+    """
+    if results.get(score) is None:
+        return {}
+    path = Path(results.get("checkpoint") or folder / "checkpoints" / f"{results.get('test_weights')}.ckpt")
+    digest = None
+    if path.is_file():
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"tested_file": str(path), "tested_sha256": digest}
 
 
 def epochs_done(trainer: Trainer, measurements: Measurements) -> float:

@@ -3,8 +3,10 @@
 Letters in the einops patterns: c image channels, h w rows and columns of pixels.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from unicodedata import east_asian_width
 
 from einops import rearrange
 from matplotlib.figure import Figure
@@ -58,5 +60,37 @@ def draw_captioned(
 
 
 def trim_name(name: str, letters: int) -> str:
-    """Cut a long name, which would cover its neighbour."""
-    return name if len(name) <= letters else f"{name[: letters - 3]}..."
+    """Cut a long name, which would cover its neighbour; a letter of double width, such as a Chinese one, counts twice.
+
+    >>> trim_name("eighteen letters !", 17)
+    'eighteen lette...'
+    """
+    if _width(name) <= letters:
+        return name
+    return f"{_first(name, letters - 3)}..."
+
+
+def trim_names(names: Sequence[str], letters: int) -> list[str]:
+    """Cut long names; those that would then be equal are cut in the middle, so that both ends stay.
+
+    >>> trim_names(["leaf of an oak, front", "leaf of an oak, back", "birch"], 12)
+    ['leaf ...ront', 'leaf ...back', 'birch']
+    """
+    cut = [trim_name(name, letters) for name in names]
+    twice = {short for short, count in Counter(cut).items() if count > 1}
+    half = (letters - 3) // 2
+    return [
+        f"{_first(name, letters - 3 - half)}...{_first(name[::-1], half)[::-1]}"
+        if short in twice and short != name
+        else short
+        for name, short in zip(names, cut, strict=True)
+    ]
+
+
+def _width(name: str) -> int:
+    return sum(1 + (east_asian_width(letter) in "WF") for letter in name)
+
+
+def _first(name: str, width: int) -> str:
+    """Return the longest beginning of a name of at most a width."""
+    return next((name[:count] for count in range(len(name), 0, -1) if _width(name[:count]) <= width), "")

@@ -1,6 +1,7 @@
 """The base of all objectives: hyper-parameters, optimiser, schedule, the log of the loss, evaluation, resume."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -131,14 +132,31 @@ class Objective(LightningModule, ABC):
         """Return what ``vit.load`` adds to the ``pretrained_cfg`` of the encoder."""
         return {}
 
+    def evaluated_rows(self) -> dict[int, dict[str, str]]:
+        """Return the row of each image of the last evaluation by its place in the data set, as for ``prediction_rows``.
+
+        The columns begin with the truth, and those of ``prediction_columns`` follow; no rows write no table.
+        """
+        return {}
+
     @classmethod
     def result_lines(cls, results: dict[str, Any]) -> list[str]:
         """Return the lines that a run prints of its ``results.json``, beside those of the monitored score."""
         return []
 
     @classmethod
+    def notes(cls, scores: dict[str, Any]) -> list[str]:
+        """Return the sentences that console and report add to the scores, such as which classes have no images."""
+        return []
+
+    @classmethod
     def tables(cls, scores: dict[str, Any], split: str | None) -> list[Table]:
         """Return the tables of the report for the scores of a split."""
+        return []
+
+    @classmethod
+    def tables_of_images(cls, rows: Sequence[Mapping[str, str]], scores: dict[str, Any]) -> list[Table]:
+        """Return the tables of the report for the rows of tested images, whose column "file" names them."""
         return []
 
     @property
@@ -306,6 +324,7 @@ class Objective(LightningModule, ABC):
         """
         upgrade(checkpoint)  # of load_from_checkpoint, which reads the file by itself
         self.check_fits(checkpoint)
+        self.take_notes(checkpoint)
         before = checkpoint["hyper_parameters"]
         for name in ("optimizer", "layer_decay"):
             if name in before and before[name] != self.hparams.get(name):
@@ -313,6 +332,9 @@ class Objective(LightningModule, ABC):
                     f"the checkpoint was trained with {name} {before[name]!r}, whose state does not fit {name} "
                     f"{self.hparams[name]!r}: leave --model.{name} as it was"
                 )
+
+    def take_notes(self, checkpoint: dict[str, Any]) -> None:
+        """Take what a checkpoint has beside the weights, where a test reads it; foreign weights have nothing."""
 
     def check_fits(self, checkpoint: dict[str, Any]) -> None:
         """Check that a checkpoint has the architecture of this model.

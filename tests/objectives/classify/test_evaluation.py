@@ -8,6 +8,7 @@ from sklearn.metrics import balanced_accuracy_score, precision_recall_fscore_sup
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from vit.objectives.classify.evaluation import BINS, MISTAKES, Evaluation
+from vit.objectives.classify.tables import notes
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def evaluation() -> Evaluation:
 def test_a_case_by_hand_with_views_and_a_row_that_fills_the_batch_up(evaluation):
     logits = torch.tensor([[9.0, 0, 0], [0, 9, 0], [0, 9, 0], [0, 0, 9]])
     of_views = torch.tensor([[0.0, 9, 0], [0, 9, 0], [0, 9, 0], [0, 0, 9]])
-    evaluation.update(logits, torch.tensor([0, 1, 2, -1]), torch.zeros(4, 1, 2, 2), of_views)
+    evaluation.update(logits, torch.tensor([0, 1, 2, -1]), of_views)
     assert evaluation.confusion.tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
     assert (evaluation.count, evaluation.accuracy, evaluation.accuracy_views) == (3, 2 / 3, 1 / 3)
     assert len(evaluation.mistakes) == 1
@@ -28,7 +29,7 @@ def test_batches_of_any_size_and_processes_add_up_to_the_loss_and_the_accuracies
     logits, of_views, labels = torch.randn(11, 3), torch.randn(11, 3), torch.randint(0, 3, (11,))
     other = Evaluation(3, torch.device("cpu"))
     for process, rows in ((evaluation, slice(0, 5)), (evaluation, slice(5, 6)), (other, slice(6, 11))):
-        process.update(logits[rows], labels[rows], torch.zeros(11, 1, 2, 2)[rows], of_views[rows])
+        process.update(logits[rows], labels[rows], of_views[rows])
     for mine, theirs in zip(evaluation.sums(), other.sums(), strict=True):
         mine += theirs
     assert evaluation.loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-6)
@@ -36,17 +37,16 @@ def test_batches_of_any_size_and_processes_add_up_to_the_loss_and_the_accuracies
     assert evaluation.accuracy_views == (of_views.argmax(1) == labels).sum().item() / 11
 
 
-def test_the_most_confident_mistakes_are_kept_over_batches_with_their_images(evaluation):
+def test_the_most_confident_mistakes_are_kept_over_batches_with_their_places_in_the_data(evaluation):
     for first in (0, 40):
         strength = torch.arange(first, first + 40) / 10
         logits = torch.stack([strength, torch.zeros(40), torch.zeros(40)], dim=1)
-        images = torch.arange(first, first + 40).reshape(40, 1, 1, 1).expand(40, 1, 2, 2)
-        evaluation.update(logits, torch.ones(40, dtype=torch.long), images)
+        evaluation.update(logits, torch.ones(40, dtype=torch.long), index=torch.arange(first, first + 40))
     assert len(evaluation.mistakes) == MISTAKES
-    confidence, image, label, predicted = evaluation.mistakes[0]
-    assert (int(image[0, 0, 0]), label, predicted) == (79, 1, 0)
+    confidence, index, label, predicted = evaluation.mistakes[0]
+    assert (index, label, predicted) == (79, 1, 0)
     assert confidence == pytest.approx(torch.tensor([7.9, 0, 0]).softmax(0)[0].item())
-    assert [int(mistake[1][0, 0, 0]) for mistake in evaluation.mistakes] == list(range(79, 79 - MISTAKES, -1))
+    assert [mistake.index for mistake in evaluation.mistakes] == list(range(79, 79 - MISTAKES, -1))
 
 
 def test_no_image_at_all_is_no_error(evaluation):
@@ -57,7 +57,7 @@ def scores_of(logits, labels) -> dict:
     """The scores of logits in two batches and on two processes."""
     whole, other = (Evaluation(logits.shape[1], torch.device("cpu")) for _ in range(2))
     for process, rows in ((whole, slice(0, 11)), (whole, slice(11, 13)), (other, slice(13, None))):
-        process.update(logits[rows], labels[rows], torch.zeros(len(labels), 1, 2, 2)[rows])
+        process.update(logits[rows], labels[rows])
     for mine, theirs in zip(whole.sums(), other.sums(), strict=True):
         mine += theirs
     return whole.scores([f"class {number}" for number in range(logits.shape[1])])
@@ -95,7 +95,7 @@ def test_the_calibration_error_is_that_of_torchmetrics_over_batches_and_processe
 def test_a_calibration_by_hand(evaluation):
     # Confidence 0.5 twice, of which one is right; confidence 0.9 once, wrong; confidence 1 once, right.
     probabilities = torch.tensor([[0.5, 0.3, 0.2], [0.3, 0.5, 0.2], [0.9, 0.06, 0.04], [0.0, 1.0, 0.0]])
-    evaluation.update(probabilities.log(), torch.tensor([0, 0, 1, 1]), torch.zeros(4, 1, 2, 2))
+    evaluation.update(probabilities.log(), torch.tensor([0, 0, 1, 1]))
     scores = evaluation.scores(["a", "b", "c"])
     assert scores["calibration_error"] == pytest.approx((0 + abs(0 - 0.9) + 0) / 4)
     filled = {place: row for place, row in enumerate(scores["reliability"]) if row["count"]}
@@ -109,25 +109,30 @@ def test_a_calibration_by_hand(evaluation):
 
 def test_what_has_no_value_is_null(evaluation):
     labels, predicted = torch.tensor([0, 0, 1, -1]), torch.tensor([0, 2, 0, 1])
-    evaluation.update(9.0 * F.one_hot(predicted, 3), labels, torch.zeros(4, 1, 2, 2))
+    evaluation.update(9.0 * F.one_hot(predicted, 3), labels)
     scores = json.loads(json.dumps(evaluation.scores(["cat", "dog", "never seen"]), allow_nan=False))
-    assert scores["classes"] == [
-        {"name": "cat", "precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 2},
-        {"name": "dog", "precision": None, "recall": 0.0, "f1": 0.0, "support": 1},
-        {"name": "never seen", "precision": 0.0, "recall": None, "f1": None, "support": 0},
+    measured = ("name", "precision", "recall", "f1", "roc_auc", "average_precision", "support")
+    assert [tuple(row) for row in scores["classes"]] == [measured] * 3
+    assert [tuple(row.values()) for row in scores["classes"]] == [
+        ("cat", 0.5, 0.5, 0.5, 0.25, pytest.approx((1 / 2 + 2 / 3) / 2), 2),
+        ("dog", None, 0.0, 0.0, 0.5, pytest.approx(1 / 3), 1),
+        ("never seen", None, None, None, None, None, 0),
     ]
+    assert scores["classes_with_images"] == 2
+    assert scores["roc_auc"] == pytest.approx((0.25 + 0.5) / 2)
     assert scores["balanced_accuracy"] == 0.25
     assert scores["top5_accuracy"] is None
 
 
 def test_logits_that_are_not_a_number_give_null_and_no_error(evaluation):
-    evaluation.update(torch.full((2, 3), math.nan), torch.tensor([0, 1]), torch.zeros(2, 1, 2, 2))
+    evaluation.update(torch.full((2, 3), math.nan), torch.tensor([0, 1]))
     scores = evaluation.scores(["a", "b", "c"])
-    assert (scores["loss"], scores["calibration_error"]) == (None, None)
+    assert (scores["loss"], scores["calibration_error"], scores["roc_auc"]) == (None, None, None)
+    assert "the loss is not finite: for some images the model's answer is no number" in notes(scores)
 
 
 def test_a_loss_that_is_infinite_is_null(evaluation):
-    evaluation.update(torch.tensor([[0, -math.inf, 0]]), torch.tensor([1]), torch.zeros(1, 1, 2, 2))
+    evaluation.update(torch.tensor([[0, -math.inf, 0]]), torch.tensor([1]))
     assert evaluation.loss == math.inf
     assert evaluation.scores(["a", "b", "c"])["loss"] is None
 

@@ -1,11 +1,17 @@
 """The LightningModule: its loss, its schedule, its checkpoints."""
 
+import json
+
 import pytest
 import torch
 import torch.nn.functional as F
 from lightning import Trainer
 from lightning.pytorch.callbacks import Timer
+from PIL import Image
+from sklearn.datasets import load_digits
+from sklearn.metrics import precision_score, recall_score, roc_curve
 
+import vit
 from tests.tiny import CPU, MODEL
 from vit.objectives import ViTClassifier
 
@@ -179,3 +185,57 @@ def test_the_weights_to_start_from_are_taken_once():
     loaded.load_state_dict(module.state_dict())
     loaded.setup("fit")
     assert (loaded.network.cls_token == 7).all()
+
+
+@pytest.fixture
+def zeros_and_ones(folder):
+    """A hundred digits of two classes, as files."""
+    digits = load_digits(n_class=2)
+    for number, (image, label) in enumerate(zip(digits.images[:100] * 255 / 16, digits.target[:100], strict=True)):
+        place = folder / "pair" / ("one" if label else "zero")
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.astype("uint8")).save(place / f"{number}.png")
+    return ["--data", "ImageFolder", "--data.root", "pair", "--data.num_workers", "0", "--data.val_fraction", "0.4"]
+
+
+@pytest.mark.slow
+def test_two_classes_have_a_threshold_of_validation_images_which_a_later_test_takes(run, folder, zeros_and_ones):
+    short = ["--trainer.max_steps", "2", "--experiment", "pair", "--trainer.log_every_n_steps", "1"]
+    data = run("fit", *zeros_and_ones, *MODEL, *CPU, *short).datamodule
+    place = folder / "runs/pair/version_0"
+    found = json.loads((place / "results.json").read_text())["scores"]["threshold"]
+    model = vit.load(place / "checkpoints/last.ckpt")
+    scores = {}
+    for stage, part in data.sets.items():
+        pixels = (part.images / 255 - model.pretrained_cfg["mean"][0]) / model.pretrained_cfg["std"][0]
+        with torch.no_grad():
+            scores[stage] = model(pixels).softmax(dim=1)[:, 1]
+    assert found["class"] == "zero"
+    false_positives, true_positives, _ = roc_curve(data.sets["val"].labels, scores["val"])
+    said, is_zero = scores["val"] >= found["value"], data.sets["val"].labels == 1
+    j = recall_score(is_zero, said) + recall_score(~is_zero, ~said) - 1
+    assert j == pytest.approx((true_positives - false_positives).max())
+    said, is_zero = scores["test"] >= found["value"], data.sets["test"].labels == 1
+    assert found["sensitivity"] == pytest.approx(recall_score(is_zero, said))
+    assert found["specificity"] == pytest.approx(recall_score(~is_zero, ~said))
+    assert found["precision"] == (pytest.approx(precision_score(is_zero, said)) if said.any() else None)
+
+    run("test", "--ckpt_path", place, *CPU)
+    later = json.loads((place / "evaluations/test_last_0/results.json").read_text())["scores"]["threshold"]
+    assert later == found
+    model = vit.load(place / "checkpoints/last.ckpt")
+    vit.save(model, "weights.safetensors")
+    run("test", "--ckpt_path", "weights.safetensors", *zeros_and_ones, *CPU, "--experiment", "alone")
+    alone = folder / "runs/alone/evaluations/test_weights_0"
+    assert json.loads((alone / "results.json").read_text())["scores"]["threshold"] is None
+    assert "No threshold: the weights have none, which" in (alone / "report.html").read_text()
+
+
+def test_equal_probabilities_are_of_the_first_class_in_table_and_score():
+    model = ViTClassifier(**SIZES)
+    model.evaluation = model.new_evaluation()
+    model.evaluation.update(torch.zeros(3, 5), torch.tensor([0, 4, 0]))
+    rows = model.evaluated_rows()
+    assert [row["class"] for row in rows.values()] == ["0", "0", "0"]
+    assert [row["correct"] for row in rows.values()] == ["true", "false", "true"]
+    assert model.evaluation.accuracy == 2 / 3

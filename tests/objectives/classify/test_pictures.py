@@ -3,6 +3,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
+from vit.data.module import ImageSet
 from vit.objectives.classify import pictures as classification_pictures
 from vit.objectives.classify.evaluation import Evaluation
 from vit.objectives.classify.pictures import draw_classes, draw_confusion, draw_mistakes, draw_reliability
@@ -22,24 +23,29 @@ def drawn(monkeypatch):
 def evaluation(num_classes: int, channels: int) -> Evaluation:
     result = Evaluation(num_classes, torch.device("cpu"))
     labels = torch.randint(0, num_classes, (57,))
-    images = torch.randint(0, 256, (57, channels, 7, 5), dtype=torch.uint8)
-    result.update(torch.randn(57, num_classes), labels, images)
+    result.update(torch.randn(57, num_classes), labels)
     return result
+
+
+def images(channels: int = 1, files: list[str] | None = None) -> ImageSet:
+    pixels = torch.randint(0, 256, (57, channels, 7, 5), dtype=torch.uint8)
+    return ImageSet(pixels, torch.zeros(57, dtype=torch.long), files)
 
 
 @pytest.mark.parametrize(("num_classes", "channels"), [(3, 1), (37, 3)])
 def test_the_pictures_of_an_evaluation_are_drawn(tmp_path, num_classes, channels):
     names = [f"class {number}" for number in range(num_classes)]
-    for draw in (draw_confusion, draw_mistakes):
-        draw(evaluation(num_classes, channels), names, "a title", tmp_path / "picture.png")
+    found = evaluation(num_classes, channels)
+    for draw, told in ((draw_confusion, ()), (draw_mistakes, (images(channels),))):
+        draw(found, names, *told, "a title", tmp_path / "picture.png")
         with Image.open(tmp_path / "picture.png") as picture:
             assert min(picture.size) > 200
 
 
 def test_no_mistake_at_all_is_said_and_no_error(tmp_path):
     perfect = Evaluation(2, torch.device("cpu"))
-    perfect.update(torch.tensor([[9.0, 0]]), torch.tensor([0]), torch.zeros(1, 1, 2, 2))
-    draw_mistakes(perfect, ["a", "b"], "mistakes", tmp_path / "mistakes.png")
+    perfect.update(torch.tensor([[9.0, 0]]), torch.tensor([0]))
+    draw_mistakes(perfect, ["a", "b"], images(), "mistakes", tmp_path / "mistakes.png")
     assert (tmp_path / "mistakes.png").exists()
 
 
@@ -107,18 +113,18 @@ def test_an_evaluation_without_images_has_pictures(tmp_path):
 def test_dollar_signs_in_names_are_text(tmp_path):
     name = "$_$"  # no formula
     one = Evaluation(2, torch.device("cpu"))
-    one.update(torch.tensor([[9.0, 0]]), torch.tensor([1]), torch.zeros(1, 1, 2, 2))
+    one.update(torch.tensor([[9.0, 0]]), torch.tensor([1]))
     draw_confusion(one, [name, name], "a title", tmp_path / "confusion.png")
-    draw_mistakes(one, [name, name], "a title", tmp_path / "mistakes.png")
+    draw_mistakes(one, [name, name], images(), "a title", tmp_path / "mistakes.png")
     draw_classes(one.scores([name, name]), "a title", tmp_path / "classes.png")
 
 
 def test_a_mistake_has_its_predicted_and_its_true_class_cut_to_its_width(drawn, tmp_path):
     one = Evaluation(2, torch.device("cpu"))
-    one.update(torch.tensor([[0, 9.0]]), torch.tensor([0]), torch.zeros(1, 1, 2, 2))
-    draw_mistakes(one, ["seventeen letters", "eighteen letters !"], "mistakes", tmp_path / "mistakes.png")
+    one.update(torch.tensor([[0, 9.0]]), torch.tensor([0]))
+    draw_mistakes(one, ["seventeen letters", "eighteen letters !"], images(), "mistakes", tmp_path / "mistakes.png")
     (axes,) = drawn[0].axes
     assert [text.get_text() for text in axes.texts] == [
         "mistakes",
-        "eighteen lette... (100 %)\ntrue: seventeen letters",
+        "image 0\neighteen lette... (100 %)\ntrue: seventeen letters",
     ]

@@ -23,9 +23,8 @@ def rows():
 
 def evaluated(logits, labels, thresholds=None, parts=(50, 53), of_views=None):
     evaluation = MultilabelEvaluation(torch.full((5,), 0.5) if thresholds is None else thresholds, CPU)
-    images = torch.arange(len(logits)).to(torch.uint8)[:, None, None, None].expand(-1, 1, 2, 3)
     views = [None] * len(parts) if of_views is None else of_views.split(parts)
-    for *part, view in zip(logits.split(parts), labels.split(parts), images.split(parts), views, strict=True):
+    for *part, view in zip(logits.split(parts), labels.split(parts), views, strict=True):
         evaluation.update(*part, view)
     evaluation.gather()
     return evaluation
@@ -91,7 +90,7 @@ def test_the_mistakes_are_the_labels_farthest_on_the_wrong_side_of_their_thresho
     probabilities = torch.tensor([[0.9, 0.2, 0.5, 0.5, 0.1], [0.4, 0.6, 0.45, 0.5, 0.3]])
     labels = torch.tensor([[0.0, 1, 1, 1, 0], [1, 1, 1, 1, 0]])
     found = evaluated(probabilities.logit(), labels, parts=(1, 1)).mistakes
-    assert [(int(mistake.image[0, 0, 0]), mistake.number, mistake.is_there) for mistake in found] == [
+    assert [(mistake.index, mistake.number, mistake.is_there) for mistake in found] == [
         (0, 0, False),
         (0, 1, True),
         (1, 0, True),

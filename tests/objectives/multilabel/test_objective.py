@@ -13,6 +13,7 @@ from tests.tiny import CPU, MODEL
 from vit.commands import explain
 from vit.data import Digits
 from vit.objectives import MultilabelClassifier
+from vit.runs.tested_images import read_rows
 
 NAMES = ["even", "large", "round"]
 SIZES = {"image_size": 8, "patch_size": 4, "in_channels": 1, "embed_dim": 8, "depth": 1, "num_heads": 2}
@@ -57,7 +58,7 @@ def test_a_run_with_a_table_is_trained_tested_predicted_and_reported(
     assert [row["name"] for row in scores["classes"]] == NAMES
     assert "val_mean_average_precision: " in (printed := capsys.readouterr().out)
     assert "test_mean_average_precision_views: " in printed
-    assert {path.stem for path in place.glob("*.png")} == {"curves", "per_class", "mistakes", "attention"}
+    assert {path.stem for path in place.glob("*.png")} == {"curves", "per_class", "mistakes", "roc", "attention"}
     assert "3 classes, test images" in (place / "report.html").read_text()
     state = torch.load(place / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
     assert [row["threshold"] for row in scores["classes"]] == pytest.approx(state["thresholds"].tolist())
@@ -67,10 +68,27 @@ def test_a_run_with_a_table_is_trained_tested_predicted_and_reported(
     tested = json.loads((place / "evaluations/test_last_0/results.json").read_text())
     assert tested["scores"] == scores
 
+    rows, thresholds = read_rows(place), state["thresholds"]
+    assert read_rows(place / "evaluations/test_last_0") == rows
+    assert len(rows) == scores["count"]
+    model = vit.load(place / "checkpoints/last.ckpt")
+    with (photographs / "labels.csv").open() as file:
+        truth = {row["file"]: "; ".join(name for name in NAMES if row[name] == "1") for row in csv.DictReader(file)}
+    for row in rows:
+        image = (torch.from_numpy(read(photographs / row["file"])) / 255 - 0.449) / 0.226
+        probabilities = model(image[None, None].float()).sigmoid()[0]
+        assert [float(row[f"P({name})"]) for name in NAMES] == pytest.approx(probabilities.tolist(), abs=1e-5)
+        said = {name for name, value, limit in zip(NAMES, probabilities, thresholds, strict=True) if value >= limit}
+        assert {*row["labels"].split("; ")} - {""} == said
+        assert row["true_labels"] == truth[row["file"]]
+        assert row["correct"] == str(said == {*row["true_labels"].split("; ")} - {""}).lower()
+    assert sum(row["correct"] == "true" for row in rows) / len(rows) == pytest.approx(scores["exact_match"])
+    wrong = [row["file"] for row in rows if row["correct"] == "false"]
+    assert all(f">{file}</th>" in (place / "report.html").read_text() for file in wrong[:3])
+
     run("predict", "--ckpt_path", place, "--data.root", photographs / "3.png", "--output", "said.csv")
     with (folder / "said.csv").open() as file:
         (row,) = csv.DictReader(file)
-    model = vit.load(place / "checkpoints/last.ckpt")
     image = (torch.from_numpy(read(photographs / "3.png")) / 255 - 0.449) / 0.226
     probabilities = model(image[None, None].float()).sigmoid()[0]
     said = [NAMES[i] for i in probabilities.argsort(descending=True) if probabilities[i] >= state["thresholds"][i]]

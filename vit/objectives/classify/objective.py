@@ -1,5 +1,6 @@
 """Classification: the LightningModule that trains and evaluates a VisionTransformer as an image classifier."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -9,17 +10,24 @@ from torch import Tensor
 
 from vit.data.module import ImageSet
 from vit.objectives.classify.evaluation import Evaluation
+from vit.objectives.classify.image_rows import places_of_images
 from vit.objectives.classify.pictures import draw_classification
+from vit.objectives.classify.tables import (
+    class_table,
+    evaluated_rows,
+    mistakes_table,
+    notes,
+    predicted_rows,
+    threshold_table,
+)
 from vit.objectives.classify.views import Views, classify_views
 from vit.support.checks import check_choice, check_natural, check_positive_share, check_share
 from vit.support.class_names import name_classes
 from vit.training.base import Objective
-from vit.training.description import Picture, Score, Table, tenths
+from vit.training.description import Picture, Score, Table
 from vit.training.encoder_module import EncoderModule
 from vit.training.freezing import freeze_blocks
 from vit.weights import start_from
-
-TOP = 5  # classes of a prediction
 
 
 class ViTClassifier(Objective, EncoderModule):
@@ -54,11 +62,18 @@ class ViTClassifier(Objective, EncoderModule):
         Score("test_accuracy_views", "Test accuracy over views", note="logits averaged over the views of test_views"),
         Score("balanced_accuracy", "Balanced accuracy", note="mean recall of the classes"),
         Score("top5_accuracy", "Top-5 accuracy", note="the class is among the five best"),
+        Score("roc_auc", "Area under ROC", unit="", note="mean of the classes, each against the rest"),
+        Score(
+            "average_precision", "Average precision", unit="", note="area below precision over recall, mean of classes"
+        ),
         Score("calibration_error", "Calibration error", "lower", note="between confidence and accuracy"),
     )
     pictures = (
         Picture("confusion_matrix", "Confusion", "Share of each predicted class among the images of a class", "tables"),
         Picture("mistakes", "Mistakes", "Mistakes, with what was predicted and what is true"),
+        Picture(
+            "roc", "ROC and precision-recall", "True over false positives, and precision over recall, of each class"
+        ),
         Picture("attention", "Attention", "Images with the attention of the model over their patches"),
         Picture(
             "reliability",
@@ -91,6 +106,8 @@ class ViTClassifier(Objective, EncoderModule):
             check_natural("freeze", freeze, "0 freezes the embedding alone, null trains all")
         self.has_taken_weights = False  # those of init_from, which a further fit must not take again
         self.class_weights: Tensor | None = None  # of the loss, (num_classes,)
+        self.threshold: float | None = None  # of the second of two classes, chosen on validation images
+        self.places: list[Tensor] = []  # in the data set, of the images of each batch of an evaluation
 
     @property
     def drop_rate(self) -> float:
@@ -163,19 +180,44 @@ class ViTClassifier(Objective, EncoderModule):
         """Return the sums of an evaluation over no images."""
         return Evaluation(self.network.num_classes, self.device)
 
+    def on_validation_epoch_start(self) -> None:
+        """Start an evaluation, and note which images its batches are of."""
+        super().on_validation_epoch_start()
+        self.places = places_of_images(
+            self.trainer.test_dataloaders if self.trainer.testing else self.trainer.val_dataloaders
+        )
+
+    on_test_epoch_start = on_validation_epoch_start
+
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add a batch to the evaluation."""
         images, labels = batch
-        self.evaluation.update(self(images), labels, images)
+        self.evaluation.update(self(images), labels, index=self.place(batch_idx))
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add a batch to the evaluation, with the mean logits of its views."""
         images, labels = batch
         logits, of_views = classify_views(self, images, self.hparams.test_views)
-        self.evaluation.update(logits, labels, images, of_views)
+        self.evaluation.update(logits, labels, of_views, self.place(batch_idx))
+
+    def place(self, batch_idx: int) -> Tensor | None:
+        """Return the place in the data set of each image of a batch; None if it is not known."""
+        return self.places[batch_idx] if self.places else None
+
+    def on_validation_epoch_end(self) -> None:
+        """Choose thresholds, and log the monitored score and the loss over all processes."""
+        self.evaluation.gather()
+        self.choose_thresholds()
+        super().on_validation_epoch_end()
+
+    def choose_thresholds(self) -> None:
+        """Choose the threshold of the second of two classes on the images of the last evaluation."""
+        if self.network.num_classes == 2:
+            self.threshold = self.evaluation.best_threshold()
 
     def on_test_epoch_end(self) -> None:
         """Log the monitored score and the loss over all processes, and the score over views."""
+        self.evaluation.gather()
         super().on_test_epoch_end()
         if self.hparams.test_views != "none":
             name = f"{self.monitor.name}_views"
@@ -188,7 +230,11 @@ class ViTClassifier(Objective, EncoderModule):
 
     def scores(self) -> dict[str, Any]:
         """Return the scores of the last evaluation, ready for JSON."""
-        return self.evaluation.scores(self.names)
+        return self.evaluation.scores(self.names, self.threshold)
+
+    def evaluated_rows(self) -> dict[int, dict[str, str]]:
+        """Return the row of each image of the last evaluation by its place in the data set."""
+        return evaluated_rows(self.evaluation.rows, self.names, has_views=self.hparams.test_views != "none")
 
     def results(self, split: str) -> dict[str, Any]:
         """Return the monitored score of the last evaluation and, of test images, that over views."""
@@ -199,25 +245,27 @@ class ViTClassifier(Objective, EncoderModule):
         return found
 
     @classmethod
+    def notes(cls, scores: dict[str, Any]) -> list[str]:
+        """Return which classes have no images, and why two classes have no threshold."""
+        return notes(scores)
+
+    @classmethod
     def result_lines(cls, results: dict[str, Any]) -> list[str]:
-        """Return the line of the score over views."""
-        name = f"test_{cls.monitor.name}_views"
+        """Return the line of the score over views, and the notes."""
+        name, lines = f"test_{cls.monitor.name}_views", cls.notes(results.get("scores") or {})
         if results.get(name) is None:
-            return []
-        return [f"{name}: {100 * results[name]:.2f} % (test_views {results['test_views']})"]
+            return lines
+        return [f"{name}: {100 * results[name]:.2f} % (test_views {results['test_views']})", *lines]
 
     @classmethod
     def tables(cls, scores: dict[str, Any], split: str | None) -> list[Table]:
-        """Return the scores of the classes, the class of the lowest F1 first."""
-        classes = sorted(scores.get("classes", []), key=lambda row: 2 if row["f1"] is None else row["f1"])
-        if not classes:
-            return []
-        header = ("lowest F1 first", "F1, %", "precision, %", "recall, %", "images")
-        rows = [
-            (row["name"], *(tenths(row[name]) for name in ("f1", "precision", "recall")), f"{row['support']:,}")
-            for row in classes
-        ]
-        return [Table(f"{len(rows)} classes, {split} images", header, rows, [row["f1"] or 0 for row in classes])]
+        """Return the scores of the classes, the class of the lowest F1 first, and what a threshold is worth."""
+        return [*class_table(scores, split), *threshold_table(scores, split)]
+
+    @classmethod
+    def tables_of_images(cls, rows: Sequence[Mapping[str, str]], scores: dict[str, Any]) -> list[Table]:
+        """Return the most confident mistakes."""
+        return mistakes_table(rows)
 
     def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
         """Draw the last evaluation, and attention on images of its split, into a folder."""
@@ -232,13 +280,17 @@ class ViTClassifier(Objective, EncoderModule):
 
     def prediction_rows(self, outputs: Tensor) -> list[dict[str, str]]:
         """Return the best class of each image, its probability, and the five best classes: (B, num_classes)."""
-        values, classes = outputs.cpu().topk(min(TOP, outputs.shape[1]))
-        rows = []
-        for probabilities, numbers in zip(values.tolist(), classes.tolist(), strict=True):
-            names = [self.names[number] for number in numbers]
-            ranked = [f"{name} {value:.4f}" for name, value in zip(names, probabilities, strict=True)]
-            rows.append({"class": names[0], "probability": f"{probabilities[0]:.4f}", "top5": "; ".join(ranked)})
-        return rows
+        return predicted_rows(outputs.cpu(), self.names)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the threshold of two classes."""
+        super().on_save_checkpoint(checkpoint)
+        if self.network.num_classes == 2:
+            checkpoint["threshold"] = self.threshold
+
+    def take_notes(self, checkpoint: dict[str, Any]) -> None:
+        """Take the threshold of two classes."""
+        self.threshold = checkpoint.get("threshold")
 
     def check_fits(self, checkpoint: dict[str, Any]) -> None:
         """Check that a checkpoint has the classes and the architecture of this model.

@@ -4,18 +4,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from lightning import LightningModule
 from matplotlib.figure import Figure
 
 from vit.data.module import ImageSet
-from vit.objectives.classify.evaluation import Evaluation
-from vit.support.captioned import draw_captioned, trim_name
-from vit.support.plotting import BLUE, GREY, ORANGE, SKY, plain_text, plot_style, save_figure
+from vit.objectives.classify.evaluation import POSITIVE, Evaluation
+from vit.objectives.classify.roc_picture import draw_curves
+from vit.objectives.classify.tables import end_of
+from vit.support.captioned import draw_captioned, trim_names
+from vit.support.plotting import BLUE, GREY, ORANGE, SKY, drawable, plain_text, plot_style, save_figure
 from vit.training.examples import draw_rollout
 
-MOST_NAMED_CLASSES = 20
+MOST_WRITTEN_CLASSES, MOST_NAMED_CLASSES = 20, 100  # of a confusion matrix with numbers, and with names
 MOST_CLASSES, CLASS_LETTERS = 100, 30  # of the chart of classes: its rows, and the length of a name
-MISTAKE_LETTERS = 17  # of a name above a mistake
+MISTAKE_LETTERS, FILE_LETTERS = 17, 22  # of a class and of a file above a mistake
 MISTAKES = {"across": 8, "width": 1.5, "fontsize": 8}
 
 
@@ -28,8 +32,14 @@ def draw_classification(classifier: LightningModule, folder: Path, split: str, i
         scores = classifier.scores()
         draw_classes(scores, f"Scores of the classes on the {split} images", folder / "per_class.png")
         draw_reliability(scores, f"Confidence on the {split} images", folder / "reliability.png")
+        targets = F.one_hot(evaluation.rows["label"], len(classifier.names)).bool()
+        threshold = (scores.get("threshold") or {}).get("value")
+        shown = [POSITIVE] if len(classifier.names) == 2 else range(len(classifier.names))
+        draw_curves(
+            evaluation.rows["probabilities"], targets, scores, shown, f"{split} images", folder / "roc.png", threshold
+        )
         title = f"The most confident mistakes on the {split} images"
-        draw_mistakes(evaluation, classifier.names, title, folder / "mistakes.png")
+        draw_mistakes(evaluation, classifier.names, image_set, title, folder / "mistakes.png")
     draw_attention(classifier, folder, split, image_set)
 
 
@@ -44,24 +54,33 @@ def draw_attention(classifier: LightningModule, folder: Path, split: str, image_
 
 @plain_text
 def draw_confusion(evaluation: Evaluation, class_names: list[str], title: str, path: Path) -> None:
-    """Draw the confusion matrix, each row in per cent of its class."""
+    """Draw the confusion matrix, each row in per cent of its class; of few classes, the number of images below."""
     counts = evaluation.confusion.cpu().numpy()
     shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    named = len(class_names) <= MOST_NAMED_CLASSES
-    side = 2.5 + 0.55 * len(class_names) if named else 9
-    figure = Figure(figsize=(side + 0.6, side), layout="constrained")
-    axes = figure.subplots()
-    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=100)
-    axes.set(title=title, xlabel="predicted class", ylabel="true class")
-    if named:
-        axes.set_xticks(range(len(class_names)), class_names, rotation=45, ha="right", rotation_mode="anchor")
-        axes.set_yticks(range(len(class_names)), class_names)
-        for (row, column), share in np.ndenumerate(shares):
-            if share >= 0.5:
+    written, named = len(class_names) <= MOST_WRITTEN_CLASSES, len(class_names) <= MOST_NAMED_CLASSES
+    side = 0.62 * len(class_names) if written else 0.14 * min(len(class_names), MOST_NAMED_CLASSES)
+    with drawable(class_names) as names:
+        figure = Figure(figsize=(max(side, 2.2) + 3.2, max(side, 2.2) + 2.4), layout="constrained")
+        axes = figure.subplots()
+        image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=100)
+        axes.set(xlabel="predicted class", ylabel="true class")
+        figure.suptitle(title)
+        if named:
+            shown, size = trim_names(names, CLASS_LETTERS), None if written else 6
+            places = range(len(shown))
+            axes.set_xticks(
+                places, shown, rotation=45 if written else 90, ha="right", rotation_mode="anchor", fontsize=size
+            )
+            axes.set_yticks(places, shown, fontsize=size)
+        for (row, column), count in np.ndenumerate(counts) if written else ():
+            if count:
+                share = shares[row, column]
                 color = "white" if share > 50 else "black"
-                axes.text(column, row, f"{share:.0f}", ha="center", va="center", color=color, fontsize=9)
-    figure.colorbar(image, shrink=0.75, label="% of the true class")
-    save_figure(figure, path, dpi=120)
+                said = f"{share:.0f} %" if share >= 1 else "< 1 %"
+                axes.text(column, row - 0.13, said, ha="center", va="center", color=color, fontsize=9)
+                axes.text(column, row + 0.22, f"{count:,}", ha="center", va="center", color=color, fontsize=7)
+        figure.colorbar(image, shrink=0.75, label="% of the true class" + (", and images" if written else ""))
+        save_figure(figure, path, dpi=120)
 
 
 @plot_style
@@ -86,15 +105,14 @@ def draw_classes(scores: dict[str, Any], title: str, path: Path) -> None:
     for name, color, marker in (("precision", SKY, "<"), ("recall", ORANGE, ">"), ("f1", BLUE, "o")):
         label = "F1" if name == "f1" else name
         axes.plot(values[name], range(len(rows)), marker, color=color, ms=5, label=label, clip_on=False)
-    axes.set_yticks(range(len(rows)), [_row_label(row) for row in rows], fontsize=9)
     axes.set(title=title, xlabel="% (after each name: its number of images)", ylim=(len(rows) - 0.5, -0.5))
     axes.set_xlim(right=100.5)
     figure.legend(loc="outside upper right", ncols=3)
-    save_figure(figure, path)
-
-
-def _row_label(row: dict[str, Any]) -> str:
-    return f"{trim_name(row['name'], CLASS_LETTERS)} ({row['support']:,})"
+    with drawable([row["name"] for row in rows]) as names:
+        short = zip(trim_names(names, CLASS_LETTERS), rows, strict=True)
+        labels = [f"{name} ({row['support']:,})" for name, row in short]
+        axes.set_yticks(range(len(rows)), labels, fontsize=9)
+        save_figure(figure, path)
 
 
 @plot_style
@@ -108,7 +126,7 @@ def draw_reliability(scores: dict[str, Any], title: str, path: Path) -> None:
     above.plot([0, 100], [0, 100], color=GREY, ls="--", label="as often right as confident")
     above.vlines(confidence, accuracy, confidence, color=ORANGE, lw=2, label="difference")
     above.plot(confidence, accuracy, "o", color=BLUE, label="accuracy", clip_on=False)
-    above.legend(loc="upper left")
+    figure.legend(loc="outside lower center", ncols=3)
     error = scores["calibration_error"]
     ending = "" if error is None else f": calibration error (ECE) {100 * error:.2f} %"
     above.set(title=f"{title}{ending}", ylabel="accuracy, %", xlim=(0, 100), ylim=(0, 101))
@@ -120,15 +138,25 @@ def draw_reliability(scores: dict[str, Any], title: str, path: Path) -> None:
     save_figure(figure, path)
 
 
-def draw_mistakes(evaluation: Evaluation, class_names: list[str], title: str, path: Path) -> None:
-    """Draw the most confident mistakes: each image with its predicted class, the confidence, and its true class."""
-    named = [
-        (trim_name(class_names[predicted], MISTAKE_LETTERS), trim_name(class_names[label], MISTAKE_LETTERS))
-        for _, _, label, predicted in evaluation.mistakes
-    ]
-    captions = [
-        f"{said} ({100 * confidence:.0f} %)\ntrue: {true}"
-        for (confidence, *_), (said, true) in zip(evaluation.mistakes, named, strict=True)
-    ]
-    images = [image for _, image, _, _ in evaluation.mistakes]
+def draw_mistakes(evaluation: Evaluation, class_names: list[str], image_set: ImageSet, title: str, path: Path) -> None:
+    """Draw the most confident mistakes: each with its file, its predicted class, the confidence and its true class."""
+    mistakes = evaluation.mistakes
+    with drawable([*class_names, *(image_set.name(mistake.index) for mistake in mistakes)]) as names:
+        classes, files = trim_names(names[: len(class_names)], MISTAKE_LETTERS), names[len(class_names) :]
+        captions = [
+            f"{caption_of_file(file)}\n{classes[mistake.predicted]} ({100 * mistake.confidence:.0f} %)\n"
+            f"true: {classes[mistake.label]}"
+            for mistake, file in zip(mistakes, files, strict=True)
+        ]
+        draw_mistaken(image_set, [mistake.index for mistake in mistakes], captions, title, path)
+
+
+def draw_mistaken(image_set: ImageSet, indices: list[int], captions: list[str], title: str, path: Path) -> None:
+    """Draw images of a split with what is wrong about each above it."""
+    images = list(image_set.decode(torch.tensor(indices))[0]) if indices else []
     draw_captioned(images, captions, [ORANGE] * len(images), title, path, **MISTAKES)
+
+
+def caption_of_file(file: str) -> str:
+    """Return the end of a file's name, or "image 7" for the number of an image that is of no file."""
+    return f"image {file}" if file.isdecimal() else end_of(file, FILE_LETTERS)

@@ -4,12 +4,12 @@ Letters in the shapes: N images, C classes.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torchmetrics.aggregation import CatMetric
 from torchmetrics.functional.classification import (
     binary_average_precision,
     binary_precision_recall_curve,
@@ -18,17 +18,17 @@ from torchmetrics.functional.classification import (
     multilabel_recall,
 )
 
+from vit.objectives.classify.curves import areas
+from vit.objectives.classify.evaluation import MISTAKES
+from vit.objectives.classify.image_rows import PADDING, ImageRows
 from vit.training.description import number_or_none
-
-MISTAKES = 32
-PADDING = -1  # label of the rows that fill up a batch
 
 
 class Mistake(NamedTuple):
     """A label of an image that is wrong."""
 
     distance: float  # of the probability from the threshold
-    image: Tensor
+    index: int  # of the image in the data set
     number: int  # of the class
     probability: float
     is_there: bool  # whether the image shows the class
@@ -46,37 +46,74 @@ class MultilabelEvaluation:
         self.thresholds = thresholds
         precise = torch.double if device.type != "mps" else torch.float
         self.loss_sum = torch.zeros((), dtype=precise, device=device)
-        # Rows of C probabilities, then C labels, then C probabilities over views.
-        self.rows = CatMetric(nan_strategy="disable").to(device)
-        self.mistakes: list[Mistake] = []
+        self.image_rows = ImageRows()
+        no_images = torch.zeros(0, len(thresholds), device=device)
+        self._add_rows(None, torch.zeros(0, dtype=torch.bool, device=device), no_images, no_images, no_images)
 
-    def update(self, logits: Tensor, labels: Tensor, images: Tensor, of_views: Tensor | None = None) -> None:
-        """Add a batch: logits (B, C), labels (B, C) or class numbers (B,), images (B, C, H, W).
+    def update(
+        self, logits: Tensor, labels: Tensor, of_views: Tensor | None = None, index: Tensor | None = None
+    ) -> None:
+        """Add a batch: logits (B, C), labels (B, C) or class numbers (B,).
 
-        ``of_views`` are the mean logits over several views of each image, (B, C).
+        ``of_views`` are the mean logits over several views of each image, (B, C). ``index`` is the place of each image
+        in the data set, (B,); None counts them.
         """
         real = (labels if labels.ndim == 1 else labels[:, 0]) != PADDING
-        of_views = (logits if of_views is None else of_views)[real].float()
-        logits, images = logits[real].float(), images[real]
-        targets = one_row_each(labels[real], logits.shape[1])
-        self.loss_sum += F.binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(dim=1).sum()
-        probabilities = logits.sigmoid()
-        self.rows.update(torch.cat([probabilities, targets, of_views.sigmoid()], dim=1))
-        is_wrong = (probabilities >= self.thresholds) != targets.bool()
-        distance = torch.where(is_wrong, (probabilities - self.thresholds).abs(), -1.0)
-        for place in distance.flatten().topk(min(MISTAKES, distance.numel())).indices.tolist():
-            row, number = divmod(place, logits.shape[1])
-            far, probability = distance[row, number].item(), probabilities[row, number].item()
-            if far >= 0:
-                self.mistakes.append(Mistake(far, images[row].cpu(), number, probability, bool(targets[row, number])))
-        self.mistakes = sorted(self.mistakes, key=lambda mistake: -mistake.distance)[:MISTAKES]
+        logits, of_views = logits.float(), (logits if of_views is None else of_views).float()
+        targets = one_row_each(labels.clamp(min=0), logits.shape[1])
+        losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(dim=1)
+        self.loss_sum += losses[real].sum()
+        self._add_rows(index, real, targets, logits.sigmoid(), of_views.sigmoid())
+
+    def _add_rows(
+        self, index: Tensor | None, is_real: Tensor, targets: Tensor, probabilities: Tensor, of_views: Tensor
+    ) -> None:
+        self.image_rows.add(index, is_real, targets=targets, probabilities=probabilities, of_views=of_views)
+        for known in ("rows", "areas"):
+            self.__dict__.pop(known, None)
+
+    @cached_property
+    def rows(self) -> dict[str, Tensor]:
+        """What was found of each image of the processes that called ``gather``, in the order of the data set.
+
+        The columns are "index", "targets", "probabilities", and "of_views", the probabilities over views.
+        """
+        return self.image_rows.gather()
 
     def gather(self) -> None:
-        """Collect the rows of all processes; each of them has to call this, once, after its last batch."""
-        rows = self.rows.compute()
-        if not len(rows):
-            rows = self.thresholds.new_zeros(0, 3 * len(self.thresholds))
-        self.probabilities, self.targets, self.of_views = rows.chunk(3, dim=1)
+        """Collect the rows of all processes; each of them has to call this after its last batch."""
+        self.rows = self.image_rows.gather()
+
+    @property
+    def probabilities(self) -> Tensor:
+        """Probability of each class for each image, (N, C)."""
+        return self.rows["probabilities"]
+
+    @property
+    def targets(self) -> Tensor:
+        """Whether each image shows each class, rows of 0. and 1., (N, C)."""
+        return self.rows["targets"]
+
+    @cached_property
+    def areas(self) -> list[tuple[float | None, float | None]]:
+        """Area below the ROC curve, and average precision, of each class; None where they have no value."""
+        columns = zip(self.probabilities.unbind(dim=1), self.targets.bool().unbind(dim=1), strict=True)
+        return [areas(*column) for column in columns]
+
+    @property
+    def mistakes(self) -> list[Mistake]:
+        """The wrong labels that are farthest from their threshold, the farthest first."""
+        thresholds, number_of_classes = self.thresholds.cpu(), len(self.thresholds)
+        is_wrong = (self.probabilities >= thresholds) != self.targets.bool()
+        distance = torch.where(is_wrong, (self.probabilities - thresholds).abs(), -1.0)
+        found = []
+        for place in distance.flatten().argsort(descending=True, stable=True)[:MISTAKES].tolist():
+            row, number = divmod(place, number_of_classes)
+            if distance[row, number] >= 0:
+                probability, is_there = self.probabilities[row, number].item(), bool(self.targets[row, number])
+                index = int(self.rows["index"][row])
+                found.append(Mistake(distance[row, number].item(), index, number, probability, is_there))
+        return found
 
     def sums(self) -> list[Tensor]:
         """Return the tensors that are to be summed over processes."""
@@ -100,7 +137,7 @@ class MultilabelEvaluation:
     @property
     def mean_average_precision_views(self) -> float:
         """The same for the mean logits over views."""
-        return self._average_precision(self.of_views).nanmean().item()
+        return self._average_precision(self.rows["of_views"]).nanmean().item()
 
     def best_thresholds(self) -> Tensor:
         """Return for each class the probability of the highest F1, (C,); the one of now for classes without images."""
@@ -119,8 +156,9 @@ class MultilabelEvaluation:
         What has no value is None: the scores of a class without images. F1, precision and recall are those at
         ``thresholds``; their means are over the classes with images.
         """
-        said, true = (self.probabilities >= self.thresholds).long(), self.targets.long()
+        said, true = (self.probabilities >= self.thresholds.cpu()).long(), self.targets.long()
         found = {"average_precision": self._average_precision(self.probabilities)}
+        found["roc_auc"] = torch.tensor([torch.nan if area is None else area for area, _ in self.areas])
         measures = {"f1": multilabel_f1_score, "precision": multilabel_precision, "recall": multilabel_recall}
         shown = self._shown()
         for name, measure in measures.items():
@@ -133,6 +171,8 @@ class MultilabelEvaluation:
         return {
             "mean_average_precision": number_or_none(found["average_precision"].nanmean()),
             "count": self.count,
+            "classes_with_images": len(shown),
+            "roc_auc": number_or_none(found["roc_auc"].nanmean()),
             "f1": number_or_none(found["f1"].nanmean()),
             "exact_match": number_or_none((said == true).all(dim=1).float().mean()),
             "loss": number_or_none(self.loss_sum / self.count),
@@ -152,7 +192,7 @@ class MultilabelEvaluation:
         return self.targets.any(dim=0).nonzero()[:, 0].tolist()
 
     def _average_precision(self, probabilities: Tensor) -> Tensor:
-        found = torch.full_like(self.thresholds, torch.nan)
+        found = torch.full_like(self.thresholds, torch.nan, device="cpu")
         for number in self._shown():
             found[number] = binary_average_precision(probabilities[:, number], self.targets[:, number].long())
         return found

@@ -1,5 +1,6 @@
 """Several labels an image: the LightningModule that trains and evaluates a logit for each class by itself."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -11,12 +12,12 @@ from vit.data.module import ImageSet
 from vit.objectives.classify.objective import ViTClassifier
 from vit.objectives.multilabel.evaluation import MultilabelEvaluation, one_row_each
 from vit.objectives.multilabel.pictures import draw_multilabel
+from vit.objectives.multilabel.tables import class_table, evaluated_rows, mistakes_table, predicted_rows
 from vit.support.checks import check_choice
-from vit.training.description import Picture, Score, Table, tenths
+from vit.training.description import Picture, Score, Table
 
 PositiveWeights = Literal["none", "balanced"]
 LARGEST_WEIGHT = 20.0  # of a positive label, so that one rare image does not decide the training
-TOP = 5  # classes of a prediction
 
 
 class MultilabelClassifier(ViTClassifier):
@@ -38,11 +39,15 @@ class MultilabelClassifier(ViTClassifier):
     columns = (
         Score("test_mean_average_precision_views", "Test mean average precision over views"),
         Score("f1", "F1", note="mean of the classes, at their thresholds"),
+        Score("roc_auc", "Area under ROC", unit="", note="mean of the classes"),
         Score("exact_match", "Exact match", note="all labels of an image are right", is_of_images=True),
     )
     pictures = (
         Picture("per_class", "Scores of the classes", "Precision, recall and F1 of each class"),
         Picture("mistakes", "Mistakes", "Labels that are wrong, the most confident first"),
+        Picture(
+            "roc", "ROC and precision-recall", "True over false positives, and precision over recall, of each class"
+        ),
         Picture("attention", "Attention", "Images with the attention of the model over their patches"),
     )
     test_fields: ClassVar = {"test_mean_average_precision_views": None, "test_views": "none"}
@@ -77,16 +82,18 @@ class MultilabelClassifier(ViTClassifier):
         """Return an evaluation over no images."""
         return MultilabelEvaluation(self.thresholds, self.device)
 
-    def on_validation_epoch_end(self) -> None:
-        """Choose the thresholds, and log the mean average precision and the loss over all processes."""
-        self.evaluation.gather()
+    def choose_thresholds(self) -> None:
+        """Choose the threshold of each class on the images of the last evaluation."""
         self.thresholds.copy_(self.evaluation.best_thresholds())
-        super().on_validation_epoch_end()
 
-    def on_test_epoch_end(self) -> None:
-        """Log the mean average precision and the loss over all processes."""
-        self.evaluation.gather()
-        super().on_test_epoch_end()
+    def scores(self) -> dict[str, Any]:
+        """Return the scores of the last evaluation, ready for JSON."""
+        return self.evaluation.scores(self.names)
+
+    def evaluated_rows(self) -> dict[int, dict[str, str]]:
+        """Return the row of each image of the last evaluation by its place in the data set."""
+        has_views, thresholds = self.hparams.test_views != "none", self.thresholds.cpu()
+        return evaluated_rows(self.evaluation.rows, thresholds, self.names, has_views=has_views)
 
     def about_encoder(self) -> dict[str, Any]:
         """Return the thresholds: the logits are of classes by themselves."""
@@ -95,20 +102,12 @@ class MultilabelClassifier(ViTClassifier):
     @classmethod
     def tables(cls, scores: dict[str, Any], split: str | None) -> list[Table]:
         """Return the scores of the classes, the class of the lowest average precision first."""
-        names = ("average_precision", "f1", "precision", "recall", "threshold")
-        classes = sorted(scores.get("classes", []), key=lambda row: 2 if row[names[0]] is None else row[names[0]])
-        header = (
-            "lowest first",
-            "average precision, %",
-            "F1, %",
-            "precision, %",
-            "recall, %",
-            "threshold, %",
-            "images",
-        )
-        rows = [(row["name"], *(tenths(row[name]) for name in names), f"{row['support']:,}") for row in classes]
-        bars = [row[names[0]] or 0 for row in classes]
-        return [Table(f"{len(rows)} classes, {split} images", header, rows, bars)] if rows else []
+        return class_table(scores, split)
+
+    @classmethod
+    def tables_of_images(cls, rows: Sequence[Mapping[str, str]], scores: dict[str, Any]) -> list[Table]:
+        """Return the wrong labels that are farthest from their threshold."""
+        return mistakes_table(rows, scores)
 
     def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
         """Draw the last evaluation, and attention on images of its split, into a folder."""
@@ -121,10 +120,4 @@ class MultilabelClassifier(ViTClassifier):
 
     def prediction_rows(self, outputs: Tensor) -> list[dict[str, str]]:
         """Return the classes at or above their thresholds, and the five most probable ones: (B, num_classes)."""
-        rows = []
-        for probabilities in outputs.cpu():
-            order = probabilities.argsort(descending=True).tolist()
-            said = [self.names[number] for number in order if probabilities[number] >= self.thresholds[number].cpu()]
-            ranked = [f"{self.names[number]} {probabilities[number]:.4f}" for number in order[:TOP]]
-            rows.append({"labels": "; ".join(said), "probabilities": "; ".join(ranked)})
-        return rows
+        return predicted_rows(outputs.cpu(), self.thresholds.cpu(), self.names)

@@ -1,0 +1,21 @@
+import pytest
+
+from vit.support.captioned import trim_name, trim_names
+
+
+@pytest.mark.parametrize(
+    ("name", "cut"),
+    [
+        ("cat", "cat"),
+        ("a" * 11, "aaaaaaa..."),
+        ("\u6c49\u5b57\u732b\u72d7\u9c7c", "\u6c49\u5b57\u732b\u72d7\u9c7c"),
+        ("\u6c49\u5b57\u732b\u72d7\u9c7c\u9e1f", "\u6c49\u5b57\u732b..."),
+    ],
+)
+def test_a_name_is_cut_to_its_width_in_which_chinese_letters_count_twice(name, cut):
+    assert trim_name(name, 10) == cut
+
+
+def test_names_that_would_be_equal_keep_both_ends():
+    assert trim_names(["class number one", "class number two", "cat"], 10) == ["clas...one", "clas...two", "cat"]
+    assert trim_names(["class number one", "another name", "cat"], 10) == ["class n...", "another...", "cat"]

@@ -1,0 +1,150 @@
+"""The tables of an evaluated classifier: a row for each image, and those of the report."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from vit.objectives.classify.evaluation import MISTAKES
+from vit.support.class_names import list_names
+from vit.training.description import NONE, Table, tenths
+
+AREAS = {"roc_auc": "ROC area", "average_precision": "PR area"}  # which results of earlier versions lack
+TOP = 5  # classes of a prediction
+FILE_LETTERS = 48  # of a file in the report
+
+
+def predicted_rows(probabilities: Tensor, names: Sequence[str]) -> list[dict[str, str]]:
+    """Return the best class of each image, its probability, and the five best classes: (N, C) on the CPU."""
+    # Stable: of equal probabilities the first class is the predicted one, as for argmax.
+    values, classes = (part[:, :TOP].tolist() for part in probabilities.sort(dim=1, descending=True, stable=True))
+    rows = []
+    for best, numbers in zip(values, classes, strict=True):
+        ranked = [f"{names[number]} {value:.4f}" for number, value in zip(numbers, best, strict=True)]
+        rows.append({"class": names[numbers[0]], "probability": f"{best[0]:.4f}", "top5": "; ".join(ranked)})
+    return rows
+
+
+def probability_rows(probabilities: Tensor, names: Sequence[str]) -> list[dict[str, str]]:
+    """Return the probability of every class for each image, with all digits of its float32: (N, C) on the CPU."""
+    columns = [f"P({name})" for name in names]
+    return [dict(zip(columns, map(str, row), strict=True)) for row in probabilities.float().numpy()]
+
+
+def evaluated_rows(found: Mapping[str, Tensor], names: Sequence[str], *, has_views: bool) -> dict[int, dict[str, str]]:
+    """Return the row of each image by its place in the data set.
+
+    Args:
+        found: What an evaluation found of each image: its ``rows``.
+        names: Names of the classes.
+        has_views: Whether the prediction over several views is told.
+    """
+    label, said = found["label"], found["probabilities"].argmax(dim=1)
+    predicted, every = (make(found["probabilities"], names) for make in (predicted_rows, probability_rows))
+    over_views = predicted_rows(found["of_views"], names) if has_views else [{}] * len(predicted)
+    rows = {}
+    for place, index in enumerate(found["index"].tolist()):
+        truth = {"true_class": names[label[place]], "correct": str(bool(label[place] == said[place])).lower()}
+        views = {f"{name}_over_views": over_views[place][name] for name in ("class", "probability") if has_views}
+        rows[index] = truth | predicted[place] | views | every[place]
+    return rows
+
+
+def class_table(scores: Mapping[str, Any], split: str | None) -> list[Table]:
+    """Return the scores of the classes, the class of the lowest F1 first; [] if there are none."""
+    classes = sorted(scores.get("classes", []), key=lambda row: 2 if row["f1"] is None else row["f1"])
+    if not classes:
+        return []
+    areas = [name for name in AREAS if name in classes[0]]
+    header = ("lowest F1 first", "F1, %", "precision, %", "recall, %", *(AREAS[name] for name in areas), "images")
+    rows = [
+        (
+            row["name"],
+            *(tenths(row[name]) for name in ("f1", "precision", "recall")),
+            *(thousandths(row[name]) for name in areas),
+            f"{row['support']:,}",
+        )
+        for row in classes
+    ]
+    return [Table(f"{len(rows)} classes, {split} images", header, rows, [row["f1"] or 0 for row in classes])]
+
+
+def thousandths(area: float | None) -> str:
+    """Return an area with three decimals.
+
+    >>> thousandths(0.5)
+    '0.500'
+    """
+    return NONE if area is None else f"{area:.3f}"
+
+
+def threshold_table(scores: Mapping[str, Any], split: str | None) -> list[Table]:
+    """Return what the threshold of two classes is worth; [] if there is none."""
+    found = scores.get("threshold")
+    if not found:
+        return []
+    shares = [(name, tenths(found[name])) for name in ("sensitivity", "specificity", "precision")]
+    header = (f"P({found['class']}) of at least {tenths(found['value'])} %", f"{split} images, %")
+    return [Table(f"Threshold of {found['class']}, chosen on validation images", header, shares)]
+
+
+def notes(scores: Mapping[str, Any]) -> list[str]:
+    """Return what a reader has to know about scores: absent classes, a loss that is no number, no threshold.
+
+    >>> notes({"classes": [{"name": "ant", "support": 3}, {"name": "bee", "support": 0}]})
+    ['1 of 2 classes is in these images; none is of bee']
+    """
+    classes, lines = scores.get("classes", []), []
+    absent = [row["name"] for row in classes if not row["support"]]
+    if absent:
+        there = len(classes) - len(absent)
+        verb = "is" if there == 1 else "are"
+        lines.append(f"{there} of {len(classes):,} classes {verb} in these images; none is of {list_names(absent)}")
+    if scores.get("count") and scores.get("loss", 0.0) is None:
+        lines.append("the loss is not finite: for some images the model's answer is no number")
+    if "threshold" in scores and scores["threshold"] is None:
+        lines.append("no threshold: the weights have none, which validation images of both classes choose")
+    return lines
+
+
+def mistakes_table(rows: Sequence[Mapping[str, str]]) -> list[Table]:
+    """Return the most confident mistakes among the rows of a table of images, with their files; [] if there are none.
+
+    >>> row = {"file": "a.png", "true_class": "cat", "correct": "false", "class": "dog", "probability": "0.9000"}
+    >>> mistakes_table([row])[0].rows
+    [('a.png', 'dog', '90.0', 'cat')]
+    """
+    wrong = [row for row in rows if row["correct"] == "false"]
+    worst = sorted(wrong, key=lambda row: -float(row["probability"]))[:MISTAKES]
+    found = [(end_of(row["file"]), row["class"], tenths(float(row["probability"])), row["true_class"]) for row in worst]
+    return (
+        [
+            Table(
+                files_title(len(found), len(wrong), "mistakes"),
+                ("file", "predicted", "probability, %", "true class"),
+                found,
+            )
+        ]
+        if found
+        else []
+    )
+
+
+def files_title(shown: int, count: int, what: str) -> str:
+    """Return the heading of a table of mistakes, most of which may be left out.
+
+    >>> files_title(32, 1442, "mistakes"), files_title(2, 2, "mistakes")
+    ('Files of the 32 most confident of 1,442 mistakes', 'Files of the mistakes, the most confident first')
+    """
+    if shown < count:
+        return f"Files of the {shown} most confident of {count:,} {what}"
+    return f"Files of the {what}, the most confident first"
+
+
+def end_of(file: str, letters: int = FILE_LETTERS) -> str:
+    """Return the end of a long name, where files of one folder differ.
+
+    >>> end_of("a/long/folder/image.png", 13)
+    '…er/image.png'
+    """
+    return file if len(file) <= letters else f"\u2026{file[1 - letters :]}"

@@ -1,0 +1,89 @@
+"""The tables of an evaluation with several labels an image: a row for each image, and those of the report."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from vit.objectives.classify.evaluation import MISTAKES
+from vit.objectives.classify.tables import AREAS, TOP, end_of, files_title, probability_rows, thousandths
+from vit.training.description import Table, tenths
+
+
+def predicted_rows(probabilities: Tensor, thresholds: Tensor, names: Sequence[str]) -> list[dict[str, str]]:
+    """Return the classes at or above their thresholds, and the five most probable ones: (N, C) on the CPU."""
+    rows = []
+    for values in probabilities:
+        order = values.argsort(descending=True).tolist()
+        ranked = [f"{names[number]} {values[number]:.4f}" for number in order[:TOP]]
+        rows.append({"labels": _listed(values >= thresholds, names, order), "probabilities": "; ".join(ranked)})
+    return rows
+
+
+def evaluated_rows(
+    found: Mapping[str, Tensor], thresholds: Tensor, names: Sequence[str], *, has_views: bool
+) -> dict[int, dict[str, str]]:
+    """Return the row of each image by its place in the data set.
+
+    Args:
+        found: What an evaluation found of each image: its ``rows``.
+        thresholds: Probability from which on an image counts as showing a class, (C,).
+        names: Names of the classes.
+        has_views: Whether the prediction over several views is told.
+    """
+    targets, probabilities, in_order = found["targets"].bool(), found["probabilities"], range(len(names))
+    predicted, every = predicted_rows(probabilities, thresholds, names), probability_rows(probabilities, names)
+    over_views = predicted_rows(found["of_views"], thresholds, names) if has_views else []
+    is_right = ((probabilities >= thresholds) == targets).all(dim=1).tolist()
+    rows = {}
+    for place, index in enumerate(found["index"].tolist()):
+        truth = {"true_labels": _listed(targets[place], names, in_order), "correct": str(is_right[place]).lower()}
+        views = {"labels_over_views": over_views[place]["labels"]} if has_views else {}
+        rows[index] = truth | predicted[place] | views | every[place]
+    return rows
+
+
+def class_table(scores: Mapping[str, Any], split: str | None) -> list[Table]:
+    """Return the scores of the classes, the class of the lowest average precision first; [] if there are none."""
+    names = ("average_precision", "f1", "precision", "recall", "threshold")
+    classes = sorted(scores.get("classes", []), key=lambda row: 2 if row[names[0]] is None else row[names[0]])
+    if not classes:
+        return []
+    header = ("lowest first", "average precision, %", "F1, %", "precision, %", "recall, %", "threshold, %")
+    areas = ("roc_auc",) if "roc_auc" in classes[0] else ()
+    rows = [
+        (
+            row["name"],
+            *(tenths(row[name]) for name in names),
+            *(thousandths(row[name]) for name in areas),
+            f"{row['support']:,}",
+        )
+        for row in classes
+    ]
+    bars = [row[names[0]] or 0 for row in classes]
+    return [
+        Table(f"{len(rows)} classes, {split} images", (*header, *(AREAS[name] for name in areas), "images"), rows, bars)
+    ]
+
+
+def mistakes_table(rows: Sequence[Mapping[str, str]], scores: Mapping[str, Any]) -> list[Table]:
+    """Return the wrong labels that are farthest from their threshold, with their files; [] if there are none."""
+    found = []
+    for row in rows:
+        true = row["true_labels"].split("; ")
+        for known in scores.get("classes", []):
+            name, probability = known["name"], np.float32(row[f"P({known['name']})"])
+            threshold = np.float32(known["threshold"])
+            if (probability >= threshold) != (name in true):
+                shown = "is there" if name in true else "is not there"
+                cells = (end_of(row["file"]), name, tenths(probability), tenths(threshold), shown)
+                found.append((abs(probability - threshold), cells))
+    worst = [cells for _, cells in sorted(found, key=lambda row: -row[0])[:MISTAKES]]
+    title = files_title(len(worst), len(found), "wrong labels")
+    header = ("file", "label", "probability, %", "threshold, %", "truth")
+    return [Table(title, header, worst)] if found else []
+
+
+def _listed(is_there: Tensor, names: Sequence[str], order: Sequence[int]) -> str:
+    return "; ".join(names[number] for number in order if is_there[number])

@@ -1,0 +1,52 @@
+"""The table of the test images, ``test_images.csv``: what the model said of each file, beside the truth."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_only
+
+from vit.runs.record import RunRecord
+from vit.support.files import replacing
+
+NAME = "test_images.csv"
+UTF8 = {"encoding": "utf-8", "errors": "backslashreplace"}  # also for names of files that are no text
+
+
+class PerImageTable(Callback):
+    """Write a row for each tested image, in the order of the data set: its file, and what the objective says of it.
+
+    The file is a path below the root of the data, or the number of an image in the split if it is of no file. The first
+    columns after it are the truth; then come those of ``predict``.
+    """
+
+    def __init__(self, record: RunRecord) -> None:
+        self.record = record
+
+    @rank_zero_only
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the table."""
+        if trainer.fast_dev_run:
+            return
+        images, found = trainer.datamodule.sets["test"], pl_module.evaluated_rows()
+        rows = [{"file": images.name(index)} | row for index, row in sorted(found.items())]
+        if rows:
+            write_rows(self.record.folder / NAME, rows)
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
+    """Write rows of the same columns as a CSV file, whole or not at all."""
+    with replacing(path) as unfinished, unfinished.open("w", newline="", **UTF8) as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_rows(folder: Path) -> list[dict[str, str]]:
+    """Return the rows of the table in the folder of a run or of an evaluation; [] if there is none."""
+    path = folder / NAME
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
