@@ -64,8 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command that is named first; exit with status 2 if there is none of that name."""
     typed = list(sys.argv[1:] if arguments is None else arguments)
     if typed[:1] == ["--version"]:
-        print(f"{PROGRAM} {__version__} (Python {platform.python_version()}, torch {version('torch')})")
-        raise SystemExit(0)
+        show_version()
     if not typed or typed[0] in ("-h", "--help"):
         print(overview())
         raise SystemExit(0 if typed else 2)
@@ -80,6 +79,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if command.extra is None or error.name is None or error.name.split(".")[0] == "vit":
             raise
         _end(f"{name} needs {error.name}, which is not installed: pip install '{PROGRAM}[{command.extra}]'")
+
+
+def show_version() -> NoReturn:
+    """Print the versions of the package, of Python and of torch, and exit."""
+    print(f"{PROGRAM} {__version__} (Python {platform.python_version()}, torch {version('torch')})")
+    raise SystemExit(0)
 
 
 def _end(message: str) -> NoReturn:

@@ -15,6 +15,7 @@ import pytest
 from tests.commands.workplace import make_workplace
 from tests.forked import forked
 from vit.__main__ import main
+from vit.commands import fit
 from vit.runs.curves import RunPictures
 
 LINES = Path(__file__).with_name("commands.txt").read_text().splitlines()
@@ -32,9 +33,13 @@ def type_command(command: str) -> None:
     """Run a command in this process, as the shell runs it in its own."""
     program, *arguments = shlex.split(command)
     sys.argv = [program, *arguments]
-    warnings.resetwarnings()  # pytest makes errors of them
-    first = {"train.py": [], "vit": [], "vit.explain": ["explain"], "vit.analysis": ["analysis"]}[program]
-    main([*first, *arguments])
+    warnings.resetwarnings()  # pytest makes errors of them; Python hides these:
+    for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", category)
+    if program == "train.py":
+        fit.main(arguments)
+    else:
+        main([*{"vit": [], "vit.explain": ["explain"], "vit.analysis": ["analysis"]}[program], *arguments])
 
 
 def answer(command: str, output: Path) -> tuple[int, str]:

@@ -1,5 +1,6 @@
 """A folder to type commands in: photographs, files that are damaged, empty or something else, and two trained runs."""
 
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -113,6 +114,7 @@ def _make_configs(folder: Path) -> None:
         (folder / f"{name}.yaml").write_text(text)
     (folder / "latin1.yaml").write_bytes("experiment: Zürich\n".encode("latin-1"))
     (folder / "utf16.yaml").write_text("model: {depth: 3}\n", encoding="utf-16")
+    os.mkfifo(folder / "pipe")
     with (folder / "huge.yaml").open("wb") as file:
         file.truncate(17 * 2**20)
 

@@ -15,7 +15,7 @@ from vit.runs.console import print_header, print_resume
 def header(capsys, tmp_path):
     """The lines printed for these numbers of validation images and of images that fill no batch."""
 
-    def header(val=None, left_out=0, max_epochs=None, max_steps=-1, max_time=None):
+    def header(val=None, left_out=0, max_epochs=None, max_steps=-1, max_time=None, module=None, **facts):
         sizes = {"train": 1295, "val": val, "test": 359}
         sets = {name: SimpleNamespace(labels=torch.zeros(size)) for name, size in sizes.items() if size is not None}
         trainer = SimpleNamespace(
@@ -25,10 +25,11 @@ def header(capsys, tmp_path):
             max_steps=max_steps,
             callbacks=[Timer(max_time)],
         )
-        module = torch.nn.Linear(2, 3)
-        module.monitor = ViTClassifier.monitor
-        module.device = torch.device("cpu")
-        print_header("Digits", tmp_path, trainer, module)
+        if module is None:
+            module = torch.nn.Linear(2, 3)
+            module.encoder, module.monitor = None, ViTClassifier.monitor
+            module.device = torch.device("cpu")
+        print_header({"data": "Digits"} | facts, tmp_path, trainer, module)
         return capsys.readouterr().out.splitlines()
 
     return header
