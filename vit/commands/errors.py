@@ -58,6 +58,7 @@ ELSEWHERE = {
     "resume": "--ckpt_path",
     "run_dir": "--trainer.default_root_dir",
     "seed": "--seed_everything",
+    "version": "vit-attention --version",
 }
 ALIKE = 0.75  # of two names, from which on one is taken for a misspelt other: "version" and "erasing" have 0.71
 LESS_MEMORY = "try a smaller --data.batch_size or --data.image_size, a larger --model.patch_size, or a smaller model"
@@ -214,10 +215,10 @@ def plain_output() -> Iterator[None]:
     except SIGTERMException:
         raise SystemExit(128 + signal.SIGTERM) from None
     except (MisconfigurationException, UnicodeDecodeError) as error:
-        _end(str(error))
+        _end(_words(error))
     except torch.OutOfMemoryError as error:
         _end(f"{_first_line(error)}: {LESS_MEMORY}")
-    except (ValueError, OSError, TypeError, RuntimeError) as error:
+    except (ValueError, OSError, TypeError, RuntimeError, ModuleNotFoundError) as error:
         if found := re.search(r"(?:not enough memory|can't allocate memory)[^\n]*?(\d+) bytes", str(error)):
             _end(f"{int(found[1]) / 1e9:,.1f} GB more memory than there is: {LESS_MEMORY}")
         if (deliberate := _deliberate_cause(error)) is None:
@@ -234,7 +235,7 @@ def _words(error: BaseException) -> str:
     """Return the message of an error, without the numbers by which an operating system knows it."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
-    return str(error)
+    return re.sub(r"Requirement '(\w+).*` *$", r"\1 is not installed: pip install \1", str(error), flags=re.DOTALL)
 
 
 def _end(message: str) -> NoReturn:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 from lightning import Callback, Trainer
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import ModelSummary, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.plugins import Precision
@@ -40,7 +40,7 @@ from vit.runs.folders import (
 from vit.runs.predictions import PredictionWriter
 from vit.runs.record import RunRecord
 from vit.runs.report import write_report
-from vit.training.callbacks import ImagesPerSecondBar, SeededSteps, StopAtNaN
+from vit.training.callbacks import ImagesPerSecondBar, ParameterSummary, SeededSteps, StopAtNaN
 from vit.training.sharding import FullySharded
 from vit.weights import load, read_checkpoint
 
@@ -214,6 +214,8 @@ class ViTCLI(LightningCLI):
             has_bar = True
         config["enable_progress_bar"] = has_bar
         config["enable_model_summary"] = bool(config["enable_model_summary"])
+        if config["enable_model_summary"] and not any(isinstance(callback, ModelSummary) for callback in asked):
+            callbacks.append(ParameterSummary())
         try:
             return self._instantiate_trainer(config, callbacks)
         except ModuleNotFoundError as error:
