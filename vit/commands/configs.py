@@ -56,12 +56,12 @@ class _UniqueKeys(yaml.SafeLoader):
     """A loader that refuses a key which a mapping has twice: YAML would take the last one in silence."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
-        for name, (key, _) in zip(names, node.value, strict=False):
-            if names.count(name) > 1:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"{name} stands there twice: keep one of them", key.start_mark
-                )
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
+                message = f"{key.value} stands there twice: keep one of them"
+                raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
+            seen |= {key.value} if isinstance(key, yaml.ScalarNode) else set()
         return super().construct_mapping(node, deep)
 
 
@@ -88,10 +88,11 @@ def read_config(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError) as error:
         if str(error).startswith("the config"):
             raise
-        where = f", line {mark.line + 1}" if (mark := getattr(error, "problem_mark", None)) else ""
-        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
-        tab = ": indent by spaces, not by tabs" if "\\t" in str(problem) else ""
-        raise ValueError(f"cannot read the config {path}{where}: {problem}{tab}") from None
+        where = f" (line {mark.line + 1})" if (mark := getattr(error, "problem_mark", None)) else ""
+        told = [getattr(error, name, None) for name in ("context", "problem", "reason")]
+        problem = " ".join(part for part in told if isinstance(part, str)) or str(error)
+        tab = "; indent by spaces, not by tabs" if "\\t" in problem else ""
+        raise ValueError(f"cannot read the config {path}: {problem}{where}{tab}") from None
     if not isinstance(content, dict):
         raise ValueError(f"the config {path} has no arguments by name, such as model: or data:; see configs/")
     _check_size(content, path)

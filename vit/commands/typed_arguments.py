@@ -1,5 +1,6 @@
 """Typed arguments, read once before the parser is built: the model that they ask for, and their configs."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,8 @@ def read_typed(arguments: Any) -> TypedArguments:
     for config in typed.config:
         content = read_config(Path(config))
         found, trainer = content.get("model"), content.get("trainer")
+        if isinstance(found, str):
+            _check_model(found)
         if isinstance(trainer, dict):
             about.root = about.root or trainer.get("default_root_dir")
             limits |= limits_of(content)
@@ -121,11 +124,8 @@ def read_typed(arguments: Any) -> TypedArguments:
         others,
         any(word.split("=")[0] in PRINTS for word in words),
     )
-    if found.model is not None and found.model.isidentifier() and not _is_model(found.model):
-        raise ValueError(
-            f"--model: unknown model {found.model!r}: choose one of {', '.join(OBJECTIVES)}"
-            f"{nearest_hint(found.model, OBJECTIVES)}"
-        )
+    if about.model is not None:
+        _check_model(about.model)
     _check_not_of_data(found)
     return found
 
@@ -138,6 +138,14 @@ def limits_of(config: dict[str, Any]) -> dict[str, str]:
     """
     trainer = config.get("trainer") or {}
     return {name: repr(trainer[name]) for name in BATCHES if name in trainer}
+
+
+def _check_model(name: str) -> None:
+    """Check that there is a model of a name; the parser knows those with a path."""
+    if re.fullmatch(r"[\w-]+", name) and not _is_model(name):
+        raise ValueError(
+            f"--model: unknown model {name!r}: choose one of {', '.join(OBJECTIVES)}{nearest_hint(name, OBJECTIVES)}"
+        )
 
 
 def _is_model(name: str, base: type = Objective) -> bool:

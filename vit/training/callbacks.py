@@ -86,7 +86,7 @@ class ParameterSummary(ModelSummary):
         """Print a line for each module."""
         columns = dict(summary_data)
         for name, kind, count in zip(columns["Name"], columns["Type"], columns["Params"], strict=True):
-            print(f"  {name}: {kind}, {count} parameters")
+            print(f"  {name}: {kind}, {count.strip()} parameters")
 
 
 class ImagesPerSecondBar(RichProgressBar):
