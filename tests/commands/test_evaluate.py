@@ -31,6 +31,6 @@ def test_a_folder_that_is_not_there_is_answered_with_an_option_of_this_command(c
 
 def test_the_option_that_is_advised_for_damaged_files_is_taken(capsys, photos, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(photos / ".cache"))
-    assert "or leave them out by --data.skip_damaged true" in error_of(capsys, "--data.root", photos)
+    assert "by --data.skip_damaged true" in error_of(capsys, "--data.root", photos)
     main(["knn", "--checkpoint", "cifar10", "--data.root", str(photos), "--data.skip_damaged", "true"])
     assert "knn: 100.00 % of 4 test images, from 8 training images of 2 classes" in capsys.readouterr().out

@@ -91,8 +91,8 @@ def test_a_folder_without_a_model_is_answered_with_what_is_in_it(finished, folde
     answers = {
         "runs": "runs is the folder of several runs: name one of them, such as runs/tiny/version_0",
         "runs/tiny": "runs/tiny is an experiment of several runs: name one of them, such as runs/tiny/version_0",
-        "runs/tiny/version_0/checkpoints": "is a folder without a model: name a file in it, such as runs/tiny/version_0/"
-        "checkpoints/last.ckpt",
+        "runs/tiny/version_0/checkpoints": "is a folder without a model: name a file in it, such as "
+        "runs/tiny/version_0/checkpoints/last.ckpt",
         "empty": "empty is a folder without a model: name the folder of a run, or a file",
     }
     for name, answer in answers.items():
