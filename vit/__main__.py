@@ -75,8 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(typed: list[str]) -> None:
     if typed[:1] == ["--version"]:
-        print(f"{PROGRAM} {__version__} (Python {platform.python_version()}, torch {version('torch')})")
-        raise SystemExit(0)
+        show_version()
     if not typed or typed[0] in ("-h", "--help"):
         print(overview())
         raise SystemExit(0 if typed else 2)
@@ -91,6 +90,12 @@ def _run(typed: list[str]) -> None:
         if command.extra is None or error.name is None or error.name.split(".")[0] == "vit":
             raise
         _end(f"{name} needs {error.name}, which is not installed: pip install '{PROGRAM}[{command.extra}]'")
+
+
+def show_version() -> NoReturn:
+    """Print the versions of the package, of Python and of torch, and exit."""
+    print(f"{PROGRAM} {__version__} (Python {platform.python_version()}, torch {version('torch')})")
+    raise SystemExit(0)
 
 
 def _end(message: str) -> NoReturn:

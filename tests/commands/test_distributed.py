@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -131,6 +132,17 @@ def test_two_processes_train_and_evaluate_as_one_process_does_on_the_joined_batc
     epochs = [Counter(line.split()[1] for line in lines if line.startswith(f"{epoch} ")) for epoch in (0, 1)]
     assert sum(epochs[0].values()) == 200
     assert epochs[0] == epochs[1]
+
+
+@pytest.mark.slow
+def test_the_command_of_the_documentation_for_sharded_training_runs_on_two_processes_of_a_cpu(tmp_path):
+    (line,) = (line for line in (REPOSITORY / "docs/training.md").read_text().splitlines() if "strategy fsdp2" in line)
+    typed = shlex.split(line.removeprefix("python train.py fit"))
+    brief = ["--trainer.max_steps", "2", "--trainer.limit_test_batches", "0", "--trainer.accelerator", "cpu"]
+    run = started_from_outside(tmp_path, "sharded", *typed, *brief, processes=2, common=[])
+    results = json.loads((run / "results.json").read_text())
+    assert (results["steps"], results["devices"]) == (2, 2)
+    assert 0 <= results["val_accuracy"] <= 1
 
 
 @pytest.mark.slow

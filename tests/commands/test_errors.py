@@ -3,13 +3,16 @@
 import json
 import pickle
 import socket
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from PIL import Image
 
 from tests.tiny import TINY
+from vit.commands.errors import plain_output
 
 
 @pytest.fixture
@@ -75,7 +78,7 @@ def broken_configs(folder) -> None:
         (["--model.mlp_ratio", "0"], "mlp_ratio (0.0) must be a number above 0"),
         (["--model.dropout", "1.0"], "dropout (1.0) must be in [0, 1)"),
         (["--model.num_registers", "-1"], "num_registers (-1) must be a whole number of at least 0"),
-        (["--model.embed_dim", "1000000000000"], "try a smaller --data.batch_size or --data.image_size"),
+        (["--model.embed_dim", "100000"], "embed_dim 100000 and 2 blocks make about 240,000,000,000 parameters"),
         (["--data.mixup", "-1"], "mixup (-1.0) must be a number of at least 0"),
         (["--data.erasing", "2"], "erasing (2.0) must be in [0, 1]"),
         (["--data.num_workers", "-1"], "num_workers (-1) must be a whole number of at least 0"),
@@ -94,9 +97,29 @@ def broken_configs(folder) -> None:
         (["--config", "nope.yaml"], "no config nope.yaml: name a file, or one of cifar10, cifar10_1h"),
         (["--config", "empty.yaml"], "the config empty.yaml has no arguments by name"),
         (["--config", "binary.yaml"], "cannot read the config binary.yaml: 'utf-8' codec can't decode byte"),
+        (["--config"], "argument -c/--config: expected one argument"),
+        (["--experiment"], "argument --experiment: expected one argument"),
+        (["--model", "ResNet"], "--model: unknown model 'ResNet': choose one of ViTClassifier, SequenceReader"),
+        (["--model", "7"], "--model: unknown model '7': choose one of"),
+        (["--model", "SequenceReadr"], "(did you mean SequenceReader?)"),
+        (["--depth", "3"], "unrecognized arguments: --depth 3 (did you mean --model.depth?)"),
+        (["--trainer.max_epoch", "3"], "(did you mean --trainer.max_epochs?)"),
+        (["--epochs", "3"], "(it is --trainer.max_epochs here)"),
+        (["--run_dir", "out"], "(it is --trainer.default_root_dir here)"),
+        (["--version"], "(it is vit-attention --version here)"),
+        (["--trainer.accumulate_grad_batches", "0"], "accumulate_grad_batches (0) must be a positive whole number"),
+        (["--trainer.accelerator", "tpu"], "accelerator tpu, strategy auto, precision 32-true needs torch_xla, which"),
+        (["--trainer.strategy", "xla"], "strategy xla, precision 32-true needs torch_xla, which is not installed"),
+        (["--trainer.precision", "transformer-engine"], "precision transformer-engine needs transformer_engine, which"),
+        (["--trainer.strategy", "fsdp2", "--model.ema_decay", "0.9"], "add --model.ema_decay null, or take strategy"),
+        (["--trainer.callbacks+", "Timer"], "the callback Timer does not work here: --trainer.max_time"),
+        (["--trainer.callbacks+", "ModelPruning"], "an argument is missing: add --trainer.callbacks.pruning_fn"),
+        (["--trainer.logger", "WandbLogger"], "wandb is not installed: pip install wandb"),
         (["--config", "list.yaml"], "the config list.yaml has no arguments by name"),
         (["--config", "open.yaml"], "cannot read the config open.yaml: while parsing a flow"),
-        (["--seed_everything", "x"], "--seed_everything: expected true or false or a whole number, got x"),
+        (["--seed_everything", "x"], "--seed_everything: expected a whole number, got x"),
+        (["--seed_everything", "true"], "--seed_everything: expected a whole number, got True"),
+        (["--seed_everything", "-5"], "seed_everything (-5) must be a whole number from 0 to 4294967295"),
         (["--trainer.callbacks", "Foo"], "--trainer.callbacks: expected a list, the name of a class or null, got Foo"),
         (
             ["--trainer.callbacks+", "EarlyStopping", "--trainer.callbacks.monitor", "val_los"],
@@ -272,6 +295,37 @@ def test_predict_without_images(error_of, folder, checkpoint):
     assert "no images at nowhere" in error_of("predict", "--ckpt_path", checkpoint, "--data.root", "nowhere")
     (folder / "empty").mkdir()
     assert "no images in empty" in error_of("predict", "--ckpt_path", checkpoint, "--data.root", "empty")
+
+
+def test_an_object_in_a_message_has_no_address(monkeypatch, capsys):
+    with pytest.raises(SystemExit), plain_output():
+        raise MisconfigurationException("found <lightning.pytorch.loggers.CSVLogger object at 0x7f02c670cd50>")
+    assert capsys.readouterr().err == "error: found CSVLogger\n"
+
+
+def test_a_file_in_the_way_is_named_without_the_number_of_the_error(capsys, monkeypatch):
+    error = OSError(28, "No space left on device", "runs/x")
+    monkeypatch.setattr("vit.commands.errors._deliberate_cause", lambda _: error)
+    with pytest.raises(SystemExit), plain_output():
+        raise error
+    assert capsys.readouterr().err == "error: runs/x: No space left on device\n"
+
+
+def test_too_large_a_tensor_is_told_in_gigabytes(capsys):
+    with pytest.raises(SystemExit), plain_output():
+        raise RuntimeError(
+            "not valid\nDefaultCPUAllocator: can't allocate memory: you tried to allocate 80000000000 bytes."
+        )
+    assert capsys.readouterr().err.startswith(
+        "error: 80.0 GB more memory than there is: try a smaller --data.batch_size"
+    )
+
+
+def test_a_warning_is_a_line_without_its_place_in_a_library():
+    with plain_output():
+        line = warnings.formatwarning("use\nanother", UserWarning, "lightning/fabric/connector.py", 571)
+    assert line == "note: use another\n"
+    assert "connector.py" in warnings.formatwarning("use another", UserWarning, "connector.py", 571)
 
 
 def test_a_bug_keeps_its_traceback(run, monkeypatch):

@@ -84,3 +84,17 @@ def test_a_training_starts_from_the_folder_of_a_run(run, finished, capsys):
     module = run("fit", *TINY, "--trainer.fast_dev_run", "true", "--model.init_from", finished).model
     assert module.hparams.init_from == str(finished / "checkpoints/last.ckpt")
     assert "as they are" in capsys.readouterr().out
+
+
+def test_a_folder_without_a_model_is_answered_with_what_is_in_it(finished, folder):
+    (folder / "empty").mkdir()
+    answers = {
+        "runs": "runs is the folder of several runs: name one of them, such as runs/tiny/version_0",
+        "runs/tiny": "runs/tiny is an experiment of several runs: name one of them, such as runs/tiny/version_0",
+        "runs/tiny/version_0/checkpoints": "is a folder without a model: name a file in it, such as "
+        "runs/tiny/version_0/checkpoints/last.ckpt",
+        "empty": "empty is a folder without a model: name the folder of a run, or a file",
+    }
+    for name, answer in answers.items():
+        with pytest.raises(ValueError, match=answer):
+            find_model(name)

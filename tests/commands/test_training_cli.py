@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import ProgressBar
 from PIL import Image
 
 import vit
@@ -423,6 +424,58 @@ def test_a_run_of_steps_that_ends_in_mid_epoch_is_validated_at_its_end(run, fold
     record = results(folder / "runs/steps/version_0")
     assert (record["steps"], record["precision"]) == (5, "bf16-mixed")
     assert record["val_accuracy"] is not None
+
+
+def test_a_run_that_ends_before_its_first_validation_has_a_best_checkpoint(run, folder):
+    run("fit", *TINY, "--trainer.max_steps", "3", "--experiment", "short", "--test_weights", "best")
+    best, last = (folder / f"runs/short/version_0/checkpoints/{name}.ckpt" for name in ("best", "last"))
+    assert best.read_bytes() == last.read_bytes()
+
+
+def test_runs_are_below_the_folder_that_is_asked_for_and_are_found_there(run, error_of, folder):
+    elsewhere = ["--trainer.default_root_dir", "mine"]
+    run("fit", *TINY, *elsewhere, "--trainer.max_steps", "1", "--trainer.limit_test_batches", "0")
+    assert results(folder / "mine/runs/digits/version_0")["steps"] == 1
+    assert not (folder / "runs").exists()
+    run("test", "--ckpt_path", "last", *CPU, *elsewhere)
+    assert results(folder / "mine/runs/digits/version_0/evaluations/test_last_0")["test_accuracy"] is not None
+    assert "no checkpoint runs/" in error_of("test", "--ckpt_path", "last", *CPU)
+    run("fit", "--ckpt_path", "mine/runs/digits/version_0/checkpoints/last.ckpt", "--trainer.max_steps", "2")
+    assert results(folder / "mine/runs/digits/version_1")["steps"] == 2
+
+
+def test_a_part_of_the_test_images_is_even_over_the_classes_and_named_everywhere(run, finished, capsys):
+    test = ["test", "--ckpt_path", "last", "--experiment", "tiny", *CPU, "--trainer.limit_test_batches"]
+    labels = [run(*test, limit).datamodule.sets["test"].labels for limit in ("1", "0.5")]
+    for number, count in enumerate((100, 180)):
+        assert len(labels[number]) == count
+        assert max(labels[number].bincount()) - min(labels[number].bincount()) <= 2
+        evaluation = finished / f"evaluations/test_last_{number}"
+        record = results(evaluation)
+        assert record["parts"] == {"test": {"images": count, "of": 359}}
+        assert record["scores"]["count"] == count
+        assert f"{count} of 359 test images" in (evaluation / "report.html").read_text()
+        assert f"({count} of 359 test images)" in capsys.readouterr().out or number == 0
+
+
+def test_one_batch_is_not_read_as_all_batches_and_the_config_of_the_run_keeps_it(run, folder):
+    cli = run("fit", *TINY, "--trainer.max_epochs", "1", "--trainer.limit_train_batches", "1", "--experiment", "one")
+    assert cli.trainer.global_step == 1
+    config = folder / "runs/one/version_0/config.yaml"
+    assert "  limit_train_batches: 1\n" in config.read_text()
+    (folder / "one.yaml").write_text(config.read_text())
+    assert run("fit", "--config", "one.yaml").trainer.global_step == 1
+
+
+def test_a_progress_bar_that_is_asked_for_takes_the_place_of_the_own_one(run, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    fit = ["fit", *TINY, "--trainer.fast_dev_run", "true"]
+    for arguments, bar in (
+        ([], "ImagesPerSecondBar"),
+        (["--trainer.callbacks+", "RichProgressBar"], "RichProgressBar"),
+    ):
+        callbacks = run(*fit, *arguments).trainer.callbacks
+        assert [type(callback).__name__ for callback in callbacks if isinstance(callback, ProgressBar)] == [bar]
 
 
 def test_training_without_validation_images_keeps_the_last_checkpoint(run, folder):

@@ -160,3 +160,16 @@ def test_each_has_its_archive_classes_in_the_order_of_their_labels_and_colour_im
     assert cifar.image_size == (32, 32)
     assert cifar.in_channels == len(cifar.mean) == len(cifar.std) == 3
     assert cifar().root == Path("data")
+
+
+@pytest.mark.parametrize("what", ["damaged", "missing"])
+def test_a_damaged_file_of_an_extracted_archive_is_named_and_not_called_no_archive(cifar, archive, tmp_path, what):
+    cifar(tmp_path).prepare_data()
+    archive.unlink()
+    file = tmp_path / cifar.source.base_folder / TEST[cifar]
+    if what == "damaged":
+        file.write_bytes(file.read_bytes()[:-1])
+    else:
+        file.unlink()
+    with pytest.raises(ValueError, match=f"{file} is damaged or missing: delete .*, and put {cifar.source.filename}"):
+        cifar(tmp_path).prepare_data()

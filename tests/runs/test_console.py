@@ -5,17 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.callbacks import EarlyStopping, Timer
 
 from vit.objectives import ViTClassifier
-from vit.runs.console import print_header, print_resume
+from vit.runs.console import print_header, print_resume, print_stop
 
 
 @pytest.fixture
 def header(capsys, tmp_path):
     """The lines printed for these numbers of validation images and of images that fill no batch."""
 
-    def header(val=None, left_out=0, max_epochs=None, max_steps=-1, max_time=None):
+    def header(val=None, left_out=0, max_epochs=None, max_steps=-1, max_time=None, module=None, **facts):
         sizes = {"train": 1295, "val": val, "test": 359}
         sets = {name: SimpleNamespace(labels=torch.zeros(size)) for name, size in sizes.items() if size is not None}
         trainer = SimpleNamespace(
@@ -25,10 +25,11 @@ def header(capsys, tmp_path):
             max_steps=max_steps,
             callbacks=[Timer(max_time)],
         )
-        module = torch.nn.Linear(2, 3)
-        module.monitor = ViTClassifier.monitor
-        module.device = torch.device("cpu")
-        print_header("Digits", tmp_path, trainer, module)
+        if module is None:
+            module = torch.nn.Linear(2, 3)
+            module.encoder, module.monitor = None, ViTClassifier.monitor
+            module.device = torch.device("cpu")
+        print_header({"data": "Digits"} | facts, tmp_path, trainer, module)
         return capsys.readouterr().out.splitlines()
 
     return header
@@ -77,3 +78,39 @@ def test_a_stopped_run_says_how_it_is_resumed_if_it_can_be(tmp_path, capsys):
     print_resume(tmp_path)
     lines = [f"results so far: {tmp_path / 'results.json'}", f"resume with: python train.py fit --ckpt_path {last}"]
     assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_a_part_of_the_test_images_is_named_with_the_whole(header):
+    (line,) = header(val=143, max_epochs=30, parts={"test": {"images": 359, "of": 10_000}})
+    assert line.startswith("Digits: 1,295 train, 143 val, 359 of 10,000 test images; ")
+
+
+@pytest.mark.parametrize(
+    ("attention", "option", "side"), [("window", "window", 4), ("neighborhood", "kernel", 5), ("window", "window", 100)]
+)
+def test_a_window_that_covers_the_whole_grid_is_said_once(header, attention, option, side):
+    _, line = header(module=classifier(attention, {option: side}))
+    assert line.startswith(
+        f"attention {option} {side} covers the whole grid of 4 x 4 patches, as softmax attention does"
+    )
+
+
+@pytest.mark.parametrize(("attention", "options"), [("window", {"window": 2}), ("softmax", None)])
+def test_of_other_attention_nothing_is_said(header, attention, options):
+    assert len(header(module=classifier(attention, options))) == 1
+
+
+def classifier(attention, options):
+    sizes = {"image_size": 8, "in_channels": 1, "patch_size": 2, "embed_dim": 8, "depth": 2, "num_heads": 2}
+    return ViTClassifier(**sizes, attention=attention, attention_kwargs=options)
+
+
+def test_an_early_stopping_says_why_it_stopped(capsys):
+    stopping = EarlyStopping("val_loss", patience=1)
+    print_stop(SimpleNamespace(callbacks=[stopping, Timer(None)]))
+    assert capsys.readouterr().out == ""
+    stopping.best_score, stopping.stopped_epoch = torch.tensor(0.5), 3
+    _, stopping.stopping_reason_message = stopping._evaluate_stopping_criteria(torch.tensor(0.7))
+    print_stop(SimpleNamespace(callbacks=[stopping]))
+    answer = "stopped early: monitored metric val_loss did not improve in the last 1 records. Best score: 0.500.\n"
+    assert capsys.readouterr().out == answer

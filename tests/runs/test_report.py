@@ -261,3 +261,8 @@ def test_a_dark_screen_has_a_dark_page(browser, folder):
 def browser():
     with running_browser() as browser:
         yield browser
+
+
+def test_a_part_of_the_test_images_is_told_beside_their_score(folder):
+    assert "200 of 10,000 test images" not in change(folder)
+    assert "200 of 10,000 test images; 40 images; 95" in change(folder, parts={"test": {"images": 200, "of": 10_000}})

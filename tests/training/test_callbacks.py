@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 
-from vit.training.callbacks import ImagesPerSecondBar, SeededSteps, StopAtNaN
+from vit.training.callbacks import ImagesPerSecondBar, ParameterSummary, SeededSteps, StopAtNaN
 
 
 def draw(seed: int, epoch: int, batch: int, rank: int) -> float:
@@ -81,3 +82,11 @@ def test_the_bar_says_how_long_the_rest_of_the_training_takes(monkeypatch, progr
     bar.start, bar.done_before = 100.0, 0.25
     monkeypatch.setattr("vit.training.callbacks.time.monotonic", lambda: 130.0)
     assert bar._time_left(progress) == left
+
+
+def test_a_summary_has_the_modules_and_their_parameters_and_no_count_of_operations(capsys):
+    module = LightningModule()
+    module.network = torch.nn.Linear(2, 3)
+    trainer = SimpleNamespace(strategy=None, is_global_zero=True)
+    ParameterSummary().on_fit_start(trainer, module)
+    assert capsys.readouterr().out == "  network: Linear, 9 parameters\n"

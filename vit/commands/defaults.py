@@ -64,7 +64,7 @@ def read_defaults(typed: TypedArguments) -> TrainedDefaults:
     if any(word.split("=")[0] == "--model.init_from" for word in typed.others):
         raise ValueError("--model.init_from starts a training and --ckpt_path continues one: give one of them")
     experiment = typed.experiment or (experiment_of(Path(typed.configs[-1])) if typed.configs else "*")
-    name = find_model(typed.checkpoint, experiment)
+    name = find_model(typed.checkpoint, experiment, typed.root)
     if is_training_checkpoint(Path(name)):
         return _defaults_of_checkpoint(Path(name), typed)
     if subcommand == "fit":

@@ -1,5 +1,6 @@
 """Errors of the command line: one line with the error and its remedy, without a traceback."""
 
+import difflib
 import logging
 import re
 import signal
@@ -52,6 +53,17 @@ OF_TIMM = {
     "token": "cls",
     "avg": "mean",
 }
+# What people type, and the option that does it.
+ELSEWHERE = {
+    "epochs": "--trainer.max_epochs",
+    "gpus": "--trainer.accelerator gpu --trainer.devices",
+    "output_dir": "--trainer.default_root_dir",
+    "resume": "--ckpt_path",
+    "run_dir": "--trainer.default_root_dir",
+    "seed": "--seed_everything",
+    "version": "vit-attention --version",
+}
+ALIKE = 0.75  # of two names, from which on one is taken for a misspelt other: "version" and "erasing" have 0.71
 LESS_MEMORY = "try a smaller --data.batch_size or --data.image_size, a larger --model.patch_size, or a smaller model"
 # What is no news to a user.
 NOTICES = [
@@ -62,6 +74,8 @@ NOTICES = [
     ("`max_epochs` was not set", UserWarning),  # the header has the length
     ("Checkpoint directory .* exists", UserWarning),
     ("Be aware that when using `ckpt_path`", UserWarning),  # earlier versions chose some best weights by another score
+    ("Found .* in eval mode", UserWarning),  # frozen blocks, on purpose
+    (".*Unable to serialize instance", UserWarning),  # of a callback's argument: config.yaml has the others
     ("Glyph .* missing from font", UserWarning),  # draw_texts names them
 ]
 LONGEST = 400  # characters of a message
@@ -71,7 +85,7 @@ class Parser(LightningArgumentParser):
     """A parser that reports an error in one line, with the nearest existing name."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **{"description": "Train, test and use a model for images."} | kwargs)
         self.allow_abbrev = False  # or --model.dept would be read as --model.depth
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
@@ -94,11 +108,13 @@ def shorten(message: str, known: set[str]) -> str:
     line = re.sub(r"\s+", " ", message).strip()
     if re.search(r"required: (\w+\.)?data$", line):
         return f"no data: add --config FILE, or --data NAME with one of {modules}"
+    if re.search(r"required: fit.data, fit.model$", line):
+        return f"no data and no model: add --config FILE, or --data NAME with one of {modules}"
     if found := re.search(r"arguments are required: (\w+)$", line):
-        return f"an argument is missing: add --data.{found[1]}"
+        group = "data" if _owners(found[1])[0] else "model" if _owners(found[1])[1] else "trainer.callbacks"
+        return f"an argument is missing: add --{group}.{found[1]}"
     if found := re.search(r"Option '(\w+)' is not accepted", line):
-        owners = [name for name, cls in vit.data.DATA_SETS.items() if found[1] in constructor_arguments(cls)]
-        models = [name for name, cls in OBJECTIVES.items() if found[1] in constructor_arguments(cls)]
+        owners, models = _owners(found[1])
         if models and not owners:
             return f"--model.{found[1]} is an option of {', '.join(models)}: add --model NAME with one of these"
         if owners:
@@ -131,8 +147,38 @@ def _hint(line: str, known: set[str]) -> str:
             return f" ({name} of timm is here {OF_TIMM[name]})"
     if not re.search("not accept|nrecognized|invalid choice", line):
         return ""
-    typed = [word for word in words if word not in known and re.search(f"(-|'){re.escape(word)}\\b", line)]
-    return next((hint for word in typed if (hint := nearest_hint(word, known))), "")
+    typed = [word for word in words if re.search(f"(-|'){re.escape(word)}\\b", line)]
+    return next((hint for word in typed if (hint := _nearest(word, known, "nrecognized" in line))), "")
+
+
+def _nearest(word: str, known: set[str], is_whole: bool) -> str:
+    """Return the option that a typed word stands for, in parentheses; "" if none does.
+
+    Args:
+        word: What was typed.
+        known: All names.
+        is_whole: Whether the word is a whole option, and not the last part of one.
+    """
+    if word in ELSEWHERE:
+        return f" (it is {ELSEWHERE[word]} here)"
+    last = {name.rpartition(".")[2]: f"--{name}" for name in sorted(known) if "." in name}
+    if not is_whole:
+        near = [] if word in known else difflib.get_close_matches(word, known, n=1, cutoff=ALIKE)
+        return f" (did you mean {near[0]}?)" if near else ""
+    options = {name: f"--{name}" for name in known if "." in name or name not in last}
+    for names in (options, last):
+        if word not in options and (near := difflib.get_close_matches(word, names, n=1, cutoff=ALIKE)):
+            return f" (did you mean {names[near[0]]}?)"
+    return ""
+
+
+def _owners(argument: str) -> tuple[list[str], list[str]]:
+    """Return the data sets and the models that take an argument."""
+    data, models = (
+        [name for name, cls in classes.items() if argument in constructor_arguments(cls)]
+        for classes in (vit.data.DATA_SETS, OBJECTIVES)
+    )
+    return data, models
 
 
 def _option_names(parser: ArgumentParser) -> set[str]:
@@ -164,27 +210,43 @@ def plain_output() -> Iterator[None]:
         with stoppable(), warnings.catch_warnings():
             for message, category in NOTICES:
                 warnings.filterwarnings("ignore", message, category)
-            yield
+            written, warnings.formatwarning = warnings.formatwarning, _note
+            try:
+                yield
+            finally:
+                warnings.formatwarning = written
     except SIGTERMException:
         raise SystemExit(128 + signal.SIGTERM) from None
     except BrokenPipeError:  # of whatever the output is piped to, which vit.support.interrupts knows
         raise
     except (MisconfigurationException, UnicodeDecodeError) as error:
-        _end(str(error))
+        _end(_words(error))
     except torch.OutOfMemoryError as error:
         _end(f"{_first_line(error)}: {LESS_MEMORY}")
-    except (ValueError, OSError, TypeError, RuntimeError) as error:
-        if re.search("not enough memory|can't allocate memory|alloc_cpu", str(error)):
-            _end(f"{_first_line(error)}: {LESS_MEMORY}")
+    except (ValueError, OSError, TypeError, RuntimeError, ModuleNotFoundError) as error:
+        if found := re.search(r"(?:not enough memory|can't allocate memory)[^\n]*?(\d+) bytes", str(error)):
+            _end(f"{int(found[1]) / 1e9:,.1f} GB more memory than there is: {LESS_MEMORY}")
         if isinstance(error, OSError) and error.errno in REMEDIES:  # of the user's disk, wherever it is raised
             _end(plain_message(error))
         if (deliberate := _deliberate_cause(error)) is None:
             raise
-        _end(plain_message(deliberate))
+        _end(_words(deliberate))
+
+
+def _note(message: Warning | str, *_: Any, **__: Any) -> str:
+    """Return a warning as a line, without the place in a library that it comes from."""
+    return f"note: {' '.join(str(message).split())}\n"
+
+
+def _words(error: BaseException) -> str:
+    """Return the message of an error; for a package that is missing, what installs it."""
+    missing = r"Requirement '(\w+).*` *$"
+    return re.sub(missing, r"\1 is not installed: pip install \1", plain_message(error), flags=re.DOTALL)
 
 
 def _end(message: str) -> NoReturn:
-    print(f"error: {printable(' '.join(message.split()))}", file=sys.stderr)
+    line = re.sub(r"<(?:\w+\.)*(\w+) object at 0x\w+>", r"\1", " ".join(message.split()))
+    print(f"error: {printable(line)}", file=sys.stderr)
     raise SystemExit(2) from None
 
 

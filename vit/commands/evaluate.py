@@ -36,6 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add(
         "--data.root", dest="root", required=True, metavar="DIR", help="folder of class folders, or of train/ and test/"
     )
+    add(
+        "--data.skip_damaged",
+        dest="skip_damaged",
+        choices=["true", "false"],
+        default="false",
+        help="true leaves out files that cannot be read; default: false, which names them",
+    )
     add("--images", type=int, metavar="N", help="most images of each split (default: all)")
     run(parser, arguments, _evaluate)
 
@@ -46,11 +53,18 @@ def _evaluate(options: argparse.Namespace) -> None:
     start = time.perf_counter()
     if options.images is not None:
         check_positive_int("--images", options.images)
+    if not Path(options.root).is_dir():
+        raise ValueError(f"no folder {options.root}: name a folder of class folders by --data.root")
     options.checkpoint = find_model(options.checkpoint)
     model = load(options.checkpoint)
     crop, embed = model.pretrained_cfg["crop_ratio"], model.patch_embed
     data = vit.data.ImageFolder(
-        options.root, image_size=embed.image_size, crop_ratio=crop, val_fraction=0.0, **_split(options)
+        options.root,
+        image_size=embed.image_size,
+        crop_ratio=crop,
+        val_fraction=0.0,
+        skip_damaged=options.skip_damaged == "true",
+        **_split(options),
     )
     data.in_channels = embed.in_channels
     data.prepare_data()

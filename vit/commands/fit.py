@@ -4,6 +4,7 @@ import sys
 
 from lightning.pytorch.cli import ArgsType
 
+from vit.__main__ import show_version
 from vit.commands.configs import find_configs
 from vit.commands.errors import Parser, plain_output
 from vit.commands.training_cli import ViTCLI
@@ -13,9 +14,12 @@ from vit.training.base import Objective
 
 def main(args: ArgsType = None, run: bool = True) -> ViTCLI:
     """Parse ``args`` (default: the command line), build the run and, if ``run``, execute it."""
+    typed = sys.argv[1:] if args is None else args
+    if typed in (["--version"], ["fit", "--version"]):
+        show_version()
     with plain_output():
         if args is None or isinstance(args, list):
-            args = find_configs(sys.argv[1:] if args is None else args)
+            args = find_configs(typed)
         return ViTCLI(
             Objective,
             ImageDataModule,

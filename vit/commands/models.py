@@ -23,12 +23,13 @@ def is_training_checkpoint(path: Path) -> bool:
     return path.suffix == ".ckpt" or (path.is_dir() and (path / ".metadata").exists())
 
 
-def find_model(name: str | Path, experiment: str = "*") -> str:
+def find_model(name: str | Path, experiment: str = "*", root: Path = Path()) -> str:
     """Return the file, the folder or the name for ``vit.load`` that a user's words stand for.
 
     Args:
         name: What was typed. Of the folder of a run, the checkpoint of the last step is taken.
         experiment: The experiment whose newest run "last" and "best" mean; "*" is any.
+        root: The folder in which ``runs/`` is.
 
     Raises:
         ValueError: If nothing has this name.
@@ -36,16 +37,21 @@ def find_model(name: str | Path, experiment: str = "*") -> str:
     if str(name) in PACKAGED or is_name_of_timm(name):
         return str(name)
     if str(name) in ("last", "best"):
-        return str(newest_checkpoint(experiment, str(name)))
+        return str(newest_checkpoint(experiment, str(name), root / RUNS))
     path = Path(name)
     if path.is_dir() and (path / "checkpoints").is_dir():
         checkpoint = path / "checkpoints" / "last.ckpt"
         if not checkpoint.exists():
             raise ValueError(f"{path} is the folder of a run without a checkpoint: it was stopped before the first one")
         return str(checkpoint)
-    if path.is_dir() and any(path.glob("version_*/checkpoints")):
-        newest = max(path.glob("version_*/checkpoints"), key=lambda folder: folder.stat().st_mtime).parent
-        raise ValueError(f"{path} is an experiment of several runs: name one of them, such as {newest}")
+    for pattern, what in (("version_*/checkpoints", "an experiment"), ("*/version_*/checkpoints", "the folder")):
+        if path.is_dir() and (runs := list(path.glob(pattern))):
+            newest = max(runs, key=lambda folder: folder.stat().st_mtime).parent
+            raise ValueError(f"{path} is {what} of several runs: name one of them, such as {newest}")
+    if path.is_dir() and not (path / "config.json").exists() and not (path / ".metadata").exists():
+        files = sorted(file.name for file in path.glob("*.ckpt"))
+        remedy = f"name a file in it, such as {path / files[-1]}" if files else "name the folder of a run, or a file"
+        raise ValueError(f"{path} is a folder without a model: {remedy}")
     if not path.exists():
         raise ValueError(f"no model at {name}: name {HELP.removeprefix('a model: ')}; runs are kept below {RUNS}/")
     return str(path)

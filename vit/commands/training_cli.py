@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import sys
 import zlib
@@ -12,17 +13,19 @@ from typing import Any, Literal
 
 import torch
 from lightning import Callback, Trainer
-from lightning.pytorch.callbacks import LearningRateFinder
+from lightning.pytorch.callbacks import ModelSummary, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.plugins import Precision
 from lightning.pytorch.utilities import rank_zero_only
 
 import vit.data
+from vit.commands.configs import read_config
 from vit.commands.defaults import class_path, read_defaults
 from vit.commands.models import HELP
 from vit.commands.parser import add_overwrite
-from vit.commands.typed_arguments import read_typed
+from vit.commands.trainer_checks import check_callbacks, check_memory, check_seed, check_sharded, check_trainer
+from vit.commands.typed_arguments import limits_of, read_typed
 from vit.objectives import OBJECTIVES
 from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint
 from vit.runs.console import print_results
@@ -40,7 +43,7 @@ from vit.runs.predictions import PredictionWriter
 from vit.runs.record import RunRecord
 from vit.runs.report import write_report
 from vit.runs.tested_images import PerImageTable
-from vit.training.callbacks import ImagesPerSecondBar, SeededSteps, StopAtNaN
+from vit.training.callbacks import ImagesPerSecondBar, ParameterSummary, SeededSteps, StopAtNaN
 from vit.training.sharding import FullySharded
 from vit.weights import load, read_checkpoint
 
@@ -70,6 +73,12 @@ class ViTCLI(LightningCLI):
         """Return the typed subcommand alone: the parser of each takes 0.1 s to build. If none is typed, all."""
         every, typed = LightningCLI.subcommands(), self.typed.subcommand
         return {typed: every[typed]} if typed in every else every
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add ``--seed_everything``, in Lightning also true or false: no run would have the same numbers again."""
+        parser.add_argument(
+            "--seed_everything", type=int, default=self.seed_everything_default, help="Seed of all random choices."
+        )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Link what the data decides about the model, and add ``--experiment``."""
@@ -132,6 +141,7 @@ class ViTCLI(LightningCLI):
         self._subcommand_parsers[subcommand].set_defaults(trained.arguments)
         self.config = parser.parse_args(self.arguments if trained.path is None else self._with_checkpoint())
         chosen = self.config[subcommand]
+        check_seed(chosen["seed_everything"])
         # A checkpoint that is continued holds the weights.
         if "init_from" in (chosen.get("model") or {}).get("init_args", {}) and (trained.path or trained.start):
             chosen.model.init_args.init_from = trained.start
@@ -148,6 +158,7 @@ class ViTCLI(LightningCLI):
         has_length = any(word.startswith("--trainer.max_") for word in typed.others)
         if typed.subcommand == "fit" and not configs and (config := self._config_of_run(is_needed=not has_length)):
             configs = [str(config)]
+            typed.limits = limits_of(read_config(config)) | typed.limits
         words = [word for config in configs for word in ("--config", config)]
         named = ["--experiment", typed.experiment] if typed.experiment else []
         of_file = ["--ckpt_path", str(self.trained.path)] if self.trained.is_checkpoint else []
@@ -165,10 +176,20 @@ class ViTCLI(LightningCLI):
             )
         return None
 
+    def before_instantiate_classes(self) -> None:
+        """Check what can be known before the images are read and the model is built."""
+        settings = (self._get(self.config, "model") or {}).get("init_args") or {}
+        if self.subcommand == "fit":
+            check_trainer(self._get(self.config, "trainer"))
+            check_sharded(self._get(self.config, "trainer")["strategy"], settings)
+        if self.subcommand is not None:
+            check_memory(self.subcommand, settings)
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Return the trainer, with the fastest precision, loggers and the callbacks of the run."""
-        config = {**self._get(self.config_init, "trainer"), **kwargs}
-        fit = self.subcommand in ("fit", None)
+        config = {**self._get(self.config_init, "trainer"), **self.typed.single, **kwargs}
+        fit, asked = self.subcommand in ("fit", None), _as_list(config["callbacks"])
+        check_callbacks(asked, self.model.monitor.name, self.datamodule.has_validation)
         self._stop_if_finished()
         saves = self.subcommand == "fit" and config["enable_checkpointing"] is not False
         if saves and self._get(self.config, "test_weights") == "best" and not self.datamodule.has_validation:
@@ -190,12 +211,23 @@ class ViTCLI(LightningCLI):
             config["devices"] = 1
         if config["logger"] in (None, True):
             config["logger"] = self._loggers() if fit else False
-        interactive = sys.stdout.isatty() and config["enable_progress_bar"] is not False
-        config["enable_progress_bar"] = interactive
-        config["enable_model_summary"] = bool(config["enable_model_summary"])
-        check_monitors(_as_list(config["callbacks"]), self.model.monitor.name, self.datamodule.has_validation)
         callbacks = self._callbacks(self._checkpoints() if saves else [])
-        return self._instantiate_trainer(config, [*callbacks, *([ImagesPerSecondBar()] if interactive else [])])
+        has_bar = any(isinstance(callback, ProgressBar) for callback in asked)
+        if not has_bar and sys.stdout.isatty() and config["enable_progress_bar"] is not False:
+            callbacks.append(ImagesPerSecondBar())
+            has_bar = True
+        config["enable_progress_bar"] = has_bar
+        config["enable_model_summary"] = bool(config["enable_model_summary"])
+        if config["enable_model_summary"] and not any(isinstance(callback, ModelSummary) for callback in asked):
+            callbacks.append(ParameterSummary())
+        try:
+            return self._instantiate_trainer(config, callbacks)
+        except ModuleNotFoundError as error:
+            options = ", ".join(f"{name} {config[name]}" for name in ("accelerator", "strategy", "precision"))
+            package = re.sub(r"^Requirement '(\w+).*", r"\1", str(error), flags=re.DOTALL)
+            raise ValueError(
+                f"one of {options} needs {package}, which is not installed: leave that option out, or install it"
+            ) from None
 
     def _stop_if_finished(self) -> None:
         """End with one line if the run to resume is finished, and this one would be as long."""
@@ -227,6 +259,8 @@ class ViTCLI(LightningCLI):
             data = self.config_dump["data"]
         if self.subcommand == "fit":
             text = self._parser("fit").dump(self.config["fit"], skip_none=False)
+            for name in self.typed.single:
+                text = text.replace(f"  {name}: 1.0\n", f"  {name}: 1\n")
         self.record = RunRecord(self.run_folder, self._facts(), text, data)
         return run_callbacks(int(self._get(self.config, "seed_everything")), self.record, checkpoints)
 
@@ -285,7 +319,7 @@ class ViTCLI(LightningCLI):
         Only the first process makes a folder; no other writes to it by this path.
         """
         check_experiment(self._experiment())
-        experiment = RUNS / self._experiment()
+        experiment = Path(self._get(self.config, "trainer")["default_root_dir"] or "") / RUNS / self._experiment()
         origin = run_folder_of(self.checkpoint_path)
         if self.subcommand == "predict":
             return origin or Path()
@@ -328,6 +362,7 @@ class ViTCLI(LightningCLI):
         ending = {"model": self.model, "datamodule": self.datamodule, "verbose": False}
         if "val" in self.datamodule.sets and self.record.measurements.last_step("val") != self.trainer.global_step:
             self.trainer.validate(**ending)
+        self._keep_best()
         if "test" in self.datamodule.sets and self.trainer.limit_test_batches != 0:
             if self._get(self.config, "test_weights") == "best":
                 self._load_weights(self._best_checkpoint())
@@ -335,12 +370,18 @@ class ViTCLI(LightningCLI):
         self.record.write_results(self.trainer, self.model, finished=True)
         self._print_results()
 
+    def _keep_best(self) -> None:
+        """Make ``best.ckpt`` the last checkpoint in a run that ended before its first validation."""
+        best = next((callback for callback in self.trainer.checkpoint_callbacks if _is_best(callback)), None)
+        if best is not None and not best.best_model_path:
+            best.take(self.run_folder / "checkpoints/last.ckpt")
+        self.trainer.strategy.barrier()
+
     def _best_checkpoint(self) -> Path:
-        ours = (callback for callback in self.trainer.checkpoint_callbacks if isinstance(callback, RunCheckpoint))
-        best = next((callback.best_model_path for callback in ours if callback.monitor), "")
-        if not best:
+        best = next((callback for callback in self.trainer.checkpoint_callbacks if _is_best(callback)), None)
+        if best is None or not best.best_model_path:
             raise ValueError("test_weights is best, and the run kept no best.ckpt: set it to last")
-        return Path(best)
+        return Path(best.best_model_path)
 
     def after_validate(self) -> None:
         """Write the report, and print the results."""
@@ -367,29 +408,8 @@ def run_callbacks(seed: int, record: RunRecord, checkpoints: list[Callback]) -> 
     ]
 
 
-def check_monitors(callbacks: list[Callback], score: str, has_validation: bool) -> None:
-    """Check before the training that the values which callbacks monitor are logged.
-
-    Args:
-        callbacks: The callbacks that a user asks for.
-        score: Name of the score that the objective logs.
-        has_validation: Whether there are validation images.
-
-    Raises:
-        ValueError: If one is not.
-    """
-    if any(isinstance(callback, LearningRateFinder) for callback in callbacks):
-        raise ValueError(
-            f"LearningRateFinder would replace the schedule of the training: compare val_{score} of short runs "
-            "instead, such as --model.lr 1e-3 and 3e-3"
-        )
-    logged = ["train_loss", "lr", *(("val_loss", f"val_{score}") if has_validation else ())]
-    for callback in callbacks:
-        monitor = getattr(callback, "monitor", None)
-        if monitor is not None and monitor not in logged:
-            raise ValueError(
-                f"{type(callback).__name__} monitors {monitor!r}, which no training logs: choose {', '.join(logged)}"
-            )
+def _is_best(callback: Callback) -> bool:
+    return isinstance(callback, RunCheckpoint) and callback.monitor is not None
 
 
 def fastest_precision(accelerator: Any) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from einops import rearrange
 from torchvision import datasets
-from torchvision.datasets.utils import calculate_md5
+from torchvision.datasets.utils import calculate_md5, check_integrity
 
 from vit.data.module import ImageDataModule, ImageSet, Stage
 
@@ -51,10 +51,22 @@ class CIFAR10(ImageDataModule):
         try:
             self.source(self.root, download=True)
         except (URLError, OSError, RuntimeError) as error:
+            if damaged := self._damaged(extracted):
+                raise ValueError(
+                    f"{damaged} is damaged or missing: delete {extracted}, and put {self.source.filename} into "
+                    f"{self.root}, or run again with a network ({error})"
+                ) from None
             raise ValueError(
                 f"no {type(self).__name__} in {self.root} and no download ({error}): put {self.source.filename} "
                 f"into {self.root}, name its folder by --data.root, or try --data Digits, which needs no download"
             ) from None
+
+    def _damaged(self, extracted: Path) -> Path | None:
+        """Return the first file of an extracted archive that is not as it was published."""
+        if not extracted.is_dir():
+            return None
+        files = ((extracted / name, md5) for name, md5 in (*self.source.train_list, *self.source.test_list))
+        return next((path for path, md5 in files if not check_integrity(str(path), md5)), None)
 
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return the training and test images of the archive."""

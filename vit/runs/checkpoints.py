@@ -88,6 +88,13 @@ class RunCheckpoint(ModelCheckpoint):
         super().load_state_dict({**state_dict, **moved, "best_k_models": scores})
         self.best_loss = state_dict.get("best_loss", math.inf)
 
+    def take(self, checkpoint: Path) -> None:
+        """Keep another checkpoint of the run as this one, for want of a better one."""
+        path = Path(self.dirpath) / f"{self.filename}{self.FILE_EXTENSION}"
+        if checkpoint.exists():
+            self._copy(checkpoint, path)
+            self.best_model_path = str(path)
+
     @rank_zero_only
     def _copy(self, old: Path, new: Path) -> None:
         with replacing(new) as unfinished:

@@ -2,15 +2,19 @@
 
 import json
 import shlex
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from lightning import LightningModule, Trainer
-from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.utilities import rank_zero_only
 
+from vit.attention.mechanisms.local import NeighborhoodAttention, WindowAttention
 from vit.objectives import OBJECTIVES
 from vit.runs.measurements import Measurements
+from vit.runs.parts import part_in_words
 from vit.runs.results import count_parameters, device_name
 from vit.support.printable import printable
 from vit.training.description import SPACE, Score
@@ -19,12 +23,14 @@ FEW = 50  # validation images
 
 
 @rank_zero_only
-def print_header(data: str, folder: Path, trainer: Trainer, pl_module: LightningModule) -> None:
+def print_header(facts: dict[str, Any], folder: Path, trainer: Trainer, pl_module: LightningModule) -> None:
     """Print the data, the model, the device, the length and the folder of a run, and what the data is too small for."""
-    sets = trainer.datamodule.sets
-    sizes = ", ".join(f"{len(sets[name].labels):,} {name}" for name in ("train", "val", "test") if name in sets)
+    sets, parts = trainer.datamodule.sets, facts.get("parts", {})
+    of = {name: f" of {part['of']:,}" for name, part in parts.items()}
+    names = [name for name in ("train", "val", "test") if name in sets]
+    sizes = ", ".join(f"{len(sets[name].labels):,}{of.get(name, '')} {name}" for name in names)
     print(
-        f"{printable(data)}: {sizes} images; {count_parameters(pl_module):,} parameters; {trainer.precision} on "
+        f"{printable(facts['data'])}: {sizes} images; {count_parameters(pl_module):,} parameters; {trainer.precision} on "
         f"{device_name(pl_module.device)}; {_length(trainer)}; {printable(str(folder))}",
         flush=True,
     )
@@ -36,6 +42,22 @@ def print_header(data: str, folder: Path, trainer: Trainer, pl_module: Lightning
             f"only {validated} validation images: each is {100 / validated:.1f} % of val_{pl_module.monitor.name}, "
             "which chooses best.ckpt; a larger --data.val_fraction makes the choice surer"
         )
+
+    for line in dict.fromkeys(_wide_windows(pl_module)):
+        print(line)
+
+
+def _wide_windows(pl_module: LightningModule) -> Iterator[str]:
+    """Yield a line about local attention whose window covers the whole grid, so that it is not local."""
+    encoder = None if pl_module.encoder is None else pl_module.get_submodule(pl_module.encoder)
+    for module in pl_module.modules() if encoder is not None else ():
+        name = {WindowAttention: "window", NeighborhoodAttention: "kernel"}.get(type(module))
+        rows, columns = encoder.patch_embed.grid_size
+        if name is not None and (side := getattr(module, name)) >= max(rows, columns):
+            yield (
+                f"attention {name} {side} covers the whole grid of {rows} x {columns} patches, as softmax attention "
+                f"does: a smaller --model.attention_kwargs.{name}, or smaller patches, makes it local"
+            )
 
 
 def _length(trainer: Trainer) -> str:
@@ -60,6 +82,15 @@ def print_validation(measurements: Measurements, monitor: Score) -> None:
 
 
 @rank_zero_only
+def print_stop(trainer: Trainer) -> None:
+    """Print why a training was stopped before its end, if an early stopping stopped it."""
+    for callback in trainer.callbacks:
+        if isinstance(callback, EarlyStopping) and callback.stopped_epoch and callback.stopping_reason_message:
+            reason = callback.stopping_reason_message.removesuffix(" Signaling Trainer to stop.")
+            print(f"stopped early: {reason[0].lower()}{reason[1:]}", flush=True)
+
+
+@rank_zero_only
 def print_resume(folder: Path) -> None:
     """Print how to resume a run that was stopped."""
     last = folder / "checkpoints" / "last.ckpt"
@@ -75,9 +106,11 @@ def print_results(folder: Path) -> None:
     """Print the scores of a run or an evaluation, and where its report is."""
     results = json.loads((folder / "results.json").read_text())
     objective = OBJECTIVES[results["objective"]]
-    for name in (f"{split}_{objective.monitor.name}" for split in ("val", "test")):
+    for split in ("val", "test"):
+        name, part = f"{split}_{objective.monitor.name}", results.get("parts", {}).get(split)
         if results.get(name) is not None:
-            print(f"{name}: {_plain(objective.monitor, results[name])}")
+            of_part = f" ({part_in_words(part, split)})" if part else ""
+            print(f"{name}: {_plain(objective.monitor, results[name])}{of_part}")
     for line in objective.result_lines(results):
         print(line)
     place = printable(str(folder))

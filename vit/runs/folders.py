@@ -50,7 +50,7 @@ def claim_folder(parent: Path, prefix: str) -> Path:
     except OSError as error:
         raise ValueError(
             f"cannot create a folder in {parent} ({error.strerror}): runs are kept below {RUNS}/ of the current "
-            "folder; start in a folder that you may write to"
+            "folder; start in a folder that you may write to, or name one by --trainer.default_root_dir"
         ) from None
 
 
@@ -76,16 +76,16 @@ def experiment_of(config: Path) -> str:
     return config.parent.parent.name if config.name == "config.yaml" else config.stem
 
 
-def newest_checkpoint(experiment: str, name: str) -> Path:
+def newest_checkpoint(experiment: str, name: str, runs: Path = RUNS) -> Path:
     """Return the newest checkpoint ``name`` ("last" or "best") among the runs of an experiment ("*": all).
 
     Raises:
         ValueError: If no run has such a checkpoint.
     """
     pattern = f"{experiment}/*/checkpoints/{name}.ckpt"
-    paths = list(RUNS.glob(pattern))
+    paths = list(runs.glob(pattern))
     if not paths:
-        raise ValueError(f"no checkpoint {RUNS / pattern}: train first, or name the file by --ckpt_path FILE")
+        raise ValueError(f"no checkpoint {runs / pattern}: train first, or name the file by --ckpt_path FILE")
     return max(paths, key=lambda path: path.stat().st_mtime)
 
 

@@ -7,8 +7,9 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
-from vit.runs.console import print_header, print_resume, print_validation
+from vit.runs.console import print_header, print_resume, print_stop, print_validation
 from vit.runs.measurements import Measurements
+from vit.runs.parts import draw_parts
 from vit.runs.results import epochs_done, write_results
 from vit.support.files import replacing
 
@@ -33,7 +34,12 @@ class RunRecord(Callback):
         self.flop_now = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Write ``config.yaml`` before a resumed run copies its first checkpoint, as resuming needs both."""
+        """Draw the parts of images that are measured, and write ``config.yaml``.
+
+        The config is there before a resumed run copies its first checkpoint, as resuming needs both.
+        """
+        if parts := draw_parts(trainer):
+            self.facts["parts"] = self.facts.get("parts", {}) | parts
         if stage == "fit" and not trainer.fast_dev_run:
             self._write_config()
 
@@ -60,7 +66,7 @@ class RunRecord(Callback):
         """Start the clocks, and print the header."""
         self.measurements.start_clocks()
         if not trainer.fast_dev_run:
-            print_header(self.facts["data"], self.folder, trainer, pl_module)
+            print_header(self.facts, self.folder, trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the time between epochs out of the training speed."""
@@ -106,9 +112,10 @@ class RunRecord(Callback):
         self.measurements.history[split].append({"epoch": epoch, "step": trainer.global_step, **values})
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write ``results.json``."""
+        """Write ``results.json``, and print why an early stopping stopped."""
         self.measurements.update_seconds()
         self.write_results(trainer, pl_module)
+        print_stop(trainer)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write ``results.json`` with the scores of the test images."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.objectives import DEFAULT, OBJECTIVES
+from vit.runs.parts import part_in_words
 from vit.runs.tested_images import read_rows
 from vit.support.files import replacing
 from vit.support.pages import data_url, page_templates
@@ -80,7 +81,11 @@ def headline(results: dict[str, Any], objective: type[Objective]) -> list[tuple[
         if results.get(key) is not None:
             label = f"{of.capitalize()} {monitor.label[0].lower()}{monitor.label[1:]}"
             note = interval_note(scores[monitor.name], scores["count"]) if of == split and monitor.is_of_images else ""
-            tiles.append((label, monitor.text(results[key]), note or monitor.note))
+            part = results.get("parts", {}).get(key.split("_")[0])
+            notes = [part_in_words(part, of)] if part else []
+            tiles.append(
+                (label, monitor.text(results[key]), "; ".join([*notes, *filter(None, [note or monitor.note])]))
+            )
     known = results | scores
     shown = [(score, known[score.name]) for score in objective.columns if known.get(score.name) is not None]
     return tiles + [(score.label, score.text(value), score.note) for score, value in shown]

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.callbacks import ModelSummary, RichProgressBar
 from lightning.pytorch.trainer.states import TrainerFn
 
 from vit.data.loader import BatchLoader
@@ -74,9 +74,19 @@ class StopAtNaN(Callback):
         if step >= 0:
             raise ValueError(
                 f"the loss is no longer finite, first at step {step}: try a lower --model.lr "
-                f"({trainer.lightning_module.hparams.lr}), a longer --model.warmup, or --trainer.gradient_clip_val 1. "
-                "The last good checkpoint is kept"
+                f"({trainer.lightning_module.hparams.lr}), a longer --model.warmup, or --trainer.gradient_clip_val 1"
             )
+
+
+class ParameterSummary(ModelSummary):
+    """Prints the modules of a model and their parameters; Lightning's table has a column of operations, all zero."""
+
+    @staticmethod
+    def summarize(summary_data: list[tuple[str, list[str]]], *_: Any, **__: Any) -> None:
+        """Print a line for each module."""
+        columns = dict(summary_data)
+        for name, kind, count in zip(columns["Name"], columns["Type"], columns["Params"], strict=True):
+            print(f"  {name}: {kind}, {count.strip()} parameters")
 
 
 class ImagesPerSecondBar(RichProgressBar):

@@ -33,6 +33,11 @@ def objective(request):
     return request.param
 
 
+def test_a_palette_of_one_entry_is_refused_as_it_leaves_nothing_to_predict():
+    with pytest.raises(ValueError, match=r"palette_size \(1\) leaves nothing to predict"):
+        ImageCompleter(8, 1, palette_size=1)
+
+
 def test_the_causal_loss_is_that_of_all_pixels():
     module = completer()
     images = torch.randint(0, 256, (3, 1, 6, 8), dtype=torch.uint8)

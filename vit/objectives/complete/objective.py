@@ -84,6 +84,8 @@ class ImageCompleter(Objective):
     ) -> None:
         super().__init__(lr=lr, optimizer=optimizer, decay=decay, **kwargs)
         check_positive_int("palette_size", palette_size, "16 is usual")
+        if palette_size == 1:
+            raise ValueError("palette_size (1) leaves nothing to predict, as all pixels are equal: 16 is usual")
         check_positive_int("patch_size", patch_size, "1 takes each pixel by itself")
         check_choice("objective", objective, get_args(Prediction))
         if grid_size is not None:
