@@ -30,8 +30,8 @@ def print_header(facts: dict[str, Any], folder: Path, trainer: Trainer, pl_modul
     names = [name for name in ("train", "val", "test") if name in sets]
     sizes = ", ".join(f"{len(sets[name].labels):,}{of.get(name, '')} {name}" for name in names)
     print(
-        f"{printable(facts['data'])}: {sizes} images; {count_parameters(pl_module):,} parameters; {trainer.precision} on "
-        f"{device_name(pl_module.device)}; {_length(trainer)}; {printable(str(folder))}",
+        f"{printable(facts['data'])}: {sizes} images; {count_parameters(pl_module):,} parameters; "
+        f"{trainer.precision} on {device_name(pl_module.device)}; {_length(trainer)}; {printable(str(folder))}",
         flush=True,
     )
     if left_out := trainer.datamodule.left_out:

@@ -9,6 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from vit.runs.record import RunRecord
 from vit.support.files import replacing
+from vit.support.printable import csv_text
 
 NAME = "test_images.csv"
 UTF8 = {"encoding": "utf-8", "errors": "backslashreplace"}  # also for names of files that are no text
@@ -40,7 +41,7 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
     with replacing(path) as unfinished, unfinished.open("w", newline="", **UTF8) as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: csv_text(cell) for name, cell in row.items()} for row in rows)
 
 
 def read_rows(folder: Path) -> list[dict[str, str]]:
