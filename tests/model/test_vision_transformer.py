@@ -699,7 +699,7 @@ def test_a_symbolic_trace_computes_the_logits_at_any_size(kwargs):
 @pytest.mark.parametrize("kwargs", [{}, {"num_registers": 2, "no_embed_class": True}, {"pos_embed": "rope"}], ids=str)
 def test_hidden_patches_are_the_mask_token_at_their_positions(kwargs):
     model = randomised(small(mask_token=True, **kwargs)).eval()
-    images, hidden = torch.randn(2, 3, 6, 10, dtype=torch.float64), torch.rand(2, 15) < 0.5
+    images, hidden = torch.randn(3, 3, 6, 10, dtype=torch.float64), torch.rand(3, 15) < 0.5
     seen = []
     model.patch_embed.register_forward_hook(lambda *args: seen.append(args[-1]))
     found = model.forward_features(images, token_mask=hidden)
