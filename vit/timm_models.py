@@ -19,11 +19,11 @@ from vit.model.vision_transformer import VisionTransformer
 from vit.support.checks import check_choice
 from vit.support.extras import import_extra
 from vit.weights import load, start_from
+from vit.weights.sources import POOLS
 
 registry = import_extra("timm.models", "timm")
 
 GlobalPool = Literal["token", "avg", "map", ""]
-POOLS = {"token": "cls", "avg": "mean", "map": "map"}  # ours by timm's names
 NAMES = {"image_size": "img_size", "layer_scale": "init_values", "num_registers": "reg_tokens"}  # timm's of ours
 PACKAGED = "vit_attention_cifar10"
 OF_EACH = {"first_conv": "patch_embed.proj", "classifier": "head"}

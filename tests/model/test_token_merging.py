@@ -9,6 +9,7 @@ from torch.testing import assert_close
 import vit
 import vit.timm_models
 from tests.architectures import EXACT, randomised
+from vit.explain import explain
 from vit.model.token_merging import match_patches
 
 SIZES = {"image_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 3, "num_heads": 3, "num_classes": 5}
@@ -129,6 +130,13 @@ def test_a_model_of_timms_class_is_merged():
     model = timm.create_model("vit_attention_tiny_patch16_224", img_size=64, embed_dim=24, depth=2, num_heads=3).eval()
     images = torch.randn(2, 3, 64, 64)
     assert torch.equal(vit.TokenMerging(model, r=0)(images), model(images))
+
+
+def test_maps_by_attention_are_refused_and_those_by_occlusion_are_made():
+    merging, images = vit.TokenMerging(made(), r=3), torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    with pytest.raises(ValueError, match="the maps of its layers do not multiply"):
+        explain(merging, images, "rollout")
+    assert explain(merging, images, "occlusion", target=1).shape == (2, 4, 4)
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from vit.weights.sources import GELU_TANH
 
 DIM, DEPTH, HEADS = 24, 2, 3
 SMALL = {"embed_dim": DIM, "depth": DEPTH, "num_heads": HEADS, "patch_size": 4, "img_size": 16}
+OURS = {"image_size": 16, "patch_size": 4, "embed_dim": DIM, "depth": DEPTH, "num_heads": HEADS, "num_classes": 5}
 IMAGES = torch.randn(2, 3, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
@@ -94,8 +95,7 @@ def test_files_of_dinov2_give_the_tokens_of_timm(registers, gated, chunked):
 
 @pytest.mark.parametrize("kwargs", [{}, {"no_embed_class": True}, {"class_token": False, "pool": "map"}], ids=str)
 def test_npz_files_are_those_of_google_as_timm_reads_them(kwargs, tmp_path):
-    sizes = {"image_size": 16, "patch_size": 4, "embed_dim": DIM, "depth": DEPTH, "num_heads": HEADS, "num_classes": 5}
-    ours = randomised(vit.VisionTransformer(**sizes, mlp="gelu_tanh", pos_embed_interpolation="google", **kwargs))
+    ours = randomised(vit.VisionTransformer(**OURS, mlp="gelu_tanh", pos_embed_interpolation="google", **kwargs))
     vit.save(ours, tmp_path / "model.npz", format="google")
     options = {"global_pool": "map", "class_token": False} if "pool" in kwargs else {}
     options |= {"no_embed_class": True} if "no_embed_class" in kwargs else {}
@@ -108,8 +108,7 @@ def test_npz_files_are_those_of_google_as_timm_reads_them(kwargs, tmp_path):
 
 
 def test_npz_files_may_hold_all_blocks_in_one_array_and_half_precision(tmp_path):
-    sizes = {"image_size": 16, "patch_size": 4, "embed_dim": DIM, "depth": DEPTH, "num_heads": HEADS, "num_classes": 5}
-    ours = vit.VisionTransformer(**sizes, mlp="gelu_tanh", pos_embed_interpolation="google", no_embed_class=True)
+    ours = vit.VisionTransformer(**OURS, mlp="gelu_tanh", pos_embed_interpolation="google", no_embed_class=True)
     vit.save(ours, tmp_path / "model.npz", format="google")
     arrays = dict(np.load(tmp_path / "model.npz"))
     block = "Transformer/encoderblock_0/"
@@ -357,18 +356,6 @@ def test_a_folder_with_our_config_is_the_model_of_that_config(tmp_path):
     assert torch.equal(vit.load(tmp_path)(images), model(images))
 
 
-def test_a_folder_of_huggingface_hubs_mixin_is_the_model_of_its_config(tmp_path):
-    hub = pytest.importorskip("huggingface_hub")
-
-    class Shared(vit.VisionTransformer, hub.PyTorchModelHubMixin):
-        pass
-
-    model = Shared(embed_dim=48, depth=1, num_heads=12).eval()
-    model.save_pretrained(tmp_path)
-    images = torch.randn(2, 3, 32, 32)
-    assert torch.equal(vit.load(tmp_path)(images), model(images))
-
-
 def test_what_is_assumed_is_reported():
     with pytest.warns(UserWarning, match="3 are those of the published model whose tensors have these shapes"):
         report = vit.load(dict(vit.create("vit_tiny_patch16_224").state_dict())).load_report
@@ -381,16 +368,14 @@ def test_what_is_assumed_is_reported():
 
 
 def test_heads_that_the_tensors_tell_are_not_overruled(tmp_path):
-    sizes = {"image_size": 16, "patch_size": 4, "embed_dim": DIM, "depth": DEPTH, "num_heads": HEADS, "num_classes": 5}
-    vit.save(vit.VisionTransformer(**sizes, mlp="gelu_tanh"), tmp_path / "model.npz", format="google")
+    vit.save(vit.VisionTransformer(**OURS, mlp="gelu_tanh"), tmp_path / "model.npz", format="google")
     assert vit.load(tmp_path / "model.npz").config["num_heads"] == HEADS
     with pytest.raises(ValueError, match="holds a model with num_heads 3, and this one has num_heads 4"):
         vit.load(tmp_path / "model.npz", num_heads=4)
 
 
 def test_an_npz_file_without_queries_is_refused_by_name(tmp_path):
-    sizes = {"image_size": 16, "patch_size": 4, "embed_dim": DIM, "depth": 1, "num_heads": HEADS, "num_classes": 5}
-    vit.save(vit.VisionTransformer(**sizes, mlp="gelu_tanh"), tmp_path / "model.npz", format="google")
+    vit.save(vit.VisionTransformer(**OURS, mlp="gelu_tanh"), tmp_path / "model.npz", format="google")
     arrays = {name: array for name, array in np.load(tmp_path / "model.npz").items() if "query" not in name}
     np.savez(tmp_path / "damaged.npz", **arrays)
     with pytest.raises(ValueError, match=r"damaged\.npz has \d+ tensors that the backbone lacks"):

@@ -104,7 +104,7 @@ class TokenMerging(nn.Module):
     def _run(self, block: Any, merged: Merged) -> Merged:
         attn = block.attn
         q, k, v = attn.heads(block.norm1(merged.tokens))
-        mixed = attn.mechanism(q, *attn._repeat_kv(k, v), mask=_log_sizes(merged))
+        mixed = attn.mechanism(q, *attn._repeat_kv(k, v), mask=_log_sizes(merged), causal=False)
         tokens = merged.tokens + block.ls1(attn.proj(rearrange(mixed, "b h n d -> b n (h d)")))
         keys = reduce(k[:, :, self.model.num_prefix_tokens :], "b g n d -> b n d", "mean")
         merged = _merge(merged._replace(tokens=tokens), keys, min(self.r, keys.shape[1] // 2))

@@ -14,6 +14,7 @@ from vit.model.layers import ACTIVATIONS
 from vit.model.presets import PRESETS
 from vit.support.extras import import_extra
 from vit.weights.architecture import DEFAULTS
+from vit.weights.formats import timm_config
 from vit.weights.formats.format import Arguments, State
 from vit.weights.formats.transformers_config import arguments_in
 from vit.weights.tensor_files import is_whole, read_file
@@ -27,8 +28,7 @@ OTHER_KINDS = re.compile("rope|eva|beit")
 GELU_TANH = re.compile(r"vit_(base_patch32|large_patch16(?=_siglip(_gap)?_512)|(so400m|giantopt)_patch16)_siglip")
 MOST_JSON = 2**24  # bytes of a config
 OWN_CONFIG = {"embed_dim", "depth", "num_heads", "patch_size"}  # of the arguments of a VisionTransformer
-# Ours by timm's names.
-POOLS = {"token": "cls", "avg": "mean", "map": "map"}
+POOLS = {theirs: ours for ours, theirs in timm_config.POOLS.items()}
 # Arguments of a timm model that its tensors tell, or that change nothing in eval mode.
 TOLD_BY_TENSORS = {
     *("embed_dim", "depth", "patch_size", "in_chans", "num_classes", "mlp_ratio", "qkv_bias", "qk_norm", "class_token"),

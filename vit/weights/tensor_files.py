@@ -31,6 +31,10 @@ def read_file(path: Path) -> tuple[Any, dict[str, str]]:
         raise ValueError(f"no file at {path}: vit.save writes files, and weights of other libraries are downloaded")
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path} ends in {path.suffix!r}, and weights end in one of {', '.join(SUFFIXES)}")
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     if path.suffix == ".safetensors":
         return read_safetensors(path)
     _check_unpacked_size(path)
@@ -45,8 +49,6 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, framework="pt") as file:
             names = file.keys()  # the file is no dictionary
             return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
-    except PermissionError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is no safetensors file, or is damaged ({error}): take another copy") from None
 
@@ -101,8 +103,6 @@ def _read_pickled(path: Path) -> Any:
         # Files of timm and DINO keep the options of their training.
         with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except PermissionError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except Exception as error:  # an unpickler can raise any error on arbitrary bytes
         if re.search("unsupported (global|class)", str(error), re.IGNORECASE):
             raise ValueError(
@@ -126,8 +126,6 @@ def _check_archive(path: Path) -> None:
             # The checksums do not cover the attributes, and torch reads no data of an entry marked as a directory.
             marked = (part.filename for part in archive.infolist() if part.external_attr)
             damaged = None if program else archive.testzip() or next(marked, None)
-    except PermissionError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except Exception as error:  # zipfile can raise any error on damaged bytes
         raise ValueError(f"{path} is damaged ({error}): take another checkpoint, or a copy of it") from None
     if program:

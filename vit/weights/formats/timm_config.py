@@ -3,12 +3,12 @@
 from typing import Any
 
 from vit.model.embedding import to_pair
+from vit.model.layers import ACTIVATIONS
 from vit.weights.formats.format import Arguments
 
 # Whose other arguments are all overruled. timm's class is that of this name, with any sizes.
 ARCHITECTURE = "vit_tiny_patch16_224"
-POOLS = {"cls": "token", "mean": "avg", "map": "map"}
-ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
+POOLS = {"cls": "token", "mean": "avg", "map": "map"}  # timm's names of ours
 SAME_NAMES = (
     *("embed_dim", "depth", "num_heads", "mlp_ratio", "qkv_bias", "qk_norm", "class_token", "no_embed_class"),
     *("pre_norm", "fc_norm"),
@@ -39,7 +39,7 @@ def timm_config_of(arguments: Arguments, data: dict[str, Any]) -> dict[str, Any]
         "patch_size": list(to_pair(arguments["patch_size"])),
     }
     changed |= {"reg_tokens": arguments["num_registers"], "init_values": arguments["layer_scale"]}
-    changed |= {"act_layer": ACTIVATIONS[arguments["mlp"]], "global_pool": pool, "in_chans": arguments["in_channels"]}
+    changed |= {"act_layer": arguments["mlp"], "global_pool": pool, "in_chans": arguments["in_channels"]}
     described = {name: data[name] for name in ("mean", "std", "crop_pct") if data.get(name) is not None}
     described |= {"label_names": list(data["class_names"])} if data.get("class_names") else {}
     size = [arguments["in_channels"], *to_pair(arguments["image_size"])]
