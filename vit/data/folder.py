@@ -95,6 +95,8 @@ def _classes(folder: Path, found: Found) -> dict[str, list[Path]]:
                 found.leave_out(reason, paths)
             if below.images:
                 classes[path.name] = below.images
+            elif below.hint:  # a class would be missing
+                raise ValueError(f"no image in {path} is read{below.hint}: convert them, or move the folder elsewhere")
             else:
                 found.leave_out("folder without images", [path])
     return classes
