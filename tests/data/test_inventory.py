@@ -113,11 +113,11 @@ def test_folders_beside_the_splits_are_left_out(photos, tmp_path):
     assert "  1 beside train, val and test (more)" in data.inventory.lines
 
 
-def test_a_folder_of_formats_that_are_not_read_says_what_they_need(tmp_path):
-    for name in ("ant/a.cr2", "bee/b.cr2", "bee/notes.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    with pytest.raises(
-        ValueError, match=r"train/CLASS/image.jpg \(.cr2: raw data of a camera: export it as JPEG or TIFF\)$"
-    ):
+def test_a_class_of_formats_that_are_not_read_is_an_error_with_what_they_need(write_image, tmp_path):
+    for name in ("ant/a.png", "bee/b.png", "cow/c.png"):
+        write_image(name)
+    (tmp_path / "bee/b.png").rename(tmp_path / "bee/b.cr2")
+    (tmp_path / "bee/notes.txt").touch()
+    message = rf"^no image in {tmp_path}/bee is read \(.cr2: raw data of a camera: export it as JPEG or TIFF\): convert"
+    with pytest.raises(ValueError, match=message):
         ImageFolder(str(tmp_path))

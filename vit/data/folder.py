@@ -119,6 +119,8 @@ def _classes(folder: Path, found: Found) -> dict[str, list[Path]]:
             if below.images:
                 # As it can be shown: checkpoints with other names are refused.
                 classes.setdefault(printable(path.name), []).extend(below.images)
+            elif below.hint:  # a class would be missing
+                raise ValueError(f"no image in {path} is read{below.hint}: convert them, or move the folder elsewhere")
             else:
                 found.leave_out("folder without images", [path])
     return classes
