@@ -4,7 +4,7 @@ import argparse
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -65,12 +65,13 @@ def _evaluate(options: argparse.Namespace) -> None:
     )
 
 
-def _split(options: argparse.Namespace) -> dict[str, float]:
+def _split(options: argparse.Namespace) -> dict[str, Any]:
     """Return what set the test images of the training, if the checkpoint notes it: they were not trained on."""
     path = Path(options.checkpoint)
-    noted = read_checkpoint(path).get("data", {}) if path.suffix == ".ckpt" else {}
-    names = ("test_fraction", "folds", "fold")
-    return {name: value for name, value in noted.get("init_args", {}).items() if name in names}
+    noted = read_checkpoint(path).get("data", {}).get("init_args", {}) if path.suffix == ".ckpt" else {}
+    is_same = Path(noted.get("root") or "").resolve() == Path(options.root).resolve()
+    names = ("test_fraction", "folds", "fold") if is_same else ("test_fraction",)
+    return {name: value for name, value in noted.items() if name in names}
 
 
 def _drawn(images: "ImageSet", count: int | None) -> "ImageSet":
