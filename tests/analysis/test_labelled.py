@@ -34,9 +34,11 @@ def photos(tmp_path):
     return tmp_path
 
 
-def test_the_data_of_the_checkpoint_are_split_as_in_its_training():
-    name, trained_on, held_out = labelled_images(of_digits(), DIGITS, None, 10_000)
-    data = Digits(val_fraction=0.2)
+@pytest.mark.parametrize("folds", [{}, {"folds": 3, "fold": 1}])
+def test_the_data_of_the_checkpoint_are_split_as_in_its_training(folds):
+    noted = DIGITS | {"init_args": DIGITS["init_args"] | folds}
+    name, trained_on, held_out = labelled_images(of_digits(), noted, None, 10_000)
+    data = Digits(val_fraction=0.2, **folds)
     data.setup("fit")
     assert name == "Digits"
     for found, stage in ((trained_on, "train"), (held_out, "test")):

@@ -1,9 +1,12 @@
 """The commands evaluate and features."""
 
+from argparse import Namespace
+
 import pytest
 import torch
 from PIL import Image
 
+from vit.commands.evaluate import _split
 from vit.commands.evaluate import main as evaluate
 from vit.commands.features import main as features
 from vit.features import read_features
@@ -68,3 +71,13 @@ def test_a_mistake_is_one_line(command, typed, message, tmp_path, monkeypatch, c
     assert printed.startswith("error: ")
     assert message in printed
     assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("root", "taken"), [("photos", {"test_fraction": 0.3, "folds": 3, "fold": 1}), ("others", {"test_fraction": 0.3})]
+)
+def test_evaluate_holds_out_the_test_images_of_the_training(monkeypatch, root, taken):
+    noted = {"root": "./photos", "test_fraction": 0.3, "folds": 3, "fold": 1, "seed": 5}
+    monkeypatch.setattr("vit.commands.evaluate.read_checkpoint", lambda path: {"data": {"init_args": noted}})
+    assert _split(Namespace(checkpoint="run/last.ckpt", root=root)) == taken
+    assert _split(Namespace(checkpoint="cifar10", root=root)) == {}

@@ -146,7 +146,7 @@ def test_a_run_that_was_stopped_continues_from_its_last_checkpoint(folder, train
     (folder / "runs/seeds/version_1/results.json").unlink()
     capsys.readouterr()
 
-    trainer("seed 2", TrainingError("seed 2 failed with exit status 1: no space left"))
+    trainer("seed 2", TrainingError("seed 2 failed with exit status 1: error: no space left"))
     with pytest.raises(SystemExit) as end:
         folds.main(command)
     assert end.value.code == 2
@@ -174,6 +174,10 @@ def test_a_run_that_was_stopped_continues_from_its_last_checkpoint(folder, train
         (["--data.folds=4"], "folds takes no --data.folds: type --folds"),
         (["--ckpt_path", "last"], "folds takes no --ckpt_path: leave it out: the same command continues what was"),
         (["--seeds", "1", "--seed_everything", "2"], "folds takes no --seed_everything: leave it out beside --seeds"),
+        (
+            ["--trainer.limit_test_batches", "0"],
+            "every image is tested in its fold: leave --trainer.limit_test_batches",
+        ),
         (["--folds", "0"], "--folds (0) must be a positive whole number: 5 is usual"),
         (["--folds", "1"], "folds (1) must be at least 2: one part is for test, and the others for training"),
         (["--parallel", "0"], "--parallel (0) must be a positive whole number"),

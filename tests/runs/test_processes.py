@@ -68,7 +68,7 @@ def test_after_a_failure_no_training_starts_and_the_others_go_on_to_their_end(sc
     first = tmp_path / "a"
     first.with_suffix(".end").touch()
     never = tmp_path / "never"
-    with pytest.raises(TrainingError, match=r"^bad failed with exit status 1: no such data$"):
+    with pytest.raises(TrainingError, match=r"^bad failed with exit status 1: error: no such data$"):
         list(train_all({"bad": ["bad"], "a": [str(first)], "never": [str(never)]}))
     assert not never.exists()
 

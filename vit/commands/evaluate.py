@@ -85,9 +85,11 @@ def _evaluate(options: argparse.Namespace) -> None:
 def _split(options: argparse.Namespace) -> dict[str, Any]:
     """Return what decides the test images of the training, if the checkpoint notes it: they were not trained on."""
     path = Path(options.checkpoint)
-    noted = read_checkpoint(path).get("data", {}) if path.suffix == ".ckpt" else {}
-    known = ("test_fraction", "folds", "fold", "duplicates", "max_pixels")
-    return {name: value for name, value in noted.get("init_args", {}).items() if name in known}
+    noted = read_checkpoint(path).get("data", {}).get("init_args", {}) if path.suffix == ".ckpt" else {}
+    known = ["test_fraction", "duplicates", "max_pixels"]
+    if Path(noted.get("root") or "").resolve() == Path(options.root).resolve():
+        known += ["folds", "fold"]
+    return {name: value for name, value in noted.items() if name in known}
 
 
 def _drawn(images: "ImageSet", count: int | None) -> "ImageSet":

@@ -31,6 +31,7 @@ from vit.support.checks import check_natural, check_positive_int
 
 FOLDS = 5
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows has one of them
+BEFORE_ALL = "; the same command starts again"
 # Options of fit that this command sets, or that leave it without results, and what to type.
 NOT_TYPED = {
     "--data.folds": "type --folds",
@@ -85,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         parser.error(" ".join(str(error).split()))
     except KeyboardInterrupt:
-        _end(128 + signal.SIGINT, "stopped: the same command continues")
+        _end(128 + signal.SIGINT, f"stopped{BEFORE_ALL}")
 
 
 def make_parser() -> Parser:
@@ -134,6 +135,8 @@ def _plan(options: argparse.Namespace, words: list[str]) -> Plan:
     folds = FOLDS if options.folds is None and not options.seeds else options.folds
     first = options.seeds[0] if options.seeds else None
     config = _all_options([*words, *_of_member(folds, 0, first)])
+    if folds is not None and (config.get("trainer") or {}).get("limit_test_batches") is not None:
+        raise ValueError("every image is tested in its fold: leave --trainer.limit_test_batches out")
     seeds = list(dict.fromkeys(options.seeds or [int(config["seed_everything"])]))
     typed = read_typed(["fit", *words])
     name = typed.experiment or f"{_name(typed.configs, config['data'])}_{'seeds' if folds is None else 'folds'}"
@@ -189,11 +192,11 @@ def _train(plan: Plan, parallel: int) -> None:
             rest = f", about {duration(left)} left" if left else ""
             print(f"{name}: finished, {len(members) - len(todo) + ended} of {len(members)} runs{rest}", flush=True)
     except TrainingError as error:
-        _end(2, f"error: {error}{_kept(plan)}")
+        _end(2, f"error: {str(error).replace(': error: ', ': ', 1)}{_kept(plan)}")
     except KeyboardInterrupt:
-        _end(128 + signal.SIGINT, f"stopped{_kept(plan)}")
+        _end(128 + signal.SIGINT, f"stopped{_kept(plan) or BEFORE_ALL}")
     except SystemExit as end:  # of _raise_exit
-        _end(int(end.code or 0), f"stopped{_kept(plan)}")
+        _end(int(end.code or 0), f"stopped{_kept(plan) or BEFORE_ALL}")
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -216,7 +219,7 @@ def _kept(plan: Plan) -> str:
         member.name for member in plan.members if member not in finished and last_checkpoint(found.get(member, []))
     ]
     if not finished and not begun:
-        return ": no run has a checkpoint"
+        return ""
     continued = f", and {'; '.join(begun)} will continue from the last checkpoint" if begun else ""
     return f"; {len(finished)} of {len(plan.members)} runs finished{continued}: the same command goes on"
 

@@ -25,7 +25,7 @@ class Training:
     A signal that a terminal sends to this process, such as that of Ctrl-C, does not reach the training: ``stop`` does.
 
     Args:
-        name: Name of the training before each line of its output, and in errors.
+        name: Its name in errors.
         arguments: What follows ``python -m vit fit``.
         threads: Threads of the training; None is PyTorch's default.
     """
@@ -49,22 +49,19 @@ class Training:
             start_new_session=True,
         )
 
-    def wait(self) -> None:
-        """Print the output of the training until it ends.
+    def output(self) -> Iterator[str]:
+        """Yield the lines that the training prints, until it ends.
 
         Raises:
-            TrainingError: If it fails, with the last line of its output.
+            TrainingError: If it fails, with the last of them.
         """
         last = "no output"
         with self.process:
             for line in self.process.stdout:
                 last = line.strip() or last
-                if not self.is_stopped:  # else it says how to resume it alone
-                    with PRINTING:
-                        print(f"{self.name}: {line.rstrip()}", flush=True)
+                yield line.rstrip()
         if status := self.process.returncode:
-            reason = last.removeprefix("error: ")
-            raise TrainingError(f"{self.name} failed with exit status {status}: {reason}")
+            raise TrainingError(f"{self.name} failed with exit status {status}: {last}")
 
     def stop(self, kill: bool = False) -> None:
         """Ask the training to stop after its current step; ``kill`` does not ask."""
@@ -74,7 +71,7 @@ class Training:
 
 
 def train_all(trainings: Mapping[str, Sequence[str]], parallel: int = 1, threads: int | None = None) -> Iterator[str]:
-    """Train, and yield the name of each training as it ends.
+    """Train, print what the trainings print, and yield the name of each training as it ends.
 
     After a failure no further training starts. After Ctrl-C, or another exception in this thread, those that run are
     stopped, too.
@@ -96,7 +93,10 @@ def train_all(trainings: Mapping[str, Sequence[str]], parallel: int = 1, threads
             running.append(training)
             if is_stopped.is_set():
                 training.stop()
-            training.wait()
+            for line in training.output():
+                if not training.is_stopped:  # else it says how to resume it alone
+                    with PRINTING:
+                        print(f"{name}: {line}", flush=True)
         return name
 
     with ThreadPoolExecutor(parallel) as pool:
