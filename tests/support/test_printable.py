@@ -18,7 +18,7 @@ def test_what_shows_is_left_as_it_is(text):
         ("\x9b2J", r"\x9b2J"),
         ("bytes \udcff\udc80", r"bytes \udcff\udc80"),
         ("photo\u202egpj.exe", r"photo\u202egpj.exe"),
-        ("\u2066isolated\u2069 \u2028", r"\u2066isolated\u2069 \u2028"),
+        ("\u2066isolated\u2069", r"\u2066isolated\u2069"),
     ],
 )
 def test_what_would_act_is_its_number(text, shown):

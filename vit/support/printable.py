@@ -2,8 +2,7 @@
 
 import unicodedata
 
-# Control characters, halves of characters (bytes of a name that are no text), separators of lines and of paragraphs.
-HIDDEN = ("Cc", "Cs", "Zl", "Zp")
+HIDDEN = ("Cc", "Cs")  # control characters, and halves of characters: bytes of a name that are no text
 DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}  # they turn the letters after them around
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what begins a formula in a spreadsheet
 
