@@ -77,7 +77,7 @@ def stoppable() -> Iterator[None]:
             if not (interrupts.came or isinstance(error, KeyboardInterrupt)):
                 raise
             if _is_first_process():
-                print(STOPPED, file=sys.stderr)
+                print(f"\n{STOPPED}" if sys.stderr.isatty() else STOPPED, file=sys.stderr)  # below ^C and a progress
             raise SystemExit(INTERRUPTED) from None
         finally:
             sys.unraisablehook = hook
