@@ -22,11 +22,12 @@ from vit.commands.fit import main as fit
 from vit.commands.parser import Parser
 from vit.commands.typed_arguments import read_typed
 from vit.runs.folders import RUNS, check_experiment, experiment_of
-from vit.runs.out_of_fold import TABLE, write_out_of_fold
+from vit.runs.out_of_fold import write_out_of_fold
 from vit.runs.processes import TrainingError, train_all
 from vit.runs.report import duration
 from vit.runs.several import Member, claim_experiment, find_runs, finished_run, last_checkpoint
 from vit.runs.summary import write_summary
+from vit.runs.tested_images import TEST_IMAGES
 from vit.support.checks import check_natural, check_positive_int
 
 FOLDS = 5
@@ -228,9 +229,9 @@ def _write(plan: Plan, command: str) -> None:
     """Write and print the scores of all runs, and the table of their test images."""
     found = find_runs(plan.folder, plan.config)
     runs = {member: finished_run(found[member]) for member in plan.members}
-    images = write_out_of_fold(plan.folder / TABLE, runs, getattr(plan.data, "groups", {}))
+    images = write_out_of_fold(plan.folder / TEST_IMAGES, runs, getattr(plan.data, "groups", {}))
     facts = {"experiment": plan.folder.name, "folds": plan.folds, "seeds": plan.seeds, "command": command}
     print(write_summary(plan.folder, runs, facts | {"test_images": images}))
     print(f"experiment: {plan.folder}, with results.json and summary.md")
     if images:
-        print(f"  {plan.folder / TABLE}: what was predicted of {images:,} test images")
+        print(f"  {plan.folder / TEST_IMAGES}: what was predicted of {images:,} test images")

@@ -54,6 +54,10 @@ class ImageSet:
         """Return the file of an image, or its number in the split if it is of no file."""
         return str(index) if self.files is None else self.files[index]
 
+    def numbered(self) -> "ImageSet":
+        """Return the same images; those of no file keep their number in this split as their name in each subset."""
+        return replace(self, files=[self.name(index) for index in range(len(self.labels))])
+
     def decode(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return the images at ``indices``, uint8 (n, C, H, W), and their labels; unreadable files are a ValueError."""
         if isinstance(self.images, Tensor):
@@ -219,8 +223,7 @@ class ImageDataModule(LightningDataModule):
 
     def _take_fold(self, images: ImageSet) -> dict[Stage, ImageSet]:
         """Return the images of the fold for test, and the others for training."""
-        if images.files is None:  # else no number would tell what image is in a fold
-            images = replace(images, files=[str(number) for number in range(len(images.labels))])
+        images = images.numbered()
         numbers = fold_numbers(images.labels, self.folds, images.groups)
         several = images.labels.ndim > 1
         for number, name in enumerate(name_classes(getattr(self, "class_names", None), self.num_classes)):

@@ -30,7 +30,7 @@ def draw_parts(trainer: Trainer) -> dict[str, dict[str, int]]:
         batch = data.batch_size * trainer.world_size
         count = limit * batch if isinstance(limit, int) else math.ceil(limit * total)
         if count < total:
-            data.sets[split] = data.sets[split].subset(even_part(data.sets[split].labels, count))
+            data.sets[split] = data.sets[split].numbered().subset(even_part(data.sets[split].labels, count))
             setattr(trainer, f"limit_{split}_batches", 1.0)
             parts[split] = {"images": count, "of": total}
     return parts

@@ -11,7 +11,7 @@ from vit.runs.record import RunRecord
 from vit.support.files import replacing
 from vit.support.printable import csv_text
 
-NAME = "test_images.csv"
+TEST_IMAGES = "test_images.csv"
 UTF8 = {"encoding": "utf-8", "errors": "backslashreplace"}  # also for names of files that are no text
 
 
@@ -33,20 +33,20 @@ class PerImageTable(Callback):
         images, found = trainer.datamodule.sets["test"], pl_module.evaluated_rows()
         rows = [{"file": images.name(index)} | row for index, row in sorted(found.items())]
         if rows:
-            write_rows(self.record.folder / NAME, rows)
+            write_rows(self.record.folder / TEST_IMAGES, rows)
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
-    """Write rows of the same columns as a CSV file, whole or not at all."""
+    """Write rows as a CSV file, whole or not at all, with every column that a row has."""
     with replacing(path) as unfinished, unfinished.open("w", newline="", **UTF8) as file:
-        writer = csv.DictWriter(file, list(rows[0]))
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
         writer.writerows({name: csv_text(cell) for name, cell in row.items()} for row in rows)
 
 
 def read_rows(folder: Path) -> list[dict[str, str]]:
     """Return the rows of the table in the folder of a run or of an evaluation; [] if there is none."""
-    path = folder / NAME
+    path = folder / TEST_IMAGES
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
