@@ -128,6 +128,7 @@ def upright_size(path: Path) -> tuple[int, int, int]:
             width, height = file.size
     except UNREADABLE as error:
         raise ValueError(f"cannot read image {path}: {error}") from None
+    orientation = orientation if orientation in UPRIGHT else 1  # other values mean nothing, and turn nothing
     return (height, width, orientation) if orientation in SIDEWAYS else (width, height, orientation)
 
 
