@@ -171,6 +171,7 @@ def upright_size(path: Path) -> tuple[int, int, int]:
             width, height = file.size
     except Exception as error:  # decoders raise errors of any kind at damaged files
         raise ValueError(f"cannot read image {path}: {explain(error)}") from None
+    orientation = orientation if orientation in UPRIGHT else 1  # other values mean nothing, and turn nothing
     return (height, width, orientation) if orientation in SIDEWAYS else (width, height, orientation)
 
 

@@ -15,6 +15,7 @@ from vit.explain.evaluation.evidence import JOINTLY, NOISE, SEARCHED, Evidence, 
 from vit.explain.evaluation.findings import ERROR, Finding, Level, TrustReport, count_images
 from vit.explain.evaluation.intervals import (
     Estimate,
+    fewest_images,
     images_needed,
     median_interval,
     median_of_more,
@@ -177,13 +178,13 @@ def _decide(
     if found is not None and found.level != "amber":
         return found.level, found.words, ""
     words = f"cannot tell on {count_images(images)} whether {question}" if found is None else found.words
-    more = _say_more(lambda count: find(count) not in (found, None), expected(images), images, confidence)
+    more = _say_more(lambda count: find(count) not in (found, None), images, confidence)
     return "amber", words, more
 
 
-def _say_more(decides: Callable[[float], bool], now: Estimate, images: int, confidence: float) -> str:
+def _say_more(decides: Callable[[float], bool], images: int, confidence: float) -> str:
     """Say how many images would probably decide, or that none would."""
-    if math.isinf(now.low):
+    if images < fewest_images(confidence):  # so few say nothing about others
         return "more images are needed to decide it"
     needed = images_needed(decides, images, confidence)
     return NO_MORE if needed is None else f"about {needed:,} images would probably decide it"
@@ -237,7 +238,7 @@ def _check_agreement(one: str, other: str, evidence: Evidence, confidence: float
         level, verdict, more = "green", f"{one} and {other} agree on {' and '.join(agreed)}", ""
     elif may_agree(images):
         verdict = f"cannot tell on {count_images(images)} whether {one} and {other} agree"
-        more = _say_more(lambda n: bool(agree_on(n)) or not may_agree(n), order(images), images, confidence)
+        more = _say_more(lambda n: bool(agree_on(n)) or not may_agree(n), images, confidence)
     elif any(expected(images).low > by_chance for expected, by_chance in compared.values()):
         verdict = f"{one} and {other} agree little, but more than by chance"
     else:
@@ -290,7 +291,8 @@ def _check_other_attention(evidence: Evidence, confidence: float) -> list[Findin
         findings.append(Finding(level, "attention", text, more))
     if evidence.not_searched:
         text = f"other attention with the same predictions was not searched: {evidence.not_searched}"
-        findings.append(Finding("amber", "attention", text, NO_MORE))
+        few = evidence.images < fewest_images(0.95)
+        findings.append(Finding("amber", "attention", text, "more images are needed to decide it" if few else NO_MORE))
     return findings
 
 
