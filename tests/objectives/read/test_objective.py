@@ -110,7 +110,9 @@ def test_the_encoder_keeps_its_last_norm_whatever_is_pooled(options, tmp_path):
 
 
 def test_pooling_by_attention_which_no_reader_needs_is_refused():
-    with pytest.raises(ValueError, match=r"pool \('map'\) makes one token of all, and a reader reads all tokens: leave it out"):
+    with pytest.raises(
+        ValueError, match=r"pool \('map'\) makes one token of all, and a reader reads all tokens: leave it out"
+    ):
         reader(pool="map")
 
 
