@@ -17,6 +17,7 @@ import heads
 import mixed_sizes
 import overlap
 import released
+import released_tuning
 import token_merging
 import training_parts
 from accuracy import recipes, unseeded, values
@@ -439,13 +440,20 @@ def released_accuracy() -> str:
     return f"{released.accuracy_table(cifar)}\n\n{images}; seeds {', '.join(map(str, cifar['seeds']))}."
 
 
+def released_tuned() -> str:
+    """Return the accuracy of released weights after fine-tuning on few images."""
+    cells = read("released_tuning")
+    made = dict.fromkeys(made_at(cell["made"]) for cell in cells.values())
+    return f"{released_tuning.table(cells)}\n\n{released_tuning.note(cells)} {' '.join(made)}"
+
+
 TABLES = {
     table.__name__: table
     for table in (
         *(results, accuracy, speed, loading, ablation, mechanisms, maps, uniform),
         *(packaged, packaged_maps, overlapping, fine_tuned, head_trainings, pruned_heads),
         *(reading, generation, peaks, pruned, completed, many_sizes, merged_tokens, parts_of_training),
-        *(released_parity, released_accuracy),
+        *(released_parity, released_accuracy, released_tuned),
     )
 }
 

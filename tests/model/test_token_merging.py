@@ -85,13 +85,13 @@ def test_class_token_and_registers_are_never_merged(monkeypatch):
 
 
 def test_the_nearest_keys_are_matched_and_a_patch_may_take_several():
-    along = torch.tensor([0.0, 0.1, 3.0, 1.5, 0.2, 2.9])
+    along = torch.tensor([0.0, 0.1, 3.0, 1.5, 0.3, 2.95])
     keys = torch.stack([along.cos(), along.sin()], dim=-1)[None]
-    # Patches 0, 2 and 4 are compared with 1, 3 and 5: the nearest are 0 - 1, 4 - 1 and 2 - 5, all 0.1 apart.
-    assert match_patches(keys, r=3).tolist() == [[0, 0, 2, 1, 0, 2]]
-    assert match_patches(keys * torch.tensor([1.0, 5.0, 2.0, 1.0, 3.0, 1.0])[:, None], r=3).tolist() == [
-        [0, 0, 2, 1, 0, 2]
-    ]
+    # Patches 0, 2 and 4 are compared with 1, 3 and 5: 2 is 0.05 from 5, 0 is 0.1 from 1, and 4 is 0.2 from 1.
+    expected = {1: [0, 1, 4, 2, 3, 4], 2: [0, 0, 3, 1, 2, 3], 3: [0, 0, 2, 1, 0, 2]}
+    lengths = torch.tensor([1.0, 5.0, 2.0, 1.0, 3.0, 1.0])[:, None]
+    for r, numbers in expected.items():
+        assert match_patches(keys, r).tolist() == match_patches(keys * lengths, r).tolist() == [numbers]
 
 
 def test_a_token_is_the_mean_of_its_patches_and_counts_as_often_in_attention():
