@@ -1,6 +1,7 @@
 """The commands evaluate and features."""
 
 from argparse import Namespace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -39,6 +40,13 @@ def test_evaluate_prints_the_accuracy_of_frozen_features(photos, classifier, cap
 def test_evaluate_takes_as_many_images_as_asked(photos, capsys):
     evaluate(["knn", "--checkpoint", "cifar10", "--data.root", str(photos), "--images", "4"])
     assert "of 4 test images, from 4 training images" in capsys.readouterr().out
+
+
+def test_the_test_images_are_split_and_counted_as_in_the_training(monkeypatch):
+    split = {"test_fraction": 0.3, "duplicates": "drop", "max_pixels": 9}
+    checkpoint = {"data": {"class_path": "ImageFolder", "init_args": split | {"batch_size": 5}}}
+    monkeypatch.setattr("vit.commands.evaluate.read_checkpoint", lambda path: checkpoint)
+    assert _split(SimpleNamespace(checkpoint="best.ckpt")) == split
 
 
 def test_features_are_written_with_the_names_of_the_images(photos, tmp_path, capsys):

@@ -11,6 +11,7 @@ import vit
 from vit.commands.photographs import (
     Photograph,
     distinct_names,
+    find_images,
     locate,
     read_images,
     read_shown,
@@ -59,6 +60,21 @@ def test_all_damaged_files_are_named_at_once(model, files):
     message = "; ".join(f"cannot read image {path}: it is no image" for path in files[:2])
     with pytest.raises(ValueError, match=f"^{message}: delete them, or leave them out$"):
         read_images(files, model)
+
+
+def test_images_that_are_not_read_as_one_may_think_are_named(files, capsys):
+    frames = [Image.new("RGB", (23, 17), (level, 0, 0)) for level in (0, 99)]
+    frames[0].save(files[1].with_suffix(".gif"), save_all=True, append_images=frames[1:])
+    files[1] = files[1].with_suffix(".gif")
+    assert without_damaged(files) == files
+    assert capsys.readouterr().err == f"{files[1]}: several frames or pages, of which the first is read\n"
+
+
+def test_a_folder_is_told_of_and_a_file_is_not(files, tmp_path, capsys):
+    (tmp_path / "notes.txt").touch()
+    assert find_images([files[2], tmp_path]) == [files[2], files[0], files[1]]
+    lines = [f"images of {tmp_path}: 3 files", "left out: 1", "  1 .txt: no image (notes.txt)"]
+    assert capsys.readouterr().out.splitlines() == lines
 
 
 def test_damaged_files_are_left_out_and_named(files, capsys):

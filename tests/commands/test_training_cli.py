@@ -192,6 +192,10 @@ def test_an_evaluation_has_a_record_of_its_own_and_leaves_that_of_the_training(r
         assert (record["split"], record["data"]) == ("test", f"ImageFolder {shown}")
         assert record["checkpoint"] == "runs/tiny/version_0/checkpoints/best.ckpt"
         assert record["test_accuracy"] == 0.1  # ten images that are all alike
+        assert record["inventory"][0] == f"images of 10 classes in {shown}: 10 train, 10 test"
+        assert "identical images in several classes, of which at most one is right: 1 (" in (
+            (evaluation / "report.html").read_text()
+        )
         assert not {"epochs", "seconds", "finished"} & record.keys()
         assert {path.name for path in evaluation.iterdir()} >= {"confusion_matrix.png", "mistakes.png", "attention.png"}
     assert {path.name: path.read_bytes() for path in finished.iterdir() if path.is_file()} == before

@@ -2,15 +2,17 @@
 
 import os
 import time
+from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
 from safetensors import SafetensorError
 
 from vit.data import decoded_cache
 from vit.data.decoded_cache import cache_folder, readable_files
 from vit.data.decoded_cache import load_decoded as load
-from vit.data.image_files import ImageFiles
+from vit.data.image_files import FIRST_FRAME, ImageFiles
 
 
 @pytest.fixture
@@ -198,6 +200,34 @@ def test_a_run_that_skips_damaged_files_hides_them_from_no_other(read, files):
     read(files, 0, skip_damaged=True)
     with pytest.raises(ValueError, match=f"^{messages}: replace"):
         read(files, 0)
+
+
+@both
+def test_another_limit_of_pixels_is_another_check(read, files):
+    read(files, 0)
+    files.max_pixels = 14
+    with pytest.raises(ValueError, match=r"0.png: it has 5 x 3 pixels, more than max_pixels \(14\)"):
+        read(files, 0)
+
+
+@both
+def test_the_name_of_a_file_may_be_no_text(read, files):
+    files.paths[1] = files.paths[1].rename(files.paths[1].with_name("\udcff.png"))
+    read(files, 0)
+    files.paths[1].write_text("no image")
+    read(files, 0, skip_damaged=True)
+    read(files, 0, skip_damaged=True)
+    assert files.unreadable == {files.paths[1]: f"cannot read image {files.paths[1]}: it is no image"}
+
+
+@both
+def test_notes_on_images_are_kept_with_them(read, files):
+    frames = [Image.new("RGB", (5, 3), (level, 0, 0)) for level in (0, 99)]
+    frames[0].save(files.paths[2], save_all=True, append_images=frames[1:])
+    for _ in range(2):
+        again = replace(files, notes={})
+        read(again, 0)
+        assert again.notes == {files.paths[2]: [FIRST_FRAME]}
 
 
 @both

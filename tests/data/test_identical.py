@@ -107,9 +107,17 @@ def test_a_link_to_an_image_is_a_copy(plant):
     assert dropped(root) == ["train/ant/0.png", "train/bee/link.png"]
 
 
+@pytest.mark.parametrize("stage", ["val", "train"])
+def test_a_split_of_copies_alone_is_an_error(plant, stage):
+    names = [f"{name}/{number}.png" for name in ("ant", "bee") for number in range(3)]
+    root = plant(copies=[(f"test/{name}", f"{stage}/{name}") for name in names])
+    with pytest.raises(ValueError, match=f"--data.duplicates drop leaves no {stage} image$"):
+        said(root, duplicates="drop")
+
+
 def test_where_all_training_images_contradict_each_other_nothing_can_be_trained(plant):
     root = plant(["train"], [(f"train/ant/{number}.png", f"train/bee/{number}.png") for number in range(3)])
-    with pytest.raises(ValueError, match=r"--data.duplicates drop leaves no training image$"):
+    with pytest.raises(ValueError, match=r"--data.duplicates drop leaves no train image$"):
         said(root, duplicates="drop")
 
 

@@ -121,3 +121,12 @@ def test_a_class_of_formats_that_are_not_read_is_an_error_with_what_they_need(wr
     message = rf"^no image in {tmp_path}/bee is read \(.cr2: raw data of a camera: export it as JPEG or TIFF\): convert"
     with pytest.raises(ValueError, match=message):
         ImageFolder(str(tmp_path))
+
+
+def test_images_of_too_many_pixels_are_damaged_ones(photos, write_image):
+    write_image("photos/ant/large.png", size=(8, 11))
+    data = ImageFolder(str(photos), skip_damaged=True, num_workers=0, image_size=(7, 11), max_pixels=77)
+    data.setup("fit")
+    assert "  2 damaged (ant/broken.png, ant/large.png)" in data.inventory.lines
+    with pytest.raises(ValueError, match=r"^max_pixels \(0\) must be a positive whole number"):
+        ImageFolder(str(photos), max_pixels=0)

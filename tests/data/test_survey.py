@@ -62,6 +62,12 @@ def test_every_grey_mode_counts_as_grey_and_a_palette_as_colour(tmp_path, mode, 
     assert survey([tmp_path / "image.png"]).in_channels == channels
 
 
+def test_sixteen_bits_of_either_byte_order_are_grey(tmp_path):
+    for order in "<>":
+        Image.fromarray(np.zeros((7, 11), dtype=f"{order}u2")).save(tmp_path / "image.tif")
+        assert survey([tmp_path / "image.tif"]).in_channels == 1
+
+
 def test_of_many_files_an_evenly_spaced_sample_is_read(write_image, monkeypatch):
     paths = [write_image(f"{number:02}.png", size=(number + 1, 5)) for number in range(13)]
     monkeypatch.setattr(module, "MOST_HEADERS", 5)

@@ -69,7 +69,7 @@ def decode_and_note(
         try:
             image, extent, orientation, notes = _load(path, image_size, "L" if in_channels == 1 else "RGB", max_pixels)
         except Exception as error:  # decoders raise errors of any kind at damaged files
-            raise ValueError(f"cannot read image {path}: {explain(error)}") from None
+            raise ValueError(f"cannot read image {path}: {message_of(error)}") from None
     if any(is_suspicious(warning.message) for warning in warned):
         notes.append(SUSPICIOUS)
     if image_size is not None:
@@ -98,7 +98,7 @@ def _load(
         return image if image.mode == mode else image.convert(mode), extent, orientation, notes
 
 
-def explain(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """Return the message of an error of a decoder, without the number and the file of the system's errors."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
@@ -170,7 +170,7 @@ def upright_size(path: Path) -> tuple[int, int, int]:
             orientation = file.getexif().get(ExifTags.Base.Orientation, 1)
             width, height = file.size
     except Exception as error:  # decoders raise errors of any kind at damaged files
-        raise ValueError(f"cannot read image {path}: {explain(error)}") from None
+        raise ValueError(f"cannot read image {path}: {message_of(error)}") from None
     orientation = orientation if orientation in UPRIGHT else 1  # other values mean nothing, and turn nothing
     return (height, width, orientation) if orientation in SIDEWAYS else (width, height, orientation)
 

@@ -115,12 +115,13 @@ class LabelledFiles(ImageDataModule, ABC):
             self.identical = [*lines, "  --data.duplicates drop leaves copies out"]
         if lines and duplicates == "drop":
             self.identical = lines
-            self.not_read["copies of other images, or of two classes"] = [path for _, path in sorted(found.dropped)]
+            dropped = found.dropped
+            self.not_read["copies of other images, or of two classes"] = [path for _, path in sorted(dropped)]
             for stage, (paths, labels) in self.splits.items():
-                kept = [index for index, path in enumerate(paths) if (stage, path) not in found.dropped]
+                kept = [index for index, path in enumerate(paths) if (stage, path) not in dropped]
+                if not kept:
+                    raise ValueError(f"{'; '.join(lines)}: --data.duplicates drop leaves no {stage} image")
                 self.splits[stage] = [paths[index] for index in kept], [labels[index] for index in kept]
-            if not self.splits["train"][0]:
-                raise ValueError(f"{'; '.join(lines)}: --data.duplicates drop leaves no training image")
 
     @abstractmethod
     def find_splits(self) -> dict[Stage, LabelledPaths]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import ExifTags, PngImagePlugin
 
 from vit.data.formats import MAX_PIXELS, open_image
-from vit.data.image_files import SIDEWAYS, explain
+from vit.data.image_files import SIDEWAYS, message_of
 
 MOST_HEADERS = 2000  # of more files, an evenly spaced sample is read
 GREY_MODES = {"1", "L", "I", "I;16", "I;16B", "F", "LA"}
@@ -81,4 +81,4 @@ def _read_header(path: Path, max_pixels: int) -> tuple[tuple[int, int], bool] | 
             orientation = file.getexif().get(ExifTags.Base.Orientation, 1) if has_exif else 1
             return (columns, rows) if orientation in SIDEWAYS else (rows, columns), file.mode in GREY_MODES
     except Exception as error:  # of any kind, as in the decoder
-        return explain(error)
+        return message_of(error)
