@@ -1,5 +1,6 @@
 import pytest
 import torch
+import torch.nn.functional as F
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -101,6 +102,7 @@ def test_reliability_is_accuracy_over_confidence_where_there_are_images(drawn, t
     assert [bar.get_height() for bar in below.patches] == [0, 4, 3]
     assert [bar.get_x() for bar in below.patches] == pytest.approx([0, 100 / 3, 200 / 3])
     assert above.get_title() == "a title: calibration error (ECE) 18.57 %"
+    assert (above.get_legend(), len(drawn[0].legends)) == (None, 1)  # outside, where it covers no dot
 
 
 def test_an_evaluation_without_images_has_pictures(tmp_path):
@@ -128,3 +130,32 @@ def test_a_mistake_has_its_predicted_and_its_true_class_cut_to_its_width(drawn, 
         "mistakes",
         "image 0\neighteen lette... (100 %)\ntrue: seventeen letters",
     ]
+
+
+def test_a_confusion_has_percent_and_number_of_images_of_each_pair(drawn, tmp_path):
+    one = Evaluation(2, torch.device("cpu"))
+    labels = torch.tensor([0] * 1200 + [1] * 3)
+    one.update(9.0 * F.one_hot(torch.where(torch.arange(1203) < 4, 1 - labels, labels), 2), labels)
+    draw_confusion(one, ["cat", "dog"], "a title", tmp_path / "confusion.png")
+    axes = drawn[0].axes[0]
+    assert [text.get_text() for text in axes.texts] == ["100 %", "1,196", "< 1 %", "4", "100 %", "3"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "dog"]
+
+
+@pytest.mark.parametrize(("num_classes", "named"), [(21, True), (100, True), (101, False)])
+def test_a_confusion_of_more_classes_has_names_alone_or_none(monkeypatch, tmp_path, num_classes, named):
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    names = [f"class {number}" for number in range(num_classes)]
+    draw_confusion(evaluation(num_classes, 1), names, "a title", tmp_path / "confusion.png")
+    axes = drawn[0].axes[0]
+    assert not axes.texts
+    assert ([label.get_text() for label in axes.get_yticklabels()] == names) is named
+
+
+def test_a_mistake_has_the_end_of_the_name_of_its_file(drawn, tmp_path):
+    one = Evaluation(2, torch.device("cpu"))
+    one.update(torch.tensor([[0, 9.0]]), torch.tensor([0]), index=torch.tensor([7]))
+    files = [f"a long folder/{number}/\u6c49.png" for number in range(57)]
+    draw_mistakes(one, ["cat", "dog"], images(files=files), "mistakes", tmp_path / "mistakes.png")
+    assert drawn[0].axes[0].texts[1].get_text() == "\u2026g folder/7/\\u6c49.png\ndog (100 %)\ntrue: cat"
