@@ -3,6 +3,8 @@
 ``commands.txt`` has one a line, after the status that it ends with: 0, or 2 with one line that says what is wrong.
 """
 
+import gc
+import importlib
 import os
 import shlex
 import sys
@@ -25,6 +27,15 @@ RUNS = {
     "finetune": "train.py fit --config finetune --data.root PHOTOS/photos --trainer.max_steps 2 "
     "--trainer.limit_test_batches 0",
 }
+# What commands import when they need it: here once, and not in each copy.
+IMPORTED = (
+    "attrs",
+    "sklearn.cluster",
+    "torch.utils.tensorboard",
+    "vit.analysis",
+    "vit.commands.explain",
+    "vit.features",
+)
 LONGEST = 600  # characters of the line of an error
 SECONDS = 60  # after which a command hangs
 
@@ -65,6 +76,9 @@ def files_below(folder: Path) -> dict[Path, tuple[int, int]]:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()  # or each copy would write to all pages of memory when it collects
     folder = tmp_path_factory.mktemp("workplace")
     make_workplace(folder)
     with pytest.MonkeyPatch.context() as patch:
@@ -76,6 +90,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             status, printed = answer(command, tmp_path_factory.getbasetemp() / "output.txt")
             assert status == 0, printed
         yield folder
+    gc.unfreeze()
 
 
 @pytest.mark.slow

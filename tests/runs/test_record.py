@@ -36,7 +36,7 @@ def trainer() -> SimpleNamespace:
     datamodule = SimpleNamespace(sets={"train": SimpleNamespace(labels=torch.zeros(50))})
     state = SimpleNamespace(fn=TrainerFn.FITTING)
     counts = {"global_step": 10, "world_size": 1, "fast_dev_run": False, "precision": "32-true"}
-    return SimpleNamespace(datamodule=datamodule, state=state, **counts)
+    return SimpleNamespace(datamodule=datamodule, state=state, callbacks=[], **counts)
 
 
 @pytest.fixture
