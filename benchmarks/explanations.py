@@ -31,8 +31,8 @@ from torch import Tensor
 
 import vit
 from vit.commands.photographs import read_images
-from vit.data.image_files import find_files
 from vit.data.planted import planted_digits
+from vit.data.search import search
 from vit.explain import METHODS, Scores, explain, localise, score
 from vit.explain.evaluation.ground_truth import cells_of_boxes, cells_of_quadrants, mosaics
 from vit.explain.evaluation.sanity import uniform_attention
@@ -51,7 +51,7 @@ Cells = dict[str, dict[str, Any]]
 
 def photographs(folder: Path, count: int, model: vit.VisionTransformer) -> tuple[Tensor, Tensor]:
     """Return a random sample of the images in class folders, the same in each run, and their labels."""
-    files = find_files(folder)
+    files = search(folder).images
     chosen = torch.randperm(len(files), generator=torch.Generator().manual_seed(0))[:count].tolist()
     if not files:
         raise ValueError(f"no images in {folder}: name a folder with train/ and test/")

@@ -45,8 +45,9 @@ from torch import Tensor, nn
 import vit
 from vit.analysis.accuracy import accuracy
 from vit.analysis.tokens import TokenNorms, token_norms
-from vit.data.image_files import decode, find_files
+from vit.data.image_files import decode
 from vit.data.normalise import normalise
+from vit.data.search import search
 from vit.explain import displayable, explain, overlay
 from vit.features import as_colours, extract, knn_accuracy, linear_accuracy, pca
 from vit.support.markdown import markdown_table
@@ -454,7 +455,7 @@ def compare_interpolations(state: State) -> list[dict[str, Any]]:
 def subset(folder: Path, count: int) -> tuple[list[Path], Tensor]:
     """Return the first images of each class by sorted file name, and their labels (N,)."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
-    files = [find_files(path)[:count] for path in classes]
+    files = [search(path).images[:count] for path in classes]
     if not files or any(len(of_class) < count for of_class in files):
         raise ValueError(f"{folder} has a class of fewer than {count} images: give a folder with more of them")
     return [file for of_class in files for file in of_class], repeat(torch.arange(len(files)), "c -> (c n)", n=count)

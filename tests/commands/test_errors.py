@@ -308,7 +308,9 @@ def test_a_file_in_the_way_is_named_without_the_number_of_the_error(capsys, monk
     monkeypatch.setattr("vit.commands.errors._deliberate_cause", lambda _: error)
     with pytest.raises(SystemExit), plain_output():
         raise error
-    assert capsys.readouterr().err == "error: runs/x: No space left on device\n"
+    assert capsys.readouterr().err == (
+        "error: runs/x: no space left on device: free some space, or name a place on another disk\n"
+    )
 
 
 def test_too_large_a_tensor_is_told_in_gigabytes(capsys):

@@ -6,7 +6,7 @@ from vit.runs.curves import draw_curves
 
 def test_the_legend_is_outside_of_the_plots_where_it_covers_no_curve(tmp_path, monkeypatch):
     figures = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_: figures.append(figure))
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
     train = [{"epoch": 0.5, "loss": 2.0, "lr": 0.1}, {"epoch": 1.0, "loss": 1.0, "lr": 0.0}]
     draw_curves({"train": train, "val": []}, ViTClassifier.monitor, tmp_path / "curves.png")
     assert [axes.get_legend() for axes in figures[0].axes] == [None] * 3

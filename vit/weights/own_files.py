@@ -106,7 +106,8 @@ def check_unchanged(model: VisionTransformer) -> None:
     with torch.device("meta"):
         rebuilt = VisionTransformer(**model.config)
     modules, expected = _list_modules(model), _list_modules(rebuilt)
-    changed = next((name for name in modules.keys() | expected.keys() if modules.get(name) != expected.get(name)), None)
+    names = sorted(modules.keys() | expected.keys())
+    changed = next((name for name in names if modules.get(name) != expected.get(name)), None)
     if changed is not None:
         raise ValueError(f"{changed} is not as model.config describes it: vit.save takes a model with its own modules")
     check_same_tensors(rebuilt, model.state_dict(), "the model", "vit.save takes a model with its own weights")

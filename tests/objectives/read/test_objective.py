@@ -262,7 +262,7 @@ def test_vit_load_returns_the_encoder(trained):
         (["--data", "DigitStrings", "--model.decoder_depth", "2"], "is an option of SequenceReader: add --model NAME"),
         (
             ["--data", "DigitStrings", "--model", "Reader"],
-            "no model module Reader: choose one of ImageCompleter, MultilabelClassifier, ",
+            "unknown model 'Reader': choose one of ViTClassifier, SequenceReader, ImageCompleter, ",
         ),
     ],
 )
