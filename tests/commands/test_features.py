@@ -1,7 +1,6 @@
 """The commands evaluate and features."""
 
 from argparse import Namespace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -46,7 +45,7 @@ def test_the_test_images_are_split_and_counted_as_in_the_training(monkeypatch):
     split = {"test_fraction": 0.3, "duplicates": "drop", "max_pixels": 9}
     checkpoint = {"data": {"class_path": "ImageFolder", "init_args": split | {"batch_size": 5}}}
     monkeypatch.setattr("vit.commands.evaluate.read_checkpoint", lambda path: checkpoint)
-    assert _split(SimpleNamespace(checkpoint="best.ckpt", root="photos")) == split
+    assert _split(Namespace(checkpoint="best.ckpt", root="photos")) == split
 
 
 def test_features_are_written_with_the_names_of_the_images(photos, tmp_path, capsys):

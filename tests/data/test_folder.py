@@ -386,10 +386,14 @@ def test_the_names_of_a_model_number_the_classes_of_a_part_of_them(plant):
 
 
 def test_a_single_tree_of_a_part_of_the_classes_is_tested_whole_and_says_so(plant, capsys):
-    data = ImageFolder(str(plant()), class_names=[*COUNTS, "dog"], num_workers=0)
-    data.setup("test")
-    assert len(data.sets["test"].labels) == len(data.sets["val"].labels) == sum(COUNTS.values())
-    assert "has a part of the classes: all 23 images are evaluated, also those that" in capsys.readouterr().out
+    root = str(plant())
+    for stage, split in (("test", "test"), ("validate", "val")):
+        data = ImageFolder(root, class_names=[*COUNTS, "dog"], num_workers=0)
+        data.setup(stage)
+        assert {name: len(part.labels) for name, part in data.sets.items()} == {split: sum(COUNTS.values())}
+        told = capsys.readouterr().out
+        assert f"images of 4 classes in {root}: 23 {split}\n" in told
+        assert "has a part of the classes: all 23 images are evaluated, also those that" in told
 
 
 def test_test_images_alone_are_enough_for_a_model_and_not_for_a_training(plant):

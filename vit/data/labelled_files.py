@@ -161,11 +161,15 @@ class LabelledFiles(ImageDataModule, ABC):
         if stage == "fit" and "train" not in self.splits:
             raise ValueError(f"{self.root} has no folder train, and a training needs one: add it, or run test instead")
         super().setup(stage)
+        is_part = self.known_classes is not None and stage != "fit"
+        is_whole = is_part and set(self.splits) == {"train"} and self._shows_a_part(self.sets["train"].labels)
+        if is_whole:
+            split: Stage = "val" if stage == "validate" else "test"
+            self.sets = {split: self.sets[split]}
         self.inventory = self._take_inventory()
         tell(str(self.inventory))
-        is_part = self.known_classes is not None and stage != "fit"
-        if is_part and set(self.splits) == {"train"} and self._shows_a_part(self.sets["train"].labels):
-            count = len(self.sets["train"].labels)
+        if is_whole:
+            count = len(self.sets[split].labels)
             tell(
                 f"{self.root} names no test images, and has a part of the classes: all {count:,} images are evaluated, "
                 "also those that the model was trained on, if there are some"
