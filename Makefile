@@ -1,5 +1,7 @@
 # make demo       install, and train on handwritten digits for half a minute; no download
-# make test       lint and all tests
+# make test       lint, and all tests but the longest ones
+# make test-long  the tests that make test leaves out: notebooks, killed runs, hundreds of wrong commands
+# make test-fast  only tests of less than half a second
 # make cifar10    the 10-minute CIFAR-10 run (DATA=folder for images of your own)
 # make bench      measure speed: five libraries, the data path, Lightning against a bare loop
 # make bench-accuracy    train the 10-minute recipe and its baseline with 3 seeds each, an hour (DATA=folder)
@@ -15,7 +17,7 @@ SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
 	$$p -c '$(SUITABLE)' 2>/dev/null && command -v $$p && break; done)
 
-.PHONY: demo test test-fast cifar10 bench bench-accuracy bench-attention bench-explain notebook lint
+.PHONY: demo test test-long test-fast cifar10 bench bench-accuracy bench-attention bench-explain notebook lint
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed-train
@@ -24,7 +26,10 @@ demo: $(VENV)/installed-train
 test: $(VENV)/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not long"
+
+test-long: $(VENV)/installed-test
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m long
 
 test-fast: $(VENV)/installed-test
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow"

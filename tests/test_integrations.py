@@ -59,6 +59,7 @@ def test_torch_func_gives_directional_derivatives_by_the_kernel_that_has_them():
     assert_close(derivative, difference, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of the compiler
 def test_aotinductor_compiles_an_exported_program(tmp_path):
@@ -73,6 +74,7 @@ def test_aotinductor_compiles_an_exported_program(tmp_path):
         assert_close(compiled(images), model(images), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torchao warns of names that it will remove
 def test_torchao_quantises_the_linear_layers_to_int8():
     torchao = pytest.importorskip("torchao.quantization")

@@ -100,6 +100,7 @@ def test_unknown_parts_and_a_trial_among_the_results_are_refused(arguments, erro
     assert error in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_trial_runs_on_any_machine(save_noise, tmp_path, monkeypatch, capsys):
     for name in ("train/a", "train/b", "test/a", "test/b"):

@@ -66,9 +66,9 @@ def started_from_outside(
 
     outputs = [folder / f"{experiment}_{rank}.txt" for rank in range(processes)]
     started = [forked(output, fit, rank) for rank, output in enumerate(outputs)]
-    for process, output in zip(started, outputs, strict=True):
+    for process in started:
         process.join()
-        assert process.exitcode == 0, output.read_text()
+        assert process.exitcode == 0, [path.read_text() for path in outputs]
     return folder / "runs" / experiment / "version_0"
 
 

@@ -111,6 +111,7 @@ def planted(here):
     return squares
 
 
+@pytest.mark.slow
 def test_the_brightest_cell_lies_on_the_planted_square_of_the_photograph_as_taken(planted, here, monkeypatch):
     def brightness(subject):
         return subject.sum_over_patches(subject.images - subject.images.min())

@@ -93,6 +93,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     gc.unfreeze()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("status", "command"), COMMANDS, ids=[command for _, command in COMMANDS])
 def test_a_command_ends_as_it_should_and_changes_no_file_that_was_there(workplace, tmp_path, status, command):

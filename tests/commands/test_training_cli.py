@@ -207,6 +207,7 @@ def test_the_record_of_a_checkpoint_outside_of_a_run_is_below_runs(run, finished
     assert results(folder / "runs/borrowed/evaluations/test_mine_0")["checkpoint"] == "mine.ckpt"
 
 
+@pytest.mark.slow
 def test_test_views_of_the_checkpoint_are_the_default_of_a_test_and_change_no_other_accuracy(run, finished):
     before = results(finished)
     assert before["test_views"] == "six"
@@ -285,6 +286,7 @@ def test_options_that_this_version_does_not_have_are_left_out(run, finished, cap
         assert f"the checkpoint was trained with {name}, which this version does not have: left out\n" in printed
 
 
+@pytest.mark.slow
 def test_a_test_is_in_the_precision_of_the_run_unless_one_is_typed(run, finished):
     test = ["test", "--ckpt_path", finished / "checkpoints/last.ckpt", "--trainer.accelerator", "cpu"]
     before = results(finished)
@@ -357,7 +359,7 @@ def test_no_prediction_is_written_over_another(run, error_of, finished, photos):
     run(*predict, "photos/nested", "--output", "mine/out.csv")
     assert len(rows_of(Path("mine/out.csv"))) == 3
     assert [path.name for path in Path("mine").iterdir()] == ["out.csv"]
-    assert "mine/out.csv exists: name another file by --output" in error_of(
+    assert "mine/out.csv exists: add --overwrite, or name another file" in error_of(
         *predict, "photos", "--output", "mine/out.csv"
     )
 
@@ -436,6 +438,7 @@ def test_a_run_that_ends_before_its_first_validation_has_a_best_checkpoint(run, 
     assert best.read_bytes() == last.read_bytes()
 
 
+@pytest.mark.slow
 def test_runs_are_below_the_folder_that_is_asked_for_and_are_found_there(run, error_of, folder):
     elsewhere = ["--trainer.default_root_dir", "mine"]
     run("fit", *TINY, *elsewhere, "--trainer.max_steps", "1", "--trainer.limit_test_batches", "0")
@@ -462,6 +465,7 @@ def test_a_part_of_the_test_images_is_even_over_the_classes_and_named_everywhere
         assert f"({count} of 359 test images)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_one_batch_is_not_read_as_all_batches_and_the_config_of_the_run_keeps_it(run, folder):
     cli = run("fit", *TINY, "--trainer.max_epochs", "1", "--trainer.limit_train_batches", "1", "--experiment", "one")
     assert cli.trainer.global_step == 1
@@ -471,6 +475,7 @@ def test_one_batch_is_not_read_as_all_batches_and_the_config_of_the_run_keeps_it
     assert run("fit", "--config", "one.yaml").trainer.global_step == 1
 
 
+@pytest.mark.slow
 def test_a_progress_bar_that_is_asked_for_takes_the_place_of_the_own_one(run, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     fit = ["fit", *TINY, "--trainer.fast_dev_run", "true"]

@@ -422,6 +422,7 @@ def test_keys_and_slider_move_patch_layer_and_head(page, model, image):
     assert_shows(page, truth[0, 2, 3 + 1])
 
 
+@pytest.mark.slow
 def test_switching_off_shows_the_logits_of_the_ablated_model(page, model, image):
     _, intact = captured(model, image)
 

@@ -52,6 +52,7 @@ def test_without_a_test_attention_is_shown_on_validation_images_with_the_average
         assert torch.equal(saved["state_dict"]["network.head.weight"], head)
 
 
+@pytest.mark.slow
 def test_the_callback_draws_and_logs_and_the_weights_stay_the_same(untested, run, folder, capsys):
     run("fit", *TINY, "--experiment", "shown", CALLBACK, "--trainer.callbacks.every_n_epochs=2")
     shown = folder / "runs/shown/version_0"
@@ -100,6 +101,7 @@ def test_arguments_below_one_are_refused(name):
         AttentionMaps(**{name: 0})
 
 
+@pytest.mark.slow
 def test_a_picture_that_fails_does_not_end_the_run(run, folder, monkeypatch, capsys):
     def fail(*args, **kwargs):
         raise RuntimeError("the disk\nis full")

@@ -90,7 +90,8 @@ def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefault
     if typed.subcommand != "fit" and "compile" in arguments:
         arguments["compile"] = False  # compiling takes longer than most tests and predictions
     defaults = TrainedDefaults(objective, _arguments_of_model(objective, arguments), path, is_checkpoint=True)
-    defaults.of_images = {name: of_data[name] for name in ("mean", "std", "class_names") if name in of_data}
+    if typed.subcommand != "fit":  # which goes on with the data of its config
+        defaults.of_images = {name: of_data[name] for name in ("mean", "std", "class_names") if name in of_data}
     if typed.subcommand == "predict":
         crop_ratio = data.get("init_args", {}).get("crop_ratio", 1.0)
         defaults.words = _data_of_predict(objective, of_data | {"crop_ratio": crop_ratio})

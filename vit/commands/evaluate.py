@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    import vit.data  # imports torchvision, which --help does not need
+    from vit.data import ImageFolder  # imports torchvision, which --help does not need
 
     start = time.perf_counter()
     if options.images is not None:
@@ -58,7 +58,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     options.checkpoint = find_model(options.checkpoint)
     model = load(options.checkpoint)
     crop, embed = model.pretrained_cfg["crop_ratio"], model.patch_embed
-    data = vit.data.ImageFolder(
+    data = ImageFolder(
         options.root,
         image_size=embed.image_size,
         crop_ratio=crop,

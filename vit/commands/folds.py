@@ -40,6 +40,7 @@ NOT_TYPED = {
     "--ckpt_path": "leave it out: the same command continues what was stopped",
     "--trainer.fast_dev_run": "try fit, which leaves no results either",
     "--print_config": "try fit --print_config",
+    "--trainer.default_root_dir": "leave it out: the runs are written below the current folder",
 }
 
 

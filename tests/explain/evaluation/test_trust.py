@@ -98,6 +98,7 @@ def test_attention_that_is_already_uniform_explains_nothing(images):
     assert "few depend on this layer by itself, as others may make up for it" in found[2].text
 
 
+@pytest.mark.slow
 def test_a_model_that_finds_a_planted_patch_twice_depends_on_attention_although_on_no_layer_alone():
     jointly, permuted, first, second, *_ = findings(report_on(shortcut), "attention")
     assert jointly.level == permuted.level == "green"
@@ -114,6 +115,7 @@ def test_attention_that_has_to_look_at_the_planted_patch_has_no_adversary_far_aw
         assert "the search found none that is far away, though there may be" in finding.text
 
 
+@pytest.mark.slow
 def test_attention_that_does_not_matter_is_one_of_many_that_fit():
     jointly, alone = findings(report_on(bag_of_patches), "attention")[-2:]
     for finding, where in ((jointly, "all layers jointly"), (alone, "layer 1 alone")):
@@ -168,6 +170,7 @@ def test_a_bag_of_patches_does_not_depend_on_attention_and_says_that_the_map_is_
     assert findings(report, "occlusion: faith")[0].level == "green"
 
 
+@pytest.mark.slow
 def test_zero_maps_of_a_constant_model_do_not_agree():
     report = report_on(constant)
     for method in ("relevance", "occlusion"):
@@ -251,6 +254,7 @@ def some_of(evidence, chosen):
     return replace(evidence, **parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_model", [untrained, constant, bag_of_patches, shortcut])
 def test_of_200_reports_on_other_images_no_more_are_wrong_than_the_level_promises(of_model):
     generator = torch.Generator().manual_seed(4)
@@ -264,6 +268,7 @@ def test_of_200_reports_on_other_images_no_more_are_wrong_than_the_level_promise
     assert wrong <= 0.05 * 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("images", [13, 59, 211])
 def test_of_200_reports_on_numbers_at_the_thresholds_about_the_level_claim_anything_at_all(images):
     generator = torch.Generator().manual_seed(images)

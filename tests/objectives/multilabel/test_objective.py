@@ -135,6 +135,7 @@ def test_the_loss_is_binary_cross_entropy_with_smoothed_targets_and_weights():
     assert_close(module.training_loss((images, numbers)), module.training_loss((images, rows)))
 
 
+@pytest.mark.slow
 def test_positive_weights_are_negatives_over_positives(run, command, photographs):
     module = run("fit", *command, "--model.positive_weights", "balanced", "--data.test_fraction", 0).model
     labels = module.data.sets["train"].labels

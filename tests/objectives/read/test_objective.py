@@ -250,6 +250,7 @@ def test_vit_load_returns_the_encoder(trained):
     assert encoder.num_classes == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
