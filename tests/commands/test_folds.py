@@ -236,3 +236,17 @@ def test_folds_and_seeds_are_trained_alone_or_together(folder, monkeypatch, type
         folds.main(["--data", "Digits", *typed])
     assert list(asked) == names
     assert set(last) <= set(asked[names[-1]])
+
+
+@pytest.mark.slow
+def test_runs_that_start_from_trained_weights_are_recognised(folder, trainer, capsys):
+    write_images()
+    data = ["--data", "ImageTable", "--data.table", "labels.csv", "--data.num_workers", "0", "--data.batch_size", "4"]
+    start = ["--model.init_from", "cifar10", *CPU, "--trainer.max_steps", "1", "--experiment", "tuned"]
+    typed = [*data, *start, "--folds", "2"]
+    trainer()
+    folds.main(typed)
+    again = trainer()
+    folds.main(typed)
+    assert again.trained == {}
+    assert len(read_table(folder / "runs/tuned/test_images.csv")) == 24

@@ -12,15 +12,15 @@ from vit.data import DATA_SETS, ImageDataModule, UnsortedImages  # noqa: F401 - 
 from vit.training.base import Objective
 
 
-def main(args: ArgsType = None, run: bool = True) -> ViTCLI:
-    """Parse ``args`` (default: the command line), build the run and, if ``run``, execute it."""
+def main(args: ArgsType = None, run: bool = True, cli: type[ViTCLI] = ViTCLI) -> ViTCLI:
+    """Parse ``args`` (default: the command line), build the run and, if ``run``, execute it, as ``cli`` does."""
     typed = sys.argv[1:] if args is None else args
     if typed in (["--version"], ["fit", "--version"]):
         show_version()
     with plain_output():
         if args is None or isinstance(args, list):
             args = find_configs(typed)
-        return ViTCLI(
+        return cli(
             Objective,
             ImageDataModule,
             subclass_mode_model=True,

@@ -1,8 +1,6 @@
 """The command ``vit-attention folds``: a training for each fold of cross-validation and for each seed."""
 
 import argparse
-import contextlib
-import io
 import os
 import shlex
 import signal
@@ -20,6 +18,7 @@ from lightning.pytorch.cli import instantiate_class
 from vit.commands.configs import find_configs
 from vit.commands.fit import main as fit
 from vit.commands.parser import Parser
+from vit.commands.training_cli import ViTCLI
 from vit.commands.typed_arguments import read_typed
 from vit.runs.folders import RUNS, check_experiment, experiment_of
 from vit.runs.out_of_fold import write_out_of_fold
@@ -151,16 +150,19 @@ def _of_member(folds: int | None, fold: int | None, seed: int | None) -> list[st
     return [*of_fold, *([] if seed is None else ["--seed_everything", str(seed)])]
 
 
+class Options(ViTCLI):
+    """Parses the options of a training, with what the weights to start from decide; builds and runs nothing."""
+
+    def instantiate_classes(self) -> None:
+        """Do nothing."""
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Do nothing."""
+
+
 def _all_options(arguments: list[str]) -> dict[str, Any]:
-    """Return all options of a training by name, typed or not, as ``fit --print_config`` prints them."""
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed):
-            fit(["fit", *arguments, "--print_config"])
-    except SystemExit as end:
-        if end.code:
-            raise
-    return yaml.safe_load(printed.getvalue())
+    """Return all options of a training by name, typed or not, as its run notes them."""
+    return yaml.safe_load(fit(["fit", *arguments], cli=Options).config_text())
 
 
 def _name(configs: list[str], data: dict[str, Any]) -> str:

@@ -258,11 +258,16 @@ class ViTCLI(LightningCLI):
             self._dump_config()
             data = self.config_dump["data"]
         if self.subcommand == "fit":
-            text = self._parser("fit").dump(self.config["fit"], skip_none=False)
-            for name in self.typed.single:
-                text = text.replace(f"  {name}: 1.0\n", f"  {name}: 1\n")
+            text = self.config_text()
         self.record = RunRecord(self.run_folder, self._facts(), text, data)
         return run_callbacks(int(self._get(self.config, "seed_everything")), self.record, checkpoints)
+
+    def config_text(self) -> str:
+        """Return all options of a training as YAML, typed or not."""
+        text = self._parser("fit").dump(self.config["fit"], skip_none=False)
+        for name in self.typed.single:
+            text = text.replace(f"  {name}: 1.0\n", f"  {name}: 1\n")
+        return text
 
     def _facts(self) -> dict[str, Any]:
         """Return what is known before the run."""
