@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> None:
     file_names = distinct_names(files)
     pages = _name_pages(options.html, file_names, options.out)
     if options.trust:
-        import_extra("jinja2", "train")  # which writes the page
+        import_extra("jinja2", "explain")  # which writes the page
     sheet, cells, report = (options.out / name for name in ("sheet.png", "cells.csv", "trust.html"))
     overlays = {name: [options.out / f"{name}_{method}.png" for method in methods] for name in file_names}
     outputs = [*chain(*overlays.values()), *pages, sheet, cells, *([report] if options.trust else [])]
@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> None:
         if pages:
             _save_page(model, images[index], pages[index])
     write_cells(cells, photographs, maps)
-    print(f"{cells}: the cells of all maps, in pixels of the photographs")
+    print(f"{printable(str(cells))}: the cells of all maps, in pixels of the photographs")
     title = _question(target, versus, names) if class_chosen else ""
     _draw_sheet(pixels, maps, logits, names, [file.name for file in files], title, sheet)
     agnostic = [method for method in methods if method in CLASS_AGNOSTIC]
@@ -134,7 +134,7 @@ def run(options: argparse.Namespace) -> None:
         print(found)
         on = f"{options.checkpoint}: {', '.join(methods)} on {files[0]}"
         found.save(report, on + (f" and {len(files) - 1:,} more" if len(files) > 1 else ""))
-        print(f"{report}: the same as a page")
+        print(f"{printable(str(report))}: the same as a page")
 
 
 def _prediction(logits: Tensor, names: Sequence[str], thresholds: Sequence[float] | None) -> str:
@@ -235,13 +235,13 @@ def _save_overlays(photograph: "Photograph", maps: Sequence[Tensor], paths: Sequ
         picture = rearrange(overlay_photograph(shown, values[0].clamp(min=0), box), "c h w -> h w c")
         with replacing(path) as unfinished:
             Image.fromarray((255 * picture).round().to(torch.uint8).numpy()).save(unfinished, format="PNG")
-        print(f"  {path}{size}")
+        print(f"  {printable(str(path))}{size}")
 
 
 def _save_page(model: vit.VisionTransformer, image: Tensor, path: Path) -> None:
     settings = model.pretrained_cfg
     page = explorer(model, image, **{name: settings[name] for name in ("class_names", "mean", "std")})
-    print(f"  {page.save(path)}")
+    print(f"  {printable(str(page.save(path)))}")
 
 
 def _draw_sheet(
@@ -267,4 +267,4 @@ def _draw_sheet(
         title=title,
     )
     count = "all on one sheet" if len(shown) == len(pixels) else f"the first {len(shown)} of {len(pixels)}"
-    print(f"{path}: {count}")
+    print(f"{printable(str(path))}: {count}")

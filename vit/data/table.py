@@ -8,6 +8,7 @@ from vit.data.folder import SPLIT_NAMES
 from vit.data.labelled_files import LabelledFiles, LabelledPaths, tell
 from vit.data.module import Stage
 from vit.support.class_names import list_names, match_classes
+from vit.support.printable import printable
 
 PRESENCE = {"0": False, "false": False, "1": True, "true": True}  # of a class in an image
 
@@ -138,7 +139,8 @@ def _stage(name: str, place: str) -> Stage:
 
 
 def _labels(cell: str) -> set[str]:
-    return {name.strip() for name in cell.split(";")} - {""}
+    # As they can be shown: checkpoints with other names are refused.
+    return {printable(name.strip()) for name in cell.split(";")} - {""}
 
 
 def _shows(name: str, cell: str, place: str) -> bool:
