@@ -91,10 +91,8 @@ class TokenMerging(nn.Module):
         if self.model.training:
             raise ValueError("the model is in training mode, and tokens are merged in inference only: call eval()")
         tokens = self.model.embed(images)
-        batch, count = (
-            tokens.shape[0],
-            tokens.shape[1] - self.model.num_prefix_tokens,
-        )  # not len(): export needs symbols
+        # Not len(), which is no symbol of an exported program.
+        batch, count = tokens.shape[0], tokens.shape[1] - self.model.num_prefix_tokens
         groups = repeat(torch.arange(count, device=tokens.device), "n -> b n", b=batch)
         merged = Merged(tokens, tokens.new_ones(batch, count), groups)
         for block in self.model.blocks[:depth]:
