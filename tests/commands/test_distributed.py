@@ -111,6 +111,7 @@ def two_processes(request: pytest.FixtureRequest, folder: Path) -> Path:
 
 
 # One test, because the workers of pytest-xdist would each start the three runs anew for tests of their own.
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_processes_train_and_evaluate_as_one_process_does_on_the_joined_batch(folder, one_process, two_processes):
     paths = [run / "checkpoints/last.ckpt" for run in (one_process, two_processes)]

@@ -51,6 +51,12 @@ def test_one_file_may_be_named_whatever_its_suffix(write_image, tmp_path, capsys
     assert capsys.readouterr().out == ""
 
 
+def test_one_file_that_is_no_image_is_an_error(tmp_path):
+    (tmp_path / "notes.txt").write_text("no pixels")
+    with pytest.raises(ValueError, match=r"^cannot read image .*notes\.txt: "):
+        UnsortedImages(str(tmp_path / "notes.txt"), image_size=(4, 4), in_channels=3)
+
+
 def test_notes_on_images_come_with_the_messages_about_damaged_ones(tmp_path):
     (tmp_path / "a.png").write_text("no image")
     Image.fromarray(np.full((5, 7), 4095, dtype=np.uint16)).save(tmp_path / "b.png")

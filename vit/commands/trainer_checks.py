@@ -35,6 +35,21 @@ def check_seed(seed: Any) -> None:
         raise ValueError(f"seed_everything ({seed}) must be a whole number from 0 to {LARGEST_SEED}, such as 0")
 
 
+# What limits the images of each evaluation.
+LIMITS = {"validate": "limit_val_batches", "test": "limit_test_batches", "predict": "limit_predict_batches"}
+
+
+def check_limit(subcommand: str, config: dict[str, Any]) -> None:
+    """Check that an evaluation evaluates something.
+
+    Raises:
+        ValueError: If it evaluates no images.
+    """
+    limit = LIMITS[subcommand]
+    if config[limit] == 0:
+        raise ValueError(f"{limit} (0) leaves {subcommand} nothing to do: set it to 1 or more, or leave it out")
+
+
 def check_trainer(config: dict[str, Any]) -> None:
     """Check the options of a trainer: numbers that Lightning divides by, and a length that trains nothing.
 

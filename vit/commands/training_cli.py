@@ -24,7 +24,14 @@ from vit.commands.configs import read_config
 from vit.commands.defaults import class_path, read_defaults
 from vit.commands.models import HELP
 from vit.commands.parser import add_overwrite
-from vit.commands.trainer_checks import check_callbacks, check_memory, check_seed, check_sharded, check_trainer
+from vit.commands.trainer_checks import (
+    check_callbacks,
+    check_limit,
+    check_memory,
+    check_seed,
+    check_sharded,
+    check_trainer,
+)
 from vit.commands.typed_arguments import limits_of, read_typed
 from vit.objectives import OBJECTIVES
 from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint
@@ -182,6 +189,8 @@ class ViTCLI(LightningCLI):
         if self.subcommand == "fit":
             check_trainer(self._get(self.config, "trainer"))
             check_sharded(self._get(self.config, "trainer")["strategy"], settings)
+        elif self.subcommand is not None:
+            check_limit(self.subcommand, self._get(self.config, "trainer"))
         if self.subcommand is not None:
             check_memory(self.subcommand, settings)
 

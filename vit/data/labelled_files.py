@@ -79,6 +79,8 @@ class LabelledFiles(ImageDataModule, ABC):
             check_probability("mean", number, "it is of pixels from 0 to 1")
         for number in std or ():
             check_positive_share("std", number, "it is of pixels from 0 to 1")
+        if not root:  # Path("") is the current folder, and a variable of a shell may be empty
+            raise ValueError(f"root ({root!r}) is empty: name a folder of images by --data.root; the current one is .")
         self.root = Path(root)
         self.crop_ratio = crop_ratio
         self.test_fraction = test_fraction

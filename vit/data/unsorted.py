@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from vit.data.formats import MAX_PIXELS
-from vit.data.image_files import ImageFiles, Item, collate_readable, stored_size
+from vit.data.image_files import ImageFiles, Item, collate_readable, decode, stored_size
 from vit.data.inventory import inventory_of_folder
 from vit.data.labelled_files import tell
 from vit.data.module import ImageDataModule
@@ -29,7 +29,7 @@ class UnsortedImages(ImageDataModule):
         kwargs: Batches, as for every data module.
 
     Raises:
-        ValueError: If there are no files.
+        ValueError: If there are no files, or the one file cannot be read.
     """
 
     def __init__(
@@ -45,11 +45,17 @@ class UnsortedImages(ImageDataModule):
         super().__init__(**kwargs)
         check_positive_share("crop_ratio", crop_ratio, "1 keeps whole images")
         check_positive_int("max_pixels", max_pixels, f"{MAX_PIXELS} is the limit of Pillow")
+        if not root:  # Path("") is the current folder, and a variable of a shell may be empty
+            raise ValueError(f"root ({root!r}) is empty: name a folder of images by --data.root; the current one is .")
         self.root = Path(root)
         self.image_size = image_size
         self.in_channels = in_channels
         if not self.root.exists():
             raise ValueError(f"no images at {self.root}: name a folder of image files by --data.root")
+        if not self.root.is_dir():
+            decode(
+                self.root, image_size, in_channels, max_pixels=max_pixels
+            )  # or a table of no rows is all that is left
         self.found = search(self.root) if self.root.is_dir() else Found([self.root])
         paths = self.found.images
         if not paths:
