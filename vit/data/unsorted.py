@@ -52,11 +52,11 @@ class UnsortedImages(ImageDataModule):
         self.in_channels = in_channels
         if not self.root.exists():
             raise ValueError(f"no images at {self.root}: name a folder of image files by --data.root")
-        if not self.root.is_dir():
-            decode(
-                self.root, image_size, in_channels, max_pixels=max_pixels
-            )  # or a table of no rows is all that is left
-        self.found = search(self.root) if self.root.is_dir() else Found([self.root])
+        if self.root.is_dir():
+            self.found = search(self.root)
+        else:
+            decode(self.root, image_size, in_channels, max_pixels=max_pixels)  # one file that is no image is an error
+            self.found = Found([self.root])
         paths = self.found.images
         if not paths:
             raise ValueError(f"no images in {self.root}: name a folder of image files by --data.root{self.found.hint}")
