@@ -10,9 +10,10 @@ from PIL import Image
 from safetensors import SafetensorError
 
 from vit.data import decoded_cache
-from vit.data.decoded_cache import cache_folder, readable_files
 from vit.data.decoded_cache import load_decoded as load
+from vit.data.decoded_cache import readable_files
 from vit.data.image_files import FIRST_FRAME, ImageFiles
+from vit.support.files import cache_folder
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import pytest
 import torch
 from lightning import LightningModule, Trainer
 
-from vit.data.decoded_cache import cache_folder
 from vit.data.loader import MemoryLoader, StreamLoader
 from vit.data.module import ImageDataModule, ImageSet
 from vit.data.sampler import BatchSampler
 from vit.data.split import stratified_split
+from vit.support.files import cache_folder
 
 IMAGES = torch.arange(47 * 3 * 5 * 7).reshape(47, 3, 5, 7).remainder(251).to(torch.uint8)
 LABELS = torch.arange(47) % 3

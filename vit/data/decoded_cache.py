@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from vit.data.image_files import DecodedBatch, ImageFiles, collate_readable, name_unreadable, raise_unreadable
-from vit.support.files import replacing, sweep
+from vit.support.files import cache_folder, replacing, sweep
 
 DECODE_BATCH = 256
 # Part of the fingerprint: raise it when decoding gives other pixels than before.
@@ -32,11 +32,6 @@ UNUSED_DAYS = 30
 # By the index of the file.
 Messages = dict[int, str]
 Notes = dict[int, list[str]]
-
-
-def cache_folder() -> Path:
-    """Return the folder of the cache: ``$XDG_CACHE_HOME/vit``, or ``~/.cache/vit``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vit"
 
 
 def load_decoded(files: ImageFiles, num_workers: int, *, skip_damaged: bool = False) -> tuple[Tensor, ImageFiles]:

@@ -11,9 +11,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from vit.data.decoded_cache import cache_folder
-from vit.data.module import Stage
-from vit.support.files import replacing
+from vit.data.split import Stage
+from vit.support.files import cache_folder, replacing
 
 Duplicates = Literal["warn", "error", "drop"]
 READ_QUICKLY = 1000  # files, which take less than a tenth of a second

@@ -16,7 +16,7 @@ from vit.data.decoded_cache import load_decoded, readable_files
 from vit.data.image_files import ImageFiles, raise_unreadable
 from vit.data.loader import BatchLoader, MemoryLoader, StreamLoader
 from vit.data.sampler import BatchSampler
-from vit.data.split import fold_numbers, stratified_split, stratify
+from vit.data.split import Stage, fold_numbers, stratified_split, stratify
 from vit.support.checks import (
     check_choice,
     check_natural,
@@ -29,7 +29,6 @@ from vit.support.checks import (
 )
 from vit.support.class_names import name_classes
 
-Stage = Literal["train", "val", "test"]
 Policy = Literal["none", "randaugment", "trivialaugment"]
 Balance = Literal["none", "sampling", "loss"]
 

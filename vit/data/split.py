@@ -1,6 +1,7 @@
 """Held-out images and folds: the same share of every class, and no group on both sides."""
 
 import warnings
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from vit.support.checks import check_share
 
+Stage = Literal["train", "val", "test"]
 # Fixed for all runs: a model tested under another seed must not be tested on images it was trained on.
 SPLIT_SEED = 0
 DRAWS = 10  # of groups to hold out, of which the best is taken

@@ -117,6 +117,11 @@ def writing(path: Path) -> Iterator[None]:
         raise UnwritableError(path, error) from error
 
 
+def cache_folder() -> Path:
+    """Return the folder of the cache: ``$XDG_CACHE_HOME/vit``, or ``~/.cache/vit``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vit"
+
+
 def sweep(folder: Path) -> None:
     """Delete the unfinished files below a folder whose process, on this machine, was killed."""
     for path in folder.rglob(f".*.{HOST}.*.unfinished"):
