@@ -4,7 +4,7 @@ Letters in the einops patterns: b batch, n tokens, h heads, d channels per head,
 heads that share such a head.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -179,7 +179,7 @@ class MultiHeadAttention(nn.Module):
         return self.proj(rearrange(output, "b h n d -> b n (h d)"))
 
     if TYPE_CHECKING:  # the calls of nn.Module return Any
-        __call__ = forward
+        __call__: Callable[..., Tensor]
 
     def forward_packed(self, x: Tensor, groups: Sequence[Group], angles: Tensor | None = None) -> Tensor:
         """Attend within each of several sequences that lie one after the other: (1, T, D) -> (1, T, out_dim).

@@ -5,7 +5,7 @@ Letters in the einops patterns: b images, d channels, h w rows and columns of a 
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from einops import rearrange
@@ -78,7 +78,7 @@ class FeaturePyramid(nn.Module):
         return OrderedDict((str(i), level(last)) for i, level in enumerate(self.levels))
 
     if TYPE_CHECKING:  # the calls of nn.Module return Any
-        __call__ = forward
+        __call__: Callable[..., OrderedDict[str, Tensor]]
 
 
 class ChannelNorm(nn.LayerNorm):

@@ -1,5 +1,6 @@
 """Transformer decoders: a language model, and a model that writes a sequence of tokens for an image."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -119,7 +120,7 @@ class TransformerDecoder(nn.Module):
         return F.linear(states, self.token_embed.weight) if self.head is None else self.head(states)
 
     if TYPE_CHECKING:  # the calls of nn.Module return Any
-        __call__ = forward
+        __call__: Callable[..., Tensor]
 
     def forward_features(
         self, tokens: Tensor, context: Tensor | None = None, *, caches: list[DecoderCache] | None = None
@@ -225,7 +226,7 @@ class ImageToSequence(nn.Module):
         return self.decoder(tokens, self.encoder.forward_features(images))
 
     if TYPE_CHECKING:  # the calls of nn.Module return Any
-        __call__ = forward
+        __call__: Callable[..., Tensor]
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of the encoder's and decoder's parameters without weight decay."""

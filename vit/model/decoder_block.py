@@ -1,5 +1,6 @@
 """The block of a decoder (causal self-attention, attention to a context, MLP), and its cache between steps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -108,4 +109,4 @@ class DecoderBlock(nn.Module):
         return tokens + self.drop_path(self.mlp(self.norm2(tokens)))
 
     if TYPE_CHECKING:  # the calls of nn.Module return Any
-        __call__ = forward
+        __call__: Callable[..., Tensor]

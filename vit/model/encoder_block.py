@@ -1,6 +1,6 @@
 """The block of the encoder: attention and MLP."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -81,7 +81,7 @@ class EncoderBlock(nn.Module):
         return self._add_branches(tokens, self.attn(self.norm1(tokens), grid=grid, mask=mask, angles=angles))
 
     if TYPE_CHECKING:  # the calls of nn.Module return Any
-        __call__ = forward
+        __call__: Callable[..., Tensor]
 
     def forward_class_token(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Compute only the first token, which is all that the head reads of the last block: (B, N, D) -> (B, 1, D)."""

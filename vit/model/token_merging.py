@@ -3,6 +3,7 @@
 Letters in the einops patterns: b batch, n m patches, h heads, g heads of keys, d channels of a token or of a head.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -70,7 +71,7 @@ class TokenMerging(nn.Module):
         return self.model.forward_head(self.model.norm(token))
 
     if TYPE_CHECKING:  # the calls of nn.Module return Any
-        __call__ = forward
+        __call__: Callable[..., Tensor]
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Encode images, final norm included: (B, C, H, W) -> (B, prefix + N, D).

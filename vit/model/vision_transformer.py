@@ -187,7 +187,7 @@ class VisionTransformer(nn.Module):
         self.patch_drop = PatchDrop(patch_drop)
         self.norm_pre = nn.LayerNorm(embed_dim, eps=norm_eps) if pre_norm else nn.Identity()
         mechanisms = mechanisms_of_blocks(attention, attention_kwargs, depth)
-        self.blocks = nn.ModuleList(
+        self.blocks: nn.ModuleList = nn.ModuleList(
             EncoderBlock(
                 attention=mechanism,
                 attention_kwargs=mechanism_kwargs,
@@ -261,7 +261,7 @@ class VisionTransformer(nn.Module):
         return self.forward_head(self.norm(self._run(last_block.forward_class_token, tokens)))
 
     if TYPE_CHECKING:  # the calls of nn.Module return Any
-        __call__ = forward
+        __call__: Callable[..., Tensor]
 
     def _class_token_suffices(self) -> bool:
         """Return whether neither the head nor a hook nor a replaced method reads another token of the last block."""
