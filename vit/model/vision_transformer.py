@@ -45,8 +45,10 @@ for function in ("rearrange", "reduce", "repeat", "resize_positions", "keep_patc
 # packs of 2,048 tokens (192 channels, 2 cores).
 PACKED_TOKENS = {"cpu": 2048}
 # Arguments that all blocks share.
-OF_BLOCKS = ("embed_dim", "num_heads", "mlp_ratio", "mlp", "qkv_bias", "num_kv_heads", "tie_qkv", "tie_kv", "qk_norm")
-OF_BLOCKS += ("dropout", "layer_scale", "norm_eps")
+OF_BLOCKS = (
+    *("embed_dim", "num_heads", "mlp_ratio", "mlp", "qkv_bias", "num_kv_heads", "tie_qkv", "tie_kv", "qk_norm"),
+    *("dropout", "layer_scale", "norm_eps"),
+)
 CONFIG_KEY = "vit_config"  # of the metadata of a state dict, which torch.save keeps beside the tensors
 
 
