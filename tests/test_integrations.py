@@ -11,7 +11,14 @@ from huggingface_hub import PyTorchModelHubMixin
 from torch.func import functional_call, grad, jvp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
-from transformers import TimmWrapperForImageClassification, TimmWrapperModel, Trainer, TrainingArguments
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForImageClassification,
+    TimmWrapperForImageClassification,
+    TimmWrapperModel,
+    Trainer,
+    TrainingArguments,
+)
 
 import vit
 from tests.architectures import EXACT, randomised
@@ -170,6 +177,20 @@ def test_a_folder_for_timm_is_read_by_timm_and_by_the_wrapper_of_transformers_an
         again = vit.load(source)
         assert torch.equal(again(images), model(images))
     assert vit.load(folder).pretrained_cfg["std"] == [0.4, 0.5, 0.6]
+
+
+def test_a_folder_for_transformers_tells_how_images_are_normalised(tmp_path):
+    model = small(pool="cls")
+    model.pretrained_cfg |= {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "class_names": ["a", "b", "c", "d"]}
+    vit.save(model, tmp_path / "folder", format="transformers")
+    pixels = torch.randint(256, (3, 16, 16), dtype=torch.uint8)
+    processed = AutoImageProcessor.from_pretrained(tmp_path / "folder")(pixels, return_tensors="pt").pixel_values
+    mean, std = torch.tensor([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]])[..., None, None]
+    assert_close(processed[0], (pixels / 255 - mean) / std)
+    theirs = AutoModelForImageClassification.from_pretrained(tmp_path / "folder").eval()
+    assert theirs.config.id2label == {0: "a", 1: "b", 2: "c", 3: "d"}
+    assert_close(theirs(processed).logits, model(processed), rtol=1e-4, atol=1e-5)
+    assert vit.load(tmp_path / "folder").pretrained_cfg["std"] == [0.4, 0.5, 0.6]
 
 
 @pytest.mark.parametrize(
