@@ -573,7 +573,7 @@ def draw(facts: dict[str, Any], shown: dict[str, Tensor], path: Path) -> Figure:
         pictures = [images[row]]
         for key in ("attention", "rollout"):
             relevance = shown[key][row]
-            pictures.append(overlay(images[row, None], clipped(relevance)[None], opacity=0.8)[0])
+            pictures.append(overlay(images[row, None], clipped(relevance)[None])[0])
         pictures.append(repeat(shown["colours"][row], "k r s -> k (r p) (s q)", p=pixels, q=pixels))
         for ax, picture in zip(axes[row], pictures, strict=False):
             ax.imshow(rearrange(picture, "c h w -> h w c").numpy())

@@ -56,7 +56,7 @@ def draw_maps(
     smooth: bool = False,
     across: int = 1,
 ) -> None:
-    """Draw a sheet of images, each beside one overlay per map.
+    """Draw a sheet of images, each beside one overlay per map, with its largest value as a multiple of its mean below.
 
     Args:
         images: Images for display (see ``displayable``), (B, C, H, W).
@@ -93,7 +93,7 @@ def _draw_sheet(
         groups=[width] * across,
         title=title,
         lines_above=max(text.count("\n") + 1 for text in titles) if maps else 0,
-        lines_below=max(text.count("\n") + 1 if text else 0 for text, _ in captions),
+        lines_below=max(text.count("\n") + 1 if text else int(bool(maps)) for text, _ in captions),
     )
     for group, (column, text) in product(range(across), enumerate(titles, start=1)):
         sheet.write_above(group * width + column, text)
@@ -106,7 +106,14 @@ def _draw_sheet(
         for index, picture in enumerate(overlay(images, values, smooth=smooth)):
             row, group = divmod(index, across)
             sheet.show(picture, row, group * width + column, grid)
+            sheet.write_below(row, group * width + column, _largest(values[index]))
     sheet.save(path)
+
+
+def _largest(values: Tensor) -> str:
+    """Say how far the largest value of a map stands out: colours alone show flat maps like others."""
+    mean = values.float().mean().item()
+    return f"largest: {values.max().item() / mean:.2g} times the mean" if mean > 0 else "all zero"
 
 
 def draw_heads(image: Tensor, attentions: Sequence[Tensor], anatomy: Anatomy, path: str | Path) -> None:

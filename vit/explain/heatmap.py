@@ -1,10 +1,12 @@
-"""Overlays: maps in colour over images in grey, patch by patch.
+"""Overlays: the image in grey sets the lightness of a pixel, the map its colour, patch by patch.
 
 Letters in the einops patterns: b batch, c channels, h w rows and columns of pixels, r s rows and columns of patches,
-p q pixel rows and columns of a patch, k anchors of the colour map.
+p q pixel rows and columns of a patch, k channels of OKLab.
 """
 
+import math
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -12,18 +14,30 @@ from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor
 
 from vit.capture.attention import check_pixels
+from vit.support.checks import check_choice
 
-# Inferno (van der Walt and Smith 2015) at even steps. Equal differences look equal, also to colour-blind readers, and
-# zero is dark.
-ANCHORS = bytes.fromhex("000004 160b39 420a68 6a176e 932667 bc3754 dd513a f37819 fca50a f6d746 fcffa4")
 LUMA = (0.299, 0.587, 0.114)  # perceived brightness of red, green and blue (ITU-R BT.601)
+# Colours are points of OKLab (Ottosson 2020), in which equal distances look equal. The image moves the lightness alone,
+# so that a value has the same hue and chroma on dark and on bright places; no colour leaves the range of screens.
+DARKEST, CONTRAST = 0.33, 0.30  # lightness of black, and how much lighter white is
+LIFT = 0.25  # how much lighter the largest value is than 0
+CHROMA, FULL_CHROMA_AT = 0.115, 0.5  # 0 is grey, and from half of the largest value on, colours are full
+HUES = (300, 450)  # degrees: from purple for 0 through red and orange to yellow for the largest value
+TO_CONES = ((1, 0.3963377774, 0.2158037573), (1, -0.1055613458, -0.0638541728), (1, -0.0894841775, -1.2914855480))
+TO_RGB = (
+    (4.0767416621, -3.3077115913, 0.2309699292),
+    (-1.2684380046, 2.6097574011, -0.3413193965),
+    (-0.0041960863, -0.7034186147, 1.7076147010),
+)
+
+Scale = Literal["image", "common"]
 
 
-def overlay(images: Tensor, maps: Tensor, *, opacity: float = 0.7, smooth: bool = False) -> Tensor:
+def overlay(images: Tensor, maps: Tensor, *, scale: Scale = "image", smooth: bool = False) -> Tensor:
     """Lay maps in colour over images in grey: (B, C, H, W), (B, rows, columns) -> (B, 3, H, W), in [0, 1].
 
-    Each patch gets one flat colour over exactly its pixels. Colours run from black for 0 through red to pale yellow for
-    the largest value of the image.
+    Each patch has one hue and chroma over exactly its pixels, on dark and on bright places of the image: grey for 0,
+    then purple, red, orange, and yellow for the largest value.
 
     >>> overlay(torch.rand(5, 3, 32, 32), torch.rand(5, 8, 8)).shape
     torch.Size([5, 3, 32, 32])
@@ -31,16 +45,15 @@ def overlay(images: Tensor, maps: Tensor, *, opacity: float = 0.7, smooth: bool 
     Args:
         images: Float in [0, 1], or uint8, with any number of channels; 3 are red, green and blue.
         maps: Relevance of each patch, non-negative.
-        opacity: Share of the colour in each pixel, from 0 to 1; the rest is the image.
+        scale: Which value is yellow: the largest of each map ("image"), or of all maps ("common"), whose colours can
+            then be compared.
         smooth: Whether to interpolate between patches. This suggests a resolution that the map does not have.
 
     Raises:
         ValueError: If shapes do not fit, or values are out of range.
     """
     grey = grey_of(images)
-    shares = shares_of_largest(maps)
-    if not 0 <= opacity <= 1:
-        raise ValueError(f"opacity ({opacity}) must be from 0 (image only) to 1 (colour only)")
+    shares = shares_of_largest(maps, scale)
     if len(maps) != len(images):
         raise ValueError(f"{len(images)} images have {len(maps)} maps: give each image its own")
     (height, width), (rows, columns) = images.shape[-2:], maps.shape[-2:]
@@ -53,7 +66,7 @@ def overlay(images: Tensor, maps: Tensor, *, opacity: float = 0.7, smooth: bool 
         )
     else:
         shares = repeat(shares, "b r s -> b (r p) (s q)", p=height // rows, q=width // columns)
-    return (1 - opacity) * grey + opacity * color_of(shares.to(grey.device))
+    return shade(grey, shares.to(grey.device))
 
 
 def displayable(images: Tensor, mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> Tensor:
@@ -86,13 +99,15 @@ def displayable(images: Tensor, mean: Sequence[float] | None = None, std: Sequen
     return (images * stds + means).clamp(0, 1)
 
 
-def color_of(shares: Tensor) -> Tensor:
-    """Map numbers in [0, 1] to colours, linearly between the anchors: (B, H, W) -> (B, 3, H, W)."""
-    anchors = rearrange(torch.tensor(list(ANCHORS)).to(shares) / 255, "(k c) -> k c", c=3)
-    places = shares * (len(anchors) - 1)
-    below = places.floor().long().clamp(max=len(anchors) - 2)
-    colours = torch.lerp(anchors[below], anchors[below + 1], (places - below)[..., None])
-    return rearrange(colours, "b h w c -> b c h w")
+def shade(grey: Tensor, shares: Tensor) -> Tensor:
+    """Colour brightness by shares of the largest value, all in [0, 1]: (B, 1, H, W), (B, H, W) -> (B, 3, H, W)."""
+    first, last = (math.radians(hue) for hue in HUES)
+    hue, chroma = first + (last - first) * shares, CHROMA * (shares / FULL_CHROMA_AT).clamp(max=1)
+    lightness = DARKEST + CONTRAST * rearrange(grey, "b 1 h w -> b h w") + LIFT * shares
+    oklab = torch.stack([lightness, chroma * hue.cos(), chroma * hue.sin()], dim=1)
+    to_cones, to_rgb = (torch.tensor(matrix).to(oklab) for matrix in (TO_CONES, TO_RGB))
+    linear = einsum(einsum(oklab, to_cones, "b k h w, c k -> b c h w") ** 3, to_rgb, "b k h w, c k -> b c h w")
+    return torch.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear.clamp(min=0) ** (1 / 2.4) - 0.055)
 
 
 def grey_of(images: Tensor) -> Tensor:
@@ -110,8 +125,9 @@ def grey_of(images: Tensor) -> Tensor:
     return rearrange(einsum(images, weights, "b c h w, c -> b h w"), "b h w -> b 1 h w")
 
 
-def shares_of_largest(maps: Tensor) -> Tensor:
-    """Divide maps by their largest value: (B, rows, columns) -> float (B, rows, columns), in [0, 1]."""
+def shares_of_largest(maps: Tensor, scale: Scale = "image") -> Tensor:
+    """Divide maps by the largest value of each or of all: (B, rows, columns) -> float (B, rows, columns), in [0, 1]."""
+    check_choice("scale", scale, get_args(Scale))
     if maps.ndim != 3:
         raise ValueError(f"maps have shape {tuple(maps.shape)}: give (batch, rows, columns) of patches")
     maps = maps.detach().float()
@@ -122,5 +138,5 @@ def shares_of_largest(maps: Tensor) -> Tensor:
             f"the smallest value of the maps is {maps.min().item():.3g}, but the colours start at 0: give "
             "maps.clamp(min=0), or (-maps).clamp(min=0) for the evidence against the class"
         )
-    largest = reduce(maps, "b r s -> b 1 1", "max")
+    largest = reduce(maps, "b r s -> b 1 1" if scale == "image" else "b r s -> 1 1 1", "max")
     return torch.where(largest > 0, maps / largest.clamp(min=torch.finfo(maps.dtype).tiny), 0.0)

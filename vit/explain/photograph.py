@@ -9,10 +9,9 @@ import torch
 from einops import repeat
 from torch import Tensor
 
-from vit.explain.heatmap import color_of, grey_of, shares_of_largest
+from vit.explain.heatmap import grey_of, shade, shares_of_largest
 
-OPACITY = 0.6  # share of the colour in a cell
-DIMMED = 0.4  # brightness of what the model did not see
+UNSEEN = 0.25  # brightness of what the model did not see
 LINE = 0.35  # opacity of the lines between cells
 LINE_WIDTH = 800  # pixels of a picture's longer side for each pixel of a line's width
 FEWEST_RULED = 8  # pixels of a cell's shorter side from which on there are lines; they would hide smaller cells
@@ -41,8 +40,7 @@ def cell_boxes(box: Box, grid: Sequence[int]) -> Tensor:
 def overlay_photograph(photograph: Tensor, values: Tensor, box: Box) -> Tensor:
     """Lay a map in colour over the part of a photograph that a model saw: (C, H, W), (rows, columns) -> (3, H, W).
 
-    Each cell has one flat colour, from black for 0 through red to pale yellow for the largest value, and a thin line
-    around it. What the model did not see is dimmed, and has no colour.
+    Colours are those of ``overlay``, with a thin line around each cell. What the model did not see is dark and grey.
 
     >>> overlay_photograph(torch.rand(3, 48, 64), torch.rand(4, 4), (8.0, 0.0, 56.0, 48.0)).shape
     torch.Size([3, 48, 64])
@@ -64,7 +62,7 @@ def overlay_photograph(photograph: Tensor, values: Tensor, box: Box) -> Tensor:
     )
     seen = in_row[:, None] & in_column
     shares = shares_of_largest(values[None])[0][row][:, column]
-    picture = torch.where(seen, (1 - OPACITY) * grey + OPACITY * color_of(shares[None])[0], DIMMED * grey)
+    picture = torch.where(seen, shade(grey[None], shares[None])[0], UNSEEN * grey)
     if min(tall, wide) >= FEWEST_RULED:
         ruled = seen & (on_row[:, None] | on_column)
         contrast = (repeat(picture.mean(dim=0), "h w -> c h w", c=3) < 0.5).to(picture)

@@ -7,15 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from einops import rearrange
+from einops import rearrange, repeat
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from vit.explain.heatmap import overlay
+from vit.explain.heatmap import shade
 from vit.support.plotting import save_figure
 
 CELL, GAP, LINE = 1.6, 0.1, 0.15  # inches: width of a picture, gap between two, height of a line of text
-TITLE, BAR = 0.35, 0.75  # inches: height of the title, width of the colour bar
+TITLE, BAR, BAR_WIDTH = (
+    0.35,
+    0.85,
+    0.2,
+)  # inches: height of the title, width of the colour bar with and without its text
 DOTS, MOST_DOTS = 120, 240  # per inch
 MOST_RULED = 20  # most patches per side that get lines between them; more lines would hide the patches
 
@@ -95,12 +99,12 @@ class Sheet:
         save_figure(self.figure, path, dpi=min(max(DOTS, self.size[1] / CELL), MOST_DOTS))
 
     def _add_bar(self, left: float, top: float, bottom: float) -> None:
-        """Add the colour bar: the colours of an overlay on mid-grey."""
-        shares = rearrange(torch.linspace(1, 0, 256), "h -> 1 h 1")
-        colors = rearrange(overlay(torch.full((1, 1, 256, 1), 0.5), shares)[0], "c h w -> h w c").numpy()
-        self.axes.imshow(colors, extent=(left, left + GAP, bottom, top))
+        """Add the colour bar: the colour of each share, from left to right on black to white places of the image."""
+        shares, grey = repeat(torch.linspace(1, 0, 256), "h -> 1 h w", w=64), torch.linspace(0, 1, 64)
+        colors = rearrange(shade(repeat(grey, "w -> 1 1 h w", h=256), shares)[0], "c h w -> h w c").numpy()
+        self.axes.imshow(colors, extent=(left, left + BAR_WIDTH, bottom, top))
         for share in (0.0, 0.5, 1.0):
             height = bottom + share * (top - bottom)
-            self.axes.text(left + 1.5 * GAP, height, f"{share:g}", va="center", fontsize=8)
-        label = "share of the largest patch"
-        self.axes.text(left + 4.5 * GAP, (top + bottom) / 2, label, rotation=90, ha="center", va="center", fontsize=8)
+            self.axes.text(left + BAR_WIDTH + 0.5 * GAP, height, f"{share:g}", va="center", fontsize=8)
+        middle = left + BAR_WIDTH + 3.5 * GAP, (top + bottom) / 2
+        self.axes.text(*middle, "share of the largest patch", rotation=90, ha="center", va="center", fontsize=8)
