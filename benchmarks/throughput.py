@@ -1,10 +1,9 @@
 """The same Vision Transformer in five libraries: images per second of training and of inference.
 
 Ours, timm, torchvision, vit-pytorch and transformers get the same size, input, optimiser and precision, and run in turn
-in one process; ours runs twice, with and without its shortcut in the last block. Before they are timed, ours and timm
-must agree to 1e-4 with the same weights, and all but vit-pytorch must have the same number of parameters. A cell is a
-device, a size, a mode, a precision, and eager or compiled; it is written to throughput.json and throughput.md as soon
-as it is measured, in place of an older one.
+in one process. Before they are timed, ours and timm must agree to 1e-4 with the same weights, and all but vit-pytorch
+must have the same number of parameters. A cell is a device, a size, a mode, a precision, and eager or compiled; it is
+written to throughput.json and throughput.md as soon as it is measured, in place of an older one.
 
     python benchmarks/throughput.py [--sizes 192x6-p4-32 ...] [--modes train inference] [--dtypes fp32 bf16]
         [--compiled] [--rounds 15] [--batch N] [--output benchmarks/results]
@@ -34,8 +33,8 @@ cross-entropy in float32, backward and fused AdamW; compiling and warming up are
 one process, and numbers are medians over the rounds, with quartiles.
 
 - Against the best peer: speed as a multiple of that of the fastest other library in the same round.
-- Ours, every token: our model without its shortcut. Only the class token is read, so the last block of "ours" computes
-  no other token, which the other libraries do. The row shows how much of the speed-up is left without it.
+- Ours, class token alone: measured while our model had a shortcut, which it no longer has: only the class token is
+  read, so its last block computed no other token. The other libraries compute all, as "ours" does now.
 - TFLOP/s: images per second times the operations in the matrix products of this architecture, the same for all; a
   training step is three forward passes.
 - Of the ceiling: TFLOP/s as a share of what the fastest of these products reaches alone.

@@ -69,27 +69,6 @@ def ours(size: Size) -> nn.Module:
     return vit.VisionTransformer(size.image_size, **_arguments(size))
 
 
-class EveryToken(nn.Module):
-    """Our model without its shortcut: the last block computes every token, and not the class token alone.
-
-    Args:
-        model: The model.
-    """
-
-    def __init__(self, model: vit.VisionTransformer) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Classify images: (B, C, H, W) -> (B, num_classes)."""
-        return self.model.forward_head(self.model.forward_features(images))
-
-
-def ours_every_token(size: Size) -> nn.Module:
-    """Build the model of this package without its shortcut in the last block."""
-    return EveryToken(ours(size))
-
-
 def timm(size: Size) -> nn.Module:
     """Build the model of PyTorch Image Models (timm)."""
     from timm.models.vision_transformer import VisionTransformer
@@ -173,7 +152,7 @@ def transformers(size: Size, attention: str = "sdpa") -> nn.Module:
     return Logits(AutoModelForImageClassification.from_config(config, attn_implementation=attention))
 
 
-OURS: dict[str, Callable[[Size], nn.Module]] = {"ours": ours, "ours, every token": ours_every_token}
+OURS: dict[str, Callable[[Size], nn.Module]] = {"ours": ours}
 PEERS: dict[str, Callable[[Size], nn.Module]] = {
     "timm": timm,
     "torchvision": torchvision,

@@ -204,7 +204,7 @@ def test_the_sentences_on_the_recipe_follow_from_the_measurements():
     assert round(100 * 1400 / (sum(whole) / len(whole))) == 28
 
 
-def test_most_of_the_lead_in_speed_is_what_the_last_block_leaves_out():
-    for cell in results("throughput").values():
-        ours = cell["rows"]["ours"]
+def test_most_of_the_former_lead_in_speed_is_what_the_last_block_left_out():
+    measured = [cell["rows"].get("ours, class token alone") for cell in results("throughput").values()]
+    for ours in filter(None, measured):
         assert 1 / ours["computed"] - 1 > (ours["against_best_peer"][1] - 1) / 2

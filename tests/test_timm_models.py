@@ -113,17 +113,6 @@ def test_features_of_a_model_that_pools_by_attention_have_no_weights_of_the_pool
     assert model(torch.randn(2, 3, 32, 32))[0].shape == (2, 24, 2, 2)
 
 
-def test_only_the_class_token_of_the_last_block_is_computed_if_the_head_reads_no_other(monkeypatch):
-    model, computed = make().eval(), []
-    forward = model.blocks[-1].forward_class_token
-    monkeypatch.setattr(model.blocks[-1], "forward_class_token", lambda tokens: computed.append(1) or forward(tokens))
-    model(images_of(model))
-    assert computed == [1]
-    model.global_pool = ""
-    model(images_of(model))
-    assert computed == [1]
-
-
 def test_the_packaged_weights_are_pretrained():
     model = timm.create_model("vit_attention_cifar10", pretrained=True).eval()
     images, ours = torch.randn(2, 3, 32, 32), vit.load("cifar10")

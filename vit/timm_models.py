@@ -125,10 +125,6 @@ class TimmVisionTransformer(VisionTransformer):
         """Compute the features after chosen blocks, as ``VisionTransformer.get_intermediate_layers``."""
         return super().get_intermediate_layers(x, *args, mask=attn_mask, **kwargs)
 
-    def _has_methods_of(self, kind: type) -> bool:
-        # The methods above change names alone, unless all tokens are asked for.
-        return super()._has_methods_of(TimmVisionTransformer) and self.global_pool != ""
-
     def reset_classifier(self, num_classes: int, global_pool: GlobalPool | None = None) -> None:
         """Replace the head by a new one for ``num_classes`` classes, and the pooling unless it is None."""
         if global_pool is not None:

@@ -74,6 +74,13 @@ def test_an_image_of_a_batch_does_not_depend_on_the_others(name):
     assert_close(together, torch.cat([module(x[None], grid=(3, 5)) for x in tokens]), **EXACT)
 
 
+@pytest.mark.parametrize("name", [name for name, kind in MECHANISMS.items() if kind.independent_queries])
+def test_a_query_by_itself_has_the_same_output_if_the_mechanism_says_so(name):
+    module = attention(name, (3, 5)).double()
+    tokens = torch.randn(2, 16, 12, dtype=torch.float64)
+    assert_close(module(tokens[:, :1], context=tokens), module(tokens, grid=(3, 5))[:, :1], **EXACT)
+
+
 @EVERY
 def test_its_gradients_are_those_of_finite_differences(name):
     torch.manual_seed(0)

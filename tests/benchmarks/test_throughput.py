@@ -31,22 +31,9 @@ def test_the_operations_are_those_computed_by_hand():
     assert Size(8, 4, 2, 1, 1, {}).forward_flops() == projections + attention + 2 * 4 * 48 * 2 + 2 * 2 * 10
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name != "ours"])
-def test_the_operations_are_those_that_torch_counts_where_every_token_is_computed(name):
+@pytest.mark.parametrize("name", ALL)
+def test_the_operations_are_those_that_torch_counts(name):
     assert counted_flops(ALL[name](TINY), TINY) == TINY.forward_flops()
-
-
-def test_ours_leaves_out_the_patches_in_the_last_block():
-    d, n = TINY.embed_dim, TINY.tokens()
-    # Queries, output and MLP (2 + 8 of the 12 d^2), and a row of attention, of each token but one.
-    left_out = (n - 1) * (2 * 10 * d**2 + 4 * n * d)
-    assert counted_flops(ours(TINY), TINY) == TINY.forward_flops() - left_out
-
-
-def test_ours_has_the_same_logits_where_every_token_is_computed():
-    every_token = OURS["ours, every token"](TINY).eval()
-    x = torch.randn(2, 3, 16, 16)
-    torch.testing.assert_close(every_token(x), every_token.model(x))
 
 
 def test_explicit_attention_does_not_call_the_fused_kernel(monkeypatch):
@@ -106,7 +93,7 @@ def test_it_measures_every_library_in_every_cell(run, tmp_path, unpadded, monkey
             assert row["first_call_seconds"] > 0
         peers = {name: row["images_per_second"][1] for name, row in cell["rows"].items() if name not in OURS}
         assert cell["rows"][max(peers, key=peers.get)]["against_best_peer"] == [1, 1, 1]
-        assert cell["rows"]["ours"]["computed"] < cell["rows"]["ours, every token"]["computed"] == 1
+        assert {row["computed"] for row in cell["rows"].values()} == {1}
     report = (tmp_path / "throughput.md").read_text()
     assert capsys.readouterr().out.strip() == report.strip()
     assert [line[3:] for line in report.splitlines() if line.startswith("## ")] == list(cells)

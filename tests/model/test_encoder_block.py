@@ -73,28 +73,6 @@ def test_a_block_passes_mask_and_angles_to_its_attention():
     assert_close(block(tokens, mask=mask, angles=angles), expected, **EXACT)
 
 
-def test_the_first_output_token_can_be_computed_alone():
-    block = randomised(EncoderBlock(H * D, H, layer_scale=0.5))
-    tokens = torch.randn(B, N, H * D, dtype=torch.float64)
-    assert block.supports_class_token_only()
-    assert_close(block.forward_class_token(tokens), block(tokens)[:, :1], **EXACT)
-
-
-def test_a_block_computes_the_class_token_alone_unless_hooked_or_replaced_or_mixing_queries():
-    assert not EncoderBlock(H * D, H, attention="lowrank").supports_class_token_only()
-    block = EncoderBlock(H * D, H)
-    handle = block.mlp.act.register_forward_hook(lambda *_: None)
-    assert not block.supports_class_token_only()
-    handle.remove()
-    assert block.supports_class_token_only()
-    block.mlp.forward = lambda tokens: tokens
-    assert not block.supports_class_token_only()
-    block = EncoderBlock(H * D, H)
-    block.attn = nn.Identity()
-    assert not block.supports_class_token_only()
-    assert not type("Replaced", (EncoderBlock,), {"forward": lambda *_: None})(H * D, H).supports_class_token_only()
-
-
 def test_a_block_drops_channels_of_each_branch_while_training():
     torch.manual_seed(0)
     block = with_constant_branches(dropout=0.5)

@@ -110,7 +110,7 @@ def test_a_token_is_the_mean_of_its_patches_and_counts_as_often_in_attention():
         second = model.blocks[1]
         repeated = means[:, numbers]  # every patch by itself, with the mean of its token
         expected = means + second.attn(second.norm1(means), second.norm1(repeated))
-        found = merging._run(second, merging._encode(images, 1))
+        found = merging._encode(images)
         sizes = torch.bincount(merging.groups(images)[0])
         numbers = match_patches(second.attn.heads(second.norm1(means))[1].mean(dim=1), 2)[0]
         weights = torch.bincount(match_patches(keys, 2)[0]).double()

@@ -9,14 +9,12 @@ from timm.data import resolve_model_data_config
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import nn
 from torch.testing import assert_close
-from torch.utils.flop_counter import FlopCounterMode
 
 import vit
 from tests.architectures import EXACT, randomised
 from vit import VisionTransformer
 from vit.attention import MECHANISMS
 from vit.model import vision_transformer
-from vit.model.encoder_block import EncoderBlock
 from vit.model.positions import resize_positions, sinusoidal_positions_2d
 
 SMALL = {"image_size": (6, 10), "patch_size": 2, "embed_dim": 12, "depth": 3, "num_heads": 3, "num_classes": 11}
@@ -98,57 +96,6 @@ def test_weights_of_timm_give_the_features_logits_and_gradients_of_timm(kwargs):
         assert getattr(ours, attribute) == getattr(theirs, attribute)
 
 
-@pytest.mark.parametrize("attention", [name for name, kind in MECHANISMS.items() if kind.independent_queries])
-def test_computing_only_the_class_token_in_the_last_block_changes_no_logit_and_no_gradient(attention):
-    model = VisionTransformer(**SMALL, attention=attention, num_registers=1).double()
-    images = torch.randn(7, 3, 6, 10, dtype=torch.double)
-    results = []
-    for logits in (model(images), model.forward_head(model.forward_features(images))):
-        gradients = torch.autograd.grad(logits.square().sum(), list(model.parameters()), allow_unused=True)
-        results.append([logits, *(torch.zeros(()) if g is None else g for g in gradients)])
-    assert_close(results[0], results[1], **EXACT)
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "computed"),
-    [
-        ({}, 1),
-        ({"num_registers": 2}, 1),
-        ({"pool": "mean"}, 16),
-        ({"pool": "cls+mean"}, 16),
-        ({"attention": "window", "attention_kwargs": {"window": 2}}, 16),
-        ({"attention": "lowrank"}, 16),
-    ],
-    ids=str,
-)
-def test_the_last_mlp_computes_the_tokens_that_the_head_reads(kwargs, computed):
-    model = VisionTransformer(**SMALL, **kwargs)
-    with FlopCounterMode(display=False) as counter:
-        model(torch.randn(1, 3, 6, 10))
-    counts = counter.get_flop_counts()[f"{type(model).__name__}.blocks.2.mlp"]
-    assert sum(counts.values()) == computed * 2 * 2 * 12 * 48
-
-
-@pytest.mark.parametrize("hook", ["register_forward_hook", "register_forward_pre_hook"])
-@pytest.mark.parametrize("path", ["blocks.2", "blocks.2.mlp", "blocks.2.norm2"])
-def test_hooks_on_the_last_block_get_all_tokens(hook, path):
-    model, seen = VisionTransformer(**SMALL), []
-    handle = getattr(model.get_submodule(path), hook)(lambda module, inputs, output=None: seen.append(inputs[0].shape))
-    images = torch.randn(2, 3, 6, 10)
-    watched = model(images)
-    handle.remove()
-    assert seen == [(2, 16, 12)]
-    assert_close(watched, model(images))
-
-
-@pytest.mark.parametrize("hook", ["register_full_backward_hook", "register_full_backward_pre_hook"])
-def test_backward_hooks_on_the_last_block_get_the_gradients_of_all_tokens(hook):
-    model, seen = VisionTransformer(**SMALL), []
-    getattr(model.blocks[2].mlp, hook)(lambda module, gradients, others=None: seen.append(gradients[0].shape))
-    model(torch.randn(2, 3, 6, 10)).sum().backward()
-    assert seen == [(2, 16, 12)]
-
-
 class Brighter(VisionTransformer):
     """Adds one to all features."""
 
@@ -156,37 +103,13 @@ class Brighter(VisionTransformer):
         return super().forward_features(images) + 1
 
 
-class MeanOfPatches(VisionTransformer):
-    """A head that reads the patches beside the class token."""
-
-    def forward_head(self, tokens, pre_logits=False):
-        return self.head(tokens[:, 1:].mean(dim=1))
-
-
-class Doubled(EncoderBlock):
-    """A block with a ``forward`` of its own."""
-
-    def forward(self, tokens, grid=None):
-        return 2 * super().forward(tokens, grid)
-
-
-def test_replaced_methods_and_blocks_and_a_hook_on_the_norm_get_all_tokens():
+def test_replaced_methods_that_take_no_masks_are_called():
     images = torch.randn(2, 3, 6, 10)
     model = Brighter(**SMALL)
     assert_close(model(images), model.forward_head(model.forward_features(images)))
-    model = MeanOfPatches(**SMALL)
-    assert_close(model(images), model.head(model.forward_features(images)[:, 1:].mean(dim=1)))
     model = VisionTransformer(**SMALL)
     model.forward_features = lambda images: torch.ones(2, 16, 12)
     assert_close(model(images), model.forward_head(torch.ones(2, 16, 12)))
-    model = VisionTransformer(**SMALL)
-    model.blocks[2] = Doubled(12, 3)
-    assert_close(model(images), model.forward_head(model.forward_features(images)))
-    seen = []
-    model = VisionTransformer(**SMALL)
-    model.norm.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
-    model(images)
-    assert seen == [(2, 16, 12)]
 
 
 class Adapter(nn.Module):

@@ -12,6 +12,7 @@ from vit.data.normalise import normalise
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.arguments import constructor_arguments
 from vit.support.class_names import name_classes
+from vit.support.printable import list_names
 
 # A checkpoint notes all arguments of its data set. These set its splits and pixels; all others only augment.
 SPLITTING = (
@@ -61,8 +62,8 @@ def labelled_images(
     names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)
     if model.pretrained_cfg["class_names"] is not None and list(data.class_names) != names:
         raise ValueError(
-            f"the classes of {name} ({_listed(data.class_names)}) are not those of the model ({_listed(names)}): give "
-            "the data that it was trained on by --data.root"
+            f"the classes of {name} ({list_names(data.class_names, 3)}) are not those of the model "
+            f"({list_names(names, 3)}): give the data that it was trained on by --data.root"
         )
     data.prepare_data()
     data.setup("test")
@@ -93,7 +94,3 @@ def _drawn(of: ImageSet, model: VisionTransformer, count: int) -> Labelled:
     """Draw images, decode them if they are files, and normalise them."""
     pixels, labels = of.decode(torch.randperm(len(of.labels), generator=torch.Generator().manual_seed(0))[:count])
     return Labelled(normalise(pixels, model.pretrained_cfg), labels)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -128,14 +128,13 @@ def _seen(
     places += [Boundary(output_projection(attention), "input") for attention in modules]
     seen: dict[int, Tensor] = {}
 
-    def keep(number: int, tokens: Tensor) -> Tensor:
+    def keep(number: int, tokens: Tensor) -> None:
         seen[number] = at_least_float32(tokens[:, anatomy.patches]).cpu()
-        return tokens
 
     batches = []
     with ExitStack() as stack:
         for number, place in enumerate(places):
-            stack.enter_context(place.changed(partial(keep, number)))
+            stack.enter_context(place.seen(partial(keep, number)))
         for batch, picks in zip(in_batches(model, images, batch_size), chosen.split(batch_size), strict=True):
             model(batch)
             tokens = [seen[number] for number in range(len(places))]

@@ -91,9 +91,8 @@ def token_norms(
     norms: list[list[Tensor]] = [[] for _ in leaving]
     received: list[list[Tensor]] = [[] for _ in leaving]
 
-    def keep_norms(layer: int, tokens: Tensor) -> Tensor:
+    def keep_norms(layer: int, tokens: Tensor) -> None:
         norms[layer].append(tokens.norm(dim=-1).cpu())
-        return tokens
 
     def keep_received(layer: int, attn: Tensor) -> Tensor:
         if attn.shape[-2] > 1:
@@ -102,7 +101,7 @@ def token_norms(
 
     with torch.no_grad(), ExitStack() as stack:
         for layer, boundary in enumerate(leaving):
-            stack.enter_context(boundary.changed(partial(keep_norms, layer)))
+            stack.enter_context(boundary.seen(partial(keep_norms, layer)))
         for batch in in_batches(model, images, batch_size):
             run_intercepted(model, batch, keep_received)
     together = [torch.stack([torch.cat(batches) for batches in layers]) for layers in (norms, received)]

@@ -5,7 +5,7 @@ layer, each attention lies within a layer, and a last norm follows.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -49,6 +49,15 @@ class Boundary:
             handle = self.module.register_forward_hook(after)
         with handle:
             yield
+
+    def seen(self, look: Callable[[Tensor], object]) -> AbstractContextManager[None]:
+        """Within the context, call ``look`` with the tokens at this place, and leave them as they are."""
+
+        def unchanged(tokens: Tensor) -> Tensor:
+            look(tokens)
+            return tokens
+
+        return self.changed(unchanged)
 
 
 @dataclass(frozen=True)

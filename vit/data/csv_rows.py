@@ -4,7 +4,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from vit.data.image_files import NAMED
+from vit.data.inventory import first_names
 
 
 def read_rows(path: Path, *needed: str) -> list[tuple[int, dict[str, str]]]:
@@ -54,12 +54,6 @@ def check_there(files: Sequence[Path], root: Path, table: Path) -> None:
     """Raise a ValueError with the first names of files that a table names and that do not exist, if there are any."""
     if missing := [file for file in files if not file.is_file()]:
         raise ValueError(
-            f"{table} names {len(missing):,} of {len(files):,} images that are not there: {list_files(missing, root)}; "
-            "add them, or delete the lines"
+            f"{table} names {len(missing):,} of {len(files):,} images that are not there: "
+            f"{first_names(missing, root, most=10)}; add them, or delete the lines"
         )
-
-
-def list_files(files: Sequence[Path], root: Path) -> str:
-    """Return the names of the first files, relative to a folder that holds them, and the number of the others."""
-    shown = ", ".join(str(file).removeprefix(f"{root}/") for file in files[:NAMED])
-    return f"{shown} and {len(files) - NAMED:,} more" if len(files) > NAMED else shown

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import ClassVar, get_args
 
 from vit.data.alphabet import Alphabet
-from vit.data.csv_rows import check_there, list_files, read_rows
+from vit.data.csv_rows import check_there, read_rows
 from vit.data.folder import check_split_names
 from vit.data.formats import MAX_PIXELS
 from vit.data.identical import Duplicates
+from vit.data.inventory import first_names
 from vit.data.labelled_files import LabelledFiles, LabelledPaths
 from vit.data.module import Stage
 from vit.data.search import search
@@ -157,5 +158,6 @@ def read_texts(folder: Path) -> dict[Path, str]:
         texts[picture] = unicodedata.normalize("NFC", row["text"])
     check_there([*texts], folder, path)
     if unnamed := [picture for picture in search(folder).images if picture.resolve() not in named]:
-        raise ValueError(f"pictures without a line in {path}: {list_files(unnamed, folder)}; add lines, or delete them")
+        names = first_names(unnamed, folder, most=10)
+        raise ValueError(f"pictures without a line in {path}: {names}; add lines, or delete them")
     return texts

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vit.data.identical import Identical, same_bytes
 from vit.data.search import Found
-from vit.support.printable import printable
+from vit.support.printable import list_names, printable
 
 NAMED = 3  # first names in a line
 MOST_ROWS = 20  # classes in a table
@@ -73,10 +73,9 @@ class Inventory:
         return [head, f"  {titles}", *(f"  {row}" for row in rows)]
 
 
-def first_names(paths: Sequence[Path], root: Path) -> str:
+def first_names(paths: Sequence[Path], root: Path, most: int = NAMED) -> str:
     """Return the first names of files, from a folder that holds them, and the number of the others."""
-    shown = ", ".join(name_from(path, root) for path in paths[:NAMED])
-    return f"{shown} and {len(paths) - NAMED:,} more" if len(paths) > NAMED else shown
+    return list_names(paths, most, lambda path: name_from(path, root))
 
 
 def name_from(path: Path, root: Path) -> str:
@@ -113,9 +112,8 @@ def describe_identical(found: Identical, root: Path, *, are_split: bool) -> list
 
 
 def _equal(groups: Sequence[Sequence[Path]], root: Path) -> str:
-    shown = ", ".join(" = ".join(name_from(path, root) for path in group[:NAMED]) for group in groups[:NAMED])
-    more = f" and {len(groups) - NAMED:,} more" if len(groups) > NAMED else ""
-    return f"{len(groups):,} ({shown}{more})"
+    shown = list_names(groups, NAMED, lambda group: " = ".join(name_from(path, root) for path in group[:NAMED]))
+    return f"{len(groups):,} ({shown})"
 
 
 def _cut(name: str) -> str:

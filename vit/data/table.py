@@ -7,8 +7,8 @@ from vit.data.csv_rows import check_there, read_rows
 from vit.data.folder import SPLIT_NAMES
 from vit.data.labelled_files import LabelledFiles, LabelledPaths, tell
 from vit.data.module import Stage
-from vit.support.class_names import list_names, match_classes
-from vit.support.printable import printable
+from vit.support.class_names import match_classes
+from vit.support.printable import list_names, printable
 
 PRESENCE = {"0": False, "false": False, "1": True, "true": True}  # of a class in an image
 

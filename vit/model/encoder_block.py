@@ -83,11 +83,6 @@ class EncoderBlock(nn.Module):
     if TYPE_CHECKING:  # the calls of nn.Module return Any
         __call__: Callable[..., Tensor]
 
-    def forward_class_token(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Compute only the first token, which is all that the head reads of the last block: (B, N, D) -> (B, 1, D)."""
-        normed = self.norm1(tokens)
-        return self._add_branches(tokens[:, :1], self.attn(normed[:, :1], context=normed, mask=mask))
-
     def forward_packed(self, tokens: Tensor, groups: Sequence[Group], angles: Tensor | None = None) -> Tensor:
         """Compute ``forward`` for packed sequences of several lengths, in eval mode: (1, T, D) -> (1, T, D).
 
@@ -99,10 +94,6 @@ class EncoderBlock(nn.Module):
         """Add the mixed tokens, then the MLP's output: twice (B, N, D) -> (B, N, D)."""
         tokens = tokens + self.drop_path(self.ls1(self.drop(mixed)))
         return tokens + self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))
-
-    def supports_class_token_only(self) -> bool:
-        """Return whether ``forward_class_token`` equals ``forward``, and no hook or replaced forward is bypassed."""
-        return self.is_plain() and self.attn.mechanism.independent_queries and not any(map(is_hooked, self.modules()))
 
     def is_plain(self) -> bool:
         """Return whether the block and its attention are the ones of this package, and neither has hooks."""

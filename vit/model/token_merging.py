@@ -63,12 +63,7 @@ class TokenMerging(nn.Module):
         """
         if mask is not None:
             raise ValueError("mask names tokens, and merging changes them from block to block: call the model itself")
-        if not self.model._class_token_suffices():
-            return self.model.forward_head(self.forward_features(images))
-        merged = self._encode(images, len(self.model.blocks) - 1)
-        last_block: Any = self.model.blocks[-1]
-        token = last_block.forward_class_token(merged.tokens, _log_sizes(merged))
-        return self.model.forward_head(self.model.norm(token))
+        return self.model.forward_head(self.forward_features(images))
 
     if TYPE_CHECKING:  # the calls of nn.Module return Any
         __call__: Callable[..., Tensor]
@@ -78,17 +73,17 @@ class TokenMerging(nn.Module):
 
         Each patch gets the feature of its token, so that pooling counts a token of s patches s times.
         """
-        merged = self._encode(images, len(self.model.blocks))
+        merged = self._encode(images)
         prefix, tokens = _split(merged, self.model.norm(merged.tokens))
         patches = tokens.gather(1, repeat(merged.groups, "b n -> b n d", d=tokens.shape[2]))
         return torch.cat([prefix, patches], dim=1)
 
     def groups(self, images: Tensor) -> Tensor:
         """Return the number of the token that each patch is in after the last block: (B, C, H, W) -> (B, N), from 0."""
-        return self._encode(images, len(self.model.blocks)).groups
+        return self._encode(images).groups
 
-    def _encode(self, images: Tensor, depth: int) -> Merged:
-        """Return the tokens after the first ``depth`` blocks."""
+    def _encode(self, images: Tensor) -> Merged:
+        """Return the tokens after the last block."""
         if self.model.training:
             raise ValueError("the model is in training mode, and tokens are merged in inference only: call eval()")
         tokens = self.model.embed(images)
@@ -96,7 +91,7 @@ class TokenMerging(nn.Module):
         batch, count = tokens.shape[0], tokens.shape[1] - self.model.num_prefix_tokens
         groups = repeat(torch.arange(count, device=tokens.device), "n -> b n", b=batch)
         merged = Merged(tokens, tokens.new_ones(batch, count), groups)
-        for block in self.model.blocks[:depth]:
+        for block in self.model.blocks:
             merged = self._run(block, merged)
         return merged
 

@@ -34,7 +34,6 @@ from vit.model.model_checks import (
 )
 from vit.model.positions import ROTARY, Interpolation, resize_positions, sinusoidal_positions_2d
 from vit.support.checks import check_choice, check_natural
-from vit.support.hooks import is_hooked
 
 Pool = Literal["cls", "mean", "cls+mean", "cls+dist", "map"]
 Positions = Literal["learned", "sincos", "none", "rope", "rope_eva"]
@@ -241,46 +240,19 @@ class VisionTransformer(nn.Module):
     def forward(self, images: Tensor, mask: Tensor | None = None, token_mask: Tensor | None = None) -> Tensor:
         """Classify images: (B, C, H, W) -> (B, num_classes).
 
-        If only the class token is read, the last block computes nothing else: the same logits for about 1/7 less work
-        at depth 6. Hooks and replaced methods that read the other tokens turn this off, and so do masks and rotary
-        positions.
-
         Args:
             images: Images, normalised as the model was trained.
             mask: Mask of attention in all blocks, broadcastable to (B, H, N, N) with the prefix tokens counted, as in
                 ``MultiHeadAttention.forward``.
             token_mask: Hidden patches, (B, N) of booleans without the prefix tokens: the mask token takes their place.
         """
-        if mask is not None or not self._class_token_suffices():
-            # Replaced methods may take no masks.
-            hidden = {} if token_mask is None else {"token_mask": token_mask}
-            masks = () if mask is None else (mask,)
-            return self.forward_head(self.forward_features(images, *masks, **hidden))
-        tokens, grid, _ = self._embed(images, token_mask=token_mask)
-        for block in self.blocks[:-1]:
-            tokens = self._run(block, tokens, grid)
-        last_block: Any = self.blocks[-1]
-        return self.forward_head(self.norm(self._run(last_block.forward_class_token, tokens)))
+        # Replaced methods may take no masks.
+        hidden = {} if token_mask is None else {"token_mask": token_mask}
+        masks = () if mask is None else (mask,)
+        return self.forward_head(self.forward_features(images, *masks, **hidden))
 
     if TYPE_CHECKING:  # the calls of nn.Module return Any
         __call__: Callable[..., Tensor]
-
-    def _class_token_suffices(self) -> bool:
-        """Return whether neither the head nor a hook nor a replaced method reads another token of the last block."""
-        last_block = self.blocks[-1]
-        return (
-            self.pool == "cls"
-            and "rope" not in self.config["pos_embed"]
-            and isinstance(last_block, EncoderBlock)
-            and last_block.supports_class_token_only()
-            and not is_hooked(self.norm)
-            and self._has_methods_of(VisionTransformer)
-        )
-
-    def _has_methods_of(self, kind: type) -> bool:
-        """Return whether ``forward_features`` and ``forward_head`` are those of a class, and not replaced."""
-        names = ("forward_features", "forward_head")
-        return all(getattr(getattr(self, name), "__func__", None) is getattr(kind, name) for name in names)
 
     def forward_features(
         self,

@@ -1,6 +1,5 @@
 """The lines that a run prints: its header, a line per validation, its results, how to resume."""
 
-import json
 import shlex
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,9 +14,9 @@ from vit.attention.mechanisms.local import NeighborhoodAttention, WindowAttentio
 from vit.objectives import OBJECTIVES
 from vit.runs.measurements import Measurements
 from vit.runs.parts import part_in_words
-from vit.runs.results import count_parameters, device_name
+from vit.runs.results import count_parameters, device_name, in_terminal, read_results
 from vit.support.printable import printable
-from vit.training.description import SPACE, Score
+from vit.training.description import Score
 
 FEW = 50  # validation images
 
@@ -76,7 +75,7 @@ def print_validation(measurements: Measurements, monitor: Score) -> None:
     loss = f"train_loss {train[-1]['loss']:.3f}  " if train else ""
     print(
         f"epoch {val['epoch']:.2f}  step {val['step']:,}  {loss}val_loss {val['loss']:.3f}  "
-        f"val_{monitor.name} {_plain(monitor, val[monitor.name])}  {measurements.images_per_second:,.0f} images/s",
+        f"val_{monitor.name} {in_terminal(monitor, val[monitor.name])}  {measurements.images_per_second:,.0f} images/s",
         flush=True,
     )
 
@@ -104,20 +103,15 @@ def print_resume(folder: Path) -> None:
 @rank_zero_only
 def print_results(folder: Path) -> None:
     """Print the scores of a run or an evaluation, and where its report is."""
-    results = json.loads((folder / "results.json").read_text())
+    results = read_results(folder)
     objective = OBJECTIVES[results["objective"]]
     for split in ("val", "test"):
         name, part = f"{split}_{objective.monitor.name}", results.get("parts", {}).get(split)
         if results.get(name) is not None:
             of_part = f" ({part_in_words(part, split)})" if part else ""
-            print(f"{name}: {_plain(objective.monitor, results[name])}{of_part}")
+            print(f"{name}: {in_terminal(objective.monitor, results[name])}{of_part}")
     for line in objective.result_lines(results):
         print(line)
     place = printable(str(folder))
     print(f"run folder: {place}")
     print(f"  {place}/report.html, with all scores and pictures; the numbers are in {place}/results.json")
-
-
-def _plain(score: Score, value: float) -> str:
-    """Return a score as a terminal shows it."""
-    return score.text(value).replace(SPACE, " ")

@@ -3,14 +3,13 @@
 The page is `report.html`, a template of ``vit.support.pages``.
 """
 
-import json
 import math
 import shlex
 from pathlib import Path
 from typing import Any
 
-from vit.objectives import DEFAULT, OBJECTIVES
 from vit.runs.parts import part_in_words
+from vit.runs.results import known_scores, objective_of, read_results
 from vit.runs.tested_images import read_rows
 from vit.support.files import replacing
 from vit.support.pages import data_url, page_templates
@@ -34,15 +33,15 @@ def write_report(folder: Path) -> Path:
 
 def render_report(folder: Path) -> str:
     """Return the page for the files in the folder of a run."""
-    results = json.loads(_read(folder / "results.json") or "{}")
-    objective, scores = OBJECTIVES.get(results.get("objective"), DEFAULT), results.get("scores") or {}
+    results = read_results(folder)
+    objective, scores = objective_of(results), results.get("scores") or {}
     files = [(picture, folder / f"{picture.name}.png") for picture in (CURVES, *objective.pictures)]
     template = page_templates().get_template("runs/report.html")
     return template.render(
         name=results.get("experiment") or folder.name,
         subtitle=subtitle(results, folder),
         stopped=results.get("stopped"),
-        headline=headline(results, objective),
+        headline=headline(results),
         notes=objective.notes(scores),
         tables=objective.tables(scores, scored_split(results, objective)),
         tables_of_images=objective.tables_of_images(read_rows(folder), scores),
@@ -73,22 +72,19 @@ def scored_split(results: dict[str, Any], objective: type[Objective]) -> str | N
     return "test" if scores[name] == results.get(f"test_{name}") else "validation"
 
 
-def headline(results: dict[str, Any], objective: type[Objective]) -> list[tuple[str, str, str]]:
+def headline(results: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Return the label, the value and a note for each of the most important figures that are known."""
-    scores, split, monitor = results.get("scores") or {}, scored_split(results, objective), objective.monitor
+    objective, parts = objective_of(results), results.get("parts", {})
+    monitor, scored = objective.monitor, scored_split(results, objective)
+    monitored = {f"test_{monitor.name}": "test", f"val_{monitor.name}": "validation"}
     tiles = []
-    for of, key in (("test", f"test_{monitor.name}"), ("validation", f"val_{monitor.name}")):
-        if results.get(key) is not None:
-            label = f"{of.capitalize()} {monitor.label[0].lower()}{monitor.label[1:]}"
-            note = interval_note(scores[monitor.name], scores["count"]) if of == split and monitor.is_of_images else ""
-            part = results.get("parts", {}).get(key.split("_")[0])
-            notes = [part_in_words(part, of)] if part else []
-            tiles.append(
-                (label, monitor.text(results[key]), "; ".join([*notes, *filter(None, [note or monitor.note])]))
-            )
-    known = results | scores
-    shown = [(score, known[score.name]) for score in objective.columns if known.get(score.name) is not None]
-    return tiles + [(score.label, score.text(value), score.note) for score, value in shown]
+    for score, value in known_scores(results).items():
+        of, part = monitored.get(score.name), parts.get(score.name.split("_")[0])
+        notes = [part_in_words(part, of)] if of and part else []
+        has_interval = of is not None and of == scored and monitor.is_of_images
+        notes += [interval_note(value, results["scores"]["count"])] if has_interval else [score.note]
+        tiles.append((score.label, score.text(value), "; ".join(filter(None, notes))))
+    return tiles
 
 
 def interval_note(share: float, count: int) -> str:

@@ -2,14 +2,19 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
 
+from vit.objectives import DEFAULT, OBJECTIVES
 from vit.runs.measurements import Measurements
 from vit.support.files import replacing
+from vit.training.base import Objective
+from vit.training.description import SPACE, Score
 
 
 def write_results(
@@ -49,6 +54,34 @@ def write_results(
     }
     with replacing(path) as unfinished:
         unfinished.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """Return the ``results.json`` of a run or of an evaluation; {} if it has none."""
+    path = folder / "results.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def known_scores(results: Mapping[str, Any]) -> dict[Score, float]:
+    """Return the scores that an objective names: the monitored one of test and validation images, and its columns."""
+    objective = objective_of(results)
+    monitor, known = objective.monitor, {**results, **(results.get("scores") or {})}
+    label = f"{monitor.label[0].lower()}{monitor.label[1:]}"
+    monitored = [
+        replace(monitor, name=f"{short}_{monitor.name}", label=f"{long} {label}")
+        for short, long in (("test", "Test"), ("val", "Validation"))
+    ]
+    return {score: known[score.name] for score in (*monitored, *objective.columns) if known.get(score.name) is not None}
+
+
+def objective_of(results: Mapping[str, Any]) -> type[Objective]:
+    """Return the objective of a run; the default one if the results do not tell."""
+    return OBJECTIVES.get(results.get("objective"), DEFAULT)
+
+
+def in_terminal(score: Score, value: float) -> str:
+    """Return a score as a terminal shows it."""
+    return score.text(value).replace(SPACE, " ")
 
 
 def tested_file(results: dict[str, Any], folder: Path, score: str) -> dict[str, str | None]:

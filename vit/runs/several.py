@@ -1,6 +1,5 @@
 """Several runs of one training, for folds of cross-validation and seeds: what they share, and which are finished."""
 
-import json
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from vit.runs.results import read_results
 from vit.support.files import replacing
 
 # What differs between the configs of runs of one training.
@@ -82,12 +82,6 @@ def last_checkpoint(folders: list[Path]) -> Path | None:
     """Return the checkpoint of the latest run that has one; None if none has."""
     paths = (folder / "checkpoints" / "last.ckpt" for folder in reversed(folders))
     return next((path for path in paths if path.exists()), None)
-
-
-def read_results(folder: Path) -> dict[str, Any]:
-    """Return the ``results.json`` of a run; {} if it has none."""
-    path = folder / "results.json"
-    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def claim_experiment(folder: Path, config: Mapping[str, Any], data: Any) -> None:

@@ -3,16 +3,15 @@
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from vit.objectives import OBJECTIVES
-from vit.runs.several import Member, read_results
+from vit.runs.results import in_terminal, known_scores, read_results
+from vit.runs.several import Member
 from vit.support.files import replacing
 from vit.support.markdown import markdown_table
-from vit.training.description import SPACE, Score
+from vit.training.description import Score
 
 Scores = Mapping[Member, Mapping[Score, float]]
 
@@ -29,7 +28,7 @@ def write_summary(folder: Path, runs: Mapping[Member, Path], facts: Mapping[str,
         The scores as a table.
     """
     results = {member: read_results(of_run) for member, of_run in runs.items()}
-    scores = {member: scores_of(of_run) for member, of_run in results.items()}
+    scores = {member: known_scores(of_run) for member, of_run in results.items()}
     first = next(iter(results.values()))
     members = [
         {"fold": member.fold, "seed": member.seed, "folder": str(runs[member])}
@@ -46,18 +45,6 @@ def write_summary(folder: Path, runs: Mapping[Member, Path], facts: Mapping[str,
         with replacing(folder / name) as unfinished:
             unfinished.write_text(text)
     return table
-
-
-def scores_of(results: Mapping[str, Any]) -> dict[Score, float]:
-    """Return the scores of a run that its objective names: of test and validation images, and the further ones."""
-    objective = OBJECTIVES[results["objective"]]
-    monitor, known = objective.monitor, {**results, **(results.get("scores") or {})}
-    label = f"{monitor.label[0].lower()}{monitor.label[1:]}"
-    monitored = [
-        replace(monitor, name=f"{short}_{monitor.name}", label=f"{long} {label}")
-        for short, long in (("test", "Test"), ("val", "Validation"))
-    ]
-    return {score: known[score.name] for score in (*monitored, *objective.columns) if known.get(score.name) is not None}
 
 
 def by_score(scores: Scores) -> dict[Score, list[float]]:
@@ -94,17 +81,13 @@ def summary(scores: Scores) -> dict[str, dict[str, Any]]:
 def summary_table(scores: Scores) -> str:
     """Return the scores of each run, and their means with the sample standard deviation, as a table in Markdown."""
     rows = [
-        {"run": member.name} | {score.label: _plain(score, value) for score, value in of_run.items()}
+        {"run": member.name} | {score.label: in_terminal(score, value) for score, value in of_run.items()}
         for member, of_run in scores.items()
     ]
     means = {"run": "mean"}
     for score, values in by_score(scores).items():
         deviation = spread(values)
-        means[score.label] = _plain(score, statistics.mean(values))
+        means[score.label] = in_terminal(score, statistics.mean(values))
         if deviation is not None:
-            means[score.label] += f" ± {_plain(score, deviation)}"
+            means[score.label] += f" ± {in_terminal(score, deviation)}"
     return markdown_table([*rows, means], right=[score.label for score in by_score(scores)])
-
-
-def _plain(score: Score, value: float) -> str:
-    return score.text(value).replace(SPACE, " ")

@@ -3,9 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from vit.support.checks import nearest_hint
-from vit.support.printable import printable
-
-LISTED = 10  # names in a message
+from vit.support.printable import list_names, printable
 
 
 def name_classes(class_names: Sequence[str] | None, num_classes: int) -> list[str]:
@@ -47,13 +45,3 @@ def match_classes(found: Iterable[str], known: Sequence[str] | None, place: obje
             "one of these, or train a model of your classes by --model.init_from"
         )
     return list(known)
-
-
-def list_names(names: Sequence[str]) -> str:
-    """Return the first names, and the number of the others.
-
-    >>> list_names([str(number) for number in range(12)])
-    '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more'
-    """
-    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
-    return f"{', '.join(names[:LISTED])}{more}"

@@ -1,6 +1,10 @@
 """Text from outside, such as names of files and of classes, as a terminal, a page and a spreadsheet can show it."""
 
 import unicodedata
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 HIDDEN = ("Cc", "Cs")  # control characters, and halves of characters: bytes of a name that are no text
 DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}  # they turn the letters after them around
@@ -43,3 +47,13 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def list_names(names: Sequence[T], most: int = 10, show: Callable[[T], str] = str) -> str:
+    """Return the first names as ``show`` writes each, and the number of the others.
+
+    >>> list_names([str(number) for number in range(12)])
+    '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more'
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(map(show, names[:most]))}{more}"

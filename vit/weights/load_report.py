@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from vit.support.printable import list_names
 from vit.weights.formats.format import Arguments, State
 
 SHOWN = 4
@@ -47,8 +48,7 @@ class LoadReport:
         kinds = {"resized": self.resized, "folded": self.folded, "zero": self.zeros}
         kinds |= {"dropped": self.dropped, "new": self.fresh, "assumed": self.assumed}
         for kind, names in kinds.items():
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            words += [f"{kind}: {', '.join(names[:SHOWN])}{more}"] if names else []
+            words += [f"{kind}: {list_names(names, SHOWN)}"] if names else []
         return f"weights of {self.origin} ({self.format}): {', '.join(words)}"
 
 

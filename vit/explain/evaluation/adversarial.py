@@ -5,7 +5,6 @@ If it is far from the model's own attention, a picture of the model's attention 
 Letters in the einops patterns: b batch, h heads, n queries, m keys, l layers, k classes, r s grid rows and columns.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,7 +19,6 @@ from vit.explain.maps import Subject, attention_rollout
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.rollout import readout_map
 
-FARTHEST = math.log(2)  # the divergence of two distributions that have no key in common, in nats
 TOLERANCE = 0.01  # largest total variation between the predicted probabilities
 STEPS = 150  # of the search
 # Noise on the first logits. The search starts far from the model's attention and comes back until the predictions are

@@ -172,11 +172,7 @@ def _outliers(subject: Subject) -> Tensor | None:
             shares.append(rearrange(row, "b r s -> b (r s)"))
         return attn
 
-    def keep_norms(tokens: Tensor) -> Tensor:
-        norms.append(tokens[:, anatomy.patches].norm(dim=-1))
-        return tokens
-
-    with anatomy.parts.layers[-1].changed(keep_norms):
+    with anatomy.parts.layers[-1].seen(lambda tokens: norms.append(tokens[:, anatomy.patches].norm(dim=-1))):
         run_intercepted(subject.model, subject.images, keep_share)
     flat = outliers(rearrange(norms[0], "b n -> (b n)"))  # among the tokens of all images
     marked = rearrange(flat, "(b n) -> b n", b=len(norms[0])).double()

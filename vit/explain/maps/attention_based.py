@@ -136,15 +136,10 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
     check_start_layer(start_layer, anatomy.depth)
     if parts.last is None or not parts.layers:
         raise ValueError("legrad needs a model with one module for each layer and a final norm: choose 'relevance'")
-    outputs = []
-
-    def keep_tokens(tokens: Tensor) -> Tensor:
-        outputs.append(tokens)
-        return tokens
-
+    outputs: list[Tensor] = []
     with torch.enable_grad(), ExitStack() as stack:
         for boundary in [*parts.layers[1:], parts.last]:
-            stack.enter_context(boundary.changed(keep_tokens))
+            stack.enter_context(boundary.seen(outputs.append))
         attentions = capture_unchecked(subject.model, subject.images, subject.anatomy.calls)
     shapes = {tuple(tokens.shape) for tokens in outputs}
     if len(shapes) > 1:

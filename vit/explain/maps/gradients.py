@@ -37,13 +37,8 @@ def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
     if not norms:
         raise ValueError("gradcam needs a module for each layer, and these layers share one: choose 'relevance'")
     check_layer(layer, len(norms))
-    kept = []
-
-    def keep(tokens: Tensor) -> Tensor:
-        kept.append(tokens if tokens.requires_grad else tokens.requires_grad_())
-        return tokens
-
-    with torch.enable_grad(), norms[layer].changed(keep):
+    kept: list[Tensor] = []
+    with torch.enable_grad(), norms[layer].seen(lambda tokens: kept.append(tokens.requires_grad_())):
         logits = logits_of(subject.model(subject.images))
         (gradient,) = torch.autograd.grad(subject.score(logits).sum(), kept[0])
     weights = reduce(gradient[:, subject.anatomy.patches], "b n d -> b d", "mean")

@@ -54,14 +54,9 @@ def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
     if not anatomy.parts.layers:
         raise ValueError("value_rollout needs a model with one module for each layer: choose 'rollout'")
     residuals: list[Tensor] = []
-
-    def keep(tokens: Tensor) -> Tensor:
-        residuals.append(tokens)
-        return tokens
-
     with ExitStack() as stack:
         for boundary in anatomy.parts.layers:
-            stack.enter_context(boundary.changed(keep))
+            stack.enter_context(boundary.seen(residuals.append))
         outputs = capture_outputs(subject.model, subject.images, anatomy.calls)
     rolled = None
     for output, residual in list(zip(outputs, residuals, strict=False))[start_layer:]:

@@ -13,6 +13,7 @@ from vit.objectives.classify.evaluation import Evaluation
 from vit.objectives.classify.image_rows import places_of_images
 from vit.objectives.classify.pictures import draw_classification
 from vit.objectives.classify.tables import (
+    SHARES,
     class_table,
     evaluated_rows,
     mistakes_table,
@@ -49,8 +50,7 @@ class ViTClassifier(Objective, EncoderModule):
         test_views: Views of each test image whose logits are averaged for a second accuracy, test_accuracy_views: the
             image and its mirror image ("flip"), or both also shifted by one pixel in two directions ("six"). "none"
             measures only test_accuracy, which is always the accuracy on the unchanged images.
-        compile: Whether torch.compile compiles the blocks: the start takes longer, and a step on a GPU less time. The
-            last block is left as it is if it computes the class token alone.
+        compile: Whether torch.compile compiles the blocks: the start takes longer, and a step on a GPU less time.
         kwargs: Training and model.
 
     Raises:
@@ -260,7 +260,7 @@ class ViTClassifier(Objective, EncoderModule):
     @classmethod
     def tables(cls, scores: dict[str, Any], split: str | None) -> list[Table]:
         """Return the scores of the classes, the class of the lowest F1 first, and what a threshold is worth."""
-        return [*class_table(scores, split), *threshold_table(scores, split)]
+        return [*class_table(scores, split, "lowest F1 first", SHARES), *threshold_table(scores, split)]
 
     @classmethod
     def tables_of_images(cls, rows: Sequence[Mapping[str, str]], scores: dict[str, Any]) -> list[Table]:

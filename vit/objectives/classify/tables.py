@@ -6,10 +6,11 @@ from typing import Any
 from torch import Tensor
 
 from vit.objectives.classify.evaluation import MISTAKES
-from vit.support.class_names import list_names
+from vit.support.printable import list_names
 from vit.training.description import NONE, Table, tenths
 
 AREAS = {"roc_auc": "ROC area", "average_precision": "PR area"}  # which results of earlier versions lack
+SHARES = {"f1": "F1, %", "precision": "precision, %", "recall": "recall, %"}
 TOP = 5  # classes of a prediction
 FILE_LETTERS = 48  # of a file in the report
 
@@ -50,23 +51,31 @@ def evaluated_rows(found: Mapping[str, Tensor], names: Sequence[str], *, has_vie
     return rows
 
 
-def class_table(scores: Mapping[str, Any], split: str | None) -> list[Table]:
-    """Return the scores of the classes, the class of the lowest F1 first; [] if there are none."""
-    classes = sorted(scores.get("classes", []), key=lambda row: 2 if row["f1"] is None else row["f1"])
+def class_table(scores: Mapping[str, Any], split: str | None, corner: str, shares: Mapping[str, str]) -> list[Table]:
+    """Return the scores of the classes, the lowest first; [] if there are none.
+
+    Args:
+        scores: The scores of an evaluation.
+        split: What its images are for.
+        corner: Title of the column of names.
+        shares: Title of the column of each share; the first share orders the rows.
+    """
+    first = next(iter(shares))
+    classes = sorted(scores.get("classes", []), key=lambda row: 2 if row[first] is None else row[first])
     if not classes:
         return []
-    areas = [name for name in AREAS if name in classes[0]]
-    header = ("lowest F1 first", "F1, %", "precision, %", "recall, %", *(AREAS[name] for name in areas), "images")
+    areas = [name for name in AREAS if name in classes[0] and name not in shares]
+    header = (corner, *shares.values(), *(AREAS[name] for name in areas), "images")
     rows = [
         (
             row["name"],
-            *(tenths(row[name]) for name in ("f1", "precision", "recall")),
+            *(tenths(row[name]) for name in shares),
             *(thousandths(row[name]) for name in areas),
             f"{row['support']:,}",
         )
         for row in classes
     ]
-    return [Table(f"{len(rows)} classes, {split} images", header, rows, [row["f1"] or 0 for row in classes])]
+    return [Table(f"{len(rows)} classes, {split} images", header, rows, [row[first] or 0 for row in classes])]
 
 
 def thousandths(area: float | None) -> str:

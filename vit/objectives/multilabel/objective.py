@@ -10,9 +10,10 @@ from torch import Tensor
 
 from vit.data.module import ImageSet
 from vit.objectives.classify.objective import ViTClassifier
+from vit.objectives.classify.tables import class_table
 from vit.objectives.multilabel.evaluation import MultilabelEvaluation, one_row_each
 from vit.objectives.multilabel.pictures import draw_multilabel
-from vit.objectives.multilabel.tables import class_table, evaluated_rows, mistakes_table, predicted_rows
+from vit.objectives.multilabel.tables import CLASS_SHARES, evaluated_rows, mistakes_table, predicted_rows
 from vit.support.checks import check_choice
 from vit.training.description import Picture, Score, Table
 
@@ -102,7 +103,7 @@ class MultilabelClassifier(ViTClassifier):
     @classmethod
     def tables(cls, scores: dict[str, Any], split: str | None) -> list[Table]:
         """Return the scores of the classes, the class of the lowest average precision first."""
-        return class_table(scores, split)
+        return class_table(scores, split, "lowest first", CLASS_SHARES)
 
     @classmethod
     def tables_of_images(cls, rows: Sequence[Mapping[str, str]], scores: dict[str, Any]) -> list[Table]:

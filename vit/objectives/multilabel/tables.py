@@ -7,8 +7,10 @@ import numpy as np
 from torch import Tensor
 
 from vit.objectives.classify.evaluation import MISTAKES
-from vit.objectives.classify.tables import AREAS, TOP, end_of, files_title, probability_rows, thousandths
+from vit.objectives.classify.tables import SHARES, TOP, end_of, files_title, probability_rows
 from vit.training.description import Table, tenths
+
+CLASS_SHARES = {"average_precision": "average precision, %", **SHARES, "threshold": "threshold, %"}
 
 
 def predicted_rows(probabilities: Tensor, thresholds: Tensor, names: Sequence[str]) -> list[dict[str, str]]:
@@ -42,29 +44,6 @@ def evaluated_rows(
         views = {"labels_over_views": over_views[place]["labels"]} if has_views else {}
         rows[index] = truth | predicted[place] | views | every[place]
     return rows
-
-
-def class_table(scores: Mapping[str, Any], split: str | None) -> list[Table]:
-    """Return the scores of the classes, the class of the lowest average precision first; [] if there are none."""
-    names = ("average_precision", "f1", "precision", "recall", "threshold")
-    classes = sorted(scores.get("classes", []), key=lambda row: 2 if row[names[0]] is None else row[names[0]])
-    if not classes:
-        return []
-    header = ("lowest first", "average precision, %", "F1, %", "precision, %", "recall, %", "threshold, %")
-    areas = ("roc_auc",) if "roc_auc" in classes[0] else ()
-    rows = [
-        (
-            row["name"],
-            *(tenths(row[name]) for name in names),
-            *(thousandths(row[name]) for name in areas),
-            f"{row['support']:,}",
-        )
-        for row in classes
-    ]
-    bars = [row[names[0]] or 0 for row in classes]
-    return [
-        Table(f"{len(rows)} classes, {split} images", (*header, *(AREAS[name] for name in areas), "images"), rows, bars)
-    ]
 
 
 def mistakes_table(rows: Sequence[Mapping[str, str]], scores: Mapping[str, Any]) -> list[Table]:
