@@ -21,22 +21,9 @@ from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
 from vit.explain.maps.rollout import readout_map
 from vit.explain.sheet import Sheet
 from vit.support.class_names import name_classes
-from vit.support.plotting import (
-    AMBER,
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PINK,
-    SKY,
-    drawable,
-    plain_text,
-    plot_style,
-    save_figure,
-)
+from vit.support.plotting import BLUE, COLOURS, GREY, ORANGE, drawable, plain_text, plot_style, save_figure
 from vit.support.printable import printable
 
-METHOD_COLORS = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY)
 DASHES = ("-", "--", ":")
 TEXT_WIDTH = 22  # letters of a line below an image
 PERCENTS_GONE = range(0, 100, 10)  # patches removed at each step of a curve
@@ -200,6 +187,6 @@ def _column_title(name: str, smooth: bool) -> str:
 
 def _styles(names: Mapping[str, Curves]) -> dict[str, dict[str, object]]:
     """Return colours and dashes of lines: grey for controls, and new dashes once the colours are used up."""
-    coloured, grey = cycle(product(DASHES, METHOD_COLORS)), dict(zip(CONTROLS, product(DASHES, [GREY]), strict=True))
+    coloured, grey = cycle(product(DASHES, COLOURS)), dict(zip(CONTROLS, product(DASHES, [GREY]), strict=True))
     looks = {name: grey.get(name) or next(coloured) for name in names}
     return {name: {"color": color, "ls": dashes} for name, (dashes, color) in looks.items()}

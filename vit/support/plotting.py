@@ -16,6 +16,7 @@ from vit.support.files import replacing
 # Okabe and Ito's palette: colour-blind readers tell its colours apart, and so does a grey printout.
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 AMBER, SKY, YELLOW, GREY = "#E69F00", "#56B4E9", "#F0E442", "#8a8a8a"
+COLOURS = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY)  # of the lines of a plot, in this order
 
 # A decorator of functions that draw lines and points, and a context as well.
 plot_style = matplotlib.rc_context(

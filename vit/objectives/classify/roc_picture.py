@@ -11,23 +11,10 @@ from torch import Tensor
 
 from vit.objectives.classify.curves import ClassCurves, curves, has_curves, threshold_scores
 from vit.support.captioned import trim_names
-from vit.support.plotting import (
-    AMBER,
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PINK,
-    SKY,
-    drawable,
-    plain_text,
-    plot_style,
-    save_figure,
-)
+from vit.support.plotting import COLOURS, GREY, drawable, plain_text, plot_style, save_figure
 
 MOST_COLOURED = 12  # classes with a colour and a name; of more, the lowest areas are named
 LOWEST = 5
-COLOURS = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY)
 NAME_LETTERS = 24
 MOST_TOLD = 2  # classes without a curve that the title names
 GRID = np.linspace(0, 1, 501)  # of the mean curves
