@@ -76,12 +76,13 @@ def pictures() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder ``runs`` of a finished training, which all tests share."""
-    return train_once(tmp_path_factory)
+    return train_once(tmp_path_factory.getbasetemp() / "trained")
 
 
 @cache  # the fixture is another one in each folder whose conftest imports it
-def train_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    with drawing(), working_in(tmp_path_factory.mktemp("trained")) as folder:
+def train_once(place: Path) -> Path:
+    place.mkdir()
+    with drawing(), working_in(place) as folder:
         run_command("fit", *TINY, "--experiment", "tiny", "--seed_everything", "3", "--model.test_views", "six")
     return folder / "runs"
 
