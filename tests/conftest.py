@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector what the imports left: a look at all of it takes half a second."""
+    """Leave what was imported out of garbage collection: a look at it takes half a second. No test unfreezes it."""
     gc.freeze()
     gc.set_threshold(700, 10, 50)  # what lives long is looked at more rarely than by Python's own 10
     gc.enable()
