@@ -32,7 +32,7 @@ class Digits(ImageDataModule):
 
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return the training and test digits, the same for every ``seed``; folds are made of all digits."""
-        digit_set = ImageSet(*(tensor.clone() for tensor in read_digits()))
+        digit_set = ImageSet(*(tensor.clone() for tensor in _read_digits()))
         if self.folds is not None:
             return {"train": digit_set}
         train, test = digit_set.split(TEST_FRACTION)
@@ -40,7 +40,7 @@ class Digits(ImageDataModule):
 
 
 @cache
-def read_digits() -> tuple[Tensor, Tensor]:
+def _read_digits() -> tuple[Tensor, Tensor]:
     """Return images (1797, 1, 8, 8) of bytes and labels (1797,), read once: other data sets ask for each split."""
     from sklearn.datasets import load_digits
 
