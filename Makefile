@@ -17,6 +17,10 @@ SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
 	$$p -c '$(SUITABLE)' 2>/dev/null && command -v $$p && break; done)
 
+# All cores, a thread each. Compiled modules are kept even where the environment forbids it: without them each process
+# compiles all tests again.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
 .PHONY: demo test test-long test-fast cifar10 bench bench-accuracy bench-attention bench-explain notebook lint
 .DELETE_ON_ERROR:
 
@@ -26,13 +30,13 @@ demo: $(VENV)/installed-train
 test: $(VENV)/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not long"
+	$(PYTEST) -m "not long"
 
 test-long: $(VENV)/installed-test
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m long
+	$(PYTEST) -m long
 
 test-fast: $(VENV)/installed-test
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow"
+	$(PYTEST) -m "not slow"
 
 cifar10: $(VENV)/installed-train
 	$(BIN)/python train.py fit --config configs/cifar10_quick.yaml $(if $(DATA),--data ImageFolder --data.root $(DATA))

@@ -1,12 +1,19 @@
 """What all tests share."""
 
+import gc
+
 import pytest
-import torch
+
+SLOW_EXAMPLES = ("vit.weights.export.export",)  # docstrings have no marks
+
+gc.disable()  # until all tests are collected: imports leave no garbage, and a look at all that they leave takes long
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     """Work on one core: for models as small as here, threads cost more than they gain."""
+    import torch  # takes seconds, and the process that hands out the tests does without
+
     torch.set_num_threads(1)
 
 
@@ -15,8 +22,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     A copy cannot train once some test before it had autograd start threads. At the end no worker waits for a slow test.
     """
+    for item in items:
+        if item.name in SLOW_EXAMPLES:
+            item.add_marker("slow")
     slow = {item.module for item in items if item.get_closest_marker("slow") and isinstance(item, pytest.Function)}
     copying = {module for module in slow if {"forked", "torture"} & vars(module).keys()}
     items.sort(
         key=lambda item: (getattr(item, "module", None) not in copying, getattr(item, "module", None) not in slow)
     )
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of garbage collection: a look at it takes half a second. No test unfreezes it."""
+    gc.freeze()
+    gc.set_threshold(700, 10, 50)  # what lives long is looked at more rarely than by Python's own 10
+    gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """Collect once: pytest and Python do it eight times at their end."""
+    gc.collect()
+    gc.freeze()

@@ -4,6 +4,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,13 @@ def pictures() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder ``runs`` of a finished training, which all tests share."""
-    with drawing(), working_in(tmp_path_factory.mktemp("trained")) as folder:
+    return train_once(tmp_path_factory.getbasetemp() / "trained")
+
+
+@cache  # the fixture is another one in each folder whose conftest imports it
+def train_once(place: Path) -> Path:
+    place.mkdir()
+    with drawing(), working_in(place) as folder:
         run_command("fit", *TINY, "--experiment", "tiny", "--seed_everything", "3", "--model.test_views", "six")
     return folder / "runs"
 

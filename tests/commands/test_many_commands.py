@@ -90,7 +90,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             status, printed = answer(command, tmp_path_factory.getbasetemp() / "output.txt")
             assert status == 0, printed
         yield folder
-    gc.unfreeze()
 
 
 @pytest.mark.long

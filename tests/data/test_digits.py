@@ -90,3 +90,8 @@ def test_every_digit_is_in_the_test_of_one_fold(sets):
         row for part in sets.values() for row in rows(part)
     )
     assert sorted(int(number) for part in tested for number in part.files) == [*range(1797)]
+
+
+def test_images_that_a_data_set_changes_are_unchanged_in_the_next():
+    Digits(folds=3, fold=0).load_sets()["train"].images.zero_()
+    assert Digits(folds=3, fold=0).load_sets()["train"].images.any()

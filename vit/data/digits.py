@@ -1,7 +1,10 @@
 """The 1,797 handwritten digits of scikit-learn, a real data set that needs no download."""
 
+from functools import cache
+
 import torch
 from einops import rearrange
+from torch import Tensor
 
 from vit.data.module import ImageDataModule, ImageSet, Stage
 
@@ -29,16 +32,21 @@ class Digits(ImageDataModule):
 
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return the training and test digits, the same for every ``seed``; folds are made of all digits."""
-        from sklearn.datasets import load_digits
-
-        digits = load_digits()
-        levels = torch.from_numpy(digits.images) * (255 / 16)
-        images = rearrange(levels.round().to(torch.uint8), "n h w -> n 1 h w")
-        digit_set = ImageSet(images, torch.from_numpy(digits.target))
+        digit_set = ImageSet(*(tensor.clone() for tensor in _read_digits()))
         if self.folds is not None:
             return {"train": digit_set}
         train, test = digit_set.split(TEST_FRACTION)
         return {"train": train, "test": test}
+
+
+@cache
+def _read_digits() -> tuple[Tensor, Tensor]:
+    """Return images (1797, 1, 8, 8) of bytes and labels (1797,), read once: other data sets ask for each split."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    levels = torch.from_numpy(digits.images) * (255 / 16)
+    return rearrange(levels.round().to(torch.uint8), "n h w -> n 1 h w"), torch.from_numpy(digits.target)
 
 
 def take_digits(stage: Stage, val_fraction: float) -> tuple[ImageSet, torch.Generator]:
