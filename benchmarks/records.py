@@ -76,13 +76,14 @@ def provenance() -> dict[str, Any]:
     return {"command": command(), "machine": machine(), "commit": commit()}
 
 
-def origin() -> dict[str, str]:
-    """Return command, machine in words, date and commit, as results that are measured in one go have them."""
+def origin() -> dict[str, Any]:
+    """Return command, machine in words, load, date and commit, as results that are measured in one go have them."""
     facts = machine()
-    return {"command": command(), "machine": place(facts), "date": facts["date"], "commit": commit()}
+    kept = {name: facts[name] for name in ("threads", "load", "date")}
+    return {"command": command(), "machine": place(facts), "commit": commit()} | kept
 
 
-def made_at(origin: dict[str, str]) -> str:
+def made_at(origin: dict[str, Any]) -> str:
     """Return the origin of results that were measured in one go, as a sentence."""
     return f"Made by `{origin['command']}` on {origin['machine']}, {origin['date']}, {commit_of(origin)}."
 
@@ -98,12 +99,15 @@ def made(cell: dict[str, Any]) -> str:
 
 
 def commit_of(record: dict[str, Any]) -> str:
-    """Return the commit of a result in words.
+    """Return the commit of a result in words, and that it is out of date if fingerprint.py has found it so.
 
-    >>> commit_of({"commit": "abc1234"}), commit_of({})
-    ('commit abc1234', 'commit not recorded')
+    >>> commit_of({"commit": "abc1234"}), commit_of({"commit": "abc1234", "stale": "vit/model has changed"})
+    ('commit abc1234', 'commit abc1234 (out of date)')
+    >>> commit_of({})
+    'commit not recorded'
     """
-    return f"commit {record['commit']}" if record.get("commit") else "commit not recorded"
+    found = f"commit {record['commit']}" if record.get("commit") else "commit not recorded"
+    return f"{found} (out of date)" if record.get("stale") else found
 
 
 def place(facts: dict[str, Any]) -> str:
@@ -160,9 +164,16 @@ def write_cells(path: Path, cells: dict[str, Any], report: Report) -> None:
 
 def write_results(path: Path, results: dict[str, Any], report: Report) -> None:
     """Write results as JSON and the report on them beside it, each file whole or not at all."""
-    for file, text in ((path, json.dumps(results, indent=1) + "\n"), (path.with_suffix(".md"), report(results))):
-        with replacing(file) as unfinished:
-            unfinished.write_text(text)
+    text = report(results)
+    write_json(path, results)
+    with replacing(path.with_suffix(".md")) as unfinished:
+        unfinished.write_text(text)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file as JSON, whole or not at all."""
+    with replacing(path) as unfinished:
+        unfinished.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def _processor() -> str:
