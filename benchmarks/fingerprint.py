@@ -38,7 +38,7 @@ WORKER = Path(__file__).with_name("first_losses.py")
 TOLERANCE = 1e-5  # relative
 
 Record = dict[str, Any]
-Losses = list[float] | None  # None where a training cannot be built
+First = dict[str, Any] | None  # what first_losses.py finds; None where a training cannot be built
 
 
 def records_of(results: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], Record]]:
@@ -61,19 +61,32 @@ def state(part: Part, cell: dict[str, Any], origin: Record) -> str:
     differing = [
         f"{pattern} has changed" for pattern, said in found["sources"].items() if said != hash_of(ROOT, pattern)
     ]
-    for line, before in found["losses"].items():
-        now = losses_now(line)
-        if now is None or not close(before, now):
-            differing.append(f"the first losses of {line} are {now}, and were {before}")
+    for line, before in found["trainings"].items():
+        now = first_now(line)
+        if now is None:
+            differing.append(f"{line} cannot be trained any more")
+        elif not close(before["losses"], now["losses"]):
+            differing.append(f"the first losses of {line} differ")
+        differing += [] if now is None else changed(line, before["settings"], now["settings"])
     wanted = {training_of(part, cell)} - {None}
-    differing += [f"no losses of {line}" for line in wanted - found["losses"].keys()]
-    differing += [f"no hash of {pattern}" for pattern in part.sources if pattern not in found["sources"]]
+    differing += [f"the fingerprint has no {line}" for line in wanted - found["trainings"].keys()]
+    differing += [f"the fingerprint has no {pattern}" for pattern in part.sources if pattern not in found["sources"]]
     return "; ".join(differing) or "current"
 
 
 def training_of(part: Part, cell: dict[str, Any]) -> str | None:
     """Return the training that a cell is about, in a line; None if it is about none."""
     return None if part.training is None else part.training(cell)
+
+
+def changed(line: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return which settings of a training differ, in words.
+
+    >>> changed("--config a.yaml", {"max_epochs": 30}, {"max_epochs": 40})
+    ['max_epochs of --config a.yaml is 40, and was 30']
+    """
+    names = [name for name in before | now if before.get(name) != now.get(name)]
+    return [f"{name} of {line} is {now.get(name)}, and was {before.get(name)}" for name in names]
 
 
 def close(before: list[float], now: list[float]) -> bool:
@@ -86,8 +99,8 @@ def close(before: list[float], now: list[float]) -> bool:
 
 
 @cache
-def losses_now(line: str) -> Losses:
-    """Return the first losses of a training in this tree; None where it cannot be built."""
+def first_now(line: str) -> First:
+    """Return the first losses of a training in this tree, and its settings; None where it cannot be built."""
     from first_losses import first_losses  # imports Lightning, which takes seconds
 
     try:
@@ -97,7 +110,7 @@ def losses_now(line: str) -> Losses:
 
 
 @cache
-def losses_at(tree: Path, line: str) -> Losses:
+def first_at(tree: Path, line: str) -> First:
     """Return the first losses of a training in the files of another commit; None where they cannot be computed."""
     asked = [sys.executable, str(WORKER), json.dumps([line.split()])]
     found = os.environ | {"PYTHONPATH": str(tree)}
@@ -134,11 +147,9 @@ def fingerprint(part: Part, cell: dict[str, Any], origin: Record, commits: Commi
     trained = commits.tree(cell.get("training", {}).get("commit")) if part.trains else tree
     if tree is None or (line is not None and trained is None):
         return None
-    losses = {} if line is None else {line: losses_at(trained, line)}
+    trainings = {} if line is None else {line: first_at(trained, line)}
     sources = {pattern: hash_of(tree, pattern) for pattern in part.sources}
-    if None in losses.values():
-        return None
-    return {"losses": losses, "sources": sources}
+    return None if None in trainings.values() else {"trainings": trainings, "sources": sources}
 
 
 def states(results: dict[str, Any], file: str) -> Iterator[tuple[str, str, Record, str]]:

@@ -29,7 +29,7 @@ from ablate import ENDLESS
 from accuracy import arguments_of, values
 from attention import PLAIN_ON_IMAGES
 from heads_figure import draw_heads
-from records import command, command_line, commit, machine, made, plus_minus, write_cell
+from records import command, command_line, commit, interval, machine, made, plus_minus, write_cell
 from torch import Tensor, nn
 from training_runs import finished, train
 
@@ -307,6 +307,7 @@ def trained_rows(names: Iterable[str], trained: list[dict[str, Any]], times: dic
                 "model": name,
                 "test accuracy, %": plus_minus(values(cells, "test_accuracy", 100), ".2f"),
                 "difference": "" if name == REFERENCE else plus_minus(values(cells, "points"), "+.2f"),
+                "95 % interval": "" if name == REFERENCE else interval(values(cells, "points")),
                 "larger, %": plus_minus(values(cells, "larger", 100), ".2f"),
                 "parameters": f"{cells[0]['parameters']:,}",
                 "time": f"{times[name]:.2f}" if name in times else "",

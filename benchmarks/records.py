@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from scipy import stats
 
 from vit.support.files import replacing
 from vit.support.markdown import markdown_table
@@ -126,6 +127,40 @@ def plus_minus(values: list[float], form: str) -> str:
     if len(values) < 2:
         return f"{values[0]:{form}}" if values else ""
     return f"{statistics.mean(values):{form}} ± {statistics.stdev(values):{form.removeprefix('+')}}"
+
+
+def span(numbers: list[float], form: str) -> str:
+    """Return the smallest and the largest number as text.
+
+    >>> span([1.2, 1.1, 1.3], ".1f"), span([2.0, 2.01], ".1f")
+    ('1.1 to 1.3', '2.0')
+    """
+    return " to ".join(dict.fromkeys(f"{number:{form}}" for number in (min(numbers), max(numbers))))
+
+
+def interval(differences: list[float]) -> str:
+    """Return the 95 % interval of the mean of differences, by Student's t; "" of fewer than two.
+
+    >>> interval([1.0, 2.0, 3.0]), interval([1.0])
+    ('-0.5 to +4.5', '')
+    """
+    if len(differences) < 2:
+        return ""
+    low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+    return f"{low:+.1f} to {high:+.1f}"
+
+
+def welch(first: list[float], second: list[float]) -> str:
+    """Return the difference of two means and its 95 % interval, by Welch's t; without it for single values.
+
+    >>> welch([80.0, 81.0, 79.0], [62.0, 61.0, 63.0]), welch([80.0], [62.0, 61.0])
+    ('+18.0 (+15.7 to +20.3)', '+18.5')
+    """
+    difference = f"{statistics.mean(first) - statistics.mean(second):+.1f}"
+    if min(len(first), len(second)) < 2:
+        return difference
+    low, high = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    return f"{difference} ({low:+.1f} to {high:+.1f})"
 
 
 def comparison(

@@ -3,8 +3,8 @@
 import doctest
 import json
 
-import first_losses
 import fingerprint
+import first_losses
 import parts
 import pytest
 from parts import PARTS, Part, part_of
@@ -48,7 +48,7 @@ def test_every_part_is_about_files_or_a_training():
 @pytest.fixture(scope="module")
 def losses():
     """First losses of the small training, with further options."""
-    return lambda *options: first_losses.first_losses([*SMALL, *options])
+    return lambda *options: first_losses.first_losses([*SMALL, *options])["losses"]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def unchanged(losses):
 def test_losses_are_the_same_again_and_with_two_threads(losses, unchanged):
     assert len(unchanged) == first_losses.STEPS + 1
     assert losses() == unchanged
-    assert fingerprint.close(unchanged, first_losses.first_losses(SMALL, threads=2))
+    assert fingerprint.close(unchanged, first_losses.first_losses(SMALL, threads=2)["losses"])
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def test_losses_are_the_same_again_and_with_two_threads(losses, unchanged):
         "--model.warmup=0.3",
         "--model.decay=cosine",
         "--model.label_smoothing=0.11",
-        "--model.ema_decay=0.98",
+        "--model.ema_decay=null",
         "--model.dropout=0.01",
         "--model.patch_drop=0.5",
         "--data.flip=false",
@@ -84,24 +84,38 @@ def test_losses_are_the_same_again_and_with_two_threads(losses, unchanged):
         "--data.policy=randaugment",
         "--data.cutmix=1",
         "--data.batch_size=128",
-        "--trainer.gradient_clip_val=0.1",
     ],
 )
 def test_a_changed_setting_changes_the_losses(losses, unchanged, option):
     assert not fingerprint.close(unchanged, losses(option))
 
 
+@pytest.mark.slow
+def test_the_settings_hold_what_the_first_losses_cannot_show():
+    found = first_losses.first_losses([*SMALL, "--model.ema_decay=0.98", "--trainer.gradient_clip_val=0.1"])
+    assert found["settings"] == {"ema_decay": 0.98, "clip": 0.1, "max_epochs": 30}
+
+
+@pytest.mark.slow
 def test_the_end_of_mixing_changes_the_losses(losses):
     assert not fingerprint.close(losses("--data.cutmix=1"), losses("--data.cutmix=1", "--data.mix_until=0.5"))
 
 
+LINE = "--config configs/digits.yaml"
+
+
+def first(*losses, **settings):
+    """What the first steps of a training find."""
+    return lambda *_: {"losses": [*losses], "settings": settings}
+
+
 @pytest.fixture
 def result(tmp_path, monkeypatch):
-    """A file of one result of two parts' worth of facts, with a part for it, at a commit whose files are those of now."""
+    """A file of one result, with a part for it, at a commit whose files are those of now."""
     part = Part("tests", "tried", 1, (), training=parts.of_recipe, sources=("benchmarks/sources.py",))
     monkeypatch.setitem(PARTS, "tried", part)
-    monkeypatch.setattr(fingerprint, "losses_now", lambda line: [2.0, 1.0])
-    monkeypatch.setattr(fingerprint, "losses_at", lambda tree, line: [2.0, 1.0])
+    monkeypatch.setattr(fingerprint, "first_now", first(2.0, 1.0))
+    monkeypatch.setattr(fingerprint, "first_at", first(2.0, 1.0))
     monkeypatch.setattr(fingerprint.Commits, "tree", lambda self, commit: fingerprint.ROOT if commit else None)
     path = tmp_path / "tried.json"
     write_json(path, {"one": {"recipe": "digits", "commit": "abc1234"}})
@@ -116,18 +130,20 @@ def written(path):
 
 def test_a_result_gets_the_fingerprint_of_its_commit_and_is_current(result):
     found = written(result)
-    assert found["fingerprint"]["losses"] == {"--config configs/digits.yaml": [2.0, 1.0]}
+    assert found["fingerprint"]["trainings"] == {LINE: {"losses": [2.0, 1.0], "settings": {}}}
     assert [*found["fingerprint"]["sources"]] == ["benchmarks/sources.py"]
     assert "stale" not in found
 
 
 def test_a_changed_training_is_named_and_a_repaired_one_is_current_again(result, monkeypatch):
     written(result)
-    monkeypatch.setattr(fingerprint, "losses_now", lambda line: [2.0, 1.1])
-    assert "first losses of --config configs/digits.yaml are [2.0, 1.1]" in written(result)["stale"]
-    monkeypatch.setattr(fingerprint, "losses_now", lambda line: None)  # the recipe is gone
-    assert "configs/digits.yaml are None" in written(result)["stale"]
-    monkeypatch.setattr(fingerprint, "losses_now", lambda line: [2.0, 1.000001])
+    monkeypatch.setattr(fingerprint, "first_now", first(2.0, 1.1))
+    assert written(result)["stale"] == f"the first losses of {LINE} differ"
+    monkeypatch.setattr(fingerprint, "first_now", first(2.0, 1.0, max_epochs=9))
+    assert written(result)["stale"] == f"max_epochs of {LINE} is 9, and was None"
+    monkeypatch.setattr(fingerprint, "first_now", lambda line: None)
+    assert written(result)["stale"] == f"{LINE} cannot be trained any more"
+    monkeypatch.setattr(fingerprint, "first_now", first(2.0, 1.000001))
     assert "stale" not in written(result)
 
 
@@ -140,7 +156,7 @@ def test_a_changed_file_is_named(result, monkeypatch):
 def test_a_part_that_asks_for_more_than_the_fingerprint_has_is_out_of_date(result, monkeypatch):
     written(result)
     monkeypatch.setitem(PARTS, "tried", Part("tests", "tried", 1, (), sources=("benchmarks/parts.py",)))
-    assert written(result)["stale"] == "no hash of benchmarks/parts.py"
+    assert written(result)["stale"] == "the fingerprint has no benchmarks/parts.py"
 
 
 @pytest.mark.parametrize("commit", [None, ""])
