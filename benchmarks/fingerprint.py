@@ -17,6 +17,7 @@ import argparse
 import json
 import math
 import os
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -27,15 +28,17 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import sources
 from parts import PARTS, Part, part_of
 from records import RESULTS, write_json
-from sources import hash_of
 
 from vit.support.markdown import markdown_table
 
 ROOT = Path(__file__).parents[1]
 WORKER = Path(__file__).with_name("first_losses.py")
 TOLERANCE = 1e-5  # relative
+
+hash_of = cache(sources.hash_of)  # many results are about the same files
 
 Record = dict[str, Any]
 First = dict[str, Any] | None  # what first_losses.py finds; None where a training cannot be built
@@ -101,10 +104,11 @@ def close(before: list[float], now: list[float]) -> bool:
 @cache
 def first_now(line: str) -> First:
     """Return the first losses of a training in this tree, and its settings; None where it cannot be built."""
+    sys.path.append(str(ROOT))  # of train.py
     from first_losses import first_losses  # imports Lightning, which takes seconds
 
     try:
-        return first_losses(line.split())
+        return first_losses(shlex.split(line))
     except (SystemExit, ValueError, OSError):
         return None
 
@@ -112,7 +116,7 @@ def first_now(line: str) -> First:
 @cache
 def first_at(tree: Path, line: str) -> First:
     """Return the first losses of a training in the files of another commit; None where they cannot be computed."""
-    asked = [sys.executable, str(WORKER), json.dumps([line.split()])]
+    asked = [sys.executable, str(WORKER), json.dumps([shlex.split(line)])]
     found = os.environ | {"PYTHONPATH": str(tree)}
     done = subprocess.run(asked, cwd=tree, env=found, capture_output=True, text=True, check=False)
     return None if done.returncode else json.loads(done.stdout.splitlines()[-1])[0]

@@ -14,10 +14,12 @@ from records import write_json
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_script_of_a_part_exists():
+def test_every_script_and_config_of_a_part_exists():
     for part in PARTS.values():
         for command in part.commands:
             assert (ROOT / "benchmarks" / command.split()[0]).is_file()
+        for word in " ".join([*part.commands, *part.trains]).split():
+            assert not word.startswith("configs/") or (ROOT / word).is_file(), f"no {word}: change benchmarks/parts.py"
 
 
 @pytest.fixture
