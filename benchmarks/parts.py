@@ -6,7 +6,7 @@ checkpoints of the trainings that the part names in ``trains``.
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,10 +39,10 @@ def typed(cell: Cell) -> str:
     words = iter(shlex.split(cell.get("training", cell)["command"])[3:])
     kept = []
     for word in words:
-        name, equals, _ = word.removeprefix("--").partition("=")
-        value = [] if equals or not word.startswith("--") else [next(words)]
-        if name not in NOT_IN_LINE and not (name == "model.init_from" and value[0].startswith("runs/")):
-            kept += [word, *value]
+        name, equals, value = word.removeprefix("--").partition("=")
+        both = [word] if equals else [word, value := next(words)]
+        if name not in NOT_IN_LINE and not (name == "model.init_from" and value.startswith("runs/")):
+            kept += both
     return shlex.join(kept)
 
 
@@ -81,160 +81,217 @@ class Part:
     trains: tuple[str, ...] = ()
 
 
-def seeds(count: int, words: str) -> Iterator[str]:
-    """Yield a training for each of the first seeds."""
-    return (f"{words} --seed_everything {seed}" for seed in range(count))
+def seeds(count: int, words: str) -> tuple[str, ...]:
+    """Return a training for each of the first seeds."""
+    return tuple(f"{words} --seed_everything {seed}" for seed in range(count))
 
 
-def accuracy_of(recipe: str, minutes: int, options: str = "") -> Part:
+def accuracy_of(recipe: str, minutes: int, options: str = "", trains: tuple[str, ...] = ()) -> Part:
     """Return the accuracy of a recipe over seeds."""
     command = f"accuracy.py configs/{recipe}.yaml {options}".strip()
-    return Part(f"test accuracy of {recipe}", "accuracy", minutes, (command,), f"{recipe},.*", typed)
+    return Part(f"test accuracy of {recipe}", "accuracy", minutes, (command,), f"{recipe},.*", typed, trains=trains)
 
 
-ACCURACY_OF_SHOWCASE = "accuracy.py configs/cifar10_showcase.yaml --data {data} --seeds 0"
+# Parts of commands and of trainings.
+DATA = "--data {data}"
 QUICK, DIGITS = "--config configs/cifar10_quick.yaml", "--config configs/digits.yaml"
+COARSE = f"--config configs/cifar10_coarse.yaml {IMAGES}"
+FROM_COARSE = "--model.init_from {last:cifar10_coarse}"
+COMPLETE, ON_CIFAR = "--config configs/complete_digits.yaml", f"--config configs/complete_cifar.yaml {IMAGES}"
+MASKED = "--model.objective masked --experiment"
 PLAIN = "--model.init=glorot --model.optimizer=adamw --model.patch_drop=0 --model.patch_drop_until=1"
-OF_HEADS = f"{QUICK} --model.embed_dim 128 --model.depth 6 --model.num_heads 8 {PLAIN}"
-OF_HEADS += " --model.lr=2e-3 --model.decay=linear"
+PLAIN_DIGITS = f"{DIGITS} {PLAIN} --model.lr=3e-3 --model.decay=cosine"
+PLAIN_IMAGES = f"{QUICK} {PLAIN} --model.lr=2e-3 --model.decay=linear"
 SHAPE = "--model.patch_size 4 --model.embed_dim 96 --model.depth 6 --model.num_heads 3 --model.mlp_ratio 2"
-COMPLETE, MASKED = "--config configs/complete_digits.yaml", "--model.objective masked --experiment"
-ON_CIFAR = f"--config configs/complete_cifar.yaml {IMAGES}"
-COMPLETERS = tuple(f"decoders.py {{last:{name}}}" for name in ("complete_digits", "mask_digits"))
-CIFAR_COMPLETERS = tuple(f"decoders.py {{last:{name}}}" for name in ("complete_cifar", "mask_cifar"))
+OF_PACKAGED_MAPS = "--images 50 --mosaic_steps 0 --methods attention rollout value_rollout gradient_rollout relevance"
+OF_PACKAGED_MAPS += " legrad gradcam"
+LARGER_SIZES = "--sizes 384x12-p4-32 S16-224 B16-224 --rounds 7"
 
 PARTS: dict[str, Part] = {
     "digits": accuracy_of("digits", 5, "--seeds 6 7 8 9 10 11"),
-    "quick": accuracy_of("cifar10_quick", 31, "--data {data}"),
-    "hour": accuracy_of("cifar10_1h", 61, "--data {data} --seeds 0"),
-    "coarse": accuracy_of("cifar10_coarse", 61, "--data {data} --seeds 0"),
-    "showcase": Part(
-        *("test accuracy of cifar10_showcase, after its first stage", "accuracy", 92),
-        (f"{ACCURACY_OF_SHOWCASE} -- --model.init_from {{last:cifar10_coarse}}",),
-        *("cifar10_showcase.*", typed),
-        trains=(f"--config configs/cifar10_coarse.yaml {IMAGES}",),
-    ),
+    "quick": accuracy_of("cifar10_quick", 31, DATA),
+    "hour": accuracy_of("cifar10_1h", 61, f"{DATA} --seeds 0"),
+    "coarse": accuracy_of("cifar10_coarse", 61, f"{DATA} --seeds 0"),
+    "showcase": accuracy_of("cifar10_showcase", 92, f"{DATA} --seeds 0 -- {FROM_COARSE}", (COARSE,)),
     "read": accuracy_of("read_digits", 16),
     "photos": accuracy_of("photos", 6, "--data photos -- --data.skip_damaged true"),
     "baseline": Part(
-        *("test accuracy of timm's ViT in ten minutes", "accuracy", 31, ("baseline.py --data {data}",), "timm.*"),
+        "test accuracy of timm's ViT in ten minutes",
+        file="accuracy",
+        minutes=31,
+        commands=(f"baseline.py {DATA}",),
+        cells="timm.*",
         sources=("benchmarks/baseline.py",),
     ),
     "ablation": Part(
-        *("the ten-minute recipe with one part changed", "ablation", 150),
-        ("ablate.py configs/cifar10_quick.yaml --data {data} --steps 1400 --seeds 0 1",),
-        *("(?!removed).*", always(QUICK)),
+        "the ten-minute recipe with one part changed",
+        file="ablation",
+        minutes=150,
+        commands=(f"ablate.py configs/cifar10_quick.yaml {DATA} --steps 1400 --seeds 0 1",),
+        training=always(QUICK),
     ),
     "attention": Part(
-        *("mechanisms of attention on digits, and their cost", "attention", 30, ("attention.py",), ".*"),
-        *(always(f"{DIGITS} {PLAIN} --model.lr=3e-3 --model.decay=cosine"), ATTENTION),
+        "mechanisms of attention on digits, and their cost",
+        file="attention",
+        minutes=30,
+        commands=("attention.py",),
+        training=always(PLAIN_DIGITS),
+        sources=ATTENTION,
     ),
     "attention_images": Part(
-        *(
-            "mechanisms of attention on images",
-            "attention_images",
-            40,
-            ("attention.py --data {data} --steps 400",),
-            ".*",
-        ),
-        *(always(f"{QUICK} {PLAIN} --model.lr=2e-3 --model.decay=linear"), ATTENTION),
+        "mechanisms of attention on images",
+        file="attention_images",
+        minutes=40,
+        commands=(f"attention.py {DATA} --steps 400",),
+        training=always(PLAIN_IMAGES),
+        sources=ATTENTION,
     ),
     "heads": Part(
-        *("one small model with one part changed", "heads", 90, ("heads.py --data {data} --steps 300",), ".*"),
-        *(always(OF_HEADS), (*ATTENTION, "vit/analysis/*.py")),
+        "one small model with one part changed",
+        file="heads",
+        minutes=90,
+        commands=(f"heads.py {DATA} --steps 300",),
+        training=always(f"{PLAIN_IMAGES} --model.embed_dim 128 --model.num_heads 8"),
+        sources=(*ATTENTION, "vit/analysis/*.py"),
     ),
     "finetune": Part(
-        *("fine-tuning on few images", "finetune", 60, ("finetune.py --data {data}",), ".*"),
-        always(f"--config configs/finetune.yaml --model.init_from null {SHAPE}"),
+        "fine-tuning on few images",
+        file="finetune",
+        minutes=60,
+        commands=(f"finetune.py {DATA}",),
+        training=always(f"--config configs/finetune.yaml --model.init_from null {SHAPE}"),
     ),
     "explanations": Part(
-        *("all kinds of map on three trainings", "explanations", 60),
-        ("explanations.py --data {data} --checkpoints {last:cifar10_quick} --planted {last:planted_digits}",),
-        *("cifar10_quick.*|planted_digits.*", of_recipe, MAPS),
-        trains=(*seeds(3, f"{QUICK} {IMAGES}"), *seeds(3, "--config configs/planted_digits.yaml")),
+        "all kinds of map on three trainings",
+        file="explanations",
+        minutes=60,
+        commands=(f"explanations.py {DATA} --checkpoints {{last:cifar10_quick}} --planted {{last:planted_digits}}",),
+        cells="cifar10_quick.*|planted_digits.*",
+        training=of_recipe,
+        sources=MAPS,
+        trains=seeds(3, f"{QUICK} {IMAGES}") + seeds(3, "--config configs/planted_digits.yaml"),
     ),
     "packaged_maps": Part(
-        *("maps of the packaged model", "explanations", 100),
-        (
-            "explanations.py --data {data} --checkpoints {last:cifar10_showcase} --images 50 --mosaic_steps 0 "
-            "--methods attention rollout value_rollout gradient_rollout relevance legrad gradcam",
-        ),
-        *("cifar10_showcase.*", of_recipe, MAPS),
-        trains=(
-            f"--config configs/cifar10_coarse.yaml {IMAGES}",
-            f"--config configs/cifar10_showcase.yaml {IMAGES} --model.init_from {{last:cifar10_coarse}}",
-        ),
+        "maps of the packaged model",
+        file="explanations",
+        minutes=100,
+        commands=(f"explanations.py {DATA} --checkpoints {{last:cifar10_showcase}} {OF_PACKAGED_MAPS}",),
+        cells="cifar10_showcase.*",
+        training=of_recipe,
+        sources=MAPS,
+        trains=(COARSE, f"--config configs/cifar10_showcase.yaml {IMAGES} {FROM_COARSE}"),
     ),
     "overlap": Part(
-        *("overlapping patches without further training", "overlap", 62),
-        *(("overlap.py --data {data} --checkpoints {last:cifar10_coarse}",), ".*"),
-        *(always("--config configs/cifar10_coarse.yaml"), MODEL),
-        trains=(f"--config configs/cifar10_coarse.yaml {IMAGES}",),
+        "overlapping patches without further training",
+        file="overlap",
+        minutes=62,
+        commands=(f"overlap.py {DATA} --checkpoints {{last:cifar10_coarse}}",),
+        training=of_recipe,
+        sources=MODEL,
+        trains=(COARSE,),
     ),
     "reading": Part(
-        *("what trained readers do", "decoders", 25, ("decoders.py {last:read_digits}",), "read.*", typed, DECODER),
-        trains=(*seeds(3, "--config configs/read_digits.yaml"),),
+        "what trained readers do",
+        file="decoders",
+        minutes=25,
+        commands=("decoders.py {last:read_digits}",),
+        cells="read.*",
+        training=typed,
+        sources=DECODER,
+        trains=seeds(3, "--config configs/read_digits.yaml"),
     ),
     "completion": Part(
-        *(
-            "what trained completers of digits do",
-            "decoders",
-            15,
-            COMPLETERS,
-            "(complete|mask)_digits.*",
-            typed,
-            DECODER,
-        ),
-        trains=(*seeds(2, COMPLETE), *seeds(2, f"{COMPLETE} {MASKED} mask_digits")),
+        "what trained completers of digits do",
+        file="decoders",
+        minutes=15,
+        commands=("decoders.py {last:complete_digits} {last:mask_digits}",),
+        cells="(complete|mask)_digits.*",
+        training=typed,
+        sources=DECODER,
+        trains=seeds(2, COMPLETE) + seeds(2, f"{COMPLETE} {MASKED} mask_digits"),
     ),
     "completion_images": Part(
-        *("what trained completers of images do", "decoders", 25, CIFAR_COMPLETERS, "(complete|mask)_cifar.*", typed),
+        "what trained completers of images do",
+        file="decoders",
+        minutes=25,
+        commands=("decoders.py {last:complete_cifar} {last:mask_cifar}",),
+        cells="(complete|mask)_cifar.*",
+        training=typed,
         sources=DECODER,
         trains=(ON_CIFAR, f"{ON_CIFAR} {MASKED} mask_cifar"),
     ),
     "generation": Part(
-        *("time of generation with a cache", "decoders", 1, ("decoders.py",), "generation"),
+        "time of generation with a cache",
+        file="decoders",
+        minutes=1,
+        commands=("decoders.py",),
+        cells="generation",
         sources=DECODER,
     ),
     "throughput": Part(
-        *("speed of five libraries", "throughput", 30),
-        ("throughput.py", "throughput.py --compiled", "throughput.py --sizes 384x12-p4-32 S16-224 B16-224 --rounds 7"),
+        "speed of five libraries",
+        file="throughput",
+        minutes=30,
+        commands=("throughput.py", "throughput.py --compiled", f"throughput.py {LARGER_SIZES}"),
         sources=MODEL,
     ),
     "pipeline": Part(
-        *("speed of the data path", "pipeline", 10, ("pipeline.py --sources memory files",)),
+        "speed of the data path",
+        file="pipeline",
+        minutes=10,
+        commands=("pipeline.py --sources memory files",),
         sources=(*LOADING, "vit/data/image_files.py"),
     ),
     "overhead": Part(
-        *("Lightning against a bare loop", "overhead", 4, ("overhead.py --rounds 7",)),
+        "Lightning against a bare loop",
+        file="overhead",
+        minutes=4,
+        commands=("overhead.py --rounds 7",),
         sources=(*MODEL, *LOADING, *STEP, "vit/runs/record.py"),
     ),
     "training_parts": Part(
-        *("time of the optimisers and the moving average", "training_parts", 1, ("training_parts.py",)),
+        "time of the optimisers and the moving average",
+        file="training_parts",
+        minutes=1,
+        commands=("training_parts.py",),
         sources=tuple(f"vit/training/{name}.py" for name in ("ema", "muon", "optimizer")),
     ),
     "mixed_sizes": Part(
-        *("batches of many sizes", "mixed_sizes", 3, ("mixed_sizes.py --rounds 9",)),
-        sources=MODEL,
+        "batches of many sizes", "mixed_sizes", minutes=3, commands=("mixed_sizes.py --rounds 9",), sources=MODEL
     ),
     "token_merging": Part(
-        *("accuracy and time of merged tokens", "token_merging", 5, ("token_merging.py --data {data}",)),
+        "accuracy and time of merged tokens",
+        file="token_merging",
+        minutes=5,
+        commands=(f"token_merging.py {DATA}",),
         sources=(*MODEL, "vit/model/token_merging.py", *PACKAGED),
     ),
     "released": Part(
-        *("released weights against other runtimes", "released", 20, ("released.py --data {data}",)),
+        "released weights against other runtimes",
+        file="released",
+        minutes=20,
+        commands=(f"released.py {DATA}",),
         sources=(*MODEL, *FORMATS),
     ),
     "released_tuning": Part(
-        *("fine-tuning of released weights", "released_tuning", 60, ("released_tuning.py --data {data}",)),
+        "fine-tuning of released weights",
+        file="released_tuning",
+        minutes=60,
+        commands=(f"released_tuning.py {DATA}",),
         sources=(*MODEL, *PACKAGED),
     ),
     "any_vit": Part(
-        *("attention of the architectures of other libraries", "any_vit", 15, ("any_vit.py",)),
+        "attention of architectures of other libraries",
+        file="any_vit",
+        minutes=15,
+        commands=("any_vit.py",),
         sources=("vit/capture/*.py",),
     ),
     "torture": Part(
-        *("runs that are killed and resumed", "torture", 40, ("torture.py --kills 100 --seed 0",)),
+        "runs that are killed and resumed",
+        file="torture",
+        minutes=40,
+        commands=("torture.py --kills 100 --seed 0",),
         sources=("vit/runs/*.py", "vit/support/files.py", "vit/training/callbacks.py"),
     ),
 }
