@@ -148,7 +148,8 @@ def fingerprint(part: Part, cell: dict[str, Any], origin: Record, commits: Commi
     A training that was over before the measurement has a commit of its own, which results did not keep at first.
     """
     tree, line = commits.tree(origin.get("commit")), training_of(part, cell)
-    trained = commits.tree(cell.get("training", {}).get("commit")) if part.trains else tree
+    was_over = part.trains and not cell.get("command", "").startswith("python train.py")
+    trained = commits.tree(cell.get("training", {}).get("commit")) if was_over else tree
     if tree is None or (line is not None and trained is None):
         return None
     trainings = {} if line is None else {line: first_at(trained, line)}

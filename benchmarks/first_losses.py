@@ -35,6 +35,7 @@ import train
 STEPS = 4
 CLASSES, OF_CLASS = 10, 25  # 25 images, of which val_fraction 0.04 holds out one
 SHARE_OF_BATCH = 8
+VALIDATED = 256, 2  # images in a batch, and batches
 LENGTH = ["--trainer.max_steps", str(STEPS), "--trainer.max_epochs=-1", "--trainer.max_time", "null"]
 FIXED = ["--seed_everything", "0", "--trainer.accelerator", "cpu", "--trainer.precision", "32-true"]
 BARE = ["--trainer.enable_checkpointing", "false", "--trainer.callbacks", "null"]
@@ -76,7 +77,8 @@ def first_losses(words: list[str], threads: int = 1) -> dict[str, Any]:
         run.trainer.callbacks.append(losses)
         run.trainer.limit_val_batches = 0
         run.trainer.fit(run.model, datamodule=run.datamodule)
-        run.trainer.limit_val_batches = 1
+        # All images of most configs: their order is no part of the training.
+        run.datamodule.batch_size, run.trainer.limit_val_batches = VALIDATED
         (scores,) = run.trainer.validate(run.model, datamodule=run.datamodule, verbose=False)
     length = {name: value for name, value in config["trainer"].items() if name.startswith("max_")}
     settings = {"ema_decay": run.model.hparams.get("ema_decay"), "clip": run.trainer.gradient_clip_val} | length
