@@ -23,6 +23,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from contextlib import chdir
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -108,7 +109,8 @@ def first_now(line: str) -> First:
     from first_losses import first_losses  # imports Lightning, which takes seconds
 
     try:
-        return first_losses(shlex.split(line))
+        with chdir(ROOT):  # the line names configs/NAME.yaml
+            return first_losses(shlex.split(line))
     except (SystemExit, ValueError, OSError):
         return None
 
