@@ -229,7 +229,8 @@ def ablation() -> str:
         for part, found in sorted(points.items(), key=lambda item: sum(item[1]) / len(item[1]))
     ]
     recipe = [cell | {"command": unseeded(cell["command"])} for cell in cells if not cell["changed"]]
-    return f"{markdown_table(rows)}\n\nWith the options of each row: {made_by(recipe)} {measured(cells)}."
+    note = "The interval is that of Student's t over seeds. With the options of each row:"
+    return f"{markdown_table(rows)}\n\n{note} {made_by(recipe)} {measured(cells)}."
 
 
 def mechanisms() -> str:
@@ -361,7 +362,11 @@ def head_trainings() -> str:
     cells, steps = trained_heads()
     rows = heads.trained_rows(heads.ROWS, cells, heads.times_of(read("heads"), steps))
     seeds = [str(seed) for seed in sorted({cell["seed"] for cell in cells})]
-    deviation = "; ± is the standard deviation over them" if len(seeds) > 1 else ", one training each"
+    deviation = (
+        "; ± is the standard deviation over them, and the interval that of Student's t"
+        if len(seeds) > 1
+        else ", one training each"
+    )
     note = f"{steps:,} steps, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}{deviation}."
     # A row is the same beside any other rows.
     whole = [cell | {"command": re.sub(r" --only( (?!--)('[^']*'|\S+))+", "", cell["command"])} for cell in cells]
