@@ -80,8 +80,9 @@ REPORT = """# Heads
 
 One small model (128 channels, 6 blocks) trained with one part changed, for the same number of steps. "Difference":
 points of accuracy against the model of 8 heads under the same seed. ± is the sample standard deviation over seeds,
-"95 % interval" that of the mean difference by Student's t, which two seeds make wide. "Larger": on 2,000 test images at 1.5 times their size. "Time": of a training step (forward and backward of 64 images in
-float32), as a multiple of that of the model of 8 heads; median over interleaved rounds.
+"95 % interval" that of the mean difference by Student's t, which two seeds make wide. "Larger": on 2,000 test images at
+1.5 times their size. "Time": of a training step (forward and backward of 64 images in float32), as a multiple of that
+of the model of 8 heads; median over interleaved rounds.
 """
 
 
