@@ -57,8 +57,12 @@ def machine() -> dict[str, Any]:
 
 
 def command() -> str:
-    """Return the command that started this program."""
-    return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    """Return the command that started this program, without the folder of its results."""
+    words = sys.argv[1:]
+    if "--output" in words:
+        place = words.index("--output")
+        words = words[:place] + words[place + 2 :]
+    return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
 
 
 def commit() -> str:

@@ -11,6 +11,7 @@ with their fingerprint, and the pages are written. parts.py has the table of par
 import argparse
 import itertools
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -61,8 +62,10 @@ class Workplace:
             if shlex.join(words) not in self.done:
                 self._call(words)
                 write_json(self.list, [*self.done, shlex.join(words)])
-        for path in self.results.glob(f"{part.file}*"):
-            shutil.copy(path, RESULTS)
+        # Not every file that begins so: attention_images.json may be half of another part.
+        for pattern in (f"{part.file}.*", f"{part.file}*.png"):
+            for path in self.results.glob(pattern):
+                shutil.copy(path, RESULTS)
 
     def _prepare(self, name: str, part: Part, at: str) -> None:
         """Begin with the results of the repository, without those of the part that are of another commit."""
@@ -184,4 +187,5 @@ def measure(name: str, part: Part, workplace: Workplace, at: str) -> None:
 
 
 if __name__ == "__main__":
+    os.chdir(ROOT)  # folders and commands are those of the repository
     main()

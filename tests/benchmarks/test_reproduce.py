@@ -70,6 +70,17 @@ def test_a_part_replaces_its_own_results_and_is_current_afterwards(try_parts, ca
     assert capsys.readouterr().out.endswith("first: current\n")
 
 
+def test_files_of_another_part_that_begin_alike_are_left_where_they_are(try_parts):
+    _, path, _ = try_parts
+    write_json(path, {})
+    workplace = Path("runs/reproduce/abc1234/results")
+    write_json(workplace / "tried_images.json", {})
+    (workplace / "tried").mkdir()
+    (workplace / "tried_cost.png").touch()
+    reproduce.main(["first"])
+    assert sorted(file.name for file in path.parent.iterdir()) == ["tried.json", "tried_cost.png"]
+
+
 def test_a_part_goes_on_after_its_finished_commands(try_parts, monkeypatch):
     table, path, ran = try_parts
     table["first"] = Part("", "tried", 1, ("first.py", "fails.py"), "first", sources=("benchmarks/sources.py",))
