@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from scipy import stats
+from scipy import special
 
 from vit.support.files import replacing
 from vit.support.markdown import markdown_table
@@ -107,12 +107,13 @@ def commit_of(record: dict[str, Any]) -> str:
     """Return the commit of a result in words, and that it is out of date if fingerprint.py has found it so.
 
     >>> commit_of({"commit": "abc1234"}), commit_of({"commit": "abc1234", "stale": "vit/model has changed"})
-    ('commit abc1234', 'commit abc1234 (out of date)')
+    ('commit abc1234', 'abc1234 (out-of-date)')
     >>> commit_of({})
     'commit not recorded'
     """
-    found = f"commit {record['commit']}" if record.get("commit") else "commit not recorded"
-    return f"{found} (out of date)" if record.get("stale") else found
+    if record.get("stale"):
+        return f"{record['commit']} (out-of-date)"
+    return f"commit {record['commit']}" if record.get("commit") else "commit not recorded"
 
 
 def place(facts: dict[str, Any]) -> str:
@@ -150,8 +151,8 @@ def interval(differences: list[float]) -> str:
     """
     if len(differences) < 2:
         return ""
-    low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
-    return f"{low:+.1f} to {high:+.1f}"
+    error = statistics.stdev(differences) / len(differences) ** 0.5
+    return _within(statistics.mean(differences), error, len(differences) - 1)
 
 
 def welch(first: list[float], second: list[float]) -> str:
@@ -160,11 +161,18 @@ def welch(first: list[float], second: list[float]) -> str:
     >>> welch([80.0, 81.0, 79.0], [62.0, 61.0, 63.0]), welch([80.0], [62.0, 61.0])
     ('+18.0 (+15.7 to +20.3)', '+18.5')
     """
-    difference = f"{statistics.mean(first) - statistics.mean(second):+.1f}"
+    difference = statistics.mean(first) - statistics.mean(second)
     if min(len(first), len(second)) < 2:
-        return difference
-    low, high = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
-    return f"{difference} ({low:+.1f} to {high:+.1f})"
+        return f"{difference:+.1f}"
+    parts = [(statistics.variance(values) / len(values), len(values) - 1) for values in (first, second)]
+    square = sum(part for part, _ in parts)
+    freedom = square**2 / sum(part**2 / count for part, count in parts) if square else 1.0
+    return f"{difference:+.1f} ({_within(difference, square**0.5, freedom)})"
+
+
+def _within(mean: float, error: float, freedom: float) -> str:
+    half = error * special.stdtrit(freedom, 0.975)
+    return f"{mean - half:+.1f} to {mean + half:+.1f}"
 
 
 def comparison(
