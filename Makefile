@@ -4,9 +4,8 @@
 # make test-fast  only tests of less than half a second
 # make cifar10    the 10-minute CIFAR-10 run (DATA=folder for images of your own)
 # make bench      measure speed: five libraries, the data path, Lightning against a bare loop
-# make bench-accuracy    train the 10-minute recipe and its baseline with 3 seeds each, an hour (DATA=folder)
-# make bench-attention   compare all attention mechanisms, half an hour (DATA=folder to train on images)
-# make bench-explain     train 3 seeds, then score all methods of maps, over an hour (DATA=folder)
+# make reproduce  measure the stated numbers that are out of date, part by part (PART="heads digits", DATA=folder);
+#                 python benchmarks/reproduce.py --list shows the parts, their minutes and their state
 # make notebook   open the notebooks in Jupyter
 # make lint       ruff, and fix what it can
 # Each makes .venv first if it is missing, and repairs it if an install was interrupted or pyproject.toml changed.
@@ -21,7 +20,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
 # compiles all tests again.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: demo test test-long test-fast cifar10 bench bench-accuracy bench-attention bench-explain notebook lint
+.PHONY: demo test test-long test-fast cifar10 bench reproduce notebook lint
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed-train
@@ -48,29 +47,9 @@ bench: $(VENV)/installed-test
 	$(BIN)/python benchmarks/results_page.py
 	$(BIN)/python benchmarks/pages.py
 
-# Ten minutes for each seed: three with our recipe, then three with timm's model and torchvision's loader.
-bench-accuracy: $(VENV)/installed-test
-	$(if $(DATA),,$(error name a folder of images: make bench-accuracy DATA=data/cifar10-jpeg))
-	$(BIN)/python benchmarks/accuracy.py configs/cifar10_quick.yaml --data $(DATA)
-	$(BIN)/python benchmarks/baseline.py --data $(DATA)
-	$(BIN)/python benchmarks/results_page.py
-	$(BIN)/python benchmarks/pages.py
-
-bench-attention: $(VENV)/installed-train
-	$(BIN)/python benchmarks/attention.py $(if $(DATA),--data $(DATA))
-	$(BIN)/python benchmarks/pages.py
-
-# Trains with three seeds first, ten minutes each on the images and a few on the planted digits.
-bench-explain: $(VENV)/installed-test
-	$(if $(DATA),,$(error name a folder of images: make bench-explain DATA=data/cifar10-jpeg))
-	for seed in 0 1 2; do \
-		$(BIN)/python train.py fit --config configs/cifar10_quick.yaml --seed_everything $$seed \
-			--data ImageFolder --data.root $(DATA) && \
-		$(BIN)/python train.py fit --config configs/planted_digits.yaml --seed_everything $$seed || exit 1; done
-	$(BIN)/python benchmarks/explanations.py --data $(DATA) \
-		--checkpoints runs/cifar10_quick/*/checkpoints/last.ckpt \
-		--planted runs/planted_digits/*/checkpoints/last.ckpt
-	$(BIN)/python benchmarks/pages.py
+# Goes on after an interrupt. Results name a commit, so that there must be no changes that are not committed.
+reproduce: $(VENV)/installed-test
+	$(BIN)/python benchmarks/reproduce.py $(PART) $(if $(DATA),--data $(DATA))
 
 notebook: $(VENV)/installed-notebook
 	$(BIN)/jupyter lab notebooks

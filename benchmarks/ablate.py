@@ -53,7 +53,7 @@ PARTS: dict[str, list[str]] = {
 ON_HALF = 0.56
 ENDLESS = ["--trainer.max_time", "null", "--trainer.max_epochs=-1"]
 JUDGED = ["--data.val_fraction", "0.1", "--trainer.limit_test_batches", "0"]
-KEPT = ("val_accuracy", "val_loss", "steps", "seed", "parameters", "precision", "data", "command")
+KEPT = ("val_accuracy", "val_loss", "steps", "seconds", "seed", "parameters", "precision", "data", "command")
 
 REPORT = """# Recipes with one part changed
 

@@ -39,7 +39,7 @@ ON_IMAGES: dict[str, dict[str, int]] = {"neighborhood": {"kernel": 5}}
 PLAIN = ["--model.init=glorot", "--model.optimizer=adamw", "--model.patch_drop=0", "--model.patch_drop_until=1"]
 PLAIN_ON_DIGITS = [*PLAIN, "--model.lr=3e-3", "--model.decay=cosine"]
 PLAIN_ON_IMAGES = [*PLAIN, "--model.lr=2e-3", "--model.decay=linear"]
-KEPT = ("test_accuracy", "seconds", "steps", "parameters", "images_per_second", "precision")
+KEPT = ("test_accuracy", "seconds", "steps", "seed", "parameters", "images_per_second", "precision")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -21,8 +21,9 @@ from typing import Any
 
 import torch
 from einops import reduce, repeat
-from records import command_line, made_at, origin, plus_minus, write_cell
+from records import command_line, made_at, origin, plus_minus, span, write_cell
 from torch import Tensor
+from training_runs import about_training
 
 import vit.data
 from vit.analysis.sequences import sequence_pruning_curve
@@ -229,8 +230,8 @@ def experiment(path: Path, images: int) -> tuple[str, dict[str, Any]]:
     """
     checkpoint, folder = read_checkpoint(path), run_folder_of(path)
     facts = json.loads((folder / "results.json").read_text())
-    kept = {name: facts[name] for name in ("seed", "seconds", "steps", "parameters", "test_accuracy", "command")}
-    cell: dict[str, Any] = {"recipe": facts["experiment"], "training": kept, "images": images, "made": origin()}
+    about = {"recipe": facts["experiment"], "training": about_training(path)}
+    cell: dict[str, Any] = about | {"images": images, "made": origin()}
     kind = checkpoint.get("module")
     if kind == "SequenceReader":
         reader = SequenceReader.load_from_checkpoint(path, weights_only=True, map_location="cpu").eval()
@@ -320,6 +321,8 @@ def completion_table(cells: dict[str, Any]) -> str:
                 "training": recipe,
                 "seeds": ", ".join(str(cell["training"]["seed"]) for cell in of_recipe),
                 "objective": objective,
+                "steps": span([cell["training"]["steps"] for cell in of_recipe], ",.0f"),
+                "seconds": span([cell["training"]["seconds"] for cell in of_recipe], ",.0f"),
                 "bits per pixel": plus_minus([each["bits_per_pixel"] for each in found], ".3f"),
                 **{name: f"{mean(each['baselines'][name] for each in found):.3f}" for name in found[0]["baselines"]},
                 "error of the middle, of 255": plus_minus([each["middle"] for each in found], ".1f"),

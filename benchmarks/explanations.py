@@ -28,6 +28,7 @@ from mosaic_training import recognised, train_on_mosaics
 from records import command_line, made_at, origin, plus_minus, write_cell
 from side_by_side import interleaved
 from torch import Tensor
+from training_runs import about_training
 
 import vit
 from vit.commands.photographs import read_images
@@ -122,19 +123,6 @@ def on_planted_digits(checkpoint: Path, count: int) -> dict[str, Any]:
         "planted": found.rows,
         "recommended": recommended,
     }
-
-
-def training_of(checkpoint: Path) -> tuple[str, int]:
-    """Return recipe and seed of the run that a checkpoint lies in.
-
-    Raises:
-        ValueError: If the run has no results.json, as one that has not ended.
-    """
-    run = checkpoint.resolve().parent.parent
-    results = run / "results.json"
-    if not results.is_file():
-        raise ValueError(f"no {results}: give checkpoints of finished runs, in runs/EXPERIMENT/VERSION/checkpoints")
-    return run.parent.name, json.loads(results.read_text())["seed"]
 
 
 def of_recipe(cells: Cells, recipe: str) -> list[dict[str, Any]]:
@@ -258,11 +246,12 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     path = options.output / "explanations.json"
     try:
-        trainings = {checkpoint: training_of(checkpoint) for checkpoint in (*options.checkpoints, *options.planted)}
+        trainings = {checkpoint: about_training(checkpoint) for checkpoint in (*options.checkpoints, *options.planted)}
     except ValueError as error:
         parser.error(str(error))
-    for checkpoint, (recipe, seed) in trainings.items():
-        about = {"recipe": recipe, "seed": seed, "made": origin()}
+    for checkpoint, training in trainings.items():
+        recipe, seed = training["recipe"], training["seed"]
+        about = {"recipe": recipe, "seed": seed, "training": training, "made": origin()}
         if checkpoint in options.planted:
             measured = on_planted_digits(checkpoint, options.images)
         else:

@@ -29,7 +29,7 @@ from ablate import ENDLESS
 from accuracy import arguments_of, values
 from attention import PLAIN_ON_IMAGES
 from heads_figure import draw_heads
-from records import command, command_line, commit, machine, made, plus_minus, write_cell
+from records import command, command_line, commit, interval, machine, made, plus_minus, write_cell
 from torch import Tensor, nn
 from training_runs import finished, train
 
@@ -79,9 +79,10 @@ KEPT = ("test_accuracy", "steps", "seed", "seconds", "images_per_second", "param
 REPORT = """# Heads
 
 One small model (128 channels, 6 blocks) trained with one part changed, for the same number of steps. "Difference":
-points of accuracy against the model of 8 heads under the same seed. ± is the sample standard deviation over seeds.
-"Larger": on 2,000 test images at 1.5 times their size. "Time": of a training step (forward and backward of 64 images in
-float32), as a multiple of that of the model of 8 heads; median over interleaved rounds.
+points of accuracy against the model of 8 heads under the same seed. ± is the sample standard deviation over seeds,
+"95 % interval" that of the mean difference by Student's t, which two seeds make wide. "Larger": on 2,000 test images at
+1.5 times their size. "Time": of a training step (forward and backward of 64 images in float32), as a multiple of that
+of the model of 8 heads; median over interleaved rounds.
 """
 
 
@@ -307,6 +308,7 @@ def trained_rows(names: Iterable[str], trained: list[dict[str, Any]], times: dic
                 "model": name,
                 "test accuracy, %": plus_minus(values(cells, "test_accuracy", 100), ".2f"),
                 "difference": "" if name == REFERENCE else plus_minus(values(cells, "points"), "+.2f"),
+                "95 % interval": "" if name == REFERENCE else interval(values(cells, "points")),
                 "larger, %": plus_minus(values(cells, "larger", 100), ".2f"),
                 "parameters": f"{cells[0]['parameters']:,}",
                 "time": f"{times[name]:.2f}" if name in times else "",

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from explanations import photographs, training_of
+from explanations import photographs
 from records import command_line, made_at, origin, write_cell
+from training_runs import about_training
 
 import vit
 from vit.analysis.accuracy import accuracy
@@ -67,11 +68,13 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     path = options.output / "overlap.json"
     try:
-        trainings = {checkpoint: training_of(checkpoint) for checkpoint in options.checkpoints}
+        trainings = {checkpoint: about_training(checkpoint) for checkpoint in options.checkpoints}
     except ValueError as error:
         parser.error(str(error))
-    for checkpoint, (recipe, seed) in trainings.items():
-        cell = {"recipe": recipe, "seed": seed, "made": origin(), "rows": measure(checkpoint, options.data)}
+    for checkpoint, training in trainings.items():
+        recipe, seed = training["recipe"], training["seed"]
+        about = {"recipe": recipe, "seed": seed, "training": training, "made": origin()}
+        cell = about | {"rows": measure(checkpoint, options.data)}
         write_cell(path, f"{recipe}, seed {seed}", cell, report)
     print(path.with_suffix(".md").read_text())
 

@@ -22,7 +22,7 @@ import token_merging
 import training_parts
 from accuracy import recipes, unseeded, values
 from explanations import PLANTED, RECIPE, means, of_recipe
-from records import RESULTS, commit_of, made_at, place, plus_minus
+from records import RESULTS, commit_of, interval, made_at, place, plus_minus, span, welch
 
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
 from vit.support.markdown import markdown_table
@@ -69,15 +69,6 @@ def made_by(cells: Cells) -> str:
     """Return commands and machines of cells, as a sentence below their table."""
     commands = dict.fromkeys(f"`{cell['command']}`" for cell in cells)
     return f"Made by {', '.join(commands)} on {', '.join(dict.fromkeys(place(cell['machine']) for cell in cells))}."
-
-
-def span(numbers: list[float], form: str) -> str:
-    """Return the smallest and the largest number as text.
-
-    >>> span([1.2, 1.1, 1.3], ".1f"), span([2.0, 2.01], ".1f")
-    ('1.1 to 1.3', '2.0')
-    """
-    return " to ".join(dict.fromkeys(f"{number:{form}}" for number in (min(numbers), max(numbers))))
 
 
 def percent(cells: Cells, key: str) -> str:
@@ -172,7 +163,17 @@ def accuracy() -> str:
         for title, cells in trainings().items()
     ]
     found = [cells[0] for cells in trainings().values()]
-    return f"{markdown_table(rows)}\n\n{made_by([cell | {'command': unseeded(cell['command'])} for cell in found])}"
+    made = made_by([cell | {"command": unseeded(cell["command"])} for cell in found])
+    return f"{markdown_table(rows)}\n\n{against_timm()} {made}"
+
+
+def against_timm() -> str:
+    """Return how much more accurate the ten-minute recipe is than timm's ViT in as many minutes, as a sentence."""
+    ours, theirs = (
+        values([cell for cell in read("accuracy").values() if re.match(name, cell["recipe"])], "test_accuracy", 100)
+        for name in ("cifar10_quick", "timm")
+    )
+    return f"The ten-minute recipe less timm's ViT: {welch(ours, theirs)} points (95 % interval of Welch's t)."
 
 
 def speed() -> str:
@@ -222,12 +223,14 @@ def ablation() -> str:
             "change": part.split(" | ")[0],
             "options": part.split(" | ")[1],
             "points of validation accuracy": plus_minus(found, "+.1f"),
+            "95 % interval": interval(found),
             "seeds": str(len(found)),
         }
         for part, found in sorted(points.items(), key=lambda item: sum(item[1]) / len(item[1]))
     ]
     recipe = [cell | {"command": unseeded(cell["command"])} for cell in cells if not cell["changed"]]
-    return f"{markdown_table(rows)}\n\nWith the options of each row: {made_by(recipe)} {measured(cells)}."
+    note = "The interval is that of Student's t over seeds. With the options of each row:"
+    return f"{markdown_table(rows)}\n\n{note} {made_by(recipe)} {measured(cells)}."
 
 
 def mechanisms() -> str:
@@ -276,7 +279,15 @@ def maps() -> str:
     seeds = f"{len(trained)} training{'s' * (len(trained) > 1)} on photographs and {len(planted)} on planted digits"
     deviation = ", ± is their standard deviation" if max(len(trained), len(planted)) > 1 else ""
     origins = dict.fromkeys(made_at(cell["made"]) for cell in (*trained, *planted))
-    return f"{markdown_table(rows)}\n\n{sizes}; {seeds}{deviation}. {' '.join(origins)}"
+    right = f"{how_accurate(trained, 'photographs')} {how_accurate(planted, 'planted digits')}"
+    return f"{markdown_table(rows)}\n\n{sizes}; {seeds}{deviation}. {right} {' '.join(origins)}"
+
+
+def how_accurate(cells: Cells, images: str) -> str:
+    """Return how many of its images and of all test images the trainings classify correctly, as a sentence."""
+    here = plus_minus([100 * cell["accuracy"] for cell in cells], ".1f")
+    whole = percent([cell.get("training", {}) for cell in cells], "test_accuracy") or "not recorded"
+    return f"Test accuracy of these trainings: {whole}; of these {images}, {here} % are classified correctly."
 
 
 def packaged() -> str:
@@ -308,7 +319,8 @@ def packaged_maps() -> str:
         | {name: "{:.3f} ({:.3f} to {:.3f})".format(*row[measure]) for name, measure in columns.items()}
         for row in sorted(cell["photographs"], key=lambda row: -row["drop"][0])
     ]
-    note = f"{cell['images']} test images; mean and 95 % interval. docs/explain.md explains the columns."
+    note = f"{cell['images']} test images; mean and 95 % interval. docs/explain.md explains the columns. "
+    note += how_accurate([cell], "images")
     return f"{markdown_table(rows)}\n\n{note} {made_at(cell['made'])}"
 
 
@@ -350,7 +362,11 @@ def head_trainings() -> str:
     cells, steps = trained_heads()
     rows = heads.trained_rows(heads.ROWS, cells, heads.times_of(read("heads"), steps))
     seeds = [str(seed) for seed in sorted({cell["seed"] for cell in cells})]
-    deviation = "; ± is the standard deviation over them" if len(seeds) > 1 else ", one training each"
+    deviation = (
+        "; ± is the standard deviation over them, and the interval that of Student's t"
+        if len(seeds) > 1
+        else ", one training each"
+    )
     note = f"{steps:,} steps, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}{deviation}."
     # A row is the same beside any other rows.
     whole = [cell | {"command": re.sub(r" --only( (?!--)('[^']*'|\S+))+", "", cell["command"])} for cell in cells]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from scipy import special
 
 from vit.support.files import replacing
 from vit.support.markdown import markdown_table
@@ -56,8 +57,12 @@ def machine() -> dict[str, Any]:
 
 
 def command() -> str:
-    """Return the command that started this program."""
-    return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    """Return the command that started this program, without the folder of its results."""
+    words = sys.argv[1:]
+    if "--output" in words:
+        place = words.index("--output")
+        words = words[:place] + words[place + 2 :]
+    return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
 
 
 def commit() -> str:
@@ -76,13 +81,14 @@ def provenance() -> dict[str, Any]:
     return {"command": command(), "machine": machine(), "commit": commit()}
 
 
-def origin() -> dict[str, str]:
-    """Return command, machine in words, date and commit, as results that are measured in one go have them."""
+def origin() -> dict[str, Any]:
+    """Return command, machine in words, load, date and commit, as results that are measured in one go have them."""
     facts = machine()
-    return {"command": command(), "machine": place(facts), "date": facts["date"], "commit": commit()}
+    kept = {name: facts[name] for name in ("threads", "load", "date")}
+    return {"command": command(), "machine": place(facts), "commit": commit()} | kept
 
 
-def made_at(origin: dict[str, str]) -> str:
+def made_at(origin: dict[str, Any]) -> str:
     """Return the origin of results that were measured in one go, as a sentence."""
     return f"Made by `{origin['command']}` on {origin['machine']}, {origin['date']}, {commit_of(origin)}."
 
@@ -98,11 +104,15 @@ def made(cell: dict[str, Any]) -> str:
 
 
 def commit_of(record: dict[str, Any]) -> str:
-    """Return the commit of a result in words.
+    """Return the commit of a result in words, and that it is out of date if fingerprint.py has found it so.
 
-    >>> commit_of({"commit": "abc1234"}), commit_of({})
-    ('commit abc1234', 'commit not recorded')
+    >>> commit_of({"commit": "abc1234"}), commit_of({"commit": "abc1234", "stale": "vit/model has changed"})
+    ('commit abc1234', 'abc1234 (out-of-date)')
+    >>> commit_of({})
+    'commit not recorded'
     """
+    if record.get("stale"):
+        return f"{record['commit']} (out-of-date)"
     return f"commit {record['commit']}" if record.get("commit") else "commit not recorded"
 
 
@@ -122,6 +132,47 @@ def plus_minus(values: list[float], form: str) -> str:
     if len(values) < 2:
         return f"{values[0]:{form}}" if values else ""
     return f"{statistics.mean(values):{form}} ± {statistics.stdev(values):{form.removeprefix('+')}}"
+
+
+def span(numbers: list[float], form: str) -> str:
+    """Return the smallest and the largest number as text.
+
+    >>> span([1.2, 1.1, 1.3], ".1f"), span([2.0, 2.01], ".1f")
+    ('1.1 to 1.3', '2.0')
+    """
+    return " to ".join(dict.fromkeys(f"{number:{form}}" for number in (min(numbers), max(numbers))))
+
+
+def interval(differences: list[float]) -> str:
+    """Return the 95 % interval of the mean of differences, by Student's t; "" of fewer than two.
+
+    >>> interval([1.0, 2.0, 3.0]), interval([1.0])
+    ('-0.5 to +4.5', '')
+    """
+    if len(differences) < 2:
+        return ""
+    error = statistics.stdev(differences) / len(differences) ** 0.5
+    return _within(statistics.mean(differences), error, len(differences) - 1)
+
+
+def welch(first: list[float], second: list[float]) -> str:
+    """Return the difference of two means and its 95 % interval, by Welch's t; without it for single values.
+
+    >>> welch([80.0, 81.0, 79.0], [62.0, 61.0, 63.0]), welch([80.0], [62.0, 61.0])
+    ('+18.0 (+15.7 to +20.3)', '+18.5')
+    """
+    difference = statistics.mean(first) - statistics.mean(second)
+    if min(len(first), len(second)) < 2:
+        return f"{difference:+.1f}"
+    parts = [(statistics.variance(values) / len(values), len(values) - 1) for values in (first, second)]
+    square = sum(part for part, _ in parts)
+    freedom = square**2 / sum(part**2 / count for part, count in parts) if square else 1.0
+    return f"{difference:+.1f} ({_within(difference, square**0.5, freedom)})"
+
+
+def _within(mean: float, error: float, freedom: float) -> str:
+    half = error * special.stdtrit(freedom, 0.975)
+    return f"{mean - half:+.1f} to {mean + half:+.1f}"
 
 
 def comparison(
@@ -160,9 +211,16 @@ def write_cells(path: Path, cells: dict[str, Any], report: Report) -> None:
 
 def write_results(path: Path, results: dict[str, Any], report: Report) -> None:
     """Write results as JSON and the report on them beside it, each file whole or not at all."""
-    for file, text in ((path, json.dumps(results, indent=1) + "\n"), (path.with_suffix(".md"), report(results))):
-        with replacing(file) as unfinished:
-            unfinished.write_text(text)
+    text = report(results)
+    write_json(path, results)
+    with replacing(path.with_suffix(".md")) as unfinished:
+        unfinished.write_text(text)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file as JSON, whole or not at all."""
+    with replacing(path) as unfinished:
+        unfinished.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def _processor() -> str:

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 TRAIN = Path(__file__).parents[1] / "train.py"
+
+
+# What a result keeps of a training that it uses.
+FACTS = ("test_accuracy", "seed", "steps", "seconds", "parameters", "command")
 
 
 class TrainingError(Exception):
@@ -61,6 +66,21 @@ def described(arguments: list[str]) -> str:
     """Return all arguments of a run as ``--print_config`` prints them; "" if train.py refuses them."""
     asked = [sys.executable, str(TRAIN), "fit", *arguments, "--print_config"]
     return subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+
+
+def about_training(checkpoint: Path) -> dict[str, Any]:
+    """Return recipe and facts of the training that a checkpoint is of, and its commit where reproduce.py ran it.
+
+    Raises:
+        ValueError: If the run has no results.json, as one that has not ended.
+    """
+    run = checkpoint.resolve().parent.parent
+    results = run / "results.json"
+    if not results.is_file():
+        raise ValueError(f"no {results}: give checkpoints of finished runs, in runs/EXPERIMENT/VERSION/checkpoints")
+    found = json.loads(results.read_text())
+    at = re.search(r"/reproduce/([0-9a-f]{7})/runs/", run.as_posix())
+    return {"recipe": run.parent.name} | {key: found.get(key) for key in FACTS} | ({"commit": at[1]} if at else {})
 
 
 def _last_logged(path: Path, column: str) -> float | None:

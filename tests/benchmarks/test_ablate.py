@@ -36,6 +36,7 @@ def run(monkeypatch, tmp_path):
         seed, steps = int(options["--seed_everything"]), int(options["--trainer.max_steps"])
         gain = sum(gain for option, gain in GAINS.items() if option in options) * (1 + seed)
         facts = {"parameters": 7, "precision": "32-true", "data": "Digits", "command": "python train.py fit"}
+        facts["seconds"] = 60.0
         return facts | {"val_accuracy": 0.6 + 0.05 * seed + gain, "val_loss": 1.25, "steps": steps, "seed": seed}
 
     monkeypatch.setattr(ablate, "train", train)

@@ -28,7 +28,7 @@ def test_it_writes_a_table_the_numbers_and_two_plots(monkeypatch, tmp_path, caps
     assert "--trainer.max_steps=3" in given[0]
     results = tmp_path / "results"
     result = json.loads((results / "attention.json").read_text())
-    assert result["made"].keys() == {"command", "machine", "date", "commit"}
+    assert result["made"].keys() == {"command", "machine", "threads", "load", "date", "commit"}
     assert result["training"]["window"]["options"] == {"window": 2}
     assert result["cost"]["256"]["window"]["seconds"]["forward"] > 0
     # At least the gradient of its input, 256 tokens of 64 channels.

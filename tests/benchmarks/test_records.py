@@ -68,6 +68,13 @@ def test_the_commit_is_dirty_if_files_other_than_results_differ_from_it(tmp_path
     assert commit() == f"{clean}-dirty"
 
 
+def test_the_command_of_a_result_does_not_say_where_it_was_written(monkeypatch):
+    monkeypatch.setattr(
+        records.sys, "argv", ["/x/heads.py", "--steps", "300", "--output", "somewhere", "--only", "a b"]
+    )
+    assert records.command() == "python benchmarks/heads.py --steps 300 --only 'a b'"
+
+
 def test_the_origin_of_a_result_has_command_machine_date_and_commit(monkeypatch):
     monkeypatch.setattr(records, "commit", lambda: "abc1234")
     for sentence in (records.made(records.provenance()), records.made_at(records.origin())):

@@ -1,8 +1,11 @@
 """``vit-attention evaluate``: frozen features and a simple classifier."""
 
 import pytest
+import torch
 from PIL import Image
 
+import vit
+from vit.commands import evaluate
 from vit.commands.evaluate import main
 
 
@@ -35,3 +38,27 @@ def test_the_option_that_is_advised_for_damaged_files_is_taken(capsys, photos, m
     assert "by --data.skip_damaged true" in error_of(capsys, "--data.root", photos)
     main(["knn", "--checkpoint", "cifar10", "--data.root", str(photos), "--data.skip_damaged", "true"])
     assert "knn: 100.00 % of 4 test images, from 8 training images of 2 classes" in capsys.readouterr().out
+
+
+def test_images_are_cropped_as_the_model_takes_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            (tmp_path / split / name).mkdir(parents=True)
+            image = Image.new("RGB", (64, 64), (255, 0, 0))
+            image.paste((0, 0, len(split + name)), (8, 8, 56, 56))  # a frame of an eighth of each side
+            image.save(tmp_path / split / name / "0.png")
+    model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=12, depth=1, num_heads=3).eval()
+    model.pretrained_cfg["crop_ratio"] = 0.5
+    seen = []
+
+    def extract(_, batches):
+        images = torch.cat([*batches])
+        seen.append(images)
+        return torch.zeros(len(images), 12)
+
+    monkeypatch.setattr(evaluate, "load", lambda _: model)
+    monkeypatch.setattr(evaluate, "extract", extract)
+    main(["knn", "--checkpoint", "cifar10", "--data.root", str(tmp_path)])
+    assert [images.shape for images in seen] == [(2, 3, 32, 32)] * 2
+    assert all(images[:, 0].max() == 0 for images in seen)  # no red of the frame

@@ -71,6 +71,13 @@ def test_a_blend_is_torchvisions_up_to_a_grey_level(name, shape, noise):
     assert (results != expected).float().mean() < 0.1
 
 
+def test_solarize_inverts_the_level_at_its_edge_and_those_above():
+    image = torch.tensor([0, 101, 102, 103, 254, 255], dtype=torch.uint8).expand(1, 3, 1, 6)
+    inverted = [0, 101, 153, 152, 1, 0]  # from 255 * (1 - 0.6) = 102 on
+    assert operate(image, ["solarize"], torch.tensor([0.6]))[0, 0, 0].tolist() == inverted
+    assert operate(image, ["solarize"], torch.tensor([0.0]))[0, 0, 0].tolist() == [0, 101, 102, 103, 254, 0]
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", LEVELS)
 def test_an_operation_on_levels_is_exactly_torchvisions(name, shape, noise):

@@ -78,3 +78,11 @@ def test_the_average_of_a_model_in_bfloat16_is_kept_in_float32():
     checkpoint = {"state_dict": {}}
     ema.on_save_checkpoint(trainer, module, checkpoint)
     assert checkpoint["state_dict"]["network.weight"].dtype == torch.bfloat16
+
+
+def test_the_average_keeps_no_graph_of_the_steps():
+    module = torch.nn.Linear(2, 1)
+    average = EMA(0.9)
+    average.on_fit_start(SimpleNamespace(global_step=0), module)
+    average.on_train_batch_end(SimpleNamespace(global_step=1), module)
+    assert all(weights.grad_fn is None and not weights.requires_grad for weights in average.average.values())

@@ -42,6 +42,14 @@ def test_layer_decay_gives_each_layer_a_real_learning_rate(model):
     assert rates["pos_embed"] == rates["cls_token"] == rates["reg_token"] == rates["patch_embed.proj.bias"] == 0.05
 
 
+@pytest.mark.parametrize(("kwargs", "last"), [({"pool": "mean"}, "fc_norm."), ({"pool": "map"}, "attn_pool.")], ids=str)
+def test_what_follows_the_blocks_learns_at_the_rate_of_the_head(kwargs, last):
+    model = VisionTransformer(image_size=6, patch_size=3, embed_dim=8, depth=3, num_heads=2, **kwargs)
+    rates = {name: rate for name, (rate, _) in settings(model, parameter_groups(model, 0.8, 0.05, 0.5)).items()}
+    assert {rate for name, rate in rates.items() if name.startswith((last, "head."))} == {0.8}
+    assert any(name.startswith(last) for name in rates)
+
+
 def test_the_layer_decay_of_timm_gives_the_same_learning_rates(model):
     theirs = create_optimizer_v2(model, opt="adamw", lr=0.8, weight_decay=0.05, layer_decay=0.75)
     for group in theirs.param_groups:

@@ -8,7 +8,7 @@ from torch.export import Dim
 from torch.testing import assert_close
 
 import vit
-from vit.weights.export import export, export_program
+from vit.weights.export import _sizes, export, export_program
 
 SIZES = {"image_size": (48, 32), "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 5}
 ASKED = [(48, 32), (32, 48), (8, 8), (12, 60), (96, 64), (20, 32)]  # pixels; the first is that of the training
@@ -60,6 +60,18 @@ def test_sizes_may_be_left_to_torch():
 def test_each_kind_of_model_is_exported(kwargs):
     model = model_of(depth=1, **kwargs)
     check(export_program(model).module(), model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patch_size", [(4, 8), (8, 4)], ids=str)
+def test_a_program_takes_any_number_of_patches_that_are_not_square(patch_size):
+    (p, q), model = patch_size, model_of(depth=1, patch_size=patch_size)
+    program = export_program(model).module()
+    for rows, columns in ((3, 5), (5, 3)):
+        images = torch.randn(2, 3, p * rows, q * columns)
+        assert_close(program(images), model(images), rtol=1e-5, atol=1e-5)
+    assert _sizes(model)[0] == (48, 32)
+    assert all(rows % p == columns % q == 0 for rows, columns in _sizes(model))
 
 
 @pytest.mark.slow

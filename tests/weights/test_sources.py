@@ -412,6 +412,18 @@ def test_a_live_model_of_transformers_tells_its_classes():
     assert vit.load(ViTForImageClassification(config).eval()).pretrained_cfg["class_names"] == ["cat", "dog"]
 
 
+def test_names_of_more_than_ten_classes_keep_the_order_of_their_numbers(tmp_path):
+    config = ViTConfig(hidden_size=DIM, num_hidden_layers=1, num_attention_heads=HEADS, intermediate_size=48)
+    config.image_size, config.patch_size = 16, 4
+    config.id2label = {number: f"class {number}" for number in range(12)}
+    ViTForImageClassification(config).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    stored = json.loads(file.read_text())
+    stored["id2label"] = dict(sorted(stored["id2label"].items()))  # "10" before "2", as JSON may be sorted
+    file.write_text(json.dumps(stored))
+    assert vit.load(tmp_path).pretrained_cfg["class_names"] == [f"class {number}" for number in range(12)]
+
+
 def test_a_missing_file_is_named(tmp_path):
     for name in ("x.npz", "x.pth", "x.bin"):
         with pytest.raises(ValueError, match=rf"no file at .*{re.escape(name)}"):

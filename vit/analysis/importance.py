@@ -41,8 +41,7 @@ def head_importance(
         images: Images (B, C, H, W), normalised as the model expects.
         labels: The class of each image, (B,). None takes the predicted classes.
         normalised: Whether to divide the importances of a layer by their root sum of squares, as in the paper. The
-            last head left in a layer then always has importance 1. A CIFAR-10 ViT pruned head by head from 18 heads
-            to 9 had an accuracy of 47 % with normalisation and 57 % without.
+            last head left in a layer then always has importance 1, and pruning head by head goes on elsewhere.
         batch_size: Number of images in one forward pass.
 
     Raises:

@@ -1,9 +1,8 @@
 """Augmentation of whole batches on the training device, with random choices per image.
 
 torchvision's transforms draw one choice per call: they would shift a whole batch alike, and one call per image is
-slower. Images per second on 2 CPU cores (AMD EPYC, 2026-11-22, benchmarks/pipeline.py): crop and flip 210,000 here,
-with torchvision and two workers 13,100 on tensors and 7,200 on PIL images; with RandAugment 53,200, 5,000 and 3,900.
-Mixup and cutmix are torchvision's, since the published recipes draw one choice per batch.
+slower: benchmarks/results/pipeline.md has the images per second of both. Mixup and cutmix are torchvision's, since the
+published recipes draw one choice per batch.
 
 Random choices come from torch's global CPU generator on any device; the loaders seed it.
 Letters in the einops patterns: b batch, c channels, h w rows and columns.

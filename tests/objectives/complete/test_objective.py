@@ -87,6 +87,19 @@ def test_a_completion_keeps_the_upper_half(objective):
     assert torch.equal(completed[:, :3], module.pixels(images)[:, :3])
 
 
+def test_a_completion_is_drawn_from_the_first_row_of_the_lower_half_on(objective, monkeypatch):
+    module = completer(objective=objective)
+    asked = {}
+    monkeypatch.setattr(module.network, "complete", lambda *given, generator: asked.update(given=given))
+    module.complete(torch.zeros(2, 1, 6, 8, dtype=torch.uint8))
+    if objective == "causal":
+        (upper,) = asked["given"]
+        assert upper.shape == (2, 3, 8)
+    else:
+        _, hidden = asked["given"]
+        assert hidden[0].all(dim=1).tolist() == hidden[0].any(dim=1).tolist() == [False] * 3 + [True] * 3
+
+
 @pytest.mark.slow
 def test_a_run_learns_its_palette_and_is_measured_beside_the_baselines(run, folder, capsys, objective, pictures):
     run("fit", *COMPLETE, "--model.objective", objective, "--experiment", "draw")

@@ -1,0 +1,306 @@
+"""The parts of the stated numbers: what measures each, how long it takes, and what its fingerprint is made of.
+
+A new part is one entry of PARTS. In its commands, {data} is the folder of CIFAR-10's images, and {last:RECIPE} are the
+checkpoints of the trainings that the part names in ``trains``.
+"""
+
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Cell = dict[str, Any]
+
+IMAGES = "--data ImageFolder --data.root {data}"
+# Options of a recorded command that change neither the model nor its first steps on fixed images.
+NOT_IN_LINE = ("seed_everything", "experiment", "data", "data.root", "data.skip_damaged", "trainer.default_root_dir")
+NOT_IN_LINE += ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "ckpt_path")
+
+ATTENTION = ("vit/attention/**/*.py",)
+MODEL = (
+    *ATTENTION,
+    *(f"vit/model/{name}.py" for name in ("vision_transformer", "encoder_block", "embedding", "layers")),
+)
+LOADING = tuple(f"vit/data/{name}.py" for name in ("loader", "sampler", "augment", "crops", "operations", "policies"))
+STEP = tuple(f"vit/training/{name}.py" for name in ("base", "callbacks", "ema", "muon", "optimizer", "schedule"))
+MAPS = ("vit/capture/*.py", "vit/explain/maps/*.py", "vit/explain/evaluation/*.py")
+DECODER = (*ATTENTION, *(f"vit/model/{name}.py" for name in ("decoder", "decoder_block", "generation")))
+FORMATS = ("vit/weights/**/*.py",)
+PACKAGED = ("vit/weights/cifar10.safetensors",)
+
+
+def typed(cell: Cell) -> str:
+    """Return what a training was, by its recorded command without seed, data and length.
+
+    >>> typed({"command": "python train.py fit --config configs/digits.yaml --seed_everything 6 --model.depth 2"})
+    '--config configs/digits.yaml --model.depth 2'
+    """
+    words = iter(shlex.split(cell.get("training", cell)["command"])[3:])
+    kept = []
+    for word in words:
+        name, equals, value = word.removeprefix("--").partition("=")
+        both = [word] if equals else [word, value := next(words)]
+        if name not in NOT_IN_LINE and not (name == "model.init_from" and value.startswith("runs/")):
+            kept += both
+    return shlex.join(kept)
+
+
+def of_recipe(cell: Cell) -> str:
+    """Return the training of a cell that names its recipe."""
+    return f"--config configs/{cell['recipe']}.yaml"
+
+
+def always(line: str) -> Callable[[Cell], str]:
+    """Return the same training for every cell."""
+    return lambda _: line
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the stated numbers.
+
+    Args:
+        measures: What it measures, in a few words.
+        file: Name of the JSON file of results that it writes.
+        minutes: How long it takes on two cores, about.
+        commands: What is run, in this order: a script of this folder and its options.
+        cells: Pattern of the names of its cells in the file.
+        training: The training that a cell is about; None if it is about none.
+        sources: Patterns of the files that a cell is about.
+        trains: Trainings to run first, whose checkpoints the commands take: what follows ``python train.py fit``.
+    """
+
+    measures: str
+    file: str
+    minutes: int
+    commands: tuple[str, ...]
+    cells: str = ".*"
+    training: Callable[[Cell], str] | None = None
+    sources: tuple[str, ...] = ()
+    trains: tuple[str, ...] = ()
+
+
+def seeds(count: int, words: str) -> tuple[str, ...]:
+    """Return a training for each of the first seeds."""
+    return tuple(f"{words} --seed_everything {seed}" for seed in range(count))
+
+
+def accuracy_of(recipe: str, minutes: int, options: str = "", trains: tuple[str, ...] = ()) -> Part:
+    """Return the accuracy of a recipe over seeds."""
+    command = f"accuracy.py configs/{recipe}.yaml {options}".strip()
+    return Part(f"test accuracy of {recipe}", "accuracy", minutes, (command,), f"{recipe},.*", typed, trains=trains)
+
+
+# Parts of commands and of trainings.
+DATA = "--data {data}"
+QUICK, DIGITS = "--config configs/cifar10_quick.yaml", "--config configs/digits.yaml"
+COARSE = f"--config configs/cifar10_coarse.yaml {IMAGES}"
+FROM_COARSE = "--model.init_from {last:cifar10_coarse}"
+COMPLETE, ON_CIFAR = "--config configs/complete_digits.yaml", f"--config configs/complete_cifar.yaml {IMAGES}"
+MASKED = "--model.objective masked --experiment"
+PLAIN = "--model.init=glorot --model.optimizer=adamw --model.patch_drop=0 --model.patch_drop_until=1"
+PLAIN_DIGITS = f"{DIGITS} {PLAIN} --model.lr=3e-3 --model.decay=cosine"
+PLAIN_IMAGES = f"{QUICK} {PLAIN} --model.lr=2e-3 --model.decay=linear"
+SHAPE = "--model.patch_size 4 --model.embed_dim 96 --model.depth 6 --model.num_heads 3 --model.mlp_ratio 2"
+OF_PACKAGED_MAPS = "--images 50 --mosaic_steps 0 --methods attention rollout value_rollout gradient_rollout relevance"
+OF_PACKAGED_MAPS += " legrad gradcam"
+LARGER_SIZES = "--sizes 384x12-p4-32 S16-224 B16-224 --rounds 7"
+
+PARTS: dict[str, Part] = {
+    "digits": accuracy_of("digits", 5, "--seeds 6 7 8 9 10 11"),
+    "quick": accuracy_of("cifar10_quick", 31, DATA),
+    "hour": accuracy_of("cifar10_1h", 61, f"{DATA} --seeds 0"),
+    "coarse": accuracy_of("cifar10_coarse", 61, f"{DATA} --seeds 0"),
+    "showcase": accuracy_of("cifar10_showcase", 92, f"{DATA} --seeds 0 -- {FROM_COARSE}", (COARSE,)),
+    "read": accuracy_of("read_digits", 16),
+    "photos": accuracy_of("photos", 6, "--data photos -- --data.skip_damaged true"),
+    "baseline": Part(
+        "test accuracy of timm's ViT in ten minutes",
+        file="accuracy",
+        minutes=31,
+        commands=(f"baseline.py {DATA}",),
+        cells="timm.*",
+        sources=("benchmarks/baseline.py",),
+    ),
+    "ablation": Part(
+        "the ten-minute recipe with one part changed",
+        file="ablation",
+        minutes=150,
+        commands=(f"ablate.py configs/cifar10_quick.yaml {DATA} --steps 1400 --seeds 0 1",),
+        training=always(QUICK),
+    ),
+    "attention": Part(
+        "mechanisms of attention on digits, and their cost",
+        file="attention",
+        minutes=30,
+        commands=("attention.py",),
+        training=always(PLAIN_DIGITS),
+        sources=ATTENTION,
+    ),
+    "attention_images": Part(
+        "mechanisms of attention on images",
+        file="attention_images",
+        minutes=40,
+        commands=(f"attention.py {DATA} --steps 400",),
+        training=always(PLAIN_IMAGES),
+        sources=ATTENTION,
+    ),
+    "heads": Part(
+        "one small model with one part changed",
+        file="heads",
+        minutes=90,
+        commands=(f"heads.py {DATA} --steps 300",),
+        training=always(f"{PLAIN_IMAGES} --model.embed_dim 128 --model.num_heads 8"),
+        sources=(*ATTENTION, "vit/analysis/*.py"),
+    ),
+    "finetune": Part(
+        "fine-tuning on few images",
+        file="finetune",
+        minutes=60,
+        commands=(f"finetune.py {DATA}",),
+        training=always(f"--config configs/finetune.yaml --model.init_from null {SHAPE}"),
+    ),
+    "explanations": Part(
+        "all kinds of map on three trainings",
+        file="explanations",
+        minutes=60,
+        commands=(f"explanations.py {DATA} --checkpoints {{last:cifar10_quick}} --planted {{last:planted_digits}}",),
+        cells="cifar10_quick.*|planted_digits.*",
+        training=of_recipe,
+        sources=MAPS,
+        trains=seeds(3, f"{QUICK} {IMAGES}") + seeds(3, "--config configs/planted_digits.yaml"),
+    ),
+    "packaged_maps": Part(
+        "maps of the packaged model",
+        file="explanations",
+        minutes=100,
+        commands=(f"explanations.py {DATA} --checkpoints {{last:cifar10_showcase}} {OF_PACKAGED_MAPS}",),
+        cells="cifar10_showcase.*",
+        training=of_recipe,
+        sources=MAPS,
+        trains=(COARSE, f"--config configs/cifar10_showcase.yaml {IMAGES} {FROM_COARSE}"),
+    ),
+    "overlap": Part(
+        "overlapping patches without further training",
+        file="overlap",
+        minutes=62,
+        commands=(f"overlap.py {DATA} --checkpoints {{last:cifar10_coarse}}",),
+        training=of_recipe,
+        sources=MODEL,
+        trains=(COARSE,),
+    ),
+    "reading": Part(
+        "what trained readers do",
+        file="decoders",
+        minutes=25,
+        commands=("decoders.py {last:read_digits}",),
+        cells="read.*",
+        training=typed,
+        sources=DECODER,
+        trains=seeds(3, "--config configs/read_digits.yaml"),
+    ),
+    "completion": Part(
+        "what trained completers of digits do",
+        file="decoders",
+        minutes=15,
+        commands=("decoders.py {last:complete_digits} {last:mask_digits}",),
+        cells="(complete|mask)_digits.*",
+        training=typed,
+        sources=DECODER,
+        trains=seeds(2, COMPLETE) + seeds(2, f"{COMPLETE} {MASKED} mask_digits"),
+    ),
+    "completion_images": Part(
+        "what trained completers of images do",
+        file="decoders",
+        minutes=25,
+        commands=("decoders.py {last:complete_cifar} {last:mask_cifar}",),
+        cells="(complete|mask)_cifar.*",
+        training=typed,
+        sources=DECODER,
+        trains=(ON_CIFAR, f"{ON_CIFAR} {MASKED} mask_cifar"),
+    ),
+    "generation": Part(
+        "time of generation with a cache",
+        file="decoders",
+        minutes=1,
+        commands=("decoders.py",),
+        cells="generation",
+        sources=DECODER,
+    ),
+    "throughput": Part(
+        "speed of five libraries",
+        file="throughput",
+        minutes=30,
+        commands=("throughput.py", "throughput.py --compiled", f"throughput.py {LARGER_SIZES}"),
+        sources=MODEL,
+    ),
+    "pipeline": Part(
+        "speed of the data path",
+        file="pipeline",
+        minutes=10,
+        commands=("pipeline.py --sources memory files",),
+        sources=(*LOADING, "vit/data/image_files.py"),
+    ),
+    "overhead": Part(
+        "Lightning against a bare loop",
+        file="overhead",
+        minutes=4,
+        commands=("overhead.py --rounds 7",),
+        sources=(*MODEL, *LOADING, *STEP, "vit/runs/record.py"),
+    ),
+    "training_parts": Part(
+        "time of the optimisers and the moving average",
+        file="training_parts",
+        minutes=1,
+        commands=("training_parts.py",),
+        sources=tuple(f"vit/training/{name}.py" for name in ("ema", "muon", "optimizer")),
+    ),
+    "mixed_sizes": Part(
+        "batches of many sizes", "mixed_sizes", minutes=3, commands=("mixed_sizes.py --rounds 9",), sources=MODEL
+    ),
+    "token_merging": Part(
+        "accuracy and time of merged tokens",
+        file="token_merging",
+        minutes=5,
+        commands=(f"token_merging.py {DATA}",),
+        sources=(*MODEL, "vit/model/token_merging.py", *PACKAGED),
+    ),
+    "released": Part(
+        "released weights against other runtimes",
+        file="released",
+        minutes=20,
+        commands=(f"released.py {DATA}",),
+        sources=(*MODEL, *FORMATS),
+    ),
+    "released_tuning": Part(
+        "fine-tuning of released weights",
+        file="released_tuning",
+        minutes=60,
+        commands=(f"released_tuning.py {DATA}",),
+        sources=(*MODEL, *PACKAGED),
+    ),
+    "any_vit": Part(
+        "attention of architectures of other libraries",
+        file="any_vit",
+        minutes=15,
+        commands=("any_vit.py",),
+        sources=("vit/capture/*.py",),
+    ),
+    "torture": Part(
+        "runs that are killed and resumed",
+        file="torture",
+        minutes=40,
+        commands=("torture.py --kills 100 --seed 0",),
+        sources=("vit/runs/*.py", "vit/support/files.py", "vit/training/callbacks.py"),
+    ),
+}
+
+
+def part_of(file: str, cell: str) -> str | None:
+    """Return the name of the part that a cell of a file of results belongs to; None if it is of none.
+
+    >>> part_of("accuracy", "digits, cpu, seed 6"), part_of("heads", "anything"), part_of("speeds", "")
+    ('digits', 'heads', None)
+    """
+    return next((name for name, part in PARTS.items() if part.file == file and re.fullmatch(part.cells, cell)), None)
