@@ -53,8 +53,10 @@ def _make_photographs(folder: Path) -> None:
     (folder / "photos/cat/00.png").rename(folder / "photos/cat/la.png")
     for name in ("photos_bad", "renamed", "fourclasses", "dup"):
         shutil.copytree(folder / "photos", folder / name)
+    (folder / "damaged").mkdir()
     for number, content in enumerate((b"", b"no picture", (folder / "photos/dog/00.png").read_bytes()[:60])):
         (folder / f"photos_bad/dog/bad{number}.png").write_bytes(content)
+        (folder / f"damaged/bad{number}.png").write_bytes(content)
     (folder / "renamed/cat").rename(folder / "renamed/chat")
     shutil.rmtree(folder / "fourclasses/space")
     shutil.copy(folder / "dup/cat/la.png", folder / "dup/dog/la.png")
