@@ -119,8 +119,9 @@ def shorten(message: str, known: set[str]) -> str:
     if re.search(r"required: fit.data, fit.model$", line):
         return f"no data and no model: add --config FILE, or --data NAME with one of {modules}"
     if found := re.search(r"arguments are required: (\w+)$", line):
-        group = "data" if _owners(found[1])[0] else "model" if _owners(found[1])[1] else "trainer.callbacks"
-        return f"an argument is missing: add --{group}.{found[1]}"
+        owners, models = _owners(found[1])
+        group = "data" if owners else "model" if models else "trainer.callbacks"
+        return f"an argument is missing: add --{group}.{found[1]}" + (f", for {owners[0]}" if len(owners) == 1 else "")
     if found := re.search(r"Option '(\w+)' is not accepted", line):
         owners, models = _owners(found[1])
         if models and not owners:
