@@ -113,6 +113,8 @@ def print_results(folder: Path) -> None:
             print(f"{name}: {_plain(objective.monitor, results[name])}{of_part}")
     for line in objective.result_lines(results):
         print(line)
+    if "diverged" in results:
+        print(f"warning: {results['diverged']}")
     place = printable(str(folder))
     print(f"run folder: {place}")
     print(f"  {place}/report.html, with all scores and pictures; the numbers are in {place}/results.json")

@@ -8,6 +8,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
 from vit.runs.console import print_header, print_resume, print_stop, print_validation
+from vit.runs.divergence import describe_divergence
 from vit.runs.measurements import Measurements
 from vit.runs.parts import draw_parts
 from vit.runs.results import epochs_done, write_results
@@ -142,6 +143,9 @@ class RunRecord(Callback):
         scores = None
         if pl_module.evaluation is not None and "stopped" not in ending:  # which may have cut an evaluation short
             scores = pl_module.scores()
+            train, classes = self.measurements.history["train"], trainer.datamodule.num_classes
+            if diverged := describe_divergence(train, float(pl_module.evaluation.loss), classes):
+                ending["diverged"] = diverged
         write_results(
             self.folder / "results.json", self.facts, self.measurements, trainer, pl_module, {"scores": scores} | ending
         )
