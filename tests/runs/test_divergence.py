@@ -15,7 +15,7 @@ from vit.runs.divergence import describe_divergence
         ([2.3, 2.31], 2.31),  # nothing was learned
         ([0.01, 0.2], 0.3),  # weights that were good at once
         ([2.3, 0.001], 9.0),  # overfitted
-        ([], 2.3),  # an evaluation
+        ([], 9.0),  # few steps
     ],
 )
 def test_of_a_training_that_is_usual_nothing_is_said(losses, evaluated):
@@ -25,13 +25,18 @@ def test_of_a_training_that_is_usual_nothing_is_said(losses, evaluated):
 @pytest.mark.parametrize(
     ("losses", "evaluated", "said"),
     [
-        ([2.3, 3.6], 2.3, "the last training loss is 3.6, and that of the first steps was 2.3; try a lower --model.lr"),
+        ([2.3, 3.6], 2.3, "the last training loss is 3.6, and it began at about 2.3; try a lower --model.lr"),
         ([2.3], 24.0, "the last evaluation loss is 24, and"),
+        ([], 24.0, "the last evaluation loss is 24, and it began at about 2.3;"),
         ([2.3], float("nan"), "the last evaluation loss is nan, and"),
     ],
 )
 def test_a_loss_far_above_that_of_the_first_steps_is_said(losses, evaluated, said):
     assert said in describe_divergence([{"loss": loss} for loss in losses], evaluated, num_classes=10)
+
+
+def test_of_few_steps_without_classes_the_beginning_is_unknown():
+    assert describe_divergence([], 900.0, num_classes=0) is None
 
 
 def test_a_run_of_one_step_that_is_much_too_large_ends_with_a_warning_and_others_do_not(run, finished, folder, capsys):

@@ -1,6 +1,7 @@
 """The lines that a run prints: its header, a line per validation, its results, how to resume."""
 
 import json
+import os
 import shlex
 from collections.abc import Iterator
 from datetime import timedelta
@@ -18,6 +19,7 @@ from vit.runs.parts import part_in_words
 from vit.runs.results import count_parameters, device_name
 from vit.support.printable import printable
 from vit.training.description import SPACE, Score
+from vit.training.memory import advise_batch, measure_memory
 
 FEW = 50  # validation images
 
@@ -67,6 +69,23 @@ def _length(trainer: Trainer) -> str:
     timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer) and callback._duration]
     named += [str(timedelta(seconds=timer._duration)) for timer in timers]
     return " or ".join(named) or "no end"
+
+
+@rank_zero_only
+def print_memory(trainer: Trainer, pl_module: LightningModule, batch_size: int) -> None:
+    """Print which batches would fit into the memory, by what the first step took of it."""
+    device = pl_module.device
+    if device.type not in ("cpu", "cuda") or os.name != "posix":
+        return
+    line = advise_batch(
+        *measure_memory(pl_module, device),
+        batch_size=batch_size,
+        most=len(trainer.datamodule.sets["train"].labels) // trainer.world_size,
+        lr=pl_module.hparams.lr,
+        has_own_memory=device.type == "cuda",
+    )
+    if line:
+        print(line, flush=True)
 
 
 @rank_zero_only

@@ -17,19 +17,19 @@ def describe_divergence(train: Sequence[Mapping[str, float]], evaluated: float, 
     >>> describe_divergence([{"loss": 2.3}, {"loss": 0.4}], evaluated=5.1, num_classes=10)
 
     Args:
-        train: The history of the training loss, the first steps first.
+        train: The history of the training loss, the first steps first; a training of few steps has none.
         evaluated: The loss of the last evaluation.
         num_classes: Number of classes; 0 for data without classes.
     """
-    if not train:
+    if not train and not num_classes:
         return None
-    first, last = train[0]["loss"], train[-1]["loss"]
-    start = max(first, math.log(max(num_classes, 2)))
-    found = {"training": (last, FAR_IN_TRAINING * start), "evaluation": (evaluated, FAR_IN_EVALUATION * start)}
-    for name, (loss, limit) in found.items():
-        if not loss <= limit:  # NaN is not
+    losses = [entry["loss"] for entry in train]
+    start = max([*losses[:1], math.log(max(num_classes, 2))])
+    last = [("training", loss, FAR_IN_TRAINING) for loss in losses[-1:]]
+    for name, loss, far in [*last, ("evaluation", evaluated, FAR_IN_EVALUATION)]:
+        if not loss <= far * start:  # NaN is not
             return (
-                f"the training diverged: the last {name} loss is {loss:.3g}, and that of the first steps was "
-                f"{first:.3g}; try a lower --model.lr, or a longer --model.warmup"
+                f"the training diverged: the last {name} loss is {loss:.3g}, and it began at about {start:.3g}; try a "
+                "lower --model.lr, or a longer --model.warmup"
             )
     return None

@@ -12,11 +12,11 @@ from torch.distributed.fsdp import fully_shard
 
 from vit.data.module import ImageDataModule, ImageSet
 from vit.model.decoder_block import DecoderBlock
-from vit.model.embedding import to_pair
 from vit.model.encoder_block import EncoderBlock
 from vit.support.checks import check_choice, check_non_negative, check_positive_share, check_share
 from vit.training.description import Picture, Score, Table
 from vit.training.ema import EMA
+from vit.training.encoder_module import remedy_of_misfit
 from vit.training.optimizer import Optimizer, make_optimizer
 from vit.training.schedule import Decay, TrainingLength, learning_rate_factor
 from vit.weights import check_same_tensors
@@ -343,12 +343,6 @@ class Objective(LightningModule, ABC):
         Raises:
             ValueError: If the architecture differs.
         """
-        if self.device_mesh is not None:
-            return
-        settings, remedy = checkpoint["hyper_parameters"], "leave out the --model options, or take its own"
-        sizes = [to_pair(found["image_size"]) for found in (settings, self.hparams) if "image_size" in found]
-        if len(set(sizes)) == 2:
-            remedy = (
-                f"its images have {sizes[0]} pixels and these {sizes[1]}: leave out --data.image_size, or take such"
-            )
-        check_same_tensors(self, checkpoint["state_dict"], "the checkpoint", remedy)
+        if self.device_mesh is None:
+            remedy = remedy_of_misfit(checkpoint["hyper_parameters"], self.hparams)
+            check_same_tensors(self, checkpoint["state_dict"], "the checkpoint", remedy)
