@@ -100,6 +100,7 @@ def broken_configs(folder) -> None:
             ["--data.root", "photos"],
             "--data.root is an option of CIFAR10, CIFAR100, ImageFolder, ImageStrings, ImageTable: add",
         ),
+        (["--data.root", "R\udcff\x1b[31m"], r"error: R\udcff\x1b[31m has bytes that are no text in UTF-8: rename the"),
         (["--experiment", "../../x"], "experiment ('../../x') must be the name of one folder"),
         (["--test_weights", "first"], "--test_weights: expected one of ['last', 'best'], got first"),
         (["--test_weights", "best", "--data.val_fraction", "0"], "test_weights is best, and no validation chooses"),

@@ -76,11 +76,14 @@ def read_typed(arguments: Any) -> TypedArguments:
     ('SequenceReader', 'vit.pth', {'num_heads': 3})
 
     Raises:
-        ValueError: If a config cannot be read, or an argument sets what the data decides about the model.
+        ValueError: If a config cannot be read, a word is no text, or an argument sets what the data decides about the
+            model.
     """
     if not isinstance(arguments, list):
         return TypedArguments(model=_class_name((arguments or {}).get("model")))
     words = [str(word) for word in arguments]
+    for word in words:
+        _check_text(word)
     scan = Parser(add_help=False, allow_abbrev=False)
     scan.add_argument("--ckpt_path")
     scan.add_argument("--experiment")
@@ -132,6 +135,16 @@ def read_typed(arguments: Any) -> TypedArguments:
         _check_model(about.model)
     _check_not_of_data(found)
     return found
+
+
+def _check_text(word: str) -> None:
+    """Check that a word is text, which a config can hold: the name of a file may be any bytes."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{word} has bytes that are no text in UTF-8: rename the file or folder, or name a link to it"
+        ) from None
 
 
 def limits_of(config: dict[str, Any]) -> dict[str, str]:
