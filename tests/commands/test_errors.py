@@ -49,6 +49,15 @@ def broken_configs(folder) -> None:
             "--model.pool: expected one of ['cls', 'mean', 'cls+mean', 'cls+dist', 'map']",
         ),
         (["--model.patch_size", "3"], "image_size (8, 8) must be a multiple of patch_size (3, 3)"),
+        (
+            ["--model.patch_size", "3"],
+            "of patch_size (3, 3): set --data.image_size [6,6] where the data have it, another --model.patch_size, or "
+            "--model.pad_images true",
+        ),
+        (
+            ["--model.patch_size", "4", "--model.patch_stride", "[2,3]"],
+            "patch_stride (2, 3) must be patch_size (4, 4) less an even number of pixels",
+        ),
         (["--model.attention", "windw"], "unknown attention 'windw': choose one of softmax, chunked, window"),
         (["--model.attention_kwargs.window", "2"], "attention 'softmax' has no argument 'window': it takes scaled"),
         (["--model.ema_decay", "1.5"], "ema_decay (1.5) must be between 0 and 1"),
@@ -91,6 +100,7 @@ def broken_configs(folder) -> None:
             ["--data.root", "photos"],
             "--data.root is an option of CIFAR10, CIFAR100, ImageFolder, ImageStrings, ImageTable: add",
         ),
+        (["--data.root", "R\udcff\x1b[31m"], r"error: R\udcff\x1b[31m has bytes that are no text in UTF-8: rename the"),
         (["--experiment", "../../x"], "experiment ('../../x') must be the name of one folder"),
         (["--test_weights", "first"], "--test_weights: expected one of ['last', 'best'], got first"),
         (["--test_weights", "best", "--data.val_fraction", "0"], "test_weights is best, and no validation chooses"),
@@ -234,6 +244,18 @@ def test_a_checkpoint_of_another_architecture(error_of, checkpoint):
     answer = error_of("test", "--ckpt_path", checkpoint, "--model.depth", "3")
     assert "comes from another architecture, 12 tensors differ" in answer
     assert "network.blocks.2.attn.proj.bias is missing" in answer
+
+
+def test_a_checkpoint_of_images_of_another_size_names_both_and_the_option_that_sets_it(error_of, folder, checkpoint):
+    for digit in range(10):
+        (folder / "digits" / str(digit)).mkdir(parents=True)
+        for number in range(3):
+            Image.new("L", (8, 8), number).save(folder / "digits" / str(digit) / f"{number}.png")
+    typed = ["test", "--ckpt_path", checkpoint, "--data", "ImageFolder", "--data.root", "digits"]
+    answer = error_of(*typed, "--data.image_size", "[8,12]")
+    assert answer.endswith("its images have (8, 8) pixels and these (8, 12): leave out --data.image_size, or take such")
+    answer = error_of("predict", *typed[1:3], "--data.root", "digits", "--data.image_size", "[7,9]")
+    assert "image_size (7, 9) must be a multiple of patch_size (4, 4): set --data.image_size [4,8] where" in answer
 
 
 def test_a_checkpoint_of_other_classes(error_of, pets, checkpoint):

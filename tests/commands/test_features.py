@@ -41,6 +41,22 @@ def test_evaluate_takes_as_many_images_as_asked(photos, capsys):
     assert "of 4 test images, from 4 training images" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("option", ["--max_pixels", "--data.max_pixels"])
+def test_evaluate_refuses_images_above_a_limit_in_pixels(photos, option, capsys):
+    with pytest.raises(SystemExit):
+        evaluate(["knn", "--checkpoint", "cifar10", "--data.root", str(photos), option, "9"])
+    assert "more than max_pixels (9)" in capsys.readouterr().err
+
+
+def test_features_leaves_out_images_above_a_limit_in_pixels(photos, tmp_path, capsys):
+    (path := tmp_path / "one").mkdir()
+    Image.new("RGB", (8, 8)).save(path / "small.png")
+    Image.new("RGB", (9, 8)).save(path / "large.png")
+    features([str(path), "--checkpoint", "cifar10", "-o", str(tmp_path / "f.safetensors"), "--max_pixels", "64"])
+    assert read_features(tmp_path / "f.safetensors")[0] == ["small.png"]
+    assert "large.png: it has 9 x 8 pixels, more than max_pixels (64)" in capsys.readouterr().err
+
+
 def test_the_test_images_are_split_and_counted_as_in_the_training(monkeypatch):
     split = {"test_fraction": 0.3, "duplicates": "drop", "max_pixels": 9}
     checkpoint = {"data": {"class_path": "ImageFolder", "init_args": split | {"batch_size": 5}}}

@@ -342,6 +342,18 @@ def test_predict_writes_a_row_per_image_and_names_the_files_that_are_not_images(
     assert printed.err == "cannot read image photos/broken.png: it is no image\n"
 
 
+def test_a_folder_of_damaged_files_alone_is_an_error_and_leaves_no_table(run, error_of, finished, folder):
+    (folder / "damaged").mkdir()
+    for name in ("a.png", "b.jpg"):
+        (folder / "damaged" / name).write_text("no image")
+    typed = ["predict", "--ckpt_path", finished / "checkpoints/last.ckpt", "--data.root", "damaged", *CPU]
+    assert error_of(*typed, "--output", "said.csv") == (
+        "error: cannot read any of the 2 image files of damaged, and nothing is predicted; the first: cannot read "
+        "image damaged/a.png: it is no image"
+    )
+    assert not [*folder.glob("said.csv*")]
+
+
 def test_predict_crops_as_the_data_of_the_training_did(run, finished, photos):
     path = finished / "checkpoints/last.ckpt"
     change_checkpoint(path, lambda checkpoint: checkpoint["data"]["init_args"].update(crop_ratio=0.5))

@@ -47,14 +47,20 @@ def _save(number: int, path: Path) -> None:
 
 
 def _make_photographs(folder: Path) -> None:
+    rows = ["file,label"]
     for i, name in enumerate(CLASSES):
         for number in range(12):
-            _save(12 * i + number, folder / f"photos/{name}/{number:02}.{FORMATS[number % len(FORMATS)]}")
+            file = f"photos/{name}/{number:02}.{FORMATS[number % len(FORMATS)]}"
+            _save(12 * i + number, folder / file)
+            rows.append(f"{file},{name}")
     (folder / "photos/cat/00.png").rename(folder / "photos/cat/la.png")
+    (folder / "labels.csv").write_text("\n".join(rows).replace("cat/00.png", "cat/la.png"))
     for name in ("photos_bad", "renamed", "fourclasses", "dup"):
         shutil.copytree(folder / "photos", folder / name)
+    (folder / "damaged").mkdir()
     for number, content in enumerate((b"", b"no picture", (folder / "photos/dog/00.png").read_bytes()[:60])):
         (folder / f"photos_bad/dog/bad{number}.png").write_bytes(content)
+        (folder / f"damaged/bad{number}.png").write_bytes(content)
     (folder / "renamed/cat").rename(folder / "renamed/chat")
     shutil.rmtree(folder / "fourclasses/space")
     shutil.copy(folder / "dup/cat/la.png", folder / "dup/dog/la.png")

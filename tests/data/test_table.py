@@ -57,6 +57,13 @@ def test_one_label_for_each_image_is_a_class_number(table):
     assert data.class_weights.tolist() == [24 / (2 * 16), 24 / (2 * 8)]
 
 
+def test_names_of_classes_in_the_first_line_are_kept_as_they_can_be_shown(table, capsys):
+    data = ready(table(SEVERAL.replace("ant", "an\x1b[31mt")))
+    assert data.class_names == [r"an\x1b[31mt", "bee", "cow"]
+    assert data.sets["train"].labels.shape == (24, 3)
+    assert "\x1b" not in capsys.readouterr().out
+
+
 def test_names_of_classes_are_kept_as_they_can_be_shown(table):
     assert table(ONE_EACH.replace("bee", "\x1b[31mbee")).class_names == ["\\x1b[31mbee", "ant"]
 

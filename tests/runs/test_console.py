@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping, Timer
 
 from vit.objectives import ViTClassifier
-from vit.runs.console import print_header, print_resume, print_stop
+from vit.runs.console import print_header, print_memory, print_resume, print_stop
 
 
 @pytest.fixture
@@ -114,3 +114,15 @@ def test_an_early_stopping_says_why_it_stopped(capsys):
     print_stop(SimpleNamespace(callbacks=[stopping]))
     answer = "stopped early: monitored metric val_loss did not improve in the last 1 records. Best score: 0.500.\n"
     assert capsys.readouterr().out == answer
+
+
+def test_what_the_first_step_takes_of_the_memory_is_printed_if_it_is_much(monkeypatch, capsys):
+    module = SimpleNamespace(device=torch.device("cpu"), hparams=SimpleNamespace(lr=1e-3))
+    trainer = SimpleNamespace(
+        datamodule=SimpleNamespace(sets={"train": SimpleNamespace(labels=torch.zeros(50))}), world_size=1
+    )
+    print_memory(trainer, module, 8)
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr("vit.runs.console.measure_memory", lambda *_: (6 * 10**9, 0, 10**10))
+    print_memory(trainer, module, 8)
+    assert capsys.readouterr().out.startswith("memory: 6.0 of 10.0 GB with batches of 8, more than half: --data.batch")

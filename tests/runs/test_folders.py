@@ -64,6 +64,11 @@ def test_an_experiment_is_one_folder_below_runs(name):
         check_experiment(name)
 
 
+def test_a_name_that_would_be_a_pattern_is_refused_with_its_characters_and_the_option():
+    with pytest.raises(ValueError, match=r"\('a\[1\]'\) .*, without /\\:\*\?\[\]: set --experiment$"):
+        check_experiment("a[1]")
+
+
 @pytest.mark.parametrize("name", ["digits", "cifar10_1h", "a b", "Versuch.2", "ü"])
 def test_other_names_are_taken(name):
     check_experiment(name)

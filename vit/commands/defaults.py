@@ -103,6 +103,10 @@ def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefault
         # Other images are read as those of the training were: at one size, with the same letters.
         taken = constructor_arguments(getattr(vit.data, name)) - {"mean", "std"}
         known |= {name: value for name, value in of_data.items() if name in taken}
+        if (
+            typed.data in vit.data.__all__ and typed.data != name
+        ):  # which has a place of its own: a table names files from its folder
+            known.pop("root", None)
         defaults.arguments["data"] = {"class_path": f"vit.data.{name}", "init_args": known}
     return defaults
 

@@ -65,6 +65,14 @@ ELSEWHERE = {
 }
 ALIKE = 0.75  # of two names, from which on one is taken for a misspelt other: "version" and "erasing" have 0.71
 LESS_MEMORY = "try a smaller --data.batch_size or --data.image_size, a larger --model.patch_size, or a smaller model"
+# Remedies of the model, whose arguments the data and options of the command line set.
+CUT = (
+    r"must be a multiple of (\w+) (\(.*?\)): resize the images to \((\d+), (\d+)\), change the patch, or set pad_images"
+)
+CUT_BY_OPTIONS = (
+    r"must be a multiple of \1 \2: set --data.image_size [\3,\4] where the data have it, another --model.\1, or "
+    r"--model.pad_images true"
+)
 # What is no news to a user.
 NOTICES = [
     (".*LeafSpec", FutureWarning),  # Lightning 2.6 uses a name that torch 2.15 deprecates
@@ -111,8 +119,9 @@ def shorten(message: str, known: set[str]) -> str:
     if re.search(r"required: fit.data, fit.model$", line):
         return f"no data and no model: add --config FILE, or --data NAME with one of {modules}"
     if found := re.search(r"arguments are required: (\w+)$", line):
-        group = "data" if _owners(found[1])[0] else "model" if _owners(found[1])[1] else "trainer.callbacks"
-        return f"an argument is missing: add --{group}.{found[1]}"
+        owners, models = _owners(found[1])
+        group = "data" if owners else "model" if models else "trainer.callbacks"
+        return f"an argument is missing: add --{group}.{found[1]}" + (f", for {owners[0]}" if len(owners) == 1 else "")
     if found := re.search(r"Option '(\w+)' is not accepted", line):
         owners, models = _owners(found[1])
         if models and not owners:
@@ -239,9 +248,10 @@ def _note(message: Warning | str, *_: Any, **__: Any) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """Return the message of an error; for a package that is missing, what installs it."""
+    """Return the message of an error with its remedy: what installs a missing package, options and not arguments."""
     missing = r"Requirement '(\w+).*` *$"
-    return re.sub(missing, r"\1 is not installed: pip install \1", plain_message(error), flags=re.DOTALL)
+    message = re.sub(missing, r"\1 is not installed: pip install \1", plain_message(error), flags=re.DOTALL)
+    return re.sub(CUT, CUT_BY_OPTIONS, message)
 
 
 def _end(message: str) -> NoReturn:

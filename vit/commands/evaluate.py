@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from vit.commands.models import add_checkpoint, find_model
-from vit.commands.parser import Parser, run
+from vit.commands.parser import Parser, add_max_pixels, run
 from vit.features import CLASSIFIERS, extract
 from vit.support.checks import check_positive_int
 from vit.support.progress import progress
@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="true leaves out files that cannot be read; default: false, which names them",
     )
     add("--images", type=int, metavar="N", help="most images of each split (default: all)")
+    add_max_pixels(parser)
     run(parser, arguments, _evaluate)
 
 
@@ -64,7 +65,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         crop_ratio=crop,
         val_fraction=0.0,
         skip_damaged=options.skip_damaged == "true",
-        **_split(options),
+        **_split(options) | ({} if options.max_pixels is None else {"max_pixels": options.max_pixels}),
     )
     data.in_channels = embed.in_channels
     data.prepare_data()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import vit
 from vit.commands.models import HELP, find_model
-from vit.commands.parser import Parser, add_overwrite
+from vit.commands.parser import Parser, add_max_pixels, add_overwrite
 from vit.commands.parser import run as run_command
 from vit.explain import CLASS_AGNOSTIC, METHODS, explorer, trust_report
 from vit.explain.maps import Subject, check_method, signed_map
@@ -71,6 +71,7 @@ def _parser() -> Parser:
         help="also write a page to explore all heads: to FILE, or one for each image to the folder",
     )
     add("--trust", action="store_true", help="also report how far these maps can be trusted")
+    add_max_pixels(parser)
     add_overwrite(parser)
     return parser
 
@@ -83,9 +84,20 @@ def run(options: argparse.Namespace) -> None:
     """
     methods = _check_methods(options.method or ["rollout"])
     # Imported here, as it imports torchvision, which takes seconds.
-    from vit.commands.photographs import distinct_names, find_images, locate, read_images, without_damaged, write_cells
+    from vit.commands.photographs import (
+        distinct_names,
+        find_images,
+        locate,
+        read_images,
+        read_shown,
+        without_damaged,
+        write_cells,
+    )
+    from vit.data.formats import MAX_PIXELS
 
-    files = without_damaged(find_images(options.image))
+    max_pixels = options.max_pixels or MAX_PIXELS
+
+    files = without_damaged(find_images(options.image), max_pixels)
     file_names = distinct_names(files)
     pages = _name_pages(options.html, file_names, options.out)
     if options.trust:
@@ -101,13 +113,13 @@ def run(options: argparse.Namespace) -> None:
     if options.checkpoint in PACKAGED:
         print(_introduction(options.checkpoint, model, names))
     target, versus = (_class_number(name, names) for name in (options.target, options.versus))
-    pixels, images = read_images(files, model)
+    pixels, images = read_images(files, model, max_pixels)
     with torch.no_grad():
         logits = torch.cat([model(part) for part in images.split(32)])
     explained = logits.argmax(dim=-1) if target is None else torch.full((len(images),), target)
     _check_not_equal(explained, versus, files, names)
     class_chosen = target is not None or versus is not None
-    photographs = [locate(file, model) for file in files]
+    photographs = [locate(file, model, max_pixels) for file in files]
     maps: dict[str, list[Tensor]] = {method: [] for method in methods}
     for index, name in enumerate(progress(file_names, "images explained")):
         predicted = _prediction(logits[index], names, model.pretrained_cfg.get("thresholds"))
@@ -117,7 +129,8 @@ def run(options: argparse.Namespace) -> None:
         subject = Subject(model, images[index][None], explained[index], versus)  # examined once for all methods
         for method in methods:
             maps[method].append(signed_map(method, subject))
-        _save_overlays(photographs[index], [maps[method][index] for method in methods], overlays[name])
+        shown = read_shown(photographs[index], max_pixels)
+        _save_overlays(photographs[index], shown, [maps[method][index] for method in methods], overlays[name])
         if pages:
             _save_page(model, images[index], pages[index])
     write_cells(cells, photographs, maps)
@@ -219,13 +232,10 @@ def _question(target: Tensor | int | None, versus: int | None, names: Sequence[s
     return f"why {explained}?" if versus is None else f"why {explained}, and not {names[versus]}?"
 
 
-def _save_overlays(photograph: "Photograph", maps: Sequence[Tensor], paths: Sequence[Path]) -> None:
+def _save_overlays(photograph: "Photograph", shown: Tensor, maps: Sequence[Tensor], paths: Sequence[Path]) -> None:
     """Draw each map (1, rows, columns) over a photograph as taken, and write it as a PNG file."""
     from PIL import Image
 
-    from vit.commands.photographs import read_shown
-
-    shown = read_shown(photograph)
     height, width = shown.shape[1:]
     across, down = width / photograph.width, height / photograph.height
     left, top, right, bottom = photograph.seen

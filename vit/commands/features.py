@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from vit.commands.models import add_checkpoint, find_model
-from vit.commands.parser import Parser, add_overwrite, run
+from vit.commands.parser import Parser, add_max_pixels, add_overwrite, run
 from vit.features import extract, save_features
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.files import check_outputs
@@ -32,19 +32,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("folder", type=Path, help="folder of images, or one image")
     add_checkpoint(parser)
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="safetensors file to write")
+    add_max_pixels(parser)
     add_overwrite(parser)
     run(parser, arguments, _features)
 
 
 def _features(options: argparse.Namespace) -> None:
     from vit.commands.photographs import find_images, read_pixels, without_damaged
+    from vit.data.formats import MAX_PIXELS
+
+    max_pixels = options.max_pixels or MAX_PIXELS
 
     if options.output.suffix != ".safetensors":
         raise ValueError(f"{options.output} does not end in .safetensors: features are written to such a file")
     check_outputs([options.output], options.overwrite)
-    files = without_damaged(find_images([options.folder]))
+    files = without_damaged(find_images([options.folder]), max_pixels)
     model: VisionTransformer = load(find_model(options.checkpoint))
-    pixels = (read_pixels([file], model) for file in progress(files, "images"))
+    pixels = (read_pixels([file], model, max_pixels) for file in progress(files, "images"))
     parts = iter(lambda: [*islice(pixels, BATCH)], [])
     found = extract(model, map(torch.cat, parts))
     root = options.folder if options.folder.is_dir() else options.folder.parent

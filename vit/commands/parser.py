@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from vit.support.checks import check_positive_int
 from vit.support.files import plain_message
 from vit.support.interrupts import stoppable
 from vit.support.printable import printable
@@ -28,6 +29,8 @@ def run(
     """
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
     try:
+        if getattr(options, "max_pixels", None) is not None:
+            check_positive_int("--max_pixels", options.max_pixels, "leave it out for the limit of Pillow, 178956970")
         with stoppable():
             command(options)
     except BrokenPipeError:  # of whatever the output is piped to, which vit.support.interrupts knows
@@ -39,3 +42,15 @@ def run(
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
     """Add the option that all commands share which write files."""
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist; else they are an error")
+
+
+def add_max_pixels(parser: argparse.ArgumentParser) -> None:
+    """Add the option that all commands share which read image files, also by its name in the training."""
+    parser.add_argument(
+        "--max_pixels",
+        "--data.max_pixels",
+        dest="max_pixels",
+        type=int,
+        metavar="N",
+        help="most pixels of an image file; larger ones count as damaged, as a small file may claim to be huge",
+    )

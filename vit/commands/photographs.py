@@ -16,6 +16,7 @@ from einops import repeat
 from torch import Tensor
 
 import vit
+from vit.data.formats import MAX_PIXELS
 from vit.data.image_files import (
     ImageFiles,
     decode,
@@ -80,13 +81,13 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(files))
 
 
-def without_damaged(files: Sequence[Path]) -> list[Path]:
+def without_damaged(files: Sequence[Path], max_pixels: int = MAX_PIXELS) -> list[Path]:
     """Return the files that can be read, and print what is wrong with the others, and notes on these.
 
     Raises:
         ValueError: If none can be read.
     """
-    tried = ImageFiles([*files], [0] * len(files), (1, 1), in_channels=3)
+    tried = ImageFiles([*files], [0] * len(files), (1, 1), in_channels=3, max_pixels=max_pixels)
     batch = tried.decode(torch.arange(len(files)))
     messages = batch.unreadable
     if len(messages) == len(files):
@@ -124,17 +125,19 @@ def distinct_names(files: Sequence[Path]) -> list[str]:
     return [names.get(index, f"{printable(file.name)}_{index + 1}") for index, file in enumerate(files)]
 
 
-def read_images(files: Sequence[Path], model: vit.VisionTransformer) -> tuple[Tensor, Tensor]:
+def read_images(
+    files: Sequence[Path], model: vit.VisionTransformer, max_pixels: int = MAX_PIXELS
+) -> tuple[Tensor, Tensor]:
     """Read images as uint8 (B, C, H, W), and normalised for the model.
 
     Raises:
         ValueError: If files are damaged or not images; the message names them.
     """
-    pixels = read_pixels(files, model)
+    pixels = read_pixels(files, model, max_pixels)
     return pixels, normalise(pixels, model.pretrained_cfg)
 
 
-def read_pixels(files: Sequence[Path], model: vit.VisionTransformer) -> Tensor:
+def read_pixels(files: Sequence[Path], model: vit.VisionTransformer, max_pixels: int = MAX_PIXELS) -> Tensor:
     """Read images as uint8 (B, C, H, W), scaled and centre-cropped as the test images of the model were.
 
     Raises:
@@ -142,7 +145,12 @@ def read_pixels(files: Sequence[Path], model: vit.VisionTransformer) -> Tensor:
     """
     embed = model.patch_embed
     image_files = ImageFiles(
-        [*files], [0] * len(files), _scaled_size(model), embed.in_channels, centre=embed.image_size
+        [*files],
+        [0] * len(files),
+        _scaled_size(model),
+        embed.in_channels,
+        centre=embed.image_size,
+        max_pixels=max_pixels,
     )
     decoded = image_files.decode(torch.arange(len(files)))
     if decoded.unreadable:
@@ -150,14 +158,14 @@ def read_pixels(files: Sequence[Path], model: vit.VisionTransformer) -> Tensor:
     return decoded.images
 
 
-def locate(path: Path, model: vit.VisionTransformer) -> Photograph:
+def locate(path: Path, model: vit.VisionTransformer, max_pixels: int = MAX_PIXELS) -> Photograph:
     """Return the size of a photograph as taken, and the part of it that ``read_pixels`` gives to the model."""
-    width, height, orientation = upright_size(path)
+    width, height, orientation = upright_size(path, max_pixels)
     seen = seen_box((width, height), _scaled_size(model), centre=model.patch_embed.image_size)
     return Photograph(path, width, height, orientation, seen)
 
 
-def read_shown(photograph: Photograph) -> Tensor:
+def read_shown(photograph: Photograph, max_pixels: int = MAX_PIXELS) -> Tensor:
     """Read a photograph in grey, upright, at a size to look at: uint8 (1, H, W).
 
     Most have their own pixels. Large ones are scaled down until no side exceeds ``LARGEST_SIDE``. Each pixel of a small
@@ -166,7 +174,7 @@ def read_shown(photograph: Photograph) -> Tensor:
     longer, shorter = max(photograph.width, photograph.height), min(photograph.width, photograph.height)
     scale = LARGEST_SIDE / longer
     size = (max(1, round(scale * photograph.height)), max(1, round(scale * photograph.width))) if scale < 1 else None
-    shown = decode(photograph.path, size, in_channels=1, stretch=True)
+    shown = decode(photograph.path, size, in_channels=1, stretch=True, max_pixels=max_pixels)
     times = max(1, min(-(-SMALLEST_SIDE // shorter), LARGEST_SIDE // longer))
     return repeat(shown, "c h w -> c (h p) (w q)", p=times, q=times)
 

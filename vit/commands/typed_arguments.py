@@ -1,4 +1,4 @@
-"""Typed arguments, read once before the parser is built: the model that they ask for, and their configs."""
+"""Typed arguments, read once before the parser is built: the model and data that they ask for, and their configs."""
 
 import re
 from dataclasses import dataclass, field
@@ -32,6 +32,7 @@ class TypedArguments:
     Attributes:
         subcommand: The first word.
         model: Name of the objective that is asked for; None if none is.
+        data: Name of the data module that is asked for; None if none is.
         configs: The typed configs.
         checkpoint: The value of ``--ckpt_path``.
         experiment: The value of ``--experiment``.
@@ -45,6 +46,7 @@ class TypedArguments:
 
     subcommand: str | None = None
     model: str | None = None
+    data: str | None = None
     configs: list[str] = field(default_factory=list)
     checkpoint: str | None = None
     experiment: str | None = None
@@ -74,11 +76,14 @@ def read_typed(arguments: Any) -> TypedArguments:
     ('SequenceReader', 'vit.pth', {'num_heads': 3})
 
     Raises:
-        ValueError: If a config cannot be read, or an argument sets what the data decides about the model.
+        ValueError: If a config cannot be read, a word is no text, or an argument sets what the data decides about the
+            model.
     """
     if not isinstance(arguments, list):
-        return TypedArguments(model=_model_name((arguments or {}).get("model")))
+        return TypedArguments(model=_class_name((arguments or {}).get("model")))
     words = [str(word) for word in arguments]
+    for word in words:
+        _check_text(word)
     scan = Parser(add_help=False, allow_abbrev=False)
     scan.add_argument("--ckpt_path")
     scan.add_argument("--experiment")
@@ -88,6 +93,7 @@ def read_typed(arguments: Any) -> TypedArguments:
     names = ("init_from", *TOLD_BY_CALLER)
     of_model = Parser(add_help=False, allow_abbrev=False)
     of_model.add_argument("--model")
+    of_model.add_argument("--data")
     of_model.add_argument("--trainer.default_root_dir", dest="root")
     for name in BATCHES:
         of_model.add_argument(f"--trainer.{name}", dest=name)
@@ -95,7 +101,7 @@ def read_typed(arguments: Any) -> TypedArguments:
         of_model.add_argument(f"--model.{name}", dest=name)
     about, _ = of_model.parse_known_args(others)
     asked: dict[str, Any] = {}
-    model, limits = None, {}
+    model, data, limits = None, None, {}
     for config in typed.config:
         content = read_config(Path(config))
         found, trainer = content.get("model"), content.get("trainer")
@@ -104,7 +110,7 @@ def read_typed(arguments: Any) -> TypedArguments:
         if isinstance(trainer, dict):
             about.root = about.root or trainer.get("default_root_dir")
             limits |= limits_of(content)
-        model = _model_name(found) or model
+        model, data = _class_name(found) or model, _class_name(content.get("data")) or data
         arguments_of_model = found.get("init_args", found) if isinstance(found, dict) else {}
         asked |= {name: arguments_of_model[name] for name in names if name in arguments_of_model}
     asked |= {name: yaml.safe_load(vars(about)[name]) for name in names if vars(about)[name] is not None}
@@ -113,7 +119,8 @@ def read_typed(arguments: Any) -> TypedArguments:
         asked["norm_eps"] = float(asked["norm_eps"])  # YAML reads 1e-5 as text
     found = TypedArguments(
         words[0] if words else None,
-        _model_name(about.model) or model,
+        _class_name(about.model) or model,
+        _class_name(about.data) or data,
         typed.config,
         typed.ckpt_path,
         typed.experiment,
@@ -128,6 +135,16 @@ def read_typed(arguments: Any) -> TypedArguments:
         _check_model(about.model)
     _check_not_of_data(found)
     return found
+
+
+def _check_text(word: str) -> None:
+    """Check that a word is text, which a config can hold: the name of a file may be any bytes."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{word} has bytes that are no text in UTF-8: rename the file or folder, or name a link to it"
+        ) from None
 
 
 def limits_of(config: dict[str, Any]) -> dict[str, str]:
@@ -153,9 +170,9 @@ def _is_model(name: str, base: type = Objective) -> bool:
     return name in OBJECTIVES or any(name == cls.__name__ or _is_model(name, cls) for cls in base.__subclasses__())
 
 
-def _model_name(model: Any) -> str | None:
-    """Return the name of the class that ``--model`` or the part of a config asks for; earlier ones have other paths."""
-    path = model.get("class_path") if isinstance(model, dict) else model
+def _class_name(asked: Any) -> str | None:
+    """Return the class that ``--model``, ``--data`` or the part of a config asks for; earlier ones have other paths."""
+    path = asked.get("class_path") if isinstance(asked, dict) else asked
     return str(path).rpartition(".")[2] if path else None
 
 

@@ -5,10 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vit.data.inventory import first_names
+from vit.support.printable import printable
 
 
 def read_rows(path: Path, *needed: str) -> list[tuple[int, dict[str, str]]]:
     """Return the number of each line and its cells by column; a byte order mark and empty lines are ignored.
+
+    Names of columns are as they can be shown: some are classes, and checkpoints with other names are refused.
 
     Args:
         path: The CSV file, whose first line names the columns.
@@ -24,8 +27,8 @@ def read_rows(path: Path, *needed: str) -> list[tuple[int, dict[str, str]]]:
             lines = [(reader.line_num, cells) for cells in reader if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"cannot read {path}: {error}; save it as CSV in UTF-8") from None
-    columns = [name.strip() for name in lines[0][1]] if lines else []
-    shown = ",".join(columns)
+    names = [name.strip() for name in lines[0][1]] if lines else []
+    shown, columns = ",".join(names), [*map(printable, names)]
     if lacking := [name for name in needed if name not in columns]:
         mark = next((mark for mark in ";\t" if mark in shown), None)
         remedy = "add it" if mark is None else f"separate the cells by commas, not by {mark!r}"

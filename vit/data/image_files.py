@@ -159,14 +159,14 @@ def seen_box(
     return left, top, left + across * centre[1], top + down * centre[0]
 
 
-def upright_size(path: Path) -> tuple[int, int, int]:
+def upright_size(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int, int]:
     """Return width and height of an image file as it stands upright, and its EXIF orientation: 1 if it has no turn.
 
     Raises:
         ValueError: If the file is damaged or not an image; the message names it.
     """
     try:
-        with open_image(path, MAX_PIXELS) as file:
+        with open_image(path, max_pixels) as file:
             orientation = file.getexif().get(ExifTags.Base.Orientation, 1)
             width, height = file.size
     except Exception as error:  # decoders raise errors of any kind at damaged files

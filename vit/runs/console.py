@@ -1,5 +1,6 @@
 """The lines that a run prints: its header, a line per validation, its results, how to resume."""
 
+import os
 import shlex
 from collections.abc import Iterator
 from datetime import timedelta
@@ -17,6 +18,7 @@ from vit.runs.parts import part_in_words
 from vit.runs.results import count_parameters, device_name, in_terminal, read_results
 from vit.support.printable import printable
 from vit.training.description import Score
+from vit.training.memory import advise_batch, measure_memory
 
 FEW = 50  # validation images
 
@@ -69,6 +71,23 @@ def _length(trainer: Trainer) -> str:
 
 
 @rank_zero_only
+def print_memory(trainer: Trainer, pl_module: LightningModule, batch_size: int) -> None:
+    """Print which batches would fit into the memory, by what the first step took of it."""
+    device = pl_module.device
+    if device.type not in ("cpu", "cuda") or os.name != "posix":
+        return
+    line = advise_batch(
+        *measure_memory(pl_module, device),
+        batch_size=batch_size,
+        most=len(trainer.datamodule.sets["train"].labels) // trainer.world_size,
+        lr=pl_module.hparams.lr,
+        has_own_memory=device.type == "cuda",
+    )
+    if line:
+        print(line, flush=True)
+
+
+@rank_zero_only
 def print_validation(measurements: Measurements, monitor: Score) -> None:
     """Print the last validation, with the training loss and the speed."""
     train, val = measurements.history["train"], measurements.history["val"][-1]
@@ -112,6 +131,8 @@ def print_results(folder: Path) -> None:
             print(f"{name}: {in_terminal(objective.monitor, results[name])}{of_part}")
     for line in objective.result_lines(results):
         print(line)
+    if "diverged" in results:
+        print(f"warning: {results['diverged']}")
     place = printable(str(folder))
     print(f"run folder: {place}")
     print(f"  {place}/report.html, with all scores and pictures; the numbers are in {place}/results.json")

@@ -14,18 +14,19 @@ LENGTH_OPTIONS = ("max_epochs", "min_epochs", "max_steps", "min_steps", "max_tim
 
 
 def check_experiment(name: str) -> None:
-    """Check that the name of an experiment is that of one folder, and no pattern of several.
+    r"""Check that the name of an experiment is that of one folder, and no pattern of several.
 
-    >>> check_experiment("../mine")
+    >>> check_experiment("a[1]")
     Traceback (most recent call last):
-    ValueError: experiment ('../mine') must be the name of one folder, such as 'digits': its runs are kept below runs/
+    ValueError: experiment ('a[1]') must be the name of one folder, such as 'digits', without /\:*?[]: set --experiment
 
     Raises:
         ValueError: If it is not.
     """
     if not re.fullmatch(r"[^\0/\\:*?\[\]]+", name) or name in (".", ".."):
         raise ValueError(
-            f"experiment ({name!r}) must be the name of one folder, such as 'digits': its runs are kept below {RUNS}/"
+            f"experiment ({name!r}) must be the name of one folder, such as 'digits', without /\\:*?[]: set "
+            "--experiment"
         )
 
 

@@ -87,7 +87,17 @@ class PredictionWriter(Callback):
             raise SIGTERMException
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Give the complete file its name, and print the messages about unreadable files."""
+        """Give the complete file its name, and print the messages about unreadable files.
+
+        Raises:
+            ValueError: If no file can be read, or the chosen name was taken since the prediction began.
+        """
+        if not self.rows:
+            self.partial.unlink()
+            raise ValueError(
+                f"cannot read any of the {len(self.unreadable):,} image files of {trainer.datamodule.root}, and "
+                f"nothing is predicted; the first: {self.unreadable[0]}"
+            )
         path = next(filter(self._gives, self._names()), None)
         self._release()
         if path is None:
@@ -99,7 +109,10 @@ class PredictionWriter(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Say how to continue."""
         self._release()
-        print(f"{self.rows} predictions in {self.partial}: the same command continues it", flush=True)
+        if self.partial.exists():
+            print(
+                f"{self.rows} predictions in {printable(str(self.partial))}: the same command continues it", flush=True
+            )
 
     def _write(self, rows: list[dict[str, str]], mode: Literal["w", "a"]) -> None:
         with writing(self.partial), self.partial.open(mode, newline="", encoding="utf-8") as file:

@@ -7,7 +7,8 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
-from vit.runs.console import print_header, print_resume, print_stop, print_validation
+from vit.runs.console import print_header, print_memory, print_resume, print_stop, print_validation
+from vit.runs.divergence import describe_divergence
 from vit.runs.measurements import Measurements
 from vit.runs.parts import draw_parts
 from vit.runs.results import epochs_done, write_results
@@ -32,6 +33,7 @@ class RunRecord(Callback):
         self.measurements = Measurements()
         self.flop_per_image: dict[float, int] = {}  # by the share of patches that are dropped
         self.flop_now = 0
+        self.is_first = True  # step of this process
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Draw the parts of images that are measured, and write ``config.yaml``.
@@ -89,6 +91,9 @@ class RunRecord(Callback):
         if hasattr(bar, "images_per_second"):
             bar.images_per_second = measurements.images_per_second
         every = trainer.log_every_n_steps
+        if self.is_first and trainer.global_step and not trainer.fast_dev_run:
+            self.is_first = False
+            print_memory(trainer, pl_module, len(batch[0]))
         is_logged = trainer.is_last_batch or (every and trainer.global_step % every == 0)
         if is_logged and trainer.global_step > (measurements.last_step("train") or 0):
             loss, rate = (float(trainer.callback_metrics[name]) for name in ("train_loss", "lr"))
@@ -142,6 +147,10 @@ class RunRecord(Callback):
         scores = None
         if pl_module.evaluation is not None and "stopped" not in ending:  # which may have cut an evaluation short
             scores = pl_module.scores()
+            train, classes = self.measurements.history["train"], getattr(trainer.datamodule, "num_classes", 0)
+            trained = self.measurements.measured["images"]
+            if trained and (said := describe_divergence(train, float(pl_module.evaluation.loss), classes)):
+                ending["diverged"] = said
         write_results(
             self.folder / "results.json", self.facts, self.measurements, trainer, pl_module, {"scores": scores} | ending
         )

@@ -16,6 +16,7 @@ from vit.model.encoder_block import EncoderBlock
 from vit.support.checks import check_choice, check_non_negative, check_positive_share, check_share
 from vit.training.description import Picture, Score, Table
 from vit.training.ema import EMA
+from vit.training.encoder_module import remedy_of_misfit
 from vit.training.optimizer import Optimizer, make_optimizer
 from vit.training.schedule import Decay, TrainingLength, learning_rate_factor
 from vit.weights import check_same_tensors
@@ -343,6 +344,5 @@ class Objective(LightningModule, ABC):
             ValueError: If the architecture differs.
         """
         if self.device_mesh is None:
-            check_same_tensors(
-                self, checkpoint["state_dict"], "the checkpoint", "leave out the --model options, or take its own"
-            )
+            remedy = remedy_of_misfit(checkpoint["hyper_parameters"], self.hparams)
+            check_same_tensors(self, checkpoint["state_dict"], "the checkpoint", remedy)

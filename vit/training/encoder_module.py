@@ -1,11 +1,13 @@
 """A LightningModule with a Vision Transformer, which normalises images itself."""
 
+from collections.abc import Mapping
 from typing import Any, get_args
 
 import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
+from vit.model.embedding import to_pair
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.checks import check_choice
 from vit.training.flop import training_flop
@@ -55,3 +57,15 @@ class EncoderModule(LightningModule):
     def training_flop(self) -> int:
         """Return the floating-point operations of a training step per image, in matrix products."""
         return training_flop(self.get_submodule(self.encoder))
+
+
+def remedy_of_misfit(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """Return what to do about weights that do not fit, by the hyper-parameters of theirs and of this model.
+
+    >>> remedy_of_misfit({"image_size": 32}, {"image_size": (8, 12)})
+    'its images have (32, 32) pixels and these (8, 12): leave out --data.image_size, or take such'
+    """
+    sizes = [to_pair(found["image_size"]) for found in (theirs, ours) if "image_size" in found]
+    if len(set(sizes)) == 2:
+        return f"its images have {sizes[0]} pixels and these {sizes[1]}: leave out --data.image_size, or take such"
+    return "leave out the --model options, or take its own"

@@ -1,6 +1,13 @@
-"""Sharded training by one word: ``--trainer.strategy fsdp2``."""
+"""Sharded training by one word, ``--trainer.strategy fsdp2``, and the part of a tensor that a process has."""
 
 from lightning.pytorch.strategies import ModelParallelStrategy
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """Return the part of a tensor that this process has, in the same memory; one that is not sharded, as it is."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 class FullySharded(ModelParallelStrategy):
