@@ -18,7 +18,7 @@ from vit.runs.parts import part_in_words
 from vit.runs.results import count_parameters, device_name, in_terminal, read_results
 from vit.support.printable import printable
 from vit.training.description import Score
-from vit.training.memory import advise_batch, measure_memory
+from vit.training.batch_advice import advise_batch, measure_memory
 
 FEW = 50  # validation images
 

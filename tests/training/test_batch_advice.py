@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vit.training.memory import advise_batch, measure_memory
+from vit.training.batch_advice import advise_batch, measure_memory
 
 GB = 10**9
 
