@@ -26,10 +26,6 @@ class Measurements:
         """Leave the time since the last batch, such as that of a validation, out of the training speed."""
         self.last_batch_end = time.monotonic()
 
-    def leave_out(self, seconds: float) -> None:
-        """Leave some seconds since the last batch, such as those of compiling, out of the training speed."""
-        self.last_batch_end += seconds
-
     def count_batch(self, images: int, flop_per_image: int) -> None:
         """Add a batch to the counts, and the time it took to the seconds of training."""
         now = time.monotonic()

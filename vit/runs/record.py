@@ -32,7 +32,6 @@ class RunRecord(Callback):
         self.measurements = Measurements()
         self.flop_per_image: dict[float, int] = {}  # by the share of patches that are dropped
         self.flop_now = 0
-        self.compile_seconds = 0.0  # of the module when the last batch was counted
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Draw the parts of images that are measured, and write ``config.yaml``.
@@ -85,8 +84,6 @@ class RunRecord(Callback):
     ) -> None:
         """Count the images, and note the loss and the learning rate if they were logged."""
         measurements = self.measurements
-        measurements.leave_out(pl_module.compile_seconds - self.compile_seconds)
-        self.compile_seconds = pl_module.compile_seconds
         measurements.count_batch(len(batch[0]) * trainer.world_size, self.flop_now)
         bar = trainer.progress_bar_callback
         if hasattr(bar, "images_per_second"):

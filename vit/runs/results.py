@@ -35,8 +35,6 @@ def write_results(
             "petaflop": round(measured["flop"] / 1e15, 4),
             "images_per_second": round(measurements.images_per_second, 1),
         }
-    if getattr(pl_module, "compile_seconds", 0.0):
-        results["compile_seconds"] = round(pl_module.compile_seconds, 1)
     if (inventory := getattr(trainer.datamodule, "inventory", None)) is not None:
         results["inventory"] = inventory.lines
     results |= {

@@ -1,7 +1,7 @@
 """The base of all objectives: hyper-parameters, optimiser, schedule, the log of the loss, evaluation, resume."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -14,7 +14,6 @@ from vit.data.module import ImageDataModule, ImageSet
 from vit.model.decoder_block import DecoderBlock
 from vit.model.encoder_block import EncoderBlock
 from vit.support.checks import check_choice, check_non_negative, check_positive_share, check_share
-from vit.training.compiled import CompiledLoss, compiles_loss
 from vit.training.description import Picture, Score, Table
 from vit.training.ema import EMA
 from vit.training.memory import keep_freed_memory
@@ -50,8 +49,6 @@ class Objective(LightningModule, ABC):
         data: The data module of the training.
         evaluation: The sums of the last evaluation, with ``loss``, ``count``, the monitored score, and ``sums()`` over
             processes.
-        program: The compiled loss of the present batch; None computes it eagerly.
-        compile_seconds: Time that compiling took so far.
 
     Raises:
         ValueError: If a hyper-parameter is out of its range.
@@ -92,8 +89,6 @@ class Objective(LightningModule, ABC):
         self.progress = 0.0
         self.data: ImageDataModule | None = None
         self.evaluation: Any = None
-        self.program: Callable[[tuple[Tensor, Tensor]], Tensor] | None = None
-        self.compile_seconds = 0.0
 
     def check_hyperparameters(self) -> None:
         """Check the hyper-parameters of the training."""
@@ -177,19 +172,18 @@ class Objective(LightningModule, ABC):
         }
 
     def configure_model(self) -> None:
-        """Shard the blocks if the strategy does so, then compile them or leave it to the callback, once."""
+        """Shard the blocks if the strategy does so, then compile them; a second call does nothing."""
         blocks = [module for module in self.network.modules() if isinstance(module, EncoderBlock | DecoderBlock)]
         if self.device_mesh is not None and not hasattr(self.network, "unshard"):
             for module in (*blocks, self.network):
                 fully_shard(module, mesh=self.device_mesh["data_parallel"])
-        if self.hparams.get("compile") and not compiles_loss(self) and blocks[0]._compiled_call_impl is None:
+        if self.hparams.get("compile") and blocks[0]._compiled_call_impl is None:
             for block in blocks:
                 block.compile()
 
     def configure_callbacks(self) -> list[Callback]:
-        """Return the moving average of the weights and the compiled loss, if they are asked for."""
-        average = [] if self.hparams.ema_decay is None else [EMA(self.hparams.ema_decay)]
-        return [*average, CompiledLoss()] if compiles_loss(self) else average
+        """Return the moving average of the weights, if ``ema_decay`` asks for it."""
+        return [] if self.hparams.ema_decay is None else [EMA(self.hparams.ema_decay)]
 
     def on_train_start(self) -> None:
         """Start the schedule and the mean of the training loss.
@@ -214,7 +208,7 @@ class Objective(LightningModule, ABC):
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Return the loss of a batch, and log the mean loss every ``log_every_n_steps`` steps."""
-        loss = (self.program or self.training_loss)(batch)
+        loss = self.training_loss(batch)
         # Summed on the device and logged every log_every_n_steps: each call of self.log takes 0.3 ms.
         self.loss_sum += loss.detach()
         self.loss_count += 1

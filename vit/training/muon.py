@@ -65,60 +65,28 @@ class MuonAdamW(torch.optim.Optimizer):
         self.adamw.param_groups = [group for group in self.param_groups if not group["muon"]]
         self.adamw.state = self.state
         self.adamw.step()
-        self._step_muon()
+        for group in self._muon_groups():
+            for parameters in _by_shape(group["params"]):
+                self._step_together(parameters, group)
         return loss
 
     def _muon_groups(self) -> Iterator[dict[str, Any]]:
         return (group for group in self.param_groups if group["muon"])
 
-    def _step_muon(self) -> None:
-        groups = [(group, [p for p in group["params"] if p.grad is not None]) for group in self._muon_groups()]
-        ahead = {p: m for group, parameters in groups for p, m in self._looked_ahead(group, parameters)}
-        updates = _updates(ahead)
-        for group, parameters in groups:
-            if parameters:
-                torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-                torch._foreach_add_(parameters, [updates[p] for p in parameters], alpha=-group["lr"])
-
-    def _looked_ahead(self, group: dict[str, Any], parameters: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each parameter of a group with its momentum, as its matrices (s, a, b)."""
-        if not parameters:
-            return
+    def _step_together(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        gradients = [parameter.grad for parameter in parameters]
         for parameter in parameters:
             if not self.state[parameter]:
                 self.state[parameter]["momentum"] = torch.zeros_like(parameter)
         momenta = [self.state[parameter]["momentum"] for parameter in parameters]
-        gradients = [parameter.grad for parameter in parameters]
         # Nesterov momentum: the average m <- mu m + (1 - mu) g, and the look-ahead mu m + (1 - mu) g that is applied.
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
-        for parameter, ahead in zip(
-            parameters, torch._foreach_lerp(gradients, momenta, group["momentum"]), strict=True
-        ):
-            yield parameter, rearrange(ahead, "(s a) b -> s a b", s=group["stacked"])
-
-
-def _updates(momenta: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-    """Return the update of each parameter from the matrices (s, a, b) of its momentum.
-
-    Matrices of one shape are stacked, whatever parameters they are of, and tall ones lie on their side.
-    """
-    updates = {}
-    for shape, same in groupby(sorted(momenta.items(), key=_wide_shape), key=_wide_shape):
-        members = [*same]
-        wide = torch.cat([_transposed_if_tall(matrices) for _, matrices in members])
-        scaled = (orthogonalized(wide) * 0.2 * max(shape) ** 0.5).to(wide.dtype)
-        for (parameter, matrices), update in zip(members, scaled.split([len(m) for _, m in members]), strict=True):
-            update = update.mT if matrices.shape[1] > matrices.shape[2] else update
-            updates[parameter] = rearrange(update, "s a b -> (s a) b")
-    return updates
-
-
-def _wide_shape(momentum: tuple[Tensor, Tensor]) -> list[int]:
-    return sorted(momentum[1].shape[1:])
-
-
-def _transposed_if_tall(matrices: Tensor) -> Tensor:
-    return matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
+        ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])
+        matrices = rearrange(list(ahead), "l (s a) b -> (l s) a b", s=group["stacked"])
+        updates = orthogonalized(matrices) * 0.2 * max(matrices.shape[-2:]) ** 0.5
+        updates = rearrange(updates, "(l s) a b -> l (s a) b", s=group["stacked"]).to(parameters[0].dtype)
+        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(parameters, updates.unbind(), alpha=-group["lr"])
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
@@ -145,3 +113,10 @@ def orthogonalized(matrices: Tensor) -> Tensor:
 
 def _multiplies_bfloat16(device: torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() if device.type == "cpu" else device.type == "cuda"
+
+
+def _by_shape(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield the parameters that have a gradient, in one list for each shape."""
+    with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
+    for _, same in groupby(sorted(with_gradient, key=lambda p: p.shape), key=lambda p: p.shape):
+        yield list(same)

@@ -49,8 +49,8 @@ class ViTClassifier(Objective, EncoderModule):
         test_views: Views of each test image whose logits are averaged for a second accuracy, test_accuracy_views: the
             image and its mirror image ("flip"), or both also shifted by one pixel in two directions ("six"). "none"
             measures only test_accuracy, which is always the accuracy on the unchanged images.
-        compile: Whether torch.compile compiles the training step, on a GPU block by block, on a CPU as a whole, which
-            needs a C++ compiler. The start takes longer, on a CPU by about a minute, and each step less time.
+        compile: Whether torch.compile compiles the blocks: the start takes longer, and a step on a GPU less time. The
+            last block is left as it is if it computes the class token alone.
         kwargs: Training and model.
 
     Raises:
