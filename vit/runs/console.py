@@ -17,8 +17,8 @@ from vit.runs.measurements import Measurements
 from vit.runs.parts import part_in_words
 from vit.runs.results import count_parameters, device_name, in_terminal, read_results
 from vit.support.printable import printable
-from vit.training.description import Score
 from vit.training.batch_advice import advise_batch, measure_memory
+from vit.training.description import Score
 
 FEW = 50  # validation images
 
