@@ -21,7 +21,7 @@ import heads
 import overhead
 import pipeline
 import throughput
-from accuracy import COLUMNS, PEER, mean, origins, recipes, summary
+from accuracy import COLUMNS, mean, origins, peer_note, recipes, summary
 from accuracy_figure import draw_accuracy, measured_points
 from heads_figure import draw_heads
 from records import RESULTS, Report, commit_of, place, write_cell, write_results
@@ -66,7 +66,8 @@ def accuracy_section(cells: dict[str, Any], results: Path) -> str:
     parts = []
     if cifar:
         parts += [ACCURACY, recipe_table(cifar)]
-        parts += [PEER] if any(cell.get("peer") for cell in cifar.values()) else []
+        peers = {name: group for name, group in recipes(cifar).items() if group[0].get("peer")}
+        parts += ["\n".join(f"- {name}: {peer_note(group)}" for name, group in peers.items()), ""] if peers else []
     if points := measured_points(recipes(cifar)):
         draw_accuracy(points + PUBLISHED, results / PLOT)
         parts += [f"![Test accuracy against petaFLOP of training]({results.name}/{PLOT})\n", SOURCES, published()]
