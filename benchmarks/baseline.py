@@ -33,7 +33,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from accuracy import cell_name, check_comparable, report
-from records import command_line, commit, machine, made, place, provenance, write_cell
+from records import command_line, is_measured, machine, made, provenance, write_cell
 from side_by_side import DEVICE, autocast
 from timm_recipes import RECIPES, Recipe
 from torch import Tensor, nn
@@ -226,17 +226,6 @@ def measure_seeds(options: argparse.Namespace, recipe: Recipe) -> Path:
         cell |= measure(sets, recipe, options.minutes, rate, seed, ("val", "test"))
         write_cell(path, cell_name(cell), cell, report)
     return path
-
-
-def is_measured(path: Path, name: str) -> bool:
-    """Return whether a cell of this commit and machine is in a file of results, and print a line if so."""
-    cell = json.loads(path.read_text()).get(name) if path.exists() else None
-    now = commit()
-    found = bool(cell and now and not now.endswith("-dirty") and cell.get("commit") == now)
-    found = found and place(cell["machine"]) == place(machine())
-    if found:
-        print(f"{name}: measured before, at commit {now}", file=sys.stderr)
-    return found
 
 
 def main(arguments: list[str] | None = None) -> None:

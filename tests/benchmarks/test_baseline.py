@@ -166,15 +166,6 @@ def test_a_grid_reads_no_test_image_and_the_strongest_recipe_takes_its_best(fold
     assert "by validation accuracy the best of 0.001 (10.0 %), 0.002 (30.0 %)" in capsys.readouterr().out
 
 
-def test_a_cell_of_this_commit_is_not_measured_again(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "accuracy.json"
-    path.write_text(json.dumps({"a": {"commit": "abc1234", "machine": baseline.machine()}}))
-    for now, expected in (("abc1234", True), ("1234abc", False), ("", False)):
-        monkeypatch.setattr(baseline, "commit", lambda now=now: now)
-        assert baseline.is_measured(path, "a") is expected
-    assert capsys.readouterr().err == "a: measured before, at commit abc1234\n"
-
-
 def test_a_folder_without_images_is_one_line(tmp_path, capsys):
     with pytest.raises(SystemExit):
         baseline.main(["--data", str(tmp_path)])
