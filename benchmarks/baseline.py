@@ -32,8 +32,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from accuracy import cell_name, check_comparable, report
-from records import command_line, is_measured, machine, made, provenance, write_cell
+from accuracy import cell_name, check_comparable, origins, report
+from records import command_line, is_measured, machine, provenance, write_cell
 from side_by_side import DEVICE, autocast
 from timm_recipes import RECIPES, Recipe
 from torch import Tensor, nn
@@ -164,8 +164,7 @@ def grid_report(cells: dict[str, Any]) -> str:
             }
             for cell in group
         ]
-        origins = " ".join(dict.fromkeys(made(cell) for cell in group))
-        parts.append(f"## {name}\n\n{markdown_table(rows, right=[*rows[0]])}\n\n{origins}\n")
+        parts.append(f"## {name}\n\n{markdown_table(rows, right=[*rows[0]])}\n\n{origins(group)}\n")
     return "\n".join(parts)
 
 

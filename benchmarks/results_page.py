@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import ablate
 import accuracy
 import attention
+import baseline
 import decoders
 import explanations
 import finetune
@@ -160,6 +161,7 @@ class File(NamedTuple):
 
 FILES = {
     "accuracy": File("accuracy", accuracy.report, accuracy_section),
+    "baseline_grid": File("learning rates of the baselines", baseline.grid_report),
     "ablation": File("ablation", ablate.report, ablation_section),
     "throughput": File(
         "throughput", throughput.report, speed_section("The same Vision Transformer in five libraries", "ours")
