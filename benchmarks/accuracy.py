@@ -46,9 +46,10 @@ Each seed is a training of its own. Its accuracy is that of the weights of the l
 once. "With views": logits averaged over views of a test image, such as its mirror image. petaFLOP: three forward passes
 of matrix products for each image seen. ± is the sample standard deviation over the seeds.
 """
-PEER = """The timm row is not timm's best: it has the defaults of timm's model with AdamW, and a learning rate chosen
-from three. timm has Muon and patch dropping, too; a row with both is still to be measured.
-"""
+# Of the rows that benchmarks/baseline.py measures.
+DEFAULTS = "The defaults of timm's model and torchvision's loader with AdamW, and a learning rate chosen from three."
+STRONGEST = """The strongest recipe that the parts of timm and torchvision allow for this model: patch dropping, Muon,
+images decoded beforehand; benchmarks/timm_recipes.py names all of them."""
 
 
 def arguments_of(config: str, data: Path | None, seed: int, further: list[str]) -> list[str]:
@@ -88,6 +89,16 @@ def mean(group: list[dict[str, Any]], key: str) -> float:
 def summary(group: list[dict[str, Any]]) -> dict[str, str]:
     """Return mean and spread of all columns over the seeds of a recipe."""
     return {title: plus_minus(values(group, key, scale), form) for title, (key, scale, form) in COLUMNS.items()}
+
+
+def peer_note(group: list[dict[str, Any]]) -> str:
+    """Return what a recipe of another library is, and the learning rates from which its own was chosen."""
+    cell = group[0]
+    if "strongest" not in cell["recipe"]:
+        return DEFAULTS
+    rates = ", ".join(f"{rate} ({100 * accuracy:.1f} %)" for rate, accuracy in cell.get("lr_grid", {}).items())
+    chosen = f" Peak learning rate {cell['settings']['lr']:g}"
+    return STRONGEST + chosen + (f", by validation accuracy the best of {rates}." if rates else ".")
 
 
 def origins(group: list[dict[str, Any]]) -> str:
@@ -151,7 +162,7 @@ def report(cells: dict[str, Any]) -> str:
             rows.append({"seed": "**mean**", **summary(group)})
         views = {cell["test_views"] for cell in group if cell.get("test_accuracy_views") is not None}
         parts.append(f"## {name}\n\n{markdown_table(rows, right=COLUMNS)}\n")
-        parts += [PEER] if group[0].get("peer") else []
+        parts += [f"{peer_note(group)}\n"] if group[0].get("peer") else []
         parts.append("{parameters:,} parameters, {precision}, {data}.".format(**group[-1]))
         parts += [f"Views: {', '.join(sorted(views))}."] if views else []
         parts.append(f"{origins(group)}\n")

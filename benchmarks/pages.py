@@ -34,7 +34,8 @@ TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 TRAININGS = {
     "digits.*": "1,797 handwritten digits",
     "cifar10_quick": "CIFAR-10 (JPEG copy), ten minutes",
-    "timm.*": "the same ten minutes, timm's ViT",
+    "timm ViT 96x6, torchvision loader.*": "the same ten minutes, timm's ViT",
+    "timm ViT 96x6, strongest.*": "the same ten minutes, timm's ViT by the strongest recipe of its parts",
     "cifar10_1h": "CIFAR-10 (JPEG copy), one hour",
     "cifar10_showcase": "the packaged model, second stage",
 }

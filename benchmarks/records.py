@@ -198,6 +198,17 @@ def comparison(
     return "\n".join(parts)
 
 
+def is_measured(path: Path, name: str) -> bool:
+    """Return whether a cell of this commit and machine is in a file of results, and print a line if so."""
+    cell = json.loads(path.read_text()).get(name) if path.exists() else None
+    now = commit()
+    found = bool(cell and now and not now.endswith("-dirty") and cell.get("commit") == now)
+    found = found and place(cell["machine"]) == place(machine())
+    if found:
+        print(f"{name}: measured before, at commit {now}", file=sys.stderr)
+    return found
+
+
 def write_cell(path: Path, name: str, cell: dict[str, Any], report: Report) -> None:
     """Write one cell into a JSON file of results, in place of an older one, and the report on all cells beside it."""
     cells = json.loads(path.read_text()) if path.exists() else {}

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import ablate
 import accuracy
 import attention
+import baseline
 import decoders
 import explanations
 import finetune
@@ -21,7 +22,7 @@ import heads
 import overhead
 import pipeline
 import throughput
-from accuracy import COLUMNS, PEER, mean, origins, recipes, summary
+from accuracy import COLUMNS, mean, origins, peer_note, recipes, summary
 from accuracy_figure import draw_accuracy, measured_points
 from heads_figure import draw_heads
 from records import RESULTS, Report, commit_of, place, write_cell, write_results
@@ -66,7 +67,8 @@ def accuracy_section(cells: dict[str, Any], results: Path) -> str:
     parts = []
     if cifar:
         parts += [ACCURACY, recipe_table(cifar)]
-        parts += [PEER] if any(cell.get("peer") for cell in cifar.values()) else []
+        peers = {name: group for name, group in recipes(cifar).items() if group[0].get("peer")}
+        parts += ["\n".join(f"- {name}: {peer_note(group)}" for name, group in peers.items()), ""] if peers else []
     if points := measured_points(recipes(cifar)):
         draw_accuracy(points + PUBLISHED, results / PLOT)
         parts += [f"![Test accuracy against petaFLOP of training]({results.name}/{PLOT})\n", SOURCES, published()]
@@ -159,6 +161,7 @@ class File(NamedTuple):
 
 FILES = {
     "accuracy": File("accuracy", accuracy.report, accuracy_section),
+    "baseline_grid": File("learning rates of the baselines", baseline.grid_report),
     "ablation": File("ablation", ablate.report, ablation_section),
     "throughput": File(
         "throughput", throughput.report, speed_section("The same Vision Transformer in five libraries", "ours")

@@ -79,7 +79,7 @@ def test_views_are_named_where_there_are_any(run, unpadded):
     report = unpadded(accuracy.report({cell_name(cell): cell}))
     assert "| 0 | 71.00 | 73.50 | 70.00 |" in report
     assert "Views: flip." in report
-    assert "The timm row is not timm's best" in report
+    assert "The defaults of timm's model and torchvision's loader" in report
 
 
 def test_commands_that_differ_in_the_seed_alone_are_one(run):

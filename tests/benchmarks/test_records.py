@@ -8,7 +8,7 @@ import pytest
 import records
 import side_by_side
 import torch
-from records import commit, machine, write_cell
+from records import commit, is_measured, machine, write_cell
 
 
 @pytest.mark.parametrize(("module", "count"), [(records, 2), (side_by_side, 3)])
@@ -82,3 +82,12 @@ def test_the_origin_of_a_result_has_command_machine_date_and_commit(monkeypatch)
         assert records.place(machine()) in sentence
         assert sentence.endswith(f"{machine()['date']}, commit abc1234.")
     assert records.made(records.provenance() | {"commit": ""}).endswith(", commit not recorded.")
+
+
+def test_a_cell_of_this_commit_is_not_measured_again(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "accuracy.json"
+    path.write_text(json.dumps({"a": {"commit": "abc1234", "machine": machine()}}))
+    for now, expected in (("abc1234", True), ("1234abc", False), ("", False)):
+        monkeypatch.setattr(records, "commit", lambda now=now: now)
+        assert is_measured(path, "a") is expected
+    assert capsys.readouterr().err == "a: measured before, at commit abc1234\n"

@@ -93,7 +93,7 @@ def test_recipes_come_best_first_with_command_machine_date_and_commit(page, resu
     assert made.endswith(f"{date}, commit not recorded.")
     (made,) = [line for line in text.splitlines() if line.startswith("- ten minutes, cpu: ")]
     assert made.endswith(f"{date}, commit abc1234.")
-    assert "The timm row is not timm's best" in text
+    assert "The defaults of timm's model and torchvision's loader" in text
     assert (results / "accuracy_petaflop.png").stat().st_size > 10_000
     assert text.count("arXiv 2112.13492") == 1
 

@@ -139,6 +139,24 @@ def test_maps_by_attention_are_refused_and_those_by_occlusion_are_made():
     assert explain(merging, images, "occlusion", target=1).shape == (2, 4, 4)
 
 
+@each_pooling
+def test_legrad_is_that_of_the_model_where_nothing_is_merged(kwargs):
+    model, images = made(**kwargs), torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    found = explain(vit.TokenMerging(model, r=0), images, "legrad", target=3)
+    assert_close(found, explain(model, images, "legrad", target=3), rtol=1e-10, atol=1e-10)
+
+
+def test_legrad_of_tokens_that_are_merged_after_the_only_attention_is_refused():
+    model, images = made(depth=1, pool="mean"), torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"legrad gives the final norm .* TokenMerging .*: choose 'relevance'"):
+        explain(vit.TokenMerging(model, r=4), images, "legrad", target=3)
+
+
+def test_images_are_normalised_as_for_the_model():
+    model = vit.load("cifar10")
+    assert vit.TokenMerging(model, r=8).pretrained_cfg is model.pretrained_cfg
+
+
 @pytest.mark.slow
 def test_a_merging_model_is_exported():
     merging, images = vit.TokenMerging(made().float(), r=3), torch.randn(2, 3, 16, 16)

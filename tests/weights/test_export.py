@@ -115,6 +115,12 @@ def test_a_program_that_computes_nan_at_one_size_is_refused(tmp_path, monkeypatc
     assert not list(tmp_path.iterdir())
 
 
+def test_inside_autocast_nothing_is_written(tmp_path):
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match=r"autocast is on.*outside of it"):
+        vit.export(vit.VisionTransformer(**SIZES).eval(), tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_model_of_another_library_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"a Linear is given: vit\.export takes a vit.VisionTransformer"):
         export(torch.nn.Linear(2, 2), tmp_path / "model.pt2")

@@ -55,6 +55,11 @@ class TokenMerging(nn.Module):
         self.r = r
         self.training = False
 
+    @property
+    def pretrained_cfg(self) -> dict[str, Any]:
+        """What the model's own ``pretrained_cfg`` holds: size and normalisation of its images."""
+        return self.model.pretrained_cfg
+
     def forward(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
         """Classify images: (B, C, H, W) -> (B, num_classes).
 
@@ -74,6 +79,8 @@ class TokenMerging(nn.Module):
         Each patch gets the feature of its token, so that pooling counts a token of s patches s times.
         """
         merged = self._encode(images)
+        if merged.sizes.shape == merged.groups.shape:  # nothing is merged
+            return self.model.norm(merged.tokens)
         prefix, tokens = _split(merged, self.model.norm(merged.tokens))
         patches = tokens.gather(1, repeat(merged.groups, "b n -> b n d", d=tokens.shape[2]))
         return torch.cat([prefix, patches], dim=1)

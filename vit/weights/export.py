@@ -33,8 +33,8 @@ def export(model: VisionTransformer, path: str | Path) -> float:
         The largest difference between logits of the program and of the model.
 
     Raises:
-        ValueError: If the path has another suffix, the model is in training mode or cannot be exported, or the program
-            computes other logits; then no file is left.
+        ValueError: If the path has another suffix, the model is in training mode or cannot be exported, autocast is on,
+            or the program computes other logits; then no file is left.
     """
     path = Path(path)
     writers = {".pt2": _write_program, ".onnx": _write_onnx}
@@ -46,6 +46,8 @@ def export(model: VisionTransformer, path: str | Path) -> float:
         raise ValueError("the model is in training mode: call model.eval() first, or the program would drop patches")
     if model.pos_embed.dtype != torch.float32:
         raise ValueError(f"the model computes in {model.pos_embed.dtype}: export model.float()")
+    if torch.is_autocast_enabled(model.pos_embed.device.type):
+        raise ValueError("autocast is on, and the program would keep its types: call vit.export outside of it")
     if path.suffix == ".onnx":
         for module in ("onnxscript", "onnxruntime"):  # torch.onnx needs the first
             import_extra(module, "export")

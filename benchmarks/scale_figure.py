@@ -1,0 +1,81 @@
+"""The plot of scale.py: time and memory of an image over tokens and over images of a batch."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from vit.support.plotting import AMBER, BLUE, GREEN, ORANGE, PINK, plot_style
+
+COLORS = {"ours": BLUE, "timm": ORANGE, "torchvision": GREEN, "vit-pytorch": PINK, "transformers": AMBER}
+AXES = {"tokens": "tokens of one image", "batch": "images of 65 tokens in a batch"}
+MEASURES = {"seconds": (1e3, "inference, ms an image"), "bytes": (2**-20, "memory, MiB an image")}
+LABEL_GAP = 0.075  # of the axes' height
+
+
+@plot_style
+def draw_scale(path: Path) -> list[Path]:
+    """Draw a picture for each type of numbers that was measured in inference, beside the JSON file."""
+    pictures = []
+    cells = json.loads(path.read_text())
+    for dtype, name in {"fp32": "float32", "bf16": "bfloat16"}.items():
+        chosen = [cell for cell in cells.values() if (cell["mode"], cell["dtype"]) == ("inference", dtype)]
+        parts = [part for part in AXES if any(cell["part"] == part for cell in chosen)]
+        if not parts:
+            continue
+        figure = Figure(figsize=(4.4 * len(parts) + 0.4, 6.8))
+        panels = figure.subplots(len(MEASURES), len(parts), squeeze=False)
+        for row, measure in zip(panels, MEASURES, strict=True):
+            for axes, part in zip(row, parts, strict=True):
+                _draw_panel(axes, [cell for cell in chosen if cell["part"] == part], part, measure)
+        figure.suptitle(f"Scale, in {name}: the same model in five libraries", x=0.02, ha="left")
+        pictures.append(path.with_name(f"{path.stem}_{dtype}.png"))
+        figure.savefig(pictures[-1])
+    return pictures
+
+
+def _draw_panel(axes: Axes, cells: list[dict[str, Any]], part: str, measure: str) -> None:
+    factor, title = MEASURES[measure]
+    ends = {}
+    for name, color in COLORS.items():
+        points = sorted(
+            (cell["value"], factor * cell["rows"][name][measure])
+            for cell in cells
+            if measure in cell["rows"].get(name, {})
+        )
+        if points:
+            axes.plot(*zip(*points, strict=True), "o-", color=color, ms=4, lw=2 if name == "ours" else 1.3)
+            ends[name] = points[-1]
+    values = sorted({cell["value"] for cell in cells})
+    axes.set(xscale="log", yscale="log", xlabel=AXES[part], title=title)
+    axes.set_xlim(values[0] / 1.4, values[-1] * (values[-1] / values[0]) ** 0.42)
+    axes.set_xticks(values, [f"{value:,}" for value in values])
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axes.minorticks_off()
+    _label_ends(axes, ends)
+
+
+def _label_ends(axes: Axes, ends: dict[str, tuple[float, float]]) -> None:
+    """Write the name of each line at its right end, one above the other."""
+    low, high = (math.log(bound) for bound in axes.get_ylim())
+    height = -math.inf
+    heights = {}
+    for name, (_, value) in sorted(ends.items(), key=lambda item: item[1][1]):
+        height = max((math.log(value) - low) / (high - low), height + LABEL_GAP)
+        heights[name] = height
+    too_high = max(0.0, height - 0.98)
+    for name, (at, value) in ends.items():
+        place = math.exp(low + (heights[name] - too_high) * (high - low))
+        axes.annotate(
+            name,
+            (at, value),
+            (at * 1.5, place),
+            color=COLORS[name],
+            va="center",
+            fontsize=9,
+            weight="bold" if name == "ours" else "normal",
+            arrowprops={"arrowstyle": "-", "color": COLORS[name], "lw": 0.6},
+        )
