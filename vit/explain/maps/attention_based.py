@@ -130,8 +130,7 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
         start_layer: First layer to use.
 
     Raises:
-        ValueError: If the model has no module between its layers and its head, such as a final norm, or its tokens are
-            merged behind that.
+        ValueError: If the model has no module between its layers and its head, such as a final norm.
     """
     anatomy, parts = subject.anatomy, subject.anatomy.parts
     check_start_layer(start_layer, anatomy.depth)
@@ -164,13 +163,7 @@ def _scores_of_layers(subject: Subject, outputs: list[Tensor]) -> Tensor:
     # All tokens are equal, so a head gets the same from the class token as from the mean. Only the modules after the
     # last layer matter: one image runs up to there, and then these tokens replace its own.
     with subject.anatomy.parts.last.changed(lambda _: tokens):
-        try:
-            logits = logits_of(subject.model(subject.images[:1]))
-        except RuntimeError as error:
-            raise ValueError(
-                f"legrad gives the final norm the tokens of all layers at once, and what follows it in "
-                f"{type(subject.model).__name__} does not take them ({str(error).splitlines()[0]}): choose 'relevance'"
-            ) from error
+        logits = logits_of(subject.model(subject.images[:1]))
     return torch.stack([subject.score(part) for part in rearrange(logits, "(l b) k -> l b k", l=len(outputs))])
 
 
