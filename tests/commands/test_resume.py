@@ -164,3 +164,16 @@ def test_sigterm_ends_with_the_status_that_a_shell_expects(whole, run, folder, m
     with pytest.raises(SystemExit) as stopped:
         run(command, *arguments)
     assert stopped.value.code == 128 + 15
+
+
+def test_the_parts_of_a_run_that_is_resumed_share_its_time(run, folder):
+    limited = ["fit", "--data", "Digits", *MODEL, *CPU, "--trainer.max_time", "00:00:01:40", "--experiment", "resume"]
+    run(*limited, "--trainer.max_steps", "2")
+    part = torch.load(LAST, weights_only=True)
+    spent = part["callbacks"]["Timer"]["time_elapsed"]
+    assert 0 < spent["train"] < 60
+    spent["train"] = 99.99  # of 100 seconds
+    torch.save(part, "part.ckpt")
+    cli = run(*limited, "--trainer.max_steps", "50", "--ckpt_path", "part.ckpt")
+    assert cli.trainer.global_step < 5
+    assert cli.trainer.optimizers[0].param_groups[0]["lr"] == 0
