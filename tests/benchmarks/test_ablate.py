@@ -20,7 +20,9 @@ def described(typed):
     given = dict(itertools.pairwise(typed))
     recipe = {"patch_drop": 0.5, "patch_drop_until": 0.7}
     model = {name: float(given.get(f"--model.{name}", share)) for name, share in recipe.items()}
-    return json.dumps({"model": model, "others": [word for word in typed if word not in COSINE]})
+    data = {"batch_size": int(given.get("--data.batch_size", 128))}
+    others = [word for word in typed if word not in COSINE]
+    return json.dumps({"model": {"init_args": model}, "data": {"init_args": data}, "others": others})
 
 
 @pytest.fixture
@@ -36,6 +38,7 @@ def run(monkeypatch, tmp_path):
         seed, steps = int(options["--seed_everything"]), int(options["--trainer.max_steps"])
         gain = sum(gain for option, gain in GAINS.items() if option in options) * (1 + seed)
         facts = {"parameters": 7, "precision": "32-true", "data": "Digits", "command": "python train.py fit"}
+        facts["images_per_second"] = 1000.0
         return facts | {"val_accuracy": 0.6 + 0.05 * seed + gain, "val_loss": 1.25, "steps": steps, "seed": seed}
 
     monkeypatch.setattr(ablate, "train", train)
