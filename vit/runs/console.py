@@ -15,7 +15,7 @@ from vit.attention.mechanisms.local import NeighborhoodAttention, WindowAttentio
 from vit.objectives import OBJECTIVES
 from vit.runs.measurements import Measurements
 from vit.runs.parts import part_in_words
-from vit.runs.results import count_parameters, device_name
+from vit.runs.results import count_parameters, device_name, policy_from
 from vit.support.printable import printable
 from vit.training.description import SPACE, Score
 
@@ -79,6 +79,14 @@ def print_validation(measurements: Measurements, monitor: Score) -> None:
         f"val_{monitor.name} {_plain(monitor, val[monitor.name])}  {measurements.images_per_second:,.0f} images/s",
         flush=True,
     )
+
+
+@rank_zero_only
+def print_policy(trainer: Trainer) -> None:
+    """Print that the policy of augmentation begins with this epoch, if it does."""
+    late = policy_from(trainer)
+    if late and trainer.current_epoch == late:
+        print(f"{trainer.datamodule.augmentation['policy']} begins after {late} epochs", flush=True)
 
 
 @rank_zero_only
