@@ -17,6 +17,7 @@ LAST = Path("runs/resume/version_0/checkpoints/last.ckpt")
 RANDOM = [  # every source of randomness, and an average beside the weights
     *("--data", "Digits", "--data.batch_size", "100", "--data.crop_padding", "1", "--data.erasing", "0.5"),
     *("--data.mixup", "0.5", "--data.cutmix", "1", "--data.policy", "trivialaugment"),
+    *("--data.flip", "alternate", "--data.policy_from", "1"),
     *(*MODEL, *CPU, "--model.dropout", "0.1", "--model.drop_path", "0.2", "--model.ema_decay", "0.9"),
     *("--trainer.max_epochs", "2", "--experiment", "resume"),
 ]
