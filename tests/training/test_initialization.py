@@ -117,21 +117,24 @@ def test_the_channels_of_whitened_patches_vary_alike_and_independently(monkeypat
     assert_close(tokens[:, 48:] - tokens[:, 48:].mean(0), tokens[:, :48].mean(0) - tokens[:, :48])
 
 
-def test_the_filters_come_from_the_largest_variance_on_as_many_pairs_as_there_are_channels():
-    # Patches of two pixels, (a, a) with a of variance 4 and (b, -b) with b of variance 1.
+@pytest.mark.parametrize(("channels", "signs"), [(1, [1]), (3, [1, 1, -1]), (4, [1, 1, -1, -1]), (5, [1, 1, -1, -1])])
+def test_filters_come_from_the_largest_variance_on_then_with_the_other_sign_and_the_rest_is_kept(channels, signs):
+    # Patches of two pixels, a + b and a - b, with a of the larger variance.
     a, b = torch.tensor([2.0, 2.0, -2.0, -2.0]), torch.tensor([1.0, -1.0, 1.0, -1.0])
     images = torch.stack([a + b, a - b], dim=1)[:, None, None]
-    covariance = images.flatten(1).T.cov()
-    largest, smallest = (a * a).sum() * 2 / 3, (b * b).sum() * 2 / 3
-    assert_close(torch.linalg.eigvalsh(covariance), torch.stack([smallest, largest]))
-    embed = PatchEmbed((1, 2), (1, 2), in_channels=1, embed_dim=3)
-    kept = embed.proj.weight[2].clone()
+    embed = PatchEmbed((1, 2), (1, 2), in_channels=1, embed_dim=channels)
+    before = embed.proj.weight.detach().clone().flatten(1)
     whiten_patches(embed, images)
+    largest, smallest = 2 * a.var(), 2 * b.var()  # along (1, 1) and (1, -1), of length 1 each
+    floor = 0.05 * (largest + smallest) / 2
+    golden = [torch.tensor([0.5, 0.5]).sqrt(), torch.tensor([0.5, 0.5]).sqrt() * torch.tensor([1.0, -1.0])]
+    golden = [direction / (v + floor).sqrt() for direction, v in zip(golden, (largest, smallest), strict=True)] * 2
     filters = embed.proj.weight.detach().flatten(1)
-    deviation = (largest + 0.05 * (largest + smallest) / 2).sqrt()
-    assert_close(filters[0].abs(), torch.full((2,), 0.5**0.5) / deviation)
-    assert_close(filters[1], -filters[0])
-    assert torch.equal(embed.proj.weight[2], kept)
+    firsts = [filters[number] @ golden[number] > 0 for number in range(min(channels, 2))]  # the sign of one is free
+    for number, sign in enumerate(signs):
+        expected = golden[number] * sign * (1 if firsts[number % 2] else -1)
+        assert_close(filters[number], expected)
+    assert torch.equal(filters[len(signs) :], before[len(signs) :])
 
 
 def test_patches_that_overlap_are_whitened_as_they_are():
@@ -147,3 +150,8 @@ def test_too_few_patches_to_whiten_are_an_error():
     message = "whitening needs 48 patches or more, as many as a patch has numbers, and the training images have 12"
     with pytest.raises(ValueError, match=message):
         whiten_patches(PatchEmbed(8, 4, in_channels=3, embed_dim=96), torch.randn(3, 3, 8, 8))
+
+
+def test_images_of_one_colour_cannot_be_whitened():
+    with pytest.raises(ValueError, match="divides by the variance of patches, and all are equal: take normal"):
+        whiten_patches(PatchEmbed(8, 4, in_channels=3, embed_dim=96), torch.zeros(30, 3, 8, 8))

@@ -71,9 +71,9 @@ def _factors(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def sample_images(data: ImageDataModule) -> Tensor:
-    """Return up to 5,000 training images, evenly spaced, of 16 million pixels together at most: (N, C, H, W)."""
+    """Return up to 5,000 training images, evenly spaced, of 8 million pixels together at most: (N, C, H, W)."""
     images, (rows, columns) = data.sets["train"], data.image_size
-    count = min(len(images.labels), 5_000, max(1, 2**24 // (rows * columns)))
+    count = min(len(images.labels), 5_000, max(1, 2**23 // (rows * columns)))
     decoded, _ = images.decode(torch.linspace(0, len(images.labels) - 1, count).long())
     return tv.center_crop(decoded, [rows, columns])
 
@@ -83,26 +83,28 @@ def whiten_patches(embed: PatchEmbed, images: Tensor) -> None:
     """Start the patch embedding as the whitening of patches: tokens whose channels vary alike and independently.
 
     A filter is an eigenvector of the covariance of the patches over the root of its eigenvalue, as in the first layer
-    of airbench (Jordan 2024). The filters come in both signs, those of the largest variance first, as many pairs as
-    there are channels for. Further channels keep their weights. It remains one linear map, and is trained.
+    of airbench (Jordan 2024): first all of them, those of the largest variance first, then all with the other sign, as
+    far as there are channels. Further channels keep their weights. It remains one linear map, and is trained.
 
     Args:
         embed: The patch embedding.
         images: Training images, as the embedding gets them: normalised, (B, C, H, W).
 
     Raises:
-        ValueError: If the images have fewer patches than a patch has numbers.
+        ValueError: If the images have fewer patches than a patch has numbers, or are all of one colour.
     """
-    stride, weight = embed.patch_stride, embed.proj.weight
-    patches = rearrange(F.unfold(images, embed.patch_size, stride=stride), "b k n -> (b n) k").double()
+    weight, (p, q) = embed.proj.weight, embed.patch_size
+    patches = rearrange(F.unfold(images, (p, q), stride=embed.patch_stride), "b k n -> (b n) k").double()
     if len(patches) < patches.shape[1]:
         raise ValueError(
             f"patch_embed_init whitening needs {patches.shape[1]} patches or more, as many as a patch has numbers, and "
             f"the training images have {len(patches)}: take normal"
         )
     variances, directions = torch.linalg.eigh(patches.T.cov().cpu())
+    if variances.mean() <= 0:
+        raise ValueError(
+            "patch_embed_init whitening divides by the variance of patches, and all are equal: take normal"
+        )
     filters = (directions / (variances + FLOOR * variances.mean()).sqrt()).flip(1).T
-    pairs = min(len(filters), len(weight) // 2)
-    p, q = embed.patch_size
-    signed = torch.cat([filters[:pairs], -filters[:pairs]])
-    weight[: 2 * pairs] = rearrange(signed, "d (c p q) -> d c p q", p=p, q=q).to(weight)
+    signed = torch.cat([filters, -filters])[: len(weight)]
+    weight[: len(signed)] = rearrange(signed, "d (c p q) -> d c p q", p=p, q=q).to(weight)
