@@ -66,9 +66,10 @@ KEPT = ("val_accuracy", "val_loss", "steps", "images_per_second", "seed", "param
 
 REPORT = """# Recipes with one part changed
 
-The same number of steps each, but more for a part that drops more patches and fewer for one that drops fewer. The
-measure is the validation accuracy after the last step. The validation images, one in ten, are held out of the training
-images, and the test set is not read. Steps with the class token alone are faster, and get no more steps for it.
+The same number of steps each, but more for a part that drops more patches or takes smaller batches, and fewer for one
+that drops fewer. The measure is the validation accuracy after the last step. The validation images, one in ten, are
+held out of the training images, and the test set is not read. Steps with the class token alone are faster, and get no
+more steps for it. "images/s": speed of the steps; older trainings did not note it.
 "Difference": points of accuracy against the recipe under the same seed. ± is the sample standard deviation over seeds.
 Seeds differ by about a point, so that under one seed a difference of less than 2 points may be chance.
 """
@@ -91,6 +92,7 @@ def section(recipe: str, steps: int, group: list[dict[str, Any]]) -> str:
             "validation accuracy, %": plus_minus(values(cells, "val_accuracy", 100), ".2f"),
             "difference": plus_minus(values(cells, "points"), "+.2f"),
             "validation loss": plus_minus(values(cells, "val_loss"), ".3f"),
+            "images/s": plus_minus(values(cells, "images_per_second"), ",.0f"),
             "seeds": ", ".join(str(cell["seed"]) for cell in sorted(cells, key=lambda cell: cell["seed"])),
         }
         for name, cells in order

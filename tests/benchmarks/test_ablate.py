@@ -64,7 +64,10 @@ def test_differences_are_taken_under_the_same_seed(run, tmp_path, unpadded, caps
     rows = [line.split(" | ")[0][2:] for line in text.splitlines() if line.startswith("| ")]
     assert rows == ["part", "the recipe", "no flip", "class token alone"]
     # Against the recipe 2 points less under seed 0 and 4 under seed 1, and 1 and 2 points more.
-    assert "| no flip | `--data.flip false` | 70 | 59.50 ± 2.12 | -3.00 ± 1.41 | 1.250 ± 0.000 | 0, 1 |" in text
+    assert (
+        "| no flip | `--data.flip false` | 70 | 59.50 ± 2.12 | -3.00 ± 1.41 | 1.250 ± 0.000 | 1,000 ± 0 | 0, 1 |"
+        in text
+    )
     assert "| class token alone | `--model.pool cls` | 70 | 64.00 ± 4.24 | +1.50 ± 0.71 | 1.250 ± 0.000 |" in text
     assert "## quick, 70 steps" in text
 
@@ -85,6 +88,12 @@ def test_parts_get_the_steps_that_take_the_same_time(run, tmp_path, unpadded):
     steps = {"the recipe": 70, "all patches": round(70 * recipe), "half of the patches to the end": 70 * recipe / 0.56}
     assert {cell["part"]: cell["steps"] for cell in cells.values()} == pytest.approx(steps, abs=0.5)
     assert "| all patches | `--model.patch_drop 0` | 48 |" in unpadded((tmp_path / "ablation.md").read_text())
+
+
+def test_a_smaller_batch_gets_more_steps(run):
+    cells, _ = run("--only", "the recipe", "batch of 64")
+    steps = {cell["part"]: cell["steps"] for cell in cells.values()}
+    assert steps == {"the recipe": 70, "batch of 64": round(70 / ablate.ON_HALF_THE_IMAGES)}
 
 
 def test_a_failure_stops_no_other_part(run, tmp_path, capsys):
