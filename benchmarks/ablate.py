@@ -56,7 +56,7 @@ PARTS: dict[str, list[str]] = {
     "no qkv bias": ["--model.qkv_bias", "false"],
     "cosine decay": ["--model.decay", "cosine"],
 }
-# Time of a step on half of the images over that of a step on all of them: the optimiser takes as long for both.
+# Time of a step on 64 images over that of one on 128, of cifar10_quick on two threads: 886 and 999 images per second.
 ON_HALF_THE_IMAGES = 0.56
 # Time of a step on half of the patches over that of a step on all of them (one thread, bfloat16, 65 tokens).
 ON_HALF = 0.56
