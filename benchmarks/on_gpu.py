@@ -24,7 +24,7 @@ import torch
 from records import RESULTS, machine
 
 FOLDER = Path(__file__).parent
-RECIPE = "configs/cifar10.yaml"
+RECIPE = "configs/cifar10_gpu.yaml"
 START = 60  # seconds of a process besides its training: imports, decoding, compiling, test
 
 
@@ -62,8 +62,8 @@ def parts(data: Path, output: Path, smoke: bool) -> dict[str, Part]:
     for name, changed in LADDER.items():
         minutes = int(name.split()[0])
         limit = ["--trainer.max_time", f"00:00:{minutes:02}:00"]
-        result[name] = _training(f"cifar10 {name}", [*changed, *limit], minutes, data, output, smoke)
-    result["10 minutes"] = _training("cifar10", [], 10, data, output, smoke)
+        result[name] = _training(f"cifar10_gpu {name}", [*changed, *limit], minutes, data, output, smoke)
+    result["10 minutes"] = _training("cifar10_gpu", [], 10, data, output, smoke)
     out, quick = ["--output", str(output)], ["--rounds", "1"] if smoke else []
     utilisation = ["--sizes", "384x12-p2-32", "--dtypes", "bf16", "--compiled"]
     others = ["--sizes", "192x6-p4-32", "384x12-p4-32", "S16-224", "B16-224"]

@@ -213,21 +213,23 @@ def loading() -> str:
 def ablation() -> str:
     """Return the validation accuracy of the ten-minute recipe with one part changed, less that of the recipe."""
     cells = [cell for cell in read("ablation").values() if "note" not in cell]
-    whole = {cell["seed"]: cell["val_accuracy"] for cell in cells if not cell["changed"]}
-    points: dict[str, list[float]] = {}
+    whole = {(cell["budget"], cell["seed"]): cell["val_accuracy"] for cell in cells if not cell["changed"]}
+    points: dict[tuple[str, str, int], list[float]] = {}
     for cell in cells:
         if cell["changed"]:
-            difference = 100 * (cell["val_accuracy"] - whole[cell["seed"]])
-            points.setdefault(f"{cell['part']} | `{' '.join(cell['changed'])}`", []).append(difference)
+            difference = 100 * (cell["val_accuracy"] - whole[cell["budget"], cell["seed"]])
+            part = cell["part"], f"`{' '.join(cell['changed'])}`", cell["budget"]
+            points.setdefault(part, []).append(difference)
     rows = [
         {
-            "change": part.split(" | ")[0],
-            "options": part.split(" | ")[1],
+            "change": part,
+            "options": options,
+            "steps of the recipe": f"{steps:,}",
             "points of validation accuracy": plus_minus(found, "+.1f"),
             "95 % interval": interval(found),
             "seeds": str(len(found)),
         }
-        for part, found in sorted(points.items(), key=lambda item: sum(item[1]) / len(item[1]))
+        for (part, options, steps), found in sorted(points.items(), key=lambda item: sum(item[1]) / len(item[1]))
     ]
     recipe = [cell | {"command": unseeded(cell["command"])} for cell in cells if not cell["changed"]]
     note = "The interval is that of Student's t over seeds. With the options of each row:"

@@ -195,13 +195,13 @@ def test_the_advice_on_maps_follows_from_every_training():
 
 def test_the_sentences_on_the_recipe_follow_from_the_measurements():
     cells = [cell for cell in results("ablation").values() if "note" not in cell]
-    accuracy = {cell["part"]: cell["val_accuracy"] for cell in cells if cell["seed"] == 0}
+    accuracy = {cell["part"]: cell["val_accuracy"] for cell in cells if cell["seed"] == 0 and cell["budget"] == 1400}
     assert min(accuracy, key=accuracy.get) == "AdamW instead of Muon"
-    assert {cell["budget"] for cell in cells} == {1400}
-    steps = {cell["part"]: cell["steps"] for cell in cells}
+    assert {cell["budget"] for cell in cells} == {900, 1400}
+    steps = {cell["part"]: cell["steps"] for cell in cells if cell["budget"] == 1400}
     assert (steps["all patches"], steps["half of the patches to the end"]) == (969, 1730)
     whole = [cell["steps"] for cell in results("accuracy").values() if cell["recipe"] == "cifar10_quick"]
-    assert round(100 * 1400 / (sum(whole) / len(whole))) == 28
+    assert round(sum(whole) / len(whole), -3) == 5000
 
 
 def test_most_of_the_former_lead_in_speed_is_what_the_last_block_left_out():

@@ -20,7 +20,9 @@ def described(typed):
     given = dict(itertools.pairwise(typed))
     recipe = {"patch_drop": 0.5, "patch_drop_until": 0.7}
     model = {name: float(given.get(f"--model.{name}", share)) for name, share in recipe.items()}
-    return json.dumps({"model": model, "others": [word for word in typed if word not in COSINE]})
+    data = {"batch_size": int(given.get("--data.batch_size", 128))}
+    others = [word for word in typed if word not in COSINE]
+    return json.dumps({"model": {"init_args": model}, "data": {"init_args": data}, "others": others})
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def run(monkeypatch, tmp_path):
         seed, steps = int(options["--seed_everything"]), int(options["--trainer.max_steps"])
         gain = sum(gain for option, gain in GAINS.items() if option in options) * (1 + seed)
         facts = {"parameters": 7, "precision": "32-true", "data": "Digits", "command": "python train.py fit"}
-        facts["seconds"] = 60.0
+        facts |= {"seconds": 60.0, "images_per_second": 1000.0}
         return facts | {"val_accuracy": 0.6 + 0.05 * seed + gain, "val_loss": 1.25, "steps": steps, "seed": seed}
 
     monkeypatch.setattr(ablate, "train", train)
@@ -62,7 +64,10 @@ def test_differences_are_taken_under_the_same_seed(run, tmp_path, unpadded, caps
     rows = [line.split(" | ")[0][2:] for line in text.splitlines() if line.startswith("| ")]
     assert rows == ["part", "the recipe", "no flip", "class token alone"]
     # Against the recipe 2 points less under seed 0 and 4 under seed 1, and 1 and 2 points more.
-    assert "| no flip | `--data.flip false` | 70 | 59.50 ± 2.12 | -3.00 ± 1.41 | 1.250 ± 0.000 | 0, 1 |" in text
+    assert (
+        "| no flip | `--data.flip false` | 70 | 59.50 ± 2.12 | -3.00 ± 1.41 | 1.250 ± 0.000 | 1,000 ± 0 | 0, 1 |"
+        in text
+    )
     assert "| class token alone | `--model.pool cls` | 70 | 64.00 ± 4.24 | +1.50 ± 0.71 | 1.250 ± 0.000 |" in text
     assert "## quick, 70 steps" in text
 
@@ -83,6 +88,12 @@ def test_parts_get_the_steps_that_take_the_same_time(run, tmp_path, unpadded):
     steps = {"the recipe": 70, "all patches": round(70 * recipe), "half of the patches to the end": 70 * recipe / 0.56}
     assert {cell["part"]: cell["steps"] for cell in cells.values()} == pytest.approx(steps, abs=0.5)
     assert "| all patches | `--model.patch_drop 0` | 48 |" in unpadded((tmp_path / "ablation.md").read_text())
+
+
+def test_a_smaller_batch_gets_more_steps(run):
+    cells, _ = run("--only", "the recipe", "batch of 64")
+    steps = {cell["part"]: cell["steps"] for cell in cells.values()}
+    assert steps == {"the recipe": 70, "batch of 64": round(70 / ablate.ON_HALF_THE_IMAGES)}
 
 
 def test_a_failure_stops_no_other_part(run, tmp_path, capsys):

@@ -113,4 +113,4 @@ def test_a_trial_runs_on_any_machine(save_noise, tmp_path, monkeypatch, capsys):
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == chosen
     assert (tmp_path / "out" / "environment.txt").read_text().startswith("{")
     cells = json.loads((tmp_path / "out" / "accuracy.json").read_text())
-    assert list(cells) == ["cifar10 1 minute, cpu, seed 0"]
+    assert list(cells) == ["cifar10_gpu 1 minute, cpu, seed 0"]

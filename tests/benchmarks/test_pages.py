@@ -92,6 +92,19 @@ def test_our_speed_with_the_shortcut_of_before_has_a_row_of_its_own(change):
     assert [cell.strip() for cell in row.split("|")[3:8]] == ["100.0 %", "1.01", "1.02", "1.01", "1.02"]
 
 
+def test_a_part_of_a_recipe_is_compared_with_the_recipe_of_as_many_steps(change):
+    def measure(cells):
+        (name,) = [name for name in cells if "1400 steps: qk_norm, seed 0" in name]
+        template = {key: cells[name][key] for key in ("recipe", "machine", "commit", "command", "seed")}
+        whole = {"budget": 7, "part": "the recipe", "changed": [], "val_accuracy": 0.5}
+        cells["seven"] = template | whole
+        cells["changed"] = template | whole | {"part": "more", "changed": ["--more"], "val_accuracy": 0.53}
+
+    change("ablation", measure)
+    assert [cell.strip() for cell in row_of(pages.ablation(), "more", "+3.0").split("|")[3:5]] == ["7", "+3.0"]
+    assert "1,400" in row_of(pages.ablation(), "| qk_norm ", "+1.0")
+
+
 def test_the_command_of_the_trained_heads_names_no_rows():
     assert any(" --only " in cell["command"] for cell in pages.trained_heads()[0])
     assert "by `python benchmarks/heads.py --data data/cifar10-jpeg --steps 300 --parallel 2` on" in (

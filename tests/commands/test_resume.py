@@ -17,6 +17,7 @@ LAST = Path("runs/resume/version_0/checkpoints/last.ckpt")
 RANDOM = [  # every source of randomness, and an average beside the weights
     *("--data", "Digits", "--data.batch_size", "100", "--data.crop_padding", "1", "--data.erasing", "0.5"),
     *("--data.mixup", "0.5", "--data.cutmix", "1", "--data.policy", "trivialaugment"),
+    *("--data.flip", "alternate", "--data.policy_from", "1"),
     *(*MODEL, *CPU, "--model.dropout", "0.1", "--model.drop_path", "0.2", "--model.ema_decay", "0.9"),
     *("--trainer.max_epochs", "2", "--experiment", "resume"),
 ]
@@ -164,3 +165,16 @@ def test_sigterm_ends_with_the_status_that_a_shell_expects(whole, run, folder, m
     with pytest.raises(SystemExit) as stopped:
         run(command, *arguments)
     assert stopped.value.code == 128 + 15
+
+
+def test_the_parts_of_a_run_that_is_resumed_share_its_time(run, folder):
+    limited = ["fit", "--data", "Digits", *MODEL, *CPU, "--trainer.max_time", "00:00:01:40", "--experiment", "resume"]
+    run(*limited, "--trainer.max_steps", "2")
+    part = torch.load(LAST, weights_only=True)
+    spent = part["callbacks"]["Timer"]["time_elapsed"]
+    assert 0 < spent["train"] < 60
+    spent["train"] = 99.99  # of 100 seconds
+    torch.save(part, "part.ckpt")
+    cli = run(*limited, "--trainer.max_steps", "50", "--ckpt_path", "part.ckpt")
+    assert cli.trainer.global_step < 5
+    assert cli.trainer.optimizers[0].param_groups[0]["lr"] == 0

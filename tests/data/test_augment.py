@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from einops import repeat
 
-from vit.data.augment import Augment, crop_and_flip, erase
+from vit.data.augment import Augment, alternate_flips, crop_and_flip, erase
 from vit.data.crops import random_resized_crop
 from vit.data.policies import RANDAUGMENT, TRIVIALAUGMENT, BatchPolicy
 from vit.data.seeding import seeded
@@ -65,6 +65,29 @@ def test_half_of_the_images_are_mirrored_or_none():
     images = noise(1, 1).expand(4_999, -1, -1, -1)
     mirrored = (crop_and_flip(images, 0, flip=True) != images).any(dim=(1, 2, 3))
     assert 0.48 < mirrored.float().mean() < 0.52
+
+
+def test_alternating_flips_are_drawn_for_the_first_epoch_and_turned_over_in_each_next_one():
+    epochs = [alternate_flips(997, 3, epoch) for epoch in range(4)]
+    assert 0.45 < epochs[0].float().mean() < 0.55
+    assert torch.equal(epochs[1], ~epochs[0])
+    assert torch.equal(epochs[2], epochs[0])
+    assert torch.equal(epochs[3], epochs[1])
+    assert not torch.equal(alternate_flips(997, 4, 0), epochs[0])
+    assert torch.equal(alternate_flips(997, 3, 0), epochs[0])
+
+
+def test_the_images_to_mirror_may_be_named():
+    images = noise(2)
+    first, second = crop_and_flip(images, 0, torch.tensor([True, False]))
+    assert torch.equal(first, images[0].flip(2))
+    assert torch.equal(second, images[1])
+
+
+def test_a_policy_begins_with_its_epoch():
+    chain = Augment(13, policy="randaugment", policy_from=3)
+    assert torch.equal(chain.change(noise(), 2), noise())
+    assert not torch.equal(chain.change(noise(), 3), noise())
 
 
 def test_a_shift_as_wide_as_the_image_is_an_error():

@@ -1,5 +1,7 @@
 """The loaders of whole batches."""
 
+import itertools
+
 import pytest
 import torch
 from lightning import LightningModule, Trainer
@@ -132,6 +134,53 @@ def test_augmentation_does_not_depend_on_what_was_drawn_before(image_files):
     assert epoch(loader, 0) == first
 
 
+ALTERNATING = Augment(3, flip="alternate")
+
+
+def mirrored(loader, number) -> dict[int, bool]:
+    """Whether each image of an epoch is mirrored, by the number of the image."""
+    loader.sampler.set_epoch(number)
+    indices = torch.cat([*loader.sampler.batches(0)])
+    images, originals = torch.cat([batch for batch, _ in loader]), torch.stack([loader.files[i][0] for i in indices])
+    assert ((images == originals) | (images == originals.flip(3))).all()
+    return dict(zip(indices.tolist(), (images != originals).flatten(1).any(dim=1).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("make", WITHOUT_WORKERS)
+def test_flips_alternate_for_each_image_wherever_the_order_and_the_processes_put_it(make, image_files, group_size):
+    epochs = []
+    for number in range(3):
+        epochs.append({})
+        for rank in (0, 1):
+            sampler = BatchSampler(13, 1, shuffle=True, seed=5, rank=rank, world_size=2)
+            loader = make(image_files, sampler, ALTERNATING)
+            loader.files = image_files
+            epochs[-1] |= mirrored(loader, number)
+    for first, second in itertools.pairwise(epochs):
+        both = first.keys() & second.keys()  # an epoch leaves out one of the thirteen
+        assert len(both) >= 11
+        assert all(first[image] != second[image] for image in both)
+    assert {True, False} == {*epochs[0].values()}
+
+
+@pytest.mark.parametrize("make", WITHOUT_WORKERS)
+def test_alternating_flips_resume_inside_an_epoch(make, image_files, group_size):
+    whole = epoch(memory(image_files, training(), ALTERNATING), 1)
+    resumed = make(image_files, training(), ALTERNATING)
+    resumed.load_state_dict({"served": 2})
+    assert epoch(resumed, 1) == whole[2:]
+
+
+def test_a_policy_begins_with_its_epoch(image_files):
+    loaders = [
+        memory(image_files, training(), Augment(3, **options))
+        for options in ({}, {"policy": "randaugment", "policy_from": 1})
+    ]
+    plain, late = ([epoch(loader, number) for number in (0, 1)] for loader in loaders)
+    assert late[0] == plain[0]
+    assert late[1] != plain[1]
+
+
 class Recorded(Augment):
     """Records the size and device of each group and batch, and a random number drawn for it."""
 
@@ -139,7 +188,7 @@ class Recorded(Augment):
         super().__init__(3)
         self.groups, self.batches, self.drawn = [], [], []
 
-    def change(self, images):
+    def change(self, images, epoch, mirrored):
         self.groups.append((len(images), images.device.type))
         self.drawn.append(torch.rand(()).item())
         return images

@@ -108,7 +108,13 @@ def test_training_batches_are_shuffled_and_augmented():
     "option",
     [
         {"crop_scale": (0.35, 1.0)},
-        *({"crop_padding": 2}, {"flip": True}, {"policy": "randaugment"}, {"policy": "trivialaugment"}),
+        *(
+            {"crop_padding": 2},
+            {"flip": True},
+            {"flip": "alternate"},
+            {"policy": "randaugment"},
+            {"policy": "trivialaugment"},
+        ),
         *({"erasing": 0.5}, {"mixup": 0.8}, {"cutmix": 0.8}, {"mixup": 1}, {"cutmix": 1}),
     ],
 )
@@ -160,6 +166,11 @@ def test_the_base_class_is_not_a_data_set():
         ({"val_fraction": 1.0}, "val_fraction (1.0) must be in [0, 1): 0.1 holds out one image in ten"),
         ({"val_fraction": -0.1}, "val_fraction (-0.1) must be in [0, 1): 0.1 holds out one image in ten"),
         ({"crop_padding": -1}, "crop_padding (-1) must be a whole number of at least 0: 0 is no shift"),
+        ({"flip": "sometimes"}, "unknown flip 'sometimes': choose True, False or 'alternate'"),
+        (
+            {"policy_from": 0.5},
+            "policy_from (0.5) must be a whole number of at least 0: 0 applies the policy from the first epoch on",
+        ),
         ({"policy": "auto"}, "unknown policy 'auto': choose 'none', 'randaugment' or 'trivialaugment'"),
         ({"erasing": 1.1}, "erasing (1.1) must be in [0, 1]"),
         ({"mixup": -1}, "mixup (-1) must be a number of at least 0: 0 is no mixup"),

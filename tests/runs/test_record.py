@@ -99,3 +99,28 @@ def test_a_test_without_a_training_writes_its_facts_and_its_machine(record, trai
     written = results(record)
     assert (written["test_accuracy"], written["seed"], written["precision"]) == (1.0, 3, "32-true")
     assert "epochs" not in written
+
+
+@pytest.mark.parametrize(("policy", "late", "epochs"), [("randaugment", 1, 1.0), ("randaugment", 3, 0.0)])
+def test_the_epochs_with_a_policy_that_begins_later_are_counted(record, trainer, module, policy, late, epochs):
+    trainer.datamodule.augmentation = {"policy": policy, "policy_from": late}
+    record.load_state_dict(STATE)
+    record.measurements.start_clocks()
+    record.on_train_end(trainer, module)
+    assert results(record)["policy_epochs"] == epochs
+
+
+@pytest.mark.parametrize("augmentation", [{"policy": "none", "policy_from": 1}, {"policy": "x", "policy_from": 0}])
+def test_no_policy_and_one_from_the_start_are_not_counted(record, trainer, module, augmentation):
+    trainer.datamodule.augmentation = augmentation
+    record.load_state_dict(STATE)
+    record.measurements.start_clocks()
+    record.on_train_end(trainer, module)
+    assert list(results(record)) == FIELDS
+
+
+def test_the_epoch_with_which_a_policy_begins_is_a_line(record, trainer, module, capsys):
+    trainer.datamodule.augmentation = {"policy": "randaugment", "policy_from": 2}
+    for trainer.current_epoch in range(4):
+        record.on_train_epoch_start(trainer, module)
+    assert capsys.readouterr().out == "randaugment begins after 2 epochs\n"

@@ -21,6 +21,9 @@ from vit.data.crops import random_resized_crop
 from vit.data.device_copy import copy_async
 from vit.data.operations import split_for_cache
 from vit.data.policies import RANDAUGMENT, TRIVIALAUGMENT, BatchPolicy
+from vit.data.seeding import seeded
+
+Flip = bool | Literal["alternate"]
 
 
 class Augment:
@@ -41,8 +44,9 @@ class Augment:
         crop_scale: tuple[float, float] | None = None,
         crop_size: tuple[int, int] | None = None,
         crop_padding: int = 0,
-        flip: bool = False,
+        flip: Flip = False,
         policy: Literal["none", "randaugment", "trivialaugment"] = "none",
+        policy_from: int = 0,
         erasing: float = 0.0,
         mixup: float = 0.0,
         cutmix: float = 0.0,
@@ -57,6 +61,7 @@ class Augment:
             "randaugment": BatchPolicy(RANDAUGMENT, num_ops=2, magnitude=9),
             "trivialaugment": BatchPolicy(TRIVIALAUGMENT, num_ops=1, magnitude=None),
         }[policy]
+        self.policy_from = policy_from
         self.erasing = erasing
         self.mixing = mixing
         self.mixes: list[v2.Transform] = []
@@ -65,13 +70,19 @@ class Augment:
         if cutmix > 0:
             self.mixes.append(v2.CutMix(alpha=float(cutmix), num_classes=num_classes))
 
-    def change(self, images: Tensor) -> Tensor:
-        """Crop, flip, apply the policy and erase, each image by itself: uint8 (B, C, H, W) -> uint8 (B, C, h, w)."""
+    def change(self, images: Tensor, epoch: int = 0, mirrored: Tensor | None = None) -> Tensor:
+        """Crop, flip, apply the policy and erase, each image by itself: uint8 (B, C, H, W) -> uint8 (B, C, h, w).
+
+        Args:
+            images: Images of one size.
+            epoch: Number of the epoch, from 0 on.
+            mirrored: Which images are mirrored if ``flip`` is "alternate", boolean (B,).
+        """
         if self.crop_scale is not None:
             images = random_resized_crop(images, self.crop_scale, self.crop_size or (images.shape[2], images.shape[3]))
         if self.crop_padding or self.flip:
-            images = crop_and_flip(images, self.crop_padding, self.flip)
-        if self.policy is not None:
+            images = crop_and_flip(images, self.crop_padding, self.flip if mirrored is None else mirrored)
+        if self.policy is not None and epoch >= self.policy_from:
             images = self.policy(images)
         if self.erasing > 0:
             images = erase(images, self.erasing)
@@ -85,10 +96,30 @@ class Augment:
         return images, labels
 
 
-def crop_and_flip(images: Tensor, padding: int, flip: bool) -> Tensor:
-    """Shift each image by up to ``padding`` pixels over its reflected border, and mirror every second one on average.
+def alternate_flips(num_images: int, seed: int, epoch: int) -> Tensor:
+    """Return which images are mirrored in an epoch, (N,): drawn for the first one, then turned over in each next one.
+
+    Any two epochs in a row then show every image both ways, while draws of their own show half of them twice the same
+    way (Jordan 2024, airbench).
+
+    >>> first, second = alternate_flips(1000, 0, 0), alternate_flips(1000, 0, 1)
+    >>> 400 < int(first.sum()) < 600, bool((first != second).all())
+    (True, True)
+    """
+    with seeded(seed):
+        drawn = torch.rand(num_images) < 0.5
+    return drawn ^ (epoch % 2 == 1)
+
+
+def crop_and_flip(images: Tensor, padding: int, flip: bool | Tensor) -> Tensor:
+    """Shift each image by up to ``padding`` pixels over its reflected border, and mirror some.
 
     One gather does both: (B, C, H, W) -> (B, C, H, W).
+
+    Args:
+        images: Images of one size.
+        padding: Largest shift.
+        flip: Whether each image is mirrored with probability 1/2, or which ones are, boolean (B,).
 
     Raises:
         ValueError: If ``padding`` is not smaller than the image.
@@ -98,8 +129,9 @@ def crop_and_flip(images: Tensor, padding: int, flip: bool) -> Tensor:
         raise ValueError(f"crop_padding ({padding}) must be smaller than the image ({h}, {w}): use a quarter of it")
     rows = torch.arange(h) + torch.randint(-padding, padding + 1, (b, 1))
     columns = torch.arange(w) + torch.randint(-padding, padding + 1, (b, 1))
-    if flip:
-        columns = torch.where(torch.rand(b, 1) < 0.5, columns.flip(1), columns)
+    if flip is not False:
+        mirrored = torch.rand(b, 1) < 0.5 if flip is True else rearrange(flip, "b -> b 1")
+        columns = torch.where(mirrored, columns.flip(1), columns)
     rows, columns = (copy_async(_reflect(*each), images.device) for each in ((rows, h), (columns, w)))
     return torch.cat([_gather(*chunk) for chunk in split_for_cache(images, rows, columns)])
 

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
+from itertools import islice, repeat
 from typing import TypeVar
 
 import torch
@@ -18,7 +18,7 @@ from einops import rearrange
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from vit.data.augment import Augment
+from vit.data.augment import Augment, alternate_flips
 from vit.data.crops import one_thread
 from vit.data.device_copy import copy_async
 from vit.data.image_files import ImageFiles, collate_readable, raise_unreadable
@@ -73,17 +73,25 @@ class BatchLoader(ABC):
 
     def _batches(self, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         size = self.sampler.batch_size
-        for images, labels in self.groups():
+        for (images, labels), mirrored in zip(self.groups(), self._mirrored(start), strict=False):
             key = (self.sampler.seed, self.sampler.epoch, self.sampler.rank, start)
             if self.augment is not None:
                 with seeded(*key), self.while_changing():
-                    images = self.augment.change(images)
+                    images = self.augment.change(images, self.sampler.epoch, mirrored)
             for number, batch in enumerate(zip(images.split(size), labels.split(size), strict=True)):
                 if self.augment is not None:
                     with seeded(*key, number):
                         batch = self.augment.mix(*batch)
                 yield batch
             start += self.group_size
+
+    def _mirrored(self, start: int) -> Iterator[Tensor | None]:
+        """Yield which images of each group are mirrored from batch ``start`` on; None without end if chance decides."""
+        if self.augment is None or self.augment.flip != "alternate":
+            yield from repeat(None)
+        mirrored = alternate_flips(self.sampler.num_images, self.sampler.seed, self.sampler.epoch)
+        for group in grouped(self.sampler.batches(start), self.group_size):
+            yield mirrored[torch.cat(group)]
 
     @abstractmethod
     def groups(self) -> Iterator[tuple[Tensor, Tensor]]:

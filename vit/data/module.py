@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
-from vit.data.augment import Augment
+from vit.data.augment import Augment, Flip
 from vit.data.decoded_cache import load_decoded, readable_files
 from vit.data.image_files import ImageFiles, raise_unreadable
 from vit.data.loader import BatchLoader, MemoryLoader, StreamLoader
@@ -103,9 +103,11 @@ class ImageDataModule(LightningDataModule):
         crop_scale: Smallest and largest share of a training image that a random crop covers, such as (0.35, 1.0). The
             crop has an aspect ratio from 3/4 to 4/3 and is scaled to the size of the model's input. None for no crop.
         crop_padding: Largest random shift of training images, in pixels; 0 for no shift.
-        flip: Whether training images are mirrored left to right with probability 1/2.
+        flip: Whether training images are mirrored left to right with probability 1/2; "alternate" draws it for the
+            first epoch, and turns each image over in each next one.
         policy: Further augmentation: RandAugment (two operations of magnitude 9), TrivialAugment (one operation of
             random magnitude), or none.
+        policy_from: Number of epochs at the start without the policy. A machine too slow for more never applies it.
         erasing: Probability that a rectangle of a training image is erased, in [0, 1].
         mixup: Alpha of mixup's Beta distribution, such as 0.8; 0 for no mixup.
         cutmix: Alpha of cutmix's Beta distribution, such as 1.0; 0 for no cutmix.
@@ -138,8 +140,9 @@ class ImageDataModule(LightningDataModule):
         val_fraction: float = 0.1,
         crop_scale: tuple[float, float] | None = None,
         crop_padding: int = 0,
-        flip: bool = False,
+        flip: Flip = False,
         policy: Policy = "none",
+        policy_from: int = 0,
         erasing: float = 0.0,
         mixup: float = 0.0,
         cutmix: float = 0.0,
@@ -157,7 +160,9 @@ class ImageDataModule(LightningDataModule):
         if crop_scale is not None:
             check_share_range("crop_scale", crop_scale, "(0.35, 1.0) is usual")
         check_natural("crop_padding", crop_padding, "0 is no shift")
+        check_choice("flip", flip, (True, False, "alternate"))
         check_choice("policy", policy, get_args(Policy))
+        check_natural("policy_from", policy_from, "0 applies the policy from the first epoch on")
         check_probability("erasing", erasing)
         check_non_negative("mixup", mixup, "0 is no mixup")
         check_non_negative("cutmix", cutmix, "0 is no cutmix")
@@ -174,6 +179,7 @@ class ImageDataModule(LightningDataModule):
             "crop_padding": crop_padding,
             "flip": flip,
             "policy": policy,
+            "policy_from": policy_from,
             "erasing": erasing,
             "mixup": mixup,
             "cutmix": cutmix,

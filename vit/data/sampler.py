@@ -63,6 +63,10 @@ class BatchSampler:
     def __iter__(self) -> Iterator[Tensor]:
         """Yield the indices (batch_size,) of each batch of this process; after a resume, of the remaining batches."""
         first, self.first_batch = self.first_batch, 0
+        yield from self.batches(first)
+
+    def batches(self, first: int) -> Iterator[Tensor]:
+        """Yield the indices (batch_size,) of each batch of this process in this epoch, from batch ``first`` on."""
         order = self._order()
         global_size = self.batch_size * self.world_size
         for batch in range(first, len(self)):

@@ -15,7 +15,7 @@ from vit.attention.mechanisms.local import NeighborhoodAttention, WindowAttentio
 from vit.objectives import OBJECTIVES
 from vit.runs.measurements import Measurements
 from vit.runs.parts import part_in_words
-from vit.runs.results import count_parameters, device_name, in_terminal, read_results
+from vit.runs.results import count_parameters, device_name, in_terminal, policy_from, read_results
 from vit.support.printable import printable
 from vit.training.batch_advice import advise_batch, measure_memory
 from vit.training.description import Score
@@ -97,6 +97,14 @@ def print_validation(measurements: Measurements, monitor: Score) -> None:
         f"val_{monitor.name} {in_terminal(monitor, val[monitor.name])}  {measurements.images_per_second:,.0f} images/s",
         flush=True,
     )
+
+
+@rank_zero_only
+def print_policy(trainer: Trainer) -> None:
+    """Print that the policy of augmentation begins with this epoch, if it does."""
+    late = policy_from(trainer)
+    if late and trainer.current_epoch == late:
+        print(f"{trainer.datamodule.augmentation['policy']} begins after {late} epochs", flush=True)
 
 
 @rank_zero_only

@@ -7,7 +7,14 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
-from vit.runs.console import print_header, print_memory, print_resume, print_stop, print_validation
+from vit.runs.console import (
+    print_header,
+    print_memory,
+    print_policy,
+    print_resume,
+    print_stop,
+    print_validation,
+)
 from vit.runs.divergence import describe_divergence
 from vit.runs.measurements import Measurements
 from vit.runs.parts import draw_parts
@@ -71,7 +78,8 @@ class RunRecord(Callback):
             print_header(self.facts, self.folder, trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the time between epochs out of the training speed."""
+        """Leave the time between epochs out of the training speed, and print that a policy begins."""
+        print_policy(trainer)
         self.measurements.skip_pause()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

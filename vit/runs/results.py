@@ -40,6 +40,8 @@ def write_results(
             "petaflop": round(measured["flop"] / 1e15, 4),
             "images_per_second": round(measurements.images_per_second, 1),
         }
+        if late := policy_from(trainer):
+            results["policy_epochs"] = round(max(0.0, results["epochs"] - late), 2)
     if (inventory := getattr(trainer.datamodule, "inventory", None)) is not None:
         results["inventory"] = inventory.lines
     results |= {
@@ -102,6 +104,12 @@ def tested_file(results: dict[str, Any], folder: Path, score: str) -> dict[str, 
 def epochs_done(trainer: Trainer, measurements: Measurements) -> float:
     """Return how often each training image was seen, on average."""
     return measurements.measured["images"] / len(trainer.datamodule.sets["train"].labels)
+
+
+def policy_from(trainer: Trainer) -> int:
+    """Return the number of epochs before the policy of augmentation begins; 0 if there is none, or from the start."""
+    augmentation = getattr(trainer.datamodule, "augmentation", {})
+    return 0 if augmentation.get("policy", "none") == "none" else augmentation["policy_from"]
 
 
 def count_parameters(pl_module: LightningModule) -> int:
