@@ -57,7 +57,7 @@ def images_for(model, batch, seed=1):
 @pytest.fixture
 def eager(monkeypatch):
     """Let one engine "eager" run the copy of the model itself, which takes no time to make."""
-    made = {"eager": lambda model, dtype, calibration: inference.without_unread(model)}
+    made = {"eager": lambda model, dtype, calibration: torch.no_grad()(inference.without_unread(model).__call__)}
     monkeypatch.setattr(inference, "ENGINES", made)
     monkeypatch.setattr(inference, "_engines", lambda dtype: list(made))
     return made
@@ -111,8 +111,7 @@ def test_a_program_says_what_it_is_and_how_near(eager):
     model = model_of()
     fast = vit.optimize(model)
     assert isinstance(fast, OptimizedModel)
-    assert repr(fast).startswith("OptimizedModel(\n") or repr(fast).startswith("OptimizedModel(engine=eager")
-    assert "engine=eager, dtype=float32, image=(3, 20, 28), difference=" in repr(fast)
+    assert repr(fast).startswith("OptimizedModel(engine=eager, dtype=float32, image=(3, 20, 28), difference=")
     assert fast.difference < 1e-6
     assert fast.agreement is None
     assert fast.seconds > 0
@@ -145,7 +144,7 @@ def test_images_of_any_number_and_layout_are_taken(eager):
         (torch.zeros(2, 3, 20, 24), r"images have shape \(2, 3, 20, 24\), but this program takes \(batch, 3, 20, 28\)"),
         (torch.zeros(2, 1, 20, 28), r"images have shape \(2, 1, 20, 28\)"),
         (torch.zeros(3, 20, 28), r"images have shape \(3, 20, 28\)"),
-        (torch.zeros(2, 3, 20, 28, dtype=torch.uint8), r"images are torch\.uint8 on cpu, but .* float32 on cpu"),
+        (torch.zeros(2, 3, 20, 28, dtype=torch.uint8), r"images are torch\.uint8 on cpu, but .* float32"),
         (torch.zeros(2, 3, 20, 28, dtype=torch.bfloat16), r"images are torch\.bfloat16 on cpu"),
         (torch.zeros(2, 3, 20, 28, device="meta"), r"images are torch\.float32 on meta"),
     ],
@@ -217,7 +216,7 @@ def test_the_next_engine_is_taken_where_one_fails(eager):
     eager["second"] = fails
     with pytest.raises(ValueError, match="cannot be optimised: first: no rule for this; second: no rule for this"):
         optimize(model_of())
-    with pytest.raises(ValueError, match="cannot be optimised: first: no rule for this$"):
+    with pytest.raises(ValueError, match=r"cannot be optimised: first: no rule for this$"):
         optimize(model_of(), engine="first")
 
 
@@ -237,13 +236,12 @@ def test_the_surroundings_of_the_call_change_nothing(eager):
     assert not fast(images).requires_grad
 
 
-def test_without_a_compiler_or_an_engine_the_error_says_what_to_install(monkeypatch):
+def test_without_an_engine_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(ValueError, match=r"this needs openvino, .*: pip install 'vit-attention\[openvino\]'"):
         optimize(model_of(), engine="openvino")
 
 
-@pytest.mark.slow
 def test_without_a_cpp_compiler_the_error_says_what_to_install(monkeypatch):
     import torch._inductor.cpp_builder as builder
     from torch._inductor.exc import InvalidCxxCompiler

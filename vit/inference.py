@@ -4,8 +4,7 @@ import copy
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from io import BytesIO
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -123,7 +122,7 @@ def optimize(
         calibration: For int8, a few hundred images (N, C, H, W) from the training set, normalised: they tell the range
             of the numbers in the model.
         engine: "openvino" (``pip install 'vit-attention[openvino]'``), or "compile" (torch's compiler, which needs a
-            C++ compiler and about half a minute). None takes the first that is there and computes the model's logits:
+            C++ compiler and half a minute). None takes the first that is there and computes the model's logits:
             OpenVINO was measured to be the faster one.
 
     Raises:
@@ -272,13 +271,12 @@ class _InBfloat16(nn.Module):
         return self.module(images.to(torch.bfloat16)).float()
 
 
-def compile_program(program: torch.export.ExportedProgram, path: Path) -> Run:
-    """Compile a program for this CPU, its weights rearranged and constant, into a package (.pt2), and load it.
+def check_compiler() -> None:
+    """Check that there is a C++ compiler, as torch's compiler needs one.
 
     Raises:
-        ValueError: If there is no C++ compiler.
+        ValueError: If there is none.
     """
-    from torch._inductor import aoti_compile_and_package, aoti_load_package
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 
@@ -288,17 +286,25 @@ def compile_program(program: torch.export.ExportedProgram, path: Path) -> Run:
         raise ValueError(
             "torch's compiler needs a C++ compiler, and none is there: install g++ or clang, or set CXX to its path"
         ) from error
-    aoti_compile_and_package(program, package_path=str(path), inductor_configs={"freezing": True})
-    return aoti_load_package(str(path))
+
+
+def compile_program(program: torch.export.ExportedProgram) -> BytesIO:
+    """Compile a program for this CPU, its weights constant, into a package for ``aoti_load_package``."""
+    from torch._inductor import aoti_compile_and_package
+
+    package = BytesIO()
+    aoti_compile_and_package(program, package_path=package, inductor_configs={"freezing": True})
+    package.seek(0)
+    return package
 
 
 def _compiled(model: VisionTransformer, dtype: torch.dtype, calibration: Tensor | None) -> Run:
     if dtype == torch.int8:
         raise ValueError("torch's compiler makes no int8 programs: use engine 'openvino'")
+    check_compiler()
     module = without_unread(model)
     program = batch_program(model, _InBfloat16(module) if dtype == torch.bfloat16 else module)
-    with TemporaryDirectory() as folder:
-        return compile_program(program, Path(folder) / "model.pt2")
+    return torch._inductor.aoti_load_package(compile_program(program))
 
 
 def openvino_model(program: torch.export.ExportedProgram) -> Any:
