@@ -161,6 +161,8 @@ def _check(model: Any, dtype: torch.dtype, calibration: Tensor | None, engine: s
         )
     if calibration is not None:
         image = _image(model)
+        if not isinstance(calibration, Tensor):
+            raise ValueError(f"calibration is a {type(calibration).__name__}: give a tensor (N, {str(image)[1:]}")
         if calibration.ndim != 4 or tuple(calibration.shape[1:]) != image or not len(calibration):
             raise ValueError(
                 f"calibration has shape {tuple(calibration.shape)}: give about 300 images (N, {str(image)[1:]}"
