@@ -168,7 +168,11 @@ def test_other_images_are_refused(eager, images, said):
         (model_of, {"calibration": torch.zeros(2, 3, 20, 28)}, r"calibration is for torch\.int8, and dtype is"),
         (model_of, {"dtype": torch.int8, "calibration": torch.zeros(9, 3, 8, 8)}, r"calibration has shape \(9, 3, 8"),
         (model_of, {"dtype": torch.int8, "calibration": torch.zeros(0, 3, 20, 28)}, "about 300 images"),
-        (model_of, {"dtype": torch.int8, "calibration": [1, 2]}, r"calibration is a list: give a tensor \(N, 3, 20, 28"),
+        (
+            model_of,
+            {"dtype": torch.int8, "calibration": [1, 2]},
+            r"calibration is a list: give a tensor \(N, 3, 20, 28",
+        ),
         (model_of, {"dtype": torch.int8, "calibration": torch.full((2, 3, 20, 28), torch.nan)}, "must be finite"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

@@ -131,6 +131,8 @@ def test_a_program_with_other_logits_is_refused_and_not_left(tmp_path, monkeypat
 def test_other_files_and_models_in_training_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"model\.trt ends in '\.trt': programs are written to files that end in"):
         export(model_of(), tmp_path / "model.trt")
+    with pytest.raises(ValueError, match=r"the model is on meta, and .*model\.aoti is for CPUs: export model\.cpu"):
+        export(model_of().to("meta"), tmp_path / "model.aoti")
     with pytest.raises(ValueError, match=r"the model is in training mode: call model\.eval\(\) first"):
         export(model_of().train(), tmp_path / "model.pt2")
 

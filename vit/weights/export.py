@@ -2,11 +2,12 @@
 
 import io
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
-from vit.inference import batch_program, check_compiler, compile_program, openvino_model
+from vit.inference import batch_program, check_compiler, compile_program, openvino_model, without_unread
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.extras import import_extra
 from vit.support.files import replacing
@@ -60,13 +61,15 @@ def export(model: VisionTransformer, path: str | Path) -> float:
     if path.suffix == ".onnx":
         for module in ("onnxscript", "onnxruntime"):  # torch.onnx needs the first
             import_extra(module, "export")
+    if path.suffix in (".xml", ".aoti") and model.pos_embed.device.type != "cpu":
+        raise ValueError(f"the model is on {model.pos_embed.device}, and {path} is for CPUs: export model.cpu()")
     if path.suffix == ".xml":
         import_extra("openvino", "openvino")
     if path.suffix == ".aoti":
         check_compiler()
     try:
         with torch.no_grad():
-            program = batch_program(model) if path.suffix == ".xml" else export_program(model)
+            program = openvino_model(batch_program(model)) if path.suffix == ".xml" else export_program(model)
     except Exception as error:  # torch.export raises many kinds
         reason, attention = " ".join(str(error).split())[:200], model.config["attention"]
         raise ValueError(
@@ -97,7 +100,7 @@ def export_program(model: VisionTransformer) -> torch.export.ExportedProgram:
     images = torch.zeros(2, embed.in_channels, rows, columns, device=model.pos_embed.device)
     sides = [torch.export.Dim(name, min=FEWEST_PATCHES) for name in ("rows", "columns")]
     shapes = {0: torch.export.Dim("batch", min=1), 2: p * sides[0], 3: q * sides[1]}
-    return torch.export.export(model, (images,), dynamic_shapes=(shapes,))
+    return torch.export.export(without_unread(model), (images,), dynamic_shapes=(shapes,))
 
 
 def _write_program(program: torch.export.ExportedProgram, path: Path) -> Any:
@@ -123,17 +126,21 @@ def _write_compiled(program: torch.export.ExportedProgram, path: Path) -> Any:
     return torch._inductor.aoti_load_package(package)
 
 
-def _write_openvino(program: torch.export.ExportedProgram, model: VisionTransformer, path: Path) -> float:
+def _write_openvino(program: Any, model: VisionTransformer, path: Path) -> float:
     import openvino
 
-    translated = openvino_model(program)
     graph, weights = exported_files(path)
-    with replacing(weights) as unfinished_weights, replacing(graph) as unfinished_graph:
-        openvino.serialize(translated, unfinished_graph, unfinished_weights)
+    with replacing(weights) as unfinished_weights, replacing(graph) as unfinished, TemporaryDirectory() as folder:
+        written = Path(folder) / "model.xml"  # OpenVINO takes no other ending
+        openvino.serialize(program, written)
         core = openvino.Core()
-        written = core.read_model(unfinished_graph, unfinished_weights)
-        compiled = core.compile_model(written, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        return _check_logits(model, lambda images: torch.from_numpy(compiled(images.numpy())[0]), _sizes(model)[:1])
+        compiled = core.compile_model(core.read_model(written), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        difference = _check_logits(
+            model, lambda images: torch.from_numpy(compiled(images.numpy())[0]), _sizes(model)[:1]
+        )
+        unfinished.write_bytes(written.read_bytes())
+        unfinished_weights.write_bytes(written.with_suffix(".bin").read_bytes())
+    return difference
 
 
 def _sizes(model: VisionTransformer) -> list[tuple[int, int]]:
