@@ -208,14 +208,15 @@ def accuracy(data: Path, dtypes: list[str], images: int) -> dict[str, Any]:
 
 def cifar(data: Path, part: str, count: int, model: vit.VisionTransformer) -> tuple[Tensor, Tensor]:
     """Return normalised images of CIFAR-10 and their labels, equally many of each class."""
-    from torchvision.io import decode_image
+    from PIL import Image
+    from torchvision.transforms.functional import to_tensor
 
     folders = sorted(folder for folder in (data / part).iterdir() if folder.is_dir())
     files = [
         (file, i) for i, folder in enumerate(folders) for file in sorted(folder.iterdir())[: count // len(folders)]
     ]
     mean, std = (torch.tensor(model.pretrained_cfg[name])[:, None, None] for name in ("mean", "std"))
-    images = torch.stack([(decode_image(str(file)).float() / 255 - mean) / std for file, _ in files])
+    images = torch.stack([(to_tensor(Image.open(file).convert("RGB")) - mean) / std for file, _ in files])
     return images, torch.tensor([label for _, label in files])
 
 
