@@ -11,6 +11,7 @@ from vit.version import __version__
 if TYPE_CHECKING:
     from vit import attention
     from vit.features.pyramid import FeaturePyramid
+    from vit.inference import optimize
     from vit.model import (
         PRESETS,
         DecoderBlock,
@@ -36,6 +37,7 @@ __all__ = [
     "create",
     "export",
     "load",
+    "optimize",
     "save",
 ]
 ROOMS = ("attention", "model", "weights")
@@ -44,6 +46,7 @@ MODULES = {
     "FeaturePyramid": "vit.features.pyramid",
     "export": "vit.weights.export",
     "load": "vit.weights",
+    "optimize": "vit.inference",
     "save": "vit.weights",
 }
 

@@ -85,6 +85,47 @@ def test_an_onnx_file_runs_at_any_size(kwargs, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # those of the translation
+@pytest.mark.parametrize("kwargs", [{}, {"pool": "mean"}], ids=str)
+def test_openvinos_files_run_for_any_number_of_images(kwargs, tmp_path):
+    openvino = pytest.importorskip("openvino")
+    model = model_of(depth=1, **kwargs)
+    assert export(model, tmp_path / "model.xml") < 1e-4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.bin", "model.xml"]
+    compiled = openvino.Core().compile_model(tmp_path / "model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    for batch in (1, 2, 5):
+        images = torch.randn(batch, 3, 48, 32)
+        logits = compiled({"images": images.numpy()})["logits"]
+        assert_close(torch.from_numpy(logits), model(images), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")  # those of the compiler
+def test_a_compiled_program_runs_at_any_size(tmp_path):
+    model = model_of(depth=1)
+    assert export(model, tmp_path / "model.aoti") < 1e-4
+    with (tmp_path / "model.aoti").open("rb") as file:
+        program = torch._inductor.aoti_load_package(file)
+    check(program, model)
+
+
+def test_without_openvino_or_a_compiler_the_error_says_what_to_install(tmp_path, monkeypatch):
+    import torch._inductor.cpp_builder as builder
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    def missing():
+        raise InvalidCxxCompiler
+
+    monkeypatch.setattr(builder, "get_cpp_compiler", missing)
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(ValueError, match=r"this needs openvino, .*: pip install 'vit-attention\[openvino\]'"):
+        export(model_of(), tmp_path / "model.xml")
+    with pytest.raises(ValueError, match=r"torch's compiler needs a C\+\+ compiler, and none is there"):
+        export(model_of(), tmp_path / "model.aoti")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
 def test_a_program_is_saved_and_compared(tmp_path):
     model = model_of(depth=1)
     assert export(model, tmp_path / "model.pt2") < 1e-5
@@ -102,6 +143,8 @@ def test_a_program_with_other_logits_is_refused_and_not_left(tmp_path, monkeypat
 def test_other_files_and_models_in_training_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"model\.trt ends in '\.trt': programs are written to files that end in"):
         export(model_of(), tmp_path / "model.trt")
+    with pytest.raises(ValueError, match=r"the model is on meta, and .*model\.aoti is for CPUs: export model\.cpu"):
+        export(model_of().to("meta"), tmp_path / "model.aoti")
     with pytest.raises(ValueError, match=r"the model is in training mode: call model\.eval\(\) first"):
         export(model_of().train(), tmp_path / "model.pt2")
 

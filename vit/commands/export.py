@@ -8,6 +8,7 @@ from vit.commands.models import HELP, find_model
 from vit.commands.parser import Parser, add_overwrite, run
 from vit.support.files import check_outputs
 from vit.support.printable import printable
+from vit.weights.export import FORMATS, export, exported_files
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -18,16 +19,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         epilog="Example: vit-attention export cifar10 cifar10.onnx",
         allow_abbrev=False,
     )
+    endings = "; ".join(f"{ending} for {reader}" for ending, reader in FORMATS.items())
     parser.add_argument("model", metavar="MODEL", help=HELP)
-    parser.add_argument("output", type=Path, metavar="FILE", help=".pt2 for torch.export.load, or .onnx")
+    parser.add_argument("output", type=Path, metavar="FILE", help=f"its ending names the format: {endings}")
     add_overwrite(parser)
     run(parser, arguments, _export)
 
 
 def _export(options: argparse.Namespace) -> None:
     from vit.weights import load
-    from vit.weights.export import export
 
-    check_outputs([options.output], options.overwrite)
+    check_outputs(exported_files(options.output), options.overwrite)
     difference = export(load(find_model(options.model)), options.output)
     print(f"{printable(str(options.output))}: its logits differ from the model's by {difference:.1g} at most")

@@ -11,10 +11,12 @@ from vit.model.layers import MLPS
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.files import check_outputs
 from vit.support.printable import printable
-from vit.weights.export import export
+from vit.weights.export import export, exported_files
 from vit.weights.formats import WRITABLE
 from vit.weights.loading import DEFAULTS, load
 from vit.weights.saving import save, written_files
+
+PROGRAMS = {"onnx": ".onnx", "openvino": ".xml", "aoti": ".aoti"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         part.add_argument("--norm_eps", type=float, metavar="X", help="number that the norms add to the variance")
         part.add_argument("--loose", action="store_true", help="leave out tensors that the backbone lacks")
     convert.add_argument("output", type=Path, help="file to write; for transformers a folder")
-    convert.add_argument("--to", required=True, choices=(*WRITABLE, "onnx"), help="format to write")
+    convert.add_argument("--to", required=True, choices=(*WRITABLE, *PROGRAMS), help="format to write")
     add_overwrite(convert)
     run(parser, arguments, _show_or_convert)
 
@@ -72,15 +74,15 @@ def _show_or_convert(options: argparse.Namespace) -> None:
 
 
 def _outputs(path: Path, to: str) -> list[Path]:
-    if to != "onnx":
+    if to not in PROGRAMS:
         return written_files(path, to)
-    if path.suffix != ".onnx":
-        raise ValueError(f"{path} must end in .onnx, for format 'onnx'")
-    return [path]
+    if path.suffix != PROGRAMS[to]:
+        raise ValueError(f"{path} must end in {PROGRAMS[to]}, for format {to!r}")
+    return exported_files(path)
 
 
 def _write(model: VisionTransformer, path: Path, to: str) -> None:
-    if to == "onnx":
+    if to in PROGRAMS:
         export(model, path)
     else:
         save(model, path, format=to)

@@ -2,15 +2,23 @@
 
 import io
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
+from vit.inference import batch_program, check_compiler, compile_program, openvino_model, without_unread
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.extras import import_extra
 from vit.support.files import replacing
 
 TOLERANCE = 1e-4
+FORMATS = {
+    ".pt2": "torch.export.load",
+    ".onnx": "ONNX Runtime and others",
+    ".xml": "OpenVINO, with a .bin beside it",
+    ".aoti": "torch._inductor.aoti_load_package on CPUs of this kind",
+}
 FEWEST_PATCHES = 2  # on each side: sizes of 0 and 1 mean something else to torch.export
 
 
@@ -18,7 +26,8 @@ def export(model: VisionTransformer, path: str | Path) -> float:
     """Write a program that computes the logits of images of any number and size; return how far it is from the model.
 
     The program takes normalised images (B, C, H, W) in float32 as ``images``, at least two patches on each side, and
-    returns ``logits``. It is compared with the model on images of several sizes, that of the training included.
+    returns ``logits``. It is compared with the model on images of several sizes, that of the training included. For
+    OpenVINO it takes images of the model's ``image_size`` alone, as its reader of programs knows no open sizes.
 
     >>> from tempfile import mkdtemp
     >>> model = VisionTransformer(image_size=8, patch_size=4, embed_dim=12, depth=1, num_heads=3).eval()
@@ -27,7 +36,10 @@ def export(model: VisionTransformer, path: str | Path) -> float:
 
     Args:
         model: The model, in evaluation mode.
-        path: File to write: .pt2 for ``torch.export.load``, or .onnx (needs ``pip install -e '.[export]'``).
+        path: File to write: .pt2 for ``torch.export.load``, .onnx (needs ``pip install 'vit-attention[export]'``), .xml
+            for OpenVINO, with the weights in a .bin beside it (needs ``pip install 'vit-attention[openvino]'``), or
+            .aoti for ``torch._inductor.aoti_load_package(open(path, "rb"))``: compiled for this kind of CPU, it starts
+            in a second (needs a C++ compiler).
 
     Returns:
         The largest difference between logits of the program and of the model.
@@ -37,9 +49,9 @@ def export(model: VisionTransformer, path: str | Path) -> float:
             or the program computes other logits; then no file is left.
     """
     path = Path(path)
-    writers = {".pt2": _write_program, ".onnx": _write_onnx}
-    if path.suffix not in writers:
-        raise ValueError(f"{path} ends in {path.suffix!r}: programs are written to files that end in .pt2 or .onnx")
+    if path.suffix not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise ValueError(f"{path} ends in {path.suffix!r}: programs are written to files that end in one of {known}")
     if not isinstance(model, VisionTransformer):
         raise ValueError(f"a {type(model).__name__} is given: vit.export takes a vit.VisionTransformer")
     if model.training:
@@ -51,20 +63,35 @@ def export(model: VisionTransformer, path: str | Path) -> float:
     if path.suffix == ".onnx":
         for module in ("onnxscript", "onnxruntime"):  # torch.onnx needs the first
             import_extra(module, "export")
+    if path.suffix in (".xml", ".aoti") and model.pos_embed.device.type != "cpu":
+        raise ValueError(f"the model is on {model.pos_embed.device}, and {path} is for CPUs: export model.cpu()")
+    if path.suffix == ".xml":
+        import_extra("openvino", "openvino")
+    if path.suffix == ".aoti":
+        check_compiler()
     try:
-        program = export_program(model)
+        with torch.no_grad():
+            program = openvino_model(batch_program(model)) if path.suffix == ".xml" else export_program(model)
     except Exception as error:  # torch.export raises many kinds
         reason, attention = " ".join(str(error).split())[:200], model.config["attention"]
         raise ValueError(
             f"the model (attention {attention!r}) cannot be exported for images of any size: {reason}"
         ) from error
+    if path.suffix == ".xml":
+        return _write_openvino(program, model, path)
+    writers = {".pt2": _write_program, ".onnx": _write_onnx, ".aoti": _write_compiled}
     with replacing(path) as unfinished:
         run = writers[path.suffix](program, unfinished)
-        differences = [_compare(model, run, size) for size in _sizes(model)]
-        difference = max(differences)
-        if not all(each <= TOLERANCE for each in differences):  # NaN, too
-            raise ValueError(f"the program's logits differ from the model's by {difference:.2g}: nothing was written")
-    return difference
+        return _check_logits(model, run, _sizes(model))
+
+
+def exported_files(path: Path) -> list[Path]:
+    """Return the files that ``export`` writes.
+
+    >>> [file.name for file in exported_files(Path("model.xml"))]
+    ['model.xml', 'model.bin']
+    """
+    return [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path]
 
 
 def export_program(model: VisionTransformer) -> torch.export.ExportedProgram:
@@ -75,7 +102,7 @@ def export_program(model: VisionTransformer) -> torch.export.ExportedProgram:
     images = torch.zeros(2, embed.in_channels, rows, columns, device=model.pos_embed.device)
     sides = [torch.export.Dim(name, min=FEWEST_PATCHES) for name in ("rows", "columns")]
     shapes = {0: torch.export.Dim("batch", min=1), 2: p * sides[0], 3: q * sides[1]}
-    return torch.export.export(model, (images,), dynamic_shapes=(shapes,))
+    return torch.export.export(without_unread(model), (images,), dynamic_shapes=(shapes,))
 
 
 def _write_program(program: torch.export.ExportedProgram, path: Path) -> Any:
@@ -95,12 +122,42 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> Any:
     return lambda images: torch.from_numpy(session.run(["logits"], {"images": images.cpu().numpy()})[0])
 
 
+def _write_compiled(program: torch.export.ExportedProgram, path: Path) -> Any:
+    package = compile_program(program)
+    path.write_bytes(package.getbuffer())
+    return torch._inductor.aoti_load_package(package)
+
+
+def _write_openvino(program: Any, model: VisionTransformer, path: Path) -> float:
+    import openvino
+
+    graph, weights = exported_files(path)
+    with replacing(weights) as unfinished_weights, replacing(graph) as unfinished, TemporaryDirectory() as folder:
+        written = Path(folder) / "model.xml"  # OpenVINO takes no other ending
+        openvino.serialize(program, written)
+        core = openvino.Core()
+        compiled = core.compile_model(core.read_model(written), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        difference = _check_logits(
+            model, lambda images: torch.from_numpy(compiled(images.numpy())[0]), _sizes(model)[:1]
+        )
+        unfinished.write_bytes(written.read_bytes())
+        unfinished_weights.write_bytes(written.with_suffix(".bin").read_bytes())
+    return difference
+
+
 def _sizes(model: VisionTransformer) -> list[tuple[int, int]]:
     """Return the size of the training, and smaller, larger and less square ones."""
     p, q = model.patch_embed.patch_stride
     rows, columns = model.patch_embed.grid_size
     grids = [(rows, columns), (rows + 1, columns), (rows, columns + 3), (2 * rows, 2 * columns + 1), (2, 3)]
     return [(max(r, FEWEST_PATCHES) * p, max(c, FEWEST_PATCHES) * q) for r, c in grids]
+
+
+def _check_logits(model: VisionTransformer, run: Any, sizes: list[tuple[int, int]]) -> float:
+    differences = [_compare(model, run, size) for size in sizes]
+    if not all(each <= TOLERANCE for each in differences):  # NaN, too
+        raise ValueError(f"the program's logits differ from the model's by {max(differences):.2g}: nothing was written")
+    return max(differences)
 
 
 @torch.no_grad()
