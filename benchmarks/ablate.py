@@ -70,7 +70,7 @@ REPORT = """# Recipes with one part changed
 The same number of steps each, but more for a part that drops more patches or takes smaller batches, and fewer for one
 that drops fewer. The measure is the validation accuracy after the last step. The validation images, one in ten, are
 held out of the training images, and the test set is not read. Steps with the class token alone were faster, as the
-last block then computed nothing else, and got no more steps for it. "images/s": speed of the steps; older trainings did not note it.
+last block then computed nothing else, and got no more steps for it. "images/s": speed of the steps, if it was noted.
 "Difference": points of accuracy against the recipe under the same seed. ± is the sample standard deviation over seeds.
 Seeds differ by about a point, so that under one seed a difference of less than 2 points may be chance.
 """
