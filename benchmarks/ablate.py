@@ -49,10 +49,6 @@ PARTS: dict[str, list[str]] = {
     "qk_norm, mean of the patches": ["--model.qk_norm", "true", "--model.pool", "mean"],
     "batch of 64": ["--data.batch_size", "64"],
     "alternating flip": ["--data.flip", "alternate"],
-    "whitened patch embedding": ["--model.patch_embed_init", "whitening"],
-    "qk_norm, mean of the patches, whitened": [
-        *("--model.qk_norm", "true", "--model.pool", "mean", "--model.patch_embed_init", "whitening"),
-    ],
     "no qkv bias": ["--model.qkv_bias", "false"],
     "cosine decay": ["--model.decay", "cosine"],
 }

@@ -1,26 +1,18 @@
-"""Initial weights: attention close to trained attention, and a patch embedding that whitens.
+"""Mimetic weight initialisation.
 
-Letters in the einops patterns: s query, key and value, h heads, d channels per head, c channels of a token; of patches
-b image, n patch, k pixel and channel of a patch.
+Letters in the einops patterns: s query, key and value, h heads, d channels per head, c channels of a token.
 """
 
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
-from torchvision.transforms.v2 import functional as tv
 
-from vit.data.module import ImageDataModule
 from vit.model.decoder_block import DecoderBlock
-from vit.model.embedding import PatchEmbed
 from vit.model.encoder_block import EncoderBlock
 
 Init = Literal["glorot", "mimetic"]
-PatchInit = Literal["normal", "whitening"]
-# Added to each variance, as a share of their mean: directions without variance would be noise, enlarged.
-FLOOR = 0.05
 
 
 @torch.no_grad()
@@ -67,46 +59,3 @@ def _factors(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     left, values, right = torch.linalg.svd(matrix)
     root = values[:rank, None].sqrt()
     return root * left.mT[:rank], root * right[:rank]
-
-
-def sample_images(data: ImageDataModule) -> Tensor:
-    """Return up to 5,000 training images, evenly spaced, of 8 million pixels together at most: (N, C, H, W)."""
-    images, (rows, columns) = data.sets["train"], data.image_size
-    count = min(len(images.labels), 5_000, max(1, 2**23 // (rows * columns)))
-    decoded, _ = images.decode(torch.linspace(0, len(images.labels) - 1, count).long())
-    return tv.center_crop(decoded, [rows, columns])
-
-
-@torch.no_grad()
-def whiten_patches(embed: PatchEmbed, images: Tensor) -> None:
-    """Start the patch embedding as the whitening of patches: tokens whose channels vary alike and independently.
-
-    A filter is an eigenvector of the covariance of the patches over the root of its eigenvalue, as in the first layer
-    of airbench (Jordan 2024): first all of them, those of the largest variance first, then all with the other sign, as
-    far as there are channels. Further channels keep their weights. It remains one linear map, and is trained.
-
-    Measured in configs/cifar10_quick.yaml, two seeds (validation accuracy, benchmarks/results/ablation.md): no gain,
-    68.3 % with and 68.6 % without it after 900 steps.
-
-    Args:
-        embed: The patch embedding.
-        images: Training images, as the embedding gets them: normalised, (B, C, H, W).
-
-    Raises:
-        ValueError: If the images have fewer patches than a patch has numbers, or are all of one colour.
-    """
-    weight, (p, q) = embed.proj.weight, embed.patch_size
-    patches = rearrange(F.unfold(images, (p, q), stride=embed.patch_stride), "b k n -> (b n) k").double()
-    if len(patches) < patches.shape[1]:
-        raise ValueError(
-            f"patch_embed_init whitening needs {patches.shape[1]} patches or more, as many as a patch has numbers, and "
-            f"the training images have {len(patches)}: take normal"
-        )
-    variances, directions = torch.linalg.eigh(patches.T.cov().cpu())
-    if variances.mean() <= 0:
-        raise ValueError(
-            "patch_embed_init whitening divides by the variance of patches, and all are equal: take normal"
-        )
-    filters = (directions / (variances + FLOOR * variances.mean()).sqrt()).flip(1).T
-    signed = torch.cat([filters, -filters])[: len(weight)]
-    weight[: len(signed)] = rearrange(signed, "d (c p q) -> d c p q", p=p, q=q).to(weight)

@@ -145,7 +145,6 @@ def test_the_loss_is_logged_at_the_end_of_an_epoch_even_if_nothing_is_logged_bet
         ({"layer_decay": 1.5}, r"^layer_decay \(1.5\) must be in"),
         ({"optimizer": "sgd"}, "^unknown optimizer 'sgd': choose 'adamw' or 'muon'$"),
         ({"test_views": "four"}, "^unknown test_views 'four': choose 'none', 'flip' or 'six'$"),
-        ({"patch_embed_init": "pca"}, "^unknown patch_embed_init 'pca': choose 'normal' or 'whitening'$"),
         ({"init": "zero"}, "^unknown init 'zero': choose 'glorot' or 'mimetic'$"),
         ({"decay": "step"}, "^unknown decay 'step': choose 'cosine', 'linear' or 'constant'$"),
     ],
@@ -186,33 +185,6 @@ def test_the_weights_to_start_from_are_taken_once():
     loaded.load_state_dict(module.state_dict())
     loaded.setup("fit")
     assert (loaded.network.cls_token == 7).all()
-
-
-def test_patches_are_whitened_once_from_training_images(run, folder):
-    command = ["fit", "--data", "Digits", *MODEL, *CPU, "--model.patch_embed_init", "whitening", "--model.lr", "0"]
-    cli = run(*command, "--trainer.max_steps", "1", "--experiment", "white")
-    data, model = cli.datamodule, cli.model
-    images = model.normalise(data.sets["train"].images)  # fewer than 5,000, so all
-    variances = model.network.patch_embed(images).detach().flatten(0, 1).var(dim=0)
-    assert variances.max() == pytest.approx(1, abs=0.1)
-    weight = model.network.patch_embed.proj.weight
-    whitened = weight.detach().clone()
-    with torch.no_grad():
-        weight.mul_(2)
-    model.setup("fit")
-    assert torch.equal(weight, 2 * whitened)
-    last = "runs/white/version_0/checkpoints/last.ckpt"
-    loaded = ViTClassifier.load_from_checkpoint(last)
-    assert loaded.has_started
-    resumed = run(*command, "--trainer.max_steps", "2", "--ckpt_path", last)
-    assert torch.equal(resumed.model.network.patch_embed.proj.weight, whitened)
-
-
-def test_whitening_without_the_images_of_a_data_module_is_an_error():
-    module = ViTClassifier(patch_embed_init="whitening", **SIZES)
-    module._trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
-    with pytest.raises(ValueError, match="whitening reads training images from a data module: take normal"):
-        module.setup("fit")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.data.module import ImageDataModule, ImageSet
+from vit.data.module import ImageSet
 from vit.objectives.classify.evaluation import Evaluation
 from vit.objectives.classify.image_rows import places_of_images
 from vit.objectives.classify.pictures import draw_classification
@@ -28,7 +28,6 @@ from vit.training.base import Objective
 from vit.training.description import Picture, Score, Table
 from vit.training.encoder_module import EncoderModule
 from vit.training.freezing import freeze_blocks
-from vit.training.initialization import PatchInit, sample_images, whiten_patches
 from vit.weights import start_from
 
 
@@ -42,8 +41,6 @@ class ViTClassifier(Objective, EncoderModule):
         label_smoothing: Share of the target that is spread evenly over all classes, in [0, 1).
         patch_drop_until: Share of the training, in (0, 1], after which patch_drop no longer drops patches: the model
             then adapts to whole images (as in Li et al. 2023, who tune FLIP without masks at the end).
-        patch_embed_init: Initial weights of the patch embedding: normal, or "whitening", by which the channels of
-            tokens of training images vary alike and independently (as in airbench, Jordan 2024).
         init_from: Trained weights to start from, which vit.load can read: a checkpoint, cifar10, or weights of timm,
             transformers, torchvision and others. Patches and positions are resized where their sizes differ, and the
             head starts anew for other classes; None starts from init alone.
@@ -95,7 +92,6 @@ class ViTClassifier(Objective, EncoderModule):
         layer_decay: float | None = None,
         label_smoothing: float = 0.0,
         patch_drop_until: float = 1.0,
-        patch_embed_init: PatchInit = "normal",
         init_from: str | None = None,
         freeze: int | None = None,
         test_views: Views = "none",
@@ -105,11 +101,10 @@ class ViTClassifier(Objective, EncoderModule):
         super().__init__(**kwargs)
         check_share("label_smoothing", label_smoothing, "0.1 is usual")
         check_positive_share("patch_drop_until", patch_drop_until, "to drop no patches, set patch_drop to 0")
-        check_choice("patch_embed_init", patch_embed_init, get_args(PatchInit))
         check_choice("test_views", test_views, get_args(Views))
         if freeze is not None:
             check_natural("freeze", freeze, "0 freezes the embedding alone, null trains all")
-        self.has_started = False  # with its initial weights, which a further fit must not take again
+        self.has_taken_weights = False  # those of init_from, which a further fit must not take again
         self.class_weights: Tensor | None = None  # of the loss, (num_classes,)
         self.threshold: float | None = None  # of the second of two classes, chosen on validation images
         self.places: list[Tensor] = []  # in the data set, of the images of each batch of an evaluation
@@ -120,7 +115,7 @@ class ViTClassifier(Objective, EncoderModule):
         return self.network.patch_drop.rate
 
     def setup(self, stage: str) -> None:
-        """Whiten patches and take the weights of ``init_from`` before a training, and print what was taken.
+        """Take the weights of ``init_from`` before a training, and print what was taken.
 
         Raises:
             ValueError: If the file or the labels do not fit.
@@ -130,23 +125,13 @@ class ViTClassifier(Objective, EncoderModule):
             self.check_labels(part.labels)
         if stage != "fit":
             return
-        if not self.has_started:
-            self.has_started = True
-            self._start()
-        if self.hparams.freeze is not None:
-            freeze_blocks(self.network, self.hparams.freeze)
-
-    def _start(self) -> None:
-        if self.hparams.patch_embed_init == "whitening":
-            if not isinstance(self.trainer.datamodule, ImageDataModule):
-                raise ValueError("patch_embed_init whitening reads training images from a data module: take normal")
-            # Equal on all processes, which take the same images.
-            images = sample_images(self.trainer.datamodule)
-            whiten_patches(self.network.patch_embed, self.normalise(images.to(self.device)))
-        if self.hparams.init_from is not None:
+        if self.hparams.init_from is not None and not self.has_taken_weights:
+            self.has_taken_weights = True
             taken = start_from(self.network, self.hparams.init_from, self.hparams.class_names)
             if self.global_rank == 0:
                 print(taken, flush=True)
+        if self.hparams.freeze is not None:
+            freeze_blocks(self.network, self.hparams.freeze)
 
     def check_labels(self, labels: Tensor) -> None:
         """Check that the images of a split have one class each.
@@ -163,7 +148,7 @@ class ViTClassifier(Objective, EncoderModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the weights of the checkpoint in a further training."""
         super().on_load_checkpoint(checkpoint)
-        self.has_started = True
+        self.has_taken_weights = True
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify images, uint8 or float in [0, 1]: (B, C, H, W) -> (B, num_classes)."""
