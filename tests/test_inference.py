@@ -144,6 +144,7 @@ def test_images_of_any_number_and_layout_are_taken(eager):
         (torch.zeros(2, 3, 20, 24), r"images have shape \(2, 3, 20, 24\), but this program takes \(batch, 3, 20, 28\)"),
         (torch.zeros(2, 1, 20, 28), r"images have shape \(2, 1, 20, 28\)"),
         (torch.zeros(3, 20, 28), r"images have shape \(3, 20, 28\)"),
+        ([torch.zeros(3, 20, 28)], r"a list is given: give a tensor of normalised images"),
         (torch.zeros(2, 3, 20, 28, dtype=torch.uint8), r"images are torch\.uint8 on cpu, but .*float32"),
         (torch.zeros(2, 3, 20, 28, dtype=torch.bfloat16), r"images are torch\.bfloat16 on cpu"),
         (torch.zeros(2, 3, 20, 28, device="meta"), r"images are torch\.float32 on meta"),

@@ -60,6 +60,8 @@ class OptimizedModel(nn.Module):
         Raises:
             ValueError: If the images have another shape, type or device than the program takes.
         """
+        if not isinstance(images, Tensor):
+            raise ValueError(f"a {type(images).__name__} is given: give a tensor of normalised images (B, C, H, W)")
         if images.ndim != 4 or tuple(images.shape[1:]) != self.image:
             raise ValueError(
                 f"images have shape {tuple(images.shape)}, but this program takes (batch, {str(self.image)[1:]}: "

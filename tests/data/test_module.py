@@ -168,6 +168,10 @@ def test_the_base_class_is_not_a_data_set():
         ({"crop_padding": -1}, "crop_padding (-1) must be a whole number of at least 0: 0 is no shift"),
         ({"flip": "sometimes"}, "unknown flip 'sometimes': choose True, False or 'alternate'"),
         (
+            {"policy_from": 5},
+            "policy_from (5) without a policy changes nothing: set policy to randaugment",
+        ),
+        (
             {"policy_from": 0.5},
             "policy_from (0.5) must be a whole number of at least 0: 0 applies the policy from the first epoch on",
         ),

@@ -163,6 +163,8 @@ class ImageDataModule(LightningDataModule):
         check_choice("flip", flip, (True, False, "alternate"))
         check_choice("policy", policy, get_args(Policy))
         check_natural("policy_from", policy_from, "0 applies the policy from the first epoch on")
+        if policy_from and policy == "none":
+            raise ValueError(f"policy_from ({policy_from}) without a policy changes nothing: set policy to randaugment")
         check_probability("erasing", erasing)
         check_non_negative("mixup", mixup, "0 is no mixup")
         check_non_negative("cutmix", cutmix, "0 is no cutmix")
