@@ -39,6 +39,5 @@ def _ask_for_large_pages(libc: ctypes.CDLL) -> None:
         return
     start, end = (int(address, 16) // LARGE_PAGE * LARGE_PAGE for address in heap.groups())
     start += LARGE_PAGE
-    if start < end:
-        libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        libc.madvise(start, end - start, mmap.MADV_HUGEPAGE)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    libc.madvise(start, end - start, mmap.MADV_HUGEPAGE)
