@@ -17,11 +17,13 @@ from vit.support.checks import check_choice, check_non_negative, check_positive_
 from vit.training.description import Picture, Score, Table
 from vit.training.ema import EMA
 from vit.training.encoder_module import remedy_of_misfit
-from vit.training.memory import keep_freed_memory
 from vit.training.optimizer import Optimizer, make_optimizer, restore_settings, settings_of
 from vit.training.schedule import Decay, TrainingLength, learning_rate_factor
 from vit.weights import check_same_tensors
 from vit.weights.checkpoint import upgrade
+
+# What the command line sets in a parameter group; the optimiser's state is the rest.
+SETTINGS = ("initial_lr", "weight_decay", "betas")
 
 
 class Objective(LightningModule, ABC):
@@ -196,11 +198,9 @@ class Objective(LightningModule, ABC):
         # the position in the epoch.
         self.length = TrainingLength(self.trainer)
         self.data = self.trainer.datamodule if isinstance(self.trainer.datamodule, ImageDataModule) else None
-        if self.device.type == "cpu":
-            keep_freed_memory()
         self._check_end()
         self._update_progress()
-        restore_settings(self.trainer.lr_scheduler_configs[0].scheduler, self.settings)
+        self._restore_settings()
         self._reset_loss()
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> int | None:
@@ -275,7 +275,7 @@ class Objective(LightningModule, ABC):
             )
         optimizer = make_optimizer(hp.optimizer, self.network, hp.lr, hp.weight_decay, hp.betas, hp.get("layer_decay"))
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self._learning_rate_factor)
-        self.settings = settings_of(optimizer)
+        self.settings = [{name: group[name] for name in SETTINGS if name in group} for group in optimizer.param_groups]
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def lr_scheduler_step(self, scheduler: torch.optim.lr_scheduler.LambdaLR, metric: Any) -> None:
@@ -291,6 +291,14 @@ class Objective(LightningModule, ABC):
         self.progress = self.length.progress(self.trainer.global_step, self.trainer.strategy)
         if self.data is not None:
             self.data.progress = self.progress
+
+    def _restore_settings(self) -> None:
+        """Set the learning rates, weight decay and betas of now, even if a checkpoint brought back its own."""
+        scheduler = self.trainer.lr_scheduler_configs[0].scheduler
+        scheduler.base_lrs = [settings["initial_lr"] for settings in self.settings]
+        groups = zip(scheduler.optimizer.param_groups, self.settings, scheduler.lr_lambdas, strict=True)
+        for group, settings, factor in groups:
+            group.update(settings, lr=settings["initial_lr"] * factor(scheduler.last_epoch))
 
     def _check_end(self) -> None:
         used = [name for name, is_used in self.shares().items() if is_used]
