@@ -10,9 +10,6 @@ from vit.training.muon import MuonAdamW
 
 Optimizer = Literal["adamw", "muon"]
 
-# What the command line sets in a parameter group; the optimiser's state is the rest.
-SETTINGS = ("initial_lr", "weight_decay", "betas")
-
 
 def parameter_groups(
     model: nn.Module, lr: float, weight_decay: float, layer_decay: float | None = None, muon: bool = False
@@ -99,16 +96,3 @@ def make_optimizer(
     # and bfloat16 nothing is scaled, and in float16 the scaler now unscales the gradients before they are clipped.
     optimizer._step_supports_amp_scaling = False
     return optimizer
-
-
-def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return the learning rate, weight decay and betas of each parameter group."""
-    return [{name: group[name] for name in SETTINGS if name in group} for group in optimizer.param_groups]
-
-
-def restore_settings(scheduler: torch.optim.lr_scheduler.LambdaLR, settings: list[dict[str, Any]]) -> None:
-    """Set the learning rates, weight decay and betas of now, even if a checkpoint brought back its own."""
-    scheduler.base_lrs = [each["initial_lr"] for each in settings]
-    groups = zip(scheduler.optimizer.param_groups, settings, scheduler.lr_lambdas, strict=True)
-    for group, each, factor in groups:
-        group.update(each, lr=each["initial_lr"] * factor(scheduler.last_epoch))
