@@ -86,10 +86,13 @@ def seeds(count: int, words: str) -> tuple[str, ...]:
     return tuple(f"{words} --seed_everything {seed}" for seed in range(count))
 
 
-def accuracy_of(recipe: str, minutes: int, options: str = "", trains: tuple[str, ...] = ()) -> Part:
+def accuracy_of(
+    recipe: str, minutes: int, options: str = "", trains: tuple[str, ...] = (), cells: str | None = None
+) -> Part:
     """Return the accuracy of a recipe over seeds."""
     command = f"accuracy.py configs/{recipe}.yaml {options}".strip()
-    return Part(f"test accuracy of {recipe}", "accuracy", minutes, (command,), f"{recipe},.*", typed, trains=trains)
+    cells = cells or f"{recipe},.*"
+    return Part(f"test accuracy of {recipe}", "accuracy", minutes, (command,), cells, typed, trains=trains)
 
 
 # Parts of commands and of trainings.
@@ -110,11 +113,32 @@ LARGER_SIZES = "--sizes 384x12-p4-32 S16-224 B16-224 --rounds 7"
 PARTS: dict[str, Part] = {
     "digits": accuracy_of("digits", 5, "--seeds 6 7 8 9 10 11"),
     "quick": accuracy_of("cifar10_quick", 31, DATA),
-    "hour": accuracy_of("cifar10_1h", 61, f"{DATA} --seeds 0"),
+    "hour": accuracy_of("cifar10", 61, f"{DATA} --seeds 0", cells="(cifar10|cifar10_1h),.*"),
     "coarse": accuracy_of("cifar10_coarse", 61, f"{DATA} --seeds 0"),
     "showcase": accuracy_of("cifar10_showcase", 92, f"{DATA} --seeds 0 -- {FROM_COARSE}", (COARSE,)),
     "read": accuracy_of("read_digits", 16),
     "photos": accuracy_of("photos", 6, "--data photos -- --data.skip_damaged true"),
+    "baseline_grid": Part(
+        "learning rates of timm's ViT by the strongest recipe of its parts",
+        file="baseline_grid",
+        minutes=6,
+        commands=(f"baseline.py {DATA} --recipe strongest --minutes 1 --lr-grid 1e-3 2e-3 4e-3 8e-3 1.6e-2",),
+        sources=("benchmarks/timm_recipes.py",),
+    ),
+    "inference": Part(
+        "speed of models made fast, beside four libraries",
+        file="inference",
+        minutes=30,
+        commands=("inference.py prepare", "inference.py time", f"inference.py accuracy {DATA}"),
+        sources=(*MODEL, "vit/inference.py"),
+    ),
+    "scale": Part(
+        "time and memory of five libraries as images and batches grow",
+        file="scale",
+        minutes=20,
+        commands=("scale.py",),
+        sources=MODEL,
+    ),
     "baseline": Part(
         "test accuracy of timm's ViT in ten minutes",
         file="accuracy",

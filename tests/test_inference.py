@@ -149,7 +149,7 @@ def test_images_of_any_number_and_layout_are_taken(eager):
         (torch.zeros(2, 3, 20, 28, dtype=torch.bfloat16), r"images are torch\.bfloat16 on cpu"),
         (torch.zeros(2, 3, 20, 28, device="meta"), r"images are torch\.float32 on meta"),
     ],
-    ids=["size", "channels", "axes", "bytes", "bfloat16", "device"],
+    ids=["size", "channels", "axes", "list", "bytes", "bfloat16", "device"],
 )
 def test_other_images_are_refused(eager, images, said):
     with pytest.raises(ValueError, match=said):

@@ -17,7 +17,7 @@ from vit.support.checks import check_choice, check_non_negative, check_positive_
 from vit.training.description import Picture, Score, Table
 from vit.training.ema import EMA
 from vit.training.encoder_module import remedy_of_misfit
-from vit.training.optimizer import Optimizer, make_optimizer, restore_settings, settings_of
+from vit.training.optimizer import Optimizer, make_optimizer
 from vit.training.schedule import Decay, TrainingLength, learning_rate_factor
 from vit.weights import check_same_tensors
 from vit.weights.checkpoint import upgrade

@@ -58,7 +58,7 @@ def export(model: VisionTransformer, path: str | Path) -> float:
         raise ValueError("the model is in training mode: call model.eval() first, or the program would drop patches")
     if model.pos_embed.dtype != torch.float32:
         raise ValueError(f"the model computes in {model.pos_embed.dtype}: export model.float()")
-    if torch.is_autocast_enabled(model.pos_embed.device.type):
+    if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
         raise ValueError("autocast is on, and the program would keep its types: call vit.export outside of it")
     if path.suffix == ".onnx":
         for module in ("onnxscript", "onnxruntime"):  # torch.onnx needs the first
