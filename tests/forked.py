@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 
 def forked(output: Path, function: Callable[..., Any], *arguments: Any) -> multiprocessing.Process:
     """Start a function in a copy of this process, which prints to a file and ends with the status of SystemExit."""
@@ -20,6 +22,8 @@ def _run(output: Path, function: Callable[..., Any], arguments: tuple[Any, ...])
     os.dup2(file, 1)
     os.dup2(file, 2)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+    # The copy's pool of threads is renewed when it is first asked for. Two threads of autograd that ask at once abort.
+    torch.set_num_threads(1)
     status = 0
     try:
         function(*arguments)
