@@ -1,14 +1,17 @@
 """Checks of the trainer's options before anything is built: Lightning's own come late, or not at all."""
 
 import os
+import time
 from datetime import timedelta
 from typing import Any
 
 import torch
 from lightning import Callback
+from lightning.pytorch.utilities import rank_zero_only
 
 from vit.support.checks import check_non_negative, check_positive_int
 
+WAIT = 20  # seconds
 INSTEAD = {  # of callbacks of Lightning that would change a training behind its record
     "BackboneFinetuning": "--model.freeze keeps blocks as they are",
     "BatchSizeFinder": "--data.batch_size is the one that config.yaml notes",
@@ -114,6 +117,9 @@ def check_sharded(strategy: Any, settings: dict[str, Any]) -> None:
         return
     remedies = {"ema_decay": "null", "optimizer": "adamw"}
     whole = {name for name in remedies if settings.get(name) not in (None, remedies[name])}
+    if whole and rank_zero_only.rank:
+        time.sleep(WAIT)  # the first process says it for all, and torchrun ends all as soon as one has ended
+        raise SystemExit(2)
     if whole:
         asked = " and ".join(f"{name} {settings[name]}" for name in remedies if name in whole)
         remedy = " ".join(f"--model.{name} {remedies[name]}" for name in remedies if name in whole)
