@@ -39,8 +39,6 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
-    """Collect once: pytest and Python do it eight times at their end."""
-    gc.collect()
-    gc.freeze()
+    """Let Python collect what is left before modules are taken apart: locks of files look for them."""
+    gc.unfreeze()
