@@ -84,6 +84,8 @@ def test_damaged_files_are_left_out_and_named(files, capsys):
     assert line.startswith(f"left out: cannot read image {files[1]}: ")
     with pytest.raises(ValueError, match=r"^cannot read image .*: give images$"):
         without_damaged([files[1]])
+    with pytest.raises(ValueError, match=r"^cannot read image [^;]*; nor 1 more: give images$"):
+        without_damaged([files[1], files[1]])
 
 
 @pytest.mark.parametrize("crop_ratio", [1.0, 0.6])

@@ -91,7 +91,9 @@ def without_damaged(files: Sequence[Path], max_pixels: int = MAX_PIXELS) -> list
     batch = tried.decode(torch.arange(len(files)))
     messages = batch.unreadable
     if len(messages) == len(files):
-        raise ValueError(f"{'; '.join(name_unreadable(messages))}: give images")
+        first, *others = messages.values()
+        more = f"; nor {len(others):,} more" if others else ""
+        raise ValueError(f"{first}{more}: give images")
     for message in name_unreadable(messages):
         print(f"left out: {printable(message)}", file=sys.stderr)
     for message in name_unreadable(
