@@ -23,6 +23,7 @@ import training_parts
 from accuracy import recipes, unseeded, values
 from explanations import PLANTED, RECIPE, means, of_recipe
 from records import RESULTS, commit_of, interval, made_at, place, plus_minus, span, welch
+from side_by_side import spread
 
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
 from vit.support.markdown import markdown_table
@@ -133,6 +134,11 @@ def results() -> str:
             result = f"{span([*found.values()], '.2f')} times"
             rows.append({"measured": f"speed of {mode}", "result": result, "cells": [*group.values()]})
             rows[-1]["compared with"] = "the fastest of timm, torchvision, vit-pytorch and transformers"
+    for row in optimised():
+        result = f"{row['beside the best eager']} times"
+        cells = [read("inference")[f"{row['base']} batch 128"]]
+        rows.append({"measured": f"inference by vit.optimize: {row['dtype']}", "result": result, "cells": cells})
+        rows[-1]["compared with"] = f"the fastest of the four in {row['base']}, eager"
     for name, cell in read("pipeline").items():
         what, result = name.rsplit(" ", 1)[0], f"{cell['rows']['ours']['against_best_peer'][1]:.2g} times"
         rows.append({"measured": f"speed of the data path: {what}", "result": result, "cells": [cell]})
@@ -187,6 +193,39 @@ def speed() -> str:
                 cells |= {way: f"{found[way]:.2f}" if way in found else "" for way in WAYS}
                 rows.append(cells | {"date": measured([*group.values()])})
     return f"{markdown_table(rows)}\n\n{made_by([*read('throughput').values()])}"
+
+
+def optimised() -> list[dict[str, Any]]:
+    """Return the rows of ``vit.optimize`` for batches of 128, the faster engine of each type."""
+    rows = []
+    for base, dtypes in {"fp32": ["fp32"], "bf16": ["bf16", "int8"]}.items():
+        measured_rows = read("inference").get(f"{base} batch 128", {"rows": {}})["rows"]
+        for dtype in dtypes:
+            ours = [row for name, row in measured_rows.items() if name.endswith(f" {dtype}") and "failed" not in row]
+            if ours:
+                best = min(ours, key=lambda row: row["milliseconds"][1])
+                ratios = {
+                    f"beside the best {way}": f"{best[f'against_best_{way}']:.2f}" for way in ("eager", "compiled")
+                }
+                rows.append({"base": base, "dtype": dtype} | ratios)
+    return rows
+
+
+def inference() -> str:
+    """Return the time of ``vit.optimize`` beside the libraries, and the accuracy of the packaged model."""
+    cells, rows = read("inference"), []
+    for name in ("fp32 batch 128", "bf16 batch 128", "fp32 batch 1", "bf16 batch 1"):
+        for candidate, row in cells[name]["rows"].items():
+            if candidate.startswith("ours"):
+                ratios = [f"{row[f'against_best_{way}']:.2f}" for way in ("eager", "compiled")]
+                texts = {"the four libraries in": name, "ours": candidate.removeprefix("ours, ")}
+                texts |= {"milliseconds": spread(row["milliseconds"], ".1f")}
+                rows.append(
+                    texts | dict(zip(("beside the best eager", "beside the best compiled"), ratios, strict=True))
+                )
+    accuracy = ", ".join(f"{name} {row['accuracy']:.2%}" for name, row in cells["accuracy"]["rows"].items())
+    said = f"The packaged model on {cells['accuracy']['images']:,} test images: {accuracy}."
+    return f"{markdown_table(rows)}\n\n{said} {made_by([*cells.values()])}"
 
 
 def loading() -> str:
@@ -468,7 +507,7 @@ def released_tuned() -> str:
 TABLES = {
     table.__name__: table
     for table in (
-        *(results, accuracy, speed, loading, ablation, mechanisms, maps, uniform),
+        *(results, accuracy, speed, inference, loading, ablation, mechanisms, maps, uniform),
         *(packaged, packaged_maps, overlapping, fine_tuned, head_trainings, pruned_heads),
         *(reading, generation, peaks, pruned, completed, many_sizes, merged_tokens, parts_of_training),
         *(released_parity, released_accuracy, released_tuned),

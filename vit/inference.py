@@ -124,8 +124,8 @@ def optimize(
         calibration: For int8, a few hundred images (N, C, H, W) from the training set, normalised: they tell the range
             of the numbers in the model.
         engine: "openvino" (``pip install 'vit-attention[openvino]'``), or "compile" (torch's compiler, which needs a
-            C++ compiler and half a minute). None takes the first that is there and computes the model's logits:
-            OpenVINO was measured to be the faster one.
+            C++ compiler and half a minute). None takes the first that is there and computes the model's logits,
+            OpenVINO before the compiler. Which is faster depends on the batch: benchmarks/results/inference.md.
 
     Raises:
         ValueError: If the model cannot be optimised, no engine is there, or the logits differ by more than that.
@@ -339,7 +339,7 @@ def _openvino(model: VisionTransformer, dtype: torch.dtype, calibration: Tensor 
             model_type=nncf.ModelType.TRANSFORMER,
             subset_size=len(calibration),
         )
-    # What int8 leaves in floating point takes bfloat16, too: 98 ms for a batch instead of 121.
+    # What int8 leaves in floating point takes bfloat16, too, which is faster.
     precision = "f32" if dtype == torch.float32 else "bf16"
     settings = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": torch.get_num_threads()}
     compiled = openvino.Core().compile_model(translated, "CPU", settings)
