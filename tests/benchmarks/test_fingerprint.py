@@ -14,6 +14,7 @@ DIGITS = ["--config", "configs/digits.yaml"]
 # The smallest model that has everything whose change must be noticed.
 SMALL = [*DIGITS, "--model.embed_dim", "16", "--model.depth", "1", "--model.num_heads", "2", "--data.flip", "true"]
 FILES = sorted(RESULTS.glob("*.json"))
+LONG = "accuracy"  # of seven configs
 
 
 @pytest.mark.parametrize("module", [fingerprint, parts])
@@ -24,7 +25,10 @@ def test_the_examples_in_the_docstrings(module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(file, id=file.stem, marks=[pytest.mark.long] if file.stem == LONG else []) for file in FILES],
+)
 def test_a_result_is_current_or_says_that_it_is_out_of_date(file):
     for part, name, origin, found in fingerprint.states(json.loads(file.read_text()), file.stem):
         if found in ("current", "no fingerprint"):

@@ -352,6 +352,7 @@ def segmented():
         return model.eval()(images).argmax(dim=1), labels
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_segmenter_learns_more_than_outlines_and_colours_can_tell(segmented):
     found, labels = segmented
@@ -362,6 +363,7 @@ def test_a_segmenter_learns_more_than_outlines_and_colours_can_tell(segmented):
     assert mean_iou(found, labels) > outlines + 0.2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_it_tells_discs_from_squares_in_most_of_their_pixels(segmented):
     found, labels = segmented
