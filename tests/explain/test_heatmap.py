@@ -71,6 +71,10 @@ def test_bytes_and_floats_of_an_image_look_the_same():
 TWO = torch.tensor([[[1.0, 2.0]], [[4.0, 8.0]]])
 
 
+def test_a_picture_is_no_part_of_a_graph():
+    assert not overlay(torch.rand(1, 3, 4, 4), torch.rand(1, 2, 2, requires_grad=True)).requires_grad
+
+
 def test_the_scale_is_that_of_the_image():
     one, other = overlay(torch.zeros(2, 1, 2, 2), TWO)
     assert_close(one, other)

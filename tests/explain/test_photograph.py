@@ -40,11 +40,19 @@ def test_what_the_model_did_not_see_is_dimmed_and_has_no_colour(picture):
         torch.testing.assert_close(outside, torch.full((3, 40, 10), UNSEEN * 0.5))
 
 
-def test_lines_stand_on_the_first_pixels_of_cells_and_contrast_with_them(picture):
+def test_lines_stand_on_the_first_pixels_of_cells_and_are_lighter(picture):
     dark, pale = on_grey(0.0)[:, 0, 0], on_grey(1.0)[:, 0, 0]
     for line in (picture[:, 0, 11:29], picture[:, 1:19, 10]):
         torch.testing.assert_close(line, ((1 - LINE) * dark + LINE)[:, None].expand(3, 18))
-    torch.testing.assert_close(picture[:, 20, 11:29], ((1 - LINE) * pale)[:, None].expand(3, 18))
+    torch.testing.assert_close(picture[:, 20, 11:29], ((1 - LINE) * pale + LINE)[:, None].expand(3, 18))
+
+
+def test_each_edge_between_cells_has_one_line_whether_it_lies_in_a_pixel_or_between_two():
+    picture = overlay_photograph(torch.zeros(1, 600, 800), torch.zeros(16, 16), (151.0, 0.0, 751.0, 600.0))
+    cell = picture[0, 20, 170]
+    down, across = (picture[0, :, 170] > cell).nonzero()[:, 0], (picture[0, 20] > cell).nonzero()[:, 0]
+    assert down.tolist() == [int(37.5 * edge) for edge in range(16)]
+    assert across.tolist() == [151 + int(37.5 * edge) for edge in range(16)]
 
 
 def test_large_pictures_have_wider_lines_and_small_cells_none():

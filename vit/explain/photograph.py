@@ -6,14 +6,14 @@ Letters in the einops patterns: c channels, h w rows and columns of pixels, r s 
 from collections.abc import Sequence
 
 import torch
-from einops import repeat
 from torch import Tensor
 
 from vit.explain.heatmap import grey_of, shade, shares_of_largest
 
 UNSEEN = 0.25  # brightness of what the model did not see
-LINE = 0.35  # opacity of the lines between cells
+LINE = 0.35  # share of white in the lines between cells
 LINE_WIDTH = 800  # pixels of a picture's longer side for each pixel of a line's width
+ROUNDING = 1e-6  # pixels
 FEWEST_RULED = 8  # pixels of a cell's shorter side from which on there are lines; they would hide smaller cells
 
 Box = tuple[float, float, float, float]
@@ -65,8 +65,7 @@ def overlay_photograph(photograph: Tensor, values: Tensor, box: Box) -> Tensor:
     picture = torch.where(seen, shade(grey[None], shares[None])[0], UNSEEN * grey)
     if min(tall, wide) >= FEWEST_RULED:
         ruled = seen & (on_row[:, None] | on_column)
-        contrast = (repeat(picture.mean(dim=0), "h w -> c h w", c=3) < 0.5).to(picture)
-        picture = torch.where(ruled, (1 - LINE) * picture + LINE * contrast, picture)
+        picture = torch.where(ruled, (1 - LINE) * picture + LINE, picture)
     return picture
 
 
@@ -76,5 +75,6 @@ def _cells(side: int, first: float, last: float, count: int, line: int) -> tuple
     places = (torch.arange(side, dtype=torch.float64) + 0.5 - first) / length
     cells = places.floor().long()
     from_edge = (places - places.round()) * length
-    on_edge = (from_edge > -line / 2) & (from_edge <= line / 2)
+    # The middles of two pixels may be half a pixel from an edge, which rounding must not move.
+    on_edge = (from_edge > ROUNDING - line / 2) & (from_edge <= ROUNDING + line / 2)
     return cells.clamp(0, count - 1), (cells >= 0) & (cells < count), on_edge, length
