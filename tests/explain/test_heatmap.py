@@ -71,6 +71,11 @@ def test_bytes_and_floats_of_an_image_look_the_same():
 TWO = torch.tensor([[[1.0, 2.0]], [[4.0, 8.0]]])
 
 
+@pytest.mark.parametrize("scale", ["image", "common"])
+def test_no_images_give_no_pictures(scale):
+    assert overlay(torch.rand(0, 3, 4, 4), torch.rand(0, 2, 2), scale=scale).shape == (0, 3, 4, 4)
+
+
 def test_a_picture_is_no_part_of_a_graph():
     assert not overlay(torch.rand(1, 3, 4, 4), torch.rand(1, 2, 2, requires_grad=True)).requires_grad
 

@@ -138,5 +138,6 @@ def shares_of_largest(maps: Tensor, scale: Scale = "image") -> Tensor:
             f"the smallest value of the maps is {maps.min().item():.3g}, but the colours start at 0: give "
             "maps.clamp(min=0), or (-maps).clamp(min=0) for the evidence against the class"
         )
-    largest = reduce(maps, "b r s -> b 1 1" if scale == "image" else "b r s -> 1 1 1", "max")
+    # Of no maps, there is no largest value.
+    largest = reduce(maps, "b r s -> b 1 1" if scale == "image" or not len(maps) else "b r s -> 1 1 1", "max")
     return torch.where(largest > 0, maps / largest.clamp(min=torch.finfo(maps.dtype).tiny), 0.0)
