@@ -18,12 +18,12 @@ def _one_thread() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the modules that copy their process, then with those that have slow tests.
+    """Mark long tests as slow. Begin with the modules that copy their process, then with those that have slow tests.
 
     A copy cannot train once some test before it had autograd start threads. At the end no worker waits for a slow test.
     """
     for item in items:
-        if item.name in SLOW_EXAMPLES:
+        if item.name in SLOW_EXAMPLES or item.get_closest_marker("long"):
             item.add_marker("slow")
     slow = {item.module for item in items if item.get_closest_marker("slow") and isinstance(item, pytest.Function)}
     copying = {module for module in slow if {"forked", "torture"} & vars(module).keys()}
