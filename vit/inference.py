@@ -124,8 +124,7 @@ def optimize(
         calibration: For int8, a few hundred images (N, C, H, W) from the training set, normalised: they tell the range
             of the numbers in the model.
         engine: "openvino" (``pip install 'vit-attention[openvino]'``), or "compile" (torch's compiler, which needs a
-            C++ compiler and half a minute). None takes the first that is there and computes the model's logits,
-            OpenVINO before the compiler. Which is faster depends on the batch: benchmarks/results/inference.md.
+            C++ compiler and half a minute). None tries OpenVINO first: benchmarks/results/inference.md compares them.
 
     Raises:
         ValueError: If the model cannot be optimised, no engine is there, or the logits differ by more than that.
