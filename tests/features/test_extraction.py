@@ -1,5 +1,7 @@
 """Features of frozen models, and their files."""
 
+import copy
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -22,6 +24,13 @@ def test_features_are_what_the_head_reads_of_normalised_images(model):
     assert features.shape == (5, 24)
     assert not features.requires_grad
     assert_close(model.head(features), model((pixels / 255 - mean) / std))
+
+
+def test_a_program_computes_the_features_of_normalised_images_on_request(model):
+    pixels = torch.randint(256, (5, 3, 8, 8), dtype=torch.uint8)
+    headless = copy.deepcopy(model)
+    headless.reset_classifier(0)
+    assert_close(extract(model, pixels.split(2), lambda images: 2 * headless(images)), 2 * extract(model, [pixels]))
 
 
 def test_no_images_are_refused(model):

@@ -46,6 +46,7 @@ from vit.runs.folders import (
     has_same_length,
     run_folder_of,
 )
+from vit.runs.optimized_network import OptimizedNetwork
 from vit.runs.predictions import PredictionWriter
 from vit.runs.record import RunRecord
 from vit.runs.report import write_report
@@ -119,6 +120,14 @@ class ViTCLI(LightningCLI):
         )
         path = next(action for action in parser._actions if action.dest == "ckpt_path")
         path.help = f"{HELP[0].upper()}{HELP[1:]} (of --experiment, if it is given). fit continues its run."
+        if subcommand != "fit":
+            parser.add_argument(
+                "--optimize",
+                type=Literal["float32", "bfloat16"] | None,
+                default=None,
+                help="Compute by a program of vit.optimize in this type: making it takes seconds, which many images or "
+                "a large model win back. None computes by the model itself.",
+            )
         if subcommand == "predict":
             parser.add_argument(
                 "--output",
@@ -260,8 +269,10 @@ class ViTCLI(LightningCLI):
         return known.get("precision") or fastest_precision(accelerator)
 
     def _callbacks(self, checkpoints: list[Callback]) -> list[Callback]:
+        dtype = self._get(self.config, "optimize")
+        programs = [] if dtype is None else [OptimizedNetwork(dtype)]
         if self.subcommand == "predict":
-            return [self._prediction_writer()]
+            return [*programs, self._prediction_writer()]
         text, data = "", {}
         if self.subcommand in ("fit", None):  # only a training writes config.yaml and checkpoints
             self._dump_config()
@@ -269,7 +280,8 @@ class ViTCLI(LightningCLI):
         if self.subcommand == "fit":
             text = self.config_text()
         self.record = RunRecord(self.run_folder, self._facts(), text, data)
-        return run_callbacks(int(self._get(self.config, "seed_everything")), self.record, checkpoints)
+        seed = int(self._get(self.config, "seed_everything"))
+        return [*programs, *run_callbacks(seed, self.record, checkpoints)]
 
     def config_text(self) -> str:
         """Return all options of a training as YAML, typed or not."""
@@ -289,6 +301,7 @@ class ViTCLI(LightningCLI):
         }
         if self.subcommand in ("test", "validate"):
             facts |= {"split": self.subcommand, "checkpoint": str(self.checkpoint_path)}
+            facts |= {"optimize": self._get(self.config, "optimize")}
         else:
             facts["test_weights"] = self._get(self.config, "test_weights")
         return facts

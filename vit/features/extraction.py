@@ -1,7 +1,7 @@
 """Computes the features of images, and keeps them in a file with the names of the images."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -15,7 +15,9 @@ FILES = "files"  # of the metadata: a JSON list
 
 
 @torch.no_grad()
-def extract(model: VisionTransformer, batches: Iterable[Tensor]) -> Tensor:
+def extract(
+    model: VisionTransformer, batches: Iterable[Tensor], program: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
     """Compute what the head of a model reads: batches of uint8 images (B, C, H, W) -> (N, num_features).
 
     >>> import vit
@@ -26,6 +28,7 @@ def extract(model: VisionTransformer, batches: Iterable[Tensor]) -> Tensor:
     Args:
         model: A model of ``vit.load``, whose ``pretrained_cfg`` says how images are normalised.
         batches: The images; the model's own size is best.
+        program: Computes the features instead of the model, such as ``vit.optimize`` of a copy without a head.
 
     Raises:
         ValueError: If there are no images, or the model is in training mode.
@@ -36,10 +39,8 @@ def extract(model: VisionTransformer, batches: Iterable[Tensor]) -> Tensor:
     if "mean" not in settings:
         raise ValueError("the pretrained_cfg of the model has no mean and std to normalise images with")
     weight = model.patch_embed.proj.weight
-    features = []
-    for pixels in batches:
-        images = normalise(pixels.to(weight.device), settings).to(weight.dtype)
-        features.append(model.forward_head(model.forward_features(images), pre_logits=True).cpu())
+    compute = program or (lambda images: model.forward_head(model.forward_features(images), pre_logits=True))
+    features = [compute(normalise(pixels.to(weight.device), settings).to(weight.dtype)).cpu() for pixels in batches]
     if not features:
         raise ValueError("there are no images to compute features of")
     return torch.cat(features)
