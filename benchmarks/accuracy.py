@@ -76,6 +76,18 @@ def recipes(cells: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return dict(sorted(groups.items()))
 
 
+def with_first_stages(cells: dict[str, Any]) -> dict[str, Any]:
+    """Return the cells; one that starts from another training has the seconds, petaFLOP and epochs of both."""
+    whole = {}
+    for name, cell in cells.items():
+        model = (cell.get("settings", {}).get("config") or {}).get("model") or {}
+        start = re.match(r"runs/(\w+)/", model.get("init_from") or "")
+        first = cells.get(cell_name(cell | {"recipe": start[1]})) if start else None
+        sums = {key: cell[key] + first[key] for key in ("seconds", "petaflop", "epochs")} if first else {}
+        whole[name] = cell | sums
+    return whole
+
+
 def values(group: list[dict[str, Any]], key: str, scale: float = 1.0) -> list[float]:
     """Return a number of each cell that has it."""
     return [scale * cell[key] for cell in group if cell.get(key) is not None]

@@ -20,7 +20,7 @@ import released
 import released_tuning
 import token_merging
 import training_parts
-from accuracy import recipes, unseeded, values
+from accuracy import recipes, unseeded, values, with_first_stages
 from explanations import PLANTED, RECIPE, means, of_recipe
 from records import RESULTS, commit_of, interval, made_at, place, plus_minus, span, welch
 from side_by_side import spread
@@ -38,7 +38,7 @@ TRAININGS = {
     "timm ViT 96x6, torchvision loader.*": "the same ten minutes, timm's ViT",
     "timm ViT 96x6, strongest.*": "the same ten minutes, timm's ViT by the strongest recipe of its parts",
     "cifar10_1h": "CIFAR-10 (JPEG copy), one hour",
-    "cifar10_showcase": "the packaged model, second stage",
+    "cifar10_showcase": "the packaged model, both stages",
 }
 # The recipes of the model that comes with the package: its first stage, and the second one, which starts from there.
 PACKAGED = {"cifar10_coarse": "8 x 8 patches side by side", "cifar10_showcase": "16 x 16 patches that overlap"}
@@ -95,7 +95,7 @@ def milliseconds(seconds: float) -> str:
 
 def trainings() -> dict[str, Cells]:
     """Return a cell for each seed of each training in ``TRAININGS``."""
-    groups = recipes(read("accuracy")).values()
+    groups = recipes(with_first_stages(read("accuracy"))).values()
     return {
         title: group
         for pattern, title in TRAININGS.items()

@@ -22,7 +22,7 @@ import heads
 import overhead
 import pipeline
 import throughput
-from accuracy import COLUMNS, mean, origins, peer_note, recipes, summary
+from accuracy import COLUMNS, mean, origins, peer_note, recipes, summary, with_first_stages
 from accuracy_figure import draw_accuracy, measured_points
 from heads_figure import draw_heads
 from records import RESULTS, Report, commit_of, place, write_cell, write_results
@@ -62,6 +62,7 @@ Section = Callable[[dict[str, Any], Path], str]
 
 def accuracy_section(cells: dict[str, Any], results: Path) -> str:
     """Return the recipes on CIFAR-10, the plot with its sources, and the recipes on other data."""
+    cells = with_first_stages(cells)
     cifar = {name: cell for name, cell in cells.items() if "cifar10" in cell["data"].lower()}
     others = {name: cell for name, cell in cells.items() if name not in cifar}
     parts = []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import accuracy
 import pytest
-from accuracy import cell_name, main, mean, origins, recipes
+from accuracy import cell_name, main, mean, origins, recipes, with_first_stages
 from training_runs import TrainingError
 
 ACCURACIES = {0: 0.71, 1: 0.72, 2: 0.75}
@@ -48,6 +48,17 @@ def test_mean_and_spread_are_those_computed_by_hand(run, tmp_path, unpadded, cap
     assert "Views" not in report
     assert "timm" not in report
     assert all(cell["machine"]["date"] and "val_loss" not in cell for cell in cells.values())
+
+
+def test_a_training_that_starts_from_another_takes_the_seconds_and_operations_of_both(run):
+    cells, _ = run()
+    start = {"model": {"init_from": "runs/quick/version_0/checkpoints/last.ckpt"}}
+    later = cells["quick, cpu, seed 1"] | {"recipe": "later", "settings": {"config": start}}
+    later |= {"seconds": 30.0, "petaflop": 0.01}
+    whole = with_first_stages(cells | {"later, cpu, seed 1": later})
+    assert whole["later, cpu, seed 1"]["seconds"] == pytest.approx(601 + 30)
+    assert whole["later, cpu, seed 1"]["petaflop"] == pytest.approx(0.0951 + 0.01)
+    assert {name: cell for name, cell in whole.items() if cell["recipe"] == "quick"} == cells
 
 
 def test_seeds_and_arguments_after_the_dashes_go_to_the_training(run):

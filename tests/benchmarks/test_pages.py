@@ -70,13 +70,19 @@ def test_a_training_has_a_row_once_it_is_measured_with_its_seeds_and_commit(chan
     change("accuracy", measure_digits)
     row = row_of(pages.results(), "digits")
     assert "98.0 ± 1.4 %, 2 seeds" in row
-    assert "commit abc1234" in row
+    assert "commit abc1234" in row_of(pages.accuracy(), "digits")
     assert "6, 7" in row_of(pages.accuracy(), "digits")
 
 
 def test_results_of_no_known_commit_say_so(change):
-    change("overhead", lambda cells: [cell.pop("commit", None) for cell in cells.values()])
-    assert "commit not recorded" in row_of(pages.results(), "Lightning")
+    change("accuracy", lambda cells: [cell.pop("commit", None) for cell in cells.values()])
+    assert "commit not recorded" in row_of(pages.accuracy(), "digits")
+
+
+@pytest.mark.parametrize(("stale", "note"), [("vit/training has changed", " (out-of-date)"), (None, "")])
+def test_the_readme_marks_results_that_are_out_of_date(change, stale, note):
+    change("overhead", lambda cells: [cell.update(stale=stale, commit="abc1234") for cell in cells.values()])
+    assert f" times{note} |" in " ".join(row_of(pages.results(), "Lightning").split())
 
 
 def test_our_speed_with_the_shortcut_of_before_has_a_row_of_its_own(change):
