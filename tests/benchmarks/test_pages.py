@@ -75,7 +75,7 @@ def test_a_training_has_a_row_once_it_is_measured_with_its_seeds_and_commit(chan
 
 
 def test_results_of_no_known_commit_say_so(change):
-    change("accuracy", lambda cells: [cell.pop("commit", None) for cell in cells.values()])
+    change("accuracy", lambda cells: [cell.update(stale=None, commit=None) for cell in cells.values()])
     assert "commit not recorded" in row_of(pages.accuracy(), "digits")
 
 
