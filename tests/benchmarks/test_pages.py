@@ -70,13 +70,13 @@ def test_a_training_has_a_row_once_it_is_measured_with_its_seeds_and_commit(chan
     change("accuracy", measure_digits)
     row = row_of(pages.results(), "digits")
     assert "98.0 ± 1.4 %, 2 seeds" in row
-    assert "commit abc1234" in row_of(pages.accuracy(), "digits")
+    assert "commit abc1234" in row_of(pages.accuracy(), "handwritten digits")
     assert "6, 7" in row_of(pages.accuracy(), "digits")
 
 
 def test_results_of_no_known_commit_say_so(change):
     change("accuracy", lambda cells: [cell.update(stale=None, commit=None) for cell in cells.values()])
-    assert "commit not recorded" in row_of(pages.accuracy(), "digits")
+    assert "commit not recorded" in row_of(pages.accuracy(), "handwritten digits")
 
 
 @pytest.mark.parametrize(("stale", "note"), [("vit/training has changed", " (out-of-date)"), (None, "")])
