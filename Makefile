@@ -7,6 +7,7 @@
 # make reproduce  measure the stated numbers that are out of date, part by part (PART="heads digits", DATA=folder);
 #                 python benchmarks/reproduce.py --list shows the parts, their minutes and their state
 # make notebook   open the notebooks in Jupyter
+# make site       build the pages, the notebooks and an API reference as a site in build/site
 # make lint       ruff, and fix what it can
 # Each makes .venv first if it is missing, and repairs it if an install was interrupted or pyproject.toml changed.
 
@@ -20,7 +21,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
 # compiles all tests again.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: demo test test-long test-fast cifar10 bench reproduce notebook lint
+.PHONY: demo test test-long test-fast cifar10 bench reproduce notebook site lint
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed-train
@@ -53,6 +54,10 @@ reproduce: $(VENV)/installed-test
 
 notebook: $(VENV)/installed-notebook
 	$(BIN)/jupyter lab notebooks
+
+site: $(VENV)/installed-site
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs/site . build/site
+	@echo build/site/index.html
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff format .
