@@ -135,7 +135,8 @@ def table(result: dict[str, Any]) -> str:
             row["training"] = f"{run['seconds']:.0f} s"
         rows.append(row | _cost_cells(result, name))
     columns = dict.fromkeys(column for row in rows for column in row)
-    return f"# Mechanisms of attention\n\n{made_at(result['made'])}\n{meaning}\n\n{markdown_table(rows, right=[*columns][2:])}\n"
+    table = markdown_table(rows, right=[*columns][2:])
+    return f"# Mechanisms of attention\n\n{made_at(result['made'])}\n{meaning}\n\n{table}\n"
 
 
 def _cost_cells(result: dict[str, Any], name: str) -> dict[str, str]:
