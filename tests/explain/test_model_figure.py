@@ -1,0 +1,83 @@
+"""The picture of a model: its panels hold the numbers of the model."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import vit
+from vit.explain.model_figure import draw_model
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Draw a model on a random image, and return the panels of the figure and the image."""
+    figures = []
+    monkeypatch.setattr("vit.explain.model_figure.save_figure", lambda figure, path, **_: figures.append(figure))
+
+    def draw(**changes):
+        torch.manual_seed(0)
+        sizes = {"image_size": (8, 12), "patch_size": (4, 2), "embed_dim": 12, "depth": 2, "num_heads": 3} | changes
+        model = vit.VisionTransformer(num_classes=5, **sizes).eval()
+        image = torch.rand(3, 8, 12)
+        draw_model(model, image, image, "model.png", ["a", "b", "c", "d", "e"])
+        return model, image, figures[-1].axes
+
+    return draw
+
+
+def numbers(axes):
+    return torch.tensor(axes.images[0].get_array().filled())
+
+
+@torch.no_grad()
+def test_the_tokens_are_those_of_the_model_before_and_after_the_positions(drawn):
+    model, image, panels = drawn()
+    patches = model.patch_embed(image[None])
+    with_class = torch.cat([model.cls_token, patches], dim=1) + model.pos_embed
+    assert_close(numbers(panels[2]), patches[0])
+    assert_close(numbers(panels[3]), with_class[0])
+    assert panels[2].get_ylabel() == "12 tokens"
+    assert panels[3].get_ylabel() == "13 tokens"
+
+
+def test_patches_are_moved_apart_and_keep_their_pixels(drawn):
+    _, image, panels = drawn()
+    apart = numbers(panels[1])
+    assert apart.shape == (2 * 5, 6 * 3, 3)  # a white row and column between patches of 4 x 2
+    assert_close(apart[5:9, 3:5], image[:, 4:8, 2:4].permute(1, 2, 0))
+    assert apart[4].eq(1).all()
+    assert apart[:, 2].eq(1).all()
+
+
+@torch.no_grad()
+def test_the_bars_are_the_probabilities_of_the_four_best_classes(drawn):
+    model, image, panels = drawn()
+    best = model(image[None])[0].softmax(dim=0).topk(4)
+    bars = [bar.get_width() for bar in panels[6].patches]
+    assert bars == pytest.approx((100 * best.values).tolist(), rel=1e-4)
+    assert [label.get_text() for label in panels[6].get_yticklabels()] == ["abcde"[k] for k in best.indices]
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens", "read"),
+    [
+        ({}, "positions added, and one\nlearned token on top", "the class token"),
+        ({"num_registers": 2}, "positions added, and 3\nlearned tokens on top", "the class token"),
+        ({"class_token": False, "pool": "mean"}, "positions added", "the mean of all patches"),
+    ],
+)
+def test_the_titles_say_which_tokens_there_are_and_which_the_head_reads(drawn, changes, tokens, read):
+    _, _, panels = drawn(**changes)
+    assert panels[3].get_title() == tokens
+    assert panels[6].get_title() == f"the head reads\n{read}"
+    assert panels[4].get_title() == "2 blocks of\nthese steps"
+
+
+def test_models_without_side_by_side_patches_or_without_classes_are_refused():
+    image = torch.rand(3, 8, 8)
+    overlapping = vit.VisionTransformer(8, 4, embed_dim=12, depth=1, num_heads=3, patch_stride=2).eval()
+    with pytest.raises(ValueError, match=r"patches of \(4, 4\) every \(2, 2\) pixels overlap"):
+        draw_model(overlapping, image, image, "model.png")
+    headless = vit.VisionTransformer(8, 4, embed_dim=12, depth=1, num_heads=3, num_classes=0).eval()
+    with pytest.raises(ValueError, match="the model has no head"):
+        draw_model(headless, image, image, "model.png")

@@ -1,0 +1,156 @@
+"""One picture of a Vision Transformer, from its own numbers: image, patches, tokens, a block, attention, class.
+
+Letters in the einops patterns: c channels, h w rows and columns of patches, p q rows and columns of pixels of a patch.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, reduce
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+from torch import Tensor
+
+from vit.capture.attention import capture_attention
+from vit.explain.heatmap import overlay
+from vit.model.vision_transformer import VisionTransformer
+from vit.support.class_names import name_classes
+from vit.support.plotting import BLUE, GREY, ORANGE, drawable, plain_text, save_figure
+
+BEST = 4  # classes with a bar
+STEPS = ("norm", "attention", "+", "norm", "MLP", "+")  # of a block, from the bottom to the top
+HEIGHTS = (0.05, 0.19, 0.34, 0.49, 0.63, 0.78)
+CIRCLE = {"boxstyle": "circle,pad=0.1", "fc": "white", "ec": GREY}
+SKIP = {"arrowstyle": "->", "color": GREY, "lw": 1.2, "connectionstyle": "angle,angleA=90,angleB=0,rad=6"}
+# What the head reads, by the model's pool.
+READ = {
+    "cls": "the class token",
+    "mean": "the mean of all patches",
+    "cls+mean": "class token and mean",
+    "cls+dist": "two learned tokens",
+    "map": "tokens pooled by attention",
+}
+EXTREME = 0.98  # quantile of the numbers of a token that has the deepest colour
+
+
+@torch.no_grad()
+@plain_text
+def draw_model(
+    model: VisionTransformer,
+    image: Tensor,
+    pixels: Tensor,
+    path: str | Path,
+    class_names: Sequence[str] | None = None,
+) -> None:
+    """Draw what a model makes of one image, step by step.
+
+    >>> import vit  # doctest: +SKIP
+    >>> draw_model(vit.load("cifar10"), image, pixels, "model.png")  # doctest: +SKIP
+
+    Args:
+        model: A model in evaluation mode, whose patches lie side by side.
+        image: The image as the model takes it, (C, H, W).
+        pixels: The same image for display (see ``displayable``), (C, H, W).
+        path: The PNG file.
+        class_names: Names of the classes, in the order of the logits; None numbers them.
+
+    Raises:
+        ValueError: If the patches of the model overlap, or it has no head.
+    """
+    embed = model.patch_embed
+    if embed.patch_stride != embed.patch_size:
+        raise ValueError(
+            f"patches of {embed.patch_size} every {embed.patch_stride} pixels overlap, and the picture shows them side "
+            "by side: give vit.load(..., patch_stride=4), or another model"
+        )
+    if not model.num_classes:
+        raise ValueError(
+            "the model has no head (num_classes=0), and the picture ends in its classes: give a classifier"
+        )
+    attentions = capture_attention(model, image[None])
+    with drawable(name_classes(class_names, model.num_classes)) as names:
+        figure = Figure(figsize=(13.5, 3), layout="constrained")
+        photo, patches, linear, positions, block, seen, classes = figure.subplots(
+            1, 7, width_ratios=(1, 1.15, 0.75, 0.75, 0.8, 1, 0.9)
+        )
+        _show(photo, pixels, f"an image of {pixels.shape[1]} x {pixels.shape[2]} pixels")
+        _show(patches, _spread(pixels, embed.patch_size), f"{embed.num_patches} patches")
+        _draw_tokens(linear, embed(image[None])[0], "one matrix maps each\nto a token, a row")
+        _draw_tokens(positions, model.embed(image[None])[0], _says(model))
+        _draw_block(block, len(model.blocks))
+        _show(seen, _attended(model, attentions[-1][0], pixels), "attention of the last block,\nmean of its heads")
+        _draw_classes(classes, attentions.logits[0], names, f"the head reads\n{READ[model.pool]}")
+        save_figure(figure, path, dpi=110)
+
+
+def _says(model: VisionTransformer) -> str:
+    prefix = model.num_prefix_tokens
+    top = {0: "", 1: ", and one\nlearned token on top"}.get(prefix, f", and {prefix}\nlearned tokens on top")
+    return f"positions added{top}"
+
+
+def _show(axes: Axes, picture: Tensor, title: str) -> None:
+    axes.imshow(rearrange(picture.cpu(), "c y x -> y x c").numpy(), interpolation="nearest")
+    axes.set_title(title, fontsize=9)
+    axes.set_axis_off()
+
+
+def _spread(pixels: Tensor, size: tuple[int, int]) -> Tensor:
+    """Move the patches of an image apart: (C, H, W) -> (C, H', W')."""
+    p, q = size
+    white = 255 if pixels.dtype == torch.uint8 else 1.0
+    patches = rearrange(pixels, "c (h p) (w q) -> c h w p q", p=p, q=q)
+    return rearrange(F.pad(patches, (0, 1, 0, 1), value=white), "c h w p q -> c (h p) (w q)")
+
+
+def _draw_tokens(axes: Axes, tokens: Tensor, title: str) -> None:
+    deepest = tokens.abs().quantile(EXTREME).item()
+    axes.imshow(
+        tokens.cpu().numpy(), cmap="RdBu_r", vmin=-deepest, vmax=deepest, aspect="auto", interpolation="nearest"
+    )
+    axes.set_title(title, fontsize=9)
+    axes.set_xlabel(f"{tokens.shape[1]} channels", fontsize=9)
+    axes.set_ylabel(f"{len(tokens)} tokens", fontsize=9)
+    axes.set(xticks=[], yticks=[])
+
+
+def _draw_block(axes: Axes, depth: int) -> None:
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.set_axis_off()
+    axes.set_title(f"{depth} blocks of\nthese steps", fontsize=9)
+    axes.annotate("", (0.35, 0.97), (0.35, 0), arrowprops={"arrowstyle": "->", "color": GREY, "lw": 1.5})
+    for step, height in zip(STEPS, HEIGHTS, strict=True):
+        if step == "+":
+            axes.text(0.35, height + 0.05, step, ha="center", va="center", fontsize=12, bbox=CIRCLE, zorder=3)
+            # The skip connection goes around the two steps below.
+            axes.annotate("", (0.42, height + 0.05), (0.92, height - 0.32), arrowprops=SKIP)
+            axes.plot([0.35, 0.92], [height - 0.32] * 2, color=GREY, lw=1.2)
+        else:
+            color = BLUE if step in ("attention", "MLP") else GREY
+            box = FancyBboxPatch((0.06, height), 0.58, 0.09, boxstyle="round,pad=0.01", fc="white", ec=color, zorder=3)
+            axes.add_patch(box)
+            axes.text(0.35, height + 0.045, step, ha="center", va="center", fontsize=9, color=color, zorder=4)
+
+
+def _attended(model: VisionTransformer, attn: Tensor, pixels: Tensor) -> Tensor:
+    """Lay the attention (H, N, N) of the class token over the image, or that of the mean token if there is none."""
+    mixed, first = reduce(attn, "head n m -> n m", "mean"), model.num_prefix_tokens
+    row = mixed[0] if model.config["class_token"] else reduce(mixed, "n m -> m", "mean")
+    seen = rearrange(row[first:], "(h w) -> 1 h w", h=model.patch_embed.grid_size[0])
+    return overlay(pixels[None], seen)[0]
+
+
+def _draw_classes(axes: Axes, logits: Tensor, names: Sequence[str], title: str) -> None:
+    best = logits.softmax(dim=0).topk(min(BEST, len(logits)))
+    shares, chosen = (100 * best.values).tolist(), [names[k] for k in best.indices.tolist()]
+    bars = axes.barh(range(len(chosen)), shares, color=[ORANGE] + [GREY] * (len(chosen) - 1))
+    axes.bar_label(bars, fmt="%.0f %%", padding=3, fontsize=9)
+    axes.set_yticks(range(len(chosen)), chosen, fontsize=9)
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 130), xticks=[])
+    axes.set_title(title, fontsize=9)
+    for side in axes.spines.values():
+        side.set_visible(False)
