@@ -78,9 +78,9 @@ def explorer(
     """Build a page that shows the attention of every layer and head of a model over one image, and maps beside it.
 
     The model also runs once for each head and each layer with that part switched off, so the page can show how the
-    logits change. Before compression, the page takes about layers * heads * tokens ** 2 bytes. Each weight of a patch
-    is within 1.5 % of the model's (3 % of a query with negative weights), or within 1/50,000 of the largest patch of
-    the same query. Weights of other tokens, logits and maps are float32.
+    logits change. Before compression, the page takes about layers * heads * tokens ** 2 bytes. Attention to a patch
+    is within 1.5 % of the model's (3 % in rows with negative weights), or within 1/50,000 of that to the largest patch
+    of the same row. Attention to other tokens, logits and maps are float32.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
