@@ -17,6 +17,7 @@ from tests.browser import opened as opened_file
 from tests.browser import running_browser
 from vit import VisionTransformer
 from vit.analysis import prune_heads
+from vit.attention import MultiHeadAttention
 from vit.capture.anatomy import examine
 from vit.capture.attention import capture_attention
 from vit.explain import explorer_page as page_module
@@ -158,6 +159,26 @@ def test_ablated_logits_are_those_of_a_projection_that_ignores_the_head(model, i
         assert_close(logits[4], without(model, image, layer, range(4)), rtol=1e-4, atol=1e-5)
     _, intact = captured(model, image)
     assert all((logits - intact).abs().max(dim=1).values.min() > 1e-3 for logits in found)
+
+
+class Discarding(torch.nn.Module):
+    """A block, and an attention before it whose result is thrown away."""
+
+    def __init__(self, block):
+        super().__init__()
+        self.block, self.unread = block, MultiHeadAttention(24, 4)
+
+    def forward(self, tokens, *args, **kwargs):
+        self.unread(tokens)
+        return self.block(tokens, *args, **kwargs)
+
+
+def test_attention_that_the_logits_do_not_depend_on_is_not_switched_off_in_place_of_another(model, image, page_text):
+    discarding = deepcopy(model)
+    discarding.blocks[1] = Discarding(discarding.blocks[1])
+    found, expected = data_of(explorer(discarding, image, class_names=NAMES)), data_of(page_text)
+    assert found["heads"] == expected["heads"]
+    assert_close(unpack(found["logits"], torch.float32), unpack(expected["logits"], torch.float32))
 
 
 def test_logits_and_probabilities_in_the_page_are_exact(page_text, model, image):
@@ -508,6 +529,27 @@ def test_two_heads_are_compared_side_by_side(page, model, image):
     assert page.locator("figure:visible").count() == 1
 
 
+def test_a_layer_behind_one_without_heads_is_named_by_its_module_too(browser, model, image, tmp_path):
+    pruned = prune_heads(model, {1: range(4), 2: [0]})
+    text = explorer(pruned, image, maps={})
+    assert data_of(text)["modules"] == ["", "blocks.2"]
+    with opened(browser, text, tmp_path) as page:
+        assert page.locator("figcaption").first.inner_text() == "Layer 1 (blocks.2), mean of heads"
+
+
+def test_a_map_that_is_zero_or_negative_lists_no_patch(browser, model, image, tmp_path):
+    maps = {"zero": torch.zeros(3, 4), "against": -torch.rand(3, 4), "3 > 2": torch.ones(3, 4).int()}
+    with opened(browser, explorer(model, image, maps=maps), tmp_path) as page:
+        for name, ends in (("zero", "0"), ("against", "0 and below")):
+            press(page, "m")
+            assert page.locator("figcaption").first.inner_text() == name
+            assert page.locator("#top li").count() == 0
+            assert page.locator("#scale").inner_text().split("\n")[0] == ends
+            assert "no patch speaks for it" in page.locator("#scale").inner_text()
+        press(page, "m")
+        assert "1.0 times the mean" in page.locator("#scale").inner_text()
+
+
 @pytest.mark.slow
 def test_a_head_of_the_page_is_the_one_that_pruning_removes(page, model, image):
     press(page, "[", ".", ".", ".", "x")
@@ -605,6 +647,65 @@ def test_tapping_locks_on_a_narrow_screen_without_sideways_scrolling(browser, pa
         assert page.locator("#lock").is_visible()
         page.locator("#layer-off").tap()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+# Of all texts of the page against what is behind them, by WCAG.
+LOWEST_CONTRAST = """() => {
+    const parse = text => text.match(/[\\d.]+/g).map(Number);
+    const linear = c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+    const luminance = colour => parse(colour).slice(0, 3)
+        .reduce((sum, c, i) => sum + [0.2126, 0.7152, 0.0722][i] * linear(c / 255), 0.05);
+    const behind = box => {
+        const colour = getComputedStyle(box).backgroundColor, parts = parse(colour);
+        return parts.length < 4 || parts[3] === 1 ? colour : behind(box.parentElement);
+    };
+    const isText = node => node.nodeType === Node.TEXT_NODE && node.textContent.trim();
+    const boxes = [...document.querySelectorAll("main *")]
+        .filter(box => box.checkVisibility() && [...box.childNodes].some(isText));
+    return Math.min(...boxes.map(box => {
+        const [one, other] = [luminance(getComputedStyle(box).color), luminance(behind(box))];
+        return Math.max(one, other) / Math.min(one, other);
+    }));
+}"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 800, 1400])
+def test_on_any_screen_texts_are_legible_nothing_overflows_and_tiles_stand_beside_the_image(
+    browser, page_text, tmp_path, width, scheme
+):
+    with opened(browser, page_text, tmp_path, viewport={"width": width, "height": 900}, color_scheme=scheme) as page:
+        press(page, "c", ".", "x")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.evaluate(LOWEST_CONTRAST) >= 4.5
+        image, tiles = (page.locator(name).bounding_box() for name in ("#stage", "#matrix"))
+        assert (tiles["x"] > image["x"] + image["width"]) == (width >= 800)
+        assert (page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(251, 250, 248)") == (
+            scheme == "light"
+        )
+
+
+@pytest.mark.slow
+def test_a_printed_page_is_light_and_has_its_colours_and_no_controls(browser, page_text, tmp_path):
+    with opened(browser, page_text, tmp_path, color_scheme="dark") as page:
+        page.emulate_media(media="print", color_scheme="dark")
+        for shown in ("#title", "#subtitle", "#stage", "#scale", "#top", "#matrix", "#classes"):
+            assert page.locator(shown).is_visible()
+        for hidden in ("#layer", "#reverse", "#compare", "#kinds", "#head-off", ".keys", ".hint"):
+            assert page.locator(hidden).is_hidden()
+        assert page.locator(".layer-switch:visible").count() == 0
+        assert page.locator("#overlay").evaluate("canvas => getComputedStyle(canvas).printColorAdjust") == "exact"
+        assert page.evaluate("getComputedStyle(document.body).color") == "rgb(29, 31, 35)"
+
+
+def test_the_page_names_the_file_and_the_model_and_says_what_attention_does_not_show(browser, model, image, tmp_path):
+    text = explorer(model, image, class_names=NAMES, model_name="best.ckpt", image_name="a\x1b[2J<b>.jpg", maps={})
+    with opened(browser, text, tmp_path) as page:
+        assert page.locator("h1").inner_text().startswith("best.ckpt predicts kind ")
+        assert page.locator("#subtitle").inner_text().startswith(r"a\x1b[2J<b>.jpg · 3 layers")
+        assert "not what it would do without it" in page.locator("header").inner_text()
+        assert page.locator("#kinds").is_hidden()
 
 
 def test_names_are_shown_as_text(browser, model, image, tmp_path):

@@ -136,6 +136,7 @@ def explorer(
             "image": printable(image_name),
             "grid": anatomy.grid,
             "heads": heads,
+            "modules": name_modules(anatomy.parts.layer_names, len(heads)),
             "tokens": anatomy.num_tokens,
             "firstPatch": anatomy.num_prefix_tokens,
             "others": others,
@@ -229,6 +230,19 @@ def displayed_pixels(image: Tensor, mean: Sequence[float] | None, std: Sequence[
     image = displayable(image[None].cpu(), mean, std)[0]
     colours = image if len(image) == 3 else repeat(image.mean(dim=0), "h w -> c h w", c=3)
     return rearrange(colours * 255, "c h w -> h w c").round().to(torch.uint8)
+
+
+def name_modules(names: Sequence[str], depth: int) -> list[str]:
+    """Return the name of the module of each layer whose number differs from that in the name, and "" for the others.
+
+    They differ where some blocks have no attention, as after ``prune_heads`` has removed all heads of a layer.
+
+    >>> name_modules(["blocks.0", "blocks.2"], 2)
+    ['', 'blocks.2']
+    """
+    if len(names) != depth:
+        return [""] * depth
+    return ["" if name.rpartition(".")[2] in (str(layer), name) else name for layer, name in enumerate(names)]
 
 
 def name_other_tokens(model: nn.Module, anatomy: Anatomy) -> list[tuple[int, str]]:
