@@ -8,9 +8,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from vit.support.plotting import AMBER, BLUE, GREEN, ORANGE, PINK, plot_style
+from vit.support.plotting import BLUE, BROWN, GREEN, ORANGE, PINK, plot_style
 
-COLORS = {"ours": BLUE, "timm": ORANGE, "torchvision": GREEN, "vit-pytorch": PINK, "transformers": AMBER}
+COLORS = {"ours": BLUE, "timm": ORANGE, "torchvision": GREEN, "vit-pytorch": PINK, "transformers": BROWN}
 AXES = {"tokens": "tokens of one image", "batch": "images of 65 tokens in a batch"}
 MEASURES = {"seconds": (1e3, "inference, ms an image"), "bytes": (2**-20, "memory, MiB an image")}
 LABEL_GAP = 0.075  # of the axes' height

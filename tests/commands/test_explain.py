@@ -1,10 +1,14 @@
 """The command ``python -m vit.explain``: its files, its output, and its errors."""
 
+import base64
 import csv
+import json
 import re
 import runpy
 import shutil
+import struct
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -69,10 +73,10 @@ def test_the_command_writes_an_overlay_on_the_photograph_and_names_it(here, monk
     assert printed.err == ""
     first, second, third, last = printed.out.splitlines()
     assert first.removeprefix("photo.png: ").split(" (")[0] in NAMES
-    assert second == "  explained/photo_rollout.png"
+    assert second == "  explained/photo_gradient_rollout.png"
     assert third == "explained/cells.csv: the cells of all maps, in pixels of the photographs"
     assert last == "explained/sheet.png: all on one sheet"
-    with Image.open(here / "explained/photo_rollout.png") as picture:
+    with Image.open(here / "explained/photo_gradient_rollout.png") as picture:
         assert picture.size == (520, 390)  # 13 times 40 x 30
 
 
@@ -155,11 +159,23 @@ def test_damaged_images_are_skipped_and_named(here, capsys):
 
 
 def test_classes_are_chosen_by_name_or_number(here, capsys):
-    main(["photo.png", "--checkpoint", "best.ckpt", "--target", "dog", "--versus", "2", "--html", "new/pages/one.html"])
+    main(["photo.png", "--checkpoint", "best.ckpt", "--target", "dog", "--versus", "2", "--method", "rollout"])
     printed = capsys.readouterr().out
     assert "  why dog, and not bird?" in printed
-    assert "note: maps of rollout are the same for every class" in printed
-    assert (here / "new/pages/one.html").read_text().startswith("<!")
+    assert "note: maps of rollout are the same for every class; --method gradient_rollout depends on it" in printed
+
+
+def test_the_page_has_the_maps_that_were_asked_for_and_names_model_and_file(here):
+    arguments = "photo.png --checkpoint best.ckpt --target dog --versus 2 --html new/pages/one.html"
+    main([*arguments.split(), "--method", "rollout", "relevance"])
+    page = (here / "new/pages/one.html").read_text()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
+    assert (data["model"], data["image"]) == ("best.ckpt", "photo.png")
+    assert data["mapNames"] == ["rollout: the same for every class", "relevance: why dog, and not bird?"]
+    with (here / "explained/cells.csv").open(newline="") as file:
+        written = [float(row["value"]) for row in csv.DictReader(file)]
+    shown = struct.unpack("<12f", zlib.decompress(base64.b64decode(data["maps"])))
+    assert shown == pytest.approx(written, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +206,7 @@ def test_maps_depend_on_the_target(here):
 
 
 def test_the_trust_report_is_about_the_predicted_class_and_written_as_a_page(here, capsys):
-    main(["photo.png", "--checkpoint", "best.ckpt", "--trust", "--target", "dog"])
+    main(["photo.png", "--checkpoint", "best.ckpt", "--method", "rollout", "--trust", "--target", "dog"])
     printed = capsys.readouterr().out
     assert "note: the report is about maps of the predicted classes" in printed
     assert "rollout does not depend on the class" in printed
@@ -224,7 +240,7 @@ def test_without_a_checkpoint_it_takes_the_model_of_the_package_and_says_so(here
     )
     assert first.endswith("ship, truck. --checkpoint FILE takes yours")
     assert second.startswith("photo.png: ")
-    assert (here / "explained/photo_rollout.png").exists()
+    assert (here / "explained/photo_gradient_rollout.png").exists()
 
 
 @pytest.mark.parametrize(
@@ -251,7 +267,10 @@ def test_without_a_checkpoint_it_takes_the_model_of_the_package_and_says_so(here
         ("more --checkpoint best.ckpt --html all.html", "all.html is one file for 2 images"),
         ("photo.png --checkpoint best.ckpt --html photo.png", "photo.png does not end in .html"),
         ("photo.png --checkpoint best.ckpt --out notes.txt", "notes.txt"),
-        ("photo_rollout.png photo.png --checkpoint best.ckpt --out .", "photo_rollout.png would overwrite another"),
+        (
+            "photo_rollout.png photo.png --checkpoint best.ckpt --out . --method rollout",
+            "photo_rollout.png would overwrite another",
+        ),
         (
             "photo.png photo_gradient.png --checkpoint best.ckpt --method rollout gradient_rollout",
             "would overwrite another picture",

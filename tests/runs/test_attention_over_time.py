@@ -32,7 +32,7 @@ def untested(module_folder):
     drawn = []
     with drawing(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "vit.objectives.classify.pictures.draw_rollout",
+            "vit.objectives.classify.pictures.draw_map",
             lambda classifier, images, names, title, path: drawn.append(
                 (title, classifier.network.head.weight.clone())
             ),
@@ -48,7 +48,7 @@ def test_without_a_test_attention_is_shown_on_validation_images_with_the_average
     assert not torch.equal(saved["training_weights"]["network.head.weight"], saved["state_dict"]["network.head.weight"])
     assert len(untested.drawn) == 2
     for title, head in untested.drawn:
-        assert title == "Attention rollout on validation images"
+        assert title == "What speaks for the most probable class, validation images"
         assert torch.equal(saved["state_dict"]["network.head.weight"], head)
 
 
@@ -106,7 +106,7 @@ def test_a_picture_that_fails_does_not_end_the_run(run, folder, monkeypatch, cap
     def fail(*args, **kwargs):
         raise RuntimeError("the disk\nis full")
 
-    monkeypatch.setattr("vit.objectives.classify.pictures.draw_rollout", fail)
+    monkeypatch.setattr("vit.objectives.classify.pictures.draw_map", fail)
     monkeypatch.setattr("vit.runs.attention_over_time.explain", fail)
     run("fit", *TINY, CALLBACK)
     printed = capsys.readouterr().out

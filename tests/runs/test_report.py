@@ -257,6 +257,18 @@ def test_a_dark_screen_has_a_dark_page(browser, folder):
     assert colors == ["rgb(251, 250, 248)", "rgb(19, 20, 23)"]
 
 
+@pytest.mark.slow
+def test_on_a_dark_screen_charts_are_dark_and_photographs_are_as_taken(browser, folder):
+    with opened(browser, write_report(folder), color_scheme="dark") as page:
+        filters = {
+            figure.locator("img").get_attribute("alt"): figure.evaluate("box => getComputedStyle(box).filter")
+            for figure in page.locator("figure").all()
+        }
+    assert len(filters) == len(PICTURES)
+    for picture in PICTURES:
+        assert (filters[picture.alt] == "none") == (picture.name in ("mistakes", "attention"))
+
+
 @pytest.fixture(scope="module")
 def browser():
     with running_browser() as browser:

@@ -11,8 +11,7 @@ import torch
 from einops import reduce
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -23,9 +22,21 @@ from vit.analysis.head_table import HeadTable
 from vit.analysis.probes import Probes
 from vit.analysis.projections import LayerRanks
 from vit.analysis.truncation import RankPoint
-from vit.support.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, plot_style, save_figure
+from vit.support.plotting import (
+    AMBER,
+    BLUE,
+    GREEN,
+    GREY,
+    MINT,
+    ORANGE,
+    SILVER,
+    SKY,
+    dark_half,
+    plot_style,
+    save_figure,
+)
 
-KIND_COLORS = {"local": SKY, "positional": AMBER, "content": GREEN, "sink": GREY}
+KIND_COLORS = {"local": SKY, "positional": AMBER, "content": MINT, "sink": SILVER}
 ORDER_COLORS = {"importance": BLUE, "oracle": ORANGE, "weight": GREEN, "random": GREY}
 ORDER_NAMES = {"importance": "gradient of the gate", "oracle": "loss without it", "weight": "size of weights"}
 RANKS = {"shared_query_key": "Queries and keys", "shared_value_output": "Values and outputs"}
@@ -110,7 +121,7 @@ def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], path: Path) -> Non
     """Draw one curve per layer, from ``pruning_curve``: accuracy as heads of this layer alone are removed."""
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
-    colors = ScalarMappable(Normalize(0, max(1, len(curves) - 1)), "viridis")
+    colors = dark_half(len(curves))
     for layer, points in curves.items():
         count = len(points[-1].removed[layer])
         left = [count - len(point.removed.get(layer, [])) for point in points]
@@ -206,7 +217,7 @@ def draw_positions(accuracies: Mapping[str, float], chance: float, path: Path) -
     }
     bars = axes.barh(list(names.values()), [100 * accuracies[name] for name in names], color=[BLUE, SKY, GREY, GREY])
     axes.bar_label(bars, fmt="%.1f", padding=3)
-    axes.axvline(100 * chance, color=AMBER, ls="--", label="most frequent class")
+    axes.axvline(100 * chance, color=ORANGE, ls="--", label="most frequent class")
     axes.invert_yaxis()
     axes.set(xlabel="accuracy, %", xlim=(0, 100))
     axes.legend(loc="lower right")
@@ -224,7 +235,7 @@ def draw_spectra(spectra: Sequence[Tensor], title: str, path: Path) -> None:
     """
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
-    colors = ScalarMappable(Normalize(0, max(1, len(spectra) - 1)), "viridis")
+    colors = dark_half(len(spectra))
     for layer, values in enumerate(spectra):
         shares = torch.atleast_2d(values).cumsum(dim=-1) / torch.atleast_2d(values).sum(dim=-1, keepdim=True)
         mean = 100 * reduce(shares, "h k -> k", "mean")

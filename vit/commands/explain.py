@@ -18,6 +18,7 @@ from vit.commands.models import HELP, find_model
 from vit.commands.parser import Parser, add_max_pixels, add_overwrite
 from vit.commands.parser import run as run_command
 from vit.explain import CLASS_AGNOSTIC, METHODS, explorer, trust_report
+from vit.explain.default_method import DEFAULT_METHOD
 from vit.explain.maps import Subject, check_method, signed_map
 from vit.explain.photograph import overlay_photograph
 from vit.support.checks import nearest_hint
@@ -59,7 +60,13 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("image", nargs="+", type=Path, metavar="IMAGE", help="image files, and folders of image files")
     add("--checkpoint", default=PACKAGED[0], metavar="MODEL", help=f"{HELP}; default: {PACKAGED[0]}")
-    add("--method", nargs="+", action="extend", metavar="NAME", help="one or more of those below; default: rollout")
+    add(
+        "--method",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help=f"one or more of those below; default: {DEFAULT_METHOD}",
+    )
     add("--target", metavar="CLASS", help="name or number of the class to explain; default: the predicted one")
     add("--versus", metavar="CLASS", help="class to compare with: why the target, and not this one?")
     add("--out", type=Path, default=Path("explained"), metavar="FOLDER", help="for the pictures; default: explained")
@@ -82,7 +89,7 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         ValueError: At a user's mistake.
     """
-    methods = _check_methods(options.method or ["rollout"])
+    methods = _check_methods(options.method or [DEFAULT_METHOD])
     # Imported here, as it imports torchvision, which takes seconds.
     from vit.commands.photographs import (
         distinct_names,
@@ -132,14 +139,18 @@ def run(options: argparse.Namespace) -> None:
         shown = read_shown(photographs[index], max_pixels)
         _save_overlays(photographs[index], shown, [maps[method][index] for method in methods], overlays[name])
         if pages:
-            _save_page(model, images[index], pages[index])
+            asked = _question(explained[index], versus, names)
+            titled = {f"{method}: {_about(method, asked)}": maps[method][index][0] for method in methods}
+            _save_page(model, images[index], titled, options.checkpoint, files[index].name, pages[index])
     write_cells(cells, photographs, maps)
     print(f"{printable(str(cells))}: the cells of all maps, in pixels of the photographs")
     title = _question(target, versus, names) if class_chosen else ""
     _draw_sheet(pixels, maps, logits, names, [file.name for file in files], title, sheet)
     agnostic = [method for method in methods if method in CLASS_AGNOSTIC]
     if class_chosen and agnostic:
-        print(f"note: maps of {', '.join(agnostic)} are the same for every class; --method relevance depends on it")
+        print(
+            f"note: maps of {', '.join(agnostic)} are the same for every class; --method {DEFAULT_METHOD} depends on it"
+        )
     if options.trust:
         if class_chosen:
             print("note: the report is about maps of the predicted classes, not of --target or --versus")
@@ -248,9 +259,15 @@ def _save_overlays(photograph: "Photograph", shown: Tensor, maps: Sequence[Tenso
         print(f"  {printable(str(path))}{size}")
 
 
-def _save_page(model: vit.VisionTransformer, image: Tensor, path: Path) -> None:
-    settings = model.pretrained_cfg
-    page = explorer(model, image, **{name: settings[name] for name in ("class_names", "mean", "std")})
+def _about(method: str, question: str) -> str:
+    return "the same for every class" if method in CLASS_AGNOSTIC else question
+
+
+def _save_page(
+    model: vit.VisionTransformer, image: Tensor, maps: dict[str, Tensor], checkpoint: str, file: str, path: Path
+) -> None:
+    settings = {name: model.pretrained_cfg[name] for name in ("class_names", "mean", "std")}
+    page = explorer(model, image, maps=maps, model_name=checkpoint, image_name=file, **settings)
     print(f"  {printable(str(page.save(path)))}")
 
 

@@ -8,15 +8,27 @@ from typing import Any
 from unicodedata import bidirectional
 
 import matplotlib
+import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 
 from vit.support.files import replacing
 
-# Okabe and Ito's palette: colour-blind readers tell its colours apart, and so does a grey printout.
-BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-AMBER, SKY, YELLOW, GREY = "#E69F00", "#56B4E9", "#F0E442", "#8a8a8a"
-SERIES = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY)  # of lines in one plot
+# The hues of Okabe and Ito, which colour-blind readers tell apart, dark enough for letters and lines on white: WCAG
+# asks for a contrast of 4.5. Areas have light colours, on which letters are black.
+BLUE, ORANGE, GREEN, PINK = "#0072B2", "#BF4F00", "#00785A", "#A8457F"
+BROWN, VIOLET, GREY = "#8A5F00", "#6A4FC7", "#707070"
+SKY, AMBER, MINT, SILVER = "#56B4E9", "#E69F00", "#2FB48C", "#A8A8A8"  # of areas
+SERIES = (BLUE, ORANGE, GREEN, PINK, BROWN, VIOLET)  # of lines in one plot
+
+
+def dark_half(count: int) -> ScalarMappable:
+    """Return colours for 0 to ``count`` - 1 that are ordered, and dark enough for lines on white."""
+    colors = LinearSegmentedColormap.from_list("dark", matplotlib.colormaps["inferno"](np.linspace(0.1, 0.55, 256)))
+    return ScalarMappable(Normalize(0, max(1, count - 1)), colors)
+
 
 # A decorator of functions that draw lines and points, and a context as well.
 plot_style = matplotlib.rc_context(

@@ -50,12 +50,14 @@ class Picture:
         title: Its heading in the report.
         alt: What it shows, in words.
         place: Its place in the report: a row of its own, beside the tables, or beside the facts of the run.
+        has_photographs: Whether it shows photographs, whose colours a dark page must not change.
     """
 
     name: str
     title: str
     alt: str
     place: Literal["row", "tables", "facts"] = "row"
+    has_photographs: bool = False
 
 
 @dataclass(frozen=True)

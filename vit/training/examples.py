@@ -13,6 +13,7 @@ from vit.data.module import ImageSet
 from vit.data.normalise import normalise
 from vit.data.split import stratify
 from vit.explain import explain
+from vit.explain.default_method import DEFAULT_METHOD
 from vit.explain.figures import draw_maps
 from vit.support.class_names import name_classes
 
@@ -55,17 +56,17 @@ def model_copy(pl_module: LightningModule, pixels: Tensor) -> Iterator[tuple[nn.
         yield model, normalise(pixels.to(pl_module.device), settings)
 
 
-def draw_rollout(
+def draw_map(
     classifier: LightningModule, image_set: ImageSet, class_names: list[str] | None, title: str, path: Path
 ) -> None:
-    """Draw the attention rollout on a few images, with their predicted and true classes.
+    """Draw which patches of a few images speak for the most probable class, with their predicted and true classes.
 
     Raises:
         ValueError: If the attention of the model cannot be captured.
     """
     pixels, labels = first_of_each_class(image_set, SHOWN)
     with model_copy(classifier, pixels) as (model, images):
-        maps = {"rollout": explain(model, images)}
+        maps = {DEFAULT_METHOD: explain(model, images, DEFAULT_METHOD)}
         with torch.no_grad():
             logits = model(images)
     shown = {"logits": logits, "labels": labels, "class_names": class_names}

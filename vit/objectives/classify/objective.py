@@ -70,11 +70,16 @@ class ViTClassifier(Objective, EncoderModule):
     )
     pictures = (
         Picture("confusion_matrix", "Confusion", "Share of each predicted class among the images of a class", "tables"),
-        Picture("mistakes", "Mistakes", "Mistakes, with what was predicted and what is true"),
+        Picture("mistakes", "Mistakes", "Mistakes, with what was predicted and what is true", has_photographs=True),
         Picture(
             "roc", "ROC and precision-recall", "True over false positives, and precision over recall, of each class"
         ),
-        Picture("attention", "Attention", "Images with the attention of the model over their patches"),
+        Picture(
+            "attention",
+            "Maps",
+            "Images beside the patches that speak for their most probable class",
+            has_photographs=True,
+        ),
         Picture(
             "reliability",
             "Calibration",

@@ -14,8 +14,8 @@ from vit.objectives.classify.evaluation import POSITIVE, Evaluation
 from vit.objectives.classify.roc_picture import draw_curves
 from vit.objectives.classify.tables import end_of
 from vit.support.captioned import draw_captioned, trim_names
-from vit.support.plotting import BLUE, GREY, ORANGE, SKY, drawable, plain_text, plot_style, save_figure
-from vit.training.examples import draw_rollout
+from vit.support.plotting import BLUE, GREEN, GREY, ORANGE, drawable, plain_text, plot_style, save_figure
+from vit.training.examples import draw_map
 
 MOST_WRITTEN_CLASSES, MOST_NAMED_CLASSES = 20, 100  # of a confusion matrix with numbers, and with names
 MOST_CLASSES, CLASS_LETTERS = 100, 30  # of the chart of classes: its rows, and the length of a name
@@ -44,10 +44,10 @@ def draw_classification(classifier: LightningModule, folder: Path, split: str, i
 
 
 def draw_attention(classifier: LightningModule, folder: Path, split: str, image_set: ImageSet) -> None:
-    """Draw the attention rollout on a few images of a split, or print why there is none."""
-    title, path = f"Attention rollout on {split} images", folder / "attention.png"
+    """Draw which patches of a few images of a split their classes rest on, or print why there is no such picture."""
+    title, path = f"What speaks for the most probable class, {split} images", folder / "attention.png"
     try:
-        draw_rollout(classifier, image_set, classifier.hparams.class_names, title, path)
+        draw_map(classifier, image_set, classifier.hparams.class_names, title, path)
     except Exception as error:  # of any kind: a picture must not end a training
         print(f"no attention.png: {' '.join(str(error).split())}", flush=True)
 
@@ -102,7 +102,7 @@ def draw_classes(scores: dict[str, Any], title: str, path: Path) -> None:
         for name in ("precision", "recall", "f1")
     }
     axes.hlines(range(len(rows)), values["precision"], values["recall"], color=GREY, lw=1, alpha=0.6)
-    for name, color, marker in (("precision", SKY, "<"), ("recall", ORANGE, ">"), ("f1", BLUE, "o")):
+    for name, color, marker in (("precision", GREEN, "<"), ("recall", ORANGE, ">"), ("f1", BLUE, "o")):
         label = "F1" if name == "f1" else name
         axes.plot(values[name], range(len(rows)), marker, color=color, ms=5, label=label, clip_on=False)
     axes.set(title=title, xlabel="% (after each name: its number of images)", ylim=(len(rows) - 0.5, -0.5))

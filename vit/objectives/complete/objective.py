@@ -59,7 +59,14 @@ class ImageCompleter(Objective):
 
     monitor = Score("bits_per_pixel", "Bits per pixel", "lower", unit="")
     columns = (Score("accuracy", "Accuracy", note="of the pixels"),)
-    pictures = (Picture("completions", "Completions", "Images, their upper half, and lower halves that were drawn"),)
+    pictures = (
+        Picture(
+            "completions",
+            "Completions",
+            "Images, their upper half, and lower halves that were drawn",
+            has_photographs=True,
+        ),
+    )
     encoder = None
     prediction_columns = ("bits_per_pixel",)
 

@@ -45,11 +45,16 @@ class MultilabelClassifier(ViTClassifier):
     )
     pictures = (
         Picture("per_class", "Scores of the classes", "Precision, recall and F1 of each class"),
-        Picture("mistakes", "Mistakes", "Labels that are wrong, the most confident first"),
+        Picture("mistakes", "Mistakes", "Labels that are wrong, the most confident first", has_photographs=True),
         Picture(
             "roc", "ROC and precision-recall", "True over false positives, and precision over recall, of each class"
         ),
-        Picture("attention", "Attention", "Images with the attention of the model over their patches"),
+        Picture(
+            "attention",
+            "Maps",
+            "Images beside the patches that speak for their most probable class",
+            has_photographs=True,
+        ),
     )
     test_fields: ClassVar = {"test_mean_average_precision_views": None, "test_views": "none"}
     prediction_columns = ("labels", "probabilities")

@@ -53,9 +53,11 @@ class SequenceReader(Objective, EncoderModule):
         Score("token_accuracy", "Accuracy of letters", note="each after the true letters before it, the end included"),
     )
     pictures = (
-        Picture("reading", "Reading", "Pictures with the text that is read on each"),
-        Picture("mistakes", "Mistakes", "Mistakes, with what was predicted and what is true"),
-        Picture("attention", "Attention", "Images with the attention of the model over their patches"),
+        Picture("reading", "Reading", "Pictures with the text that is read on each", has_photographs=True),
+        Picture("mistakes", "Mistakes", "Mistakes, with what was predicted and what is true", has_photographs=True),
+        Picture(
+            "attention", "Attention", "Images with the attention of the model over their patches", has_photographs=True
+        ),
     )
     encoder = "network.encoder"
     from_data = (*Objective.from_data, "mean", "std", "letters", "max_length")

@@ -1,0 +1,49 @@
+"""The picture of the explorer in docs/: the packaged model on a CIFAR-10 test image, in a browser, a patch held.
+
+    python benchmarks/explorer_picture.py --data data/cifar10-jpeg [--picture docs/images/explorer.png]
+
+Needs Chromium: `playwright install chromium`.
+"""
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+import vit
+from vit.commands.photographs import read_images
+from vit.explain import explorer
+
+ROOT = Path(__file__).parents[1]
+IMAGE, HELD = Path("test/cat/0000.jpg"), (4, 9)  # row and column of a patch on the edge of the head
+SCREEN = {"width": 1100, "height": 1010}
+
+
+def draw(data: Path, picture: Path) -> None:
+    """Write the page to a temporary folder, and a picture of its upper part."""
+    model = vit.load("cifar10")
+    _, images = read_images([data / IMAGE], model)
+    settings = {name: model.pretrained_cfg[name] for name in ("class_names", "mean", "std")}
+    page = explorer(model, images[0], model_name="cifar10", image_name=IMAGE.name, **settings)
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        view = browser.new_page(viewport=SCREEN)
+        view.goto(page.save(Path(folder) / "page.html").as_uri())
+        stage = view.locator("#stage")
+        box = stage.bounding_box()
+        rows, columns = model.patch_embed.grid_size
+        at = {"x": box["width"] * (HELD[1] + 0.5) / columns, "y": box["height"] * (HELD[0] + 0.5) / rows}
+        stage.click(position=at)
+        view.mouse.move(0, 0)
+        view.screenshot(path=picture)
+        browser.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder of the CIFAR-10 images")
+    parser.add_argument("--picture", type=Path, default=ROOT / "docs/images/explorer.png", help="PNG file to write")
+    options = parser.parse_args()
+    draw(options.data, options.picture)

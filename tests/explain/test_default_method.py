@@ -1,0 +1,32 @@
+"""The default map of the command line and of reports is that of the measured table."""
+
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+
+from vit.explain import CLASS_AGNOSTIC, CONTROLS, explain
+from vit.explain.default_method import DEFAULT_METHOD
+
+TABLE = Path(__file__).parents[2] / "benchmarks/results/explanations.json"
+CELLS = {name: cell for name, cell in json.loads(TABLE.read_text()).items() if "photographs" in cell}
+COSTLY = 10  # times the time of the default; a pass for each patch is 20 times or more
+
+
+@pytest.mark.parametrize("measure", ["drop", "fill", "SaCo"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_default_is_above_every_control_and_not_surely_below_a_method_of_its_cost(cell, measure):
+    rows = {row["method"]: row for row in CELLS[cell]["photographs"]}
+    _, low, high = rows[DEFAULT_METHOD][measure]
+    assert all(rows[control][measure][2] < low for control in CONTROLS if control in rows)
+    affordable = [row for row in rows.values() if row["ms"] < COSTLY * rows[DEFAULT_METHOD]["ms"]]
+    assert all(row[measure][1] <= high for row in affordable)
+
+
+def test_the_default_depends_on_the_class():
+    assert DEFAULT_METHOD not in CLASS_AGNOSTIC
+
+
+def test_explain_in_python_stays_at_rollout():
+    assert inspect.signature(explain).parameters["method"].default == "rollout"
