@@ -10,11 +10,14 @@ from vit.capture.attention import (
     check_logits_unchanged,
     check_pixels,
     differentiable,
-    logits_of,
     run_intercepted,
 )
+from vit.capture.dependence import check_in_a_row
+from vit.capture.graph import ThroughDetach
+from vit.capture.logits import result_of
+from vit.capture.mixing import check_unmixed
 from vit.capture.patches import Layout, find_patches
-from vit.capture.trace import Parts, check_sequential, find_parts, trace_forward
+from vit.capture.trace import Parts, find_parts, trace_forward
 
 
 @dataclass(frozen=True)
@@ -97,21 +100,23 @@ def examine(
     pair = torch.cat([image, differentiable(images[1:2]) if len(images) > 1 else image.flip(-1)])
     trace, logits = trace_forward(model, pair)
     with torch.no_grad():
-        check_logits_unchanged(logits, logits_of(model(pair)))
+        check_logits_unchanged(logits, result_of(model(pair)))
     if not trace.attentions or len(trace.pooling) > 1:
         raise ValueError(
             f"{name} has {len(trace.attentions)} attentions of all tokens and {len(trace.pooling)} of one query that "
             "its logits depend on: at least one of all tokens is needed, and only a single, last one of one query is "
             "followed"
         )
-    check_sequential(trace, name)
+    calls = tuple(event.call for event in (*trace.attentions, *trace.pooling))
+    check_in_a_row(model, calls, trace.dependents)
     num_tokens = trace.attentions[0].shape[-1]
     layout = _layout(model, image, trace.attentions[0].call, num_tokens, grid, num_prefix_tokens)
+    check_unmixed(model, image, calls, num_tokens)
     anatomy = Anatomy(
         layout.grid,
         layout.first,
         num_tokens,
-        tuple(event.call for event in (*trace.attentions, *trace.pooling)),
+        calls,
         len(trace.attentions),
         bool(trace.pooling),
         find_parts(trace, num_tokens),
@@ -185,7 +190,7 @@ def _tokens_read(model: nn.Module, images: Tensor, call: int) -> Tensor:
             last.append(attn.requires_grad_())
         return attn
 
-    with torch.no_grad():  # restores the mode that start_graph changes
+    with torch.no_grad(), ThroughDetach():  # no_grad restores the mode that start_graph changes
         logits = run_intercepted(model, images, start_graph)
         # The direction is random because the sum of the logits may be constant.
         direction = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)

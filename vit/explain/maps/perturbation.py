@@ -37,9 +37,9 @@ def token_drop(subject: Subject) -> Tensor:
 
     Unlike occlusion, this needs no fill colour: the model runs with one token fewer.
     """
+    tokens = torch.arange(subject.anatomy.num_tokens)
     if not can_drop(subject):
         raise cannot_drop(subject.model)
-    tokens = torch.arange(subject.anatomy.num_tokens)
     batch, at_once = len(subject.images), max(1, SAMPLES_AT_ONCE // len(subject.images))
     losses = []
     for dropped in tokens[subject.anatomy.patches].split(at_once):
