@@ -17,6 +17,7 @@ from vit.capture.graph import ThroughDetach
 from vit.capture.logits import result_of
 from vit.capture.mixing import check_unmixed
 from vit.capture.patches import Layout, find_patches
+from vit.capture.places import check_places, no_patches
 from vit.capture.trace import Parts, find_parts, trace_forward
 
 
@@ -109,6 +110,7 @@ def examine(
         )
     calls = tuple(event.call for event in (*trace.attentions, *trace.pooling))
     check_in_a_row(model, calls, trace.dependents)
+    check_places(model, image, calls[0])
     num_tokens = trace.attentions[0].shape[-1]
     layout = _layout(model, image, trace.attentions[0].call, num_tokens, grid, num_prefix_tokens)
     check_unmixed(model, image, calls, num_tokens)
@@ -141,11 +143,7 @@ def _layout(
     """Find by experiment where the patches are. Raise a ValueError if ``grid`` or ``num_prefix_tokens`` disagrees."""
     found, name = find_patches(model, image, call, num_tokens), type(model).__name__
     if found is None:
-        raise ValueError(
-            f"{name} has {num_tokens} tokens, among which changed strips of an image move no grid of patches: its "
-            "attention is over channels, its patches are not in order, or every token depends on the whole image; "
-            "choose methods that need no attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
-        )
+        raise no_patches(model, num_tokens)
     given = Layout(tuple(grid or found.grid), found.first if num_prefix_tokens is None else num_prefix_tokens)
     if given != found:
         raise ValueError(

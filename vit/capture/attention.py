@@ -12,6 +12,7 @@ from vit.capture.kernels import count_kernels
 from vit.capture.logits import logits_of as logits_of  # for those who import it from here
 from vit.capture.logits import result_of
 from vit.capture.mixing import check_unmixed
+from vit.capture.places import check_places
 
 TOLERANCE = 1e-4  # of the largest logit, or of 1 if all are smaller; fused kernels differ from the formula by 1e-6
 
@@ -49,6 +50,7 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
         check_logits_unchanged(attentions.logits, result_of(model(images)))
     calls, dependents = _layers(model, images[:1])
     check_in_a_row(model, calls, dependents)
+    check_places(model, images[:1], calls[0])
     check_unmixed(model, images[:1], calls, attentions[calls[0]].shape[-1])
     attentions[:] = [attentions[call] for call in calls]
     return attentions

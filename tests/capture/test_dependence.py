@@ -1,0 +1,149 @@
+"""Layers are those that the logits depend on, with or without a gradient, one after another."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
+
+from tests.architectures import EXACT
+from tests.capture.around import Around
+from tests.capture.spelled import expected_attention, fused, logits_between, spelled
+from vit.capture import capture_attention, examine
+from vit.capture.dependence import influential
+from vit.explain import explain
+
+IMAGES = torch.randn(2, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def passed(vit, images, step):
+    """Logits of the model with ``step(number, block, tokens)`` in place of each of its blocks."""
+    tokens = vit.embed(images)
+    for number, block in enumerate(vit.blocks):
+        tokens = step(number, block, tokens)
+    return vit.read(tokens)
+
+
+def detached(vit, images):
+    return passed(vit, images, lambda number, block, tokens: block(tokens.detach() if number == 1 else tokens))
+
+
+def first_two_without_gradient(vit, images):
+    def step(number, block, tokens):
+        with torch.set_grad_enabled(number == 2):
+            return block(tokens)
+
+    return passed(vit, images, step)
+
+
+@torch.no_grad()
+def all_without_gradient(vit, images):
+    return vit(images)
+
+
+def frozen(vit, images):
+    with torch.no_grad():
+        tokens = vit.embed(images)
+        for block in vit.blocks:
+            tokens = block(tokens)
+    return vit.read(tokens.detach())
+
+
+def data_alone(vit, images):
+    return passed(vit, images, lambda _, block, tokens: block(tokens.data))
+
+
+WITHOUT = pytest.mark.parametrize(
+    "run", [detached, first_two_without_gradient, all_without_gradient, frozen, data_alone]
+)
+
+
+@WITHOUT
+def test_layers_without_a_gradient_are_captured_and_numbered(run):
+    vit = spelled(fused, fused, fused)
+    model = Around(vit, run).eval()
+    assert_close(list(capture_attention(model, IMAGES)), expected_attention(vit, IMAGES), **EXACT)
+    assert examine(model, IMAGES).calls == (0, 1, 2)
+
+
+@WITHOUT
+def test_maps_without_gradients_are_those_of_the_model_with_them(run):
+    vit = spelled(fused, fused, fused)
+    for method in ("rollout", "attention"):
+        assert_close(explain(Around(vit, run).eval(), IMAGES, method), explain(vit, IMAGES, method), **EXACT)
+
+
+@WITHOUT
+@pytest.mark.parametrize("method", ["relevance", "gradient_rollout", "input_gradient", "smoothgrad"])
+def test_maps_of_gradients_that_do_not_exist_are_refused(run, method):
+    if run is first_two_without_gradient and method in ("input_gradient", "smoothgrad"):
+        return  # the embedding has a gradient, but it ends before the logits: refused as well, by the same words
+    with pytest.raises(ValueError, match="the logits of Around have no gradient for some of its layers or pixels"):
+        explain(Around(spelled(fused, fused, fused), run).eval(), IMAGES, method)
+
+
+def test_attention_without_gradient_and_influence_is_no_layer():
+    def aside(vit, images):
+        with torch.no_grad():
+            vit.blocks[0](vit.embed(images))
+        return vit(images)
+
+    vit = spelled(fused, fused)
+    model = Around(vit, aside).eval()
+    assert_close(list(capture_attention(model, IMAGES)), expected_attention(vit, IMAGES), **EXACT)
+    assert examine(model, IMAGES).calls == (1, 2)
+
+
+def test_a_call_that_reaches_the_logits_through_a_later_one_is_influential():
+    assert influential([{1}, {2}, {-1}, set()]) == [0, 1, 2]
+    assert influential([{1}, set()]) == []
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpoints_that_a_model_calls_itself_are_off(use_reentrant):
+    def run(vit, images):
+        return passed(vit, images, lambda _, block, tokens: checkpoint(block, tokens, use_reentrant=use_reentrant))
+
+    vit = spelled(fused, fused, fused)
+    model = Around(vit, run).eval()
+    for method in ("relevance", "legrad", "gradient_rollout"):
+        assert_close(explain(model, IMAGES, method), explain(vit, IMAGES, method), **EXACT)
+    attentions = capture_attention(model, IMAGES)
+    assert all(gradient.any() for gradient in torch.autograd.grad(attentions.logits[:, 3].sum(), attentions))
+
+
+# Attentions that are no layers in a row.
+
+
+def head_by_head(q, k, v):
+    return torch.cat([fused(q[:, i : i + 1], k[:, i : i + 1], v[:, i : i + 1]) for i in range(3)], dim=1)
+
+
+def two_products(q, k, v):
+    attn = logits_between(q, k).softmax(dim=-1)
+    return attn @ v + (attn @ v.flip(-1)).tanh()
+
+
+def refusal_of(call, model, images):
+    with pytest.raises(ValueError) as refused:  # noqa: PT011
+        call(model, images)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("mix", [head_by_head, two_products])
+def test_loops_over_heads_and_two_value_products_are_refused_in_the_same_words(mix):
+    model = spelled(mix, mix, mix)
+    said = refusal_of(capture_attention, model, IMAGES)
+    assert said == refusal_of(examine, model, IMAGES) == refusal_of(explain, model, IMAGES)
+    assert "Spelled has attentions side by side (number 1 does not depend on number 0), as in" in said
+
+
+@pytest.mark.parametrize("without_gradient", [False, True])
+def test_mirrored_passes_are_refused_in_the_same_words(without_gradient):
+    def mirrored(vit, images):
+        with torch.set_grad_enabled(not without_gradient):
+            return vit(images) + vit(images.flip(-1))
+
+    model = Around(spelled(fused, fused, fused), mirrored).eval()
+    said = refusal_of(capture_attention, model, IMAGES)
+    assert said == refusal_of(examine, model, IMAGES)
+    assert "(number 3 does not depend on number 2)" in said
