@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from tests.architectures import EXACT
+from tests.architectures import EXACT, of_transformers, randomised
 from tests.capture.around import Around
 from tests.capture.spelled import expected_attention, fused, logits_between, spelled
 from vit.capture import capture_attention, examine
@@ -75,8 +75,6 @@ def test_maps_without_gradients_are_those_of_the_model_with_them(run):
 @WITHOUT
 @pytest.mark.parametrize("method", ["relevance", "gradient_rollout", "input_gradient", "smoothgrad"])
 def test_maps_of_gradients_that_do_not_exist_are_refused(run, method):
-    if run is first_two_without_gradient and method in ("input_gradient", "smoothgrad"):
-        return  # the embedding has a gradient, but it ends before the logits: refused as well, by the same words
     with pytest.raises(ValueError, match="the logits of Around have no gradient for some of its layers or pixels"):
         explain(Around(spelled(fused, fused, fused), run).eval(), IMAGES, method)
 
@@ -98,6 +96,7 @@ def test_a_call_that_reaches_the_logits_through_a_later_one_is_influential():
     assert influential([{1}, set()]) == []
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # in a pass without gradients
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_checkpoints_that_a_model_calls_itself_are_off(use_reentrant):
     def run(vit, images):
@@ -133,7 +132,8 @@ def refusal_of(call, model, images):
 def test_loops_over_heads_and_two_value_products_are_refused_in_the_same_words(mix):
     model = spelled(mix, mix, mix)
     said = refusal_of(capture_attention, model, IMAGES)
-    assert said == refusal_of(examine, model, IMAGES) == refusal_of(explain, model, IMAGES)
+    assert said == refusal_of(examine, model, IMAGES)
+    assert refusal_of(explain, model, IMAGES).startswith(said)
     assert "Spelled has attentions side by side (number 1 does not depend on number 0), as in" in said
 
 
@@ -147,3 +147,61 @@ def test_mirrored_passes_are_refused_in_the_same_words(without_gradient):
     said = refusal_of(capture_attention, model, IMAGES)
     assert said == refusal_of(examine, model, IMAGES)
     assert "(number 3 does not depend on number 2)" in said
+
+
+# Attention that is not over tokens of whole images.
+
+
+def in_windows(dilated):
+    def split(x):
+        x = x.unflatten(2, (4, 4))
+        return (x.transpose(2, 3) if dilated else x).flatten(1, 2)
+
+    def mix(q, k, v):
+        mixed = fused(split(q), split(k), split(v)).unflatten(1, (3, 4))
+        return (mixed.transpose(2, 3) if dilated else mixed).flatten(2, 3)
+
+    return mix
+
+
+class Patches(Around):
+    """A model of ours on the patches of square images, without class token."""
+
+    def forward(self, images):
+        tokens = self.vit.patches(images).flatten(2).mT + self.vit.positions
+        for block in self.vit.blocks:
+            tokens = block(tokens)
+        return self.vit.read(tokens)
+
+
+def over_channels(q, k, v):
+    return ((q.mT @ k / 2).softmax(dim=-1) @ v.mT).mT
+
+
+SQUARE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize(
+    ("mix", "words"),
+    [
+        (in_windows(dilated=False), "Patches has heads of different tokens"),
+        (in_windows(dilated=True), "Patches has heads of different tokens"),
+        (over_channels, "its attention is over channels"),
+    ],
+    ids=["contiguous windows", "dilated windows", "channels"],
+)
+def test_windows_in_heads_and_channels_are_refused_in_the_same_words(mix, words, layers):
+    model = Patches(spelled(*layers * [mix], pool="mean")).eval()
+    said = refusal_of(capture_attention, model, SQUARE)
+    assert words in said
+    assert said == refusal_of(examine, model, SQUARE)
+
+
+@pytest.mark.parametrize("mask_ratio", [0.0, 0.75])
+def test_encoder_and_decoder_of_vitmae_are_no_list_of_layers(mask_ratio):
+    decoder = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 24}
+    options = {f"decoder_{name}": value for name, value in decoder.items()} | {"mask_ratio": mask_ratio}
+    model = randomised(of_transformers("ViTMAEForPreTraining", image_size=8, **options)())
+    for call in (capture_attention, examine):
+        refusal_of(call, model, SQUARE)

@@ -81,6 +81,5 @@ def test_quantised_layers_are_read_where_they_can_be():
     model = torch.ao.quantization.quantize_dynamic(vit, {nn.Linear}, dtype=torch.qint8)
     images = IMAGES.float()
     assert_close(list(capture_attention(model, images)), expected_attention(model, images), rtol=0, atol=0.02)
-    assert_close(explain(model, images), explain(vit, images), rtol=0, atol=0.02)
-    with pytest.raises(ValueError, match=r"no gradient .* in quantised layers"):
-        explain(model, images, "relevance")
+    with pytest.raises(ValueError, match="logits of Spelled have no gradient, as of quantised layers, so which tokens"):
+        explain(model, images)

@@ -11,6 +11,7 @@ from tests.capture.around import Around
 from tests.capture.spelled import HEADS, WIDTH, expected_attention, fused, logits_between, spelled
 from vit.capture import capture_attention, examine
 from vit.capture.mixing import COPIES
+from vit.capture.places import STRIPS
 from vit.explain import explain
 
 IMAGES = torch.randn(2, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -121,7 +122,6 @@ REFUSED = {
     ),
     "exp of log_softmax": lambda q, k, v: F.log_softmax(logits_between(q, k), -1).exp() @ v,
     "sigmoid, product and sum": lambda q, k, v: (logits_between(q, k).sigmoid()[..., None] * v[:, :, None]).sum(dim=3),
-    "linear": lambda q, k, v: q.exp() @ (k.exp().mT @ v),
 }
 
 
@@ -136,6 +136,15 @@ def test_attention_of_another_kind_is_refused_in_any_layer(spelling, layer, pool
 
 
 @AT
+def test_linear_attention_in_one_layer_is_refused(layer):
+    def linear(q, k, v):
+        return q.exp() @ (k.exp().mT @ v)
+
+    with pytest.raises(ValueError, match="mixes tokens in a way|every token depends on the whole image"):
+        capture_attention(spelled(*(linear if i == layer else fused for i in range(3))), IMAGES)
+
+
+@AT
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning")
 def test_a_scripted_function_is_refused(layer):
     model = spelled(*(scripted() if i == layer else fused for i in range(3)))
@@ -143,7 +152,7 @@ def test_a_scripted_function_is_refused(layer):
         capture_attention(model, IMAGES)
 
 
-@pytest.mark.parametrize(("part", "name"), [(Convolution, "part"), (TokenMLP, r"part\.mlp\.2")])
+@pytest.mark.parametrize(("part", "name"), [(Convolution, r"part\.conv"), (TokenMLP, r"part\.mlp\.2")])
 def test_other_mixing_between_attentions_is_refused(part, name):
     for call in (capture_attention, examine, explain):
         with pytest.raises(ValueError, match=rf"mixes tokens in .*'blocks.1.{name}', before number 1 of 2"):
@@ -163,14 +172,6 @@ def test_a_class_token_that_takes_a_mean_between_layers_is_refused():
 
     with pytest.raises(ValueError, match=r"Around mixes tokens .*\(its forward method, before number 1 of 3"):
         capture_attention(Around(spelled(fused, fused, fused), shared).eval(), IMAGES)
-
-
-def test_rvt_whose_queries_come_from_convolutions_is_refused():
-    from vit_pytorch.rvt import RvT
-
-    model = RvT(image_size=32, patch_size=8, dim=12, depth=3, heads=3, mlp_dim=24, num_classes=7).double().eval()
-    with pytest.raises(ValueError, match=r"RvT mixes tokens in .* 'transformer.layers"):
-        capture_attention(model, torch.randn(1, 3, 32, 32).double())
 
 
 # What is no mixing.
@@ -232,12 +233,12 @@ def test_weak_mixing_is_seen_in_float32():
 
 
 def test_as_many_channels_as_tokens_confuse_nothing():
-    model = ours(embed_dim=15, num_heads=3, class_token=False, pool="mean")()
+    model = ours(embed_dim=15, num_heads=3, class_token=False, pool="mean", pos_embed_init="normal")()
     assert len(capture_attention(randomised(model), IMAGES)) == 3
 
 
-def test_the_experiment_is_one_pass_of_four_images():
+def test_the_experiments_are_two_passes_of_few_images():
     model, batches = spelled(fused, fused, fused), []
     model.register_forward_pre_hook(lambda _, args: batches.append(len(args[0])))
     capture_attention(model, IMAGES)
-    assert batches == [2, 2, 1, COPIES]
+    assert batches == [2, 2, 1, 1 + 2 * STRIPS, COPIES]

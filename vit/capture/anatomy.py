@@ -13,7 +13,7 @@ from vit.capture.attention import (
     run_intercepted,
 )
 from vit.capture.dependence import check_in_a_row
-from vit.capture.graph import ThroughDetach
+from vit.capture.graph import FollowValues
 from vit.capture.logits import result_of
 from vit.capture.mixing import check_unmixed
 from vit.capture.patches import Layout, find_patches
@@ -183,15 +183,20 @@ def _tokens_read(model: nn.Module, images: Tensor, call: int) -> Tensor:
     last = []
 
     def start_graph(index: int, attn: Tensor) -> Tensor:
-        if index == call:  # the layers before it need no graph, which saves memory
-            torch.set_grad_enabled(True)
+        if index == call:
             last.append(attn.requires_grad_())
         return attn
 
-    with torch.no_grad(), ThroughDetach():  # no_grad restores the mode that start_graph changes
+    with torch.no_grad(), FollowValues():  # the layers before it need no graph, which saves memory
         logits = run_intercepted(model, images, start_graph)
-        # The direction is random because the sum of the logits may be constant.
-        direction = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
+    if not logits.requires_grad:
+        raise ValueError(
+            f"the logits of {type(model).__name__} have no gradient, as of quantised layers, so which tokens they read "
+            "is not known: explain the model before it was quantised, or read its weights by capture_attention"
+        )
+    # The direction is random because the sum of the logits may be constant.
+    direction = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
+    with torch.enable_grad():
         (gradient,) = torch.autograd.grad((logits * direction).sum(), last)
     return gradient.abs().sum(dim=(1, 3)) > 0
 

@@ -1,23 +1,38 @@
 """Finds which attentions a tensor depends on. It walks the autograd graph and computes nothing."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
 
-class ThroughDetach(TorchFunctionMode):
-    """A context in which ``detach()`` and ``.data`` keep the graph: values flow through them as well."""
+class FollowValues(TorchFunctionMode):
+    """A context in which what is computed from a tensor with a gradient has one, after ``detach()`` and ``no_grad()``.
+
+    Parameters alone start no graph.
+    """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Return the tensor itself in place of one without a graph."""
-        return args[0] if func in (Tensor.detach, Tensor.data.__get__) else func(*args, **(kwargs or {}))
+        """Call the function in the graph if an argument is."""
+        if func in (Tensor.detach, Tensor.data.__get__):
+            return args[0]
+        with torch.enable_grad() if _in_graph((*args, *(kwargs or {}).values())) else nullcontext():
+            return func(*args, **(kwargs or {}))
+
+
+def _in_graph(arguments: Iterable[Any]) -> bool:
+    return any(
+        _in_graph(argument)
+        if isinstance(argument, list | tuple)
+        else isinstance(argument, Tensor) and argument.requires_grad and not isinstance(argument, nn.Parameter)
+        for argument in arguments
+    )
 
 
 def graph_alone() -> AbstractContextManager[None]:

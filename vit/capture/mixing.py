@@ -199,8 +199,10 @@ def _by_token(result: Any, num_tokens: int) -> Tensor | None:
     batch = next((axis for axis in (0, 1) if axis not in axes and result.shape[axis] % COPIES == 0), None)
     if batch is None:
         return None
-    by_token = rearrange(result.movedim((batch, axes[0]), (0, 1)), "b n ... -> b n (...)")
-    return rearrange(by_token, "(k r) n c -> k n (r c)", k=COPIES)
+    names = [f"a{axis}" for axis in range(result.ndim)]
+    names[batch], names[axes[0]] = "(k r)", "n"
+    others = " ".join(name for name in names if name.startswith("a"))
+    return rearrange(result, f"{' '.join(names)} -> k n (r {others})", k=COPIES)
 
 
 def _is_scaled(plain: Tensor, moved: Tensor, allowed: float) -> Tensor:

@@ -9,10 +9,10 @@ COARSE = 4  # units of rounding of types with fewer bits
 
 def changes(copies: Tensor) -> Tensor:
     """Return how much each copy differs from the first: (K, ...) -> (K - 1, ...)."""
-    return (copies[1:] - copies[:1]).abs()
+    return (copies[1:] - copies[:1]).detach().abs()
 
 
 def rounding(copies: Tensor) -> float:
     """Return the largest difference from the first copy that may be rounding: (K, ...)."""
     share = ROUNDING.get(copies.dtype, COARSE * torch.finfo(copies.dtype).eps)
-    return share * float(copies[0].abs().max())
+    return share * float(copies[0].detach().abs().max())

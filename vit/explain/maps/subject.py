@@ -114,7 +114,7 @@ class Subject:
             try:
                 return patch_grid(self.model, self.images)
             except ValueError as unsaid:
-                raise ValueError(f"{unsaid}; its tokens do not tell it, as {reason}") from reason
+                raise ValueError(f"{reason}; {unsaid}") from reason
 
     def _one_hot(self, name: str, classes: int | Tensor) -> Tensor:
         batch, num_classes = self.logits.shape
