@@ -185,8 +185,8 @@ SQUARE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0), dty
 @pytest.mark.parametrize(
     ("mix", "words"),
     [
-        (in_windows(dilated=False), "Patches has heads of different tokens"),
-        (in_windows(dilated=True), "Patches has heads of different tokens"),
+        (in_windows(dilated=False), "Patches attends within windows or spans that are folded into heads"),
+        (in_windows(dilated=True), "Patches attends within windows or spans that are folded into heads"),
         (over_channels, "its attention is over channels"),
     ],
     ids=["contiguous windows", "dilated windows", "channels"],

@@ -140,7 +140,7 @@ def test_linear_attention_in_one_layer_is_refused(layer):
     def linear(q, k, v):
         return q.exp() @ (k.exp().mT @ v)
 
-    with pytest.raises(ValueError, match="mixes tokens in a way|every token depends on the whole image"):
+    with pytest.raises(ValueError, match=r"mixes tokens in a way|every token depends on the whole image"):
         capture_attention(spelled(*(linear if i == layer else fused for i in range(3))), IMAGES)
 
 

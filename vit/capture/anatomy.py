@@ -189,15 +189,17 @@ def _tokens_read(model: nn.Module, images: Tensor, call: int) -> Tensor:
 
     with torch.no_grad(), FollowValues():  # the layers before it need no graph, which saves memory
         logits = run_intercepted(model, images, start_graph)
-    if not logits.requires_grad:
+    # The direction is random because the sum of the logits may be constant.
+    direction = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
+    gradient = None
+    if logits.requires_grad:
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad((logits * direction).sum(), last, allow_unused=True)
+    if gradient is None:
         raise ValueError(
             f"the logits of {type(model).__name__} have no gradient, as of quantised layers, so which tokens they read "
             "is not known: explain the model before it was quantised, or read its weights by capture_attention"
         )
-    # The direction is random because the sum of the logits may be constant.
-    direction = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
-    with torch.enable_grad():
-        (gradient,) = torch.autograd.grad((logits * direction).sum(), last)
     return gradient.abs().sum(dim=(1, 3)) > 0
 
 

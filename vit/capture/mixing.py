@@ -53,10 +53,21 @@ def check_unmixed(model: nn.Module, image: Tensor, calls: Sequence[int], num_tok
             _Experiment(model, calls, num_tokens, start).run(copies)
         except _MixedError as mixed:
             if not mixed.is_embedding or attempt == MOST_STARTS - 1:
-                raise ValueError(_reason(model, mixed, calls)) from None
+                raise ValueError(
+                    _reason(model, _named(mixed, model, copies, calls, num_tokens, start), calls)
+                ) from None
             start = mixed.place.number + 1
         else:
             return
+
+
+def _named(mixed: "_MixedError", model: nn.Module, copies: Tensor, calls: Sequence[int], *entry: int) -> "_MixedError":
+    """Return where tokens are mixed, after another look at all results."""
+    try:
+        _Experiment(model, calls, *entry, looks_at_all=True).run(copies)
+    except _MixedError as found:
+        return found
+    return mixed
 
 
 @dataclass(frozen=True)
@@ -85,10 +96,19 @@ class _Experiment(TorchFunctionMode):
         calls: Numbers of the attention calls that are layers.
         num_tokens: Number of tokens of an image.
         start: Number of the first result that may be changed as tokens.
+        looks_at_all: Whether to look at the results between the layers too, which takes time.
     """
 
-    def __init__(self, model: nn.Module, calls: Sequence[int], num_tokens: int, start: int = 0) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        calls: Sequence[int],
+        num_tokens: int,
+        start: int,
+        looks_at_all: bool = False,
+    ) -> None:
         super().__init__()
+        self.looks_at_all = looks_at_all
         self.model, self.calls, self.num_tokens, self.start = model, calls, num_tokens, start
         self.generator = torch.Generator().manual_seed(0)
         self.half = torch.randperm(num_tokens, generator=self.generator) < num_tokens // 2
@@ -161,7 +181,8 @@ class _Experiment(TorchFunctionMode):
 
     def look(self, result: Any) -> None:
         """Record the first result since the last layer that is tokens, if one depends on both halves."""
-        tokens = None if self.first or self.is_pooled else _by_token(result, self.num_tokens)
+        is_between = 0 <= self.layer < len(self.calls) - 1 and not self.looks_at_all
+        tokens = None if self.first or self.is_pooled or is_between else _by_token(result, self.num_tokens)
         if tokens is None:
             return
         allowed = rounding(tokens)

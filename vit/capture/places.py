@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vit.capture.moved import changes
 from vit.capture.patches import find_patches, values_of
 
-STRIPS = 4  # of rows, and as many of columns
+STRIPS = 2  # of rows, and as many of columns
 SMALL = 0.05  # share of the largest response of a token that counts as none, if tokens depend on all strips
 NONE = 1e-3  # share of the largest response of a head that counts as none, if another head responds most
 
@@ -45,9 +45,9 @@ def check_heads(model: nn.Module, responses: Tensor) -> None:
     apart = (of_head[:, :, None] == 1) & (of_head[:, None] < NONE) & alive[:, None] & alive[None]
     if apart.any():
         raise ValueError(
-            f"{type(model).__name__} has heads of different tokens (the same pixels change a token in one head alone), "
-            "as windows or spans that are folded into heads, whose maps are not of whole images: choose methods that "
-            "need no attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
+            f"{type(model).__name__} attends within windows or spans that are folded into heads (the same pixels "
+            "change a token in one head alone), so its maps are not of whole images: choose methods that need no "
+            "attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
         )
 
 
