@@ -44,7 +44,7 @@ def test_models_of_transformers_without_logits_are_mapped_without_a_class(name, 
     assert len(capture_attention(model, images)) == 3
     if read == [0]:
         assert_close(explain(model, images), explain(Features(model).eval(), images), **EXACT)
-    for method in ("relevance", "gradcam", "occlusion"):
+    for method in ("relevance", "gradcam", "occlusion", "token_drop"):
         with pytest.raises(ValueError, match=r"no \.logits: give .*, such as vit.explain.Features; attention, rollout"):
             explain(model, images, method)
 
