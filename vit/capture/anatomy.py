@@ -10,11 +10,15 @@ from vit.capture.attention import (
     check_logits_unchanged,
     check_pixels,
     differentiable,
-    logits_of,
     run_intercepted,
 )
+from vit.capture.dependence import check_in_a_row
+from vit.capture.graph import FollowValues
+from vit.capture.logits import result_of
+from vit.capture.mixing import check_unmixed
 from vit.capture.patches import Layout, find_patches
-from vit.capture.trace import Parts, check_sequential, find_parts, trace_forward
+from vit.capture.places import check_places, no_patches
+from vit.capture.trace import Parts, find_parts, trace_forward
 
 
 @dataclass(frozen=True)
@@ -97,21 +101,24 @@ def examine(
     pair = torch.cat([image, differentiable(images[1:2]) if len(images) > 1 else image.flip(-1)])
     trace, logits = trace_forward(model, pair)
     with torch.no_grad():
-        check_logits_unchanged(logits, logits_of(model(pair)))
+        check_logits_unchanged(logits, result_of(model(pair)))
     if not trace.attentions or len(trace.pooling) > 1:
         raise ValueError(
             f"{name} has {len(trace.attentions)} attentions of all tokens and {len(trace.pooling)} of one query that "
             "its logits depend on: at least one of all tokens is needed, and only a single, last one of one query is "
             "followed"
         )
-    check_sequential(trace, name)
+    calls = tuple(event.call for event in (*trace.attentions, *trace.pooling))
+    check_in_a_row(model, calls, trace.dependents)
+    check_places(model, image, calls[0])
     num_tokens = trace.attentions[0].shape[-1]
     layout = _layout(model, image, trace.attentions[0].call, num_tokens, grid, num_prefix_tokens)
+    check_unmixed(model, image, calls, num_tokens)
     anatomy = Anatomy(
         layout.grid,
         layout.first,
         num_tokens,
-        tuple(event.call for event in (*trace.attentions, *trace.pooling)),
+        calls,
         len(trace.attentions),
         bool(trace.pooling),
         find_parts(trace, num_tokens),
@@ -136,11 +143,7 @@ def _layout(
     """Find by experiment where the patches are. Raise a ValueError if ``grid`` or ``num_prefix_tokens`` disagrees."""
     found, name = find_patches(model, image, call, num_tokens), type(model).__name__
     if found is None:
-        raise ValueError(
-            f"{name} has {num_tokens} tokens, among which changed strips of an image move no grid of patches: its "
-            "attention is over channels, its patches are not in order, or every token depends on the whole image; "
-            "choose methods that need no attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
-        )
+        raise no_patches(model, num_tokens)
     given = Layout(tuple(grid or found.grid), found.first if num_prefix_tokens is None else num_prefix_tokens)
     if given != found:
         raise ValueError(
@@ -180,16 +183,23 @@ def _tokens_read(model: nn.Module, images: Tensor, call: int) -> Tensor:
     last = []
 
     def start_graph(index: int, attn: Tensor) -> Tensor:
-        if index == call:  # the layers before it need no graph, which saves memory
-            torch.set_grad_enabled(True)
+        if index == call:
             last.append(attn.requires_grad_())
         return attn
 
-    with torch.no_grad():  # restores the mode that start_graph changes
+    with torch.no_grad(), FollowValues():  # the layers before it need no graph, which saves memory
         logits = run_intercepted(model, images, start_graph)
-        # The direction is random because the sum of the logits may be constant.
-        direction = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
-        (gradient,) = torch.autograd.grad((logits * direction).sum(), last)
+    # The direction is random because the sum of the logits may be constant.
+    direction = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
+    gradient = None
+    if logits.requires_grad:
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad((logits * direction).sum(), last, allow_unused=True)
+    if gradient is None:
+        raise ValueError(
+            f"the logits of {type(model).__name__} have no gradient, as of quantised layers, so which tokens they read "
+            "is not known: explain the model before it was quantised, or read its weights by capture_attention"
+        )
     return gradient.abs().sum(dim=(1, 3)) > 0
 
 

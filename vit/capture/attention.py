@@ -1,13 +1,18 @@
 """Captures the attention of any running ViT, and checks that this leaves the logits unchanged."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vit.capture.graph import attentions_behind, graph_alone
+from vit.capture.dependence import Dependents, check_in_a_row, find_dependents, influential
+from vit.capture.graph import graph_alone
 from vit.capture.intercept import Edit, InterceptAttention
+from vit.capture.kernels import count_kernels
+from vit.capture.logits import logits_of as logits_of  # for those who import it from here
+from vit.capture.logits import result_of
+from vit.capture.mixing import check_unmixed
+from vit.capture.places import check_places
 
 TOLERANCE = 1e-4  # of the largest logit, or of 1 if all are smaller; fused kernels differ from the formula by 1e-6
 
@@ -42,8 +47,12 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     images = differentiable(images)
     attentions = capture_unchecked(model, images)
     with torch.no_grad():
-        check_logits_unchanged(attentions.logits, logits_of(model(images)))
-    attentions[:] = [attentions[call] for call in influential_calls(model, images[:1])]
+        check_logits_unchanged(attentions.logits, result_of(model(images)))
+    calls, dependents = _layers(model, images[:1])
+    check_in_a_row(model, calls, dependents)
+    check_places(model, images[:1], calls[0])
+    check_unmixed(model, images[:1], calls, attentions[calls[0]].shape[-1])
+    attentions[:] = [attentions[call] for call in calls]
     return attentions
 
 
@@ -59,14 +68,19 @@ def capture_unchecked(model: nn.Module, images: Tensor, calls: Sequence[int] | N
     return attentions
 
 
-@torch.inference_mode(False)
-@torch.enable_grad()
 def influential_calls(model: nn.Module, image: Tensor) -> list[int]:
     """Return the numbers of the attention calls that influence the logits of an image (1, C, H, W).
 
     Raises:
         ValueError: If there is none, or for the reasons of ``run_intercepted``.
     """
+    return _layers(model, image)[0]
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def _layers(model: nn.Module, image: Tensor) -> tuple[list[int], Dependents]:
+    """Return the numbers of the attention calls that influence the logits, and what depends on each call."""
     made = []
 
     def keep(_: int, attn: Tensor) -> Tensor:
@@ -76,13 +90,14 @@ def influential_calls(model: nn.Module, image: Tensor) -> list[int]:
 
     with graph_alone():
         logits = run_intercepted(model, image, keep)
-    behind = attentions_behind(logits, made)
-    if not behind:
+    dependents = find_dependents(model, image, logits, made)
+    calls = influential(dependents)
+    if not calls:
         raise ValueError(
-            f"no attention of {type(model).__name__} has an influence on its logits: they are computed without "
-            "gradients, or from something else"
+            f"no attention of {type(model).__name__} has an influence on its logits: they are computed from something "
+            "else"
         )
-    return sorted(behind)
+    return calls, dependents
 
 
 def run_intercepted(model: nn.Module, images: Tensor, edit: Edit, calls: Sequence[int] | None = None) -> Tensor:
@@ -110,7 +125,7 @@ def run_intercepted(model: nn.Module, images: Tensor, edit: Edit, calls: Sequenc
 
     with InterceptAttention(model, checked, len(images)) as intercepted:
         try:
-            logits = logits_of(model(images))
+            logits = result_of(model(images))
         except RuntimeError as error:
             if type(error).__module__.startswith("torch._dynamo") or "FlexAttention" in str(error):
                 raise _unseen(model, "flex_attention, which compiles itself") from error
@@ -121,6 +136,10 @@ def run_intercepted(model: nn.Module, images: Tensor, edit: Edit, calls: Sequenc
         shape = next(iter(intercepted.unused.values()))
         raise _unseen(model, f"a softmax of shape {shape}, which multiplies no values in a matrix product")
     if not shapes:
+        counts = count_kernels(model, images)
+        if counts:
+            found = ", ".join(f"{name} {count} times" for name, count in counts.items())
+            raise _unseen(model, f"{found}, of which none is called from Python and mixes values in a matrix product")
         raise ValueError(
             f"{type(model).__name__} called none of torch's attention functions (scaled_dot_product_attention, "
             "multi_head_attention_forward, softmax over (batch, heads, queries, keys) times values): it has no "
@@ -143,21 +162,6 @@ def differentiable(images: Tensor) -> Tensor:
         return images
     with torch.inference_mode(False):
         return images.clone()
-
-
-def logits_of(output: Any) -> Tensor:
-    """Return the logits in the output of a model: ``output.logits`` as in transformers, or else the output itself.
-
-    Raises:
-        ValueError: If they are no tensor.
-    """
-    logits = getattr(output, "logits", output)
-    if not isinstance(logits, Tensor):
-        raise ValueError(
-            f"the model returned {type(output).__name__}, which is no tensor and has no .logits: give a classifier, "
-            "or wrap the model in a module that returns one tensor"
-        )
-    return logits
 
 
 def check_capturable(model: nn.Module) -> None:

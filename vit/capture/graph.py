@@ -1,11 +1,38 @@
 """Finds which attentions a tensor depends on. It walks the autograd graph and computes nothing."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import Node
+from torch.overrides import TorchFunctionMode
+
+
+class FollowValues(TorchFunctionMode):
+    """A context in which what is computed from a tensor with a gradient has one, after ``detach()`` and ``no_grad()``.
+
+    Parameters alone start no graph.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function in the graph if an argument is."""
+        if func in (Tensor.detach, Tensor.data.__get__):
+            return args[0]
+        with torch.enable_grad() if _in_graph((*args, *(kwargs or {}).values())) else nullcontext():
+            return func(*args, **(kwargs or {}))
+
+
+def _in_graph(arguments: Iterable[Any]) -> bool:
+    return any(
+        _in_graph(argument)
+        if isinstance(argument, list | tuple)
+        else isinstance(argument, Tensor) and argument.requires_grad and not isinstance(argument, nn.Parameter)
+        for argument in arguments
+    )
 
 
 def graph_alone() -> AbstractContextManager[None]:
@@ -13,7 +40,7 @@ def graph_alone() -> AbstractContextManager[None]:
     return torch.autograd.graph.saved_tensors_hooks(lambda _: None, lambda _: None)
 
 
-def attentions_behind(result: Node | Tensor, attentions: Sequence[Node]) -> set[int]:
+def attentions_behind(result: Node | Tensor | None, attentions: Sequence[Node | None]) -> set[int]:
     """Return the indices of the attentions that a result was computed from.
 
     >>> attn, unused = (torch.ones(2, requires_grad=True) * 1 for _ in range(2))
@@ -21,12 +48,12 @@ def attentions_behind(result: Node | Tensor, attentions: Sequence[Node]) -> set[
     {0}
 
     Args:
-        result: A tensor, or the node of the autograd graph that made it.
-        attentions: The node that made each attention. No two may be the same.
+        result: A tensor, or the node of the autograd graph that made it; None if it has no graph.
+        attentions: The node that made each attention, or None. No two nodes may be the same.
     """
     numbers = {node: number for number, node in enumerate(attentions)}
     found, visited = set(), set()
-    waiting = [result.grad_fn if isinstance(result, Tensor) else result]
+    waiting: list[Node | None] = [result.grad_fn if isinstance(result, Tensor) else result]
     while waiting:
         node = waiting.pop()
         if node is None or node in visited:

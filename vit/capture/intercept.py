@@ -12,6 +12,7 @@ Letters in the einops patterns: b batch, n tokens, h heads, d channels per head,
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from vit.attention.functional import attention_weights
 from vit.attention.mechanisms.base import Mechanism
+from vit.capture.eager import as_written
+from vit.capture.multihead import multi_head
 
 Edit = Callable[[int, Tensor], Tensor]
 
@@ -74,6 +77,7 @@ class InterceptAttention(TorchFunctionMode):
         self.num_softmaxes = 0
         self.replaced: list[tuple[nn.Module, str, Any]] = []
         self.paused = False
+        self.around = ExitStack()
 
     def __enter__(self) -> "InterceptAttention":
         """Replace the forward methods of our mechanisms and the functions of torch, and turn off checkpointing."""
@@ -83,11 +87,13 @@ class InterceptAttention(TorchFunctionMode):
             for name in CHECKPOINTING:
                 if vars(module).get(name) is True:
                     self._replace(module, name, False)
+        self.around.enter_context(as_written())
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         """Restore everything that was replaced."""
         super().__exit__(*error)
+        self.around.close()
         for module, name, value in self.replaced:
             delattr(module, name)
             if value is not None:  # for example the forward set by an outer interception
@@ -143,6 +149,12 @@ class InterceptAttention(TorchFunctionMode):
             self.unused[self.num_softmaxes] = tuple(probabilities.shape)
         self.num_softmaxes += 1
 
+    def mark_other_axis(self, probabilities: Tensor, keys: int) -> None:
+        """Start to follow the result of a softmax over another axis than the last, if one more axis is as long."""
+        size = probabilities.shape[keys]
+        if probabilities.ndim in (3, 4) and size > 1 and probabilities.shape.count(size) == 2:
+            self.weights[probabilities] = Weights((size, size), frozenset())
+
     def splits(self, tensor: Tensor) -> bool:
         """Return whether the first axis of (B * H, ...) splits into images. If not, add the shape to ``unseen``."""
         if self.num_images and len(tensor) % self.num_images == 0:
@@ -153,6 +165,11 @@ class InterceptAttention(TorchFunctionMode):
     def split(self, tensor: Tensor) -> Tensor:
         """Split the first axis into images and heads: (B * H, N, M) -> (B, H, N, M)."""
         return rearrange(tensor, "(b h) n m -> b h n m", b=self.num_images)
+
+    def mixes(self, attn: Tensor, values: Tensor) -> bool:
+        """Return whether a product of two tensors is that of weights and values."""
+        weights = self.weights.get(attn)
+        return weights is not None and attn.shape[-2:] == weights.shape and attn.ndim == values.ndim < 5
 
     def use(self, softmaxes: frozenset[int]) -> None:
         """Record that these softmaxes have multiplied values."""
@@ -186,6 +203,9 @@ def _softmax(
     **kwargs: Any,
 ) -> Tensor:
     probabilities = func(input, dim, *args, **kwargs)
+    if dim is not None and dim % input.ndim < input.ndim - 1:
+        mode.mark_other_axis(probabilities, dim)
+        return probabilities
     over_keys = dim in (-1, input.ndim - 1) and input.is_floating_point() and input.shape[-1] > 1
     if input.ndim in (3, 4) and over_keys:
         mode.mark(probabilities)
@@ -197,13 +217,34 @@ def _softmax(
 def _matrix_product(
     mode: InterceptAttention, func: Callable[..., Tensor], input: Tensor, *args: Any, **kwargs: Any
 ) -> Tensor:
-    weights, other = mode.weights.get(input), next(_tensors((*args, *kwargs.values())))
-    if weights is None or input.shape[-2:] != weights.shape or input.ndim != other.ndim or input.ndim > 4:
-        product = func(input, *args, **kwargs)
-        mode.follow(product, (input, other))
-        return product
-    mode.use(weights.softmaxes)
-    return func(mode.edited_product(input, other), *args, **kwargs)
+    other, *rest = _tensors((*args, *kwargs.values()))
+    if mode.mixes(input, other):
+        mode.use(mode.weights[input].softmaxes)
+        return func(mode.edited_product(input, other), *args, **kwargs)
+    if input not in mode.weights and mode.mixes(other, input):  # values before weights, both transposed
+        mode.use(mode.weights[other].softmaxes)
+        return func(input, mode.edited_product(other.mT, input.mT).mT)
+    product = func(input, *args, **kwargs)
+    mode.follow(product, (input, other, *rest))
+    return product
+
+
+def _part(mode: InterceptAttention, func: Callable[..., Tensor], input: Tensor, index: Any) -> Tensor:
+    part, weights = func(input, index), mode.weights.get(input)
+    if weights is not None and input.shape[-2:] == weights.shape and part.shape[:-1] == input.shape[:-1]:
+        mode.weights[part] = Weights(tuple(part.shape[-2:]), weights.softmaxes)  # without a key that takes no part
+    else:
+        mode.follow(part, (input,))
+    return part
+
+
+def _added_product(
+    mode: InterceptAttention, func: Callable[..., Tensor], input: Tensor, batch1: Tensor, batch2: Tensor, **kwargs: Any
+) -> Tensor:
+    if mode.mixes(batch1, batch2):
+        mode.use(mode.weights[batch1].softmaxes)
+        batch1 = mode.edited_product(batch1, batch2)
+    return func(input, batch1, batch2, **kwargs)
 
 
 def _einsum(mode: InterceptAttention, func: Callable[..., Tensor], equation: str, *operands: Any) -> Tensor:
@@ -213,12 +254,17 @@ def _einsum(mode: InterceptAttention, func: Callable[..., Tensor], equation: str
     if len(marked) == 1 and len(factors) == 2 and "." not in equation:
         (i,) = marked
         weights, attn, values = mode.weights[factors[i]], factors[i], factors[1 - i]
-        over, of = letters[i], letters[1 - i]
-        mixes = over[-1] in of and over[-2] not in of and over[-1] not in equation.split("->")[-1]
-        if attn.ndim in (3, 4) and attn.shape[-2:] == weights.shape and mixes:
-            mode.use(weights.softmaxes)
-            factors[i] = mode.edited_product(attn, _like(attn, values, over, of))
-            return func(equation, *factors)
+        over, of, out = letters[i], letters[1 - i], equation.replace(" ", "").split("->")[-1]
+        keys = [letter for letter in over if letter in of and letter not in out]
+        queries = [letter for letter in over if letter not in of and letter in out]
+        if attn.ndim in (3, 4) and len(keys) == len(queries) == 1:
+            last = "".join(letter for letter in over if letter not in (*keys, *queries)) + queries[0] + keys[0]
+            arranged = rearrange(attn, f"{' '.join(over)} -> {' '.join(last)}")
+            if arranged.shape[-2:] == weights.shape:
+                mode.use(weights.softmaxes)
+                edited = mode.edited_product(arranged, _like(arranged, values, last, of))
+                factors[i] = rearrange(edited, f"{' '.join(last)} -> {' '.join(over)}")
+                return func(equation, *factors)
     product = func(equation, *factors)
     mode.follow(product, factors)
     return product
@@ -259,58 +305,21 @@ def _scaled_dot_product(
     return einsum(attn.to(value.dtype), value, "b h n m, b h m d -> b h n d")
 
 
-def _multi_head(
-    mode: InterceptAttention,
-    func: Callable[..., Any],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim_to_check: int,
-    num_heads: int,
-    in_proj_weight: Tensor | None,
-    in_proj_bias: Tensor | None,
-    bias_k: Tensor | None,
-    bias_v: Tensor | None,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_proj_weight: Tensor,
-    out_proj_bias: Tensor | None,
-    *,
-    attn_mask: Tensor | None = None,
-    need_weights: bool = True,
-    average_attn_weights: bool = True,
-    **others: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """Compute what ``nn.MultiheadAttention`` calls: (N, B, D) -> (N, B, D), and the weights if ``need_weights``."""
-    if in_proj_weight is None or bias_k is not None or add_zero_attn or others.get("key_padding_mask") is not None:
-        raise ValueError(
-            "nn.MultiheadAttention with keys of another width, padding, bias_k or add_zero_attn cannot be seen: "
-            "write its attention with scaled_dot_product_attention"
-        )
-    weights = rearrange(in_proj_weight, "(s d) c -> s d c", s=3)
-    biases = (None, None, None) if in_proj_bias is None else rearrange(in_proj_bias, "(s d) -> s d", s=3)
-    q, k, v = (
-        rearrange(F.linear(x, weight, bias), "n b (h d) -> b h n d", h=num_heads)
-        for x, weight, bias in zip((query, key, value), weights, biases, strict=True)
-    )
-    attn = mode.edited(attention_weights(q, k, mask=attn_mask), v)
-    mixed = einsum(attn.to(v.dtype), v, "b h n m, b h m d -> b h n d")
-    output = F.linear(rearrange(mixed, "b h n d -> n b (h d)"), out_proj_weight, out_proj_bias)
-    if not need_weights:
-        return output, None
-    return output, attn.mean(dim=1) if average_attn_weights else attn
-
-
 EXPLICIT: dict[Callable[..., Any], Callable[..., Any]] = {
     F.scaled_dot_product_attention: _scaled_dot_product,
-    F.multi_head_attention_forward: _multi_head,
+    F.multi_head_attention_forward: multi_head,
     F.softmax: _softmax,
     torch.softmax: _softmax,
     Tensor.softmax: _softmax,
+    torch.special.softmax: _softmax,
+    F.softmin: _softmax,
     torch.matmul: _matrix_product,
     Tensor.matmul: _matrix_product,
     Tensor.__matmul__: _matrix_product,
     torch.bmm: _matrix_product,
     Tensor.bmm: _matrix_product,
+    Tensor.__getitem__: _part,
+    torch.baddbmm: _added_product,
+    Tensor.baddbmm: _added_product,
     torch.einsum: _einsum,
 }

@@ -82,14 +82,14 @@ def _response(model: nn.Module, image: Tensor, call: int, axis: int, strips: int
         square = 0.0
         for _ in range(DRAWS):
             noise = spread * torch.randn(image.shape, generator=generator).to(image)
-            values = _values(model, torch.cat([image, torch.where(mask, image + noise, image)]), call)
+            values = values_of(model, torch.cat([image, torch.where(mask, image + noise, image)]), call)
             tokens = rearrange(values, "b h m d -> b m (h d)").double().cpu()
             square = square + reduce((tokens[1:] - tokens[:1]) ** 2, "b m d -> b m", "sum")
         squares.append(square)
     return torch.cat(squares).sqrt()
 
 
-def _values(model: nn.Module, images: Tensor, call: int) -> Tensor:
+def values_of(model: nn.Module, images: Tensor, call: int) -> Tensor:
     """Return the values (B, H, M, d) of an attention call. The forward pass stops there."""
     seen = []
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -18,7 +17,8 @@ from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
 from vit.capture.attention import run_intercepted
-from vit.capture.graph import attentions_behind, graph_alone
+from vit.capture.dependence import Dependents, find_dependents, influential
+from vit.capture.graph import graph_alone
 
 Change = Callable[[Tensor], Tensor]
 
@@ -90,7 +90,7 @@ class AttentionEvent:
     path: str  # of the innermost module that contains it
     call: int  # its number among all attentions
     shape: torch.Size  # (B, H, N, M)
-    made_by: Node  # its node in the autograd graph of the logits
+    made_by: Node | None  # its node in the autograd graph of the logits, if there is one
     num_before: int  # number of token events before it
 
 
@@ -101,6 +101,7 @@ class Trace:
     tokens: list[TokenEvent] = field(default_factory=list)
     attentions: list[AttentionEvent] = field(default_factory=list)  # of all tokens to all tokens
     pooling: list[AttentionEvent] = field(default_factory=list)  # of one query, which pools the tokens
+    dependents: Dependents = ()  # of each attention call, whether it influences the logits or not
     takes_maximum: bool = False  # over an axis, after the last attention
 
 
@@ -153,10 +154,10 @@ def trace_forward(model: nn.Module, images: Tensor) -> tuple[Trace, Tensor]:
         hooks.enter_context(maximum)
         logits = run_intercepted(model, images, record_attention)
     trace.takes_maximum = maximum.seen
-    behind = attentions_behind(logits, [event.made_by for event in events])
-    influential = [event for event in events if event.call in behind]
-    trace.attentions = [event for event in influential if event.shape[-2] > 1]
-    trace.pooling = [event for event in influential if event.shape[-2] == 1]
+    trace.dependents = find_dependents(model, images[:1], logits, [event.made_by for event in events])
+    layers = [events[call] for call in influential(trace.dependents)]
+    trace.attentions = [event for event in layers if event.shape[-2] > 1]
+    trace.pooling = [event for event in layers if event.shape[-2] == 1]
     return trace, logits
 
 
@@ -196,18 +197,6 @@ def _first_norm(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> T
         and not isinstance(event.boundary.module, nn.Linear)
     )
     return next(norms, layer)
-
-
-def check_sequential(trace: Trace, model: str) -> None:
-    """Raise a ValueError if an attention does not depend on the one before it: their maps could not be multiplied."""
-    for attention, following in pairwise([*trace.attentions, *trace.pooling]):
-        if not attentions_behind(following.made_by, [attention.made_by]):
-            raise ValueError(
-                f"{model} has attentions side by side (number {following.call} does not depend on number "
-                f"{attention.call}), as in parallel branches or a model that runs twice, which would be taken for "
-                "layers in a row: choose methods that need no attention (occlusion, input_gradient, "
-                "integrated_gradients, smoothgrad), or look at the matrices themselves by capture_attention"
-            )
 
 
 def _layer_names(trace: Trace) -> list[str]:

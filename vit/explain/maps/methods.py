@@ -1,7 +1,8 @@
 """All methods by name, and ``explain``, which calls them."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -105,4 +106,20 @@ def signed_map(method: str, subject: Subject, **options: Any) -> Tensor:
     if unknown:
         takes = ", ".join(known) or "none"
         raise ValueError(f"method {method!r} has no argument {unknown[0]!r}: it takes {takes}")
-    return METHODS[method](subject, **options)
+    with _gradients_of(subject.model):
+        return METHODS[method](subject, **options)
+
+
+@contextmanager
+def _gradients_of(model: nn.Module) -> Iterator[None]:
+    """Within the context, a gradient that does not exist is a ValueError with a remedy."""
+    try:
+        yield
+    except RuntimeError as error:  # of torch.autograd.grad
+        if not any(part in str(error) for part in ("does not require grad", "not have been used in the graph")):
+            raise
+        raise ValueError(
+            f"the logits of {type(model).__name__} have no gradient for some of its layers or pixels, as after "
+            "detach(), under no_grad() or in quantised layers: choose a method without gradients, such as rollout, "
+            "attention or occlusion"
+        ) from error

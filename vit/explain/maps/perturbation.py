@@ -37,9 +37,9 @@ def token_drop(subject: Subject) -> Tensor:
 
     Unlike occlusion, this needs no fill colour: the model runs with one token fewer.
     """
+    tokens, whole = torch.arange(subject.anatomy.num_tokens), subject.score(subject.logits)
     if not can_drop(subject):
         raise cannot_drop(subject.model)
-    tokens = torch.arange(subject.anatomy.num_tokens)
     batch, at_once = len(subject.images), max(1, SAMPLES_AT_ONCE // len(subject.images))
     losses = []
     for dropped in tokens[subject.anatomy.patches].split(at_once):
@@ -47,7 +47,7 @@ def token_drop(subject: Subject) -> Tensor:
         images = repeat(subject.images, "b c h w -> (k b) c h w", k=len(dropped))
         logits = logits_with_tokens(subject.model, subject.anatomy, images, repeat(kept, "k n -> (k b) n", b=batch))
         without = [subject.score(part) for part in rearrange(logits, "(k b) c -> k b c", b=batch)]
-        losses.append(subject.score(subject.logits) - torch.stack(without))
+        losses.append(whole - torch.stack(without))
     return rearrange(torch.cat(losses), "(r s) b -> b r s", r=subject.anatomy.grid[0])
 
 

@@ -68,7 +68,14 @@ class Subject:
     def logits(self) -> Tensor:
         """The logits of the images, (B, classes)."""
         with torch.no_grad():
-            return logits_of(self.model(self.images))
+            logits = logits_of(self.model(self.images))
+        if logits.ndim != 2:
+            raise ValueError(
+                f"{type(self.model).__name__} returned scores of shape {tuple(logits.shape)}, not one for each class "
+                "(B, classes): wrap it in a module that returns such, for example the mean over places, or choose "
+                "attention, rollout, value or value_rollout, which need no class"
+            )
+        return logits
 
     @cached_property
     def contrast(self) -> Tensor:
@@ -103,8 +110,11 @@ class Subject:
     def _found_grid(self) -> tuple[int, int]:
         try:
             return self.anatomy.grid
-        except ValueError:  # a CNN or a hierarchical model, which pixel methods can still explain
-            return patch_grid(self.model, self.images)
+        except ValueError as reason:  # a CNN or a hierarchical model, which pixel methods can still explain
+            try:
+                return patch_grid(self.model, self.images)
+            except ValueError as unsaid:
+                raise ValueError(f"{reason}; {unsaid}") from reason
 
     def _one_hot(self, name: str, classes: int | Tensor) -> Tensor:
         batch, num_classes = self.logits.shape

@@ -1,0 +1,247 @@
+"""Whatever mixes tokens is captured, or refused with the name of its module."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing import assert_close
+
+from tests.architectures import EXACT, of_timm, of_vit_pytorch, ours, randomised
+from tests.capture.around import Around
+from tests.capture.spelled import HEADS, WIDTH, expected_attention, fused, logits_between, spelled
+from vit.capture import capture_attention, examine
+from vit.capture.mixing import COPIES
+from vit.capture.places import STRIPS
+from vit.explain import explain
+
+IMAGES = torch.randn(2, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def by_heads(mix):
+    """The mix on tensors of three axes (B * H, N, d)."""
+    return lambda q, k, v: mix(*(x.flatten(0, 1) for x in (q, k, v))).unflatten(0, (len(q), -1))
+
+
+def sink(q, k, v):
+    return torch.cat([logits_between(q, k), torch.ones_like(q[..., :1])], dim=-1).softmax(dim=-1)[..., :-1] @ v
+
+
+def queries_before_heads(q, k, v):
+    attn = (torch.einsum("bhqd,bhkd->bqkh", q, k) / 2).softmax(dim=2)
+    return torch.einsum("bqkh,bhkd->bhqd", attn, v)
+
+
+READ = {
+    "torch.special.softmax": lambda q, k, v: torch.special.softmax(logits_between(q, k), -1) @ v,
+    "softmin": lambda q, k, v: F.softmin(-logits_between(q, k), dim=-1) @ v,
+    "softmax over queries of keys": lambda q, k, v: logits_between(k, q).softmax(dim=-2).mT @ v,
+    "einsum, keys first": lambda q, k, v: torch.einsum("bhkq,bhkd->bhqd", logits_between(k, q).softmax(dim=-2), v),
+    "einsum, heads last": queries_before_heads,
+    "values first": by_heads(lambda q, k, v: (v.mT @ logits_between(q, k).softmax(dim=-1).mT).mT),
+    "baddbmm": by_heads(lambda q, k, v: torch.baddbmm(torch.zeros_like(v), logits_between(q, k).softmax(dim=-1), v)),
+}
+AT = pytest.mark.parametrize("layer", [0, 1, 2])
+
+
+@AT
+@pytest.mark.parametrize("spelling", READ)
+def test_softmax_attention_in_this_spelling_is_read(spelling, layer):
+    model = spelled(*(READ[spelling] if i == layer else fused for i in range(3)))
+    assert_close(list(capture_attention(model, IMAGES)), expected_attention(model, IMAGES), **EXACT)
+
+
+@AT
+def test_the_column_of_an_attention_sink_takes_no_part(layer):
+    model = spelled(*(sink if i == layer else fused for i in range(3)))
+    attentions = capture_attention(model, IMAGES)
+    products = logits_of_layer(model, layer)
+    expected = products.exp() / (products.exp().sum(dim=-1, keepdim=True) + torch.e)
+    assert_close(attentions[layer], expected, **EXACT)
+
+
+def logits_of_layer(model, layer):
+    """Products of queries and keys of a layer."""
+    seen = []
+    handle = model.blocks[layer].part.qkv.register_forward_hook(lambda _, __, output: seen.append(output))
+    model(IMAGES)
+    handle.remove()
+    q, k, _ = seen[0].unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+    return logits_between(q, k)
+
+
+@pytest.mark.slow
+def test_a_compiled_function_is_read_and_stays_as_it_was():
+    compiled = torch.compile(lambda q, k, v: logits_between(q, k).softmax(dim=-1) @ v, backend="eager")
+    model = spelled(fused, compiled, fused)
+    with torch.no_grad():
+        before = model(IMAGES)
+        attentions = capture_attention(model, IMAGES)
+        assert_close(model(IMAGES), before, **EXACT)
+    assert_close(list(attentions), expected_attention(model, IMAGES), **EXACT)
+
+
+def scripted():
+    def attend(q, k, v):
+        return torch.matmul(torch.softmax(torch.matmul(q, k.mT) / 2.0, -1), v)
+
+    return torch.jit.script(attend)
+
+
+class Convolution(nn.Module):
+    """Mixes each token with its neighbours in the sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(WIDTH, WIDTH, 3, padding=1, groups=WIDTH)
+
+    def forward(self, tokens):
+        return self.conv(tokens.mT).mT
+
+
+class TokenMLP(nn.Module):
+    """Mixes tokens as MLP-Mixer does."""
+
+    def __init__(self):
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(16, 20), nn.GELU(), nn.Linear(20, 16))
+
+    def forward(self, tokens):
+        return self.mlp(tokens.mT).mT
+
+
+def exp_over_sum(q, k, v):
+    weights = logits_between(q, k).exp()
+    return weights / weights.sum(dim=-1, keepdim=True) @ v
+
+
+REFUSED = {
+    "sigmoid": lambda q, k, v: (logits_between(q, k) - 2).sigmoid() @ v,
+    "ReLU": lambda q, k, v: F.relu(logits_between(q, k)) / 16 @ v,
+    "exp over sum": lambda q, k, v: (
+        logits_between(q, k).exp() / logits_between(q, k).exp().sum(dim=-1, keepdim=True) @ v
+    ),
+    "exp of log_softmax": lambda q, k, v: F.log_softmax(logits_between(q, k), -1).exp() @ v,
+    "sigmoid, product and sum": lambda q, k, v: (logits_between(q, k).sigmoid()[..., None] * v[:, :, None]).sum(dim=3),
+}
+
+
+@AT
+@pytest.mark.parametrize("pool", ["cls", "mean"])
+@pytest.mark.parametrize("spelling", REFUSED)
+def test_attention_of_another_kind_is_refused_in_any_layer(spelling, layer, pool):
+    model = spelled(*(REFUSED[spelling] if i == layer else fused for i in range(3)), pool=pool)
+    where = f"after the last of 2|before number {layer} of 2"
+    words = rf"Spelled mixes tokens in .*'blocks.{layer}.part', ({where}) attentions"
+    if layer == 0:
+        words += "|every token depends on the whole image"
+    with pytest.raises(ValueError, match=words):
+        capture_attention(model, IMAGES)
+
+
+@AT
+def test_linear_attention_in_one_layer_is_refused(layer):
+    def linear(q, k, v):
+        return q.exp() @ (k.exp().mT @ v)
+
+    with pytest.raises(ValueError, match=r"mixes tokens in a way|every token depends on the whole image"):
+        capture_attention(spelled(*(linear if i == layer else fused for i in range(3))), IMAGES)
+
+
+@AT
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning")
+def test_a_scripted_function_is_refused(layer):
+    model = spelled(*(scripted() if i == layer else fused for i in range(3)))
+    with pytest.raises(ValueError, match=rf"mixes tokens in .*\(Attending 'blocks.{layer}.part'"):
+        capture_attention(model, IMAGES)
+
+
+@pytest.mark.parametrize(("part", "name"), [(Convolution, r"part\.conv"), (TokenMLP, r"part\.mlp\.2")])
+def test_other_mixing_between_attentions_is_refused(part, name):
+    for call in (capture_attention, examine, explain):
+        with pytest.raises(ValueError, match=rf"mixes tokens in .*'blocks.1.{name}', before number 1 of 2"):
+            call(spelled(fused, part(), fused), IMAGES)
+    with pytest.raises(ValueError, match=r"'blocks.2.part.mlp.2', after the last of 2"):
+        capture_attention(spelled(fused, fused, TokenMLP()), IMAGES)
+
+
+def test_a_class_token_that_takes_a_mean_between_layers_is_refused():
+    def shared(vit, images):
+        tokens = vit.embed(images)
+        for block in vit.blocks:
+            tokens = block(tokens)
+            mean = tokens.mean(dim=1, keepdim=True)
+            tokens = torch.cat([tokens[:, :1] + mean, tokens[:, 1:]], dim=1)
+        return vit.read(tokens)
+
+    with pytest.raises(ValueError, match=r"Around mixes tokens .*\(its forward method, before number 1 of 3"):
+        capture_attention(Around(spelled(fused, fused, fused), shared).eval(), IMAGES)
+
+
+# What is no mixing.
+
+
+@pytest.mark.parametrize("mixed", ["before", "after"])
+def test_a_linear_mixing_before_the_first_and_after_the_last_layer_is_none(mixed):
+    convolution = Convolution()
+
+    def around(vit, images):
+        tokens = vit.embed(images)
+        if mixed == "before":
+            tokens = tokens + convolution(tokens)
+        for block in vit.blocks:
+            tokens = block(tokens)
+        return vit.read(tokens + convolution(tokens) if mixed == "after" else tokens)
+
+    model = Around(spelled(fused, fused), around).eval()
+    convolution.double()
+    assert len(capture_attention(model, IMAGES)) == 2
+    unseen = Around(spelled(REFUSED["sigmoid"], fused, fused), around).eval()
+    with pytest.raises(ValueError, match="mixes tokens in a way that cannot be intercepted"):
+        capture_attention(unseen, IMAGES)
+
+
+def test_weights_that_pool_tokens_are_no_mixing():
+    def pooled(vit, images):
+        tokens = vit.embed(images)
+        for block in vit.blocks:
+            tokens = block(tokens)
+        weights = vit.head(tokens)[..., :1].softmax(dim=1)
+        return vit.head((weights * tokens).sum(dim=1))
+
+    assert len(capture_attention(Around(spelled(fused, fused), pooled).eval(), IMAGES)) == 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        ours(pool="cls+mean", num_registers=2, layer_scale=1e-5),
+        of_timm(global_pool="map"),
+        of_timm(name="VisionTransformerDistilled"),
+        of_vit_pytorch("SimpleViT", num_register_tokens=2),
+    ],
+    ids=["ours", "attention pooling", "distilled", "registers"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rounding_is_no_mixing(make, dtype):
+    assert len(capture_attention(randomised(make()).to(dtype), IMAGES.to(dtype))) >= 3
+
+
+def test_weak_mixing_is_seen_in_float32():
+    class Weak(Convolution):
+        def forward(self, tokens):
+            return 1e-3 * super().forward(tokens)
+
+    with pytest.raises(ValueError, match="mixes tokens in a way"):
+        capture_attention(spelled(fused, Weak(), fused).float(), IMAGES.float())
+
+
+def test_as_many_channels_as_tokens_confuse_nothing():
+    model = ours(embed_dim=15, num_heads=3, class_token=False, pool="mean", pos_embed_init="normal")()
+    assert len(capture_attention(randomised(model), IMAGES)) == 3
+
+
+def test_the_experiments_are_two_passes_of_few_images():
+    model, batches = spelled(fused, fused, fused), []
+    model.register_forward_pre_hook(lambda _, args: batches.append(len(args[0])))
+    capture_attention(model, IMAGES)
+    assert batches == [2, 2, 1, 1 + 2 * STRIPS, COPIES]

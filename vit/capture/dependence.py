@@ -1,0 +1,99 @@
+"""Finds which attentions and logits depend on which attention: by the autograd graph, and by experiment where it ends.
+
+Values flow on after ``detach()`` and under ``no_grad()``, where the graph ends. A batch of copies then shows what an
+attention moves: in each copy, another attention is replaced by random weights.
+
+Letters in the einops patterns: k copies of an image.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from einops import repeat
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+
+from vit.capture.graph import attentions_behind
+from vit.capture.intercept import InterceptAttention
+from vit.capture.logits import result_of
+from vit.capture.moved import changes, rounding
+
+LOGITS = -1  # in the place of the number of a call
+COPIES_AT_ONCE = 16
+
+Dependents = Sequence[set[int]]
+
+
+def find_dependents(model: nn.Module, image: Tensor, logits: Tensor, made: Sequence[Node | None]) -> Dependents:
+    """Return for each attention call the later calls, and ``LOGITS``, that depend on it.
+
+    Args:
+        model: A ViT in eval mode.
+        image: One image as the model takes it, (1, C, H, W).
+        logits: The logits of a pass.
+        made: The node of the autograd graph that made each attention in this pass, or None if there is no graph.
+    """
+    dependents: list[set[int]] = [set() for _ in made]
+    for target, node in [*enumerate(made), (LOGITS, logits.grad_fn)]:
+        for call in attentions_behind(node, made):
+            dependents[call].add(target)
+    following = [*range(1, len(made)), LOGITS]
+    unlinked = [call for call, reached in enumerate(dependents) if not {LOGITS, following[call]} <= reached]
+    for start in range(0, len(unlinked), COPIES_AT_ONCE):
+        some = unlinked[start : start + COPIES_AT_ONCE]
+        for call, moved in zip(some, _moved_by(model, image, some), strict=True):
+            dependents[call] |= moved
+    return dependents
+
+
+def influential(dependents: Dependents) -> list[int]:
+    """Return the calls that influence the logits, themselves or through later calls that do.
+
+    >>> influential([{1}, {-1}, set()])
+    [0, 1]
+    """
+    found: list[int] = []
+    for call in reversed(range(len(dependents))):
+        if LOGITS in dependents[call] or dependents[call] & set(found):
+            found.append(call)
+    return found[::-1]
+
+
+def check_in_a_row(model: nn.Module, calls: Sequence[int], dependents: Dependents) -> None:
+    """Raise a ValueError if one of these calls does not depend on the one before it: their maps do not multiply."""
+    for call, following in pairwise(calls):
+        if following not in dependents[call]:
+            raise ValueError(
+                f"{type(model).__name__} has attentions side by side (number {following} does not depend on number "
+                f"{call}), as in parallel branches, a model that runs twice or a loop over heads, which would be taken "
+                "for layers in a row: choose methods that need no attention (occlusion, input_gradient, "
+                "integrated_gradients, smoothgrad)"
+            )
+
+
+@torch.no_grad()
+def _moved_by(model: nn.Module, image: Tensor, calls: Sequence[int]) -> list[set[int]]:
+    """Return which calls, and ``LOGITS``, each of these calls moves if its weights become random."""
+    moved: list[set[int]] = [set() for _ in calls]
+    generator = torch.Generator().manual_seed(0)
+
+    def record(target: int, tensor: Tensor) -> None:
+        flat = changes(tensor.detach().double()).flatten(1).amax(dim=1)
+        for reached, change in zip(moved, flat > rounding(tensor), strict=True):
+            if change:
+                reached.add(target)
+
+    def randomise(call: int, attn: Tensor) -> Tensor:
+        record(call, intercepted.values)
+        if call not in calls:
+            return attn
+        random = torch.rand(attn.shape[1:], generator=generator).to(attn)
+        copy = torch.arange(len(attn), device=attn.device) == calls.index(call) + 1
+        return torch.where(copy[:, None, None, None], random / random.sum(dim=-1, keepdim=True), attn)
+
+    intercepted = InterceptAttention(model, randomise, 1 + len(calls))
+    with intercepted:
+        logits = result_of(model(repeat(image, "1 c y x -> k c y x", k=1 + len(calls))))
+    record(LOGITS, logits)
+    return moved

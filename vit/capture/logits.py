@@ -1,0 +1,38 @@
+"""Finds the logits in the output of a model, or what stands in their place.
+
+Letters in the einops patterns: b batch.
+"""
+
+from typing import Any
+
+from einops import rearrange
+from torch import Tensor
+
+FEATURES = ("pooler_output", "last_hidden_state")  # of transformers, for models without logits
+
+
+def logits_of(output: Any) -> Tensor:
+    """Return the logits in the output of a model: ``output.logits`` as in transformers, or else the output itself.
+
+    One number for each image, (B,), becomes the only class, (B, 1).
+
+    Raises:
+        ValueError: If they are no tensor.
+    """
+    logits = getattr(output, "logits", output)
+    if isinstance(logits, Tensor):
+        return rearrange(logits, "b -> b 1") if logits.ndim == 1 else logits
+    advice = "give a classifier, or wrap the model in a module that returns one tensor"
+    if any(isinstance(getattr(output, name, None), Tensor) for name in FEATURES):
+        advice += ", such as vit.explain.Features; attention, rollout, value and value_rollout need no class"
+    raise ValueError(f"the model returned {type(output).__name__}, which is no tensor and has no .logits: {advice}")
+
+
+def result_of(output: Any) -> Tensor:
+    """Return the logits in the output of a model; of a model without, its pooled feature, or else its tokens.
+
+    Raises:
+        ValueError: If there is none of these.
+    """
+    found = (getattr(output, name, None) for name in ("logits", *FEATURES))
+    return logits_of(next((result for result in found if isinstance(result, Tensor)), output))

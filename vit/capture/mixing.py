@@ -1,0 +1,244 @@
+"""Finds by experiment what mixes tokens besides the captured attention.
+
+All captured attention is replaced by the identity, and tokens are changed where they enter the first layer. No token
+may then depend on two others. This needs no list of functions: attention in a spelling that was not seen, a convolution
+or an MLP over tokens all show.
+
+Letters in the einops patterns: k copies of an image, h heads, n tokens, m keys, d channels of a head, c all other axes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, reduce, repeat
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from vit.capture.intercept import InterceptAttention
+from vit.capture.moved import changes, rounding
+
+COPIES = 4  # of the image: unchanged, one half of its tokens changed, the other half changed, both changed
+STEP = 0.5  # of an attention weight of the identity, where tokens are changed within an attention
+COARSER = 4  # times the rounding of a value, for sums of several
+MOST_STARTS = 8  # of the experiment: each linear mixing before the first layer needs another
+CHANNELS_LAST = (F.linear, F.layer_norm)
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
+def check_unmixed(model: nn.Module, image: Tensor, calls: Sequence[int], num_tokens: int) -> None:
+    """Check that nothing mixes tokens but these attention calls.
+
+    A linear mixing is no error before the first call, where it is part of the embedding of patches, nor after the last
+    call, where it is part of what the logits read, as a mean over tokens is.
+
+    Args:
+        model: A ViT in eval mode.
+        image: One image as the model takes it, (1, C, H, W).
+        calls: Numbers of the attention calls that are layers.
+        num_tokens: Number of tokens of an image.
+
+    Raises:
+        ValueError: If anything else mixes tokens. It names the module.
+    """
+    if num_tokens < 2:
+        return
+    copies, start = repeat(image, "1 c y x -> k c y x", k=COPIES), 0
+    for attempt in range(MOST_STARTS):
+        try:
+            _Experiment(model, calls, num_tokens, start).run(copies)
+        except _MixedError as mixed:
+            if not mixed.is_embedding or attempt == MOST_STARTS - 1:
+                raise ValueError(
+                    _reason(model, _named(mixed, model, copies, calls, num_tokens, start), calls)
+                ) from None
+            start = mixed.place.number + 1
+        else:
+            return
+
+
+def _named(mixed: "_MixedError", model: nn.Module, copies: Tensor, calls: Sequence[int], *entry: int) -> "_MixedError":
+    """Return where tokens are mixed, after another look at all results."""
+    try:
+        _Experiment(model, calls, *entry, looks_at_all=True).run(copies)
+    except _MixedError as found:
+        return found
+    return mixed
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The first result in which a token depends on two others."""
+
+    path: str  # of the innermost module that made it
+    number: int  # among all results
+    is_linear: bool  # whether both tokens add to it as they do alone
+
+
+class _MixedError(Exception):
+    """Ends the experiment: a token depends on two others."""
+
+    def __init__(self, place: _Place, call: int | None) -> None:
+        super().__init__()
+        self.place, self.call = place, call  # the call that the tokens enter, or None after the last
+        self.is_embedding = False
+
+
+class _Experiment(TorchFunctionMode):
+    """One pass of ``COPIES`` copies of an image, with captured attention replaced by the identity.
+
+    Args:
+        model: A ViT in eval mode.
+        calls: Numbers of the attention calls that are layers.
+        num_tokens: Number of tokens of an image.
+        start: Number of the first result that may be changed as tokens.
+        looks_at_all: Whether to look at the results between the layers too, which takes time.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        calls: Sequence[int],
+        num_tokens: int,
+        start: int,
+        looks_at_all: bool = False,
+    ) -> None:
+        super().__init__()
+        self.looks_at_all = looks_at_all
+        self.model, self.calls, self.num_tokens, self.start = model, calls, num_tokens, start
+        self.generator = torch.Generator().manual_seed(0)
+        self.half = torch.randperm(num_tokens, generator=self.generator) < num_tokens // 2
+        self.active = [""]  # paths of the modules that run, innermost last
+        self.num_results = 0
+        self.is_changed = False
+        self.layer = -1  # the last that was entered
+        self.first: _Place | None = None  # where tokens were mixed first since then
+        self.is_pooled = False  # tokens are gone after an attention of fewer queries
+        self.intercepted = InterceptAttention(model, self.identity, COPIES)
+
+    def run(self, copies: Tensor) -> None:
+        """Pass the copies (K, C, H, W)."""
+        with _paths(self.model, self.active, self.look), self.intercepted, self:
+            self.model(copies)
+        if self.first is not None and self.layer == len(self.calls) - 1 and not self.first.is_linear:
+            raise _MixedError(self.first, None)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, and change the first tokens that it returns, or look at its result."""
+        result = func(*args, **(kwargs or {}))
+        self.num_results += 1
+        if not self.is_changed and self.num_results > self.start and self.is_entry(func, args, result):
+            self.is_changed = True
+            return self.changed(result)
+        self.look(result)
+        return result
+
+    def is_entry(self, func: Callable[..., Any], args: tuple[Any, ...], result: Any) -> bool:
+        """Return whether a result is new tokens (K, N, D)."""
+        if not isinstance(result, Tensor) or result.ndim != 3 or not result.is_floating_point():
+            return False
+        if tuple(result.shape[:2]) != (COPIES, self.num_tokens) or any(result is argument for argument in args):
+            return False
+        return result.shape[2] != self.num_tokens or func in CHANNELS_LAST
+
+    def changed(self, tokens: Tensor) -> Tensor:
+        """Add noise to the tokens of one half, the other half and both: (K, N, D) -> (K, N, D)."""
+        noise = torch.randn(tokens.shape[1:], generator=self.generator).to(tokens) * tokens.std()
+        return tokens + self.halves(tokens)[..., None] * noise
+
+    def halves(self, like: Tensor) -> Tensor:
+        """Return which tokens of each copy are changed, (K, N) of zeros and ones."""
+        nothing = torch.zeros_like(self.half)
+        return torch.stack([nothing, self.half, ~self.half, ~nothing]).to(like)
+
+    def identity(self, call: int, attn: Tensor) -> Tensor:
+        """Return the identity in place of an attention, after a look at the tokens that enter it."""
+        is_lost = call in self.calls and not self.is_pooled and not self.enter(call)
+        if attn.shape[-2] != attn.shape[-1]:
+            self.is_pooled |= call in self.calls
+            return attn
+        identity = torch.eye(attn.shape[-1], dtype=attn.dtype, device=attn.device)
+        if is_lost and attn.shape[-1] == self.num_tokens:  # nothing was changed yet, or the next layer does not get it
+            identity = identity * (1 + STEP * rearrange(self.halves(attn), "k m -> k 1 1 m"))
+        return identity.expand(attn.shape)
+
+    def enter(self, call: int) -> bool:
+        """Check the values of a layer. Return whether a half of the tokens changes any."""
+        values = self.intercepted.values
+        one, other = reduce(changes(values)[:2], "k h m d -> k m", "max") > rounding(values)
+        if (one & other).any():
+            mixed = _MixedError(self.first or _Place(self.active[-1], self.num_results, is_linear=False), call)
+            mixed.is_embedding = self.layer < 0 and mixed.place.is_linear
+            raise mixed
+        self.layer, self.first = self.layer + 1, None
+        return bool((one | other).any())
+
+    def look(self, result: Any) -> None:
+        """Record the first result since the last layer that is tokens, if one depends on both halves."""
+        is_between = 0 <= self.layer < len(self.calls) - 1 and not self.looks_at_all
+        tokens = None if self.first or self.is_pooled or is_between else _by_token(result, self.num_tokens)
+        if tokens is None:
+            return
+        allowed = rounding(tokens)
+        one, other = reduce(changes(tokens)[:2], "k n c -> k n", "max") > allowed
+        if not (one & other).any():
+            return
+        plain, first, second, both = tokens[:, one & other]
+        is_linear = not ((both - first - second + plain).abs() > COARSER * allowed).any()
+        if not (_is_scaled(plain, first, allowed) | _is_scaled(plain, second, allowed)).all():
+            self.first = _Place(self.active[-1], self.num_results, is_linear)
+
+
+@contextmanager
+def _paths(model: nn.Module, active: list[str], look: Callable[[Any], None]) -> Iterator[None]:
+    """Within the context, keep the paths of the running modules, and look at what each returns."""
+
+    def leave(_: nn.Module, args: Any, output: Any) -> None:
+        look(output[0] if isinstance(output, tuple) and output else output)
+        active.pop()
+
+    with ExitStack() as hooks:
+        for path, module in model.named_modules():
+            hooks.enter_context(module.register_forward_pre_hook(lambda *_, path=path: active.append(path)))
+            hooks.enter_context(module.register_forward_hook(leave))
+        yield
+
+
+def _by_token(result: Any, num_tokens: int) -> Tensor | None:
+    """Return a result by token, (K, N, everything else), or None if no axis, or more than one, counts tokens."""
+    if not isinstance(result, Tensor) or not result.is_floating_point() or result.ndim < 3:
+        return None
+    axes = [axis for axis, size in enumerate(result.shape) if size == num_tokens]
+    if len(axes) != 1 or result.numel() == COPIES * num_tokens:
+        return None
+    batch = next((axis for axis in (0, 1) if axis not in axes and result.shape[axis] % COPIES == 0), None)
+    if batch is None:
+        return None
+    names = [f"a{axis}" for axis in range(result.ndim)]
+    names[batch], names[axes[0]] = "(k r)", "n"
+    others = " ".join(name for name in names if name.startswith("a"))
+    return rearrange(result, f"{' '.join(names)} -> k n (r {others})", k=COPIES)
+
+
+def _is_scaled(plain: Tensor, moved: Tensor, allowed: float) -> Tensor:
+    """Return which tokens were only multiplied by a number, as by a weight in a mean: (n, c) twice -> (n,)."""
+    factor = (plain * moved).sum(dim=-1, keepdim=True) / plain.square().sum(dim=-1, keepdim=True)
+    return ((moved - factor * plain).abs() <= COARSER * allowed).all(dim=-1)
+
+
+def _reason(model: nn.Module, mixed: _MixedError, calls: Sequence[int]) -> str:
+    path = mixed.place.path
+    where = f"{type(model.get_submodule(path)).__name__} {path!r}" if path else "its forward method"
+    when = "after the last of" if mixed.call is None else f"before number {calls.index(mixed.call)} of"
+    return (
+        f"{type(model).__name__} mixes tokens in a way that cannot be intercepted ({where}, {when} {len(calls)} "
+        "attentions that were seen, still does so when these are replaced by the identity: it is attention of another "
+        "kind, a convolution or an MLP over tokens): if it is attention, write it with scaled_dot_product_attention, "
+        "or choose methods that need no attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
+    )

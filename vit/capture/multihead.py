@@ -1,0 +1,59 @@
+"""The explicit form of what ``nn.MultiheadAttention`` calls.
+
+Letters in the einops patterns: b batch, n tokens, m keys, h heads, d channels per head, c channels of a token, s the
+three of queries, keys, values.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch.nn.functional as F
+from einops import einsum, rearrange
+from torch import Tensor
+
+from vit.attention.functional import attention_weights
+
+if TYPE_CHECKING:
+    from vit.capture.intercept import InterceptAttention
+
+
+def multi_head(
+    mode: "InterceptAttention",
+    func: Callable[..., Any],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    bias_k: Tensor | None,
+    bias_v: Tensor | None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    *,
+    attn_mask: Tensor | None = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute what ``nn.MultiheadAttention`` calls: (N, B, D) -> (N, B, D), and the weights if ``need_weights``."""
+    if in_proj_weight is None or bias_k is not None or add_zero_attn or others.get("key_padding_mask") is not None:
+        raise ValueError(
+            "nn.MultiheadAttention with keys of another width, padding, bias_k or add_zero_attn cannot be seen: "
+            "write its attention with scaled_dot_product_attention"
+        )
+    weights = rearrange(in_proj_weight, "(s d) c -> s d c", s=3)
+    biases = (None, None, None) if in_proj_bias is None else rearrange(in_proj_bias, "(s d) -> s d", s=3)
+    q, k, v = (
+        rearrange(F.linear(x, weight, bias), "n b (h d) -> b h n d", h=num_heads)
+        for x, weight, bias in zip((query, key, value), weights, biases, strict=True)
+    )
+    attn = mode.edited(attention_weights(q, k, mask=attn_mask), v)
+    mixed = einsum(attn.to(v.dtype), v, "b h n m, b h m d -> b h n d")
+    output = F.linear(rearrange(mixed, "b h n d -> n b (h d)"), out_proj_weight, out_proj_bias)
+    if not need_weights:
+        return output, None
+    return output, attn.mean(dim=1) if average_attn_weights else attn

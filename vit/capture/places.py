@@ -1,0 +1,78 @@
+"""Checks that what an attention mixes are tokens of places, the same ones in every head.
+
+A few strips of pixels are changed. A token of attention over channels responds to all of them. If windows are folded
+into heads, another head has another token under the same number, and responds to other strips.
+
+Letters in the einops patterns: k copies of an image, h heads, m keys, d channels of a head.
+"""
+
+import torch
+from einops import reduce
+from torch import Tensor, nn
+
+from vit.capture.moved import changes
+from vit.capture.patches import find_patches, values_of
+
+STRIPS = 2  # of rows, and as many of columns
+SMALL = 0.05  # share of the largest response of a token that counts as none, if tokens depend on all strips
+NONE = 1e-3  # share of the largest response of a head that counts as none, if another head responds most
+
+
+def check_places(model: nn.Module, image: Tensor, call: int) -> None:
+    """Check which strips of an image (1, C, H, W) change the values of an attention call.
+
+    Raises:
+        ValueError: If its tokens are channels, or others in every head.
+    """
+    responses = _responses(model, image, call)
+    if not responses.isfinite().all():
+        return
+    check_heads(model, responses)
+    by_token = reduce(responses, "k h m -> k m", "max")
+    largest = by_token.amax(dim=0)
+    moved = largest > NONE * largest.max()
+    everywhere = (by_token > SMALL * largest).all(dim=0)
+    if moved.any() and everywhere[moved].all() and find_patches(model, image, call, responses.shape[-1]) is None:
+        raise no_patches(model, responses.shape[-1])
+
+
+def check_heads(model: nn.Module, responses: Tensor) -> None:
+    """Raise a ValueError if heads respond to other strips: responses (strips, H, M)."""
+    largest = responses.amax(dim=0)
+    alive = largest > NONE * largest.max()
+    of_head = responses / largest.clamp(min=torch.finfo(responses.dtype).tiny)
+    # The strips that change a token most in one head change it in no other one.
+    apart = (of_head[:, :, None] == 1) & (of_head[:, None] < NONE) & alive[:, None] & alive[None]
+    if apart.any():
+        raise ValueError(
+            f"{type(model).__name__} attends within windows or spans that are folded into heads (the same pixels "
+            "change a token in one head alone), so its maps are not of whole images: choose methods that need no "
+            "attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
+        )
+
+
+def no_patches(model: nn.Module, num_tokens: int) -> ValueError:
+    """Return the error of a model whose tokens form no grid of patches."""
+    return ValueError(
+        f"{type(model).__name__} has {num_tokens} tokens, among which changed strips of an image move no grid of "
+        "patches: its attention is over channels, its patches are not in order, or every token depends on the whole "
+        "image; choose methods that need no attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
+    )
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
+def _responses(model: nn.Module, image: Tensor, call: int) -> Tensor:
+    """Return how much each strip, first those of rows, changes each token in each head: (strips, H, M)."""
+    generator = torch.Generator().manual_seed(0)
+    masks = []
+    for axis in (0, 1):
+        side = image.shape[2 + axis]
+        strip_of = torch.div(torch.arange(side) * min(STRIPS, side), side, rounding_mode="floor")
+        inside = (strip_of == torch.arange(min(STRIPS, side))[:, None]).to(image)
+        masks.append(inside[:, None, :, None] if axis == 0 else inside[:, None, None])
+    spread = (image.double().std().item() if image.numel() > 1 else 0.0) or 1.0
+    noise = spread * torch.randn(image.shape, generator=generator).to(image)
+    changed = torch.cat([image + mask * noise for mask in masks])
+    values = values_of(model, torch.cat([image, changed]), call)
+    return reduce(changes(values).double(), "k h m d -> k h m", "max")
