@@ -9,17 +9,31 @@ from unittest.mock import patch
 import torch
 import torch.utils.checkpoint
 
+# What runs around the function of a checkpoint, by its names in the versions of torch.
+GENERATORS = ("_checkpoint_without_reentrant_generator", "_checkpoint_without_reentrant_generator_impl")
+
+
+class _Plain:
+    """Takes the place of the autograd function of a reentrant checkpoint."""
+
+    @staticmethod
+    def apply(function: Callable[..., Any], _: bool, *args: Any) -> Any:
+        return function(*args)
+
+
+def _nothing(*_: Any, **__: Any) -> Iterator[None]:
+    yield
+
 
 @contextmanager
 def as_written() -> Iterator[None]:
     """Within the context, compiled functions run uncompiled, and ``checkpoint`` calls its function alone."""
-
-    def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], **_: Any) -> Any:
-        return function(*args, **kwargs)
-
+    module = torch.utils.checkpoint
     with ExitStack() as stack:
         # A checkpoint computes again in the backward pass, after the interception. Torch has no public switch.
-        stack.enter_context(patch.object(torch.utils.checkpoint, "_checkpoint_impl", call))
+        stack.enter_context(patch.object(module, "CheckpointFunction", _Plain))
+        for name in (name for name in GENERATORS if hasattr(module, name)):
+            stack.enter_context(patch.object(module, name, _nothing))
         if "torch._dynamo" in sys.modules:  # else nothing is compiled; loading it takes seconds
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
