@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from vit.capture.anatomy import Anatomy, examine
 from vit.capture.attention import capture_attention, run_intercepted
+from vit.capture.footprint import check_even
 from vit.explain.heatmap import displayable
 from vit.support.class_names import name_classes
 from vit.support.files import replacing
@@ -93,6 +94,7 @@ def explorer(
         )
     pixels = displayed_pixels(image[0], mean, std)
     anatomy = examine(model, image, grid, num_prefix_tokens)
+    check_even(anatomy.cells, anatomy.grid, type(model).__name__)
     with torch.no_grad():
         attentions = capture_attention(model, image)
         maps = [attn[0] for attn in attentions if attn.shape[-2] > 1]

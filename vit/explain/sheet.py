@@ -11,6 +11,7 @@ from einops import rearrange, repeat
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from vit.capture.footprint import cell_edges, even_cells
 from vit.explain.heatmap import shade
 from vit.support.plotting import save_figure
 
@@ -66,16 +67,25 @@ class Sheet:
         self.axes.text((left + right - GAP) / 2, 1.5 * GAP, title, ha="center", va="top", fontsize=10)
         self.extent = {"xlim": (0, right + BAR), "ylim": (height, 0), "aspect": "auto"}
 
-    def show(self, image: Tensor, row: int, column: int, grid: Sequence[int] = (1, 1)) -> None:
-        """Draw a picture (C, H, W), float in [0, 1] or uint8, with thin lines between the patches of its grid."""
+    def show(
+        self, image: Tensor, row: int, column: int, grid: Sequence[int] = (1, 1), cells: Tensor | None = None
+    ) -> None:
+        """Draw a picture (C, H, W), float in [0, 1] or uint8, with thin lines between the patches of its grid.
+
+        The patches divide the picture evenly, or are its ``cells``, as in ``overlay``.
+        """
         left, top = self.lefts[column], self.top + row * self.pitch
         white = 1 if image.is_floating_point() else 255
         pixels = rearrange(image.detach().cpu(), "c h w -> h w c").numpy()
         self.axes.imshow(pixels, cmap="gray", vmin=0, vmax=white, extent=(left, left + CELL, top + self.tall, top))
         if max(grid) <= MOST_RULED:
             look = {"color": "white", "alpha": 0.25, "lw": 0.4}
-            across = [top + edge * self.tall / grid[0] for edge in range(1, grid[0])]
-            down = [left + edge * CELL / grid[1] for edge in range(1, grid[1])]
+            cells = even_cells((grid[0], grid[1]), (grid[0], grid[1])) if cells is None else cells
+            of_rows, of_columns = (edges.unique() for edges in cell_edges(cells, (grid[0], grid[1])))
+            # The border of the picture has no line.
+            across = [top + edge * self.tall / len(cells) for edge in of_rows.tolist() if 0 < edge < len(cells)]
+            width = cells.shape[1]
+            down = [left + edge * CELL / width for edge in of_columns.tolist() if 0 < edge < width]
             self.axes.hlines(across, left, left + CELL, **look)
             self.axes.vlines(down, top, top + self.tall, **look)
 

@@ -1,0 +1,109 @@
+"""Compares the attention of one image alone with its rows in a batch: which axis is the images, and which the heads.
+
+Attention of three axes (B * H, N, M) does not say whether images or heads come first. Nor do four axes if there are as
+many images as heads. Letters in the einops patterns: b batch, h heads, n queries, m keys.
+"""
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from vit.capture.intercept import InterceptAttention
+
+TOLERANCE = 1e-3  # of the largest weight of a layer: kernels for batches of another size round differently
+ORDERS = ("(b h) n m", "(h b) n m")
+KNOWN: WeakKeyDictionary[nn.Module, frozenset[int]] = WeakKeyDictionary()  # what heads_first_calls has found
+
+
+def heads_first_calls(model: nn.Module, images: Tensor) -> frozenset[int]:
+    """Return the numbers of the attention calls of three axes whose first one is heads, then images: (H * B, N, M).
+
+    The result is kept for each model, because it is needed for every pass.
+
+    Args:
+        model: A ViT in eval mode.
+        images: Images as the model takes them, (B, C, H, W). The first one is passed alone and beside another.
+
+    Raises:
+        ValueError: If attention of three axes is in neither order.
+    """
+    if len(images) < 2:  # all of the first axis are heads
+        return frozenset()
+    if model not in KNOWN:
+        flat = [call for call, attn in enumerate(_undivided(model, images[:2])) if len(attn) == 1]
+        KNOWN[model] = _heads_first(model, images[:1], flat) if flat else frozenset()
+    return KNOWN[model]
+
+
+@torch.no_grad()
+def _heads_first(model: nn.Module, image: Tensor, flat: Sequence[int]) -> frozenset[int]:
+    """Return which of the calls of three axes have the heads first."""
+    noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(0)).to(image)
+    pair = torch.cat([image, image + noise])
+    together = _undivided(model, pair)
+    alone = [_undivided(model, one) for one in pair.split(1)]
+    found = []
+    for call in flat:
+        expected = torch.cat([attn[call] for attn in alone])  # (2, H, N, M)
+        moved = [_moved(rearrange(together[call][0], f"{order} -> b h n m", b=2), expected) for order in ORDERS]
+        if not min(moved) <= _allowed(expected):
+            raise _differs(model, call, min(moved))
+        if moved[1] < moved[0]:
+            found.append(call)
+    return frozenset(found)
+
+
+def _undivided(model: nn.Module, images: Tensor) -> list[Tensor]:
+    """Return the weights of each call. Those of three axes stay in one piece: (1, B * H, N, M)."""
+    kept: list[Tensor] = []
+
+    def keep(_: int, attn: Tensor) -> Tensor:
+        kept.append(attn.detach())
+        return attn
+
+    with InterceptAttention(model, keep, num_images=1):
+        model(images)
+    return kept
+
+
+def check_alone(model: nn.Module, attentions: Sequence[Tensor], alone: Sequence[Tensor], row: int) -> None:
+    """Check that the attention of each layer for one image alone equals its rows in a batch.
+
+    Args:
+        model: The model, which is named in the error.
+        attentions: The attention of each layer for a batch, (B, H, N, M).
+        alone: The same for one of its images, (1, H, N, M).
+        row: The place of this image in the batch.
+
+    Raises:
+        ValueError: If they differ.
+    """
+    if len(attentions) != len(alone):
+        raise ValueError(
+            f"{type(model).__name__} has {len(attentions)} attentions for {len(attentions[0])} images and {len(alone)} "
+            "for one of them: give one image at a time"
+        )
+    for layer, (several, one) in enumerate(zip(attentions, alone, strict=True)):
+        moved = _moved(several[row : row + 1].detach(), one.detach())
+        if not moved <= _allowed(one.detach()):
+            raise _differs(model, layer, moved)
+
+
+def _differs(model: nn.Module, layer: int, moved: float) -> ValueError:
+    return ValueError(
+        f"attention {layer} of {type(model).__name__} differs by {moved:.2g} between an image alone and the same image "
+        "in a batch: its axes are not images, heads, queries and keys in an order that can be found, or the images of "
+        "a batch change each other: give one image at a time"
+    )
+
+
+def _moved(one: Tensor, other: Tensor) -> float:
+    return (one - other).abs().max().item() if one.shape == other.shape else float("inf")
+
+
+def _allowed(attn: Tensor) -> float:
+    half = torch.finfo(attn.dtype).bits < 32 or torch.is_autocast_enabled(attn.device.type)
+    return (0.05 if half else TOLERANCE) * attn.abs().max().item()
