@@ -69,14 +69,17 @@ def _undivided(model: nn.Module, images: Tensor) -> list[Tensor]:
     return kept
 
 
-def check_alone(model: nn.Module, attentions: Sequence[Tensor], alone: Sequence[Tensor], row: int) -> None:
+def check_alone(
+    model: nn.Module, attentions: Sequence[Tensor], alone: Sequence[Tensor], row: int, calls: Sequence[int]
+) -> None:
     """Check that the attention of each layer for one image alone equals its rows in a batch.
 
     Args:
         model: The model, which is named in the error.
-        attentions: The attention of each layer for a batch, (B, H, N, M).
+        attentions: The attention of all calls for a batch, (B, H, N, M).
         alone: The same for one of its images, (1, H, N, M).
         row: The place of this image in the batch.
+        calls: Numbers of the calls that are layers. The others are not compared.
 
     Raises:
         ValueError: If they differ.
@@ -86,15 +89,16 @@ def check_alone(model: nn.Module, attentions: Sequence[Tensor], alone: Sequence[
             f"{type(model).__name__} has {len(attentions)} attentions for {len(attentions[0])} images and {len(alone)} "
             "for one of them: give one image at a time"
         )
-    for layer, (several, one) in enumerate(zip(attentions, alone, strict=True)):
-        moved = _moved(several[row : row + 1].detach(), one.detach())
-        if not moved <= _allowed(one.detach()):
-            raise _differs(model, layer, moved)
+    for call in calls:
+        several, one = attentions[call].detach(), alone[call].detach()
+        moved = _moved(several[row : row + 1], one)
+        if not moved <= _allowed(one):
+            raise _differs(model, call, moved)
 
 
-def _differs(model: nn.Module, layer: int, moved: float) -> ValueError:
+def _differs(model: nn.Module, call: int, moved: float) -> ValueError:
     return ValueError(
-        f"attention {layer} of {type(model).__name__} differs by {moved:.2g} between an image alone and the same image "
+        f"attention {call} of {type(model).__name__} differs by {moved:.2g} between an image alone and the same image "
         "in a batch: its axes are not images, heads, queries and keys in an order that can be found, or the images of "
         "a batch change each other: give one image at a time"
     )

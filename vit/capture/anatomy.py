@@ -134,7 +134,7 @@ def examine(
     check_sequential(trace, name)
     num_tokens, pooled = trace.attentions[0].shape[-1], bool(trace.pooling)
     calls = tuple(event.call for event in (*trace.attentions, *trace.pooling))
-    check_alone(model, [attentions[call] for call in calls], [alone[call] for call in calls], 0)
+    check_alone(model, attentions, alone, 0, calls)
     layout = _layout(model, image, calls[0], num_tokens, grid, num_prefix_tokens)
     last, place = trace.attentions[-1].call, None if pooled else last_place(model, pair, trace, num_tokens)
     watched = (place.seen,) if place else ()

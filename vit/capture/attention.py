@@ -48,11 +48,11 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     with torch.no_grad():
         check_logits_unchanged(attentions.logits, logits_of(model(images)))
     calls = influential_calls(model, images[:1])
-    attentions[:] = [attentions[call] for call in calls]
-    orders = token_orders(model, images[:1], calls, attentions[0].shape[-1])
     if len(images) > 1:
         with torch.no_grad():
-            check_alone(model, attentions, capture_unchecked(model, images[-1:], calls), len(images) - 1)
+            check_alone(model, attentions, capture_unchecked(model, images[-1:]), len(images) - 1, calls)
+    attentions[:] = [attentions[call] for call in calls]
+    orders = token_orders(model, images[:1], calls, attentions[0].shape[-1])
     return capture_unchecked(model, images, calls, orders) if orders else attentions
 
 
