@@ -275,7 +275,6 @@ ARCHITECTURES: dict[str, dict[str, tuple[Make, Any]]] = {
             window_size=2,
             patch_size=4,
         ),
-        "SwiftFormer": hierarchy("SwiftFormerForImageClassification", 64, image_size=64),
         "LeViT with teacher": hierarchy("LevitForImageClassificationWithTeacher", 224),
         "MetaCLIP 2": two_towers("MetaClip2ForImageClassification"),
         "FocalNet": hierarchy("FocalNetForImageClassification", 64, image_size=64),

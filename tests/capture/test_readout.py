@@ -26,6 +26,7 @@ def of_cct():
     torch.manual_seed(0)
     cct = CCT(img_size=32, embedding_dim=12, num_layers=3, num_heads=3, mlp_ratio=2.0, num_classes=7)
     randomised(cct.classifier)
+    nn.init.normal_(cct.classifier.attention_pool.weight, std=5.0)
     return cct.double().eval()
 
 

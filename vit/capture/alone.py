@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import torch
-from einops import rearrange
+from einops import einsum, rearrange
 from torch import Tensor, nn
 
 from vit.capture.intercept import InterceptAttention
 
-TOLERANCE = 1e-3  # of the largest weight of a layer: kernels for batches of another size round differently
-ORDERS = ("(b h) n m", "(h b) n m")
+TOLERANCE = 1e-3  # of the largest number of a layer: kernels for batches of another size round differently
+ORDERS = ("(b h) n", "(h b) n")
 KNOWN: WeakKeyDictionary[nn.Module, frozenset[int]] = WeakKeyDictionary()  # what heads_first_calls has found
 
 
@@ -38,6 +38,11 @@ def heads_first_calls(model: nn.Module, images: Tensor) -> frozenset[int]:
     return KNOWN[model]
 
 
+def known_heads_first(model: nn.Module) -> frozenset[int]:
+    """Return what ``heads_first_calls`` has found before, without another pass."""
+    return KNOWN.get(model, frozenset())
+
+
 @torch.no_grad()
 def _heads_first(model: nn.Module, image: Tensor, flat: Sequence[int]) -> frozenset[int]:
     """Return which of the calls of three axes have the heads first."""
@@ -47,8 +52,8 @@ def _heads_first(model: nn.Module, image: Tensor, flat: Sequence[int]) -> frozen
     alone = [_undivided(model, one) for one in pair.split(1)]
     found = []
     for call in flat:
-        expected = torch.cat([attn[call] for attn in alone])  # (2, H, N, M)
-        moved = [_moved(rearrange(together[call][0], f"{order} -> b h n m", b=2), expected) for order in ORDERS]
+        expected = torch.cat([mixed[call] for mixed in alone])  # (2, H, N)
+        moved = [_moved(rearrange(together[call][0], f"{order} -> b h n", b=2), expected) for order in ORDERS]
         if not min(moved) <= _allowed(expected):
             raise _differs(model, call, min(moved))
         if moved[1] < moved[0]:
@@ -57,11 +62,11 @@ def _heads_first(model: nn.Module, image: Tensor, flat: Sequence[int]) -> frozen
 
 
 def _undivided(model: nn.Module, images: Tensor) -> list[Tensor]:
-    """Return the weights of each call. Those of three axes stay in one piece: (1, B * H, N, M)."""
+    """Return what ``mix_random`` makes of each call. Three axes stay in one piece: (1, B * H, N)."""
     kept: list[Tensor] = []
 
     def keep(_: int, attn: Tensor) -> Tensor:
-        kept.append(attn.detach())
+        kept.append(mix_random(attn))
         return attn
 
     with InterceptAttention(model, keep, num_images=1):
@@ -69,30 +74,38 @@ def _undivided(model: nn.Module, images: Tensor) -> list[Tensor]:
     return kept
 
 
+def mix_random(attn: Tensor) -> Tensor:
+    """Mix one random number for each key by attention: (B, H, N, M) -> (B, H, N).
+
+    It is compared in place of the weights, so that memory does not hold those of all layers.
+    """
+    numbers = torch.randn(attn.shape[-1], generator=torch.Generator().manual_seed(0)).to(attn)
+    return einsum(attn.detach(), numbers, "b h n m, m -> b h n")
+
+
 def check_alone(
-    model: nn.Module, attentions: Sequence[Tensor], alone: Sequence[Tensor], row: int, calls: Sequence[int]
+    model: nn.Module, several: Sequence[Tensor], alone: Sequence[Tensor], row: int, calls: Sequence[int]
 ) -> None:
     """Check that the attention of each layer for one image alone equals its rows in a batch.
 
     Args:
         model: The model, which is named in the error.
-        attentions: The attention of all calls for a batch, (B, H, N, M).
-        alone: The same for one of its images, (1, H, N, M).
+        several: What ``mix_random`` makes of the attention of all calls for a batch, (B, H, N).
+        alone: The same for one of its images, (1, H, N).
         row: The place of this image in the batch.
         calls: Numbers of the calls that are layers. The others are not compared.
 
     Raises:
         ValueError: If they differ.
     """
-    if len(attentions) != len(alone):
+    if len(several) != len(alone):
         raise ValueError(
-            f"{type(model).__name__} has {len(attentions)} attentions for {len(attentions[0])} images and {len(alone)} "
-            "for one of them: give one image at a time"
+            f"{type(model).__name__} has {len(several)} attentions for {len(several[0])} images and {len(alone)} for "
+            "one of them: give one image at a time"
         )
     for call in calls:
-        several, one = attentions[call].detach(), alone[call].detach()
-        moved = _moved(several[row : row + 1], one)
-        if not moved <= _allowed(one):
+        moved = _moved(several[call][row : row + 1], alone[call])
+        if not moved <= _allowed(alone[call]):
             raise _differs(model, call, moved)
 
 
@@ -108,6 +121,6 @@ def _moved(one: Tensor, other: Tensor) -> float:
     return (one - other).abs().max().item() if one.shape == other.shape else float("inf")
 
 
-def _allowed(attn: Tensor) -> float:
-    half = torch.finfo(attn.dtype).bits < 32 or torch.is_autocast_enabled(attn.device.type)
-    return (0.05 if half else TOLERANCE) * attn.abs().max().item()
+def _allowed(mixed: Tensor) -> float:
+    half = torch.finfo(mixed.dtype).bits < 32 or torch.is_autocast_enabled(mixed.device.type)
+    return (0.05 if half else TOLERANCE) * mixed.abs().max().item()

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from vit.capture.alone import check_alone
 from vit.capture.attention import (
-    capture_unchecked,
     check_capturable,
     check_logits_unchanged,
     check_pixels,
     differentiable,
     logits_of,
+    mixed_by_attention,
 )
 from vit.capture.footprint import find_cells
 from vit.capture.order import token_orders
@@ -121,9 +121,9 @@ def examine(
     image = differentiable(images[:1])
     pair = torch.cat([image, differentiable(images[1:2]) if len(images) > 1 else image.flip(-1)])
     with torch.no_grad():
-        attentions = capture_unchecked(model, pair)
-        check_logits_unchanged(attentions.logits, logits_of(model(pair)))
-        alone = capture_unchecked(model, image)
+        several, logits = mixed_by_attention(model, pair)
+        check_logits_unchanged(logits, logits_of(model(pair)))
+        alone, _ = mixed_by_attention(model, image)
     trace, _ = trace_forward(model, pair)
     if not trace.attentions or len(trace.pooling) > 1:
         raise ValueError(
@@ -134,7 +134,7 @@ def examine(
     check_sequential(trace, name)
     num_tokens, pooled = trace.attentions[0].shape[-1], bool(trace.pooling)
     calls = tuple(event.call for event in (*trace.attentions, *trace.pooling))
-    check_alone(model, attentions, alone, 0, calls)
+    check_alone(model, several, alone, 0, calls)
     layout = _layout(model, image, calls[0], num_tokens, grid, num_prefix_tokens)
     last, place = trace.attentions[-1].call, None if pooled else last_place(model, pair, trace, num_tokens)
     watched = (place.seen,) if place else ()

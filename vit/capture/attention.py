@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.capture.alone import check_alone, heads_first_calls
+from vit.capture.alone import check_alone, heads_first_calls, mix_random
 from vit.capture.graph import attentions_behind, graph_alone
 from vit.capture.intercept import Edit, InterceptAttention
 from vit.capture.order import Orders, redone, token_orders, undone
@@ -50,7 +50,8 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     calls = influential_calls(model, images[:1])
     if len(images) > 1:
         with torch.no_grad():
-            check_alone(model, attentions, capture_unchecked(model, images[-1:]), len(images) - 1, calls)
+            alone, _ = mixed_by_attention(model, images[-1:])
+        check_alone(model, [mix_random(attn) for attn in attentions], alone, len(images) - 1, calls)
     attentions[:] = [attentions[call] for call in calls]
     orders = token_orders(model, images[:1], calls, attentions[0].shape[-1])
     return capture_unchecked(model, images, calls, orders) if orders else attentions
@@ -68,6 +69,18 @@ def capture_unchecked(
 
     attentions.logits = run_intercepted(model, images, keep, calls, orders)
     return attentions
+
+
+def mixed_by_attention(model: nn.Module, images: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Return what ``mix_random`` makes of the attention of each call, (B, H, N), and the logits."""
+    mixed: list[Tensor] = []
+
+    def keep(_: int, attn: Tensor) -> Tensor:
+        mixed.append(mix_random(attn))
+        return attn
+
+    logits = run_intercepted(model, images, keep)
+    return mixed, logits
 
 
 @torch.inference_mode(False)

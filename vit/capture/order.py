@@ -19,7 +19,7 @@ from vit.capture.alone import heads_first_calls
 from vit.capture.intercept import InterceptAttention
 
 STRENGTHS = (1.0, 1e4)  # of the change; LayerScale may begin at 1e-6, so that a small change is lost in rounding
-STILL = 1e-3  # a token that moves less than this share of the one that moves most does not move
+STILL = 1e-5  # a token that moves less than this share of the one that moves most does not move
 CLEAR = 30.0  # how much more tokens that change their order must move with their own sets than with the others
 
 Orders = Mapping[int, Tensor]
@@ -141,12 +141,13 @@ def _still(responses: Tensor) -> Tensor:
 
 
 def _in_order(responses: Tensor, codes: Tensor) -> bool:
-    """Return whether each token moves more with each of its sets than with any other, (k, M) and (k, N)."""
+    """Return whether each token that moves does so more with its sets than with the others, (k, M) and (k, N)."""
     codes = torch.nn.functional.pad(codes, (max(0, responses.shape[1] - codes.shape[1]), 0))[:, -responses.shape[1] :]
     within = torch.where(codes, responses, torch.inf).amin(dim=0)
     without = torch.where(codes, 0.0, responses).amax(dim=0)
     new = ~codes.any(dim=0)  # tokens that were added in front, as a class token before class attention
-    return bool(torch.where(new, _still(responses), within > without).all())
+    still = _still(responses)
+    return bool((still | (~new & (within > without))).all())
 
 
 def _sources(responses: Tensor, others: Tensor, codes: Tensor) -> Tensor | None:
