@@ -92,7 +92,7 @@ def test_an_order_that_cannot_be_found_is_refused():
     with pytest.raises(
         ValueError, match=r"attention 0 of Flat differs by .* between an image alone and the same image"
     ):
-        explain(model, IMAGES)
+        examine(model, IMAGES)
 
 
 class FourAxes(nn.Module):

@@ -9,7 +9,7 @@ from tests.architectures import EXACT, ours, randomised
 from tests.capture.around import Around
 from vit.capture import capture_attention, examine
 from vit.explain import attention_rollout, explain
-from vit.explain.maps.subject import Subject
+from vit.explain.maps import Subject, signed_map
 
 IMAGES = torch.randn(3, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 SQUARE = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -45,12 +45,13 @@ def test_the_sequence_pooling_of_cct_is_read_by_its_jacobian():
     subject = Subject(model, SQUARE)
     assert_close(subject.readout, expected, **EXACT)
     assert not expected[0].allclose(expected[1], rtol=0.1)
-    assert_close(explain(model, SQUARE).flatten(1), rolled_and_read(model, SQUARE, expected), **EXACT)
+    assert_close(signed_map("rollout", subject).flatten(1), rolled_and_read(model, SQUARE, expected), **EXACT)
     # They are near the weights of the pooling, and far from even shares.
     assert torch.corrcoef(torch.stack([expected.flatten(), weights.flatten()]))[0, 1] > 0.9
     assert subject.anatomy.weighs_anew
     last = capture_attention(model, SQUARE)[-1].mean(dim=1)
-    assert_close(explain(model, SQUARE, "attention").flatten(1), torch.einsum("bn,bnm->bm", expected, last), **EXACT)
+    expected = torch.einsum("bn,bnm->bm", expected, last)
+    assert_close(signed_map("attention", subject).flatten(1), expected, **EXACT)
 
 
 def test_the_weights_of_a_pooling_are_the_shares():
