@@ -22,6 +22,7 @@ TITLE, BAR, BAR_WIDTH = (
     0.2,
 )  # inches: height of the title, width of the colour bar with and without its text
 DOTS, MOST_DOTS = 120, 240  # per inch
+ROUNDING = 1e-9  # inches
 MOST_RULED = 20  # most patches per side that get lines between them; more lines would hide the patches
 
 
@@ -81,13 +82,13 @@ class Sheet:
         if max(grid) <= MOST_RULED:
             look = {"color": "white", "alpha": 0.25, "lw": 0.4}
             cells = even_cells((grid[0], grid[1]), (grid[0], grid[1])) if cells is None else cells
-            of_rows, of_columns = (edges.unique() for edges in cell_edges(cells, (grid[0], grid[1])))
+            of_rows, of_columns = (edges.unique().double() for edges in cell_edges(cells, (grid[0], grid[1])))
+            of_rows, of_columns = top + of_rows * self.tall / cells.shape[0], left + of_columns * CELL / cells.shape[1]
             # The border of the picture has no line.
-            across = [top + edge * self.tall / len(cells) for edge in of_rows.tolist() if 0 < edge < len(cells)]
-            width = cells.shape[1]
-            down = [left + edge * CELL / width for edge in of_columns.tolist() if 0 < edge < width]
-            self.axes.hlines(across, left, left + CELL, **look)
-            self.axes.vlines(down, top, top + self.tall, **look)
+            across = of_rows[(of_rows > top + ROUNDING) & (of_rows < top + self.tall - ROUNDING)]
+            down = of_columns[(of_columns > left + ROUNDING) & (of_columns < left + CELL - ROUNDING)]
+            self.axes.hlines(across.tolist(), float(of_columns[0]), float(of_columns[-1]), **look)
+            self.axes.vlines(down.tolist(), float(of_rows[0]), float(of_rows[-1]), **look)
 
     def write_above(self, column: int, text: str) -> None:
         """Write text above a column."""
