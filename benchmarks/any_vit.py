@@ -25,7 +25,7 @@ from records import command, command_line, commit, machine
 from torch import Tensor, nn
 
 from vit.capture import Anatomy, capture_attention, examine
-from vit.explain import explain
+from vit.explain.maps import Subject, signed_map
 from vit.support.files import replacing
 from vit.support.markdown import markdown_table
 
@@ -208,6 +208,19 @@ ARCHITECTURES: dict[str, dict[str, tuple[Make, Any]]] = {
         "NaFlexViT": of_timm("naflexvit_base_patch16_gap", embed_dim=12, depth=3, num_heads=3, patch_size=8),
         "BoTNet": of_timm("botnet26t_256", size=256),
         "ResNet": of_timm("resnet18"),
+        "ViT, rotary positions": of_timm(
+            "vit_small_patch16_rope_224", embed_dim=24, depth=3, num_heads=3, patch_size=8
+        ),
+        "ViT, mixed rotary positions": of_timm(
+            "vit_small_patch16_rope_mixed_224", embed_dim=24, depth=3, num_heads=3, patch_size=8
+        ),
+        "Perception Encoder": of_timm("vit_pe_core_tiny_patch16_384", embed_dim=24, depth=3, num_heads=3, patch_size=8),
+        "EVA-02 CLIP": of_timm("eva02_base_patch16_clip_224", embed_dim=24, depth=3, num_heads=3, patch_size=8),
+        "BEiT-3": of_timm("beit3_base_patch16_224", **PLAIN),
+        "Qwen3 ViT": of_timm("qwen3_vit_88m", size=64, embed_dim=24, depth=3, num_heads=3),
+        "Gemma 4 ViT": of_timm("gemma4_vit_167m", size=48, embed_dim=24, depth=3, num_heads=3),
+        "DeepSeek ViT": of_timm("deepseek_vit_412m", size=56, embed_dim=24, depth=3, num_heads=3),
+        "TinyViT": of_timm("tiny_vit_5m_224", size=224),
         "MLP-Mixer": of_timm("mixer_s32_224", size=224),
         "PoolFormer": of_timm("poolformer_s12"),
     },
@@ -237,6 +250,20 @@ ARCHITECTURES: dict[str, dict[str, tuple[Make, Any]]] = {
         "LeViT": hierarchy("LevitForImageClassification", 224),
         "CvT": hierarchy("CvtForImageClassification", 64),
         "MobileViT": hierarchy("MobileViTForImageClassification", 64, image_size=64),
+        "MobileViT v2": hierarchy("MobileViTV2ForImageClassification", 64, image_size=64),
+        "PVT v2": hierarchy("PvtV2ForImageClassification", 64, image_size=64),
+        "Swin v2": hierarchy(
+            "Swinv2ForImageClassification",
+            image_size=SIZE,
+            embed_dim=12,
+            depths=[2, 2],
+            num_heads=[3, 3],
+            window_size=2,
+            patch_size=4,
+        ),
+        "LeViT with teacher": hierarchy("LevitForImageClassificationWithTeacher", 224),
+        "MetaCLIP 2": two_towers("MetaClip2ForImageClassification"),
+        "FocalNet": hierarchy("FocalNetForImageClassification", 64, image_size=64),
     },
     "torchvision": {
         "ViT": of_torchvision(
@@ -283,6 +310,37 @@ ARCHITECTURES: dict[str, dict[str, tuple[Make, Any]]] = {
             "levit", "LeViT", dim=(12, 24), stages=2, depth=2, mlp_mult=2, patch_size=None, mlp_dim=None
         ),
         "PiT": of_vit_pytorch("pit", "PiT", depth=(2, 2)),
+        "ViT-5": of_vit_pytorch("vit_5", "ViT"),
+        "ViT, pooling of detections": of_vit_pytorch("vit_detpool", "ViTDetPool"),
+        "ViT, decorrelated": of_vit_pytorch("vit_with_decorr", "ViT"),
+        "ViT, post-norm": of_vit_pytorch("vit_with_keel_post_ln", "ViT"),
+        "ViT, patch dropout": of_vit_pytorch("vit_with_patch_dropout", "ViT"),
+        "ViT, adaptive token sampling": of_vit_pytorch("ats_vit", "ViT", max_tokens_per_depth=(16, 8, 4)),
+        "ViT, learnable memory": of_vit_pytorch("learnable_memory_vit", "ViT"),
+        "SimpleViT, attention residual": of_vit_pytorch("simple_vit_attn_residual", "SimpleViTAttnResidual"),
+        "SimpleViT, orthogonal residual": of_vit_pytorch("simple_vit_orthog_residual_update", "SimpleViT"),
+        "SimpleViT, relative positions": of_vit_pytorch("simple_vit_with_relative_proj_pos_bias", "SimpleViT"),
+        "SimpleViT, sparse gating": of_vit_pytorch("simple_vit_with_sparse_gating", "SimpleViTWithSparseGating"),
+        "SimpleViT, specialised class token": of_vit_pytorch("simple_vit_with_specialized_cls", "SimpleViT"),
+        "SimpleViT, depthwise cross attention": of_vit_pytorch("attn_residual_with_dca_simple_vit", "SimpleViT"),
+        "Jumbo ViT": of_vit_pytorch("jumbo_vit", "JumboViT"),
+        "LookViT": of_vit_pytorch("look_vit", "LookViT", highres_patch_size=4, mlp_dim=None),
+        "CrossViT": of_vit_pytorch(
+            "cross_vit",
+            "CrossViT",
+            sm_dim=12,
+            lg_dim=24,
+            sm_patch_size=8,
+            lg_patch_size=16,
+            depth=1,
+            **dict.fromkeys(("patch_size", "dim", "heads", "mlp_dim")),
+        ),
+        "NesT": of_vit_pytorch(
+            "nest", "NesT", num_hierarchies=2, block_repeats=(1, 1), patch_size=4, depth=None, mlp_dim=None
+        ),
+        "CvT": of_vit_pytorch(
+            "cvt", "CvT", **dict.fromkeys(("image_size", "patch_size", "dim", "depth", "heads", "mlp_dim"))
+        ),
     },
 }
 
@@ -381,11 +439,7 @@ def order_proven(model: nn.Module, images: Tensor, anatomy: Anatomy) -> int:
     rows, columns = anatomy.grid
     chosen = torch.linspace(0, rows * columns - 1, min(rows * columns, MOST_PATCHES)).long().tolist()
     for patch in chosen:
-        row, column = divmod(patch, columns)
-        top, bottom = (round(edge * images.shape[-2] / rows) for edge in (row, row + 1))
-        left, right = (round(edge * images.shape[-1] / columns) for edge in (column, column + 1))
-        changed = images[:1].clone()
-        changed[..., top:bottom, left:right] *= -1
+        changed = torch.where(anatomy.cells == patch, -images[:1], images[:1])
         seen.clear()
         with torch.no_grad(), anatomy.parts.layers[0].changed(keep):
             model(images[:1])
@@ -420,8 +474,9 @@ def check(library: str, name: str, make: Make, size: int | tuple[int, int]) -> d
     try:
         anatomy = examine(model, images)
         attentions = capture_attention(model, images)
+        subject = Subject(model, images)
         for method in METHODS_TRIED:
-            explain(model, images, method)
+            signed_map(method, subject)
     except ValueError as error:
         return row | {"result": "refused", "reason": " ".join(str(error).split())}
     row |= {"result": "read", "layers": len(attentions), "grid": "{} x {}".format(*anatomy.grid)}

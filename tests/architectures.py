@@ -45,7 +45,7 @@ class Architecture:
         make: Makes the model.
         image: Rows and columns of its images.
         grid: Rows and columns of its patches.
-        read: Share of each read-out token.
+        read: Share of each read-out token, or what computes it from the model.
         tokens: Number of tokens.
         prefix: Number of tokens before the patches.
         pooled: Whether an attention with one query reads them.
@@ -54,7 +54,7 @@ class Architecture:
     """
 
     make: Callable[[], nn.Module]
-    read: dict[int, float]
+    read: dict[int, float] | Callable[[nn.Module], dict[int, float]]
     image: tuple[int, int] = (6, 10)
     grid: tuple[int, int] = (3, 5)
     tokens: int = 16
@@ -66,7 +66,8 @@ class Architecture:
     @property
     def readout(self) -> Tensor:
         """Share of each token in the read-out, (N,)."""
-        return torch.tensor([self.read.get(token, 0.0) for token in range(self.tokens)], dtype=torch.float64)
+        read = self.read(self.model()) if callable(self.read) else self.read
+        return torch.tensor([read.get(token, 0.0) for token in range(self.tokens)], dtype=torch.float64)
 
     def images(self, batch: int = 2, dtype: torch.dtype = torch.float64) -> Tensor:
         """Return images that the model takes, always the same."""
@@ -89,6 +90,22 @@ def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
 def even(tokens: Sequence[int], whole: float = 1.0) -> dict[int, float]:
     """Return equal shares of these tokens."""
     return {token: whole / len(tokens) for token in tokens}
+
+
+def by_weights(
+    weights: Callable[[nn.Module], Sequence[Tensor]], *tokens: Sequence[int]
+) -> Callable[[nn.Module], dict[int, float]]:
+    """Return shares of groups of tokens by the norms of the weights of the head that read the mean of each group."""
+
+    def read(model: nn.Module) -> dict[int, float]:
+        norms = [part.norm().item() for part in weights(model)]
+        return {
+            token: share
+            for norm, group in zip(norms, tokens, strict=True)
+            for token, share in even(group, norm / sum(norms)).items()
+        }
+
+    return read
 
 
 def ours(**kwargs: object) -> Callable[[], nn.Module]:
@@ -180,7 +197,9 @@ ARCHITECTURES = {
     "ours, mean without class token": Architecture(
         ours(pool="mean", class_token=False), even(range(15)), tokens=15, prefix=0
     ),
-    "ours, cls+mean": Architecture(ours(pool="cls+mean"), {0: 0.5} | even(PATCHES, 0.5)),
+    "ours, cls+mean": Architecture(
+        ours(pool="cls+mean"), by_weights(lambda model: model.head.weight.chunk(2, dim=1), [0], PATCHES)
+    ),
     "ours, registers": Architecture(ours(num_registers=2), CLS, tokens=18, prefix=3),
     "ours, registers, mean": Architecture(ours(num_registers=2, pool="mean"), even(range(3, 18)), tokens=18, prefix=3),
     "ours, another size": Architecture(ours(qk_norm=True), CLS, image=(10, 4), grid=(5, 2), tokens=11),
@@ -202,22 +221,29 @@ ARCHITECTURES = {
         of_timm(img_size=28, patch_size=14, init_values=1e-5), CLS, image=(28, 28), grid=(2, 2), tokens=5
     ),
     "timm, DeiT distilled": Architecture(
-        of_timm(name="VisionTransformerDistilled"), {0: 0.5, 1: 0.5}, tokens=17, prefix=2
+        of_timm(name="VisionTransformerDistilled"),
+        by_weights(lambda model: [model.head.weight, model.head_dist.weight], [0], [1]),
+        tokens=17,
+        prefix=2,
     ),
     "torchvision": Architecture(of_torchvision, CLS, image=(8, 8), grid=(4, 4), tokens=17),
     "transformers, ViT": Architecture(of_transformers("ViTForImageClassification"), CLS),
     "transformers, ViT, eager": Architecture(of_transformers("ViTForImageClassification", "eager"), CLS),
     "transformers, DINOv2": Architecture(
-        of_transformers("Dinov2ForImageClassification", image_size=8), {0: 0.5} | even(PATCHES, 0.5)
+        of_transformers("Dinov2ForImageClassification", image_size=8),
+        by_weights(lambda model: model.classifier.weight.chunk(2, dim=1), [0], PATCHES),
     ),
     "transformers, DINOv2 with registers": Architecture(
         of_transformers("Dinov2WithRegistersForImageClassification", image_size=8, num_register_tokens=2),
-        {0: 0.5} | even(range(3, 18), 0.5),
+        by_weights(lambda model: model.classifier.weight.chunk(2, dim=1), [0], range(3, 18)),
         tokens=18,
         prefix=3,
     ),
     "transformers, DeiT with teacher": Architecture(
-        of_transformers("DeiTForImageClassificationWithTeacher"), {0: 0.5, 1: 0.5}, tokens=17, prefix=2
+        of_transformers("DeiTForImageClassificationWithTeacher"),
+        by_weights(lambda model: [model.cls_classifier.weight, model.distillation_classifier.weight], [0], [1]),
+        tokens=17,
+        prefix=2,
     ),
     "vit-pytorch, ViT": Architecture(of_vit_pytorch("ViT"), CLS),
     "vit-pytorch, ViT, mean": Architecture(of_vit_pytorch("ViT", pool="mean"), even(range(15)), tokens=15, prefix=0),

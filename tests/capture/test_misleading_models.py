@@ -54,7 +54,8 @@ def test_overlapping_patches_form_the_grid_of_their_strides():
     anatomy = examine(model, images)
     assert (anatomy.grid, anatomy.num_prefix_tokens) == ((7, 5), 1)
     for method in ("rollout", "occlusion", "input_gradient", "random"):
-        assert explain(model, images, method).shape == (2, 7, 5)
+        with pytest.warns(UserWarning, match="Around does not divide these images evenly into patches"):
+            assert explain(model, images, method).shape == (2, 7, 5)
 
 
 def test_a_model_that_resizes_inside_has_the_grid_of_its_own_size():

@@ -15,6 +15,7 @@ from torch.testing import assert_close
 
 from tests.browser import opened as opened_file
 from tests.browser import running_browser
+from tests.capture.around import Around
 from vit import VisionTransformer
 from vit.analysis import prune_heads
 from vit.attention import MultiHeadAttention
@@ -265,6 +266,13 @@ def test_pixels_without_mean_and_std_reach_from_black_to_white():
 def test_arguments_that_do_not_fit_are_refused(model, image, kwargs, message):
     with pytest.raises(ValueError, match=message):
         explorer(model, **{"image": image} | kwargs)
+
+
+def test_a_model_that_crops_is_refused_as_the_page_draws_even_cells(model, image):
+    cropping = Around(model, lambda vit, images: vit(images[..., 1:, 2:])).eval()
+    larger = torch.nn.functional.pad(image, (2, 0, 1, 0))
+    with pytest.raises(ValueError, match=r"Around does not divide images of 13 x 18 pixels evenly into 3 x 4 patches"):
+        explorer(cropping, larger)
 
 
 def test_models_that_return_no_row_of_logits_are_refused(image):

@@ -11,6 +11,7 @@ from vit.explain import CONTROLS, capture_attention, score
 from vit.explain.evaluation.faithfulness import Curves
 from vit.explain.evaluation.table import Interval
 from vit.explain.figures import draw_curves, draw_heads, draw_maps, draw_scores
+from vit.explain.sheet import CELL
 from vit.support.plotting import GREY, ORANGE
 
 
@@ -48,6 +49,16 @@ def test_a_sheet_has_every_image_with_each_of_its_maps(drawn, tmp_path, channels
     }
     with Image.open(tmp_path / "sheet.png") as picture:
         assert min(picture.size) > 200
+
+
+def test_lines_of_a_sheet_stand_between_the_cells_that_the_model_sees(drawn, tmp_path):
+    cells = torch.tensor([[-1, 0, 0, 1], [-1, 0, 0, 1], [-1, 2, 2, 3], [-1, -1, -1, -1]])
+    draw_maps(torch.rand(1, 3, 4, 4), {"rollout": torch.rand(1, 2, 2)}, tmp_path / "sheet.png", cells=cells)
+    across, down = ([line[0] for line in lines.get_segments()] for lines in drawn[0].axes[0].collections[-2:])
+    (left, first), (_, second) = across
+    top = down[0][1]
+    assert [first - top, second - top] == pytest.approx([CELL / 2, CELL * 3 / 4])
+    assert [place - left for place, _ in down] == pytest.approx([0, CELL / 2])  # none where the model sees nothing
 
 
 def test_a_sheet_names_its_images_with_and_without_predictions(drawn, tmp_path):

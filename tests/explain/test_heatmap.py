@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from vit.explain import displayable, overlay
-from vit.explain.heatmap import LUMA, TO_CONES, TO_RGB, shade
+from vit.explain.heatmap import LUMA, TO_CONES, TO_RGB, UNSEEN, shade
 
 
 def lightness_and_colour(picture):
@@ -97,6 +97,32 @@ def test_smoothing_interpolates_between_the_middles_of_patches():
     assert len(smooth[0, :, 0].unique(dim=-1).T) > 2
     assert_close(smooth[..., 1], flat[..., 1])
     assert_close(smooth[..., 4], flat[..., 4])
+
+
+CELLS = torch.tensor([[-1, 0, 0, 1], [-1, 0, 0, 1], [-1, 2, 2, 3], [-1, -1, -1, -1]])
+
+
+def test_cells_are_drawn_where_they_are_and_unseen_pixels_are_dark_and_grey():
+    maps = torch.tensor([[[0.0, 0.25], [0.5, 1.0]]])
+    picture = overlay(torch.full((1, 3, 4, 4), 0.8), maps, cells=CELLS)
+    seen = CELLS >= 0
+    assert_close(read_back(picture)[0][seen], maps.flatten()[CELLS[seen]], rtol=0, atol=0.002)
+    assert_close(picture[0][:, ~seen], torch.full((3, 7), UNSEEN * 0.8))
+
+
+def test_smoothing_stays_within_the_cells():
+    maps = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
+    picture = overlay(torch.full((1, 3, 4, 4), 0.8), maps, cells=CELLS, smooth=True)
+    assert_close(picture[0][:, CELLS < 0], torch.full((3, 7), UNSEEN * 0.8))
+    inside = overlay(torch.full((1, 3, 3, 3), 0.8), maps, smooth=True)
+    assert_close(picture[..., :3, 1:], inside)
+
+
+def test_cells_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"cells of shape \(4, 4\) from -1 to 3 do not fit .* 4 x 4 .* 1 x 2 patches"):
+        overlay(torch.rand(1, 3, 4, 4), torch.rand(1, 1, 2), cells=CELLS)
+    with pytest.raises(ValueError, match=r"cells of shape \(4, 4\) from -1 to 3 do not fit images of 8 x 4 pixels"):
+        overlay(torch.rand(1, 3, 8, 4), torch.rand(1, 2, 2), cells=CELLS)
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-30, 3.0, 1e38])

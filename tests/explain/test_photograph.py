@@ -68,6 +68,21 @@ def test_cells_of_a_fraction_of_a_pixel_and_beyond_the_photograph_are_drawn():
     assert (picture[:, 0] == 0).all()
 
 
+SEEN = torch.tensor([[-1, 0, 0, 1], [-1, 2, 2, 3], [-1, -1, -1, -1], [-1, -1, -1, -1]])  # of an image of 4 x 4 pixels
+
+
+def test_uneven_cells_lie_where_the_model_sees_them():
+    boxes = cell_boxes(BOX, (2, 2), SEEN)
+    assert boxes.tolist() == [[[20, 0, 40, 10], [40, 0, 50, 10]], [[20, 10, 40, 20], [40, 10, 50, 20]]]
+    picture = overlay_photograph(torch.full((1, 40, 60), 0.5), MAP, BOX, SEEN)
+    for row, column in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        left, top, right, bottom = boxes[row, column].int().tolist()
+        inside = picture[:, top + 1 : bottom - 1, left + 1 : right - 1]
+        torch.testing.assert_close(inside, on_grey(MAP[row, column].item() / 4).expand_as(inside))
+    for outside in (picture[..., :20], picture[..., 50:], picture[:, 20:]):
+        torch.testing.assert_close(outside, torch.full_like(outside, UNSEEN * 0.5))
+
+
 def test_values_that_have_no_colour_are_refused():
     with pytest.raises(ValueError, match="the smallest value of the maps is -1"):
         overlay_photograph(torch.zeros(1, 8, 8), -torch.ones(2, 2), (0.0, 0.0, 8.0, 8.0))

@@ -13,7 +13,8 @@ from vit.analysis.head_table import Head, HeadTable
 from vit.analysis.modules import emptied_layers
 from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.anatomy import Anatomy, examine
-from vit.capture.attention import check_whole_patches, run_intercepted
+from vit.capture.attention import run_intercepted
+from vit.capture.footprint import check_even
 
 
 def describe_heads(
@@ -47,8 +48,9 @@ def describe_heads(
     """
     if len(images) < 2:
         raise ValueError(f"there are too few images ({len(images)}): give at least 2, as some measures compare them")
-    check_whole_patches(model, images)
     anatomy = examine(model, next(in_batches(model, images, 1)), grid, num_prefix_tokens)
+    anatomy.check_in_order()
+    check_even(anatomy.cells, anatomy.grid, type(model).__name__)
     (height, width), (rows, columns) = images.shape[-2:], anatomy.grid
     patch_size = (height / rows, width / columns)
     sums: dict[int, dict[str, Tensor]] = {}

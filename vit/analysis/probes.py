@@ -17,7 +17,7 @@ from vit.analysis.batches import in_batches
 from vit.analysis.modules import attention_modules, emptied_layers, head_count, output_projection
 from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.anatomy import Anatomy, examine
-from vit.capture.attention import check_whole_patches
+from vit.capture.footprint import check_even
 from vit.capture.trace import Boundary
 
 PROBED = 8  # patches per image whose colour and position are read
@@ -89,10 +89,11 @@ def probe_layers(
         ValueError: If attention cannot be captured (see ``capture_attention``), layers share one module, no norm
             follows the last layer, or a layer has lost all heads.
     """
-    check_whole_patches(model, fitted_on[0])
     if emptied := emptied_layers(model):
         raise ValueError(f"layer {emptied[0]} has no heads left: probe the model before pruning, or leave it a head")
     anatomy = examine(model, next(in_batches(model, fitted_on[0], 1)))
+    anatomy.check_in_order()
+    check_even(anatomy.cells, anatomy.grid, type(model).__name__)
     if not anatomy.parts.layers or anatomy.parts.last is None:
         raise ValueError(
             f"{type(model).__name__} has no separate module for each layer, or no norm after the last layer: probes "

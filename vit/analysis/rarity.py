@@ -13,7 +13,8 @@ from vit.analysis.measures import column_mass
 from vit.analysis.modules import with_emptied_layers
 from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.anatomy import examine
-from vit.capture.attention import check_whole_patches, run_intercepted
+from vit.capture.attention import run_intercepted
+from vit.capture.footprint import check_even
 
 
 @torch.no_grad()
@@ -37,8 +38,9 @@ def rare_attention(model: nn.Module, images: Tensor, batch_size: int = 32) -> tu
     """
     if len(images) < 2:
         raise ValueError(f"there are too few images ({len(images)}): give at least 2, as the control exchanges them")
-    check_whole_patches(model, images)
     anatomy = examine(model, next(in_batches(model, images, 1)))
+    anatomy.check_in_order()
+    check_even(anatomy.cells, anatomy.grid, type(model).__name__)
     received: list[Tensor] = []
 
     def keep(layer: int, attn: Tensor) -> Tensor:

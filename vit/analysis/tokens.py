@@ -82,6 +82,7 @@ def token_norms(
             "pruning, or leave each layer a head"
         )
     anatomy = examine(model, next(in_batches(model, images, 1)), grid, num_prefix_tokens)
+    anatomy.check_in_order()
     if not anatomy.parts.layers or anatomy.parts.last is None:
         raise ValueError(
             f"{type(model).__name__} has no separate module for each layer, or no norm after the last layer: token "

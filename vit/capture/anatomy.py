@@ -1,24 +1,31 @@
 """Finds the parts of a ViT: its grid of patches, its layers, and the tokens that its logits are computed from."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
+from einops import reduce
 from torch import Tensor, nn
 
+from vit.capture.alone import check_alone
 from vit.capture.attention import (
     check_capturable,
     check_logits_unchanged,
     check_pixels,
     differentiable,
-    run_intercepted,
+    mixed_by_attention,
 )
 from vit.capture.dependence import check_in_a_row
-from vit.capture.graph import FollowValues
+from vit.capture.footprint import find_cells
 from vit.capture.logits import result_of
 from vit.capture.mixing import check_unmixed
+from vit.capture.order import token_orders
 from vit.capture.patches import Layout, find_patches
 from vit.capture.places import check_places, no_patches
+from vit.capture.readout import Reading, last_place
 from vit.capture.trace import Parts, find_parts, trace_forward
+
+VARIES = 1e-3  # of the largest share: how much two images may differ
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,11 @@ class Anatomy:
         depth: Number of layers. A last attention with one query, which pools the tokens, is not counted.
         pooled: Whether an attention with one query pools the tokens after the last layer.
         parts: The layers, and the places just before and after them.
+        cells: The patch that each pixel belongs to, row by row from 0, or -1 if the model never sees it, (H, W).
+        orders: The places of the tokens in the order of the first layer, for each call that has them in another one.
+        reading: Where the logits read the tokens.
         fixed_readout: ``readout``, or None if the logits read different tokens for different images.
+        weighs_anew: Whether each image has other shares of the same tokens. If so, ``readout`` is the mean of two.
         model: Name of the model's class.
     """
 
@@ -44,7 +55,11 @@ class Anatomy:
     depth: int
     pooled: bool
     parts: Parts
+    cells: Tensor
+    orders: Mapping[int, Tensor]
+    reading: Reading
     fixed_readout: Tensor | None
+    weighs_anew: bool
     model: str
 
     @property
@@ -54,10 +69,10 @@ class Anatomy:
 
     @property
     def readout(self) -> Tensor:
-        """Share of each token in the features that the logits are computed from, (N,). The shares sum to one.
+        """Share of each token in the logits, (N,): the norm of the Jacobian of the logits by the last tokens.
 
-        A class token has share 1. Each of N averaged tokens has share 1 / N. If class token and mean are concatenated
-        ("cls+mean"), each counts half. The tokens with a share are the read-out tokens.
+        The shares sum to one. A class token that alone is read has share 1. Each of N averaged tokens has share 1 / N.
+        The tokens with a share are the read-out tokens.
 
         Raises:
             ValueError: If the logits read different tokens for different images, as a maximum over tokens does.
@@ -69,6 +84,14 @@ class Anatomy:
                 "smoothgrad"
             )
         return self.fixed_readout
+
+    def check_in_order(self) -> None:
+        """Raise a ValueError if the tokens of a layer are in another order than those of the first."""
+        if self.orders or self.reading.order is not None:
+            raise ValueError(
+                f"{self.model} moves its tokens between its layers, and here they are read by their place: choose "
+                "attention, rollout, relevance or legrad, for which the order is undone"
+            )
 
 
 @torch.inference_mode(False)  # a gradient finds the read-out tokens, even if the caller is in inference mode
@@ -92,16 +115,19 @@ def examine(
 
     Raises:
         ValueError: If attention cannot be captured (see ``capture_attention``), attentions run in parallel instead of
-            one after another, no grid of patches is found among the tokens, or the given grid or number is wrong.
+            one after another, no grid of patches is found among the tokens, their pixels are no rows and columns of
+            cells, or the given grid or number is wrong.
     """
     check_pixels(images)
     check_capturable(model)
     name = type(model).__name__
     image = differentiable(images[:1])
     pair = torch.cat([image, differentiable(images[1:2]) if len(images) > 1 else image.flip(-1)])
-    trace, logits = trace_forward(model, pair)
     with torch.no_grad():
+        several, logits = mixed_by_attention(model, pair)
         check_logits_unchanged(logits, result_of(model(pair)))
+        alone, _ = mixed_by_attention(model, image)
+    trace, _ = trace_forward(model, pair)
     if not trace.attentions or len(trace.pooling) > 1:
         raise ValueError(
             f"{name} has {len(trace.attentions)} attentions of all tokens and {len(trace.pooling)} of one query that "
@@ -110,26 +136,35 @@ def examine(
         )
     calls = tuple(event.call for event in (*trace.attentions, *trace.pooling))
     check_in_a_row(model, calls, trace.dependents)
+    check_alone(model, several, alone, 0, calls)
     check_places(model, image, calls[0])
-    num_tokens = trace.attentions[0].shape[-1]
-    layout = _layout(model, image, trace.attentions[0].call, num_tokens, grid, num_prefix_tokens)
+    num_tokens, pooled = trace.attentions[0].shape[-1], bool(trace.pooling)
+    layout = _layout(model, image, calls[0], num_tokens, grid, num_prefix_tokens)
     check_unmixed(model, image, calls, num_tokens)
-    anatomy = Anatomy(
+    last, place = trace.attentions[-1].call, None if pooled else last_place(model, pair, trace, num_tokens)
+    watched = (place.seen,) if place else ()
+    orders = token_orders(model, image, calls, num_tokens, *watched)
+    reading = Reading(place, last, orders.pop(-1, None) if place else orders.get(last))
+    shares = reading.shares(model, pair)
+    read = shares > 0
+    fixed = None if trace.takes_maximum or not (read[0] == read[1]).all() else reduce(shares, "b n -> n", "mean")
+    if pooled and fixed is not None:  # the pooling weighs them
+        fixed = (fixed > 0) / (fixed > 0).sum()
+    return Anatomy(
         layout.grid,
         layout.first,
         num_tokens,
         calls,
         len(trace.attentions),
-        bool(trace.pooling),
+        pooled,
         find_parts(trace, num_tokens),
-        None,
+        find_cells(model, image, calls[0], layout),
+        orders,
+        reading,
+        fixed,
+        bool((shares[0] - shares[1]).abs().max() > VARIES * shares.max()) and not pooled,
         name,
     )
-    read = _tokens_read(model, pair, trace.attentions[-1].call)
-    if trace.takes_maximum or not (read == read[0]).all():
-        return anatomy
-    all_tokens = getattr(model, "pool_include_prefix", False)
-    return replace(anatomy, fixed_readout=_readout(read[0], anatomy.patches, all_tokens))
 
 
 def _layout(
@@ -176,38 +211,3 @@ def patch_grid(model: nn.Module, images: Tensor) -> tuple[int, int]:
                 )
             return rows // size[0], columns // size[1]
     raise ValueError(f"{type(model).__name__} does not say its patch_size: give grid=(rows, columns)")
-
-
-def _tokens_read(model: nn.Module, images: Tensor, call: int) -> Tensor:
-    """Return which tokens the logits read, (B, N). A token is read if its row of the last attention has a gradient."""
-    last = []
-
-    def start_graph(index: int, attn: Tensor) -> Tensor:
-        if index == call:
-            last.append(attn.requires_grad_())
-        return attn
-
-    with torch.no_grad(), FollowValues():  # the layers before it need no graph, which saves memory
-        logits = run_intercepted(model, images, start_graph)
-    # The direction is random because the sum of the logits may be constant.
-    direction = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
-    gradient = None
-    if logits.requires_grad:
-        with torch.enable_grad():
-            (gradient,) = torch.autograd.grad((logits * direction).sum(), last, allow_unused=True)
-    if gradient is None:
-        raise ValueError(
-            f"the logits of {type(model).__name__} have no gradient, as of quantised layers, so which tokens they read "
-            "is not known: explain the model before it was quantised, or read its weights by capture_attention"
-        )
-    return gradient.abs().sum(dim=(1, 3)) > 0
-
-
-def _readout(read: Tensor, patches: slice, all_tokens: bool) -> Tensor:
-    if not read.any():  # an untrained head of zeros gives no gradient: take the first token
-        read = torch.arange(len(read), device=read.device) == 0
-    prefix, rest = read.clone(), torch.zeros_like(read)
-    prefix[patches], rest[patches] = False, read[patches]
-    if all_tokens or not (prefix.any() and rest.any()):
-        return read / read.sum()
-    return prefix / prefix.sum() / 2 + rest / rest.sum() / 2

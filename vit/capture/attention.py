@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from vit.capture.alone import check_alone, heads_first_calls, mix_random
 from vit.capture.dependence import Dependents, check_in_a_row, find_dependents, influential
 from vit.capture.graph import graph_alone
 from vit.capture.intercept import Edit, InterceptAttention
@@ -12,6 +13,7 @@ from vit.capture.kernels import count_kernels
 from vit.capture.logits import logits_of as logits_of  # for those who import it from here
 from vit.capture.logits import result_of
 from vit.capture.mixing import check_unmixed
+from vit.capture.order import Orders, redone, token_orders, undone
 from vit.capture.places import check_places
 
 TOLERANCE = 1e-4  # of the largest logit, or of 1 if all are smaller; fused kernels differ from the formula by 1e-6
@@ -32,7 +34,8 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
 
     The model is any ViT in eval mode: ours, your own, or one of timm, torchvision, transformers or vit-pytorch. Its
     attention may be fused. The weights are those that multiply the values. They are in the autograd graph of
-    ``.logits`` unless gradients are off. Attention that does not influence the logits is left out.
+    ``.logits`` unless gradients are off. Attention that does not influence the logits is left out. If a model moves its
+    tokens between layers, they are brought back into the order of the first layer.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -41,8 +44,9 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
 
     Raises:
         ValueError: If attention cannot be intercepted (a compiled or scripted model, a kernel that bypasses torch, a
-            mechanism without weights), if it is not over whole images (a hierarchy of windows), or if capturing it
-            changes the logits.
+            mechanism without weights), if it is not over whole images (a hierarchy of windows), if capturing it
+            changes the logits, if it differs between an image alone and the same image in a batch, or if the order of
+            tokens cannot be found in a layer.
     """
     images = differentiable(images)
     attentions = capture_unchecked(model, images)
@@ -50,13 +54,20 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
         check_logits_unchanged(attentions.logits, result_of(model(images)))
     calls, dependents = _layers(model, images[:1])
     check_in_a_row(model, calls, dependents)
+    if len(images) > 1:
+        with torch.no_grad():
+            alone, _ = mixed_by_attention(model, images[-1:])
+        check_alone(model, [mix_random(attn) for attn in attentions], alone, len(images) - 1, calls)
     check_places(model, images[:1], calls[0])
     check_unmixed(model, images[:1], calls, attentions[calls[0]].shape[-1])
     attentions[:] = [attentions[call] for call in calls]
-    return attentions
+    orders = token_orders(model, images[:1], calls, attentions[0].shape[-1])
+    return capture_unchecked(model, images, calls, orders) if orders else attentions
 
 
-def capture_unchecked(model: nn.Module, images: Tensor, calls: Sequence[int] | None = None) -> Attentions:
+def capture_unchecked(
+    model: nn.Module, images: Tensor, calls: Sequence[int] | None = None, orders: Orders | None = None
+) -> Attentions:
     """Return the attention of ``calls`` (None is all) as ``capture_attention`` does, without its checking passes."""
     attentions = Attentions()
 
@@ -64,8 +75,20 @@ def capture_unchecked(model: nn.Module, images: Tensor, calls: Sequence[int] | N
         attentions.append(attn)
         return attn
 
-    attentions.logits = run_intercepted(model, images, keep, calls)
+    attentions.logits = run_intercepted(model, images, keep, calls, orders)
     return attentions
+
+
+def mixed_by_attention(model: nn.Module, images: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Return what ``mix_random`` makes of the attention of each call, (B, H, N), and the logits."""
+    mixed: list[Tensor] = []
+
+    def keep(_: int, attn: Tensor) -> Tensor:
+        mixed.append(mix_random(attn))
+        return attn
+
+    logits = run_intercepted(model, images, keep)
+    return mixed, logits
 
 
 def influential_calls(model: nn.Module, image: Tensor) -> list[int]:
@@ -100,7 +123,9 @@ def _layers(model: nn.Module, image: Tensor) -> tuple[list[int], Dependents]:
     return calls, dependents
 
 
-def run_intercepted(model: nn.Module, images: Tensor, edit: Edit, calls: Sequence[int] | None = None) -> Tensor:
+def run_intercepted(
+    model: nn.Module, images: Tensor, edit: Edit, calls: Sequence[int] | None = None, orders: Orders | None = None
+) -> Tensor:
     """Return the logits of a model while ``edit`` reads or replaces its attention: (B, C, H, W) -> (B, classes).
 
     Args:
@@ -108,6 +133,7 @@ def run_intercepted(model: nn.Module, images: Tensor, edit: Edit, calls: Sequenc
         images: Images as the model takes them.
         edit: Called as ``edit(layer, attn)``. The weights that it returns multiply the values.
         calls: Numbers of the attention calls that count as layers, as in ``Anatomy.calls``; None is all.
+        orders: The places of the tokens in order for each call that moves them, as in ``Anatomy.orders``.
 
     Raises:
         ValueError: As in ``capture_attention``, but changed logits are allowed, because an edit may change them.
@@ -121,15 +147,16 @@ def run_intercepted(model: nn.Module, images: Tensor, edit: Edit, calls: Sequenc
             return attn
         shapes.append(attn.shape)
         _check_whole_images(model, images, shapes)
-        return edit(call if calls is None else calls.index(call), attn)
+        order = orders.get(call) if orders else None
+        return redone(edit(call if calls is None else calls.index(call), undone(attn, order)), order)
 
-    with InterceptAttention(model, checked, len(images)) as intercepted:
-        try:
+    try:
+        with InterceptAttention(model, checked, len(images), heads_first_calls(model, images)) as intercepted:
             logits = result_of(model(images))
-        except RuntimeError as error:
-            if type(error).__module__.startswith("torch._dynamo") or "FlexAttention" in str(error):
-                raise _unseen(model, "flex_attention, which compiles itself") from error
-            raise
+    except RuntimeError as error:
+        if type(error).__module__.startswith("torch._dynamo") or "FlexAttention" in str(error):
+            raise _unseen(model, "flex_attention, which compiles itself") from error
+        raise
     if intercepted.unseen:
         raise _unseen(model, f"of shape {intercepted.unseen[0]}, in windows or with axes of its own")
     if intercepted.unused:
@@ -186,19 +213,6 @@ def check_pixels(images: Tensor) -> None:
     if images.ndim != 4:
         raise ValueError(
             f"images have shape {tuple(images.shape)}: give (batch, channels, rows, columns), one image as images[None]"
-        )
-
-
-def check_whole_patches(model: nn.Module, images: Tensor) -> None:
-    """Raise a ValueError if a model pads these images to whole patches: the grid would not divide them evenly."""
-    embed = getattr(model, "patch_embed", None)
-    stride = getattr(embed, "patch_stride", (1, 1))
-    if getattr(embed, "pad_images", False) and any(
-        side % step for side, step in zip(images.shape[-2:], stride, strict=True)
-    ):
-        raise ValueError(
-            f"the model pads images of {images.shape[-2]} x {images.shape[-1]} pixels to whole patches: give images "
-            f"whose sides are multiples of {stride[0]} and {stride[1]}, so that each patch is of known pixels"
         )
 
 

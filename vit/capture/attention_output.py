@@ -13,6 +13,7 @@ from einops import einsum, pack, rearrange
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from vit.capture.alone import heads_first_calls
 from vit.capture.intercept import InterceptAttention
 
 
@@ -40,7 +41,7 @@ def capture_outputs(model: nn.Module, images: Tensor, calls: Sequence[int]) -> l
             watch.follow(found[call])
         return attn
 
-    intercepted = InterceptAttention(model, keep, len(images))
+    intercepted = InterceptAttention(model, keep, len(images), heads_first_calls(model, images))
     with _WatchProjection() as watch, intercepted:
         model(images)
     outputs = [found[call] for call in calls]

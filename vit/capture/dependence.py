@@ -14,6 +14,7 @@ from einops import repeat
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
+from vit.capture.alone import heads_first_calls
 from vit.capture.graph import attentions_behind
 from vit.capture.intercept import InterceptAttention
 from vit.capture.logits import result_of
@@ -92,8 +93,9 @@ def _moved_by(model: nn.Module, image: Tensor, calls: Sequence[int]) -> list[set
         copy = torch.arange(len(attn), device=attn.device) == calls.index(call) + 1
         return torch.where(copy[:, None, None, None], random / random.sum(dim=-1, keepdim=True), attn)
 
-    intercepted = InterceptAttention(model, randomise, 1 + len(calls))
+    copies = repeat(image, "1 c y x -> k c y x", k=1 + len(calls))
+    intercepted = InterceptAttention(model, randomise, len(copies), heads_first_calls(model, copies))
     with intercepted:
-        logits = result_of(model(repeat(image, "1 c y x -> k c y x", k=1 + len(calls))))
+        logits = result_of(model(copies))
     record(LOGITS, logits)
     return moved

@@ -58,19 +58,29 @@ class InterceptAttention(TorchFunctionMode):
             of their calls. The weights that ``edit`` returns multiply the values.
         num_images: Number B of images in a batch, which splits attention with three axes (B * H, N, M) into heads.
             If None, such attention is not intercepted.
+        heads_first: Numbers of the calls whose three axes are (H * B, N, M), as ``heads_first_calls`` finds them.
 
     Attributes:
         values: The values (B, H, M, d) that belong to the weights last given to ``edit``.
+        queries: Their queries (B, H, N, d), or None if the model computes its weights itself.
         unseen: Shapes of the queries or weights of attention that was not intercepted.
     """
 
-    def __init__(self, model: nn.Module, edit: Edit, num_images: int | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        edit: Edit,
+        num_images: int | None = None,
+        heads_first: frozenset[int] = frozenset(),
+    ) -> None:
         super().__init__()
+        self.heads_first = heads_first
         self.model = model
         self.edit = edit
         self.num_images = num_images
         self.num_calls = 0
         self.values: Tensor | None = None
+        self.queries: Tensor | None = None
         self.unseen: list[tuple[int, ...]] = []
         self.weights = WeakTensorKeyDictionary()  # tensor computed from softmaxes -> its Weights
         self.unused: dict[int, tuple[int, ...]] = {}  # softmax -> its shape, until it multiplies values
@@ -122,14 +132,14 @@ class InterceptAttention(TorchFunctionMode):
         self.paused = True  # a softmax inside must not count as another layer
         weights = mechanism.weights(q, k, **{name: around[name] for name in mechanism.weights_take})
         self.paused = False
-        return mechanism.mix(self.edited(weights, v).to(v.dtype), v, **around)
+        return mechanism.mix(self.edited(weights, v, q).to(v.dtype), v, **around)
 
-    def edited(self, attn: Tensor, values: Tensor) -> Tensor:
+    def edited(self, attn: Tensor, values: Tensor, queries: Tensor | None = None) -> Tensor:
         """Return the weights that replace ``attn``: (B, H, N, M), values (B, H, M, d) -> (B, H, N, M)."""
         # Gradients with respect to attention are needed even if the model is frozen.
         if torch.is_grad_enabled() and not attn.requires_grad:
             attn.requires_grad_()
-        self.values = values
+        self.values, self.queries = values, queries
         self.num_calls += 1
         return self.edit(self.num_calls - 1, attn)
 
@@ -139,7 +149,8 @@ class InterceptAttention(TorchFunctionMode):
             return self.edited(attn, values)
         if not self.splits(attn):
             return attn
-        return rearrange(self.edited(self.split(attn), self.split(values)), "b h n m -> (b h) n m")
+        axes = self.axes
+        return rearrange(self.edited(self.split(attn), self.split(values)), f"b h n m -> {axes} n m")
 
     def mark(self, probabilities: Tensor) -> None:
         """Start to follow the result of a softmax over keys."""
@@ -162,9 +173,14 @@ class InterceptAttention(TorchFunctionMode):
         self.unseen.append(tuple(tensor.shape))
         return False
 
+    @property
+    def axes(self) -> str:
+        """The first of the three axes that the next attention has."""
+        return "(h b)" if self.num_calls in self.heads_first else "(b h)"
+
     def split(self, tensor: Tensor) -> Tensor:
         """Split the first axis into images and heads: (B * H, N, M) -> (B, H, N, M)."""
-        return rearrange(tensor, "(b h) n m -> b h n m", b=self.num_images)
+        return rearrange(tensor, f"{self.axes} n m -> b h n m", b=self.num_images)
 
     def mixes(self, attn: Tensor, values: Tensor) -> bool:
         """Return whether a product of two tensors is that of weights and values."""
@@ -291,8 +307,9 @@ def _scaled_dot_product(
 ) -> Tensor:
     if query.ndim == 3 and mode.splits(query):
         inputs = [mode.split(x) if isinstance(x, Tensor) and x.ndim == 3 else x for x in (query, key, value, attn_mask)]
+        axes = mode.axes
         mixed = _scaled_dot_product(mode, func, *inputs, dropout_p, is_causal, scale, enable_gqa)
-        return rearrange(mixed, "b h n d -> (b h) n d")
+        return rearrange(mixed, f"b h n d -> {axes} n d")
     if query.ndim != 4:
         mode.unseen.append(tuple(query.shape))
         return func(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
@@ -301,7 +318,7 @@ def _scaled_dot_product(
         key, value = (repeat(x, "b g n d -> b (g r) n d", r=copies) for x in (key, value))
     if attn_mask is not None and attn_mask.ndim == 3:
         attn_mask = attn_mask[None]
-    attn = mode.edited(attention_weights(query, key, mask=attn_mask, causal=is_causal, scale=scale), value)
+    attn = mode.edited(attention_weights(query, key, mask=attn_mask, causal=is_causal, scale=scale), value, query)
     return einsum(attn.to(value.dtype), value, "b h n m, b h m d -> b h n d")
 
 

@@ -18,6 +18,7 @@ from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from vit.capture.alone import heads_first_calls, known_heads_first
 from vit.capture.intercept import InterceptAttention
 from vit.capture.moved import changes, rounding
 
@@ -47,6 +48,7 @@ def check_unmixed(model: nn.Module, image: Tensor, calls: Sequence[int], num_tok
     """
     if num_tokens < 2:
         return
+    heads_first_calls(model, repeat(image, "1 c y x -> k c y x", k=2))
     copies, start = repeat(image, "1 c y x -> k c y x", k=COPIES), 0
     for attempt in range(MOST_STARTS):
         try:
@@ -118,7 +120,7 @@ class _Experiment(TorchFunctionMode):
         self.layer = -1  # the last that was entered
         self.first: _Place | None = None  # where tokens were mixed first since then
         self.is_pooled = False  # tokens are gone after an attention of fewer queries
-        self.intercepted = InterceptAttention(model, self.identity, COPIES)
+        self.intercepted = InterceptAttention(model, self.identity, COPIES, known_heads_first(model))
 
     def run(self, copies: Tensor) -> None:
         """Pass the copies (K, C, H, W)."""

@@ -51,7 +51,7 @@ def multi_head(
         rearrange(F.linear(x, weight, bias), "n b (h d) -> b h n d", h=num_heads)
         for x, weight, bias in zip((query, key, value), weights, biases, strict=True)
     )
-    attn = mode.edited(attention_weights(q, k, mask=attn_mask), v)
+    attn = mode.edited(attention_weights(q, k, mask=attn_mask), v, q)
     mixed = einsum(attn.to(v.dtype), v, "b h n m, b h m d -> b h n d")
     output = F.linear(rearrange(mixed, "b h n d -> n b (h d)"), out_proj_weight, out_proj_bias)
     if not need_weights:

@@ -8,12 +8,13 @@ r c rows and columns of patches or pixels.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
+from vit.capture.alone import known_heads_first
 from vit.capture.intercept import InterceptAttention
 
 STRIPS_AT_ONCE = 32
@@ -27,10 +28,24 @@ SPREAD = 0.75  # if a token responds to more than this share of the strips, it d
 
 @dataclass(frozen=True)
 class Layout:
-    """The place of the patches among the tokens: a grid (rows, columns), row by row, from token ``first`` on."""
+    """The place of the patches among the tokens: a grid (rows, columns), row by row, from token ``first`` on.
+
+    Attributes:
+        grid: Rows and columns of patches.
+        first: Number of tokens before them.
+        bounds: Two rows and two columns of pixels between which each patch lies: (2, patches) for each axis.
+        faint: A patch sees the pixels that change it by more than this share of its largest response.
+    """
 
     grid: tuple[int, int]
     first: int
+    bounds: tuple[Tensor, ...] = field(default=(), compare=False, repr=False)
+    faint: float = field(default=0.0, compare=False, repr=False)
+
+    @property
+    def patches(self) -> slice:
+        """The positions of the patches among the tokens."""
+        return slice(self.first, self.first + self.grid[0] * self.grid[1])
 
 
 def find_patches(model: nn.Module, image: Tensor, call: int, num_tokens: int) -> Layout | None:
@@ -47,7 +62,9 @@ def find_patches(model: nn.Module, image: Tensor, call: int, num_tokens: int) ->
     sides = image.shape[-2:]
     coarse = 2 * math.isqrt(num_tokens) + 2
     for strips in (tuple(min(side, coarse) for side in sides), sides):  # one strip per pixel only if coarse strips fail
-        responses = [_response(model, image, call, axis, strips[axis]) for axis in (0, 1)]
+        responses = [
+            noise_responses(model, image, call, axis, _strip_of_line(strips[axis], sides[axis])) for axis in (0, 1)
+        ]
         if not all(x.isfinite().all() and x.shape[1] == num_tokens for x in responses):
             return None
         rounding = 0.05 if torch.finfo(image.dtype).bits < 32 else 1e-3
@@ -57,7 +74,8 @@ def find_patches(model: nn.Module, image: Tensor, call: int, num_tokens: int) ->
             places = [(response > faint * response.amax(dim=0)).double() for response in responses]
             found = _lattice(*places, moves)
             if found is not None:
-                return found
+                bounds = (_bounds(places[axis][:, found.patches], sides[axis]) for axis in (0, 1))
+                return replace(found, bounds=tuple(bounds), faint=faint)
     return None
 
 
@@ -65,18 +83,27 @@ class _SeenError(Exception):
     """Ends a forward pass early, once the values are known."""
 
 
-@torch.no_grad()
-def _response(model: nn.Module, image: Tensor, call: int, axis: int, strips: int) -> Tensor:
-    """Return how much the values of each token change if noise is added to each strip: (strips, M).
+def _strip_of_line(strips: int, side: int) -> Tensor:
+    """Return the number of the strip that each of the lines of a side is in, (side,)."""
+    return torch.div((torch.arange(side) + 0.5) * strips, side, rounding_mode="floor").long()
 
-    If ``axis`` is 0, each strip consists of rows of pixels. If it is 1, of columns.
+
+@torch.no_grad()
+def noise_responses(model: nn.Module, image: Tensor, call: int, axis: int, strip_of: Tensor) -> Tensor:
+    """Return how much the values of each token change if noise is added to each strip of lines: (strips, M).
+
+    Args:
+        model: A ViT in eval mode.
+        image: The image that is changed, (1, C, H, W).
+        call: The attention call whose values are read.
+        axis: 0 if lines are rows of pixels, 1 if they are columns.
+        strip_of: The number of the strip that each line is in, from 0, (H,) or (W,).
     """
     generator = torch.Generator().manual_seed(0)
     spread = (image.double().std().item() if image.numel() > 1 else 0.0) or 1.0
-    side = image.shape[2 + axis]
-    strip_of = torch.div((torch.arange(side) + 0.5) * strips, side, rounding_mode="floor").to(image.device)
+    strip_of = strip_of.to(image.device)
     squares = []
-    for part in torch.arange(strips, device=image.device).split(STRIPS_AT_ONCE):
+    for part in torch.arange(int(strip_of.max()) + 1, device=image.device).split(STRIPS_AT_ONCE):
         inside = strip_of == part[:, None]
         mask = rearrange(inside, "b r -> b 1 r 1" if axis == 0 else "b c -> b 1 1 c")
         square = 0.0
@@ -99,7 +126,7 @@ def values_of(model: nn.Module, images: Tensor, call: int) -> Tensor:
             raise _SeenError
         return attn
 
-    intercepted = InterceptAttention(model, keep, len(images))
+    intercepted = InterceptAttention(model, keep, len(images), known_heads_first(model))
     try:
         with intercepted:
             model(images)
@@ -139,9 +166,23 @@ def _in_one_piece(*places: Tensor) -> bool:
     return all(((place[0] + (place.diff(dim=0) > 0).sum(dim=0)) <= 1).all() for place in places)
 
 
+def _bounds(place: Tensor, side: int) -> Tensor:
+    """Return lines between which the place of each token lies: (strips, M) -> (2, M).
+
+    A strip more on each side has lines that change the token too little to be seen among the others of the strip.
+    """
+    strips = len(place)
+    low, high = place.argmax(dim=0) - 1, strips + 1 - place.flip(0).argmax(dim=0)
+    return torch.stack([(low * side / strips).floor().clamp(min=0), (high * side / strips).ceil().clamp(max=side)])
+
+
 def _ascends(places: Tensor) -> bool:
-    """Return whether places grow from each row to the next, and the rows are spread evenly from 0 to 1."""
-    even = (torch.arange(len(places)) + 0.5) / len(places)
-    near = (places - even[:, None]).abs().amax() <= 1 / len(places)
+    """Return whether places grow evenly from each row to the next."""
+    if len(places) == 1:
+        return True
+    middles = places.mean(dim=1)
+    step = (middles[-1] - middles[0]) / (len(places) - 1)
+    even = middles[0] + step * torch.arange(len(places))
+    near = (places - even[:, None]).abs().amax() <= step
     gaps = places[1:].amin(dim=1) - places[:-1].amax(dim=1)
-    return bool(near and (gaps > LEAST_GAP / len(places)).all())
+    return bool(near and (gaps > LEAST_GAP * step).all())

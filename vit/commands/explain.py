@@ -136,16 +136,17 @@ def run(options: argparse.Namespace) -> None:
         subject = Subject(model, images[index][None], explained[index], versus)  # examined once for all methods
         for method in methods:
             maps[method].append(signed_map(method, subject))
+        seen = subject.cell_of_pixel.cpu()  # the same for all images, as they have one size
         shown = read_shown(photographs[index], max_pixels)
-        _save_overlays(photographs[index], shown, [maps[method][index] for method in methods], overlays[name])
+        _save_overlays(photographs[index], shown, [maps[method][index] for method in methods], overlays[name], seen)
         if pages:
             asked = _question(explained[index], versus, names)
             titled = {f"{method}: {_about(method, asked)}": maps[method][index][0] for method in methods}
             _save_page(model, images[index], titled, options.checkpoint, files[index].name, pages[index])
-    write_cells(cells, photographs, maps)
+    write_cells(cells, photographs, maps, seen)
     print(f"{printable(str(cells))}: the cells of all maps, in pixels of the photographs")
     title = _question(target, versus, names) if class_chosen else ""
-    _draw_sheet(pixels, maps, logits, names, [file.name for file in files], title, sheet)
+    _draw_sheet(pixels, maps, logits, names, [file.name for file in files], title, sheet, seen)
     agnostic = [method for method in methods if method in CLASS_AGNOSTIC]
     if class_chosen and agnostic:
         print(
@@ -243,7 +244,9 @@ def _question(target: Tensor | int | None, versus: int | None, names: Sequence[s
     return f"why {explained}?" if versus is None else f"why {explained}, and not {names[versus]}?"
 
 
-def _save_overlays(photograph: "Photograph", shown: Tensor, maps: Sequence[Tensor], paths: Sequence[Path]) -> None:
+def _save_overlays(
+    photograph: "Photograph", shown: Tensor, maps: Sequence[Tensor], paths: Sequence[Path], cells: Tensor
+) -> None:
     """Draw each map (1, rows, columns) over a photograph as taken, and write it as a PNG file."""
     from PIL import Image
 
@@ -253,7 +256,7 @@ def _save_overlays(photograph: "Photograph", shown: Tensor, maps: Sequence[Tenso
     box = left * across, top * down, right * across, bottom * down
     size = f": {width:,} x {height:,} of {photograph.width:,} x {photograph.height:,} pixels" if across < 1 else ""
     for values, path in zip(maps, paths, strict=True):
-        picture = rearrange(overlay_photograph(shown, values[0].clamp(min=0), box), "c h w -> h w c")
+        picture = rearrange(overlay_photograph(shown, values[0].clamp(min=0), box, cells), "c h w -> h w c")
         with replacing(path) as unfinished:
             Image.fromarray((255 * picture).round().to(torch.uint8).numpy()).save(unfinished, format="PNG")
         print(f"  {printable(str(path))}{size}")
@@ -279,6 +282,7 @@ def _draw_sheet(
     file_names: Sequence[str],
     title: str,
     path: Path,
+    cells: Tensor,
 ) -> None:
     from vit.explain.figures import draw_maps  # imports matplotlib, which --help does not need
 
@@ -292,6 +296,7 @@ def _draw_sheet(
         logits=logits[:MOST_ON_A_SHEET],
         class_names=class_names,
         title=title,
+        cells=cells,
     )
     count = "all on one sheet" if len(shown) == len(pixels) else f"the first {len(shown)} of {len(pixels)}"
     print(f"{printable(str(path))}: {count}")

@@ -181,13 +181,19 @@ def read_shown(photograph: Photograph, max_pixels: int = MAX_PIXELS) -> Tensor:
     return repeat(shown, "c h w -> c (h p) (w q)", p=times, q=times)
 
 
-def write_cells(path: Path, photographs: Sequence[Photograph], maps: Mapping[str, Sequence[Tensor]]) -> None:
+def write_cells(
+    path: Path,
+    photographs: Sequence[Photograph],
+    maps: Mapping[str, Sequence[Tensor]],
+    cells: Tensor | None = None,
+) -> None:
     """Write a table of the cells of all maps: where each lies in its photograph as taken, and its value.
 
     Args:
         path: The CSV file.
         photographs: The photographs.
         maps: By method, the map of each photograph, (1, rows, columns).
+        cells: The patch that each pixel given to the model belongs to, as in ``overlay``.
     """
     with replacing(path) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -200,7 +206,7 @@ def write_cells(path: Path, photographs: Sequence[Photograph], maps: Mapping[str
                 photograph.orientation,
                 method,
             )
-            boxes = cell_boxes(photograph.seen, values[index].shape[1:])
+            boxes = cell_boxes(photograph.seen, values[index].shape[1:], cells)
             for row, column in product(*map(range, boxes.shape[:2])):
                 box = (f"{edge:.2f}" for edge in boxes[row, column].tolist())
                 writer.writerow((*facts, row, column, *box, f"{values[index][0, row, column]:.6g}"))

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from vit.capture.anatomy import Anatomy, examine
 from vit.capture.attention import capture_attention, run_intercepted
+from vit.capture.footprint import check_even
 from vit.explain import heatmap
 from vit.explain.default_method import DEFAULT_METHOD
 from vit.explain.heatmap import displayable
@@ -112,6 +113,7 @@ def explorer(
         )
     pixels = displayed_pixels(image[0], mean, std)
     anatomy = examine(model, image, grid, num_prefix_tokens)
+    check_even(anatomy.cells, anatomy.grid, type(model).__name__)
     with torch.no_grad():
         attentions = capture_attention(model, image)
         layers = [attn[0] for attn in attentions if attn.shape[-2] > 1]

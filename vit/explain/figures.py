@@ -42,6 +42,7 @@ def draw_maps(
     title: str = "",
     smooth: bool = False,
     across: int = 1,
+    cells: Tensor | None = None,
 ) -> None:
     """Draw a sheet of images, each beside one overlay per map, with its largest value as a multiple of its mean below.
 
@@ -56,11 +57,12 @@ def draw_maps(
         title: Title of the sheet.
         smooth: Whether maps are interpolated. If so, the column titles say it.
         across: Number of images side by side.
+        cells: The patch that each pixel belongs to, as in ``overlay``; None divides the images evenly.
     """
     captions = _captions(names or [""] * len(images), logits, class_names, labels)
     with drawable([text for text, _ in captions]) as texts:
         shown = [(text, color) for text, (_, color) in zip(texts, captions, strict=True)]
-        _draw_sheet(images, maps, path, shown, title, smooth, across)
+        _draw_sheet(images, maps, path, shown, title, smooth, across, cells)
 
 
 def _draw_sheet(
@@ -71,6 +73,7 @@ def _draw_sheet(
     title: str,
     smooth: bool,
     across: int,
+    cells: Tensor | None,
 ) -> None:
     size, width = images.shape[-2:], 1 + len(maps)
     titles = [_column_title(name, smooth) for name in maps]
@@ -90,9 +93,9 @@ def _draw_sheet(
         sheet.write_below(row, group * width, text, color)
     for column, values in enumerate(maps.values(), start=1):
         grid = (1, 1) if smooth else values.shape[-2:]
-        for index, picture in enumerate(overlay(images, values, smooth=smooth)):
+        for index, picture in enumerate(overlay(images, values, cells=cells, smooth=smooth)):
             row, group = divmod(index, across)
-            sheet.show(picture, row, group * width + column, grid)
+            sheet.show(picture, row, group * width + column, grid, None if smooth else cells)
             sheet.write_below(row, group * width + column, _largest(values[index]))
     sheet.save(path)
 
@@ -118,8 +121,9 @@ def draw_heads(image: Tensor, attentions: Sequence[Tensor], anatomy: Anatomy, pa
     for layer, attn in enumerate(layers):
         sheet.write_left(layer, f"layer {layer}")
         maps = readout_map(anatomy, attn[0]).clamp(min=0)
-        for head, picture in enumerate(overlay(repeat(image, "c h w -> k c h w", k=len(maps)), maps)):
-            sheet.show(picture, layer, head, anatomy.grid)
+        pictures = overlay(repeat(image, "c h w -> k c h w", k=len(maps)), maps, cells=anatomy.cells)
+        for head, picture in enumerate(pictures):
+            sheet.show(picture, layer, head, anatomy.grid, anatomy.cells)
     sheet.save(path)
 
 

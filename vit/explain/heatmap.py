@@ -10,10 +10,11 @@ from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from einops import einsum, rearrange, reduce, repeat
+from einops import einsum, rearrange, reduce
 from torch import Tensor
 
 from vit.capture.attention import check_pixels
+from vit.capture.footprint import cell_edges, even_cells
 from vit.support.checks import check_choice
 
 LUMA = (0.299, 0.587, 0.114)  # perceived brightness of red, green and blue (ITU-R BT.601)
@@ -22,6 +23,7 @@ LUMA = (0.299, 0.587, 0.114)  # perceived brightness of red, green and blue (ITU
 DARKEST, CONTRAST = 0.33, 0.30  # lightness of black, and how much lighter white is
 LIFT = 0.25  # how much lighter the largest value is than 0
 CHROMA, FULL_CHROMA_AT = 0.115, 0.5  # 0 is grey, and from half of the largest value on, colours are full
+UNSEEN = 0.25  # brightness of what the model did not see
 HUES = (300, 450)  # degrees: from purple for 0 through red and orange to yellow for the largest value
 TO_CONES = ((1, 0.3963377774, 0.2158037573), (1, -0.1055613458, -0.0638541728), (1, -0.0894841775, -1.2914855480))
 TO_RGB = (
@@ -33,11 +35,13 @@ TO_RGB = (
 Scale = Literal["image", "common"]
 
 
-def overlay(images: Tensor, maps: Tensor, *, scale: Scale = "image", smooth: bool = False) -> Tensor:
+def overlay(
+    images: Tensor, maps: Tensor, *, cells: Tensor | None = None, scale: Scale = "image", smooth: bool = False
+) -> Tensor:
     """Lay maps in colour over images in grey: (B, C, H, W), (B, rows, columns) -> (B, 3, H, W), in [0, 1].
 
     Each patch has one hue and chroma over exactly its pixels, on dark and on bright places of the image: grey for 0,
-    then purple, red, orange, and yellow for the largest value.
+    then purple, red, orange, and yellow for the largest value. Pixels that the model never sees are dark and grey.
 
     >>> overlay(torch.rand(5, 3, 32, 32), torch.rand(5, 8, 8)).shape
     torch.Size([5, 3, 32, 32])
@@ -45,6 +49,8 @@ def overlay(images: Tensor, maps: Tensor, *, scale: Scale = "image", smooth: boo
     Args:
         images: Float in [0, 1], or uint8, with any number of channels; 3 are red, green and blue.
         maps: Relevance of each patch, non-negative.
+        cells: The patch that each pixel belongs to, (H, W), -1 for none: ``vit.capture.examine(model, images).cells``.
+            None divides the image evenly, which is wrong if the model crops, pads or leaves a border.
         scale: Which value is yellow: the largest of each map ("image"), or of all maps ("common"), whose colours can
             then be compared.
         smooth: Whether to interpolate between patches. This suggests a resolution that the map does not have.
@@ -57,16 +63,36 @@ def overlay(images: Tensor, maps: Tensor, *, scale: Scale = "image", smooth: boo
     if len(maps) != len(images):
         raise ValueError(f"{len(images)} images have {len(maps)} maps: give each image its own")
     (height, width), (rows, columns) = images.shape[-2:], maps.shape[-2:]
+    if cells is None:
+        if not smooth and (height % rows or width % columns):
+            raise ValueError(
+                f"images of {height} x {width} pixels cannot be divided into the {rows} x {columns} patches of the "
+                "maps: give the images at the size that the model got, or the cells of its patches"
+            )
+        cells = even_cells((height, width), (rows, columns))
+    check_cells(cells, images, maps)
+    cells, seen = cells.to(shares.device), (cells >= 0).to(grey.device)
     if smooth:
-        shares = F.interpolate(rearrange(shares, "b r s -> b 1 r s"), (height, width), mode="bilinear")[:, 0]
-    elif height % rows or width % columns:
-        raise ValueError(
-            f"images of {height} x {width} pixels cannot be divided into the {rows} x {columns} patches of the maps: "
-            "give the images at the size that the model got"
+        (top, bottom), (left, right) = ((edges.min(), edges.max()) for edges in cell_edges(cells, (rows, columns)))
+        inside = F.interpolate(
+            rearrange(shares, "b r s -> b 1 r s"), (int(bottom - top), int(right - left)), mode="bilinear"
         )
+        shares = F.pad(inside[:, 0], (int(left), width - int(right), int(top), height - int(bottom)))
     else:
-        shares = repeat(shares, "b r s -> b (r p) (s q)", p=height // rows, q=width // columns)
-    return shade(grey, shares.to(grey.device))
+        shares = rearrange(shares, "b r s -> b (r s)")[:, cells.clamp(min=0)]
+    return torch.where(seen, shade(grey, shares.to(grey.device)), UNSEEN * grey)
+
+
+def check_cells(cells: Tensor, images: Tensor, maps: Tensor) -> None:
+    """Raise a ValueError if cells are not those of the pixels of images (B, C, H, W) and the patches of maps."""
+    (height, width), (rows, columns) = images.shape[-2:], maps.shape[-2:]
+    if tuple(cells.shape) != (height, width) or not torch.equal(
+        cells[cells >= 0].unique().cpu(), torch.arange(rows * columns)
+    ):
+        raise ValueError(
+            f"cells of shape {tuple(cells.shape)} from {int(cells.min())} to {int(cells.max())} do not fit images of "
+            f"{height} x {width} pixels and maps of {rows} x {columns} patches: give the cells of these images"
+        )
 
 
 def displayable(images: Tensor, mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> Tensor:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vit.explain.heatmap import grey_of, shade, shares_of_largest
+from vit.capture.footprint import cell_edges, even_cells
+from vit.explain.heatmap import UNSEEN, grey_of, shade, shares_of_largest
 
-UNSEEN = 0.25  # brightness of what the model did not see
 LINE = 0.35  # share of white in the lines between cells
 LINE_WIDTH = 800  # pixels of a picture's longer side for each pixel of a line's width
 ROUNDING = 1e-6  # pixels
@@ -19,25 +19,32 @@ FEWEST_RULED = 8  # pixels of a cell's shorter side from which on there are line
 Box = tuple[float, float, float, float]
 
 
-def cell_boxes(box: Box, grid: Sequence[int]) -> Tensor:
+def cell_boxes(box: Box, grid: Sequence[int], cells: Tensor | None = None) -> Tensor:
     """Divide a box into cells: -> (rows, columns, 4), left, top, right and bottom of each in pixels.
 
     >>> cell_boxes((80.0, 0.0, 560.0, 480.0), (2, 2))[1, 0].tolist()
     [80.0, 240.0, 320.0, 480.0]
 
     Args:
-        box: Left, top, right and bottom of the part of the image that the cells cover.
+        box: Left, top, right and bottom of the part of the image that the model was given.
         grid: Rows and columns of cells.
+        cells: The cell of each pixel that the model was given, as in ``overlay``. None divides the box evenly.
     """
-    left, top, right, bottom = box
-    down = torch.linspace(top, bottom, grid[0] + 1, dtype=torch.float64)
-    across = torch.linspace(left, right, grid[1] + 1, dtype=torch.float64)
-    tops, lefts = torch.meshgrid(down[:-1], across[:-1], indexing="ij")
-    bottoms, rights = torch.meshgrid(down[1:], across[1:], indexing="ij")
+    down, across = _edges(box, grid, cells)
+    tops, lefts = torch.meshgrid(down[:, 0], across[:, 0], indexing="ij")
+    bottoms, rights = torch.meshgrid(down[:, 1], across[:, 1], indexing="ij")
     return torch.stack([lefts, tops, rights, bottoms], dim=-1)
 
 
-def overlay_photograph(photograph: Tensor, values: Tensor, box: Box) -> Tensor:
+def _edges(box: Box, grid: Sequence[int], cells: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return where each row of cells begins and ends, and each column: (rows, 2), (columns, 2)."""
+    (left, top, right, bottom), (rows, columns) = box, grid
+    cells = even_cells((rows, columns), (rows, columns)) if cells is None else cells
+    of_rows, of_columns = (edges.double() for edges in cell_edges(cells, (rows, columns)))
+    return top + of_rows * (bottom - top) / cells.shape[0], left + of_columns * (right - left) / cells.shape[1]
+
+
+def overlay_photograph(photograph: Tensor, values: Tensor, box: Box, cells: Tensor | None = None) -> Tensor:
     """Lay a map in colour over the part of a photograph that a model saw: (C, H, W), (rows, columns) -> (3, H, W).
 
     Colours are those of ``overlay``, with a thin line around each cell. What the model did not see is dark and grey.
@@ -48,17 +55,17 @@ def overlay_photograph(photograph: Tensor, values: Tensor, box: Box) -> Tensor:
     Args:
         photograph: Float in [0, 1], or uint8.
         values: Relevance of each cell, non-negative.
-        box: Left, top, right and bottom of the part that the cells cover, in pixels of the photograph.
+        box: Left, top, right and bottom of the part that the model was given, in pixels of the photograph.
+        cells: The cell of each pixel that the model was given, as in ``overlay``. None divides the box evenly.
 
     Raises:
         ValueError: If shapes do not fit, or values are out of range.
     """
     grey = grey_of(photograph[None])[0]
     height, width = grey.shape[-2:]
-    rows, columns = values.shape
     (row, in_row, on_row, tall), (column, in_column, on_column, wide) = (
-        _cells(side, first, last, count, max(1, round(max(height, width) / LINE_WIDTH)))
-        for side, first, last, count in ((height, box[1], box[3], rows), (width, box[0], box[2], columns))
+        _cells(side, edges, max(1, round(max(height, width) / LINE_WIDTH)))
+        for side, edges in zip((height, width), _edges(box, values.shape, cells), strict=True)
     )
     seen = in_row[:, None] & in_column
     shares = shares_of_largest(values[None])[0][row][:, column]
@@ -69,12 +76,13 @@ def overlay_photograph(photograph: Tensor, values: Tensor, box: Box) -> Tensor:
     return picture
 
 
-def _cells(side: int, first: float, last: float, count: int, line: int) -> tuple[Tensor, Tensor, Tensor, float]:
+def _cells(side: int, edges: Tensor, line: int) -> tuple[Tensor, Tensor, Tensor, float]:
     """Return of each pixel along a side its cell, whether it is in one and on an edge; and the length of a cell."""
-    length = (last - first) / count
-    places = (torch.arange(side, dtype=torch.float64) + 0.5 - first) / length
-    cells = places.floor().long()
-    from_edge = (places - places.round()) * length
+    places = torch.arange(side, dtype=torch.float64) + 0.5
+    cells = (torch.searchsorted(edges[:, 0].contiguous(), places, right=True) - 1).clamp(min=0)
+    inside = (places >= edges[cells, 0]) & (places < edges[cells, 1])
+    from_edges = places[:, None] - edges.flatten()
+    from_edge = from_edges.gather(1, from_edges.abs().argmin(dim=1, keepdim=True))[:, 0]
     # The middles of two pixels may be half a pixel from an edge, which rounding must not move.
     on_edge = (from_edge > ROUNDING - line / 2) & (from_edge <= ROUNDING + line / 2)
-    return cells.clamp(0, count - 1), (cells >= 0) & (cells < count), on_edge, length
+    return cells, inside, on_edge, float((edges[:, 1] - edges[:, 0]).median())

@@ -11,6 +11,7 @@ from einops import rearrange, repeat
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from vit.capture.footprint import cell_edges, even_cells
 from vit.explain.heatmap import shade
 from vit.support.plotting import save_figure
 
@@ -21,6 +22,7 @@ TITLE, BAR, BAR_WIDTH = (
     0.2,
 )  # inches: height of the title, width of the colour bar with and without its text
 DOTS, MOST_DOTS = 120, 240  # per inch
+ROUNDING = 1e-9  # inches
 MOST_RULED = 20  # most patches per side that get lines between them; more lines would hide the patches
 
 
@@ -66,18 +68,27 @@ class Sheet:
         self.axes.text((left + right - GAP) / 2, 1.5 * GAP, title, ha="center", va="top", fontsize=10)
         self.extent = {"xlim": (0, right + BAR), "ylim": (height, 0), "aspect": "auto"}
 
-    def show(self, image: Tensor, row: int, column: int, grid: Sequence[int] = (1, 1)) -> None:
-        """Draw a picture (C, H, W), float in [0, 1] or uint8, with thin lines between the patches of its grid."""
+    def show(
+        self, image: Tensor, row: int, column: int, grid: Sequence[int] = (1, 1), cells: Tensor | None = None
+    ) -> None:
+        """Draw a picture (C, H, W), float in [0, 1] or uint8, with thin lines between the patches of its grid.
+
+        The patches divide the picture evenly, or are its ``cells``, as in ``overlay``.
+        """
         left, top = self.lefts[column], self.top + row * self.pitch
         white = 1 if image.is_floating_point() else 255
         pixels = rearrange(image.detach().cpu(), "c h w -> h w c").numpy()
         self.axes.imshow(pixels, cmap="gray", vmin=0, vmax=white, extent=(left, left + CELL, top + self.tall, top))
         if max(grid) <= MOST_RULED:
             look = {"color": "white", "alpha": 0.25, "lw": 0.4}
-            across = [top + edge * self.tall / grid[0] for edge in range(1, grid[0])]
-            down = [left + edge * CELL / grid[1] for edge in range(1, grid[1])]
-            self.axes.hlines(across, left, left + CELL, **look)
-            self.axes.vlines(down, top, top + self.tall, **look)
+            cells = even_cells((grid[0], grid[1]), (grid[0], grid[1])) if cells is None else cells
+            of_rows, of_columns = (edges.unique().double() for edges in cell_edges(cells, (grid[0], grid[1])))
+            of_rows, of_columns = top + of_rows * self.tall / cells.shape[0], left + of_columns * CELL / cells.shape[1]
+            # The border of the picture has no line.
+            across = of_rows[(of_rows > top + ROUNDING) & (of_rows < top + self.tall - ROUNDING)]
+            down = of_columns[(of_columns > left + ROUNDING) & (of_columns < left + CELL - ROUNDING)]
+            self.axes.hlines(across.tolist(), float(of_columns[0]), float(of_columns[-1]), **look)
+            self.axes.vlines(down.tolist(), float(of_rows[0]), float(of_rows[-1]), **look)
 
     def write_above(self, column: int, text: str) -> None:
         """Write text above a column."""

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from vit.analysis.measures import attention_distance, attention_entropy
 from vit.capture.anatomy import examine
-from vit.explain import capture_attention, explain
+from vit.explain import capture_attention
 from vit.explain.figures import draw_maps
+from vit.explain.maps import Subject, signed_map
 from vit.model.vision_transformer import VisionTransformer
 from vit.runs.record import RunRecord
 from vit.training.examples import ACROSS, first_of_each_class, model_copy
@@ -49,6 +50,7 @@ class AttentionMaps(Callback):
         self.num_images = num_images
         self.every_n_epochs = every_n_epochs
         self.maps: dict[int, Tensor] = {}
+        self.cells: Tensor | None = None
         self.active = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -84,8 +86,9 @@ class AttentionMaps(Callback):
         epochs = sorted(self.maps)
         places = torch.linspace(0, len(epochs) - 1, min(len(epochs), MOST_EPOCHS)).round().int().tolist()
         maps = {f"epoch {epochs[place]}": self.maps[epochs[place]] for place in places}
+        path, title = self.folder / "attention_over_time.png", "Rollout (any class) over time"
         try:
-            draw_maps(self.pixels, maps, self.folder / "attention_over_time.png", title="Rollout (any class) over time")
+            draw_maps(self.pixels, maps, path, title=title, cells=self.cells)
         except Exception as error:
             self._switch_off(str(error))
 
@@ -93,7 +96,8 @@ class AttentionMaps(Callback):
         path = self.folder / "attention" / f"epoch_{epoch:04d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         with model_copy(pl_module, self.pixels) as (model, images):
-            self.maps[epoch] = explain(model, images).cpu()
+            subject = Subject(model, images)
+            self.maps[epoch], self.cells = signed_map("rollout", subject).cpu(), subject.cell_of_pixel.cpu()
             with torch.no_grad():
                 logits, measures = _measure(model, images)
         draw_maps(
@@ -105,6 +109,7 @@ class AttentionMaps(Callback):
             labels=self.labels,
             title=f"After epoch {epoch}, on validation images",
             across=min(ACROSS, self.num_images),
+            cells=self.cells,
         )
         for logger in trainer.loggers:
             # Not by self.log, which all processes would have to call.

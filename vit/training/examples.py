@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from vit.data.module import ImageSet
 from vit.data.normalise import normalise
 from vit.data.split import stratify
-from vit.explain import explain
 from vit.explain.default_method import DEFAULT_METHOD
 from vit.explain.figures import draw_maps
+from vit.explain.maps import Subject, signed_map
 from vit.support.class_names import name_classes
 
 SHOWN, ACROSS = 8, 4
@@ -66,11 +66,12 @@ def draw_map(
     """
     pixels, labels = first_of_each_class(image_set, SHOWN)
     with model_copy(classifier, pixels) as (model, images):
-        maps = {DEFAULT_METHOD: explain(model, images, DEFAULT_METHOD)}
+        subject = Subject(model, images)
+        maps = {DEFAULT_METHOD: signed_map(DEFAULT_METHOD, subject)}
         with torch.no_grad():
             logits = model(images)
     shown = {"logits": logits, "labels": labels, "class_names": class_names}
     if labels.ndim > 1:  # several labels have no predicted class beside a true one
         names = name_classes(class_names, labels.shape[1])
         shown = {"names": [", ".join(name for name, there in zip(names, row, strict=True) if there) for row in labels]}
-    draw_maps(pixels, maps, path, **shown, title=title, across=ACROSS)
+    draw_maps(pixels, maps, path, **shown, title=title, across=ACROSS, cells=subject.cell_of_pixel)

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from tests.capture.around import Around
 from vit import VisionTransformer
 from vit.explain.evaluation.faithfulness import STEPS, gini, random_if_equal, removal_curves, saco
 from vit.explain.maps.subject import Subject
@@ -62,6 +63,16 @@ def test_the_class_that_was_asked_about_is_followed():
     curves = removal_curves(asked, torch.tensor([WEIGHTS]), "mean_fill")
     assert_close(curves.most_first[0, 3], torch.tensor(0.5))
     assert_close(curves.most_first[0, 0], torch.tensor(-4.0).sigmoid())
+
+
+def test_a_model_that_crops_is_measured_as_the_model_within_on_the_crop(random_vit):
+    plain, maps = random_vit(), torch.rand(2, 3, 5).double()
+    images = torch.randn(2, 3, 9, 13).double()
+    whole = Subject(Around(plain, lambda vit, images: vit(images[..., 1:7, 2:12])).eval(), images)
+    crop = Subject(plain, images[..., 1:7, 2:12])
+    assert_close(saco(whole, maps), saco(crop, maps))
+    for one, other in zip(*(removal_curves(subject, maps, "mean_fill") for subject in (whole, crop)), strict=True):
+        assert_close(one, other)
 
 
 @pytest.mark.parametrize("pool", ["cls", "mean"])

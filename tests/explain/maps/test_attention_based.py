@@ -117,10 +117,12 @@ def patches_of(model, row):
 
 def readout_of(model):
     row = torch.zeros(model.pos_embed.shape[1], dtype=torch.float64)
+    # The head has a matrix for each part of the feature. Its norm says how much the logits depend on the part.
+    norms = [weights.norm().item() for weights in model.head.weight.split(12, dim=1)]
     if "cls" in model.pool:
-        row[0] = 1.0
+        row[0] = norms[0]
     if "mean" in model.pool:
-        row[model.num_prefix_tokens :] += 1 / 15
+        row[model.num_prefix_tokens :] += norms[-1] / 15
     return row / row.sum()
 
 

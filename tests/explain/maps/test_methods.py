@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 import vit.explain
 from tests.architectures import EXACT, IMAGES, TARGET, VERSUS
+from tests.capture.around import Around
 from vit.explain import CLASS_AGNOSTIC, CONTROLS, METHODS, explain
 from vit.explain.maps.methods import signed_map
 from vit.explain.maps.subject import Subject
@@ -42,6 +43,13 @@ def test_every_method_is_documented_with_its_formula_and_options():
         assert "-> (B, rows, columns)" in method.__doc__, name
         options = list(inspect.signature(method).parameters)[1:]
         assert all(f"    {option}: " in method.__doc__ for option in options), name
+
+
+def test_a_map_of_uneven_cells_comes_with_a_warning_that_names_the_remedy(random_vit):
+    model = Around(random_vit(), lambda vit, images: vit(images[..., 1:]))
+    with pytest.warns(UserWarning, match=r"Around does not divide these images evenly .*cells=vit.capture.examine"):
+        maps = explain(model.eval(), torch.randn(2, 3, 6, 11).double())
+    assert maps.shape == (2, 3, 5)
 
 
 def test_maps_are_one_finite_number_for_each_patch_on_every_architecture(name, architecture, model):

@@ -4,10 +4,12 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT, IMAGES, ROWS, TARGET, VERSUS
+from tests.capture.around import Around
 from vit.explain import PatchToken, explain
 from vit.explain.evaluation.faithfulness import removal_curves
 from vit.explain.maps.methods import signed_map
@@ -41,6 +43,45 @@ def test_occlusion_is_the_loss_of_the_score_with_a_grey_patch(at_once, random_vi
         expected[:, row, column] = (score(model(IMAGES)) - score(model(grey))).detach()
     assert_close(signed("occlusion", model), expected, **ROUNDED)
     assert (expected < 0).any()
+
+
+def cropping(random_vit):
+    """A model that sees rows 1 to 6 and columns 2 to 11 of images of 9 x 13 pixels alone, and such images."""
+    images = torch.randn(3, 3, 9, 13, generator=torch.Generator().manual_seed(3)).double()
+    return Around(random_vit(), lambda vit, images: vit(images[..., 1:7, 2:12])).eval(), images
+
+
+def without_cell(images, row, column):
+    grey = images.clone()
+    grey[:, :, 1 + 2 * row : 3 + 2 * row, 2 + 2 * column : 4 + 2 * column] = 0
+    return grey
+
+
+def test_occlusion_paints_the_pixels_that_a_patch_sees(random_vit):
+    model, images = cropping(random_vit)
+    expected = torch.zeros(3, 3, 5, dtype=torch.float64)
+    for row, column in PLACES:
+        expected[:, row, column] = (score(model(images)) - score(model(without_cell(images, row, column)))).detach()
+    assert_close(signed("occlusion", model, images), expected, **ROUNDED)
+
+
+def test_patches_that_are_painted_grey_are_those_that_the_model_sees(random_vit):
+    model, images = cropping(random_vit)
+    subject = Subject(model, images)
+    for patch, (row, column) in enumerate(PLACES):
+        painted = subject.paint_grey(torch.full((3, 1), patch))
+        assert_close(painted, without_cell(images, row, column), rtol=0, atol=0)
+    every = subject.paint_grey(torch.arange(15).expand(3, -1))
+    assert torch.equal(every == 0, F.pad(torch.ones(3, 3, 6, 10), (2, 1, 1, 2)).bool())
+
+
+def test_pixel_gradients_are_added_up_over_the_pixels_that_a_patch_sees(random_vit):
+    model, images = cropping(random_vit)
+    images.requires_grad_()
+    (slope,) = torch.autograd.grad(score(model(images)).sum(), images)
+    by_pixel = (slope * images)[..., 1:7, 2:12].sum(dim=1)
+    expected = by_pixel.unflatten(1, (3, 2)).unflatten(3, (5, 2)).sum(dim=(2, 4)).detach()
+    assert_close(signed("input_gradient", model, images.detach()), expected, **EXACT)
 
 
 def test_occluded_patches_may_be_oblong(random_vit):

@@ -157,7 +157,7 @@ def test_the_order_of_layers_matters():
 def test_the_map_is_the_readout_of_the_rollout(architecture, model, images, attentions):
     options = {"head_fusion": "max", "discard_ratio": 0.4, "residual": 0.2, "start_layer": 1}
     whole = attention_rollout(attentions, **options)
-    readout = architecture.readout.float().to(whole)
+    readout = architecture.readout.to(whole)
     row = whole[:, 0] if architecture.pooled else torch.einsum("n,bnm->bm", readout, whole)
     patches = row[:, architecture.prefix :][:, : architecture.grid[0] * architecture.grid[1]]
     expected = patches.reshape(2, *architecture.grid)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from einops import einsum, rearrange, reduce, repeat
+from einops import einsum, rearrange, reduce
 from torch import Tensor, nn
 
 from vit.capture.anatomy import Anatomy
@@ -41,6 +41,7 @@ class AdversarialAttention:
             Each query counts by its share in the read-out, from attention rollout.
         total_variation: Distance between the predicted probabilities, (B,), at most ``TOLERANCE``.
         anatomy: The parts of the model.
+        readout: Share of each token in the logits of each image, (B, N).
     """
 
     layers: list[int]
@@ -49,6 +50,7 @@ class AdversarialAttention:
     divergence: Tensor
     total_variation: Tensor
     anatomy: Anatomy
+    readout: Tensor
 
     def maps(self) -> tuple[Tensor, Tensor]:
         """Return the maps of the attention before and after, (B, rows, columns) each.
@@ -57,7 +59,7 @@ class AdversarialAttention:
         """
         residual = 0.5 if len(self.layers) > 1 else 0.0
         before, after = (attention_rollout(attn, residual=residual) for attn in (self.before, self.after))
-        return readout_map(self.anatomy, before), readout_map(self.anatomy, after)
+        return readout_map(self.anatomy, before, self.readout), readout_map(self.anatomy, after, self.readout)
 
 
 @torch.inference_mode(False)  # gradients are needed even if the caller is in inference mode
@@ -99,7 +101,7 @@ def adversarial_attention(
     """
     subject = Subject(model, images, grid=grid, num_prefix_tokens=num_prefix_tokens)
     with torch.no_grad():
-        attentions = capture_unchecked(model, images, subject.anatomy.calls)
+        attentions = capture_unchecked(model, images, subject.anatomy.calls, subject.anatomy.orders)
     depth = len(attentions)
     chosen = list(range(depth)) if layers is None else sorted(set(layers))
     if not chosen or not 0 <= chosen[0] <= chosen[-1] < depth:
@@ -107,12 +109,12 @@ def adversarial_attention(
     before = [attentions[layer].float() for layer in chosen]
     for layer, attn in zip(chosen, before, strict=True):
         _check_distribution(layer, attn)
-    shares = _shares_of_queries(subject.anatomy, attentions)
+    shares = _shares_of_queries(subject, attentions)
     plain = attentions.logits.float().softmax(dim=-1)
     search = _Search(subject, chosen, before, [shares[layer] for layer in chosen], plain)
     search.run(steps, seed)
     return AdversarialAttention(
-        chosen, before, search.after, search.divergence, search.total_variation, subject.anatomy
+        chosen, before, search.after, search.divergence, search.total_variation, subject.anatomy, subject.readout
     )
 
 
@@ -175,7 +177,9 @@ class _Search:
         def edit(layer: int, attn: Tensor) -> Tensor:
             return after[self.layers.index(layer)].to(attn.dtype) if layer in self.layers else attn
 
-        logits = run_intercepted(self.subject.model, self.subject.images, edit, self.subject.anatomy.calls)
+        logits = run_intercepted(
+            self.subject.model, self.subject.images, edit, self.subject.anatomy.calls, self.subject.anatomy.orders
+        )
         return logits.float().log_softmax(dim=-1)
 
 
@@ -192,12 +196,12 @@ def jensen_shannon(one: Tensor, other: Tensor) -> Tensor:
     return (one_term + other_term).sum(dim=-1) / 2
 
 
-def _shares_of_queries(anatomy: Anatomy, attentions: Sequence[Tensor]) -> list[Tensor]:
+def _shares_of_queries(subject: Subject, attentions: Sequence[Tensor]) -> list[Tensor]:
     """Return the share of each query in the read-out, by rollout through the later layers: L of (B, N).
 
     Queries without influence on the read-out could attend anywhere, so they must not add to the divergence.
     """
-    row = repeat(anatomy.readout.float(), "n -> b n", b=len(attentions[0]))
+    row = subject.readout.float()
     shares = []
     for attn in reversed(attentions):
         mixing = reduce(attn.float(), "b h n m -> b n m", "mean")

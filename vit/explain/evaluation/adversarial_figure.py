@@ -32,13 +32,14 @@ def draw_adversarial(images: Tensor, result: AdversarialAttention, path: str | P
         lines_above=2,
         lines_below=2,
     )
-    pictures = [overlay(images, maps.clamp(min=0)) for maps in result.maps()]
+    cells = result.anatomy.cells
+    pictures = [overlay(images, maps.clamp(min=0), cells=cells) for maps in result.maps()]
     for column, title in enumerate((before, "adversarial"), start=1):
         sheet.write_above(column, title)
     for row, image in enumerate(images):
         sheet.show(image, row, 0)
         for column, overlaid in enumerate(pictures, start=1):
-            sheet.show(overlaid[row], row, column, result.anatomy.grid)
+            sheet.show(overlaid[row], row, column, result.anatomy.grid, cells)
         sheet.write_below(row, 1, f"probabilities move by\n{result.total_variation[row].item():.3f}")
         sheet.write_below(row, 2, f"divergence {result.divergence[row].item():.2f}\nof at most 0.69 nats")
     sheet.save(path)

@@ -28,7 +28,6 @@ from vit.explain.evaluation.similarity import is_constant, rank_correlation, top
 from vit.explain.maps import CLASS_AGNOSTIC, Subject, signed_map
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.perturbation import can_drop
-from vit.explain.maps.rollout import readout_map
 
 NOISE = 0.05  # standard deviation of noise that should not matter, relative to that of the images
 TOP = 10  # maps are compared on the highest 1/10 of the patches, and on the highest patch
@@ -163,12 +162,12 @@ def _search_other_attention(evidence: Evidence, subject: Subject) -> None:
 @torch.no_grad()
 def _outliers(subject: Subject) -> Tensor | None:
     anatomy, shares, norms = subject.anatomy, [], []
-    if not anatomy.parts.layers:
+    if not anatomy.parts.layers or anatomy.orders:
         return None
 
     def keep_share(layer: int, attn: Tensor) -> Tensor:
         if layer == anatomy.depth - 1:
-            row = readout_map(anatomy, reduce(attn, "b h n m -> b n m", "mean"))
+            row = subject.readout_map(reduce(attn, "b h n m -> b n m", "mean"))
             shares.append(rearrange(row, "b r s -> b (r s)"))
         return attn
 

@@ -16,7 +16,6 @@ from vit.explain.maps.rollout import (
     check_rollout,
     check_start_layer,
     pad_prefix,
-    readout_map,
     roll,
 )
 from vit.explain.maps.subject import Subject
@@ -41,11 +40,11 @@ def attention(subject: Subject, *, layer: int = -1, head: int | None = None) -> 
             if head is not None and not 0 <= head < attn.shape[1]:
                 raise ValueError(f"head ({head}) must be one of {attn.shape[1]} heads, from 0 to {attn.shape[1] - 1}")
             chosen = reduce(attn, "b h n m -> b n m", "mean") if head is None else attn[:, head]
-            maps.append(readout_map(subject.anatomy, chosen))
+            maps.append(subject.readout_map(chosen))
         return attn
 
     with torch.no_grad():
-        run_intercepted(subject.model, subject.images, keep_map, subject.anatomy.calls)
+        run_intercepted(subject.model, subject.images, keep_map, subject.anatomy.calls, subject.anatomy.orders)
     return maps[0]
 
 
@@ -79,8 +78,8 @@ def rollout(
         return attn
 
     with torch.no_grad():
-        run_intercepted(subject.model, subject.images, roll_on, subject.anatomy.calls)
-    return readout_map(subject.anatomy, rolled)
+        run_intercepted(subject.model, subject.images, roll_on, subject.anatomy.calls, subject.anatomy.orders)
+    return subject.readout_map(rolled)
 
 
 def gradient_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
@@ -140,7 +139,7 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
     with torch.enable_grad(), ExitStack() as stack:
         for boundary in [*parts.layers[1:], parts.last]:
             stack.enter_context(boundary.seen(outputs.append))
-        attentions = capture_unchecked(subject.model, subject.images, subject.anatomy.calls)
+        attentions = capture_unchecked(subject.model, subject.images, subject.anatomy.calls, subject.anatomy.orders)
     shapes = {tuple(tokens.shape) for tokens in outputs}
     if len(shapes) > 1:
         raise ValueError(
@@ -174,7 +173,7 @@ def _readout_row(subject: Subject, start_layer: int) -> tuple[Tensor, list[tuple
     """
     check_start_layer(start_layer, subject.anatomy.depth)
     with torch.enable_grad():
-        attentions = capture_unchecked(subject.model, subject.images, subject.anatomy.calls)
+        attentions = capture_unchecked(subject.model, subject.images, subject.anatomy.calls, subject.anatomy.orders)
         gradients = torch.autograd.grad(subject.score(attentions.logits).sum(), attentions)
     pairs = [(attn.detach(), gradient) for attn, gradient in zip(attentions, gradients, strict=True)]
     layers = pairs[start_layer : subject.anatomy.depth]
@@ -188,7 +187,7 @@ def _readout_row(subject: Subject, start_layer: int) -> tuple[Tensor, list[tuple
 def _readout_of(subject: Subject, row: Tensor) -> Tensor:
     if subject.anatomy.pooled:
         return torch.zeros_like(row)
-    return repeat(subject.anatomy.readout.to(row), "n -> b n", b=len(row))
+    return subject.readout.to(row)
 
 
 def _positive_mean(attn: Tensor, gradient: Tensor) -> Tensor:

@@ -101,6 +101,7 @@ class PatchToken(nn.Module):
         self.token = slice(None)  # all tokens at first, to find the patch among them
         self.eval()
         anatomy = examine(self, images)
+        anatomy.check_in_order()
         rows, columns = anatomy.grid
         if not (0 <= row < rows and 0 <= column < columns):
             raise ValueError(f"patch ({row}, {column}) must be one of {rows} x {columns}, counted from 0")

@@ -33,6 +33,7 @@ def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
     Raises:
         ValueError: If there is no such layer, or the layers share one module.
     """
+    subject.anatomy.check_in_order()
     norms = subject.anatomy.parts.norms
     if not norms:
         raise ValueError("gradcam needs a module for each layer, and these layers share one: choose 'relevance'")

@@ -1,6 +1,7 @@
 """All methods by name, and ``explain``, which calls them."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vit.capture.footprint import are_even
 from vit.explain.maps.attention_based import attention, gradient_rollout, legrad, relevance, rollout
 from vit.explain.maps.controls import center, random, uniform
 from vit.explain.maps.gradients import gradcam, input_gradient, integrated_gradients, smoothgrad
@@ -74,7 +76,15 @@ def explain(
     Raises:
         ValueError: If there is no such method, argument or class, or the method does not fit the model.
     """
-    return signed_map(method, Subject(model, images, target, versus, grid, num_prefix_tokens), **options).clamp(min=0)
+    subject = Subject(model, images, target, versus, grid, num_prefix_tokens)
+    maps = signed_map(method, subject, **options).clamp(min=0)
+    if "anatomy" in vars(subject) and not are_even(subject.anatomy.cells, subject.grid):
+        warnings.warn(
+            f"{type(model).__name__} does not divide these images evenly into patches: give "
+            "cells=vit.capture.examine(model, images).cells to vit.explain.overlay",
+            stacklevel=2,
+        )
+    return maps
 
 
 def check_method(method: str) -> None:

@@ -24,6 +24,7 @@ def occlusion(subject: Subject) -> Tensor:
     method = import_extra(*CAPTUM).FeatureAblation(subject.score_of)
     pixels = method.attribute(
         subject.images,
+        # Captum counts from the smallest number: pixels that the model never sees are one more cell.
         feature_mask=subject.cell_of_pixel[None, None],
         additional_forward_args=subject.contrast,
         perturbations_per_eval=max(1, SAMPLES_AT_ONCE // len(subject.images)),

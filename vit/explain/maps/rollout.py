@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from einops import einsum, rearrange, reduce
+from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor
 
 from vit.attention.mechanisms.linear import at_least_float32
@@ -82,12 +82,21 @@ def pad_prefix(row: Tensor, tokens: Tensor | None) -> Tensor:
     return torch.nn.functional.pad(row, (missing, 0))
 
 
-def readout_map(anatomy: Anatomy, mixing: Tensor) -> Tensor:
+def readout_map(anatomy: Anatomy, mixing: Tensor, readout: Tensor | None = None) -> Tensor:
     """Return the patches in the row of the read-out tokens: (B, N, M) -> (B, rows, columns).
 
     With attention pooling, there is one row: (B, 1, M). It may leave out the prefix.
+
+    Args:
+        anatomy: The parts of the model.
+        mixing: How much of each token is in each other one.
+        readout: Share of each token in the logits of each image, (B, N); None takes that of the anatomy for all.
     """
-    row = mixing[:, 0] if mixing.shape[1] == 1 else einsum(anatomy.readout.to(mixing), mixing, "n, b n m -> b m")
+    if mixing.shape[1] == 1:
+        row = mixing[:, 0]
+    else:
+        readout = repeat(anatomy.readout, "n -> b n", b=len(mixing)) if readout is None else readout
+        row = einsum(readout.to(mixing), mixing, "b n, b n m -> b m")
     row = torch.nn.functional.pad(row, (anatomy.num_tokens - row.shape[-1], 0))
     return rearrange(row[:, anatomy.patches], "b (r s) -> b r s", r=anatomy.grid[0])
 

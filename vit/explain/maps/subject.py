@@ -12,7 +12,9 @@ from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
 from vit.capture.anatomy import Anatomy, examine, patch_grid
-from vit.capture.attention import check_capturable, check_pixels, check_whole_patches, differentiable, logits_of
+from vit.capture.attention import check_capturable, check_pixels, differentiable, logits_of
+from vit.capture.footprint import even_cells
+from vit.explain.maps.rollout import readout_map
 
 Target = int | Tensor | None
 
@@ -41,7 +43,6 @@ class Subject:
     def __post_init__(self) -> None:
         check_pixels(self.images)
         check_capturable(self.model)
-        check_whole_patches(self.model, self.images)
         if not self.images.is_floating_point():
             raise ValueError(
                 f"images are {self.images.dtype}, whose pixels have no gradient and no grey of 0: give floats as the "
@@ -56,13 +57,23 @@ class Subject:
         return examine(self.model, self.images, self.grid, self.num_prefix_tokens)
 
     @cached_property
+    def readout(self) -> Tensor:
+        """Share of each token in the logits of each image, (B, N), as in ``Anatomy.readout``."""
+        anatomy = self.anatomy
+        if anatomy.weighs_anew and anatomy.fixed_readout is not None:
+            return anatomy.reading.shares(self.model, self.images)
+        return repeat(anatomy.readout, "n -> b n", b=len(self.images))
+
+    @cached_property
     def cell_of_pixel(self) -> Tensor:
-        """Index of the patch of each pixel, (H, W). If patches overlap, it is the nearest one."""
-        rows, columns = (
-            torch.div((torch.arange(side) + 0.5) * cells, side, rounding_mode="floor").long()
-            for side, cells in zip(self.images.shape[-2:], self.grid, strict=True)
-        )
-        return (rows[:, None] * self.grid[1] + columns).to(self.images.device)
+        """Index of the patch of each pixel, (H, W): the nearest one if patches overlap, -1 if the model sees none.
+
+        If the model has no patches that are known, the grid divides the image evenly.
+        """
+        try:
+            return self.anatomy.cells
+        except ValueError:  # as in _found_grid
+            return even_cells(self.images.shape[-2:], self.grid).to(self.images.device)
 
     @cached_property
     def logits(self) -> Tensor:
@@ -95,17 +106,22 @@ class Subject:
         """Pick the patches among all tokens and arrange their values as a map: (B, N) -> (B, rows, columns)."""
         return rearrange(tokens[:, self.anatomy.patches], "b (r s) -> b r s", r=self.anatomy.grid[0])
 
+    def readout_map(self, mixing: Tensor) -> Tensor:
+        """Return the patches in the row that the logits read: (B, N, M) -> (B, rows, columns)."""
+        return readout_map(self.anatomy, mixing, None if mixing.shape[1] == 1 else self.readout)
+
     def sum_over_patches(self, pixels: Tensor) -> Tensor:
         """Add up the values of the pixels of each patch: (B, C, H, W) -> (B, rows, columns)."""
-        flat = reduce(pixels, "b c y x -> b (y x)", "sum")
-        cells = repeat(self.cell_of_pixel, "y x -> b (y x)", b=len(flat))
+        flat = reduce(torch.where(self.cell_of_pixel < 0, 0.0, pixels), "b c y x -> b (y x)", "sum")
+        cells = repeat(self.cell_of_pixel.clamp(min=0), "y x -> b (y x)", b=len(flat))
         sums = flat.new_zeros(len(flat), self.grid[0] * self.grid[1]).scatter_add(1, cells, flat)
         return rearrange(sums, "b (r s) -> b r s", r=self.grid[0])
 
     def paint_grey(self, patches: Tensor) -> Tensor:
         """Return the images with the pixels of these patches set to 0: indices (B, n) -> (B, C, H, W)."""
         keep = self.images.new_ones(len(patches), self.grid[0] * self.grid[1]).scatter(1, patches, 0.0)
-        return self.images * rearrange(keep[:, self.cell_of_pixel], "b y x -> b 1 y x")
+        kept = torch.where(self.cell_of_pixel < 0, 1.0, keep[:, self.cell_of_pixel.clamp(min=0)])
+        return self.images * rearrange(kept, "b y x -> b 1 y x")
 
     def _found_grid(self) -> tuple[int, int]:
         try:

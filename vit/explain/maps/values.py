@@ -11,7 +11,7 @@ from einops import einsum, rearrange, reduce
 from torch import Tensor
 
 from vit.capture.attention_output import AttentionOutput, capture_outputs
-from vit.explain.maps.rollout import check_layer, check_start_layer, pad_prefix, readout_map
+from vit.explain.maps.rollout import check_layer, check_start_layer, pad_prefix
 from vit.explain.maps.subject import Subject
 
 
@@ -29,10 +29,11 @@ def value(subject: Subject, *, layer: int = -1) -> Tensor:
         ValueError: If the mixed values do not enter a linear layer unchanged.
     """
     anatomy = subject.anatomy
+    anatomy.check_in_order()
     check_layer(layer, anatomy.depth)
     call = anatomy.calls[layer % anatomy.depth]
     (output,) = capture_outputs(subject.model, subject.images, [call])
-    return readout_map(anatomy, _norms(output))
+    return subject.readout_map(_norms(output))
 
 
 def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
@@ -50,6 +51,7 @@ def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
         ValueError: As in ``value``, or if the layers share one module.
     """
     anatomy = subject.anatomy
+    anatomy.check_in_order()
     check_start_layer(start_layer, anatomy.depth)
     if not anatomy.parts.layers:
         raise ValueError("value_rollout needs a model with one module for each layer: choose 'rollout'")
@@ -66,7 +68,7 @@ def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
         row = _norms(outputs[-1])
         row = pad_prefix(row / reduce(row, "b n m -> b n 1", "sum"), rolled)
         rolled = einsum(row, rolled, "b n m, b m l -> b n l")
-    return readout_map(anatomy, rolled)
+    return subject.readout_map(rolled)
 
 
 def _norms(output: AttentionOutput) -> Tensor:

@@ -1,0 +1,138 @@
+"""How much of each token the logits read, against Jacobians by hand."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from tests.architectures import EXACT, ours, randomised
+from tests.capture.around import Around
+from vit.capture import capture_attention, examine
+from vit.explain import attention_rollout, explain
+from vit.explain.maps import Subject, signed_map
+
+IMAGES = torch.randn(3, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+SQUARE = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def rolled_and_read(model, images, shares):
+    """The rollout of a model without prefix tokens, read by these shares (B, N): (B, N)."""
+    return torch.einsum("bn,bnm->bm", shares, attention_rollout(capture_attention(model, images)))
+
+
+def of_cct():
+    from vit_pytorch.cct import CCT
+
+    torch.manual_seed(0)
+    cct = CCT(img_size=32, embedding_dim=12, num_layers=3, num_heads=3, mlp_ratio=2.0, num_classes=7)
+    randomised(cct.classifier)
+    nn.init.normal_(cct.classifier.attention_pool.weight, std=5.0)
+    return cct.double().eval()
+
+
+def test_the_sequence_pooling_of_cct_is_read_by_its_jacobian():
+    model, tokens = of_cct(), []
+    handle = model.classifier.norm.register_forward_hook(lambda _, __, output: tokens.append(output))
+    model(SQUARE)
+    handle.remove()
+    x, head, pool = tokens[0], model.classifier.fc.weight, model.classifier.attention_pool
+    weights = pool(x).softmax(dim=1)  # (B, N, 1)
+    mean = (weights * x).sum(dim=1, keepdim=True)
+    # logits = W sum_n w_n x_n with w = softmax(g x), so that d logits / d x_n = w_n W (1 + (x_n - mean) g^T).
+    jacobians = weights[..., None] * (head @ (torch.eye(12) + (x - mean)[..., None] * pool.weight[0]))
+    norms = jacobians.flatten(2).norm(dim=-1)
+    expected = norms / norms.sum(dim=1, keepdim=True)
+    subject = Subject(model, SQUARE)
+    assert_close(subject.readout, expected, **EXACT)
+    assert not expected[0].allclose(expected[1], rtol=0.1)
+    assert_close(signed_map("rollout", subject).flatten(1), rolled_and_read(model, SQUARE, expected), **EXACT)
+    # They are near the weights of the pooling, and far from even shares.
+    assert torch.corrcoef(torch.stack([expected.flatten(), weights.flatten()]))[0, 1] > 0.9
+    assert subject.anatomy.weighs_anew
+    last = capture_attention(model, SQUARE)[-1].mean(dim=1)
+    expected = torch.einsum("bn,bnm->bm", expected, last)
+    assert_close(signed_map("attention", subject).flatten(1), expected, **EXACT)
+
+
+def test_the_weights_of_a_pooling_are_the_shares():
+    weights = torch.rand(15, dtype=torch.float64).softmax(dim=0)
+
+    def run(vit, images):
+        return vit.head(torch.einsum("n,bnd->bd", weights, vit.forward_features(images)))
+
+    model = Around(randomised(ours(class_token=False, pool="mean")()), run).eval()
+    anatomy = examine(model, IMAGES)
+    assert_close(anatomy.readout, weights, **EXACT)
+    assert not anatomy.weighs_anew
+    expected = rolled_and_read(model, IMAGES, weights.expand(3, -1))
+    assert_close(explain(model, IMAGES).flatten(1), expected, **EXACT)
+
+
+@pytest.mark.parametrize("classes", [2, 16, 17, 300])
+def test_any_number_of_logits_gives_the_shares_of_tokens_that_one_matrix_reads(classes):
+    weights = torch.rand(16, dtype=torch.float64)
+
+    def run(vit, images):
+        return vit.head(torch.einsum("n,bnd->bd", weights, vit.forward_features(images)))
+
+    model = Around(randomised(ours(num_classes=classes)()), run).eval()
+    assert_close(examine(model, IMAGES).readout, weights / weights.sum(), **EXACT)
+
+
+def test_a_head_that_is_no_linear_layer_has_the_shares_of_its_pooling():
+    class Deep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.vit = ours(num_classes=0, class_token=False, pool="mean")()
+            self.head = nn.Sequential(nn.Linear(12, 9), nn.GELU(), nn.Linear(9, 7))
+
+        def forward(self, images):
+            return self.head(self.vit(images))
+
+    anatomy = examine(randomised(Deep()), IMAGES)
+    assert_close(anatomy.readout, torch.full((15,), 1 / 15, dtype=torch.float64), **EXACT)
+    assert not anatomy.weighs_anew
+
+
+def test_without_a_norm_after_the_layers_the_tokens_of_the_last_layer_are_read():
+    def run(vit, images):
+        tokens = vit.embed(images)
+        for block in vit.blocks:
+            tokens = block(tokens)
+        return vit.head(0.7 * tokens[:, 0] + 0.3 * tokens[:, 5])
+
+    model = Around(randomised(ours()()), run).eval()
+    expected = torch.zeros(16).double()
+    expected[0], expected[5] = 0.7, 0.3
+    assert_close(examine(model, IMAGES).readout, expected, **EXACT)
+
+
+def test_where_no_module_passes_all_tokens_on_the_rows_of_the_last_attention_are_read():
+    class Bare(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patches, self.head = nn.Conv2d(3, 12, 2, stride=2), nn.Linear(12, 7)
+
+        def forward(self, images):
+            x = self.patches(images).flatten(2).mT
+            mixed = nn.functional.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None])[:, 0]
+            return self.head(0.25 * mixed[:, 3] + 0.75 * mixed[:, 7])
+
+    model = randomised(Bare())
+    anatomy = examine(model, IMAGES)
+    assert anatomy.reading.place is None
+    # The rows have other values beside them, but both are read in the same way.
+    assert anatomy.readout.nonzero()[:, 0].tolist() == [3, 7]
+    assert_close(anatomy.readout[7], torch.tensor(0.75).double(), **EXACT)
+
+
+def test_tokens_that_pass_by_the_last_module_are_no_place_to_read():
+    def run(vit, images):
+        tokens = vit.embed(images)
+        for block in vit.blocks:
+            tokens = block(tokens)
+        return vit.head(vit.norm(tokens)[:, 0] + tokens[:, 4])
+
+    model = Around(randomised(ours()()), run).eval()
+    readout = examine(model, IMAGES).readout
+    assert readout.nonzero()[:, 0].tolist() == [0, 4]

@@ -1,0 +1,126 @@
+"""Compares the attention of one image alone with its rows in a batch: which axis is the images, and which the heads.
+
+Attention of three axes (B * H, N, M) does not say whether images or heads come first. Nor do four axes if there are as
+many images as heads. Letters in the einops patterns: b batch, h heads, n queries, m keys.
+"""
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+import torch
+from einops import einsum, rearrange
+from torch import Tensor, nn
+
+from vit.capture.intercept import InterceptAttention
+
+TOLERANCE = 1e-3  # of the largest number of a layer: kernels for batches of another size round differently
+ORDERS = ("(b h) n", "(h b) n")
+KNOWN: WeakKeyDictionary[nn.Module, frozenset[int]] = WeakKeyDictionary()  # what heads_first_calls has found
+
+
+def heads_first_calls(model: nn.Module, images: Tensor) -> frozenset[int]:
+    """Return the numbers of the attention calls of three axes whose first one is heads, then images: (H * B, N, M).
+
+    The result is kept for each model, because it is needed for every pass.
+
+    Args:
+        model: A ViT in eval mode.
+        images: Images as the model takes them, (B, C, H, W). The first one is passed alone and beside another.
+
+    Raises:
+        ValueError: If attention of three axes is in neither order.
+    """
+    if len(images) < 2:  # all of the first axis are heads
+        return frozenset()
+    if model not in KNOWN:
+        flat = [call for call, attn in enumerate(_undivided(model, images[:2])) if len(attn) == 1]
+        KNOWN[model] = _heads_first(model, images[:1], flat) if flat else frozenset()
+    return KNOWN[model]
+
+
+def known_heads_first(model: nn.Module) -> frozenset[int]:
+    """Return what ``heads_first_calls`` has found before, without another pass."""
+    return KNOWN.get(model, frozenset())
+
+
+@torch.no_grad()
+def _heads_first(model: nn.Module, image: Tensor, flat: Sequence[int]) -> frozenset[int]:
+    """Return which of the calls of three axes have the heads first."""
+    noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(0)).to(image)
+    pair = torch.cat([image, image + noise])
+    together = _undivided(model, pair)
+    alone = [_undivided(model, one) for one in pair.split(1)]
+    found = []
+    for call in flat:
+        expected = torch.cat([mixed[call] for mixed in alone])  # (2, H, N)
+        moved = [_moved(rearrange(together[call][0], f"{order} -> b h n", b=2), expected) for order in ORDERS]
+        if not min(moved) <= _allowed(expected):
+            raise _differs(model, call, min(moved))
+        if moved[1] < moved[0]:
+            found.append(call)
+    return frozenset(found)
+
+
+def _undivided(model: nn.Module, images: Tensor) -> list[Tensor]:
+    """Return what ``mix_random`` makes of each call. Three axes stay in one piece: (1, B * H, N)."""
+    kept: list[Tensor] = []
+
+    def keep(_: int, attn: Tensor) -> Tensor:
+        kept.append(mix_random(attn))
+        return attn
+
+    with InterceptAttention(model, keep, num_images=1):
+        model(images)
+    return kept
+
+
+def mix_random(attn: Tensor) -> Tensor:
+    """Mix one random number for each key by attention: (B, H, N, M) -> (B, H, N).
+
+    It is compared in place of the weights, so that memory does not hold those of all layers.
+    """
+    numbers = torch.randn(attn.shape[-1], generator=torch.Generator().manual_seed(0)).to(attn)
+    return einsum(attn.detach(), numbers, "b h n m, m -> b h n")
+
+
+def check_alone(
+    model: nn.Module, several: Sequence[Tensor], alone: Sequence[Tensor], row: int, calls: Sequence[int]
+) -> None:
+    """Check that the attention of each layer for one image alone equals its rows in a batch.
+
+    Args:
+        model: The model, which is named in the error.
+        several: What ``mix_random`` makes of the attention of all calls for a batch, (B, H, N).
+        alone: The same for one of its images, (1, H, N).
+        row: The place of this image in the batch.
+        calls: Numbers of the calls that are layers. The others are not compared.
+
+    Raises:
+        ValueError: If they differ.
+    """
+    if len(several) != len(alone):
+        raise ValueError(
+            f"{type(model).__name__} has {len(several)} attentions for {len(several[0])} images and {len(alone)} for "
+            "one of them: give one image at a time"
+        )
+    for call in calls:
+        moved = _moved(several[call][row : row + 1], alone[call])
+        if not moved <= _allowed(alone[call]):
+            raise _differs(model, call, moved)
+
+
+def _differs(model: nn.Module, call: int, moved: float) -> ValueError:
+    return ValueError(
+        f"attention {call} of {type(model).__name__} differs by {moved:.2g} between an image alone and the same image "
+        "in a batch: its axes are not images, heads, queries and keys in an order that can be found, or the images of "
+        "a batch change each other: give one image at a time"
+    )
+
+
+def _moved(one: Tensor, other: Tensor) -> float:
+    return (one - other).abs().max().item() if one.shape == other.shape else float("inf")
+
+
+def _allowed(mixed: Tensor) -> float:
+    half = torch.finfo(mixed.dtype).bits < 32 or torch.is_autocast_enabled(mixed.device.type)
+    return (0.05 if half else TOLERANCE) * mixed.abs().max().item()

@@ -1,0 +1,169 @@
+"""Finds by experiment in which order the tokens stand in each layer.
+
+A model may move its tokens between two layers: into windows, backwards in every second layer, the class token to the
+end. For the experiment, each token attends to itself alone, so that tokens do not mix. Then in the first layer some of
+them get more of their own value, and in later layers exactly these change. Which ones is a binary code.
+
+Letters in the einops patterns: k sets of tokens, h heads, m keys, d channels of a head.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from einops import rearrange, reduce
+from torch import Tensor, nn
+
+from vit.capture.alone import heads_first_calls
+from vit.capture.intercept import InterceptAttention
+
+STRENGTHS = (1.0, 1e4)  # of the change; LayerScale may begin at 1e-6, so that a small change is lost in rounding
+STILL = 1e-5  # a token that moves less than this share of the one that moves most does not move
+CLEAR = 30.0  # how much more tokens that change their order must move with their own sets than with the others
+
+Orders = Mapping[int, Tensor]
+Where = tuple[int, str]  # number of a call, and which of its tokens
+Watch = Callable[[Callable[[Tensor], object]], AbstractContextManager[None]]
+
+
+def token_orders(
+    model: nn.Module,
+    image: Tensor,
+    calls: Sequence[int],
+    num_tokens: int,
+    watch_last: Watch = lambda _: nullcontext(),
+) -> dict[int, Tensor]:
+    """Return for each attention call in another order than the first the places of the tokens in order, (N,) or (M,).
+
+    ``attn[..., places, :][..., places]`` has the order of the first call.
+
+    Args:
+        model: A ViT in eval mode.
+        image: One image, (1, C, H, W).
+        calls: Numbers of the attention calls that are layers, the first one first. A last one may have one query.
+        num_tokens: Number N of tokens in the first of them.
+        watch_last: Called with a function that looks at the tokens (k, N, D) after the last layer; returns a context.
+            Their order has the number -1.
+
+    Raises:
+        ValueError: If the tokens of a call are in no order that can be found.
+    """
+    codes = _codes(num_tokens)
+    for strength in STRENGTHS:
+        experiment = _Experiment(model, image, calls, watch_last, strength)
+        moved = experiment.run(codes)
+        if not any(_still(responses).any() for responses in moved.values()):
+            break
+    # Without a change of order, it is enough that tokens move most with their own sets.
+    later = [(where, responses) for where, responses in moved.items() if responses.any()]  # others are of a branch
+    if all(_in_order(responses, codes) for _, responses in later):
+        return {}
+    others, found = experiment.run(~codes), {}
+    for where, responses in later:
+        sources = _sources(responses, others[where], codes)
+        call, part = where
+        order = None if sources is None else sources.argsort(stable=True)
+        if order is None or not torch.equal(found.setdefault(call, order), order):
+            raise ValueError(
+                f"the tokens of {type(model).__name__} are mixed or exchanged between its attentions in a way that "
+                f"cannot be undone ({'after the last one' if call < 0 else f'{part} of attention {call}'}): choose "
+                "methods that need no attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
+            )
+    return {call: order for call, order in found.items() if not torch.equal(order, torch.arange(len(order)))}
+
+
+def undone(attn: Tensor, order: Tensor | None) -> Tensor:
+    """Bring the queries and keys of attention (B, H, N, M) into this order. A single query stays."""
+    if order is None:
+        return attn
+    return attn[..., order] if attn.shape[-2] == 1 else attn[..., order, :][..., order]
+
+
+def redone(attn: Tensor, order: Tensor | None) -> Tensor:
+    """Bring attention back into the order of the model, from which ``undone`` has taken it."""
+    return attn if order is None else undone(attn, order.argsort())
+
+
+class _Experiment:
+    """Passes one image several times, each token attending to itself, and sees which tokens move."""
+
+    def __init__(
+        self, model: nn.Module, image: Tensor, calls: Sequence[int], watch_last: Watch, strength: float
+    ) -> None:
+        self.model, self.image, self.calls, self.watch_last, self.strength = model, image, calls, watch_last, strength
+
+    def run(self, sets: Tensor) -> dict[Where, Tensor]:
+        """Return how much the tokens of each later call move with each set of tokens (k, N): (k, M)."""
+        tokens = self._tokens(torch.cat([torch.zeros_like(sets[:1]), sets]))
+        return {
+            where: reduce((of_call[1:] - of_call[:1]) ** 2, "k m d -> k m", "sum").sqrt()
+            for where, of_call in tokens.items()
+            if where[0] != self.calls[0]
+        }
+
+    @torch.no_grad()
+    def _tokens(self, sets: Tensor) -> dict[Where, Tensor]:
+        images = self.image.expand(len(sets), -1, -1, -1)
+        seen: dict[Where, Tensor] = {}
+
+        def alone(call: int, attn: Tensor) -> Tensor:
+            if call not in self.calls:
+                return attn
+            for part, tokens in (("values", intercepted.values), ("queries", intercepted.queries)):
+                if tokens is not None and (part == "values" or attn.shape[-2] == attn.shape[-1]):
+                    seen[call, part] = rearrange(tokens, "k h m d -> k m (h d)").double().cpu()
+            if attn.shape[-2] != attn.shape[-1]:  # a query that pools the tokens would move with all of them
+                return torch.zeros_like(attn)
+            own = attn.new_ones(len(sets), attn.shape[-1])
+            if call == self.calls[0]:
+                own = own + self.strength * sets.to(own)
+            return rearrange(own, "k m -> k 1 m 1") * torch.eye(attn.shape[-1]).to(own).expand_as(attn)
+
+        def look(tokens: Tensor) -> None:
+            seen[-1, "tokens"] = tokens.detach().double().cpu()
+
+        intercepted = InterceptAttention(self.model, alone, len(images), heads_first_calls(self.model, images))
+        with self.watch_last(look), intercepted:
+            self.model(images)
+        return seen
+
+
+def _codes(num_tokens: int) -> Tensor:
+    """Return sets of tokens of which each token is in others, and in one at least: (k, N)."""
+    bits = torch.arange(max(1, math.ceil(math.log2(num_tokens + 1))))
+    return (torch.arange(1, num_tokens + 1) >> bits[:, None]) % 2 == 1
+
+
+def _still(responses: Tensor) -> Tensor:
+    strongest = responses.amax(dim=0)
+    return strongest <= STILL * strongest.max()
+
+
+def _in_order(responses: Tensor, codes: Tensor) -> bool:
+    """Return whether each token that moves does so more with its sets than with the others, (k, M) and (k, N)."""
+    codes = torch.nn.functional.pad(codes, (max(0, responses.shape[1] - codes.shape[1]), 0))[:, -responses.shape[1] :]
+    within = torch.where(codes, responses, torch.inf).amin(dim=0)
+    without = torch.where(codes, 0.0, responses).amax(dim=0)
+    new = ~codes.any(dim=0)  # tokens that were added in front, as a class token before class attention
+    still = _still(responses)
+    return bool((still | (~new & (within > without))).all())
+
+
+def _sources(responses: Tensor, others: Tensor, codes: Tensor) -> Tensor | None:
+    """Return which token stands at each place, (M,), -1 for new ones; None if tokens are mixed or some are missing.
+
+    Args:
+        responses: How much each place moves with each set, (k, M).
+        others: How much it moves with all tokens outside of the set, (k, M).
+        codes: The sets, (k, N).
+    """
+    still = _still(torch.cat([responses, others]))
+    high, low = torch.maximum(responses, others), torch.minimum(responses, others)
+    clear = (high > CLEAR * low).all(dim=0)
+    places = 2 ** torch.arange(len(codes))
+    sources = torch.where(still, -1, reduce((responses > others) * places[:, None], "k m -> m", "sum") - 1)
+    expected = torch.arange(codes.shape[1])[-int((~still).sum()) :]
+    if not (clear | still).all() or not torch.equal(sources[~still].sort().values, expected):
+        return None
+    return sources

@@ -1,0 +1,127 @@
+"""Finds how much of each token the logits read, from their Jacobian by the last tokens.
+
+A head may read the class token, the mean of some tokens, both, or a weighted mean whose weights depend on the image.
+
+Letters in the einops patterns: b batch, k logits, n tokens, h heads, m keys, d channels.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange, reduce
+from torch import Tensor, nn
+
+from vit.capture.attention import run_intercepted
+from vit.capture.graph import FollowValues
+from vit.capture.logits import result_of
+from vit.capture.trace import Boundary, Trace
+
+MOST_DIRECTIONS = 16  # of logits; more logits are mixed at random into as many
+MOST_TRIED = 12  # places after the last attention
+SAME = 1e-6  # of the largest logit: what two logits may differ by to be the same
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where the logits read the tokens.
+
+    Attributes:
+        place: The last place that all of the image passes as tokens, or None if there is no such place.
+        call: The last attention of all tokens. Its rows stand for the tokens if there is no place.
+        order: The places of the tokens in the order of the first layer, (N,), or None if they are in order.
+    """
+
+    place: Boundary | None
+    call: int
+    order: Tensor | None = None
+
+    @torch.inference_mode(False)
+    def shares(self, model: nn.Module, images: Tensor) -> Tensor:
+        """Return the share of each token in the logits of images (B, C, H, W): (B, N), rows sum to one.
+
+        It is the norm of the Jacobian of the logits by the token. If all are 0, as of an untrained head, the first
+        token has share 1.
+        """
+        norms = _norms_at(self.place, model, images) if self.place else _norms_of_rows(self.call, model, images)
+        norms = norms if self.order is None else norms[:, self.order]
+        first = torch.zeros_like(norms)
+        first[:, 0] = 1
+        total = reduce(norms, "b n -> b 1", "sum")
+        return torch.where(total > 0, norms / total, first)
+
+
+@torch.no_grad()
+def last_place(model: nn.Module, pair: Tensor, trace: Trace, num_tokens: int) -> Boundary | None:
+    """Return the last place that all of an image passes as tokens (B, N, D), found by putting in those of another.
+
+    Args:
+        model: A ViT in eval mode.
+        pair: Two images, (2, C, H, W).
+        trace: The events of a pass.
+        num_tokens: Number N of tokens.
+    """
+    after = trace.tokens[trace.attentions[-1].num_before :]
+    events = [event for event in after if len(event.shape) == 3 and event.shape[1] == num_tokens]
+    for event in events[: -MOST_TRIED - 1 : -1]:
+        passed = []
+
+        def same(tokens: Tensor, passed: list[Tensor] = passed) -> Tensor:
+            passed.append(tokens)
+            return tokens[:1].expand_as(tokens)
+
+        with event.boundary.changed(same):
+            one, other = result_of(model(pair))
+        # A module that is called twice would change its first call too.
+        if len(passed) == 1 and (one - other).abs().max() <= SAME * one.abs().max():
+            return event.boundary
+    return None
+
+
+def _norms_at(place: Boundary, model: nn.Module, images: Tensor) -> Tensor:
+    """Return the norm of the Jacobian of the logits by the tokens at a place: (B, N)."""
+    kept: list[Tensor] = []
+
+    def start_graph(tokens: Tensor) -> Tensor:
+        torch.set_grad_enabled(True)  # the layers before need no graph, which saves memory
+        kept.append(tokens.detach().requires_grad_())
+        return kept[0]
+
+    # no_grad restores the mode that start_graph changes.
+    with torch.no_grad(), FollowValues(), place.changed(start_graph):
+        logits = result_of(model(images))
+        return _root_of_squares(logits, kept[0], "b n d -> b n")
+
+
+def _norms_of_rows(call: int, model: nn.Module, images: Tensor) -> Tensor:
+    """Return the norm of the Jacobian of the logits by the rows of an attention: (B, N)."""
+    kept: list[Tensor] = []
+
+    def start_graph(index: int, attn: Tensor) -> Tensor:
+        if index == call:
+            torch.set_grad_enabled(True)
+            kept.append(attn.detach().requires_grad_())
+            return kept[0]
+        return attn
+
+    with torch.no_grad(), FollowValues():
+        logits = run_intercepted(model, images, start_graph)
+        return _root_of_squares(logits, kept[0], "b h n m -> b n")
+
+
+def _root_of_squares(logits: Tensor, by: Tensor, pattern: str) -> Tensor:
+    if not logits.requires_grad:
+        raise ValueError(
+            "the logits have no gradient, as of quantised layers, so which tokens they read is not known: explain the "
+            "model before it was quantised, or read its weights by capture_attention"
+        )
+    flat = rearrange(logits, "b ... -> b (...)")
+    count = flat.shape[1]
+    if count <= MOST_DIRECTIONS:
+        directions = torch.eye(count)
+    else:
+        directions = torch.randn(MOST_DIRECTIONS, count, generator=torch.Generator().manual_seed(0))
+    squares = torch.zeros(())
+    for direction in directions.to(flat):
+        (slope,) = torch.autograd.grad((flat * direction).sum(), by, retain_graph=True)
+        squares = squares.to(slope) + reduce(slope.detach() ** 2, pattern, "sum")
+    return squares.sqrt()
