@@ -72,9 +72,7 @@ class Contributions:
 
 
 @torch.inference_mode(False)
-def contributions(
-    model: nn.Module, images: Tensor, target: Target = None, *, versus: Target = None
-) -> Contributions:
+def contributions(model: nn.Module, images: Tensor, target: Target = None, *, versus: Target = None) -> Contributions:
     """Split the logit of each image into what each head carries from each token, MLPs, embedding and biases.
 
     The scale of the final norm is taken as a constant at its value, and everything else after the last layer is linear:

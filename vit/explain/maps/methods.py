@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.explain.maps.attention_based import attention, gradient_rollout, legrad, relevance, rollout
+from vit.explain.maps.attnlrp import attnlrp
 from vit.explain.maps.controls import center, random, uniform
 from vit.explain.maps.gradients import gradcam, input_gradient, integrated_gradients, smoothgrad
 from vit.explain.maps.perturbation import occlusion, token_drop
@@ -29,6 +30,7 @@ METHODS: dict[str, Callable[..., Tensor]] = {
     "smoothgrad": smoothgrad,
     "occlusion": occlusion,
     "token_drop": token_drop,
+    "attnlrp": attnlrp,
     "random": random,
     "uniform": uniform,
     "center": center,
