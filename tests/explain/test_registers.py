@@ -20,7 +20,7 @@ def images():
     images = 0.1 * torch.randn(16, 3, 12, 12, generator=torch.Generator().manual_seed(0))
     for patch in BRIGHT:
         row, column = divmod(patch, 6)
-        images[:, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2] += 4
+        images[:, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2] += 1
     return images
 
 
@@ -54,7 +54,7 @@ def found(images):
 
 def test_it_finds_the_neurons_set_by_hand_and_the_layer_of_the_outliers(found):
     assert sorted(found.neurons) == NEURONS
-    assert found.layer in (1, 2)
+    assert found.layer == 1
     assert found.before.outlier_share == pytest.approx(2 / 36)
 
 
@@ -89,10 +89,9 @@ def test_the_copy_has_one_register_more_and_the_model_is_unchanged(images, found
     assert added(torch.randn(2, 3, 16, 8)).shape == (2, 4)  # images of another size
 
 
-def test_a_saved_copy_is_not_taken_for_a_model_without_the_moved_neurons(found, tmp_path):
-    vit.save(found.model, tmp_path / "moved.safetensors")
-    with pytest.raises(ValueError, match="to_register"):
-        vit.load(tmp_path / "moved.safetensors")
+def test_a_copy_cannot_be_saved_as_a_model_without_the_moved_neurons(found, tmp_path):
+    with pytest.raises(ValueError, match=r"blocks.1.mlp.fc2 is not as model.config describes it"):
+        vit.save(found.model, tmp_path / "moved.safetensors")
 
 
 @pytest.mark.parametrize(

@@ -48,15 +48,16 @@ def draw_contributions(
     """
     names = name_classes(class_names, lens.shape[-1])
     with drawable([title, *names]) as (shown_title, *shown_names):
-        figure = Figure(figsize=(12, 7.5))
+        figure = Figure(figsize=(13, 7))
         figure.suptitle(shown_title)
-        grid = figure.add_gridspec(2, 6)
-        _draw_terms(figure.add_subplot(grid[0, :3]), found.terms(index), found.logits[index].item())
-        _draw_heads(figure.add_subplot(grid[0, 3:]), found.heads[index])
+        grid = figure.add_gridspec(2, 8)
+        _draw_terms(figure.add_subplot(grid[0, :4]), found.terms(index), found.logits[index].item())
+        _draw_heads(figure.add_subplot(grid[0, 4:]), found.heads[index])
         patches = found.patches[index]
-        for place, sign, text in ((slice(0, 2), 1, "for the class"), (slice(2, 4), -1, "against the class")):
+        _draw_picture(figure.add_subplot(grid[1, :2]), image, "What the model sees")
+        for place, sign, text in ((slice(2, 4), 1, "for the class"), (slice(4, 6), -1, "against the class")):
             _draw_patches(figure.add_subplot(grid[1, place]), image, patches, sign, text)
-        _draw_lens(figure.add_subplot(grid[1, 4:]), lens[index], shown_names)
+        _draw_lens(figure.add_subplot(grid[1, 6:]), lens[index], shown_names)
         save_figure(figure, path)
 
 
@@ -94,10 +95,14 @@ def _draw_patches(axes: Axes, image: Tensor, patches: Tensor, sign: int, text: s
     # One scale for both pictures: colours can be compared.
     both = torch.stack([patches, -patches]).clamp(min=0)
     pictures = overlay(repeat(image, "c y x -> b c y x", b=2), both, scale="common")
-    picture = pictures[0 if sign > 0 else 1]
-    axes.imshow(rearrange(picture.cpu(), "c y x -> y x c").numpy())
     carried = (sign * patches).clamp(min=0).sum().item() * sign
-    axes.set(title=f"Patches {text}: {carried:+.2f}", xticks=[], yticks=[])
+    _draw_picture(axes, pictures[0 if sign > 0 else 1], f"Patches {text}: {carried:+.2f}")
+
+
+def _draw_picture(axes: Axes, picture: Tensor, title: str) -> None:
+    white = 1 if picture.is_floating_point() else 255
+    axes.imshow(rearrange(picture.cpu(), "c y x -> y x c").numpy(), cmap="gray", vmin=0, vmax=white)
+    axes.set(title=title, xticks=[], yticks=[])
     axes.grid(visible=False)
 
 
@@ -106,6 +111,6 @@ def _draw_lens(axes: Axes, lens: Tensor, names: Sequence[str]) -> None:
     highest = probabilities[-1].argsort(descending=True)[:CLASSES].tolist()
     for color, k in zip(SERIES, highest, strict=False):
         axes.plot(range(len(lens)), (100 * probabilities[:, k]).tolist(), marker="o", ms=3, color=color, label=names[k])
-    axes.set(title="Read out after each layer", xlabel="layers passed", ylabel="probability, %", ylim=(-2, 102))
+    axes.set(title="Logit lens", xlabel="layers passed", ylabel="probability, %", ylim=(-2, 102))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(fontsize=8)

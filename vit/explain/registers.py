@@ -25,7 +25,7 @@ Neuron = tuple[int, int]  # a layer, and a channel of the hidden layer of its ML
 class Measured(NamedTuple):
     """A model with a register, measured on the images that it was made for."""
 
-    outlier_share: float  # of the patches after the layer with most outliers
+    outlier_share: float  # of the patches, by the bound of the model without the register
     largest_norm: float  # of a patch after this layer, the median over images
     same_predictions: float  # share of the images whose predicted class is that of the model without the register
 
@@ -37,7 +37,7 @@ class AddedRegister:
     Attributes:
         model: A copy of the model with one more register, to which the neurons are moved.
         neurons: Layer and number of each neuron.
-        layer: The layer after which outliers are counted: that with most of them.
+        layer: The layer after which outliers are counted: where the largest norm is farthest from the median.
         before: The model without the register.
         after: The model with it.
         random: The same with as many random neurons of the same layers, as a control.
@@ -85,9 +85,9 @@ def add_register(model: VisionTransformer, images: Tensor, *, num_neurons: int =
     check_capturable(model)
     norms = _norms(model, images)
     marked = rearrange(outliers(rearrange(norms, "l b n -> l (b n)")), "l (b n) -> l b n", b=len(images))
-    counts = marked.sum(dim=(1, 2))
-    layer = int(counts.argmax())
-    if not counts[layer]:
+    # After later layers, outliers of earlier ones are still there.
+    layer = int((norms.amax(dim=(1, 2)) / rearrange(norms, "l b n -> l (b n)").median(dim=1).values).argmax())
+    if not marked[layer].any():
         raise ValueError(
             f"none of {norms[0].numel():,} patches has an outlying norm after any of {len(norms)} layers, so that no "
             "register is needed: give more images, or keep the model as it is"

@@ -19,6 +19,7 @@ from vit.capture.trace import Boundary
 from vit.explain.maps.subject import Subject
 
 TOLERANCE = 1e-3  # of the largest number of an output; attention is computed explicitly, which moves it by 1e-6
+TOLERANCE_HALF = 0.05  # in 16 bits
 
 
 @dataclass
@@ -72,10 +73,11 @@ def by_head(output: AttentionOutput) -> Tensor:
 def _layer(output: AttentionOutput, terms: list[Tensor]) -> Layer | None:
     """Find the attention among the terms: it alone differs from the mixed values by the same numbers in all tokens."""
     mixed = mixed_by(output)
+    tolerance = TOLERANCE_HALF if torch.finfo(mixed.dtype).bits < 32 else TOLERANCE
     for place, term in enumerate(terms):
         rest = term - mixed
         bias = reduce(rest, "b n c -> c", "mean")
-        if (rest - bias).abs().max() <= TOLERANCE * max(term.abs().max(), mixed.abs().max()):
+        if (rest - bias).abs().max() <= tolerance * max(term.abs().max(), mixed.abs().max()):
             others = [other for i, other in enumerate(terms) if i != place]
             return Layer(output, bias, sum(others, torch.zeros_like(mixed)))
     return None

@@ -7,9 +7,10 @@ from torch.testing import assert_close
 
 from tests.architectures import EXACT, IMAGES, TARGET
 from vit.capture.attention_output import capture_outputs
-from vit.explain import contributions
-from vit.explain.evaluation.ablation import ablation_agreement, ablation_effect
+from vit.explain import capture_attention, contributions
+from vit.explain.evaluation.ablation import ablation_agreement, ablation_effect, direct_effect
 from vit.explain.maps.subject import Subject
+from vit.explain.readout import linear_readout
 
 
 def effect_by_hooks(model, images, target, place):
@@ -54,21 +55,26 @@ def test_in_the_last_layer_without_norm_and_mlp_effects_are_differences_of_terms
     outputs = capture_outputs(model, IMAGES, subject.anatomy.calls)
     terms = contributions(model, IMAGES, 2).heads[:, 0, 1, 6]
     assert_close(ablation_effect(subject, outputs, (0, 1, 6)), terms - terms.mean(), **EXACT)
+    weights = linear_readout(subject, subject.anatomy.parts.last).weights
+    assert_close(direct_effect(outputs, weights, (0, 1, 6)), terms - terms.mean(), **EXACT)
 
 
-def test_the_table_holds_rank_correlations_with_the_size_of_the_effects(random_vit):
+@torch.no_grad()
+def test_the_table_holds_rank_correlations_with_the_effects_and_with_their_sizes(random_vit):
     model = random_vit()
     table = ablation_agreement(model, IMAGES, TARGET, ablations=12, seed=3)
     drawn = torch.randperm(3 * 3 * 16, generator=torch.Generator().manual_seed(3))[:12]
     places = [(int(n) // 48, int(n) // 16 % 3, int(n) % 16) for n in drawn]
-    terms = contributions(model, IMAGES, TARGET).heads
-    with torch.no_grad():
-        effects = torch.stack([effect_by_hooks(model, IMAGES, TARGET, place) for place in places], dim=1)
-    predicted = torch.stack([terms[:, i, j, k] for i, j, k in places], dim=1)
-    expected = [spearmanr(predicted[b].abs(), effects[b].abs()).statistic for b in range(3)]
-    assert table.row(prediction="contributions")["rank correlation"].mean == pytest.approx(sum(expected) / 3)
-    rows = {row["prediction"]: row["rank correlation"].mean for row in table.rows}
-    assert rows["difference"] == pytest.approx(rows["contributions"] - rows["attention"])
+    effects = torch.stack([effect_by_hooks(model, IMAGES, TARGET, place) for place in places], dim=1)
+    attentions = capture_attention(model, IMAGES)
+    looks = torch.stack([attentions[i][:, j, 0, k] for i, j, k in places], dim=1)
+    row = table.row(prediction="attention")
+    expected = [spearmanr(looks[b], effects[b]).statistic for b in range(3)]
+    assert row["effect"].mean == pytest.approx(sum(expected) / 3)
+    expected = [spearmanr(looks[b], effects[b].abs()).statistic for b in range(3)]
+    assert row["size of the effect"].mean == pytest.approx(sum(expected) / 3)
+    means = {row["prediction"]: row["effect"].mean for row in table.rows}
+    assert means["difference"] == pytest.approx(means["contributions"] - means["attention"])
     assert "3 images, 12 ablations" in str(table)
 
 
@@ -84,7 +90,7 @@ def packaged():
 @pytest.mark.slow
 def test_terms_predict_effects_better_than_attention_does_in_a_trained_model(packaged):
     table = ablation_agreement(*packaged, ablations=24)
-    assert table.row(prediction="difference")["rank correlation"].low > 0
+    assert table.row(prediction="difference")["effect"].low > 0
 
 
 def test_one_image_and_two_ablations_are_refused(random_vit):
@@ -95,8 +101,8 @@ def test_one_image_and_two_ablations_are_refused(random_vit):
 
 
 def test_a_head_whose_values_do_not_span_its_channels_is_refused(random_vit):
-    model = random_vit(depth=1, image_size=2, class_token=False, pool="mean")  # one token, four channels a head
-    images = torch.randn(3, 3, 2, 2, dtype=torch.float64)
+    model = random_vit(depth=1, image_size=(2, 4), class_token=False, pool="mean")  # two tokens, four channels
+    images = torch.randn(3, 3, 2, 4, dtype=torch.float64)
     subject = Subject(model, images, 1)
     with pytest.raises(ValueError, match="the values of head 1 in layer 0 have fewer dimensions than channels"):
         ablation_effect(subject, capture_outputs(model, images, subject.anatomy.calls), (0, 1, 0))

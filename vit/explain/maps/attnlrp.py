@@ -142,20 +142,30 @@ class _Call:
             return _as_it_is
         if name in ELEMENTWISE and len(self.inputs) == 1:
             return _along_chord
+        if self.is_constant():
+            return _as_constant
         if self.is_affine_in(self.inputs):
             return _as_it_is
         if len(self.inputs) == 2 and all(self.is_affine_in([x]) for x in self.inputs):
             return _as_product
         raise _no_rule(self.func)
 
+    @torch.no_grad()
+    def is_constant(self) -> bool:
+        """Return whether the result does not depend on its inputs at all, as that of a product with 0."""
+        zeros, noise = ({id(x): draw(x) for x in self.inputs} for draw in (torch.zeros_like, torch.randn_like))
+        at = [_floats(self.with_inputs(changed)) for changed in ({}, zeros, noise)]
+        return bool(at[0]) and all(
+            torch.equal(one, other) for one, *others in zip(*at, strict=True) for other in others
+        )
+
+    @torch.no_grad()
     def is_affine_in(self, inputs: list[Tensor]) -> bool:
         """Return whether the call is affine along the ray from 0 to some of its inputs."""
-        with torch.no_grad():
-            at = [_tensors([self.with_inputs({id(x): _scaled(x, factor) for x in inputs})]) for factor in (0, 1, 2)]
+        at = [_floats(self.with_inputs({id(x): _scaled(x, factor) for x in inputs})) for factor in (0, 1, 2)]
         return all(
             torch.allclose(zero + double, 2 * one, rtol=1e-3, atol=1e-4 * _size(one))
             for zero, one, double in zip(*at, strict=True)
-            if one.is_floating_point()
         )
 
     def with_inputs(self, changed: Mapping[int, Tensor]) -> Any:
@@ -171,9 +181,14 @@ class _Call:
 
 def _as_it_is(call: _Call) -> Any:
     result = call.func(*call.args, **call.kwargs)
-    if any(x.is_floating_point() and not x.requires_grad for x in _tensors([result])):
+    if any(not x.requires_grad for x in _floats(result)):
         raise _no_rule(call.func)
     return result
+
+
+def _as_constant(call: _Call) -> Any:
+    with torch.no_grad():
+        return call.func(*call.args, **call.kwargs)
 
 
 def _as_norm(call: _Call) -> Tensor:
@@ -212,6 +227,10 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
         elif isinstance(value, list | tuple):
             found += _tensors(value)
     return found
+
+
+def _floats(result: Any) -> list[Tensor]:
+    return [x for x in _tensors([result]) if x.is_floating_point()]
 
 
 def _scaled(tensor: Tensor, factor: int) -> Tensor:
