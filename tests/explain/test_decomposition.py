@@ -176,9 +176,9 @@ class Block(nn.Module):
             return x + self.attend(self.norm1(x)) * x.sigmoid()
         if self.way == "side by side":
             return x + self.attend(self.norm1(x)) + self.mlp(self.norm2(x))
-        x += self.attend(self.norm1(x))  # in place
-        x += self.mlp(self.norm2(x))
-        return x
+        branch = self.attend(self.norm1(x))
+        branch += x  # in place
+        return branch + self.mlp(self.norm2(branch))
 
 
 class HomeMade(nn.Module):
@@ -191,7 +191,7 @@ class HomeMade(nn.Module):
         self.head = head or nn.Linear(12, 7)
 
     def forward(self, images):
-        x = self.patches(images).flatten(2).mT.contiguous()
+        x = self.patches(images).flatten(2).mT
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x).mean(dim=1))

@@ -86,7 +86,7 @@ def _layer(output: AttentionOutput, terms: list[Tensor]) -> Layer | None:
 class _FollowSums(TorchFunctionMode):
     """Remembers every sum of two tensors of one shape."""
 
-    ADDITIONS = (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__)
+    ADDITIONS = (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__)
 
     def __init__(self) -> None:
         super().__init__()

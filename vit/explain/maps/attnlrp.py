@@ -56,7 +56,9 @@ def attnlrp(subject: Subject) -> Tensor:
 
 def _kept_constant(_: int, attn: Tensor) -> Tensor:
     # Interception asks for gradients of all attention. Weights that no token changes are constants.
-    return attn.detach() if attn.grad_fn is None else attn
+    with torch.no_grad():  # without a rule
+        constant = attn.detach()
+    return constant if attn.grad_fn is None else attn
 
 
 @contextmanager
