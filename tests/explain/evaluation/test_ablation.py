@@ -80,16 +80,16 @@ def test_the_table_holds_rank_correlations_with_the_effects_and_with_their_sizes
 
 @pytest.fixture(scope="module")
 def packaged():
-    """Twelve images of noise smoothed over patches, and the packaged model."""
+    """Sixteen images of noise smoothed over patches, and the packaged model."""
     import vit
 
-    coarse = torch.randn(12, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    coarse = torch.randn(16, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     return vit.load("cifar10"), torch.nn.functional.interpolate(coarse, (32, 32), mode="bilinear")
 
 
 @pytest.mark.slow
 def test_terms_predict_effects_better_than_attention_does_in_a_trained_model(packaged):
-    table = ablation_agreement(*packaged, ablations=24)
+    table = ablation_agreement(*packaged, ablations=48)
     assert table.row(prediction="difference")["effect"].low > 0
 
 
