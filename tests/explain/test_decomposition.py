@@ -174,6 +174,10 @@ class Block(nn.Module):
             return self.mlp(self.norm2(self.attend(self.norm1(x))))
         if self.way == "gate after the projection":
             return x + self.attend(self.norm1(x)) * x.sigmoid()
+        if self.way == "mean of the tokens added":
+            x = x + self.attend(self.norm1(x))
+            x = x + self.mlp(self.norm2(x))
+            return x + x.mean(dim=1, keepdim=True).expand_as(x)
         if self.way == "side by side":
             return x + self.attend(self.norm1(x)) + self.mlp(self.norm2(x))
         branch = self.attend(self.norm1(x))
@@ -205,9 +209,11 @@ def test_sums_in_place_and_branches_side_by_side_are_split_as_well(way):
     assert found.mlps.abs().min() > 0
 
 
-@pytest.mark.parametrize("way", ["post-norm", "no skip connection", "gate after the projection"])
+@pytest.mark.parametrize(
+    "way", ["post-norm", "no skip connection", "gate after the projection", "mean of the tokens added"]
+)
 def test_what_is_no_sum_is_refused(way):
-    with pytest.raises(ValueError, match=r"layer 0 of HomeMade does not add its attention to its tokens"):
+    with pytest.raises(ValueError, match="layer 0 of HomeMade does not add its attention and its MLP, and nothing"):
         contributions(randomised(HomeMade(way)), IMAGES)
 
 
@@ -223,11 +229,19 @@ def test_logits_that_are_divided_by_a_norm_of_their_own_are_refused(random_vit):
         contributions(model, IMAGES)
 
 
-def test_a_model_that_is_no_transformer_and_one_in_training_are_refused(random_vit):
+def test_soft_capped_logits_are_refused_although_they_are_nearly_linear(random_vit):
+    model = Around(random_vit(), lambda model, images: 30 * (model(images) / 30).tanh()).eval()
+    with pytest.raises(ValueError, match="the logits of Around are not linear"):
+        contributions(model, IMAGES)
+
+
+def test_a_model_in_training_a_class_that_is_not_there_and_no_images_are_refused(random_vit):
     with pytest.raises(ValueError, match="training mode"):
         contributions(random_vit().train(), IMAGES)
     with pytest.raises(ValueError, match="target"):
         contributions(random_vit(), IMAGES, 9)
+    with pytest.raises(ValueError, match="there are no images"):
+        contributions(random_vit(), IMAGES[:0])
 
 
 @pytest.mark.parametrize("make", [of_timm(), of_torchvision], ids=["timm", "torchvision"])

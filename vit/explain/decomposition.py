@@ -97,6 +97,8 @@ def contributions(model: nn.Module, images: Tensor, target: Target = None, *, ve
             mixing), its layers have different numbers of heads, a layer does not add its attention to its tokens
             (post-norm), or the logits are not linear in the tokens after the last layer (attention pooling, an MLP).
     """
+    if not len(images):
+        raise ValueError("there are no images: give at least one")
     subject = Subject(model, images, target, versus)
     anatomy = subject.anatomy
     last = last_boundary(model, anatomy.parts.layers, anatomy.parts.last)

@@ -36,6 +36,8 @@ def logit_lens(model: nn.Module, images: Tensor) -> Tensor:
         ValueError: If attention cannot be captured (see ``capture_attention``), or no module lies between the last
             layer and the head, such as a final norm.
     """
+    if not len(images):
+        raise ValueError("there are no images: give at least one")
     images = differentiable(images)
     parts = examine(model, images).parts
     last = last_boundary(model, parts.layers, parts.last)
@@ -105,7 +107,9 @@ def linear_readout(subject: Subject, last: Boundary) -> LinearReadout:
         (weights,) = torch.autograd.grad(score.sum(), tokens)
     with torch.no_grad():
         bias = score_of(torch.zeros_like(tokens))
-        other = torch.randn(tokens.shape, generator=torch.Generator().manual_seed(0)).to(tokens)
+        # Long tokens, as a function such as tanh is nearly linear near 0.
+        noise = torch.randn(tokens.shape, generator=torch.Generator().manual_seed(0)).to(tokens)
+        other = 100 * tokens.std(correction=0) * noise
         found = LinearReadout(tokens.detach(), weights, bias, score.detach())
         for changed, expected in ((tokens, score), (other, score_of(other))):
             _check_linear(subject.model, einsum(changed, weights, "b n d, b n d -> b") + bias, expected)

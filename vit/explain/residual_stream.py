@@ -28,7 +28,7 @@ class Layer:
 
     attention: AttentionOutput
     bias: Tensor  # of the output projection, (C,)
-    mlp: Tensor  # everything else that is added, (B, N, C)
+    mlp: Tensor  # of the MLP, (B, N, C)
 
 
 def read_layers(subject: Subject, anatomy: Anatomy, last: Boundary) -> tuple[Tensor, list[Layer]]:
@@ -38,7 +38,7 @@ def read_layers(subject: Subject, anatomy: Anatomy, last: Boundary) -> tuple[Ten
     of which is the attention. So the terms are complete, whatever library the model is from.
 
     Raises:
-        ValueError: If a layer does not add its attention to its tokens: a norm comes after the sum, or there is none.
+        ValueError: If a layer adds other terms than its attention and its MLP, or a norm comes after the sum.
     """
     streams: list[Tensor] = []
     with ExitStack() as stack, _FollowSums() as sums:
@@ -51,9 +51,9 @@ def read_layers(subject: Subject, anatomy: Anatomy, last: Boundary) -> tuple[Ten
         layer = None if terms is None else _layer(output, terms)
         if layer is None:
             raise ValueError(
-                f"layer {number} of {type(subject.model).__name__} does not add its attention to its tokens, as a norm "
-                "comes after the sum (post-norm), there is no skip connection, or the terms are computed together: "
-                "its logits are no sum over heads; explain tells by 'relevance' or 'attnlrp' what counts"
+                f"layer {number} of {type(subject.model).__name__} does not add its attention and its MLP, and nothing "
+                "else, to its tokens: a norm comes after the sum (post-norm), there is no skip connection, the terms "
+                "are computed together, or there are others; explain tells by 'relevance' or 'attnlrp' what counts"
             )
         layers.append(layer)
     return streams[0], layers
@@ -79,7 +79,8 @@ def _layer(output: AttentionOutput, terms: list[Tensor]) -> Layer | None:
         bias = reduce(rest, "b n c -> c", "mean")
         if (rest - bias).abs().max() <= tolerance * max(term.abs().max(), mixed.abs().max()):
             others = [other for i, other in enumerate(terms) if i != place]
-            return Layer(output, bias, sum(others, torch.zeros_like(mixed)))
+            if len(others) == 1:
+                return Layer(output, bias, others[0])
     return None
 
 
