@@ -17,6 +17,7 @@ from PIL import ExifTags, Image
 
 import vit
 from vit.commands.explain import main
+from vit.commands.photographs import read_images
 from vit.explain.maps import METHODS
 
 NAMES = ["cat", "dog", "bird"]
@@ -203,6 +204,46 @@ def test_maps_depend_on_the_target(here):
         main(["photo.png", "--checkpoint", "best.ckpt", "--method", "occlusion", "--target", target, "--out", target])
     one, other = (Image.open(here / target / "photo_occlusion.png").tobytes() for target in NAMES[:2])
     assert one != other
+
+
+def test_contributions_are_drawn_and_the_table_adds_up_to_the_logit(here, capsys):
+    main(
+        [
+            "photo.png",
+            "more/grey.jpg",
+            "--checkpoint",
+            "best.ckpt",
+            "--target",
+            "cat",
+            "--versus",
+            "dog",
+            "--contributions",
+        ]
+    )
+    printed = capsys.readouterr().out
+    assert "  explained/photo_contributions.png" in printed
+    assert "explained/contributions.csv: all terms; those of a file add up to its logit" in printed
+    with Image.open(here / "explained/grey_contributions.png") as picture:
+        assert min(picture.size) > 600
+    with (here / "explained/contributions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["class"] for row in rows} == {"why cat, and not dog?"}
+    model = vit.load("best.ckpt")
+    _, images = read_images([Path("photo.png"), Path("more/grey.jpg")], model)
+    logits = model(images).detach()
+    for name, (cat, dog, _) in zip(("photo.png", "more/grey.jpg"), logits.tolist(), strict=True):
+        of_file = [row for row in rows if row["file"] == name]
+        assert sum(float(row["value"]) for row in of_file) == pytest.approx(cat - dog, abs=1e-4)
+        assert [row["term"] for row in of_file].count("head") == 2 * 2 * 7
+        assert {(row["row"], row["column"]) for row in of_file if row["token"] == "6"} == {("1", "2")}
+        assert {(row["row"], row["column"]) for row in of_file if row["token"] == "0"} == {("", "")}
+
+
+def test_a_model_whose_logit_is_no_sum_is_refused_in_one_line(here, capsys):
+    save_checkpoint(here / "gated.ckpt", attention="gated")
+    with pytest.raises(SystemExit):
+        main(["photo.png", "--checkpoint", "gated.ckpt", "--contributions"])
+    assert "error: what the attention of VisionTransformer mixes does not enter" in capsys.readouterr().err
 
 
 def test_the_trust_report_is_about_the_predicted_class_and_written_as_a_page(here, capsys):

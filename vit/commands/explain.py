@@ -14,10 +14,12 @@ from einops import rearrange
 from torch import Tensor
 
 import vit
+from vit.commands.contributions import draw_terms, write_terms
 from vit.commands.models import HELP, find_model
 from vit.commands.parser import Parser, add_max_pixels, add_overwrite
 from vit.commands.parser import run as run_command
 from vit.explain import CLASS_AGNOSTIC, METHODS, explorer, trust_report
+from vit.explain.decomposition import Contributions
 from vit.explain.default_method import DEFAULT_METHOD
 from vit.explain.maps import Subject, check_method, signed_map
 from vit.explain.photograph import overlay_photograph
@@ -77,6 +79,7 @@ def _parser() -> Parser:
         metavar="FILE",
         help="also write a page to explore all heads: to FILE, or one for each image to the folder",
     )
+    add("--contributions", action="store_true", help="also split the logit: a picture of its terms, and a table of all")
     add("--trust", action="store_true", help="also report how far these maps can be trusted")
     add_max_pixels(parser)
     add_overwrite(parser)
@@ -111,7 +114,10 @@ def run(options: argparse.Namespace) -> None:
         import_extra("jinja2", "explain")  # which writes the page
     sheet, cells, report = (options.out / name for name in ("sheet.png", "cells.csv", "trust.html"))
     overlays = {name: [options.out / f"{name}_{method}.png" for method in methods] for name in file_names}
+    terms = [options.out / f"{name}_contributions.png" for name in file_names if options.contributions]
+    table = options.out / "contributions.csv"
     outputs = [*chain(*overlays.values()), *pages, sheet, cells, *([report] if options.trust else [])]
+    outputs += [*terms, *([table] if terms else [])]
     _check_overwrites_nothing(outputs, files)
     check_outputs(outputs, options.overwrite)
     model = vit.load(find_model(options.checkpoint))
@@ -128,6 +134,7 @@ def run(options: argparse.Namespace) -> None:
     class_chosen = target is not None or versus is not None
     photographs = [locate(file, model, max_pixels) for file in files]
     maps: dict[str, list[Tensor]] = {method: [] for method in methods}
+    split: list[Contributions] = []
     for index, name in enumerate(progress(file_names, "images explained")):
         predicted = _prediction(logits[index], names, model.pretrained_cfg.get("thresholds"))
         print(f"{printable(str(files[index]))}: {predicted}")
@@ -137,6 +144,10 @@ def run(options: argparse.Namespace) -> None:
         for method in methods:
             maps[method].append(signed_map(method, subject))
         seen = subject.cell_of_pixel.cpu()  # the same for all images, as they have one size
+        if terms:
+            question = _question(explained[index], versus, names)
+            split.append(draw_terms(model, subject, pixels[index], question, names, terms[index]))
+            print(f"  {printable(str(terms[index]))}")
         shown = read_shown(photographs[index], max_pixels)
         _save_overlays(photographs[index], shown, [maps[method][index] for method in methods], overlays[name], seen)
         if pages:
@@ -145,6 +156,9 @@ def run(options: argparse.Namespace) -> None:
             _save_page(model, images[index], titled, options.checkpoint, files[index].name, pages[index])
     write_cells(cells, photographs, maps, seen)
     print(f"{printable(str(cells))}: the cells of all maps, in pixels of the photographs")
+    if terms:
+        write_terms(table, files, [_question(each, versus, names) for each in explained], split)
+        print(f"{printable(str(table))}: all terms; those of a file add up to its logit")
     title = _question(target, versus, names) if class_chosen else ""
     _draw_sheet(pixels, maps, logits, names, [file.name for file in files], title, sheet, seen)
     agnostic = [method for method in methods if method in CLASS_AGNOSTIC]

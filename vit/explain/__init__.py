@@ -1,6 +1,7 @@
 """Explanations of ViT predictions: attention of any model, maps, their evaluation, pictures."""
 
 from vit.capture import Attentions, InterceptAttention, capture_attention
+from vit.explain.decomposition import Contributions, contributions
 from vit.explain.evaluation import (
     Scores,
     adversarial_attention,
@@ -17,6 +18,8 @@ from vit.explain.maps.backbones import Features, PatchToken, Similarity
 from vit.explain.maps.flow import attention_flow
 from vit.explain.maps.rollout import attention_rollout
 from vit.explain.photograph import cell_boxes, overlay_photograph
+from vit.explain.readout import logit_lens
+from vit.explain.registers import AddedRegister, add_register
 from vit.explain.text_page import text_explorer
 from vit.explain.texts import explain_text, peaks_on_boxes
 
@@ -24,22 +27,27 @@ __all__ = [
     "CLASS_AGNOSTIC",
     "CONTROLS",
     "METHODS",
+    "AddedRegister",
     "Attentions",
+    "Contributions",
     "Features",
     "InterceptAttention",
     "PatchToken",
     "Scores",
     "Similarity",
+    "add_register",
     "adversarial_attention",
     "attention_flow",
     "attention_rollout",
     "capture_attention",
     "cell_boxes",
+    "contributions",
     "displayable",
     "explain",
     "explain_text",
     "explorer",
     "localise",
+    "logit_lens",
     "overlay",
     "overlay_photograph",
     "peaks_on_boxes",

@@ -30,7 +30,7 @@ NO_VALUES = ("ours, differential", "ours, gated", "ours, simplified")
 def test_the_methods_of_the_public_contract_are_there_and_the_controls_come_last():
     of_attention = {"attention", "rollout", "value", "value_rollout", "gradient_rollout", "relevance", "legrad"}
     of_pixels = {"gradcam", "input_gradient", "integrated_gradients", "smoothgrad", "occlusion", "token_drop"}
-    assert METHODS.keys() >= of_attention | of_pixels
+    assert METHODS.keys() >= of_attention | of_pixels | {"attnlrp"}
     assert tuple(METHODS)[-len(CONTROLS) :] == CONTROLS == ("random", "uniform", "center")
 
 
@@ -86,7 +86,7 @@ def test_explain_is_the_signed_map_clamped_at_zero_and_changes_nothing(method, r
     before = copy.deepcopy(model.state_dict())
     signed = signed_map(method, Subject(model, IMAGES, 1, 4), **options)
     assert_close(explain(model, images, method, 1, versus=4, **options), signed.clamp(min=0), rtol=0, atol=0)
-    negative = {"input_gradient", "integrated_gradients", "occlusion", "token_drop"}
+    negative = {"input_gradient", "integrated_gradients", "occlusion", "token_drop", "attnlrp"}
     assert (signed < 0).any() == (method in negative)
     assert torch.equal(images, IMAGES)
     assert not images.requires_grad

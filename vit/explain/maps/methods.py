@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vit.capture.footprint import are_even
 from vit.explain.maps.attention_based import attention, gradient_rollout, legrad, relevance, rollout
+from vit.explain.maps.attnlrp import attnlrp
 from vit.explain.maps.controls import center, random, uniform
 from vit.explain.maps.gradients import gradcam, input_gradient, integrated_gradients, smoothgrad
 from vit.explain.maps.perturbation import occlusion, token_drop
@@ -32,6 +33,7 @@ METHODS: dict[str, Callable[..., Tensor]] = {
     "smoothgrad": smoothgrad,
     "occlusion": occlusion,
     "token_drop": token_drop,
+    "attnlrp": attnlrp,
     "random": random,
     "uniform": uniform,
     "center": center,

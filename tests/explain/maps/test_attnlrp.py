@@ -1,0 +1,206 @@
+"""AttnLRP against relevance that is passed on layer by layer, by the rules of the paper."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing import assert_close
+
+import vit
+from tests.architectures import EXACT, IMAGES, TARGET, VERSUS, made, randomised
+from tests.capture.around import Around
+from vit.explain.maps.methods import signed_map
+from vit.explain.maps.subject import Subject
+
+ROWS = torch.arange(3)
+
+
+class Rules:
+    """The rules of Achtibat et al. (2024), each with division by the output as written there."""
+
+    def __init__(self):
+        self.absorbed = torch.zeros(3, dtype=torch.float64)  # by biases and by the constant of the softmax
+
+    def absorb(self, relevance):
+        self.absorbed += relevance.flatten(1).sum(dim=1)
+
+    def linear(self, relevance, x, weight, bias):
+        """LRP-epsilon, epsilon 0: ``R_i = sum_j x_i w_ji R_j / z_j``; the bias keeps ``b_j R_j / z_j``."""
+        z = x @ weight.T + bias
+        self.absorb(bias * relevance / z)
+        return x * ((relevance / z) @ weight)
+
+    def norm(self, relevance, x, layer):
+        """The division by the deviation passes relevance on; the subtraction of the mean is linear."""
+        deviation = (x.var(dim=-1, correction=0, keepdim=True) + layer.eps).sqrt()
+        z = (x - x.mean(dim=-1, keepdim=True)) / deviation * layer.weight + layer.bias
+        self.absorb(layer.bias * relevance / z)
+        share = relevance / z * layer.weight / deviation
+        return x * (share - share.mean(dim=-1, keepdim=True))
+
+    def sum(self, relevance, one, other):
+        return relevance * one / (one + other), relevance * other / (one + other)
+
+    def product(self, relevance, attn, values):
+        """The uniform rule: half for each factor, by the terms of the sum."""
+        terms = attn[..., None] * values[:, :, None]  # b h n m d
+        shares = terms * (relevance / (2 * terms.sum(dim=3)))[:, :, :, None]
+        return shares.sum(dim=-1), shares.sum(dim=2)
+
+    def softmax(self, relevance, logits):
+        """``R_i = x_i (R_i - s_i sum_j R_j)``; the rest belongs to the constant of the expansion."""
+        passed = logits * (relevance - logits.softmax(dim=-1) * relevance.sum(dim=-1, keepdim=True))
+        self.absorb(relevance.sum(dim=-1) - passed.sum(dim=-1))
+        return passed
+
+
+@torch.no_grad()
+def by_hand(model, images, target):
+    """Relevance of the tokens that enter the first layer, (B, N), and what is absorbed, (B,)."""
+    rules, kept = Rules(), []
+    tokens = model.embed(images)
+    for block in model.blocks:
+        normed = block.norm1(tokens)
+        q, k, v = block.attn.qkv(normed).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
+        logits = q @ k.mT / 2
+        mixed = (logits.softmax(dim=-1) @ v).transpose(1, 2).flatten(2)
+        added = block.attn.proj(mixed)
+        middle = tokens + added
+        hidden = block.mlp.fc1(block.norm2(middle))
+        transformed = block.mlp.fc2(F.gelu(hidden))
+        kept.append((block, tokens, normed, q, k, v, logits, mixed, added, middle, hidden, transformed))
+        tokens = middle + transformed
+    features = model.norm(tokens)[:, 0]
+    of_target = torch.zeros(3, 7, dtype=torch.float64)
+    of_target[ROWS, target] = model.head(features)[ROWS, target]
+    relevance = torch.zeros_like(tokens)
+    relevance[:, 0] = rules.linear(of_target, features, model.head.weight, model.head.bias)
+    relevance = rules.norm(relevance, tokens, model.norm)
+    for block, tokens, normed, q, k, v, logits, mixed, added, middle, hidden, transformed in reversed(kept):
+        relevance, branch = rules.sum(relevance, middle, transformed)
+        branch = rules.linear(branch, F.gelu(hidden), block.mlp.fc2.weight, block.mlp.fc2.bias)
+        branch = rules.linear(branch, block.norm2(middle), block.mlp.fc1.weight, block.mlp.fc1.bias)
+        relevance = relevance + rules.norm(branch, middle, block.norm2)
+        relevance, branch = rules.sum(relevance, tokens, added)
+        branch = rules.linear(branch, mixed, block.attn.proj.weight, block.attn.proj.bias)
+        of_attn, of_v = rules.product(branch.unflatten(-1, (3, 4)).transpose(1, 2), logits.softmax(dim=-1), v)
+        of_logits = rules.softmax(of_attn, logits)
+        pairs = q[:, :, :, None] * k[:, :, None] / 2  # b h n m d
+        shares = pairs * (of_logits / (2 * pairs.sum(dim=-1)))[..., None]
+        of_qkv = [part.transpose(1, 2).flatten(2) for part in (shares.sum(dim=3), shares.sum(dim=2), of_v)]
+        branch = rules.linear(torch.cat(of_qkv, dim=-1), normed, block.attn.qkv.weight, block.attn.qkv.bias)
+        relevance = relevance + rules.norm(branch, tokens, block.norm1)
+    return relevance.sum(dim=-1), rules.absorbed
+
+
+def test_it_is_the_relevance_that_is_passed_on_layer_by_layer(random_vit):
+    model = random_vit()
+    relevance, absorbed = by_hand(model, IMAGES, TARGET)
+    found = signed_map("attnlrp", Subject(model, IMAGES, TARGET))
+    assert_close(found, relevance[:, 1:].view(3, 3, 5), rtol=1e-6, atol=1e-8)
+    # No relevance is lost: what is not of a patch is of the class token, or absorbed.
+    assert_close(relevance.sum(dim=1) + absorbed, model(IMAGES)[ROWS, TARGET].detach(), **EXACT)
+    assert (found < 0).any()
+
+
+@pytest.mark.parametrize("library", ["timm", "timm, not fused"])
+def test_it_is_the_same_for_the_same_weights_in_another_library(library, random_vit):
+    ours, theirs = (signed_map("attnlrp", Subject(model, IMAGES, TARGET)) for model in (random_vit(), made(library)))
+    assert_close(ours, theirs, **EXACT)
+
+
+@pytest.mark.parametrize("attention", ["uniform", "positional"])
+@pytest.mark.parametrize("mlp", ["gelu", "swiglu"])
+@pytest.mark.parametrize("pool", ["mean", "cls+mean"])
+def test_without_biases_and_with_attention_of_its_own_all_relevance_is_the_tokens(attention, mlp, pool):
+    model = vit.VisionTransformer(
+        image_size=(6, 10),
+        patch_size=2,
+        embed_dim=12,
+        depth=3,
+        num_heads=3,
+        num_classes=7,
+        attention=attention,
+        mlp=mlp,
+        pool=pool,
+        class_token=pool != "mean",
+    )
+    model = randomised(model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(".bias") or name == "cls_token":
+                parameter.zero_()
+        model.pos_embed[:, : model.num_prefix_tokens] = 0  # relevance of the class token is not on the map
+        if model.num_prefix_tokens:
+            model.pos_embed.zero_()
+    subject = Subject(model, IMAGES, TARGET, VERSUS)
+    assert_close(signed_map("attnlrp", subject).sum(dim=(1, 2)), subject.score(subject.logits), **EXACT)
+
+
+def test_an_activation_passes_all_relevance_on_however_small_its_input():
+    class Small(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.vit = randomised(vit.VisionTransformer(**TINY, attention="uniform"))
+
+        def forward(self, images):
+            return F.gelu(1e-6 * self.vit(images))
+
+    model = Small().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(".bias"):
+                parameter.zero_()
+    subject = Subject(model, IMAGES, 2)
+    assert_close(signed_map("attnlrp", subject).sum(dim=(1, 2)), subject.score(subject.logits), rtol=1e-6, atol=0)
+
+
+TINY = {
+    "image_size": (6, 10),
+    "patch_size": 2,
+    "embed_dim": 12,
+    "depth": 1,
+    "num_heads": 3,
+    "num_classes": 7,
+    "pool": "mean",
+    "class_token": False,
+}
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("after", "named"),
+    [
+        (lambda logits: logits / logits.norm(dim=1, keepdim=True), "torch.Tensor.div"),
+        (lambda logits: logits.detach() + logits, "torch.Tensor.detach"),
+        (lambda logits: logits.square(), "torch.Tensor.square"),
+        (lambda logits: logits * logits, "torch.Tensor.mul"),
+        (lambda logits: logits.cos(), "torch.Tensor.cos"),
+        (lambda logits: logits.log_softmax(dim=1), "torch.Tensor.log_softmax"),
+    ],
+    ids=["division", "detach", "square", "product with itself", "cos", "log_softmax"],
+)
+def test_a_function_without_a_rule_is_refused_by_its_name(after, named, random_vit):
+    model = Around(random_vit(depth=1), lambda model, images: after(model(images))).eval()
+    with pytest.raises(ValueError, match=f"attnlrp has no rule for {named}, which the model calls: choose 'relevance'"):
+        signed_map("attnlrp", Subject(model, IMAGES, 1))
+
+
+def test_a_model_that_treats_batches_and_single_images_differently_is_refused(random_vit):
+    model = Around(random_vit(depth=1), lambda model, images: model(images) if len(images) == 1 else model(images) * 1)
+    with pytest.raises(ValueError, match="calls other functions for a batch than for one image"):
+        signed_map("attnlrp", Subject(model.eval(), IMAGES, 1))
+
+
+def test_the_parameters_require_gradients_afterwards_as_before(random_vit):
+    model = copy.deepcopy(random_vit())
+    model.head.weight.requires_grad_(False)
+    before = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    signed_map("attnlrp", Subject(model, IMAGES, 1))
+    with pytest.raises(ValueError, match="no rule"):
+        signed_map("attnlrp", Subject(Around(model, lambda model, images: model(images).square()).eval(), IMAGES, 1))
+    assert {name: parameter.requires_grad for name, parameter in model.named_parameters()} == before

@@ -1,0 +1,57 @@
+"""The figure of contributions: what stands in it, and that it is written."""
+
+import matplotlib.figure
+import pytest
+import torch
+from PIL import Image
+
+from tests.architectures import IMAGES, TARGET
+from vit.explain import contributions, displayable, logit_lens
+from vit.explain.contribution_figure import draw_contributions
+
+
+@pytest.fixture
+def texts(monkeypatch):
+    """All texts of the figures that are saved."""
+    texts = []
+    save = matplotlib.figure.Figure.savefig
+
+    def keep(figure, *args, **kwargs):
+        save(figure, *args, **kwargs)
+        texts.extend(text.get_text() for text in figure.findobj(matplotlib.text.Text) if text.get_text())
+
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", keep)
+    return texts
+
+
+def test_the_figure_shows_the_numbers_of_the_terms(random_vit, tmp_path, texts):
+    model = random_vit()
+    found, names = contributions(model, IMAGES, TARGET), ["cat", "dog$", *"abcde"]
+    draw_contributions(
+        displayable(IMAGES)[1],
+        found,
+        logit_lens(model, IMAGES),
+        tmp_path / "terms.png",
+        index=1,
+        class_names=names,
+        title="why dog$?",
+    )
+    with Image.open(tmp_path / "terms.png") as picture:
+        assert min(picture.size) > 600
+    name, value = found.terms(1)[0]
+    assert name in texts
+    assert f"{value:.2f}" in texts
+    assert f"The largest terms; all terms add up to {found.logits[1]:.2f}" in texts
+    assert f"{found.heads[1, 2, 0].sum():.2f}" in texts
+    assert f"Patches for the class: {found.patches[1].clamp(min=0).sum():+.2f}" in texts
+    assert f"Patches against the class: {found.patches[1].clamp(max=0).sum():+.2f}" in texts
+    assert "why dog$?" in texts
+    assert {"cat", "dog$"} & set(texts)
+
+
+def test_patches_without_evidence_against_the_class_leave_that_picture_grey(random_vit, tmp_path, texts):
+    model = random_vit(depth=1)
+    found = contributions(model, IMAGES, TARGET)
+    found.heads.abs_()
+    draw_contributions(torch.rand(1, 6, 10), found, logit_lens(model, IMAGES), tmp_path / "terms.png")
+    assert "Patches against the class: -0.00" in texts or "Patches against the class: +0.00" in texts

@@ -1,0 +1,248 @@
+"""AttnLRP: relevance that flows back from the score to the tokens (Achtibat et al. 2024).
+
+Letters in the einops patterns: b batch, n tokens, c channels of a token.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from einops import einsum
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from vit.capture.attention import check_logits_unchanged, run_intercepted
+from vit.explain.maps.subject import Subject
+from vit.explain.norms import NORMS
+
+# Functions of one number, by their name in torch: all relevance of the output goes to the input.
+ELEMENTWISE = ("elu", "erf", "gelu", "hardswish", "mish", "sigmoid", "silu", "softplus", "tanh")
+
+
+def attnlrp(subject: Subject) -> Tensor:
+    """Send the score back to the tokens of the patches by AttnLRP; may be negative: -> (B, rows, columns).
+
+    Each step divides the relevance of its outputs among its inputs. Linear layers and sums divide it by their terms
+    (LRP-epsilon, epsilon 0). A product of two tensors, such as that of attention and values, gives half to each. Norms
+    and activations pass it on. The softmax passes what its first-order expansion does (Achtibat et al. 2024, sec. 3.3).
+    The relevance of a patch is that of its token where it enters the first layer. The rest of the score stays with what
+    is no patch: class token and registers, biases, and the constant of the softmax's expansion.
+
+    Raises:
+        ValueError: If the model calls a function without a rule, which the message names, cuts the gradient, or has no
+            module for each layer.
+    """
+    if not subject.anatomy.parts.layers:
+        raise ValueError("attnlrp needs a module for each layer, and these layers share one: choose 'relevance'")
+    images, entered = subject.images.detach(), []
+
+    def enter(tokens: Tensor) -> Tensor:
+        entered.append(tokens.detach().requires_grad_())
+        return entered[-1]
+
+    with _constant_parameters(subject.model), torch.enable_grad():
+        with subject.anatomy.parts.layers[0].changed(enter):
+            with _FindRules() as rules:  # one image tells which function needs which rule
+                run_intercepted(subject.model, images[:1], _kept_constant)
+            with _Follow(rules.found):
+                logits = run_intercepted(subject.model, images, _kept_constant)
+        # The rules make all functions linear along the ray to their inputs: relevance is the gradient times the input
+        # (Arras et al. 2025).
+        (gradient,) = torch.autograd.grad(subject.score(logits).sum(), entered[-1])
+    check_logits_unchanged(logits, subject.logits)
+    return subject.as_map(einsum(entered[-1].detach(), gradient, "b n c, b n c -> b n"))
+
+
+def _kept_constant(_: int, attn: Tensor) -> Tensor:
+    # Interception asks for gradients of all attention. Weights that no token changes are constants.
+    with torch.no_grad():  # without a rule
+        constant = attn.detach()
+    return constant if attn.grad_fn is None else attn
+
+
+@contextmanager
+def _constant_parameters(model: nn.Module) -> Iterator[None]:
+    """Within the context, only the tokens require gradients: what does not depend on them is a constant."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+
+
+Rule = Callable[["_Call"], Any]
+
+
+class _FindRules(TorchFunctionMode):
+    """Finds by experiment which rule each call of a function needs, and follows it.
+
+    A function needs none if it is affine along the ray from 0 to its inputs: ``f(2x) + f(0) = 2 f(x)``. A product is a
+    function that is so in each of two inputs, but not in both together.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[Callable[..., Any], Rule]] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function by its rule.
+
+        Raises:
+            ValueError: If there is no rule for it.
+        """
+        call = _Call(func, args, kwargs or {})
+        if not call.inputs or not torch.is_grad_enabled():
+            return func(*args, **kwargs or {})
+        rule = call.rule()
+        self.found.append((func, rule))
+        return rule(call)
+
+
+class _Follow(TorchFunctionMode):
+    """Follows the rules that were found for the calls of one image."""
+
+    def __init__(self, rules: Iterable[tuple[Callable[..., Any], Rule]]) -> None:
+        super().__init__()
+        self.rules = iter(rules)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function by its rule.
+
+        Raises:
+            ValueError: If it is not the function that was called for one image.
+        """
+        call = _Call(func, args, kwargs or {})
+        if not call.inputs or not torch.is_grad_enabled():
+            return func(*args, **kwargs or {})
+        expected, rule = next(self.rules, (None, None))
+        if expected != func or rule is None:  # methods of properties are equal, and not the same
+            raise ValueError("the model calls other functions for a batch than for one image: give images one by one")
+        return rule(call)
+
+
+class _Call:
+    """One call of a function, and its tensors that depend on the tokens."""
+
+    def __init__(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.func, self.args, self.kwargs = func, args, kwargs
+        self.inputs = list({id(x): x for x in _tensors((*args, *kwargs.values())) if x.requires_grad}.values())
+
+    def rule(self) -> Rule:
+        """Find the rule of this call."""
+        name = self.func.__name__.strip("_")
+        if self.func in NORMS:
+            return _as_norm
+        if name == "softmax":
+            return _as_it_is
+        if name in ELEMENTWISE and len(self.inputs) == 1:
+            return _along_chord
+        if self.is_constant():
+            return _as_constant
+        if self.is_affine_in(self.inputs):
+            return _as_it_is
+        if len(self.inputs) == 2 and all(self.is_affine_in([x]) for x in self.inputs):
+            return _as_product
+        raise _no_rule(self.func)
+
+    @torch.no_grad()
+    def is_constant(self) -> bool:
+        """Return whether the result does not depend on its inputs at all, as that of a product with 0."""
+        zeros, noise = ({id(x): draw(x) for x in self.inputs} for draw in (torch.zeros_like, torch.randn_like))
+        at = [_floats(self.with_inputs(changed)) for changed in ({}, zeros, noise)]
+        return bool(at[0]) and all(
+            torch.equal(one, other) for one, *others in zip(*at, strict=True) for other in others
+        )
+
+    @torch.no_grad()
+    def is_affine_in(self, inputs: list[Tensor]) -> bool:
+        """Return whether the call is affine along the ray from 0 to some of its inputs."""
+        at = [_floats(self.with_inputs({id(x): _scaled(x, factor) for x in inputs})) for factor in (0, 1, 2)]
+        return all(
+            torch.allclose(zero + double, 2 * one, rtol=10 * _rounding(one), atol=_rounding(one) * _size(one))
+            for zero, one, double in zip(*at, strict=True)
+        )
+
+    def with_inputs(self, changed: Mapping[int, Tensor]) -> Any:
+        """Call the function with some of its tensors replaced, by id."""
+
+        def replaced(value: Any) -> Any:
+            if isinstance(value, list | tuple):
+                return type(value)(map(replaced, value))
+            return changed.get(id(value), value) if isinstance(value, Tensor) else value
+
+        return self.func(*replaced(self.args), **{name: replaced(value) for name, value in self.kwargs.items()})
+
+
+def _as_it_is(call: _Call) -> Any:
+    result = call.func(*call.args, **call.kwargs)
+    if any(not x.requires_grad for x in _floats(result)):
+        raise _no_rule(call.func)
+    return result
+
+
+def _as_constant(call: _Call) -> Any:
+    with torch.no_grad():
+        return call.func(*call.args, **call.kwargs)
+
+
+def _as_norm(call: _Call) -> Tensor:
+    norm = NORMS[call.func](*call.args, **call.kwargs)
+    return norm.output(norm.scale().detach())
+
+
+def _as_product(call: _Call) -> Any:
+    """Give each of two factors half of the relevance."""
+    return call.with_inputs({id(x): (x + x.detach()) / 2 for x in call.inputs})
+
+
+def _along_chord(call: _Call) -> Tensor:
+    """Return f(x), with the slope of the line from (0, f(0)) to (x, f(x)) for a gradient: f(0) is a bias."""
+    (x,) = call.inputs
+    with torch.no_grad():
+        start, end = (call.with_inputs({id(x): at}) for at in (torch.zeros_like(x), x))
+        shortest = torch.finfo(x.dtype).eps ** 0.5  # of a chord: at 0, it is the tangent
+        step = torch.where(x.abs() < shortest, shortest, x)
+        slope = (call.with_inputs({id(x): step}) - start) / step
+    return end + slope * (x - x.detach())
+
+
+def _no_rule(func: Callable[..., Any]) -> ValueError:
+    return ValueError(
+        f"attnlrp has no rule for {resolve_name(func) or func.__name__}, which the model calls: choose 'relevance', "
+        "'gradient_rollout' or a method that removes patches (token_drop, occlusion)"
+    )
+
+
+def _tensors(values: Iterable[Any]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += _tensors(value)
+    return found
+
+
+def _floats(result: Any) -> list[Tensor]:
+    return [x for x in _tensors([result]) if x.is_floating_point()]
+
+
+def _rounding(tensor: Tensor) -> float:
+    return 0.02 if torch.finfo(tensor.dtype).bits < 32 else 1e-4
+
+
+def _scaled(tensor: Tensor, factor: int) -> Tensor:
+    return torch.where(tensor.isfinite(), factor * tensor, tensor)  # logits of masked keys are -inf
+
+
+def _size(tensor: Tensor) -> float:
+    finite = tensor[tensor.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 1.0

@@ -1,0 +1,121 @@
+"""What each layer adds to the tokens: the terms of the sum that lies between two layers.
+
+Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels of a head, c channels of a token.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from einops import einsum, rearrange, reduce
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from vit.capture.anatomy import Anatomy
+from vit.capture.attention_output import AttentionOutput, capture_outputs
+from vit.capture.trace import Boundary
+from vit.explain.maps.subject import Subject
+
+TOLERANCE = 1e-3  # of the largest number of an output; attention is computed explicitly, which moves it by 1e-6
+TOLERANCE_HALF = 0.05  # in 16 bits
+
+
+@dataclass
+class Layer:
+    """What one layer adds to the tokens: ``attention + bias + mlp``."""
+
+    attention: AttentionOutput
+    bias: Tensor  # of the output projection, (C,)
+    mlp: Tensor  # of the MLP, (B, N, C)
+
+
+def read_layers(subject: Subject, anatomy: Anatomy, last: Boundary) -> tuple[Tensor, list[Layer]]:
+    """Return the tokens (B, N, C) that enter the first layer, and what each layer adds to them.
+
+    The sums are followed as they are computed: the tokens after a layer must be those before it plus other terms, one
+    of which is the attention. So the terms are complete, whatever library the model is from.
+
+    Raises:
+        ValueError: If a layer adds other terms than its attention and its MLP, or a norm comes after the sum.
+    """
+    streams: list[Tensor] = []
+    with ExitStack() as stack, _FollowSums() as sums:
+        for boundary in [*anatomy.parts.layers, last]:
+            stack.enter_context(boundary.seen(streams.append))
+        outputs = capture_outputs(subject.model, subject.images, anatomy.calls)
+    layers = []
+    for number, output in enumerate(outputs):
+        terms = sums.between(streams[number], streams[number + 1])
+        layer = None if terms is None else _layer(output, terms)
+        if layer is None:
+            raise ValueError(
+                f"layer {number} of {type(subject.model).__name__} does not add its attention and its MLP, and nothing "
+                "else, to its tokens: a norm comes after the sum (post-norm), there is no skip connection, the terms "
+                "are computed together, or there are others; explain tells by 'relevance' or 'attnlrp' what counts"
+            )
+        layers.append(layer)
+    return streams[0], layers
+
+
+def mixed_by(output: AttentionOutput) -> Tensor:
+    """Return what an attention adds to each token, without the bias: (B, N, C)."""
+    mixed = einsum(output.attn.to(output.values.dtype), output.values, "b h n m, b h m d -> b h n d")
+    return einsum(mixed, by_head(output), "b h n d, h c d -> b n c")
+
+
+def by_head(output: AttentionOutput) -> Tensor:
+    """Return the output projection of each head: (H, C, d)."""
+    return rearrange(output.projection, "c (h d) -> h c d", h=output.attn.shape[1])
+
+
+def _layer(output: AttentionOutput, terms: list[Tensor]) -> Layer | None:
+    """Find the attention among the terms: it alone differs from the mixed values by the same numbers in all tokens."""
+    mixed = mixed_by(output)
+    tolerance = TOLERANCE_HALF if torch.finfo(mixed.dtype).bits < 32 else TOLERANCE
+    for place, term in enumerate(terms):
+        rest = term - mixed
+        bias = reduce(rest, "b n c -> c", "mean")
+        if (rest - bias).abs().max() <= tolerance * max(term.abs().max(), mixed.abs().max()):
+            others = [other for i, other in enumerate(terms) if i != place]
+            if len(others) == 1:
+                return Layer(output, bias, others[0])
+    return None
+
+
+class _FollowSums(TorchFunctionMode):
+    """Remembers every sum of two tensors of one shape."""
+
+    ADDITIONS = (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # by id of the sum, which is kept alive here
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function. A sum in place gets a place of its own, so that its terms keep their values."""
+        if func not in self.ADDITIONS or len(args) != 2 or kwargs or not _alike(*args):
+            return func(*args, **kwargs or {})
+        total = torch.add(*args)
+        self.sums[id(total)] = total, *args
+        return total
+
+    def between(self, start: Tensor, end: Tensor) -> list[Tensor] | None:
+        """Return the terms that were added to ``start`` to make ``end``; None if it is not made so."""
+        terms, waiting, starts = [], [end], 0
+        while waiting:
+            tensor = waiting.pop()
+            if tensor is start:
+                starts += 1
+            elif id(tensor) in self.sums:
+                waiting += self.sums[id(tensor)][1:]
+            else:
+                terms.append(tensor)
+        return terms if starts == 1 else None
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return isinstance(one, Tensor) and isinstance(other, Tensor) and one.ndim == 3 and one.shape == other.shape
