@@ -23,9 +23,9 @@ from vit.analysis.head_table import HeadTable
 from vit.analysis.probes import Probes
 from vit.analysis.projections import LayerRanks
 from vit.analysis.truncation import RankPoint
-from vit.support.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, plot_style, save_figure
+from vit.support.plotting import AMBER, BLUE, GREEN, GREY, ORANGE, PINK, SKY, plot_style, save_figure
 
-KIND_COLORS = {"local": SKY, "positional": AMBER, "content": GREEN, "sink": GREY}
+KIND_COLORS = {"local": SKY, "positional": AMBER, "content": GREEN, "sink": GREY, "mixed": PINK}
 ORDER_COLORS = {"importance": BLUE, "oracle": ORANGE, "weight": GREEN, "random": GREY}
 ORDER_NAMES = {"importance": "gradient of the gate", "oracle": "loss without it", "weight": "size of weights"}
 RANKS = {"shared_query_key": "Queries and keys", "shared_value_output": "Values and outputs"}
@@ -106,8 +106,11 @@ def draw_pruning(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> No
 
 
 @plot_style
-def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], path: Path) -> None:
-    """Draw one curve per layer, from ``pruning_curve``: accuracy as heads of this layer alone are removed."""
+def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], anywhere: float, path: Path) -> None:
+    """Draw one curve per layer, from ``pruning_curve``: accuracy as heads of this layer alone are removed.
+
+    The control is the accuracy without as many heads of any layers.
+    """
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
     colors = ScalarMappable(Normalize(0, max(1, len(curves) - 1)), "viridis")
@@ -116,6 +119,8 @@ def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], path: Path) -> Non
         left = [count - len(point.removed.get(layer, [])) for point in points]
         accuracies = [100 * point.accuracy for point in points]
         axes.plot(left, accuracies, marker="o", ms=4, color=colors.to_rgba(layer))
+    axes.axhline(100 * anywhere, color=GREY, ls="--", label="without as many random heads")
+    axes.legend()
     bar = figure.colorbar(colors, ax=axes, label="layer")
     axes.set(title="Heads of one layer removed", xlabel="heads left in this layer", ylabel="accuracy, %")
     axes.set_ylim(bottom=0)
