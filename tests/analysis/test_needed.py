@@ -55,8 +55,8 @@ def test_as_many_heads_can_go_as_one_half_allows_and_the_cost_is_that_of_the_oth
         ({0: 0.2, 1: 0.8, 2: 0.79}, "Layers 1 and 2 need their attention least and cannot be told apart: without"),
         (
             {0: 0.5, 1: 0.49, 2: 0.51},
-            "The layers cannot be told apart: without the heads of layers 0, 1 and 2, 50.0\u00a0%, 49.0\u00a0% and "
-            "51.0\u00a0% are left.",
+            "Layers 0, 1 and 2 cannot be told apart: without the heads of one, 50.0\u00a0%, 49.0\u00a0% and "
+            "51.0\u00a0% are left, in this order.",
         ),
     ],
 )

@@ -126,7 +126,8 @@ def _layers_apart(without: Mapping[int, PruningPoint]) -> str:
         if len(order) == 1:
             return f"Without the heads of its layer 0, it is right on {shares(order)}."
         return (
-            f"The layers cannot be told apart: without the heads of layers {together(most)}, {shares(most)} are left."
+            f"Layers {together(most)} cannot be told apart: without the heads of one, {shares(most)} are left, in this "
+            "order."
         )
     return f"{_needed(most, 'most', shares(most))} {_needed(least, 'least', shares(least))}"
 
