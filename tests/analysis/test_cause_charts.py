@@ -33,4 +33,6 @@ def test_each_token_of_the_residual_stream_has_a_cell_and_prefix_tokens_the_same
         assert axes.images[0].get_clim() == pytest.approx((0, effects.max().item()))
     labels = [text.get_text() for text in panels[0].get_yticklabels()]
     assert labels == ["before layer 0", "before layer 1", "before layer 2", "after the last"]
+    assert [list(axes.get_xticks()) for axes in panels][-1] == [0, 2, 4, 6, 8, 10]
+    assert not prefix or list(panels[0].get_xticks()) == list(range(prefix))
     assert bar.get_ylabel() == "change of the logit difference"

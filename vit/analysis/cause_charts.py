@@ -52,7 +52,7 @@ def draw_residual(effects: Tensor, num_prefix_tokens: int, path: Path) -> None:
     for axes, (part, name) in zip(panels, parts, strict=True):
         image = axes.imshow(part.numpy(), cmap="Blues", norm=scale, aspect="auto", interpolation="nearest")
         axes.set(xlabel=f"{name} token" if name == "prefix" else "patch, row by row")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=1 if part.shape[1] == 1 else 9))
+        axes.set_xticks(range(0, part.shape[1], -(-part.shape[1] // 9)))
     panels[0].set_yticks(range(rows), [*(f"before layer {layer}" for layer in range(rows - 1)), "after the last"])
     figure.suptitle("What the decision rests on: a token replaced by that of another image", fontsize=11)
     figure.colorbar(image, ax=list(panels), label="change of the logit difference")

@@ -68,7 +68,8 @@ def _tokens(subject: TrainedModel, images: Tensor, path: Path) -> tuple[str, str
     agreement = rank_correlation(real.flatten(1)[:, drawn], quick[:CHECKED_ON].flatten(1)[:, drawn])
     quick_form = (
         "The picture of tokens is the quick form, by the gradient. Its rank correlation with real exchanges of tokens, "
-        f"at {len(drawn)} random places, is {_clear(mean_interval(agreement))}."
+        f"at {len(drawn)} random places, is {_clear(mean_interval(agreement))}; below 0.5, read no single patch from "
+        "it."
     )
     if "cls" not in model.pool:
         return "", quick_form
