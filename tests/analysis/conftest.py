@@ -4,8 +4,12 @@ import pytest
 import timm
 import torch
 import transformers
+from matplotlib.figure import Figure
+from PIL import Image
 
 import vit
+from vit.analysis.labelled import Labelled
+from vit.analysis.trained_model import TrainedModel
 
 
 def sharpen(model):
@@ -55,3 +59,29 @@ def images():
 @pytest.fixture
 def labels():
     return torch.randint(0, 10, (7,), generator=torch.Generator().manual_seed(2))
+
+
+@pytest.fixture
+def subject(ours, images, labels):
+    untrained = vit.VisionTransformer((12, 20), 4, embed_dim=40, depth=3, num_heads=5).eval()
+    return TrainedModel(
+        ours, untrained, Labelled(images, labels), Labelled(images, torch.tensor([3, 3, 3, 1, 2, 4, 5]))
+    )
+
+
+@pytest.fixture
+def drawn(monkeypatch, tmp_path):
+    """Draw to a file, and return the figure."""
+    kept = []
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *args, **kwargs: (kept.append(self), save(self, *args, **kwargs))
+    )
+
+    def draw(function, *args):
+        function(*args, tmp_path / "picture.png")
+        with Image.open(tmp_path / "picture.png") as picture:
+            assert min(picture.size) > 200
+        return kept[-1]
+
+    return draw

@@ -1,29 +1,9 @@
 import pytest
 import torch
-from matplotlib.figure import Figure
-from PIL import Image
 
 from vit.analysis import PruningPoint, charts, describe_heads, projection_ranks, prune_heads
 from vit.analysis.probes import Probe, Probes
 from vit.analysis.truncation import RankPoint
-
-
-@pytest.fixture
-def drawn(monkeypatch, tmp_path):
-    """Draw to a file, and return the figure."""
-    kept = []
-    save = Figure.savefig
-    monkeypatch.setattr(
-        Figure, "savefig", lambda self, *args, **kwargs: (kept.append(self), save(self, *args, **kwargs))
-    )
-
-    def draw(function, *args):
-        function(*args, tmp_path / "picture.png")
-        with Image.open(tmp_path / "picture.png") as picture:
-            assert min(picture.size) > 200
-        return kept[-1]
-
-    return draw
 
 
 @pytest.fixture
@@ -75,7 +55,7 @@ def test_layers_of_many_heads_are_drawn_without_numbers(drawn):
 
 def test_pruning_shows_cost_and_gain_of_every_order(drawn):
     def points(accuracy):
-        return [PruningPoint(left, {}, accuracy, 1.0, 1, 1.0, 1 + (10 - left) / 20) for left in (10, 5, 0)]
+        return [PruningPoint(left, {}, accuracy, 1.0, 1, 1.0, 1 + (10 - left) / 20, ()) for left in (10, 5, 0)]
 
     curves = {"importance": points(0.9), "oracle": points(0.8), "random": points(0.2)}
     cost, gain = drawn(charts.draw_pruning, curves).axes
@@ -91,17 +71,21 @@ def test_pruning_shows_cost_and_gain_of_every_order(drawn):
 def test_layers_have_a_line_each_over_the_heads_left_in_them(drawn):
     def points(layer, accuracies):
         steps = enumerate(accuracies)
-        return [PruningPoint(9, {layer: list(range(n))} if n else {}, value, 1.0, 1, 1.0, 1.0) for n, value in steps]
+        return [
+            PruningPoint(9, {layer: list(range(n))} if n else {}, value, 1.0, 1, 1.0, 1.0, ()) for n, value in steps
+        ]
 
-    axes, bar = drawn(charts.draw_layers, {0: points(0, [0.9, 0.5]), 1: points(1, [0.9, 0.8, 0.7])}).axes
-    assert [list(line.get_xdata()) for line in axes.lines] == [[1, 0], [2, 1, 0]]
-    assert [list(line.get_ydata()) for line in axes.lines] == [[90, 50], [90, 80, 70]]
+    axes, bar = drawn(charts.draw_layers, {0: points(0, [0.9, 0.5]), 1: points(1, [0.9, 0.8, 0.7])}, 0.25).axes
+    *lines, control = axes.lines
+    assert [list(line.get_xdata()) for line in lines] == [[1, 0], [2, 1, 0]]
+    assert [list(line.get_ydata()) for line in lines] == [[90, 50], [90, 80, 70]]
+    assert set(control.get_ydata()) == {25}
     assert bar.get_ylabel() == "layer"
     assert axes.get_xlim()[0] > axes.get_xlim()[1]
 
 
 def test_truncation_stands_beside_random_subspaces_and_uniform_attention(drawn):
-    points = [RankPoint(1, 0.4, 0.1), RankPoint(4, 0.8, 0.2), RankPoint(17, 0.9, 0.9)]
+    points = [RankPoint(1, 0.4, 0.1, ()), RankPoint(4, 0.8, 0.2, ()), RankPoint(17, 0.9, 0.9, ())]
     (axes,) = drawn(charts.draw_truncation, points, 0.3).axes
     best, random, uniform = axes.lines
     assert list(best.get_xdata()) == list(random.get_xdata()) == [1, 4, 17]

@@ -63,8 +63,9 @@ def table():
 
 
 def test_kinds_and_measures_are_those_of_the_designed_heads(table):
-    left, to_class, content = table.heads
-    assert [head.kind for head in table.heads][:2] == ["positional", "sink"]
+    left, to_class, to_bright = table.heads
+    assert [head.kind for head in table.heads] == ["positional", "sink", "sink"]
+    assert to_bright.follows == pytest.approx(1, abs=0.01)
     assert (left.offset, left.offset_score) == ((0, -1), 1)
     assert left.distance == pytest.approx(6 * 12 / 15)
     assert to_class.relative_distance == pytest.approx(1)
@@ -73,16 +74,66 @@ def test_kinds_and_measures_are_those_of_the_designed_heads(table):
     assert to_class.class_to_prefix == pytest.approx(to_class.patch_to_prefix) == pytest.approx(0.7)
     assert left.class_to_prefix == pytest.approx(1 / 16)
     assert left.patch_to_prefix == 0
-    assert content.positional < 0.5 < left.positional
+    assert to_bright.positional < 0.5 < left.positional
 
 
-KIND = {"sink_share": 0.1, "positional": 0.2, "offset_score": 0.3, "relative_distance": 0.8}
+class ByContent(nn.Module):
+    """A layer over 3 x 5 patches, in which a patch attends to those whose brightness and its own sum to one."""
+
+    patch_size = (4, 6)
+
+    def __init__(self):
+        super().__init__()
+        self.layer1 = Attend()
+        self.head = nn.Linear(3, 3)
+
+    def logits(self, patches):
+        bright = patches[..., 0]
+        return -4 * (rearrange(bright, "b n -> b 1 n 1") + rearrange(bright, "b m -> b 1 1 m") - 1).abs()
+
+    def forward(self, images):
+        patches = reduce(images, "b c (y p) (x q) -> b (y x) c", "mean", p=4, q=6)
+        return self.head(reduce(self.layer1(patches, self.logits(patches)), "b n c -> b c", "mean"))
+
+
+class ByWhole(ByContent):
+    """Attention to one of two rows, by the brightness of the whole image."""
+
+    def logits(self, patches):
+        rows = torch.zeros(2, 15)
+        rows[0, :5], rows[1, 10:] = 30, 30
+        bright = reduce(patches, "b n c -> b 1 1 1", "mean") > 0.4
+        return torch.where(bright, rows[0], rows[1]).expand(-1, 1, 15, -1)
+
+
+def test_content_moves_along_with_the_image_and_what_differs_for_another_reason_is_mixed():
+    brightness = torch.rand(8, 15, generator=torch.Generator().manual_seed(3))
+    brightness[::2] *= 0.7
+    images = repeat(brightness, "b (y x) -> b 3 (y p) (x q)", y=3, p=4, q=6)
+    (content,), (mixed,) = (describe_heads(model.eval(), images).heads for model in (ByContent(), ByWhole()))
+    assert content.follows == pytest.approx(1, abs=1e-4)
+    assert mixed.follows < 0.3
+    assert max(content.positional, mixed.positional) < 0.7
+    assert (content.kind, mixed.kind) == ("content", "mixed")
+
+
+def test_an_image_alone_in_its_batch_and_a_single_patch_have_no_share(ours, images):
+    whole = describe_heads(ours, images[:6], batch_size=6).heads
+    split = describe_heads(ours, images[:7], batch_size=6).heads
+    assert [head.follows for head in split] == pytest.approx([head.follows for head in whole], abs=1e-5)
+    single = vit.VisionTransformer(8, 8, embed_dim=12, depth=1, num_heads=3).eval()
+    assert all(head.follows != head.follows for head in describe_heads(single, torch.randn(4, 3, 8, 8)).heads)
+
+
+KIND = {"sink_share": 0.1, "positional": 0.2, "offset_score": 0.3, "relative_distance": 0.8, "follows": 0.6}
 
 
 @pytest.mark.parametrize(
     ("changed", "kind"),
     [
         ({}, "content"),
+        ({"follows": 0.4}, "mixed"),
+        ({"follows": float("nan")}, "mixed"),
         ({"relative_distance": 0.4}, "local"),
         ({"relative_distance": 0.4, "positional": 0.95}, "positional"),
         ({"offset_score": 0.95}, "positional"),

@@ -6,6 +6,7 @@ from torch.testing import assert_close
 import vit
 from vit.analysis.labelled import labelled_images
 from vit.data import Digits, ImageFolder
+from vit.data.image_files import ImageFiles
 
 DIGITS = {"class_path": "vit.data.Digits", "init_args": {"val_fraction": 0.2, "crop_padding": 1, "batch_size": 3}}
 NAMES = ["cat", "dog"]
@@ -72,6 +73,41 @@ def test_files_that_are_not_kept_in_memory_are_decoded(photos):
     noted["init_args"]["memory_limit"] = 1.0
     kept = labelled_images(model_of(NAMES), noted, None, 100)
     assert_close(streamed[2].images, kept[2].images, rtol=0, atol=0)
+
+
+def test_only_the_drawn_images_of_a_folder_are_decoded(photos, monkeypatch):
+    decoded = []
+    decode = ImageFiles.decode
+    monkeypatch.setattr(ImageFiles, "decode", lambda self, indices: decoded.extend(indices) or decode(self, indices))
+    monkeypatch.setattr("vit.data.decoded_cache._decode_all", lambda *_: pytest.fail("all images are decoded"))
+    _, trained_on, held_out = labelled_images(model_of(NAMES), {}, str(photos), 3)
+    assert len(decoded) == len(trained_on.labels) + len(held_out.labels) == 6
+
+
+def test_where_damaged_files_were_left_out_the_splits_are_those_of_the_training(photos):
+    for number in range(0, 10, 3):
+        (photos / "cat" / f"{number}.png").write_bytes(b"no image")
+    arguments = {"root": str(photos), "skip_damaged": True, "test_fraction": 0.4, "memory_limit": 0.0}
+    data = ImageFolder(image_size=8, **arguments)
+    data.setup("fit")
+    _, _, held_out = labelled_images(model_of(NAMES), {"class_path": "ImageFolder", "init_args": arguments}, None, 100)
+    assert held_out.labels.bincount().tolist() == data.sets["test"].labels.bincount().tolist()
+
+
+def test_a_damaged_image_that_is_drawn_is_named(photos):
+    for path in (photos / "dog").iterdir():
+        path.write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"cannot read image .*dog"):
+        labelled_images(model_of(NAMES), {}, str(photos), 100)
+
+
+def test_a_model_without_names_takes_as_many_class_folders_as_it_has_classes(photos):
+    _, _, held_out = labelled_images(model_of(None), {}, str(photos), 100)
+    assert held_out.labels.sort().values.tolist() == [0, 0, 1, 1]
+    model = vit.VisionTransformer(8, 4, embed_dim=12, depth=1, num_heads=3, num_classes=5).eval()
+    model.pretrained_cfg = {"class_names": None, "mean": [0.5] * 3, "std": [0.5] * 3, "crop_ratio": 1.0}
+    with pytest.raises(ValueError, match=r"has 2 classes \(cat, dog\), and the model 5 without names: give a folder"):
+        labelled_images(model, {}, str(photos), 5)
 
 
 def test_validation_images_take_the_place_of_missing_test_images(photos):

@@ -6,17 +6,22 @@ import runpy
 import sys
 
 import pytest
+import timm
 import torch
 from PIL import Image
 
 import vit
 from vit.analysis import questions
 from vit.analysis.questions import QUESTIONS
+from vit.analysis.trained_model import read_trained_model
 from vit.commands.analysis import main
 from vit.data import Digits
 
 SMALL = {"image_size": 8, "patch_size": 4, "in_channels": 1, "embed_dim": 12, "depth": 2, "num_heads": 3}
-PICTURES = ("kinds", "distances", "offsets", "pruning", "layers", "truncation", "ranks", "probes", "rare", "positions")
+PICTURES = (
+    *("kinds", "distances", "offsets", "pruning", "layers", "cut", "residual"),
+    *("truncation", "spectra", "ranks", "probes", "rare", "positions"),
+)
 
 
 def save_checkpoint(path, noted=None, **kwargs):
@@ -82,9 +87,38 @@ def test_the_table_has_a_row_for_each_head_and_every_measure(analysed):
         rows = list(csv.DictReader(file))
     assert [(row["layer"], row["head"]) for row in rows] == [(str(i // 3), str(i % 3)) for i in range(6)]
     measures = {"kind", "distance", "offset_down", "importance_gate", "importance_ablation", "importance_weight"}
-    measures |= {"probe_class_accuracy", "probe_colour", "probe_position", "rare_patches"}
+    measures |= {"follows", "fall_without", "probe_class_accuracy", "probe_colour", "probe_position", "rare_patches"}
     assert measures <= set(rows[0])
     assert all(value for row in rows for value in row.values())
+
+
+@pytest.fixture
+def folder_of_photographs(tmp_path):
+    """Class folders of all classes of the packaged model."""
+    for number, name in enumerate(vit.load("cifar10").pretrained_cfg["class_names"]):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for index in range(6):
+            color = (25 * number, 255 - 25 * number, 40 * index)
+            Image.new("RGB", (40, 36), color).save(tmp_path / "photos" / name / f"{index}.png")
+    return str(tmp_path / "photos")
+
+
+def test_the_packaged_model_and_weights_of_another_library_are_read_with_a_folder(folder_of_photographs, tmp_path):
+    packaged = read_trained_model("cifar10", folder_of_photographs, 20)
+    assert packaged.held_out.images.shape == (10, 3, 32, 32)
+    assert packaged.model.config == packaged.untrained.config
+    assert not torch.equal(packaged.model.head.weight, packaged.untrained.head.weight)
+    assert "before training" not in " ".join(packaged.facts()[:1])
+    assert "in the order of their names" not in " ".join(packaged.facts())
+    torch.manual_seed(0)
+    theirs = timm.models.VisionTransformer(
+        img_size=16, patch_size=4, embed_dim=64, depth=1, num_heads=1, num_classes=10
+    )
+    torch.save(theirs.state_dict(), tmp_path / "theirs.pth")
+    vit.save(vit.load(tmp_path / "theirs.pth", num_heads=1, image_size=16), tmp_path / "ours.safetensors")
+    foreign = read_trained_model(str(tmp_path / "ours.safetensors"), folder_of_photographs, 20)
+    assert foreign.held_out.images.shape == (10, 3, 16, 16)
+    assert "The model does not name its classes: the class folders were taken in the order" in " ".join(foreign.facts())
 
 
 @pytest.mark.slow
@@ -108,6 +142,7 @@ def test_what_a_mechanism_does_not_allow_is_said_and_the_rest_is_measured(tmp_pa
             ["--checkpoint", "unknown.ckpt"],
             "does not say what data it was trained on: name its folder by --data.root DIR",
         ),
+        (["--checkpoint", "cifar10"], "the model does not say what data it was trained on: name its folder by"),
         ([], "the following arguments are required: --checkpoint"),
         (["--checkpoint", "last.ckpt", "--strange"], "unrecognized arguments: --strange"),
     ],

@@ -8,7 +8,6 @@ from vit.capture.attention import logits_of, run_intercepted
 from vit.capture.intercept import Edit
 
 
-@torch.no_grad()
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor, edit: Edit | None = None, batch_size: int = 64) -> float:
     """Compute the share of images (B, C, H, W) whose predicted class equals their label (B,).
 
@@ -28,8 +27,16 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor, edit: Edit | None
     Raises:
         ValueError: If the numbers of images and labels differ, or attention cannot be replaced.
     """
-    correct = 0
+    return is_right(model, images, labels, edit, batch_size).double().mean().item()
+
+
+@torch.no_grad()
+def is_right(
+    model: nn.Module, images: Tensor, labels: Tensor, edit: Edit | None = None, batch_size: int = 64
+) -> Tensor:
+    """Return whether the predicted class of each image equals its label: booleans (B,). See ``accuracy``."""
+    right = []
     for batch, targets in labelled_batches(model, images, labels, batch_size):
         logits = logits_of(model(batch)) if edit is None else run_intercepted(model, batch, edit)
-        correct += (logits.argmax(dim=-1) == targets).sum().item()
-    return correct / len(images)
+        right.append((logits.argmax(dim=-1) == targets).cpu())
+    return torch.cat(right)

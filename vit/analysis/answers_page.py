@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vit.analysis.questions import Answer
+from vit.analysis.answer import Answer
 from vit.support.files import replacing
 from vit.support.pages import data_url, page_templates
 
@@ -19,6 +19,8 @@ SHOWN = {
     "distance": "distance, px",
     "entropy": "entropy",
     "positional": "same for all images",
+    "follows": "follows content",
+    "fall_without": "carries",
     "importance_ablation": "loss without it",
     "probe_class_accuracy": "class read",
     "probe_position": "place read",

@@ -29,6 +29,7 @@ from vit.support.plotting import (
     GREY,
     MINT,
     ORANGE,
+    ROSE,
     SILVER,
     SKY,
     dark_half,
@@ -36,7 +37,7 @@ from vit.support.plotting import (
     save_figure,
 )
 
-KIND_COLORS = {"local": SKY, "positional": AMBER, "content": MINT, "sink": SILVER}
+KIND_COLORS = {"local": SKY, "positional": AMBER, "content": MINT, "sink": SILVER, "mixed": ROSE}
 ORDER_COLORS = {"importance": BLUE, "oracle": ORANGE, "weight": GREEN, "random": GREY}
 ORDER_NAMES = {"importance": "gradient of the gate", "oracle": "loss without it", "weight": "size of weights"}
 RANKS = {"shared_query_key": "Queries and keys", "shared_value_output": "Values and outputs"}
@@ -117,8 +118,11 @@ def draw_pruning(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> No
 
 
 @plot_style
-def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], path: Path) -> None:
-    """Draw one curve per layer, from ``pruning_curve``: accuracy as heads of this layer alone are removed."""
+def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], anywhere: float, path: Path) -> None:
+    """Draw one curve per layer, from ``pruning_curve``: accuracy as heads of this layer alone are removed.
+
+    The control is the accuracy without as many heads of any layers.
+    """
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
     colors = dark_half(len(curves))
@@ -127,6 +131,8 @@ def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], path: Path) -> Non
         left = [count - len(point.removed.get(layer, [])) for point in points]
         accuracies = [100 * point.accuracy for point in points]
         axes.plot(left, accuracies, marker="o", ms=4, color=colors.to_rgba(layer))
+    axes.axhline(100 * anywhere, color=GREY, ls="--", label="without as many random heads")
+    axes.legend()
     bar = figure.colorbar(colors, ax=axes, label="layer")
     axes.set(title="Heads of one layer removed", xlabel="heads left in this layer", ylabel="accuracy, %")
     axes.set_ylim(bottom=0)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import Literal, get_args
 
 import torch
@@ -34,6 +34,7 @@ class PruningPoint:
         parameters: Number of parameters of the whole model.
         images_per_second: Speed of inference on the first batch.
         speedup: This speed divided by the speed of the full model. The two models are timed in turn.
+        right: Whether each image is classified correctly, in the order of the batches.
     """
 
     heads_left: int
@@ -43,6 +44,7 @@ class PruningPoint:
     parameters: int
     images_per_second: float
     speedup: float
+    right: tuple[bool, ...]
 
 
 def pruning_curve(
@@ -131,26 +133,26 @@ def _measure(
     heads_left: int,
 ) -> PruningPoint:
     device = next(full.parameters()).device
-    correct, loss, count, first = 0, 0.0, 0, None
+    right, loss, first = [], 0.0, None
     with torch.inference_mode():
         for images, labels in batches:
             images, labels = images.to(device), labels.to(device)
             first = images if first is None else first
             logits = at_least_float32(logits_of(pruned(images)))
-            correct += (logits.argmax(dim=-1) == labels).sum().item()
+            right += (logits.argmax(dim=-1) == labels).tolist()
             loss += F.cross_entropy(logits, labels, reduction="sum").item()
-            count += len(images)
         if first is None:
             raise ValueError("there are no batches to measure on: give a list or a loader, which can be read again")
         pairs = [(_seconds(full, first), _seconds(pruned, first)) for _ in range(ROUNDS)]
     return PruningPoint(
         heads_left=heads_left,
         removed=_by_layer(removed),
-        accuracy=correct / count,
-        loss=loss / count,
+        accuracy=fmean(right),
+        loss=loss / len(right),
         parameters=sum(parameter.numel() for parameter in pruned.parameters()),
         images_per_second=len(first) / median(seconds for _, seconds in pairs),
         speedup=median(full_seconds / seconds for full_seconds, seconds in pairs),
+        right=tuple(right),
     )
 
 

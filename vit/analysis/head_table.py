@@ -7,18 +7,19 @@ from torch import Tensor
 
 from vit.support.markdown import markdown_table
 
-Kind = Literal["sink", "positional", "local", "content"]
+Kind = Literal["sink", "positional", "local", "content", "mixed"]
 
 SINK_SHARE = 0.3  # share of all attention that one token gets; threshold of Gu et al. (2025)
 POSITIONAL = 0.9  # share of the largest weights that are at one offset; threshold of Voita et al. (2019)
 LOCAL = 0.5  # as a multiple of the distance of uniform attention
+FOLLOWS = 0.5  # cosine; from here on, more than half of what differs between images moves along with the image
 
 COLUMNS = {
     "layer": "layer", "head": "head", "kind": "kind", "distance": "distance px", "relative_distance": "of uniform",
     "raw_distance": "raw px", "entropy": "entropy", "confidence": "max", "class_to_prefix": "class>prefix",
     "patch_to_prefix": "patch>prefix", "self_mass": "self", "positional": "positional", "offset_score": "offset score",
-    "offset": "offset", "effective_rank": "eff. rank", "stable_rank": "stable rank", "redundancy": "redundancy",
-    "sink": "sink",
+    "offset": "offset", "follows": "follows", "effective_rank": "eff. rank", "stable_rank": "stable rank",
+    "redundancy": "redundancy", "sink": "sink",
 }  # fmt: skip
 
 
@@ -41,6 +42,8 @@ class Head:
         positional: Share of attention that is the same for all images.
         offset_score: Share of patches whose most attended patch is at the most frequent offset.
         offset: The most frequent offset, in patches down and to the right.
+        follows: How far attention moves along with an image that is moved by half its size (see ``follow_score``). NaN
+            if there is a single patch, which cannot move.
         effective_rank: Effective rank of the attention matrix, from the entropy of its singular values.
         stable_rank: Stable rank of the attention matrix, from the squares of its singular values.
         redundancy: Largest cosine between this head's mean attention and that of any other head of the model.
@@ -61,6 +64,7 @@ class Head:
     positional: float
     offset_score: float
     offset: tuple[int, int]
+    follows: float
     effective_rank: float
     stable_rank: float
     redundancy: float
@@ -74,14 +78,17 @@ class Head:
         - "sink": ``sink_share`` is above ``SINK_SHARE``.
         - "positional": ``positional`` or ``offset_score`` is above ``POSITIONAL``. Attention is the same for all
           images, or at the same offset from all patches.
-        - "local": ``relative_distance`` is below ``LOCAL``. Attention is near, and depends on content.
-        - "content": the rest. Attention is far, and depends on content.
+        - "local": ``relative_distance`` is below ``LOCAL``. Attention is near.
+        - "content": ``follows`` is above ``FOLLOWS``. Attention is far, and moves along with what the image shows.
+        - "mixed": none of these.
         """
         if self.sink_share > SINK_SHARE:
             return "sink"
         if max(self.positional, self.offset_score) > POSITIONAL:
             return "positional"
-        return "local" if self.relative_distance < LOCAL else "content"
+        if self.relative_distance < LOCAL:
+            return "local"
+        return "content" if self.follows > FOLLOWS else "mixed"
 
 
 @dataclass(frozen=True)

@@ -48,11 +48,14 @@ def describe_heads(
     """
     if len(images) < 2:
         raise ValueError(f"there are too few images ({len(images)}): give at least 2, as some measures compare them")
+    batch_size = max(2, batch_size)
     anatomy = examine(model, next(in_batches(model, images, 1)), grid, num_prefix_tokens)
     anatomy.check_in_order()
     check_even(anatomy.cells, anatomy.grid, type(model).__name__)
     (height, width), (rows, columns) = images.shape[-2:], anatomy.grid
     patch_size = (height / rows, width / columns)
+    shift = rows // 2, columns // 2
+    pixels = [round(patches * size) for patches, size in zip(shift, patch_size, strict=True)]
     sums: dict[int, dict[str, Tensor]] = {}
 
     def measure(number: int, attn: Tensor) -> Tensor:
@@ -64,13 +67,19 @@ def describe_heads(
                     "another model"
                 )
             of_layer = sums.setdefault(number, {})
-            for name, values in _measured(at_least_float32(attn), anatomy, patch_size).items():
+            own, moved = at_least_float32(attn).chunk(2)
+            follows = measures.follow_score(own, moved, anatomy.grid, anatomy.num_prefix_tokens, shift)
+            for name, values in (_measured(own, anatomy, patch_size) | {"follows": follows.sum(dim=0)}).items():
                 of_layer[name] = of_layer.get(name, 0) + values
         return attn
 
     with torch.no_grad():
         for batch in in_batches(model, images, batch_size):
-            run_intercepted(model, batch, measure)
+            run_intercepted(model, torch.cat([batch, batch.roll(pixels, dims=(-2, -1))]), measure)
+    # An image alone in its batch has none to be compared with. A single patch cannot be moved.
+    compared = len(images) - (len(images) % batch_size == 1) if any(shift) else 0
+    for of_layer in sums.values():
+        of_layer["follows"] *= len(images) / compared if compared else torch.nan
     emptied = emptied_layers(model)
     numbers = [number for number in range(len(sums) + len(emptied)) if number not in emptied]
     means = [{name: (total / len(images)).cpu() for name, total in of_layer.items()} for of_layer in sums.values()]

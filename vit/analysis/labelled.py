@@ -50,20 +50,26 @@ def labelled_images(
         model: The model, as ``vit.load`` returns it.
         noted: What the checkpoint notes of its data: "class_path" and "init_args". Empty if it notes nothing.
         root: Folder with one folder per class, to use in place of the noted data. None means the noted data.
-        count: Largest number of images to draw from each split.
+        count: Largest number of images to draw from each split. Of files, only those drawn are decoded.
 
     Raises:
-        ValueError: If there are no such data, or their classes differ from those of the model.
+        ValueError: If there are no such data, their classes differ from those of the model, or a drawn file is damaged.
     """
     data = _data_module(model, noted, root)
     if isinstance(data, LabelledFiles):
         data.in_channels, data.image_size = model.patch_embed.in_channels, model.patch_embed.image_size
+        data.decodes_on_demand = True
     name = " ".join([type(data).__name__, str(getattr(data, "root", ""))]).strip()
     names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)
     if model.pretrained_cfg["class_names"] is not None and list(data.class_names) != names:
         raise ValueError(
             f"the classes of {name} ({list_names(data.class_names, 3)}) are not those of the model "
             f"({list_names(names, 3)}): give the data that it was trained on by --data.root"
+        )
+    if len(data.class_names) != model.num_classes:
+        raise ValueError(
+            f"{name} has {len(data.class_names)} classes ({list_names(data.class_names, 3)}), and the model "
+            f"{model.num_classes} without names: give a folder of as many class folders, whose names sort as its logits"
         )
     data.prepare_data()
     data.setup("test")
@@ -84,7 +90,7 @@ def _data_module(model: VisionTransformer, noted: dict[str, Any], root: str | No
     if root is not None and known is not vit.data.ImageFolder:
         return vit.data.ImageFolder(root, crop_ratio=model.pretrained_cfg["crop_ratio"])
     if known is None:
-        raise ValueError("the checkpoint does not say what data it was trained on: name its folder by --data.root DIR")
+        raise ValueError("the model does not say what data it was trained on: name its folder by --data.root DIR")
     names = constructor_arguments(known) & {*SPLITTING}
     arguments = {name: value for name, value in noted.get("init_args", {}).items() if name in names}
     return known(**arguments | ({"root": root} if root else {}))

@@ -100,6 +100,29 @@ def positional_score(mean: Tensor, mean_square: Tensor, num_images: int) -> Tens
     return 1 - (1 - same) * num_images / (num_images - 1)
 
 
+def follow_score(attn: Tensor, moved: Tensor, grid: Grid, num_prefix_tokens: int, shift: tuple[int, int]) -> Tensor:
+    """Compute how far attention moves along with moved images: (B, H, N, N) twice -> (B, H), 1 if it does so entirely.
+
+    ``moved`` is the attention on the same images, rolled by ``shift`` patches down and to the right. If a head looks
+    for content, the weight between two patches goes with them to their new places. If it looks at places, the weight
+    stays. What is the same for all images says nothing, so the difference of each image from another one of the batch
+    is taken. The score is the cosine between the differences before the move, taken to the new places, and after it.
+    For a single image it is 0.
+
+    >>> attn = torch.tensor([[[0.9, 0.1], [0.9, 0.1]], [[0.3, 0.7], [0.3, 0.7]]])[:, None]
+    >>> follow_score(attn, attn.flip(-1), (1, 2), 0, (0, 1)).mean().round(decimals=4), "follows its patch"
+    (tensor(1.), 'follows its patch')
+    """
+    rows, columns = grid
+    numbers = rearrange(torch.arange(rows * columns), "(y x) -> y x", y=rows)
+    came_from = rearrange(numbers.roll(shift, dims=(0, 1)), "y x -> (y x)").to(attn.device)
+    before, after = (_between_patches(x, grid, num_prefix_tokens) for x in (attn, moved))
+    before = before[..., came_from, :][..., came_from]
+    before, after = (rearrange(x - x.roll(1, dims=0), "b h n m -> b h (n m)") for x in (before, after))
+    size = (before.norm(dim=-1) * after.norm(dim=-1)).clamp(min=torch.finfo(attn.dtype).tiny)
+    return einsum(before, after, "b h k, b h k -> b h") / size
+
+
 def offset_counts(attn: Tensor, grid: Grid, num_prefix_tokens: int = 0) -> Tensor:
     """Count the offsets from each querying patch to its most attended patch: (B, H, N, N) -> (H, 2r-1, 2c-1).
 
@@ -174,6 +197,23 @@ def redundancy(means: Tensor) -> Tensor:
     directions = torch.nn.functional.normalize(rearrange(means, "h n m -> h (n m)"), dim=-1)
     cosines = einsum(directions, directions, "h k, g k -> h g")
     return cosines.fill_diagonal_(-torch.inf).amax(dim=-1)
+
+
+def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
+    """Compute Spearman's correlation over the last axis: (..., M), (..., M) -> (...). It is 0 if all values are equal.
+
+    >>> rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([9.0, 5.0, 4.0])).round(decimals=4)
+    tensor(-1.)
+    """
+    first, second = (ranks - ranks.mean(dim=-1, keepdim=True) for ranks in (_ranks(first), _ranks(second)))
+    spread = first.norm(dim=-1) * second.norm(dim=-1)
+    return (first * second).sum(dim=-1) / spread.clamp(min=torch.finfo(spread.dtype).tiny)
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Return the rank of each value in its row: (..., M) -> (..., M). Equal values share their mean rank."""
+    ordered, values = values.sort(dim=-1).values.contiguous(), values.contiguous()
+    return (torch.searchsorted(ordered, values) + torch.searchsorted(ordered, values, right=True)) / 2
 
 
 def _patches(grid: Grid, num_prefix_tokens: int) -> slice:

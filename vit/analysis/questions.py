@@ -1,49 +1,39 @@
 """The questions that ``python -m vit.analysis`` answers about a model. Each answer has a control."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
 
 import torch
 from torch import Tensor
 
-from vit.analysis import charts
+from vit.analysis import cause_charts, charts
 from vit.analysis.accuracy import accuracy
-from vit.analysis.curve import pruning_curve
+from vit.analysis.answer import Answer, listed
+from vit.analysis.decision import what_the_decision_rests_on
 from vit.analysis.head_table import HeadTable
 from vit.analysis.heads import describe_heads
-from vit.analysis.importance import ablation_importance, head_importance, weight_importance
+from vit.analysis.intervals import halves, mean_interval, paired_difference, percent, share_interval
+from vit.analysis.measures import effective_rank
+from vit.analysis.needed import COST, how_many_heads_can_go, which_layers_need_their_heads
 from vit.analysis.places import position_accuracies
 from vit.analysis.probes import Probe, probe_layers
 from vit.analysis.projections import projection_ranks
-from vit.analysis.pruning import prune_heads
-from vit.analysis.rarity import rare_attention
+from vit.analysis.rarity import rare_correlations
 from vit.analysis.trained_model import TrainedModel
-from vit.analysis.truncation import truncation_curve
+from vit.analysis.truncation import attention_spectra, truncation_curve
 
 TRUNCATED = 256  # test images whose attention is cut; each image and head takes an eigendecomposition
-CONTROLS = 3  # random draws of heads
 PICTURES = tuple(
     f"{name}.png"
     for name in (
-        *("kinds", "distances", "offsets", "pruning", "layers"),
-        *("truncation", "ranks", "probes", "rare", "positions"),
+        *("kinds", "distances", "offsets", "pruning", "layers", "cut", "residual"),
+        *("truncation", "spectra", "ranks", "probes", "rare", "positions"),
     )
 )
+SPECTRA = 64  # test images whose spectra are compared
 NOTICEABLE = 0.1  # smallest difference of two rank correlations that counts; a convention
-
-
-@dataclass
-class Answer:
-    """The answer to a question."""
-
-    found: str  # the result, in sentences
-    control: str  # what to compare it with, in sentences
-    pictures: dict[str, str] = field(default_factory=dict)  # the name of each picture file, and what it shows
-    # For each column of the table of heads, a value per layer and head.
-    columns: dict[str, Sequence[Sequence[float]]] = field(default_factory=dict)
 
 
 def what_heads_attend_to(subject: TrainedModel, folder: Path) -> Answer:
@@ -87,75 +77,8 @@ def _columns_of(table: HeadTable) -> dict[str, list[list[object]]]:
     return columns
 
 
-def how_many_heads_can_go(subject: TrainedModel, folder: Path) -> Answer:
-    """Prune heads in four orders, and measure accuracy and speed."""
-    curves = {
-        order: pruning_curve(subject.model, subject.batches, subject.ranking, order, rerank=False)
-        for order in ("importance", "oracle", "weight", "random")
-    }
-    charts.draw_pruning(curves, folder / "pruning.png")
-    full, random = curves["random"][0], curves["random"]
-    left = min((point.heads_left for point in random), key=lambda count: abs(count - full.heads_left / 2))
-    at_half = {order: next(point for point in points if point.heads_left == left) for order, points in curves.items()}
-    fewest = min(point.heads_left for point in curves["importance"] if point.accuracy >= full.accuracy - 0.01)
-    at_random = _without_random_heads(subject, random[-1].removed, full.heads_left - left)
-    images, labels = subject.ranking
-    return Answer(
-        f"With all {full.heads_left} heads the model is right on {_percent(full.accuracy)}. Without those of the "
-        f"least gradient of their gate, {left} heads left, it is right on {_percent(at_half['importance'].accuracy)}, "
-        f"and {at_half['importance'].speedup:.2f} times as fast; ranked by the rise of the loss without them on "
-        f"{_percent(at_half['oracle'].accuracy)}, by the size of weights on {_percent(at_half['weight'].accuracy)}. By "
-        f"the gradient, {full.heads_left - fewest} heads can go for at most one point of accuracy. Heads are ranked "
-        "once, and nothing is trained in between.",
-        f"With {left} random heads left, it is right on {_percent(at_random)} (mean of {CONTROLS} draws); "
-        f"without any head on {_percent(random[-1].accuracy)}.",
-        {"pruning.png": "Accuracy as heads are removed in four orders, and over the measured speed"},
-        {
-            "importance_gate": _listed(head_importance(subject.model, images, labels)),
-            "importance_ablation": _listed(ablation_importance(subject.model, images, labels)),
-            "importance_weight": _listed(weight_importance(subject.model)),
-        },
-    )
-
-
-def which_layers_need_their_heads(subject: TrainedModel, folder: Path) -> Answer:
-    """Prune the heads of one layer at a time."""
-    curves = {
-        layer: pruning_curve(
-            subject.model, subject.batches, subject.ranking, step=max(1, heads // 4), rerank=False, layers=[layer]
-        )
-        for layer, heads in enumerate(map(len, weight_importance(subject.model)))
-    }
-    charts.draw_layers(curves, folder / "layers.png")
-    full = curves[0][0]
-    without = {layer: points[-1].accuracy for layer, points in curves.items()}
-    needed, spared = min(without, key=without.__getitem__), max(without, key=without.__getitem__)
-    count = len(curves[needed][-1].removed[needed])
-    every = {layer: points[-1].removed[layer] for layer, points in curves.items()}
-    anywhere = _without_random_heads(subject, every, count)
-    return Answer(
-        f"Layer {needed} needs its attention most: without its {count} heads, accuracy falls from "
-        f"{_percent(full.accuracy)} to {_percent(without[needed])}. Layer {spared} needs it least: "
-        f"{_percent(without[spared])} are left.",
-        f"Without {count} random heads of all layers, {_percent(anywhere)} are left (mean of {CONTROLS} draws).",
-        {"layers.png": "Accuracy as the heads of one layer are removed, for each layer"},
-    )
-
-
-def _without_random_heads(subject: TrainedModel, every: Mapping[int, Sequence[int]], count: int) -> float:
-    """Return the accuracy without ``count`` of these heads, drawn at random: the mean of several draws."""
-    heads = [(layer, head) for layer, of_layer in every.items() for head in of_layer]
-    accuracies = []
-    for seed in range(CONTROLS):
-        drawn: dict[int, list[int]] = {}
-        for i in torch.randperm(len(heads), generator=torch.Generator().manual_seed(seed))[:count].tolist():
-            drawn.setdefault(heads[i][0], []).append(heads[i][1])
-        accuracies.append(accuracy(prune_heads(subject.model, drawn), *subject.held_out))
-    return mean(accuracies)
-
-
 def is_attention_low_rank(subject: TrainedModel, folder: Path) -> Answer:
-    """Cut attention to several ranks, and measure accuracy."""
+    """Cut attention to several ranks, and compare its spectrum with that of the untrained model."""
     images, labels = subject.held_out.images[:TRUNCATED], subject.held_out.labels[:TRUNCATED]
     tokens = subject.model.embed(images[:1]).shape[1]
     ranks = [*(2**power for power in range(round(math.log2(tokens)))), tokens]
@@ -167,15 +90,46 @@ def is_attention_low_rank(subject: TrainedModel, folder: Path) -> Answer:
 
     uniform = accuracy(subject.model, images, labels, uniform_where_cut)
     charts.draw_truncation(points, uniform, folder / "truncation.png")
-    full = points[-1].accuracy
-    enough = next(point for point in points if point.accuracy >= full - 0.01)
+    trained, untrained = (attention_spectra(model, images[:SPECTRA]) for model in (subject.model, subject.untrained))
+    cause_charts.draw_attention_spectra(trained, untrained, folder / "spectra.png")
+    chosen, reported = zip(*(halves(torch.tensor(point.right)) for point in points), strict=True)
+    place = next(i for i, right in enumerate(chosen) if right.double().mean() >= chosen[-1].double().mean() - COST)
+    enough, cost = points[place], paired_difference(reported[-1].tolist(), reported[place].tolist())
     return Answer(
         f"With the attention of every image, head and layer cut to rank {enough.rank} of {tokens}, the model is right "
-        f"on {_percent(enough.accuracy)} of {len(images)} images, and on {_percent(full)} with nothing cut.",
-        f"A random subspace of the same {enough.rank} dimensions leaves {_percent(enough.random_accuracy)}; uniform "
-        f"attention, which has rank 1, {_percent(uniform)}; the best rank 1 {_percent(points[0].accuracy)}.",
-        {"truncation.png": "Accuracy over the rank of attention, beside random subspaces and uniform attention"},
+        f"on {percent(enough.accuracy)} of {len(images)} images, and on {percent(points[-1].accuracy)} with nothing "
+        f"cut. On one half of them, this is the smallest rank that costs at most one point of accuracy; on the other "
+        f"half, it costs {cost.as_points()}. {_rank_since_training(trained, untrained)}",
+        f"The {enough.rank} largest singular values are {percent(_held(trained, enough.rank))} of their sum, and "
+        f"{percent(_held(untrained, enough.rank))} before training. A random subspace of the same {enough.rank} "
+        f"dimensions leaves {percent(enough.random_accuracy)}; uniform attention, which has rank 1, "
+        f"{percent(uniform)}; the best rank 1 {percent(points[0].accuracy)}.",
+        {
+            "truncation.png": "Accuracy over the rank of attention, beside random subspaces and uniform attention",
+            "spectra.png": "Spectrum and effective rank of attention, before and after training",
+        },
     )
+
+
+def _rank_since_training(trained: Sequence[Tensor], untrained: Sequence[Tensor]) -> str:
+    """Say whether training made attention lower in rank, from its spectra (B, H, N) for each layer."""
+    after, before = (
+        torch.stack([effective_rank(layer).mean(dim=1) for layer in spectra]).mean(dim=0)
+        for spectra in (trained, untrained)
+    )
+    risen = mean_interval(after - before)
+    change = "has raised" if risen.value > 0 else "has lowered"
+    if not risen.is_clear:
+        change = "may not have changed"
+    return (
+        f"Training {change} the effective rank of attention: it is {after.mean():.1f} (mean over heads and layers), "
+        f"and was {before.mean():.1f}; the difference is {risen}."
+    )
+
+
+def _held(spectra: Sequence[Tensor], rank: int) -> float:
+    """Return the share of the sum of singular values that the largest hold: the mean over heads, layers and images."""
+    return mean(layer[..., :rank].sum(dim=-1).mean().item() for layer in spectra)
 
 
 def are_projections_low_rank(subject: TrainedModel, folder: Path) -> Answer:
@@ -191,9 +145,16 @@ def are_projections_low_rank(subject: TrainedModel, folder: Path) -> Answer:
         f"Of {width} dimensions, queries and keys of all heads together use {after[0]:.1f}, values and outputs "
         f"{after[1]:.1f} (effective rank, the mean over layers).",
         f"Before training these were {before[0]:.1f} and {before[1]:.1f}. Only what is lower after training is "
-        "evidence that heads have dimensions in common.",
+        f"evidence that heads have dimensions in common: {_lower(after, before)}.",
         {"ranks.png": "Effective rank of the projections of each layer, before and after training"},
     )
+
+
+def _lower(after: Sequence[float], before: Sequence[float]) -> str:
+    """Say what is lower after training; the numbers are compared as they are shown."""
+    names = ("queries and keys", "values and outputs")
+    lower = [name for name, *pair in zip(names, after, before, strict=True) if round(pair[0], 1) < round(pair[1], 1)]
+    return " as well as ".join(lower) or "neither is"
 
 
 def what_layers_and_heads_keep(subject: TrainedModel, folder: Path) -> Answer:
@@ -202,11 +163,14 @@ def what_layers_and_heads_keep(subject: TrainedModel, folder: Path) -> Answer:
         probe_layers(model, subject.trained_on, subject.held_out) for model in (subject.model, subject.untrained)
     )
     charts.draw_probes(trained, untrained, folder / "probes.png")
-    first, last, control = trained.layers[0], trained.layers[-1], untrained.layers[-1]
+    count = len(subject.held_out.labels)
+    first, last, control = (
+        _read(probe, count) for probe in (trained.layers[0], trained.layers[-1], untrained.layers[-1])
+    )
     return Answer(
-        f"After the last layer, linear probes read {_read(last)}. Before the first layer they read {_read(first)}.",
-        f"After the last layer of the untrained model they read {_read(control)}. The most frequent class alone is "
-        f"right on {_percent(subject.chance)}.",
+        f"After the last layer, linear probes read {last}. Before the first layer they read {first}.",
+        f"After the last layer of the untrained model they read {control}. The most frequent class alone is "
+        f"right on {percent(subject.chance)}.",
         {"probes.png": "Probes for class, colour and place after each layer and on each head"},
         {
             f"probe_{name}": [[getattr(probe, name) for probe in heads] for heads in trained.heads]
@@ -215,32 +179,35 @@ def what_layers_and_heads_keep(subject: TrainedModel, folder: Path) -> Answer:
     )
 
 
-def _read(probe: Probe) -> str:
+def _read(probe: Probe, count: int) -> str:
+    read = share_interval(probe.class_accuracy, count)
     return (
-        f"the class from the mean patch of {_percent(probe.class_accuracy)} of the images, the colour of a patch with "
+        f"the class from the mean patch of {read.as_percent()} of the images, the colour of a patch with "
         f"R² {probe.colour:.2f} and its place with R² {probe.position:.2f}"
     )
 
 
 def do_heads_look_at_rare_patches(subject: TrainedModel, folder: Path) -> Answer:
     """Correlate attention with the rarity of patches."""
-    own, others = rare_attention(subject.model, subject.held_out.images)
+    correlations = rare_correlations(subject.model, subject.held_out.images)
+    pairs = [(halves(own), halves(other)) for own, other in zip(*correlations, strict=True)]
+    above = [own[0].mean(dim=0) - other[0].mean(dim=0) for own, other in pairs]  # on the half that chooses
+    own, others = ([each[1].mean(dim=0) for each in half] for half in zip(*pairs, strict=True))
     charts.draw_rare(own, others, folder / "rare.png")
-    above = [values - control for values, control in zip(own, others, strict=True)]
-    layer, head = max(
-        ((layer, head) for layer, heads in enumerate(above) for head in range(len(heads))),
-        key=lambda place: above[place[0]][place[1]].item(),
-    )
-    many = (torch.cat(above) > NOTICEABLE).sum().item()
+    places = [(layer, head) for layer, of_layer in enumerate(above) for head in range(len(of_layer))]
+    differences = {(layer, head): pairs[layer][0][1][:, head] - pairs[layer][1][1][:, head] for layer, head in places}
+    many = sum(mean_interval(values, len(places)).low > NOTICEABLE for values in differences.values())
+    layer, head = max(places, key=lambda place: above[place[0]][place[1]].item())
     return Answer(
-        f"{many} of {len(torch.cat(own))} heads attend more to rare patches than the places explain: the rank "
-        "correlation of the attention that a patch gets with its distance from the most similar other patch is more "
-        f"than {NOTICEABLE} above the control. Head {head} of layer {layer} is furthest above it, with "
-        f"{own[layer][head]:+.2f}; the mean over heads is {torch.cat(own).mean():+.2f}.",
+        f"{many} of {len(places)} heads attend more to rare patches than the places explain: the rank correlation of "
+        "the attention that a patch gets with its distance from the most similar other patch is surely more than "
+        f"{NOTICEABLE} above the control. Head {head} of layer {layer} is furthest above it on one half of the images; "
+        f"on the other half, it is above it by {mean_interval(differences[layer, head])}, and its correlation is "
+        f"{own[layer][head]:+.2f}. The mean over heads is {torch.cat(own).mean():+.2f}.",
         f"With the rarity of another image, which keeps only the part of the places, these two are "
         f"{others[layer][head]:+.2f} and {torch.cat(others).mean():+.2f}.",
         {"rare.png": "Correlation of attention with rarity for each head, beside that with another image"},
-        {"rare_patches": _listed(own), "rare_patches_of_another_image": _listed(others)},
+        {"rare_patches": listed(own), "rare_patches_of_another_image": listed(others)},
     )
 
 
@@ -248,11 +215,15 @@ def what_positions_do(subject: TrainedModel, folder: Path) -> Answer:
     """Measure accuracy with exchanged positions, and with enlarged images."""
     found = position_accuracies(subject.model, *subject.held_out)
     charts.draw_positions(found, subject.chance, folder / "positions.png")
+    own, shuffled, same, larger = (
+        share_interval(found[name], len(subject.held_out.labels)).as_percent()
+        for name in ("own", "shuffled", "mean", "larger")
+    )
     return Answer(
-        f"With its own positions the model is right on {_percent(found['own'])}; with the positions of the patches "
-        f"shuffled on {_percent(found['shuffled'])}, with one position for all on {_percent(found['mean'])}, and on "
-        f"images enlarged 1.5 times, to which the positions are resized, on {_percent(found['larger'])}.",
-        f"The most frequent class alone is right on {_percent(subject.chance)}. A model that was trained without "
+        f"With its own positions the model is right on {own}; with the positions of the patches shuffled on "
+        f"{shuffled}, with one position for all on {same}, and on images enlarged 1.5 times, to which the positions "
+        f"are resized, on {larger}.",
+        f"The most frequent class alone is right on {percent(subject.chance)}. A model that was trained without "
         "positions may reach more: train one by --model.pos_embed none.",
         {"positions.png": "Accuracy with own, shuffled and equal positions, and on larger images"},
     )
@@ -262,6 +233,7 @@ QUESTIONS: dict[str, Callable[[TrainedModel, Path], Answer]] = {
     "What do the heads attend to?": what_heads_attend_to,
     "How many heads can go?": how_many_heads_can_go,
     "Which layers need their heads?": which_layers_need_their_heads,
+    "What does the decision rest on?": what_the_decision_rests_on,
     "Is attention low-rank?": is_attention_low_rank,
     "Are the projections low-rank?": are_projections_low_rank,
     "What do layers and heads keep?": what_layers_and_heads_keep,
@@ -276,11 +248,3 @@ def ask(question: str, subject: TrainedModel, folder: Path) -> Answer | str:
         return QUESTIONS[question](subject, folder)
     except ValueError as error:
         return str(error)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}\u00a0%"
-
-
-def _listed(layers: Sequence[Tensor]) -> list[list[float]]:
-    return [layer.tolist() for layer in layers]

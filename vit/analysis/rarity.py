@@ -5,31 +5,44 @@ rows and columns of pixels in a patch.
 """
 
 import torch
-from einops import rearrange, reduce
+from einops import rearrange
 from torch import Tensor, nn
 
 from vit.analysis.batches import in_batches
-from vit.analysis.measures import column_mass
-from vit.analysis.modules import with_emptied_layers
+from vit.analysis.measures import column_mass, rank_correlation
+from vit.analysis.modules import emptied_layers
 from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.anatomy import examine
 from vit.capture.attention import run_intercepted
 from vit.capture.footprint import check_even
 
 
-@torch.no_grad()
 def rare_attention(model: nn.Module, images: Tensor, batch_size: int = 32) -> tuple[list[Tensor], list[Tensor]]:
-    """Correlate the attention that patches get with their rarity: one (H,) for each layer, and a control like it.
-
-    The correlation is Spearman's over the patches of an image, averaged over images. It is 1 if rarer patches always
-    get more attention. The control uses the rarity of the next image instead. Then only position explains the
-    correlation: rare patches may often be in the middle, and a head may look there in any image.
+    """Average ``rare_correlations`` over images: one (H,) for each layer, and a control like it.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
     >>> own, other = rare_attention(model, torch.randn(5, 3, 32, 32))
     >>> [tuple(layer.shape) for layer in own]
     [(3,), (3,)]
+    """
+    own, others = rare_correlations(model, images, batch_size)
+    return [layer.mean(dim=0) for layer in own], [layer.mean(dim=0) for layer in others]
+
+
+@torch.no_grad()
+def rare_correlations(model: nn.Module, images: Tensor, batch_size: int = 32) -> tuple[list[Tensor], list[Tensor]]:
+    """Correlate the attention that patches get with their rarity: one (B, H) for each layer, and a control like it.
+
+    The correlation is Spearman's over the patches of an image. It is 1 if rarer patches always get more attention, and
+    0 if all patches are equally rare. The control uses the rarity of the next image instead. Then only position
+    explains the correlation: rare patches may often be in the middle, and a head may look there in any image.
+
+    >>> import vit
+    >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
+    >>> own, other = rare_correlations(model, torch.randn(5, 3, 32, 32))
+    >>> [tuple(layer.shape) for layer in own]
+    [(5, 3), (5, 3)]
 
     For the arguments, see ``describe_heads``.
 
@@ -55,10 +68,15 @@ def rare_attention(model: nn.Module, images: Tensor, batch_size: int = 32) -> tu
         of_batches.append([*received])
     layers = [torch.cat(batches) for batches in zip(*of_batches, strict=True)]
     rare = rarity(images, anatomy.grid)
-    return tuple(
-        with_emptied_layers(model, [_correlation(layer, rearrange(values, "b m -> b 1 m")) for layer in layers])
-        for values in (rare, rare.roll(1, dims=0))
-    )
+    emptied = emptied_layers(model)
+    correlations = []
+    for values in (rare, rare.roll(1, dims=0)):
+        of_layers = [rank_correlation(layer, rearrange(values, "b m -> b 1 m")) for layer in layers]
+        for number in emptied:
+            of_layers.insert(number, torch.empty(len(images), 0))
+        correlations.append(of_layers)
+    own, others = correlations
+    return own, others
 
 
 def rarity(images: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -71,18 +89,3 @@ def rarity(images: Tensor, grid: tuple[int, int]) -> Tensor:
     distances = torch.cdist(pixels, pixels, compute_mode="donot_use_mm_for_euclid_dist")
     itself = torch.eye(grid[0] * grid[1], dtype=torch.bool, device=images.device)
     return distances.masked_fill(itself, torch.inf).amin(dim=-1).cpu()
-
-
-def _correlation(received: Tensor, rare: Tensor) -> Tensor:
-    """Compute Spearman's correlation, averaged over images: (B, H, M), (B, 1, M) -> (H,)."""
-    first, second = (ranks - ranks.mean(dim=-1, keepdim=True) for ranks in (_ranks(received), _ranks(rare)))
-    spread = first.norm(dim=-1) * second.norm(dim=-1)
-    # If all patches of an image are equally rare, the image counts as 0.
-    correlations = (first * second).sum(dim=-1) / spread.clamp(min=torch.finfo(spread.dtype).tiny)
-    return reduce(correlations, "b h -> h", "mean")
-
-
-def _ranks(values: Tensor) -> Tensor:
-    """Return the rank of each value in its row: (..., M) -> (..., M). Equal values share their mean rank."""
-    row, column = values[..., None, :], values[..., :, None]
-    return (row < column).sum(dim=-1) + (row == column).sum(dim=-1) / 2

@@ -1,17 +1,21 @@
 """The subject of ``python -m vit.analysis``: a trained model, an untrained model of the same size, and images."""
 
-import inspect
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import vit
 from vit.analysis.accuracy import accuracy
+from vit.analysis.intervals import share_interval
 from vit.analysis.labelled import Labelled, labelled_images
 from vit.weights import read_checkpoint
+from vit.weights.checkpoint import is_ours
+from vit.weights.tensor_files import read_file
 
 RANKED_ON = 64  # training images; to rank by ablation, each head takes one pass over them
 BATCH = 32  # test images; each point of a pruning curve times ten passes of one batch
@@ -26,19 +30,27 @@ class TrainedModel:
     trained_on: Labelled
     held_out: Labelled
     data: str = ""  # name of the data set
-    init: str = "glorot"  # initial weights of the training, the value of --model.init
+    init: str | None = None  # initial weights of the training, the value of --model.init; None if not known
+    are_named: bool = True  # whether the model names its classes
 
     def facts(self) -> list[str]:
         """Return the facts that hold for all answers, in sentences."""
-        right, count = accuracy(self.model, *self.held_out), len(self.held_out.labels)
+        count = len(self.held_out.labels)
+        right = share_interval(accuracy(self.model, *self.held_out), count)
         start = "Before training means a model of the same size with new random weights"
-        if self.init != "glorot":
+        if self.init not in (None, "glorot"):
             start += f" after Glorot; the training itself started from {self.init} weights"
-        return [
-            f"{self.data}: right on {100 * right:.1f}\u00a0% of {count} test images. A difference of less than "
-            f"{100 * margin(right, count):.1f} points may be chance.",
+        facts = [
+            f"{self.data}: right on {right.as_percent()} of {count} test images.",
+            "Intervals are of 95 %. If that of a difference includes zero, the two cannot be told apart by these "
+            "images. Layers, heads and tokens are numbered from 0.",
             f"{start}.",
         ]
+        if not self.are_named:
+            facts.append(
+                "The model does not name its classes: the class folders were taken in the order of their names."
+            )
+        return facts
 
     @property
     def chance(self) -> float:
@@ -57,24 +69,36 @@ class TrainedModel:
         return self.trained_on.images[:RANKED_ON], self.trained_on.labels[:RANKED_ON]
 
 
-def read_trained_model(checkpoint: str | Path, root: str | None, count: int) -> TrainedModel:
-    """Return the model of a training checkpoint, up to ``count`` of its training images and as many test images.
+def read_trained_model(source: str | Path, root: str | None, count: int) -> TrainedModel:
+    """Return a trained model, up to ``count`` of its training images and as many test images.
+
+    Args:
+        source: What ``vit.load`` takes: a training checkpoint, a file of weights of any library, or a name.
+        root: Folder of class folders. None takes the data that a training checkpoint notes.
+        count: Largest number of images of each kind.
 
     Raises:
-        ValueError: If the checkpoint does not exist or has no classes, or its data fail (see ``labelled_images``).
+        ValueError: If there is no such model, it has no classes, or its data fail (see ``labelled_images``).
     """
-    model, contents = vit.load(checkpoint), read_checkpoint(checkpoint)
+    model, noted = vit.load(source), _noted(source)
     if model.num_classes < 1:
         raise ValueError(
-            f"{checkpoint} has no classes (num_classes 0), as the encoder of a reader: give a classifier's checkpoint"
+            f"{source} has no classes (num_classes 0), as the encoder of a reader: give a classifier's checkpoint"
         )
-    arguments = contents["hyper_parameters"]
-    names = inspect.signature(vit.VisionTransformer).parameters
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        untrained = vit.VisionTransformer(**{name: value for name, value in arguments.items() if name in names}).eval()
-    data, trained_on, held_out = labelled_images(model, contents.get("data", {}), root, count)
-    return TrainedModel(model, untrained, trained_on, held_out, data, arguments.get("init", "glorot"))
+        untrained = vit.VisionTransformer(**model.config).eval()
+    data, trained_on, held_out = labelled_images(model, noted.get("data", {}), root, count)
+    init = noted.get("hyper_parameters", {}).get("init")
+    return TrainedModel(model, untrained, trained_on, held_out, data, init, bool(model.pretrained_cfg["class_names"]))
+
+
+def _noted(source: str | Path) -> Mapping[str, Any]:
+    """Return the contents of a training checkpoint of this package. They are empty for all other sources."""
+    if Path(source).suffix != ".ckpt":
+        return {}
+    contents, _ = read_file(Path(source))
+    return read_checkpoint(source) if isinstance(contents, Mapping) and is_ours(contents) else {}
 
 
 def margin(share: float, count: int) -> float:

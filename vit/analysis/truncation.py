@@ -5,12 +5,16 @@ Letters in the einops patterns: b batch, h heads, n queries, m keys, k dimension
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from einops import einsum
 from torch import Tensor, nn
 
-from vit.analysis.accuracy import accuracy
+from vit.analysis.accuracy import is_right
+from vit.analysis.batches import in_batches
+from vit.analysis.measures import singular_values
+from vit.capture.attention import run_intercepted
 from vit.support.checks import check_positive_int
 
 
@@ -22,11 +26,13 @@ class RankPoint:
         rank: Rank of the attention of each image, head and layer.
         accuracy: Share of images classified correctly with the best approximation of this rank.
         random_accuracy: The control: the same share with a projection to a random subspace of this dimension.
+        right: Whether each image is classified correctly with the best approximation.
     """
 
     rank: int
     accuracy: float
     random_accuracy: float
+    right: tuple[bool, ...]
 
 
 def truncation_curve(
@@ -56,10 +62,40 @@ def truncation_curve(
     def random(rank: int, layer: int, attn: Tensor) -> Tensor:
         return attn if attn.shape[-2] <= rank else randomly_projected(attn, rank, seed + layer)
 
-    def measured(cut: Callable[[int, int, Tensor], Tensor], rank: int) -> float:
-        return accuracy(model, images, labels, lambda layer, attn: cut(rank, layer, attn), batch_size)
+    def measured(cut: Callable[[int, int, Tensor], Tensor], rank: int) -> tuple[bool, ...]:
+        return tuple(is_right(model, images, labels, lambda layer, attn: cut(rank, layer, attn), batch_size).tolist())
 
-    return [RankPoint(rank, measured(best, rank), measured(random, rank)) for rank in ranks]
+    curves = [(rank, measured(best, rank), measured(random, rank)) for rank in ranks]
+    return [RankPoint(rank, fmean(right), fmean(of_random), right) for rank, right, of_random in curves]
+
+
+@torch.no_grad()
+def attention_spectra(model: nn.Module, images: Tensor, *, batch_size: int = 32) -> list[Tensor]:
+    """Compute the singular values of attention as shares of their sum, largest first: (B, H, N) for each layer.
+
+    Compare them with those of an untrained model: its attention is nearly uniform, which is of rank 1.
+
+    >>> import vit
+    >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
+    >>> [tuple(layer.shape) for layer in attention_spectra(model, torch.randn(5, 3, 32, 32))]
+    [(5, 3, 17), (5, 3, 17)]
+
+    For the arguments, see ``accuracy``.
+
+    Raises:
+        ValueError: If there are no images, or attention cannot be captured (see ``capture_attention``).
+    """
+    layers: dict[int, list[Tensor]] = {}
+
+    def keep(layer: int, attn: Tensor) -> Tensor:
+        if attn.shape[-2] > 1:
+            values = singular_values(attn)
+            layers.setdefault(layer, []).append((values / values.sum(dim=-1, keepdim=True)).cpu())
+        return attn
+
+    for batch in in_batches(model, images, batch_size):
+        run_intercepted(model, batch, keep)
+    return [torch.cat(batches) for batches in layers.values()]
 
 
 def truncated(attn: Tensor, rank: int) -> Tensor:

@@ -195,6 +195,7 @@ class ImageDataModule(LightningDataModule):
         self.folds = folds
         self.fold = fold
         self.sets: dict[Stage, ImageSet] = {}
+        self.decodes_on_demand = False  # whether files are decoded when they are asked for, and none before
 
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return "train", and "val" and "test" if the data set has them; ``setup`` holds a missing "val" out."""
@@ -278,8 +279,11 @@ class ImageDataModule(LightningDataModule):
     def decode_or_stream(self, files: ImageFiles, total: int, *, skip_damaged: bool = False) -> ImageSet:
         """Return the files as a split; decode them if the ``total`` images of all splits stay within ``memory_limit``.
 
-        Damaged files that are not skipped are a ValueError that names them.
+        Damaged files that are not skipped are a ValueError that names them. If files are decoded on demand, it comes
+        when they are asked for.
         """
+        if self.decodes_on_demand and not skip_damaged:
+            return ImageSet(files, torch.tensor(files.labels), [str(path) for path in files.paths])
         if total * self.in_channels * math.prod(self.stored_size) <= self.memory_limit * 1e9:
             images, files = load_decoded(files, self.num_workers, skip_damaged=skip_damaged)
         else:

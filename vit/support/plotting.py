@@ -20,7 +20,7 @@ from vit.support.files import replacing
 # asks for a contrast of 4.5. Areas have light colours, on which letters are black.
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#BF4F00", "#00785A", "#A8457F"
 BROWN, VIOLET, GREY = "#8A5F00", "#6A4FC7", "#707070"
-SKY, AMBER, MINT, SILVER = "#56B4E9", "#E69F00", "#2FB48C", "#A8A8A8"  # of areas
+SKY, AMBER, MINT, SILVER, ROSE = "#56B4E9", "#E69F00", "#2FB48C", "#A8A8A8", "#CC79A7"  # of areas
 SERIES = (BLUE, ORANGE, GREEN, PINK, BROWN, VIOLET)  # of lines in one plot
 
 

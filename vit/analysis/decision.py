@@ -1,0 +1,111 @@
+"""The answer to "What does the decision rest on?": heads are cut, and tokens replaced by those of another image."""
+
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from vit.analysis import cause_charts, charts
+from vit.analysis.answer import Answer
+from vit.analysis.intervals import Interval, halves, mean_interval
+from vit.analysis.knockout import cut_heads, logit_of
+from vit.analysis.measures import rank_correlation
+from vit.analysis.patching import attribute_patches, patch_activations
+from vit.analysis.trained_model import TrainedModel
+from vit.capture.attention import logits_of
+
+IMAGES = 64  # test images; each head takes one pass over them
+CHECKED = 64  # places of the residual stream where the quick form is compared with real patches
+CHECKED_ON = 8  # images
+
+
+def what_the_decision_rests_on(subject: TrainedModel, folder: Path) -> Answer:
+    """Cut each head, and put tokens of another image into the residual stream."""
+    images = subject.held_out.images[:IMAGES]
+    target, against = _two_likeliest(subject, images)
+    falls = [halves(layer) for layer in cut_heads(subject.model, images, target, against=against)]
+    chosen, reported = ([part[half].mean(dim=0) for part in falls] for half in (0, 1))
+    places = [(layer, head) for layer, of_layer in enumerate(chosen) for head in range(len(of_layer))]
+    layer, head = max(places, key=lambda place: chosen[place[0]][place[1]].item())
+    strongest = mean_interval(falls[layer][1][:, head])
+    typical = median(torch.cat(reported).tolist())
+    charts.draw_importance(reported, "fall of the logit difference without the head", folder / "cut.png")
+    lead = mean_interval(logit_of(_logits(subject, images), target, against))
+    token, quick_form = _tokens(subject, images, folder / "residual.png")
+    return Answer(
+        f"The logit of the predicted class is {lead} above that of the next one. Of one half of {len(images)} images, "
+        f"head {head} of layer {layer} carries the most of this; of the other half, the difference falls without it by "
+        f"{_clear(strongest)}. {token}".strip(),
+        f"Without a typical head (the median over heads), the difference falls by {typical:.2f}. {quick_form}",
+        {
+            "cut.png": "Fall of the logit difference without each head, on the half of the images that is reported",
+            "residual.png": "Change of the logit difference as a token of the residual stream is that of another image",
+        },
+        {"fall_without": [of_layer.tolist() for of_layer in reported]},
+    )
+
+
+def _tokens(subject: TrainedModel, images: Tensor, path: Path) -> tuple[str, str]:
+    """Draw the effect of all tokens; return a sentence on the class token, and one on the picture."""
+    model, predicted = subject.model, _two_likeliest(subject, images)[0]
+    differ = predicted != predicted.roll(1)
+    if differ.sum() < 2:
+        raise ValueError(
+            f"the model predicts the same class ({int(predicted[0])}) for nearly all {len(images)} images, so no pair "
+            "of two classes can be exchanged: give a trained model, or images of several classes"
+        )
+    clean, other = images[differ], images.roll(1, dims=0)[differ]
+    classes = {"target": predicted[differ], "against": predicted.roll(1)[differ]}
+    quick = attribute_patches(model, clean, other, "residual", **classes)
+    cause_charts.draw_residual(quick.abs().mean(dim=0), model.num_prefix_tokens, path)
+    few = [x[:CHECKED_ON] for x in (clean, other, *classes.values())]
+    layers, tokens = quick.shape[1:]
+    drawn = torch.randperm(layers * tokens, generator=torch.Generator().manual_seed(0))[:CHECKED].tolist()
+    real = patch_activations(
+        model, *few[:2], "residual", few[2], against=few[3], places=[divmod(place, tokens) for place in drawn]
+    )
+    agreement = rank_correlation(real.flatten(1)[:, drawn], quick[:CHECKED_ON].flatten(1)[:, drawn])
+    quick_form = (
+        "The picture of tokens is the quick form, by the gradient. Its rank correlation with real exchanges of tokens, "
+        f"at {len(drawn)} random places, is {_clear(mean_interval(agreement))}; below 0.5, read no single patch from "
+        "it."
+    )
+    if "cls" not in model.pool:
+        return "", quick_form
+    places = [(layer, 0) for layer in range(layers)]
+    moved = patch_activations(model, clean, other, "residual", **classes, places=places)[..., 0]
+    whole = logit_of(_logits(subject, clean), *classes.values()) - logit_of(_logits(subject, other), *classes.values())
+    return _way(moved / whole[:, None]), quick_form
+
+
+def _way(shares: Tensor) -> str:
+    """Say where the class token takes over the decision, from its shares before each layer and after the last: (B, L).
+
+    >>> _way(torch.tensor([[0.0, 0.2, 0.8, 1.0], [0.0, 0.4, 0.6, 1.0]])).replace(chr(160), " ")[:66]
+    'Exchanged with that of an image of another class, the class token '
+    """
+    exchanged = "Exchanged with that of an image of another class, the class token moves"
+    is_half = (shares.mean(dim=0) >= 0.5).nonzero()[:, 0].tolist()
+    if not is_half:
+        return f"{exchanged} {mean_interval(shares[:, -1]).as_percent()} of the decision even after the last layer."
+    first, last = is_half[0], shares.shape[1] - 1
+    name = f"before layer {first}" if first < last else "after the last layer"
+    earlier = f" ({mean_interval(shares[:, first - 1]).as_percent()} before layer {first - 1})" if first else ""
+    return (
+        f"{exchanged} {mean_interval(shares[:, first]).as_percent()} of the decision {name}{earlier}: up to there, "
+        "most of it stands in other tokens."
+    )
+
+
+def _two_likeliest(subject: TrainedModel, images: Tensor) -> tuple[Tensor, Tensor]:
+    return tuple(_logits(subject, images).topk(2).indices.T)
+
+
+@torch.no_grad()
+def _logits(subject: TrainedModel, images: Tensor) -> Tensor:
+    return logits_of(subject.model(images))
+
+
+def _clear(interval: Interval) -> str:
+    return str(interval) if interval.is_clear else f"{interval}, which cannot be told from none"
