@@ -1,7 +1,7 @@
 """A report in plain sentences on how far the maps of a model can be trusted.
 
 Each sentence compares a confidence interval over the images with a threshold that is named here. If the interval does
-not decide, the sentence says so.
+not decide, the sentence says so. Letters in the einops patterns: s seeds of shuffles, b images.
 """
 
 import math
@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from einops import reduce
 from torch import Tensor, nn
 
-from vit.explain.evaluation.evidence import JOINTLY, NOISE, SEARCHED, Evidence, collect
+from vit.explain.evaluation.evidence import JOINTLY, NOISE, SEARCHED, UNTRAINED, Evidence, collect
 from vit.explain.evaluation.findings import ERROR, Finding, Level, TrustReport, count_images
 from vit.explain.evaluation.intervals import (
     Estimate,
@@ -20,6 +21,8 @@ from vit.explain.evaluation.intervals import (
     median_interval,
     median_of_more,
     share_interval,
+    spread_of_seeds,
+    widened,
 )
 from vit.explain.maps import CLASS_AGNOSTIC, Subject, check_method
 
@@ -28,6 +31,7 @@ SAME, UNRELATED = 0.9, 0.5
 AGREE = 0.5  # above this rank correlation, or share of the highest patches in common, two methods agree
 USED = 0.10  # above this share of changed predictions, attention counts as used
 FAR = 0.35  # above this divergence, adversarial attention is far; about half of the largest, ln 2
+LEAST = 0.02  # removal area above that of a control, a mean difference of probabilities, from which on it counts
 CONCENTRATION = 3.0  # above this multiple of their even share of the read-out's attention, outlier tokens get too much
 
 
@@ -70,8 +74,8 @@ CHECKS = {
     ),
     "weights": Check(
         "random_weights",
-        "with all layers and the head shuffled once, the map has rank correlation {interval} with the original one: "
-        "{verdict}",
+        "the maps of untrained models (weights shuffled) have absolute rank correlation {interval} with the original "
+        "one: {verdict}",
         "it depends on the trained weights",
         (
             Verdict("red", "it depends on the image or the architecture, not on the trained weights", above=UNRELATED),
@@ -89,15 +93,6 @@ CHECKS = {
             Verdict("amber", "noise that cannot be seen reorders some of its patches", below=SAME),
         ),
     ),
-    "faith": Check(
-        "above_random",
-        "{verdict} (removal area above that of a random map: {interval})",
-        "it marks patches better than a random map",
-        (
-            Verdict("green", "it marks patches that the prediction depends on", above=0),
-            Verdict("red", "worse than a random map", below=0),
-        ),
-    ),
 }
 
 
@@ -113,7 +108,8 @@ def trust_report(
     """Report in plain sentences how far the maps of this model on these images can be trusted.
 
     For each method: does the map depend on the class, on the weights and on invisible noise? Does it mark the patches
-    that the prediction depends on? For all methods: do they agree? Do predictions change with uniform or permuted
+    that the prediction depends on better than every control: maps that ignore the model, the method's own mean map,
+    and its maps of untrained models? For all methods: do they agree? Do predictions change with uniform or permuted
     attention? How different could attention be at the same predictions? Does much of it lie on tokens that the model
     uses as memory?
 
@@ -155,6 +151,7 @@ def judge(evidence: Evidence) -> TrustReport:
         if not evidence.constant[method].all():
             measured = (about for about, check in CHECKS.items() if method in getattr(evidence, check.measured))
             findings += [_check_map(method, about, evidence, confidence) for about in measured]
+            findings += _check_faith(method, evidence, confidence)
     findings += [_check_agreement(*pair, evidence, confidence) for pair in evidence.order]
     findings += [_check_replaced(*which, evidence, confidence) for which in evidence.flips]
     findings += _check_other_attention(evidence, confidence)
@@ -205,12 +202,52 @@ def _check_map(method: str, about: str, evidence: Evidence, confidence: float) -
     check = CHECKS[about]
     expected, images = _median(getattr(evidence, check.measured)[method], confidence)
     level, words, more = _decide(expected, images, check.question, check.verdicts, confidence)
-    if about == "weights" and level == "green" and method in evidence.random_head:
-        of_head, count = _median(evidence.random_head[method], confidence)
-        if of_head(count).low > SAME:
-            level, words, more = "amber", f"{words}, but hardly on those of the head ({of_head(count)})", NO_MORE
+    if about == "weights" and level == "green":
+        level, words, more = _doubt_weights(method, evidence, confidence) or (level, words, more)
     text = check.sentence.format(interval=expected(images), verdict=words)
     return Finding(level, f"{method}: {about}", text, more)
+
+
+def _doubt_weights(method: str, evidence: Evidence, confidence: float) -> tuple[Level, str, str] | None:
+    """Return why a map that differs from those of untrained models may yet not depend on training."""
+    if method in evidence.random_head:
+        of_head, count = _median(evidence.random_head[method], confidence)
+        if of_head(count).low > SAME:
+            return "amber", f"it depends on the weights, but hardly on those of the head ({of_head(count)})", NO_MORE
+    if (method, UNTRAINED) in evidence.above_control:
+        above, count = _median(evidence.above_control[method, UNTRAINED], confidence)
+        if above(count).low <= LEAST:
+            words = (
+                f"it changes with the weights, as noise does, but is not surely better (removal area {above(count)})"
+            )
+            return "amber", words, _say_more(lambda n: above(n).low > LEAST, count, confidence)
+    return None
+
+
+def _check_faith(method: str, evidence: Evidence, confidence: float) -> list[Finding]:
+    """Compare the removal area with that of every control: all must be surely below, or one is surely not."""
+    found = {c: _median(values, confidence) for (m, c), values in evidence.above_control.items() if m == method}
+    if not found:
+        return []
+    images = min(count for _, count in found.values())
+
+    def find(count: float) -> tuple[Level, str]:
+        intervals = {control: expected(count) for control, (expected, _) in found.items()}
+        lowest = min(intervals, key=lambda control: intervals[control].high)
+        if intervals[lowest].high < LEAST:
+            return "red", lowest
+        nearest = min(intervals, key=lambda control: intervals[control].low)
+        return ("green" if intervals[nearest].low > LEAST else "amber"), nearest
+
+    level, control = find(images)
+    words = {
+        "green": "it marks patches that the prediction depends on, better than every control",
+        "red": f"it marks patches no better than the control {control}",
+        "amber": f"cannot tell on {count_images(images)} whether it marks patches better than {control}",
+    }[level]
+    more = _say_more(lambda count: find(count)[0] != "amber", images, confidence) if level == "amber" else ""
+    text = f"{words} (removal area above that of {control}: {found[control][0](images)}, at least {LEAST} counts)"
+    return [Finding(level, f"{method}: faith", text, more)]
 
 
 def _check_agreement(one: str, other: str, evidence: Evidence, confidence: float) -> Finding:
@@ -322,7 +359,16 @@ def _check_outliers(evidence: Evidence, confidence: float) -> Finding:
 
 
 def _median(values: Tensor, confidence: float) -> tuple[Expected, int]:
-    """Estimate the median over the images with comparable maps; return the number of these images, too."""
+    """Estimate the median over the images with comparable maps; return the number of these images, too.
+
+    Values are one for each image, (B,), or for each shuffle and image, (S, B).
+    """
+    if values.ndim == 2:
+        values = values[:, ~values.isnan().any(dim=0)]
+        count, over_seeds = values.shape[1], reduce(values.double(), "s b -> b", "mean")
+        spread = spread_of_seeds(values, confidence) if count else math.inf
+        of_images = partial(median_of_more, median_interval(over_seeds, confidence), count)
+        return lambda images: widened(of_images(images), spread), count
     values = values[~values.isnan()]
     return partial(median_of_more, median_interval(values, confidence), len(values)), len(values)
 
