@@ -101,6 +101,8 @@ def widened(estimate: Estimate, spread: float) -> Estimate:
     '0.50 (0.00 to 0.90)'
     """
     value, low, high = estimate
+    if math.isinf(low):
+        return estimate
     return Estimate(value, value - math.hypot(value - low, spread), value + math.hypot(high - value, spread))
 
 
