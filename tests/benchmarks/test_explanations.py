@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vit import VisionTransformer
-from vit.explain import METHODS
+from vit.explain import CONTROLS
 from vit.explain.evaluation.ground_truth import mosaics
 
 SETTINGS = {"patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3}
@@ -40,17 +40,17 @@ def test_each_training_is_a_cell_and_the_tables_are_over_all_of_a_recipe(save_no
     digits = checkpoint(tmp_path / "planted_digits/version_0", 3, **grey)
     five = checkpoint(tmp_path / "crowded_digits/version_0", 3, **grey | {"num_classes": 5})
     models = ["--checkpoints", *runs, "--planted", digits, five]
-    few = ["--images", "8", "--mosaic_steps", "2", "--output", str(tmp_path)]
+    few = ["--images", "8", "--mosaic_steps", "2", "--output", str(tmp_path), "--methods", "rollout", "gradcam"]
     explanations.main(["--data", str(tmp_path / "photos"), *models, *few])
     cells = json.loads((tmp_path / "explanations.json").read_text())
-    recipes = ["cifar10_quick, seed 0", "cifar10_quick, seed 1", "planted_digits, seed 3", "crowded_digits, seed 3"]
+    recipes = ["cifar10_quick, seed 0", "cifar10_quick, seed 1", "crowded_digits, seed 3", "planted_digits, seed 3"]
     assert [*cells] == recipes
     for name, parts in {
         "cifar10_quick, seed 1": ("photographs", "mosaics", "trained on mosaics"),
         "planted_digits, seed 3": ("planted",),
         "crowded_digits, seed 3": ("planted",),
     }.items():
-        assert [len(cells[name][part]) for part in parts] == [len(METHODS)] * len(parts)
+        assert [len(cells[name][part]) for part in parts] == [2 + len(CONTROLS)] * len(parts)
         assert cells[name]["made"].keys() == {"command", "machine", "threads", "load", "date", "commit"}
         assert cells[name]["training"]["test_accuracy"] == 0.75
     written = (tmp_path / "explanations.md").read_text()

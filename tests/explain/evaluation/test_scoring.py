@@ -19,7 +19,7 @@ METHODS_SCORED = ["rollout", "relevance", "token_drop"]
 
 @pytest.fixture(scope="module")
 def scores(model, images):
-    return score(model, images.split(7), METHODS_SCORED)
+    return score(model, images.split(16), METHODS_SCORED)
 
 
 def test_every_method_has_a_row_with_every_measure(scores):
@@ -155,14 +155,14 @@ def test_the_time_of_a_map_is_that_of_an_image(model, images, monkeypatch):
 def test_the_controls_of_a_method_are_its_mean_map_and_its_maps_of_untrained_models(scores, model, images):
     assert scores.controls("rollout", "drop")[-2:] == ["rollout: mean map", "rollout: untrained"]
     assert scores.controls("rollout", "SaCo") == list(CONTROLS)
-    subject = Subject(model, images[:7])  # the first batch
+    subject = Subject(model, images[:16])  # the first batch
     for own, maps in (
         ("mean map", mean_of_others(signed_map("relevance", subject))),
         ("untrained", untrained_maps(subject, "relevance")),
     ):
         curves = removal_curves(subject, maps)
         values = scores.values[f"relevance: {own}"]["drop"]
-        assert_close(values[:7], curves.insertion - curves.deletion)
+        assert_close(values[:16], curves.insertion - curves.deletion)
         assert scores.row(method="relevance")[own].mean == pytest.approx(values.mean().item(), abs=1e-6)
 
 
@@ -199,7 +199,7 @@ def test_images_of_a_cluster_count_as_one(model, images):
     some, asked, masks = images[:10], torch.zeros(10, dtype=torch.long), torch.ones(10, 3, 5, dtype=torch.bool)
     masks[:, 0] = False
     clusters = torch.arange(10) // 3
-    alone, found = (localise(model, some, asked, masks, ["rollout"], clusters=of) for of in (None, clusters))
+    alone, found = (localise(model, some, asked, masks, ["rollout"], clusters=of) for of in (None, clusters.tolist()))
     assert "10 images in 4 clusters" in found.note
     first = alone.values["rollout"]["energy"][:3].double().mean()
     assert found.values["rollout"]["energy"][0].item() == pytest.approx(first.item())

@@ -105,7 +105,7 @@ def score(
     *,
     grid: tuple[int, int] | None = None,
     num_prefix_tokens: int | None = None,
-    clusters: Tensor | None = None,
+    clusters: Tensor | Sequence[int] | None = None,
 ) -> Scores:
     """Score how well the maps of each method mark the patches that predictions depend on: a table with 95 % intervals.
 
@@ -175,7 +175,7 @@ def localise(
     *,
     grid: tuple[int, int] | None = None,
     num_prefix_tokens: int | None = None,
-    clusters: Tensor | None = None,
+    clusters: Tensor | Sequence[int] | None = None,
 ) -> Scores:
     """Score how well the maps of each method find the place that decides the label: a table with 95 % intervals.
 
@@ -221,10 +221,11 @@ def _table(
     methods: Sequence[str],
     compared: str,
     count: int,
-    clusters: Tensor | None,
+    clusters: Tensor | Sequence[int] | None,
     costs: dict[str, dict[str, float]],
 ) -> Scores:
     """Return the table of all methods, whose controls are compared by one measure."""
+    clusters = None if clusters is None else torch.as_tensor(clusters).cpu()
     if clusters is not None and clusters.shape != (count,):
         raise ValueError(f"clusters have shape {tuple(clusters.shape)} for {count} images: give a number for each")
     scores = Scores([], f"{count} images; mean (95 % interval)")
