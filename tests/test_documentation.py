@@ -193,7 +193,7 @@ def test_the_advice_on_maps_follows_from_every_training():
     for cell in crowded:
         flow = {row["method"]: row["flow"][0] for row in cell["flow"]}
         assert min(flow["rollout"], flow["value_rollout"]) > 0.5
-        assert max(flow[method] for method in ("attention", "value", *CONTROLS) if method in flow) < 0.2
+        assert max(flow[method] for method in ("attention", "value", *CONTROLS) if method in flow) < 0.3
     assert crowded
     assert len(trained) == len(planted) == 3
     (packaged,) = (cell for cell in cells if cell["recipe"] == "cifar10_showcase")

@@ -5,8 +5,9 @@ import torch
 from einops import rearrange, reduce
 
 from vit import VisionTransformer
-from vit.data import CrowdedDigits, Digits
+from vit.data import CrowdedDigits, Digits, PlantedDigits
 from vit.data.crowded import CANVASES_PER_DIGIT, DECIDING, as_dark, crowded_digits
+from vit.data.planted import planted_digits
 from vit.explain.evaluation.ground_truth import cells_of_boxes, energy_inside, intersection_over_union, pointing_game
 from vit.explain.maps import CONTROLS, Subject, signed_map
 
@@ -120,3 +121,11 @@ def test_the_data_module_has_the_same_images_whatever_seed_and_random_state(crow
 def test_folds_which_would_share_digits_are_refused():
     with pytest.raises(ValueError, match=r"^CrowdedDigits has no folds, as several of its images show one digit"):
         CrowdedDigits(folds=5, fold=0).setup("fit")
+
+
+def test_of_a_digit_in_clutter_ink_alone_tells_the_place():
+    images, _, boxes = planted_digits("test")
+    model = VisionTransformer(32, 4, 1, embed_dim=12, depth=1, num_heads=1, num_classes=10).eval()
+    pixels = (images / 255 - PlantedDigits.mean[0]) / PlantedDigits.std[0]
+    maps, masks = signed_map("ink", Subject(model, pixels)), cells_of_boxes(boxes, (32, 32), (8, 8))
+    assert pointing_game(maps, masks).mean() > 0.99
