@@ -37,6 +37,7 @@ def center(subject: Subject) -> Tensor:
     return repeat(bell.to(subject.images), "r s -> b r s", b=len(subject.images))
 
 
+@torch.no_grad()
 def edges(subject: Subject) -> Tensor:
     """Return the mean slope of the pixels of each patch, an edge detector: -> (B, rows, columns).
 
@@ -50,6 +51,7 @@ def edges(subject: Subject) -> Tensor:
     return _mean_over_patches(subject, rearrange(slopes, "(b c) k y x -> b (c k) y x", b=len(subject.images)))
 
 
+@torch.no_grad()
 def deviation(subject: Subject) -> Tensor:
     """Return how far the pixels of each patch are from the mean colour of training images: -> (B, rows, columns).
 
@@ -59,6 +61,7 @@ def deviation(subject: Subject) -> Tensor:
     return _mean_over_patches(subject, subject.images)
 
 
+@torch.no_grad()
 def ink(subject: Subject) -> Tensor:
     """Return how far the pixels around each patch are from the background of the image: -> (B, rows, columns).
 
