@@ -2,13 +2,14 @@
 
 Scores every method of ``vit.explain`` on each trained model: on test photographs, with uniform attention in place of
 the model's, and on mosaics of four photographs, once as the model is, and once after it was trained on mosaics. Models
-of ``configs/planted_digits.yaml`` are scored by where the digit is. A model is a cell, written to explanations.json and
-explanations.md as soon as it is done, in place of an older one of the same recipe and seed. Two plots show the models
-of RECIPE and of PLANTED. The same command with other checkpoints adds to them.
+of ``configs/planted_digits.yaml`` (a digit in clutter) and ``configs/crowded_digits.yaml`` (a digit among digits that
+do not decide) are scored by where the digit is, and by the effect of noise in each token. A model is a cell, written to
+explanations.json and explanations.md as soon as it is done, in place of an older one of the same recipe and seed. Plots
+show the models of RECIPE and of the digits. The same command with other checkpoints adds to them.
 
     python benchmarks/explanations.py --data data/cifar10-jpeg --checkpoints runs/cifar10_quick/*/checkpoints/last.ckpt
-        --planted runs/planted_digits/*/checkpoints/last.ckpt [--images 500] [--methods NAME ...]
-        [--mosaic_steps 1000] [--output benchmarks/results]
+        --planted runs/planted_digits/*/checkpoints/last.ckpt runs/crowded_digits/*/checkpoints/last.ckpt
+        [--images 500] [--methods NAME ...] [--mosaic_steps 1000] [--output benchmarks/results]
 
 Letter in the einops patterns: c channels.
 """
@@ -32,19 +33,24 @@ from training_runs import about_training
 
 import vit
 from vit.commands.photographs import read_images
+from vit.data.crowded import crowded_digits
 from vit.data.planted import planted_digits
 from vit.data.search import search
-from vit.explain import METHODS, Scores, explain, localise, score
+from vit.explain import CONTROLS, METHODS, Scores, explain, localise, score
 from vit.explain.evaluation.ground_truth import cells_of_boxes, cells_of_quadrants, mosaics
+from vit.explain.evaluation.information_flow import follow_noise
 from vit.explain.evaluation.sanity import uniform_attention
 from vit.explain.evaluation.table import Interval
 from vit.explain.figures import draw_scores
 from vit.support.markdown import markdown_table
 
-RECIPE, PLANTED = "cifar10_quick", "planted_digits"
+RECIPE, PLANTED, CROWDED = "cifar10_quick", "planted_digits", "crowded_digits"
+DIGITS = {PLANTED: planted_digits, CROWDED: crowded_digits}  # images, labels and boxes, by recipe
 BATCH = 100
 COLUMNS = ["drop", "fill", "SaCo", "positive", "negative", "Gini"]
 OF_PLACES = ["hits", "energy", "IoU"]
+OWN = ["mean map", "untrained"]  # controls that are made of a method itself
+NOISY = 100  # images whose tokens get noise
 ROUNDS = 9
 
 Cells = dict[str, dict[str, Any]]
@@ -108,20 +114,21 @@ def on_photographs(checkpoint: Path, options: argparse.Namespace) -> dict[str, A
     return measured
 
 
-def on_planted_digits(checkpoint: Path, count: int) -> dict[str, Any]:
-    """Return the scores of all methods on planted digits, as JSON holds them."""
+def on_digits(checkpoint: Path, recipe: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the scores of methods on digits at a known place, as JSON holds them."""
     model = vit.load(checkpoint)
-    pixels, digits, boxes = (part[:count] for part in planted_digits("test"))
+    pixels, digits, boxes = (part[: options.images] for part in DIGITS[recipe]("test"))
     mean, std = (rearrange(torch.tensor(model.pretrained_cfg[name]), "c -> c 1 1") for name in ("mean", "std"))
     images = (pixels / 255 - mean) / std
     masks = cells_of_boxes(boxes, pixels.shape[-2:], model.patch_embed.grid_size)
-    found = localise(model, images, digits, masks)
+    found = localise(model, images, digits, masks, options.methods)
     recommended = found.recommended("hits")
     return {
         "images": len(images),
         "accuracy": accuracy(model, images, digits),
         "planted": found.rows,
         "recommended": recommended,
+        "flow": follow_noise(model, images[:NOISY]).rows,
     }
 
 
@@ -145,6 +152,7 @@ def table_of(cells: Sequence[dict[str, Any]], part: str, measures: Sequence[str]
     """Return measures over trainings as Markdown, sorted by the first, the highest value on top."""
     found = {measure: means(cells, part, measure) for measure in measures}
     order = sorted(found[measures[0]], key=lambda method: -statistics.mean(found[measures[0]][method]))
+    measures = [measure for measure in measures if found[measure]]
     rows = [
         {"method": method} | {name: plus_minus(found[name].get(method, []), ".3f") for name in measures}
         for method in order
@@ -152,28 +160,50 @@ def table_of(cells: Sequence[dict[str, Any]], part: str, measures: Sequence[str]
     return markdown_table(rows, right=measures)
 
 
+def both_designs(cells: Cells) -> list[str]:
+    """Return the hits of every method in both designs of digits at a known place, if there are both."""
+    found = {recipe: means(of_recipe(cells, recipe), "planted", "hits") for recipe in DIGITS}
+    if not all(found.values()):
+        return []
+    columns = {PLANTED: "a digit in clutter", CROWDED: "a digit among digits that do not decide"}
+    order = sorted(found[CROWDED], key=lambda method: (method in CONTROLS, -statistics.mean(found[CROWDED][method])))
+    rows = [
+        {"method": f"{method} (control)" if method in CONTROLS else method}
+        | {columns[recipe]: plus_minus(found[recipe].get(method, []), ".3f") for recipe in DIGITS}
+        for method in order
+    ]
+    note = "Share of images whose highest patch lies on the digit that decides. Chance is 0.062 in both."
+    return ["## Two designs of a known answer", note, markdown_table(rows, right=[*columns.values()])]
+
+
 def report(cells: Cells) -> str:
     """Return the results as Markdown, a section for each recipe."""
     parts = [
         "# Evaluation of maps",
-        "Numbers are means over images; with several trainings, mean and sample standard deviation of their means.",
+        "Numbers are means over images; with several trainings, mean and sample standard deviation of their means. The "
+        "columns *mean map* and *untrained* are controls made of the method itself, scored as the first column is: the "
+        "mean of its maps of other images, and its maps of untrained models.",
+        *both_designs(cells),
     ]
     for recipe in sorted({cell["recipe"] for cell in cells.values()}):
         group = of_recipe(cells, recipe)
         parts += [f"## {recipe}", described(group)]
         if "planted" in group[0]:
-            parts += ["Each map is that of the true class.", table_of(group, "planted", OF_PLACES)]
+            parts += ["Each map is that of the true class.", table_of(group, "planted", [*OF_PLACES, *OWN])]
+            if flowing := [cell for cell in group if "flow" in cell]:
+                note = f"Rank correlation with the effect of noise in each token on the class token, {NOISY} images."
+                parts += ["### Where information flows", note, table_of(flowing, "flow", ["flow"])]
             continue
         cost = plus_minus([cell["rollout_cost"] for cell in group], ".2f")
         parts += [
             f"Rollout takes {cost} times a plain forward pass of {BATCH} images.",
-            table_of(group, "photographs", [*COLUMNS, "ms", "MB"]),
+            table_of(group, "photographs", [*COLUMNS, *OWN, "ms", "MB"]),
             "### Uniform attention in place of the model's",
             uniform_table(group),
             "### Mosaics of four photographs",
             "The photographs are halved in size, and each map is that of one photograph's class: a quarter of the "
             "mosaic is inside.",
-            table_of(group, "mosaics", OF_PLACES),
+            table_of(group, "mosaics", [*OF_PLACES, *OWN]),
         ]
         if trained := [cell for cell in group if "trained on mosaics" in cell]:
             parts += ["### The same mosaics, after training on mosaics", after_training(trained)]
@@ -188,7 +218,7 @@ def after_training(group: Sequence[dict[str, Any]]) -> str:
     return (
         f"The asked class is among the four highest logits in {before} % of the mosaics, and after "
         f"{group[0]['mosaic_steps']:,} steps on mosaics of training images in {after} %.\n\n"
-        f"{table_of(group, 'trained on mosaics', OF_PLACES)}"
+        f"{table_of(group, 'trained on mosaics', [*OF_PLACES, *OWN])}"
     )
 
 
@@ -228,32 +258,39 @@ def spread(cells: Sequence[dict[str, Any]], part: str, measure: str) -> Scores:
 
 def draw(cells: Cells, path: Path) -> None:
     """Draw the plots beside the file of results."""
-    for recipe, part, measure in ((RECIPE, "photographs", "drop"), (PLANTED, "planted", "hits")):
+    plots = ((RECIPE, "photographs", "drop", "drop"), (PLANTED, "planted", "hits", "hits"))
+    for recipe, part, measure, name in (*plots, (CROWDED, "planted", "hits", "crowd")):
         if group := of_recipe(cells, recipe):
-            draw_scores(spread(group, part, measure), measure, path.with_name(f"{path.stem}_{measure}.png"))
+            draw_scores(spread(group, part, measure), measure, path.with_name(f"{path.stem}_{name}.png"))
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure model by model, write and print."""
     parser = command_line(__doc__)
     add = parser.add_argument
-    add("--data", type=Path, required=True, help="folder with train/ and test/, class folders of images in each")
+    add("--data", type=Path, help="folder with train/ and test/, class folders of images in each; for --checkpoints")
     add("--checkpoints", type=Path, nargs="*", default=[], metavar="FILE", help="of models trained on such images")
-    add("--planted", type=Path, nargs="*", default=[], metavar="FILE", help="of models of configs/planted_digits.yaml")
-    add("--images", type=int, default=500, help="photographs, and planted digits (default: 500)")
-    add("--methods", nargs="+", choices=[*METHODS], metavar="NAME", help="on photographs and mosaics (default: all)")
+    add("--planted", type=Path, nargs="*", default=[], metavar="FILE", help="of models of the two digit recipes")
+    add("--images", type=int, default=500, help="photographs, and images of digits (default: 500)")
+    add("--methods", nargs="+", choices=[*METHODS], metavar="NAME", help="scored methods (default: all)")
     add("--mosaic_steps", type=int, default=1000, help="steps of 128 mosaics to train on, 0 for none (default: 1000)")
     options = parser.parse_args(arguments)
+    if options.checkpoints and options.data is None:
+        parser.error("--checkpoints are scored on photographs: name their folder with --data")
     path = options.output / "explanations.json"
     try:
         trainings = {checkpoint: about_training(checkpoint) for checkpoint in (*options.checkpoints, *options.planted)}
     except ValueError as error:
         parser.error(str(error))
+    for checkpoint in options.planted:
+        if trainings[checkpoint]["recipe"] not in DIGITS:
+            recipe = trainings[checkpoint]["recipe"]
+            parser.error(f"{checkpoint} is of the recipe {recipe}: give --planted models of {' or '.join(DIGITS)}")
     for checkpoint, training in trainings.items():
         recipe, seed = training["recipe"], training["seed"]
         about = {"recipe": recipe, "seed": seed, "training": training, "made": origin()}
         if checkpoint in options.planted:
-            measured = on_planted_digits(checkpoint, options.images)
+            measured = on_digits(checkpoint, recipe, options)
         else:
             measured = on_photographs(checkpoint, options)
         write_cell(path, f"{recipe}, seed {seed}", about | measured, report)

@@ -21,7 +21,7 @@ import released_tuning
 import token_merging
 import training_parts
 from accuracy import recipes, unseeded, values, with_first_stages
-from explanations import PLANTED, RECIPE, means, of_recipe
+from explanations import CROWDED, PLANTED, RECIPE, means, of_recipe
 from records import RESULTS, commit_of, interval, made_at, place, plus_minus, span, welch
 from side_by_side import spread
 
@@ -49,8 +49,8 @@ READERS, COMPLETERS = "read_digits", "(complete|mask)_.*"  # recipes in decoders
 TOKENS = ("64", "256", "16384")
 # Columns of the table of maps.
 MEASURED = (
-    *("tokens dropped", "patches painted", "SaCo", "planted digit hit, %", "mosaic quarter hit, %"),
-    *("after training on mosaics, %", "ms per image"),
+    *("tokens dropped", "patches painted", "SaCo", "digit in clutter hit, %", "digit among digits hit, %"),
+    *("mosaic quarter hit, %", "after training on mosaics, %", "ms per image"),
 )
 
 Cells = list[dict[str, Any]]
@@ -300,9 +300,10 @@ def mechanisms() -> str:
 def maps() -> str:
     """Return the scores of all kinds of map over the trainings of a recipe, the controls last."""
     cells = read("explanations")
-    trained, planted = of_recipe(cells, RECIPE), of_recipe(cells, PLANTED)
+    trained, planted, crowded = (of_recipe(cells, recipe) for recipe in (RECIPE, PLANTED, CROWDED))
     parts = [(trained, "photographs", name, ".3f", 1) for name in ("drop", "fill", "SaCo")]
-    parts += [(planted, "planted", "hits", ".1f", 100), (trained, "mosaics", "hits", ".1f", 100)]
+    parts += [(group, "planted", "hits", ".1f", 100) for group in (planted, crowded)]
+    parts += [(trained, "mosaics", "hits", ".1f", 100)]
     taught = [cell for cell in trained if "trained on mosaics" in cell]
     parts += [(taught, "trained on mosaics", "hits", ".1f", 100), (trained, "photographs", "ms", ".2g", 1)]
     columns = dict(zip(MEASURED, parts, strict=True))
@@ -318,11 +319,15 @@ def maps() -> str:
         for name, (*_, form, times) in columns.items():
             row[name] = plus_minus([times * number for number in found[name].get(method, [])], form)
         rows.append(row)
-    sizes = f"{trained[0]['images']} photographs and as many mosaics, {planted[0]['images']} planted digits"
-    seeds = f"{len(trained)} training{'s' * (len(trained) > 1)} on photographs and {len(planted)} on planted digits"
+    sizes = f"{trained[0]['images']} photographs and as many mosaics, {planted[0]['images']} digits in clutter"
+    seeds = f"{len(trained)} training{'s' * (len(trained) > 1)} on photographs and {len(planted)} on digits in clutter"
+    if crowded:
+        sizes += f" and {crowded[0]['images']} among digits"
+        seeds += f" and {len(crowded)} on digits among digits"
     deviation = ", ± is their standard deviation" if max(len(trained), len(planted)) > 1 else ""
-    origins = dict.fromkeys(made_at(cell["made"]) for cell in (*trained, *planted))
-    right = f"{how_accurate(trained, 'photographs')} {how_accurate(planted, 'planted digits')}"
+    origins = dict.fromkeys(made_at(cell["made"]) for cell in (*trained, *planted, *crowded))
+    right = f"{how_accurate(trained, 'photographs')} {how_accurate(planted, 'digits in clutter')}"
+    right += f" {how_accurate(crowded, 'digits among digits')}" if crowded else ""
     return f"{markdown_table(rows)}\n\n{sizes}; {seeds}{deviation}. {right} {' '.join(origins)}"
 
 

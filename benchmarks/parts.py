@@ -189,11 +189,18 @@ PARTS: dict[str, Part] = {
         "all kinds of map on three trainings",
         file="explanations",
         minutes=60,
-        commands=(f"explanations.py {DATA} --checkpoints {{last:cifar10_quick}} --planted {{last:planted_digits}}",),
-        cells="cifar10_quick.*|planted_digits.*",
+        commands=(
+            f"explanations.py {DATA} --checkpoints {{last:cifar10_quick}} "
+            "--planted {last:planted_digits} {last:crowded_digits}",
+        ),
+        cells="cifar10_quick.*|planted_digits.*|crowded_digits.*",
         training=of_recipe,
         sources=MAPS,
-        trains=seeds(3, f"{QUICK} {IMAGES}") + seeds(3, "--config configs/planted_digits.yaml"),
+        trains=(
+            *seeds(3, f"{QUICK} {IMAGES}"),
+            *seeds(3, "--config configs/planted_digits.yaml"),
+            *seeds(3, "--config configs/crowded_digits.yaml"),
+        ),
     ),
     "packaged_maps": Part(
         "maps of the packaged model",

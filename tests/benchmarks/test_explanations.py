@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from vit import VisionTransformer
+from vit.explain import CONTROLS
 from vit.explain.evaluation.ground_truth import mosaics
 
 SETTINGS = {"patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3}
@@ -36,23 +37,29 @@ def test_each_training_is_a_cell_and_the_tables_are_over_all_of_a_recipe(save_no
     colour = {"in_channels": 3, "num_classes": 5, "class_names": names, "mean": [0.5] * 3, "std": [0.2] * 3}
     grey = {"in_channels": 1, "num_classes": 10, "mean": [0.1], "std": [0.2]}
     runs = [checkpoint(tmp_path / f"cifar10_quick/version_{seed}", seed, **colour) for seed in (0, 1)]
-    models = ["--checkpoints", *runs, "--planted", checkpoint(tmp_path / "planted_digits/version_0", 3, **grey)]
-    few = ["--images", "8", "--mosaic_steps", "2", "--output", str(tmp_path)]
+    digits = checkpoint(tmp_path / "planted_digits/version_0", 3, **grey)
+    five = checkpoint(tmp_path / "crowded_digits/version_0", 3, **grey | {"num_classes": 5})
+    models = ["--checkpoints", *runs, "--planted", digits, five]
+    few = ["--images", "8", "--mosaic_steps", "2", "--output", str(tmp_path), "--methods", "rollout", "gradcam"]
     explanations.main(["--data", str(tmp_path / "photos"), *models, *few])
     cells = json.loads((tmp_path / "explanations.json").read_text())
-    assert [*cells] == ["cifar10_quick, seed 0", "cifar10_quick, seed 1", "planted_digits, seed 3"]
+    recipes = ["cifar10_quick, seed 0", "cifar10_quick, seed 1", "crowded_digits, seed 3", "planted_digits, seed 3"]
+    assert [*cells] == recipes
     for name, parts in {
         "cifar10_quick, seed 1": ("photographs", "mosaics", "trained on mosaics"),
         "planted_digits, seed 3": ("planted",),
+        "crowded_digits, seed 3": ("planted",),
     }.items():
-        assert [len(cells[name][part]) for part in parts] == [16] * len(parts)
+        assert [len(cells[name][part]) for part in parts] == [2 + len(CONTROLS)] * len(parts)
         assert cells[name]["made"].keys() == {"command", "machine", "threads", "load", "date", "commit"}
         assert cells[name]["training"]["test_accuracy"] == 0.75
     written = (tmp_path / "explanations.md").read_text()
     assert capsys.readouterr().out.strip() == written.strip()
     assert "Seeds 0, 1; 8 test images" in written
     assert "after 2 steps on mosaics of training images" in written
-    for picture in ("drop", "hits"):
+    assert "a digit among digits that do not decide" in written
+    assert "effect of noise in each token" in written
+    for picture in ("drop", "hits", "crowd"):
         assert (tmp_path / f"explanations_{picture}.png").stat().st_size > 10_000
 
 
@@ -60,6 +67,18 @@ def test_a_run_that_has_not_ended_is_refused_before_anything_is_measured(tmp_pat
     with pytest.raises(SystemExit):
         explanations.main(["--data", str(tmp_path), "--checkpoints", str(tmp_path / "a/b/checkpoints/last.ckpt")])
     assert "results.json: give checkpoints of finished runs" in capsys.readouterr().err
+
+
+def test_models_of_another_recipe_have_no_known_digit_and_photographs_need_a_folder(tmp_path, capsys):
+    other = checkpoint(tmp_path / "digits/version_0", 0, in_channels=1, num_classes=10)
+    with pytest.raises(SystemExit):
+        explanations.main(["--planted", other])
+    assert (
+        "is of the recipe digits: give --planted models of planted_digits or crowded_digits" in capsys.readouterr().err
+    )
+    with pytest.raises(SystemExit):
+        explanations.main(["--checkpoints", other])
+    assert "name their folder with --data" in capsys.readouterr().err
 
 
 CELLS = {

@@ -149,7 +149,7 @@ def broken_configs(folder) -> None:
         (["--data.crop_padding", "9"], "crop_padding (9) must be smaller than the image (8, 8)"),
         (
             ["--data", "Digitz"],
-            "no data module Digitz: choose one of CIFAR10, CIFAR100, DigitStrings, Digits",
+            "no data module Digitz: choose one of CIFAR10, CIFAR100, CrowdedDigits, DigitStrings, Digits",
         ),
         (["--data", "Digitz"], "(did you mean Digits?)"),
         (["--data", "ImageFolder"], "add --data.root"),

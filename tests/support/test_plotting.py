@@ -31,7 +31,7 @@ def test_letters_and_lines_stand_out_from_white():
     assert min(contrast(color, "white") for color in lines) >= 4.5
 
 
-@pytest.mark.parametrize("name", ["SKY", "AMBER", "MINT", "SILVER"])
+@pytest.mark.parametrize("name", ["SKY", "AMBER", "MINT", "SILVER", "ROSE"])
 def test_black_letters_stand_out_from_areas(name):
     assert contrast(getattr(plotting, name), "black") >= 4.5
 

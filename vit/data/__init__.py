@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vit.data.cifar import CIFAR10, CIFAR100
+    from vit.data.crowded import CrowdedDigits
     from vit.data.digits import Digits
     from vit.data.folder import ImageFolder
     from vit.data.image_strings import ImageStrings
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CIFAR10",
     "CIFAR100",
+    "CrowdedDigits",
     "DigitStrings",
     "Digits",
     "ImageDataModule",
@@ -34,6 +36,7 @@ __all__ = [
 MODULES = {
     "CIFAR10": "cifar",
     "CIFAR100": "cifar",
+    "CrowdedDigits": "crowded",
     "DigitStrings": "strings",
     "Digits": "digits",
     "ImageDataModule": "module",

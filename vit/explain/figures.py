@@ -25,6 +25,7 @@ from vit.support.plotting import BLUE, GREY, ORANGE, SERIES, drawable, plain_tex
 from vit.support.printable import printable
 
 DASHES = ("-", "--", ":")
+GREY_DASHES = (*DASHES, "-.", (0, (1, 4)), (0, (6, 3)))  # a line for each control
 TEXT_WIDTH = 22  # letters of a line below an image
 PERCENTS_GONE = range(0, 100, 10)  # patches removed at each step of a curve
 
@@ -198,6 +199,6 @@ def _column_title(name: str, smooth: bool) -> str:
 
 def _styles(names: Mapping[str, Curves]) -> dict[str, dict[str, object]]:
     """Return colours and dashes of lines: grey for controls, and new dashes once the colours are used up."""
-    coloured, grey = cycle(product(DASHES, SERIES)), dict(zip(CONTROLS, product(DASHES, [GREY]), strict=True))
+    coloured, grey = cycle(product(DASHES, SERIES)), dict(zip(CONTROLS, product(GREY_DASHES, [GREY]), strict=True))
     looks = {name: grey.get(name) or next(coloured) for name in names}
     return {name: {"color": color, "ls": dashes} for name, (dashes, color) in looks.items()}

@@ -8,8 +8,16 @@ from tests.explain.evaluation.by_hand import planted, shortcut
 from vit import VisionTransformer
 from vit.explain.evaluation import permuted_attention, uniform_attention
 from vit.explain.evaluation.evidence import JOINTLY, collect
+from vit.explain.evaluation.faithfulness import removal_curves
+from vit.explain.evaluation.shuffled import SEEDS, head_parameters, mean_of_others, shuffled
 from vit.explain.evaluation.similarity import rank_correlation, top_overlap
-from vit.explain.maps import Subject, signed_map
+from vit.explain.maps import CONTROLS, Subject, signed_map
+
+
+def area(subject, maps):
+    curves = removal_curves(subject, maps)
+    return curves.insertion - curves.deletion
+
 
 pytestmark = pytest.mark.usefixtures("short_search")
 
@@ -26,7 +34,7 @@ def test_every_number_is_there_for_every_image_but_of_the_search(evidence):
         if isinstance(measured, dict) and measured is not evidence.divergence
         for numbers in measured.values()
     ]
-    assert {len(numbers) for numbers in tensors} == {31}
+    assert {numbers.shape[-1] for numbers in tensors} == {31}
     assert {len(numbers) for numbers in evidence.divergence.values()} == {16}
     assert (evidence.images, evidence.patches) == (31, 15)
 
@@ -34,6 +42,33 @@ def test_every_number_is_there_for_every_image_but_of_the_search(evidence):
 def test_methods_that_ignore_the_class_are_not_compared_between_classes(evidence):
     assert list(evidence.other_class) == list(evidence.random_head) == ["relevance"]
     assert list(evidence.random_weights) == ["rollout", "relevance", "uniform"]
+
+
+def test_maps_are_compared_with_those_of_several_shuffles_whatever_the_sign(evidence, model, images):
+    subject = Subject(model, images)
+    maps = signed_map("relevance", subject)
+    assert evidence.random_weights["relevance"].shape == evidence.random_head["relevance"].shape == (SEEDS, 31)
+    for seed in (0, SEEDS - 1):
+        untrained, head = shuffled(subject, seed), shuffled(subject, seed, head_parameters(subject))
+        for found, other in ((evidence.random_weights, untrained), (evidence.random_head, head)):
+            expected = rank_correlation(maps, signed_map("relevance", other)).abs()
+            assert_close(found["relevance"][seed], expected)
+
+
+def test_the_removal_area_is_compared_with_every_control_but_the_uniform_map_whose_order_is_random(
+    evidence, model, images
+):
+    subject = Subject(model, images)
+    controls = [control for control in CONTROLS if control != "uniform"]
+    compared = [control for method, control in evidence.above_control if method == "relevance"]
+    assert sorted(compared) == sorted([*controls, "mean map", "untrained"])
+    assert [control for method, control in evidence.above_control if method == "uniform"] == controls
+    maps = signed_map("relevance", subject)
+    own, others = area(subject, maps), area(subject, mean_of_others(maps))
+    assert_close(evidence.above_control["relevance", "mean map"], own - others)
+    assert_close(evidence.above_control["relevance", "ink"], own - area(subject, signed_map("ink", subject)))
+    untrained = area(subject, signed_map("relevance", shuffled(subject, 2)))
+    assert_close(evidence.above_control["relevance", "untrained"][2], own - untrained)
 
 
 def test_a_uniform_map_is_constant_and_not_zero(evidence):
@@ -71,7 +106,7 @@ def test_of_64_patches_the_highest_one_and_the_highest_six_are_compared():
 
 
 def test_the_number_of_intervals_is_that_of_all_numbers_that_are_judged(evidence):
-    assert evidence.num_intervals == 1 + 1 + 3 * 3 + 3 + 3 + 4 + 2 + 1
+    assert evidence.num_intervals == 1 + 1 + 3 * 2 + (7 + 7 + 5) + 3 + 3 + 4 + 2 + 1
 
 
 def test_without_attention_to_the_marked_patch_the_planted_class_is_lost():

@@ -12,9 +12,12 @@ from vit.explain.evaluation.intervals import (
     fewest_images,
     images_needed,
     mean_interval,
+    mean_of_clusters,
     median_interval,
     median_of_more,
     share_interval,
+    spread_of_seeds,
+    widened,
 )
 
 CONFIDENCES = [0.5, 0.95, 0.95 + 0.05 * 22 / 23]
@@ -141,3 +144,44 @@ def test_with_the_values_of_few_images_the_number_called_for_still_decides_in_mo
 
 def test_no_number_of_images_decides_what_is_exactly_at_the_threshold():
     assert needed_for_median(Estimate(0.0, -0.2, 0.1), 41, 0.95) is None
+
+
+def median_over_seeds(values, confidence):
+    return widened(median_interval(values.mean(dim=0), confidence), spread_of_seeds(values, confidence))
+
+
+@pytest.mark.parametrize(("of_images", "of_seeds"), [(1.0, 0.0), (1.0, 2.0), (0.2, 1.0)])
+@pytest.mark.parametrize("confidence", [0.95, 0.99])
+def test_of_200_medians_over_seeds_no_more_than_the_level_lie_outside(of_images, of_seeds, confidence):
+    generator = torch.Generator().manual_seed(0)
+    missed = 0
+    for _ in range(200):
+        images, seeds, both = (torch.randn(shape, generator=generator) for shape in ((1, 41), (5, 1), (5, 41)))
+        found = median_over_seeds(of_images * images + of_seeds * seeds + both, confidence)
+        missed += not found.low <= 0 <= found.high
+    assert missed <= stats.binom.ppf(0.99, 200, 1 - confidence)
+
+
+def test_seeds_that_agree_add_nothing_and_one_seed_decides_nothing():
+    values = torch.arange(103.0)
+    assert spread_of_seeds(values.expand(5, -1)) == 0
+    assert widened(median_interval(values), 0.0) == median_interval(values)
+    assert spread_of_seeds(torch.rand(1, 103)) == math.inf
+    assert widened(median_interval(values), math.inf)[1:] == (-math.inf, math.inf)
+
+
+def test_an_interval_over_clusters_holds_where_one_over_images_does_not():
+    generator = torch.Generator().manual_seed(0)
+    missed = {"images": 0, "clusters": 0}
+    clusters = torch.arange(120) // 10
+    for _ in range(200):
+        frames = torch.randn(12, generator=generator)[clusters] + 0.3 * torch.randn(120, generator=generator)
+        for name, values in (("images", frames), ("clusters", mean_of_clusters(frames, clusters))):
+            found = mean_interval(values)
+            missed[name] += not found.low <= 0 <= found.high
+    assert missed["clusters"] <= stats.binom.ppf(0.99, 200, 0.05) < missed["images"]
+
+
+def test_half_hits_have_an_interval_no_narrower_than_that_of_their_share():
+    assert share_interval(2.5, 10).value == 0.25
+    assert share_interval(2, 10).low < share_interval(2.5, 10).low < share_interval(3, 10).low

@@ -4,11 +4,13 @@ import itertools
 
 import pytest
 import torch
+from scipy import stats
 from torch.testing import assert_close
 
 from vit import VisionTransformer
 from vit.explain.evaluation.faithfulness import removal_curves
 from vit.explain.evaluation.scoring import Scores, localise, score
+from vit.explain.evaluation.shuffled import mean_of_others, untrained_maps
 from vit.explain.maps.methods import CONTROLS, signed_map
 from vit.explain.maps.subject import Subject
 
@@ -17,7 +19,7 @@ METHODS_SCORED = ["rollout", "relevance", "token_drop"]
 
 @pytest.fixture(scope="module")
 def scores(model, images):
-    return score(model, images.split(7), METHODS_SCORED)
+    return score(model, images.split(16), METHODS_SCORED)
 
 
 def test_every_method_has_a_row_with_every_measure(scores):
@@ -25,7 +27,8 @@ def test_every_method_has_a_row_with_every_measure(scores):
     assert list(scores.rows[0]) == [
         "method",
         *("drop", "drop deletion", "drop insertion", "fill", "fill deletion", "fill insertion"),
-        *("positive", "negative", "SaCo", "Gini", "against random", "ms", "MB"),
+        *("positive", "negative", "SaCo", "Gini"),
+        *("mean map", "untrained", "against controls", "ms", "MB"),
     ]
     assert all(len(numbers) == 31 for measures in scores.values.values() for numbers in measures.values())
 
@@ -41,8 +44,8 @@ def test_the_numbers_are_those_of_each_image_whatever_the_batches(scores, model,
 
 def test_token_drop_marks_the_tokens_that_predictions_depend_on_best(scores):
     assert scores.recommended("drop") == ["token_drop"]
-    assert scores.row(method="token_drop")["against random"] == "above"
-    assert scores.row(method="random")["against random"] == "cannot tell"
+    assert scores.row(method="token_drop")["against controls"] == "above"
+    assert "against controls" not in scores.row(method="random")
     assert scores.difference("random", "random", "drop").mean == 0
 
 
@@ -75,7 +78,7 @@ def test_methods_that_do_not_fit_the_model_are_left_out_unless_they_are_named(im
 
 
 def test_one_image_is_no_proof(model, images):
-    assert set(score(model, [images[:1]], []).column("against random")) == {"cannot tell"}
+    assert score(model, [images[:1]], ["rollout"]).row(method="rollout")["against controls"] == "cannot tell"
 
 
 def test_no_images_are_an_error(model):
@@ -129,7 +132,7 @@ def test_a_few_images_recommend_nothing():
 
 
 def test_of_200_tables_of_methods_that_are_all_random_few_recommend_one():
-    drawn = torch.randn(200, 9, 12, generator=torch.Generator().manual_seed(0))
+    drawn = torch.randn(200, 12, 12, generator=torch.Generator().manual_seed(0))
     names = ["rollout", "relevance", "legrad", "gradcam", "occlusion", "attention", *CONTROLS]
     tables = [Scores([], values={m: {"drop": x} for m, x in zip(names, table, strict=True)}) for table in drawn]
     assert sum(bool(table.recommended("drop")) for table in tables) <= 0.05 * 200
@@ -147,3 +150,60 @@ def test_the_time_of_a_map_is_that_of_an_image(model, images, monkeypatch):
     clock = itertools.count()
     monkeypatch.setattr("vit.explain.evaluation.scoring.time.perf_counter", lambda: next(clock))
     assert set(score(model, images[:8].split(4), ["rollout"]).column("ms")) == {2 * 1000 / 8}  # a second for a batch
+
+
+def test_the_controls_of_a_method_are_its_mean_map_and_its_maps_of_untrained_models(scores, model, images):
+    assert scores.controls("rollout", "drop")[-2:] == ["rollout: mean map", "rollout: untrained"]
+    assert scores.controls("rollout", "SaCo") == list(CONTROLS)
+    subject = Subject(model, images[:16])  # the first batch
+    for own, maps in (
+        ("mean map", mean_of_others(signed_map("relevance", subject))),
+        ("untrained", untrained_maps(subject, "relevance")),
+    ):
+        curves = removal_curves(subject, maps)
+        values = scores.values[f"relevance: {own}"]["drop"]
+        assert_close(values[:16], curves.insertion - curves.deletion)
+        assert scores.row(method="relevance")[own].mean == pytest.approx(values.mean().item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("control", ["center", "relevance: mean map", "relevance: untrained"])
+def test_a_method_that_is_not_surely_above_every_control_is_not_recommended_and_says_which(control):
+    best = torch.linspace(0.3, 0.5, 12)
+    values = {"relevance": {"drop": best}, "random": {"drop": torch.zeros(12)}, control: {"drop": best - 0.1}}
+    scores = Scores([], values=values)
+    assert scores.recommended("drop") == ["relevance"]
+    assert scores.against_controls("relevance", "drop") == "above"
+    values[control]["drop"] = best + 0.02 * torch.tensor([1.0, -1.0]).repeat(6)
+    assert scores.recommended("drop") == []
+    assert scores.against_controls("relevance", "drop") == f"cannot tell ({control.split(': ')[-1]})"
+    values[control]["drop"] = best + 0.1
+    assert scores.against_controls("relevance", "drop") == f"below {control.split(': ')[-1]}"
+
+
+def test_hits_of_ten_images_have_the_interval_of_clopper_and_pearson(model, images):
+    masks = torch.ones(10, 3, 5, dtype=torch.bool)
+    found = localise(model, images[:10], torch.zeros(10, dtype=torch.long), masks, ["rollout"])
+    hits = found.row(method="rollout")["hits"]
+    assert hits == pytest.approx((1, *stats.binomtest(10, 10).proportion_ci(method="exact")))
+    assert found.row(method="rollout")["untrained"] == hits  # as all places are inside
+
+
+def test_ten_hits_against_ten_misses_are_compared_exactly():
+    hits, misses = {"hits": torch.ones(10)}, {"hits": torch.zeros(10)}
+    low = stats.binomtest(10, 10).proportion_ci(method="exact").low
+    found = Scores([], values={"rollout": hits, "random": misses}).difference("rollout", "random", "hits")
+    assert found == pytest.approx((1, 2 * low - 1, 1))
+
+
+def test_images_of_a_cluster_count_as_one(model, images):
+    some, asked, masks = images[:10], torch.zeros(10, dtype=torch.long), torch.ones(10, 3, 5, dtype=torch.bool)
+    masks[:, 0] = False
+    clusters = torch.arange(10) // 3
+    alone, found = (localise(model, some, asked, masks, ["rollout"], clusters=of) for of in (None, clusters.tolist()))
+    assert "10 images in 4 clusters" in found.note
+    first = alone.values["rollout"]["energy"][:3].double().mean()
+    assert found.values["rollout"]["energy"][0].item() == pytest.approx(first.item())
+    assert {len(numbers) for numbers in found.values["rollout"].values()} == {4}
+    with pytest.raises(ValueError, match=r"clusters have shape \(4,\) for 10 images: give a number for each"):
+        localise(model, some, asked, masks, [], clusters=clusters[:4])
+    assert "2 images in 1 clusters" in score(model, [images[:2]], [], clusters=torch.tensor([3, 3])).note

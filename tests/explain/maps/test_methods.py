@@ -31,7 +31,8 @@ def test_the_methods_of_the_public_contract_are_there_and_the_controls_come_last
     of_attention = {"attention", "rollout", "value", "value_rollout", "gradient_rollout", "relevance", "legrad"}
     of_pixels = {"gradcam", "input_gradient", "integrated_gradients", "smoothgrad", "occlusion", "token_drop"}
     assert METHODS.keys() >= of_attention | of_pixels | {"attnlrp"}
-    assert tuple(METHODS)[-len(CONTROLS) :] == CONTROLS == ("random", "uniform", "center")
+    assert tuple(METHODS)[-len(CONTROLS) :] == CONTROLS
+    assert CONTROLS == ("random", "uniform", "center", "edges", "deviation", "ink")
 
 
 def test_every_public_name_resolves():

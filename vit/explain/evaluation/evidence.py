@@ -14,18 +14,12 @@ from torch import Tensor
 from vit.capture.attention import run_intercepted
 from vit.capture.outliers import outliers
 from vit.explain.evaluation.adversarial import adversarial_attention
-from vit.explain.evaluation.faithfulness import removal_curves
+from vit.explain.evaluation.faithfulness import Removal, removal_curves
 from vit.explain.evaluation.intervals import fewest_images
-from vit.explain.evaluation.sanity import (
-    Replacement,
-    other_class,
-    permuted,
-    randomised_layers,
-    replaced_logits,
-    uniform,
-)
+from vit.explain.evaluation.sanity import Replacement, other_class, permuted, replaced_logits, uniform
+from vit.explain.evaluation.shuffled import SEEDS, head_parameters, mean_of_others, shuffled
 from vit.explain.evaluation.similarity import is_constant, rank_correlation, top_overlap
-from vit.explain.maps import CLASS_AGNOSTIC, Subject, signed_map
+from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS, Subject, signed_map
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.perturbation import can_drop
 
@@ -34,6 +28,7 @@ TOP = 10  # maps are compared on the highest 1/10 of the patches, and on the hig
 SEARCHED = 16  # images for which adversarial attention is searched: each costs more than a hundred passes
 SEARCH_STEPS = 75  # half the default of adversarial_attention; the search gets a little less far
 JOINTLY = "all layers jointly"
+UNTRAINED, MEAN_MAP = "untrained", "mean map"  # controls that are made of a method itself
 
 
 @dataclass
@@ -47,10 +42,12 @@ class Evidence:
         constant: By method, whether its map has one value everywhere.
         other_class: By method, the rank correlation of the maps for the predicted class and the runner-up. Methods that
             ignore the class by definition are left out.
-        random_head: By method, the rank correlation with the map for a randomised head. The same methods are left out.
-        random_weights: By method, the rank correlation with the map for randomised layers and head.
+        random_head: By method, the absolute rank correlation with the map for a shuffled head, (S, B) for S shuffles.
+            The same methods are left out.
+        random_weights: By method, the absolute rank correlation with the map for shuffled weights, (S, B).
         noisy: By method, the rank correlation with the map of the image with noise.
-        above_random: By method, its removal area minus that of a random map.
+        above_control: By method and control, its removal area minus that of the control; (S, B) for the maps of the
+            method from S untrained models.
         order: By pair of methods, the rank correlation of their maps.
         top: By pair of methods and number of patches, the share of their highest patches in common.
         flips: By kind of replaced attention ("uniform") and layers ("layer 0 alone"), whether the prediction changes.
@@ -69,7 +66,7 @@ class Evidence:
     random_head: dict[str, Tensor] = field(default_factory=dict)
     random_weights: dict[str, Tensor] = field(default_factory=dict)
     noisy: dict[str, Tensor] = field(default_factory=dict)
-    above_random: dict[str, Tensor] = field(default_factory=dict)
+    above_control: dict[tuple[str, str], Tensor] = field(default_factory=dict)
     order: dict[tuple[str, str], Tensor] = field(default_factory=dict)
     top: dict[tuple[str, str, int], Tensor] = field(default_factory=dict)
     flips: dict[tuple[str, str], Tensor] = field(default_factory=dict)
@@ -81,7 +78,7 @@ class Evidence:
     @property
     def num_intervals(self) -> int:
         """The number of intervals that verdicts depend on."""
-        judged = (self.other_class, self.random_head, self.random_weights, self.noisy, self.above_random)
+        judged = (self.other_class, self.random_head, self.random_weights, self.noisy, self.above_control)
         judged += (self.order, self.top, self.flips, self.divergence)
         return sum(map(len, judged)) + (self.outliers is not None)
 
@@ -91,16 +88,17 @@ def collect(subject: Subject, methods: Sequence[str], labels: Tensor | None = No
     maps = {method: signed_map(method, subject) for method in methods}
     evidence = Evidence(len(subject.images), subject.grid[0] * subject.grid[1])
     evidence.other_class = other_class(subject, [method for method in methods if method not in CLASS_AGNOSTIC])
-    for method, stages in randomised_layers(subject, methods).items():
-        *_, evidence.random_weights[method] = stages.values()
-        if method not in CLASS_AGNOSTIC:
-            evidence.random_head[method] = stages["head"]
-    random_area = _area(subject, signed_map("random", subject))
+    removal: Removal = "token_drop" if can_drop(subject) else "mean_fill"
+    areas = {name: _area(subject, signed_map(name, subject), removal) for name in CONTROLS if name != "uniform"}
     for method, of_method in maps.items():
         evidence.zero[method] = reduce(of_method != 0, "b r s -> b", "max").logical_not()
         evidence.constant[method] = is_constant(of_method)
         evidence.noisy[method] = rank_correlation(of_method, signed_map(method, _with_noise(subject)))
-        evidence.above_random[method] = _area(subject, of_method) - random_area
+        own = _area(subject, of_method, removal)
+        evidence.above_control |= {(method, control): own - area for control, area in areas.items()}
+        if method not in CONTROLS:
+            evidence.above_control[method, MEAN_MAP] = own - _area(subject, mean_of_others(of_method), removal)
+    _shuffle_weights(evidence, subject, maps, removal)
     for one, other in combinations(maps, 2):
         evidence.order[one, other] = rank_correlation(maps[one], maps[other])
         for count in sorted({1, max(1, evidence.patches // TOP)}):
@@ -117,9 +115,31 @@ def _with_noise(subject: Subject) -> Subject:
     return replace(subject, images=subject.images + NOISE * subject.images.std() * noise, target=target)
 
 
-def _area(subject: Subject, maps: Tensor) -> Tensor:
+def _shuffle_weights(evidence: Evidence, subject: Subject, maps: dict[str, Tensor], removal: Removal) -> None:
+    """Compare maps with those of models with a shuffled head, or with all weights shuffled, and their areas."""
+    of_class = [method for method in maps if method not in CLASS_AGNOSTIC]
+    head = head_parameters(subject) if of_class else []
+    of_head: dict[str, list[Tensor]] = {method: [] for method in of_class if head}
+    of_all: dict[str, list[Tensor]] = {method: [] for method in maps}
+    areas: dict[str, list[Tensor]] = {method: [] for method in maps if method not in CONTROLS}
+    for seed in range(SEEDS):
+        other_head, untrained = shuffled(subject, seed, head) if of_head else None, shuffled(subject, seed)
+        for method, trained in maps.items():
+            map_of_untrained = signed_map(method, untrained)
+            of_all[method].append(rank_correlation(trained, map_of_untrained).abs())
+            if method in of_head:
+                of_head[method].append(rank_correlation(trained, signed_map(method, other_head)).abs())
+            if method in areas:
+                areas[method].append(_area(subject, map_of_untrained, removal))
+    evidence.random_head = {method: torch.stack(found) for method, found in of_head.items()}
+    evidence.random_weights = {method: torch.stack(found) for method, found in of_all.items()}
+    for method, found in areas.items():
+        evidence.above_control[method, UNTRAINED] = _area(subject, maps[method], removal) - torch.stack(found)
+
+
+def _area(subject: Subject, maps: Tensor, removal: Removal) -> Tensor:
     """Return the area between the removal curves of maps: (B, rows, columns) -> (B,)."""
-    curves = removal_curves(subject, maps, "token_drop" if can_drop(subject) else "mean_fill")
+    curves = removal_curves(subject, maps, removal)
     return curves.insertion - curves.deletion
 
 

@@ -1,4 +1,7 @@
-"""Confidence intervals of means, medians and shares, over images, and the number of images that would decide."""
+"""Confidence intervals of means, medians and shares, over images, and the number of images that would decide.
+
+All of them take images as independent; ``mean_of_clusters`` makes them so.
+"""
 
 import math
 from collections.abc import Callable
@@ -79,6 +82,42 @@ def median_interval(values: Tensor, confidence: float = 0.95) -> Estimate:
     return Estimate(value, values[outside - 1].item(), values[-outside].item())
 
 
+def spread_of_seeds(values: Tensor, confidence: float = 0.95) -> float:
+    """Return how far the median over images may be off because of the seeds: (S, B) -> half of Student's interval.
+
+    The interval is that of the medians of single seeds. With one seed, it is infinite.
+
+    >>> round(spread_of_seeds(torch.arange(9.0) + torch.tensor([[-1.0], [0.0], [1.0]])), 3)
+    2.484
+    """
+    of_seeds = mean_interval(values.double().quantile(0.5, dim=1), confidence)
+    return of_seeds.high - of_seeds.mean
+
+
+def widened(estimate: Estimate, spread: float) -> Estimate:
+    """Return an estimate whose bounds also hold for a second source of chance: distances are added as squares.
+
+    >>> str(widened(Estimate(0.5, 0.2, 0.5), spread=0.4))
+    '0.50 (0.00 to 0.90)'
+    """
+    value, low, high = estimate
+    if math.isinf(low):
+        return estimate
+    return Estimate(value, value - math.hypot(value - low, spread), value + math.hypot(high - value, spread))
+
+
+def mean_of_clusters(values: Tensor, clusters: Tensor) -> Tensor:
+    """Average the images of each cluster, such as the frames of a video: (B,), labels (B,) -> (clusters,).
+
+    Clusters are independent where their images are not, so an interval over them holds.
+
+    >>> mean_of_clusters(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([7, 7, 4]))
+    tensor([5., 2.])
+    """
+    places, counts = clusters.unique(return_inverse=True, return_counts=True)[1:]
+    return values.new_zeros(len(counts)).index_add(0, places, values) / counts
+
+
 def fewest_images(confidence: float) -> int:
     """Return the smallest number of images for which a median has an interval.
 
@@ -88,16 +127,18 @@ def fewest_images(confidence: float) -> int:
     return math.ceil(1 - math.log2(1 - confidence))
 
 
-def share_interval(count: int, total: int, confidence: float = 0.95) -> Estimate:
+def share_interval(count: float, total: int, confidence: float = 0.95) -> Estimate:
     """Return the share ``count / total`` with its exact interval (Clopper and Pearson 1934).
+
+    If images count in part, such as half a hit, the interval is that of whole ones, which vary more.
 
     >>> str(share_interval(0, 100))
     '0.00 (0.00 to 0.04)'
     """
     tail = (1 - confidence) / 2
     quantile = import_extra("scipy.special", "explain").betaincinv
-    low = quantile(count, total - count + 1, tail).item() if count else 0.0
-    high = quantile(count + 1, total - count, 1 - tail).item() if count < total else 1.0
+    low = float(quantile(count, total - count + 1, tail)) if count > 0 else 0.0
+    high = float(quantile(count + 1, total - count, 1 - tail)) if count < total else 1.0
     return Estimate(count / total, low, high)
 
 

@@ -1,6 +1,8 @@
-"""Scores of methods on a model and images, always beside the control maps (random, uniform, center).
+"""Scores of methods on a model and images, always beside controls.
 
-``faithfulness.py`` has the measures of single images, ``ground_truth.py`` those against a known answer.
+Control maps ignore the model. Further controls are made of a method itself: the mean of its maps of other images, and
+its maps of untrained models. ``faithfulness.py`` has the measures of single images, ``ground_truth.py`` those against a
+known answer.
 """
 
 import math
@@ -14,7 +16,8 @@ from torch import Tensor, nn
 
 from vit.explain.evaluation.faithfulness import Curves, Removal, gini, removal_curves, saco
 from vit.explain.evaluation.ground_truth import energy_inside, intersection_over_union, pointing_game
-from vit.explain.evaluation.intervals import Interval, mean_interval
+from vit.explain.evaluation.intervals import Interval, mean_interval, mean_of_clusters, share_interval
+from vit.explain.evaluation.shuffled import mean_of_others, untrained_maps
 from vit.explain.evaluation.table import Table
 from vit.explain.maps import CONTROLS, METHODS, Subject, signed_map
 from vit.explain.maps.perturbation import can_drop
@@ -22,6 +25,12 @@ from vit.explain.memory import PeakMemory
 
 ERROR = 0.05  # probability that any comparison of a table is wrong
 FEWEST = 10  # images that a comparison of methods needs
+AREAS: dict[Removal, str] = {"token_drop": "drop", "mean_fill": "fill"}  # columns of the area between two curves
+SHARES = ("hits",)  # measures that are 0 or 1 for most images: their intervals are exact
+OWN = {
+    "mean map": lambda subject, method, maps: mean_of_others(maps),
+    "untrained": lambda subject, method, maps: untrained_maps(subject, method),
+}
 
 
 @dataclass
@@ -29,37 +38,64 @@ class Scores(Table):
     """A table with a row for each method, and the values of single images behind its means.
 
     Attributes:
-        values: The value of each image, (images,), by method and measure.
+        values: The value of each image, or of each cluster of images, by method and measure. A control that is made of
+            a method has the name of both, such as "rollout: untrained".
     """
 
     values: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
     def difference(self, method: str, other: str, measure: str, confidence: float = 0.95) -> Interval:
         """Return the difference of a measure between two methods, paired by image."""
-        return mean_interval(self.values[method][measure] - self.values[other][measure], confidence)
+        differences = self.values[method][measure] - self.values[other][measure]
+        if measure not in SHARES:
+            return mean_interval(differences, confidence)
+        return Interval(*(2 * bound - 1 for bound in _interval(measure, (differences + 1) / 2, confidence)))
+
+    def controls(self, method: str, measure: str) -> list[str]:
+        """Return the names of the controls of a method that have this measure."""
+        names = [*CONTROLS, *(f"{method}: {own}" for own in OWN)]
+        return [name for name in names if measure in self.values.get(name, {})]
+
+    def against_controls(self, method: str, measure: str) -> str:
+        """Say whether a measure is surely above that of every control, or surely below that of one.
+
+        The answers for all methods hold together with 95 % confidence.
+        """
+        controls = self.controls(method, measure)
+        confidence = 1 - ERROR / (len(self._methods()) * len(controls))
+        found = {control: self.difference(method, control, measure, confidence) for control in controls}
+        lowest, nearest = (min(found, key=lambda name: found[name][bound]) for bound in (2, 1))
+        if len(self.values[method][measure]) < FEWEST:
+            return "cannot tell"
+        if found[lowest].high < 0:
+            return f"below {_short(lowest)}"
+        return "above" if found[nearest].low > 0 else f"cannot tell ({_short(nearest)})"
 
     def recommended(self, measure: str) -> list[str]:
         """Return the methods that are not surely below the best one, by the mean of a measure, best first.
 
-        Each method must also be surely above every control map. If the best one is not, the list is empty. All
-        comparisons together hold with 95 % confidence: each uses the Bonferroni level (Dunn 1961). With fewer than 10
-        images, the list is empty.
+        Each method must also be surely above every control. If the best one is not, the list is empty. All comparisons
+        together hold with 95 % confidence: each uses the Bonferroni level (Dunn 1961). With fewer than 10 images, the
+        list is empty.
         """
-        controls = [control for control in CONTROLS if control in self.values]
-        means = {m: values[measure].mean().item() for m, values in self.values.items() if m not in CONTROLS}
+        means = {m: self.values[m][measure].mean().item() for m in self._methods()}
         methods = sorted(means, key=means.get, reverse=True)
         if not methods or len(self.values[methods[0]][measure]) < FEWEST:
             return []
-        comparisons = math.comb(len(methods), 2) + len(methods) * len(controls)  # any two may be the best ones
+        controls = {method: self.controls(method, measure) for method in methods}
+        comparisons = math.comb(len(methods), 2) + sum(map(len, controls.values()))  # any two may be the best ones
         confidence = 1 - ERROR / max(comparisons, 1)
 
         def surely_above(method: str, other: str) -> bool:
             return self.difference(method, other, measure, confidence).low > 0
 
-        sure = [method for method in methods if all(surely_above(method, control) for control in controls)]
+        sure = [method for method in methods if all(surely_above(method, control) for control in controls[method])]
         if methods[0] not in sure:
             return []
         return [method for method in sure if not surely_above(methods[0], method)]
+
+    def _methods(self) -> list[str]:
+        return [name for name in self.values if name not in CONTROLS and ": " not in name]
 
 
 def score(
@@ -69,6 +105,7 @@ def score(
     *,
     grid: tuple[int, int] | None = None,
     num_prefix_tokens: int | None = None,
+    clusters: Tensor | Sequence[int] | None = None,
 ) -> Scores:
     """Score how well the maps of each method mark the patches that predictions depend on: a table with 95 % intervals.
 
@@ -80,8 +117,10 @@ def score(
     - ``positive``, ``negative``: share of predictions kept, most or least relevant patches painted first.
     - ``SaCo``: whether the values are right, not only their order, from -1 to 1.
     - ``Gini``: concentration of the map on few patches; neither good nor bad.
-    - ``against random``: whether ``drop`` (or ``fill``) is surely above that of random maps on the same images. The
-      answers for all methods hold together with 95 % confidence.
+    - ``mean map``, ``untrained``: ``drop`` (or ``fill``) of two controls of the method: the mean of its maps of the
+      other images of the batch, and its maps of untrained models of the same architecture (weights shuffled).
+    - ``against controls``: whether ``drop`` (or ``fill``) is surely above that of every control on the same images, or
+      which control it is not surely above. The answers for all methods hold together with 95 % confidence.
     - ``ms``, ``MB``: time and peak memory of tensors for a map, both per image of a batch.
 
     Args:
@@ -91,12 +130,14 @@ def score(
         methods: Keys of ``METHODS``; None is all that fit the model. Missing control maps are added.
         grid: Rows and columns of patches, checked against the detected grid (see ``explain``).
         num_prefix_tokens: Number of tokens before the patches, checked against the detected number.
+        clusters: A number for each image, the same for images that depend on each other, such as the frames of a
+            video. Intervals are then over the means of the clusters. None takes all images as independent.
 
     Raises:
         ValueError: If a given method is unknown or does not fit the model, or there is no image.
     """
     fitting, methods = methods is None, _with_controls(methods)
-    parts: dict[str, dict[str, list[Tensor]]] = {method: {} for method in methods}
+    parts: dict[str, dict[str, list[Tensor]]] = {}
     seconds, megabytes = dict.fromkeys(methods, 0.0), {}
     count = 0
     for batch in loader:
@@ -116,19 +157,13 @@ def score(
             maps = signed_map(method, subject)
             maps.sum().item()  # waits for a GPU
             seconds[method] += time.perf_counter() - start
-            for name, numbers in _measure(subject, maps, removals).items():
-                parts[method].setdefault(name, []).append(numbers.cpu())
+            _append(parts, method, _measure(subject, maps, removals))
+            for own, control in _own_controls(subject, method, maps):
+                _append(parts, own, _areas(removal_curves(subject, control, removals[0]), AREAS[removals[0]]))
     if not count:
         raise ValueError("the loader gave no images: score needs at least one batch")
-    values = {method: {name: torch.cat(found) for name, found in parts[method].items()} for method in methods}
-    rows = [
-        {"method": method}
-        | {name: mean_interval(numbers) for name, numbers in values[method].items()}
-        | {"against random": _against_random(values, method)}
-        | {"ms": 1000 * seconds[method] / count, "MB": megabytes[method]}
-        for method in methods
-    ]
-    return Scores(rows, f"{count} images; mean (95 % interval)", values)
+    costs = {method: {"ms": 1000 * seconds[method] / count, "MB": megabytes[method]} for method in methods}
+    return _table(parts, methods, AREAS[removals[0]], count, clusters, costs)
 
 
 def localise(
@@ -140,11 +175,13 @@ def localise(
     *,
     grid: tuple[int, int] | None = None,
     num_prefix_tokens: int | None = None,
+    clusters: Tensor | Sequence[int] | None = None,
 ) -> Scores:
     """Score how well the maps of each method find the place that decides the label: a table with 95 % intervals.
 
-    Columns: ``hits`` (the highest patch is inside, the pointing game), ``energy`` (share of the map inside) and ``IoU``
-    (overlap of the highest patches with the place).
+    Columns: ``hits`` (the highest patch is inside, the pointing game; its intervals are exact), ``energy`` (share of
+    the map inside), ``IoU`` (overlap of the highest patches with the place), and those of ``score`` that compare the
+    hits with controls.
 
     Args:
         model: A ViT classifier in eval mode.
@@ -154,18 +191,64 @@ def localise(
         methods: Keys of ``METHODS``; None is all. Missing control maps are added.
         grid: Rows and columns of patches, checked against the detected grid (see ``explain``).
         num_prefix_tokens: Number of tokens before the patches, checked against the detected number.
+        clusters: A number for each image, as in ``score``.
     """
     measures = {"hits": pointing_game, "energy": energy_inside, "IoU": intersection_over_union}
-    values: dict[str, dict[str, Tensor]] = {}
-    for method in _with_controls(methods):
-        found: dict[str, list[Tensor]] = {name: [] for name in measures}
-        for part, asked, inside in zip(images.split(100), labels.split(100), masks.split(100), strict=True):
-            maps = signed_map(method, Subject(model, part, asked, None, grid, num_prefix_tokens)).clamp(min=0)
-            for name, measure in measures.items():
-                found[name].append(measure(maps, inside))
-        values[method] = {name: torch.cat(numbers) for name, numbers in found.items()}
-    rows = [{"method": method} | {name: mean_interval(x) for name, x in values[method].items()} for method in values]
-    return Scores(rows, f"{len(images)} images; mean (95 % interval)", values)
+    methods, parts = _with_controls(methods), {}
+    for part, asked, inside in zip(images.split(100), labels.split(100), masks.split(100), strict=True):
+        subject = Subject(model, part, asked, None, grid, num_prefix_tokens)
+        for method in methods:
+            maps = signed_map(method, subject)
+            for name, found in ((method, maps), *_own_controls(subject, method, maps)):
+                _append(parts, name, {m: measure(found.clamp(min=0), inside) for m, measure in measures.items()})
+    return _table(parts, methods, "hits", len(images), clusters, {})
+
+
+def _append(parts: dict[str, dict[str, list[Tensor]]], name: str, measured: dict[str, Tensor]) -> None:
+    for measure, numbers in measured.items():
+        parts.setdefault(name, {}).setdefault(measure, []).append(numbers.cpu())
+
+
+def _own_controls(subject: Subject, method: str, maps: Tensor) -> list[tuple[str, Tensor]]:
+    """Return names and maps of the controls that are made of a method; control maps have none."""
+    if method in CONTROLS:
+        return []
+    return [(f"{method}: {own}", control(subject, method, maps)) for own, control in OWN.items()]
+
+
+def _table(
+    parts: dict[str, dict[str, list[Tensor]]],
+    methods: Sequence[str],
+    compared: str,
+    count: int,
+    clusters: Tensor | Sequence[int] | None,
+    costs: dict[str, dict[str, float]],
+) -> Scores:
+    """Return the table of all methods, whose controls are compared by one measure."""
+    clusters = None if clusters is None else torch.as_tensor(clusters).cpu()
+    if clusters is not None and clusters.shape != (count,):
+        raise ValueError(f"clusters have shape {tuple(clusters.shape)} for {count} images: give a number for each")
+    scores = Scores([], f"{count} images; mean (95 % interval)")
+    for name, measured in parts.items():
+        values = {measure: torch.cat(numbers) for measure, numbers in measured.items()}
+        if clusters is not None:
+            values = {measure: mean_of_clusters(numbers.double(), clusters) for measure, numbers in values.items()}
+            scores.note = f"{count} images in {len(clusters.unique())} clusters; mean of clusters (95 % interval)"
+        scores.values[name] = values
+    for method in methods:
+        row = {name: _interval(name, numbers) for name, numbers in scores.values[method].items()}
+        of_controls = {own: scores.values.get(f"{method}: {own}") for own in OWN}
+        row |= {own: _interval(compared, values[compared]) for own, values in of_controls.items() if values}
+        if method not in CONTROLS:
+            row["against controls"] = scores.against_controls(method, compared)
+        scores.rows.append({"method": method} | row | costs.get(method, {}))
+    return scores
+
+
+def _interval(measure: str, values: Tensor, confidence: float = 0.95) -> Interval:
+    if measure in SHARES:
+        return Interval(*share_interval(values.double().sum().item(), len(values), confidence))
+    return mean_interval(values, confidence)
 
 
 def _fits(method: str, subject: Subject) -> bool:
@@ -176,16 +259,20 @@ def _fits(method: str, subject: Subject) -> bool:
     return True
 
 
+def _areas(curves: Curves, name: str) -> dict[str, Tensor]:
+    """Return the area between two curves and the areas under them, by the names of their columns."""
+    return {
+        name: curves.insertion - curves.deletion,
+        f"{name} deletion": curves.deletion,
+        f"{name} insertion": curves.insertion,
+    }
+
+
 def _measure(subject: Subject, maps: Tensor, removals: Sequence[Removal]) -> dict[str, Tensor]:
     measured = {}
     for removal in removals:
-        name = "drop" if removal == "token_drop" else "fill"
-        curves: Curves = removal_curves(subject, maps, removal)
-        measured |= {
-            name: curves.insertion - curves.deletion,
-            f"{name} deletion": curves.deletion,
-            f"{name} insertion": curves.insertion,
-        }
+        curves = removal_curves(subject, maps, removal)
+        measured |= _areas(curves, AREAS[removal])
     measured |= {"positive": curves.positive, "negative": curves.negative}
     return measured | {"SaCo": saco(subject, maps), "Gini": gini(maps)}
 
@@ -195,10 +282,5 @@ def _with_controls(methods: Sequence[str] | None) -> list[str]:
     return chosen + [control for control in CONTROLS if control not in chosen]
 
 
-def _against_random(values: dict[str, dict[str, Tensor]], method: str) -> str:
-    measure = "drop" if "drop" in values[method] else "fill"
-    confidence = 1 - ERROR / len(values)
-    difference = mean_interval(values[method][measure] - values["random"][measure], confidence)
-    if len(values[method][measure]) < FEWEST or difference.low <= 0 <= difference.high:
-        return "cannot tell"
-    return "above" if difference.low > 0 else "below"
+def _short(control: str) -> str:
+    return control.rpartition(": ")[2]

@@ -47,10 +47,11 @@ class Table:
         return f"{table}\n\n{self.note}" if self.note else table
 
     def _repr_html_(self) -> str:
-        names = list(self.rows[0]) if self.rows else []
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
         head = "".join(f"<th>{escape(name)}</th>" for name in names)
         body = "".join(
-            "<tr>" + "".join(f"<td>{escape(_format(row[name]))}</td>" for name in names) + "</tr>" for row in self.rows
+            "<tr>" + "".join(f"<td>{escape(_format(row.get(name, '')))}</td>" for name in names) + "</tr>"
+            for row in self.rows
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{escape(self.note)}</p>"
 

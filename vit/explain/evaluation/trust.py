@@ -4,23 +4,15 @@ Each sentence compares a confidence interval over the images with a threshold th
 not decide, the sentence says so.
 """
 
-import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from vit.explain.evaluation.evidence import JOINTLY, NOISE, SEARCHED, Evidence, collect
+from vit.explain.evaluation.evidence import JOINTLY, NOISE, SEARCHED, UNTRAINED, Evidence, collect
 from vit.explain.evaluation.findings import ERROR, Finding, Level, TrustReport, count_images
-from vit.explain.evaluation.intervals import (
-    Estimate,
-    fewest_images,
-    images_needed,
-    median_interval,
-    median_of_more,
-    share_interval,
-)
+from vit.explain.evaluation.intervals import fewest_images
+from vit.explain.evaluation.verdicts import NO_MORE, Expected, Verdict, decide, median, say_more, share
 from vit.explain.maps import CLASS_AGNOSTIC, Subject, check_method
 
 # Rank correlations: above the first, two maps look the same; below the second, they look unrelated.
@@ -28,21 +20,8 @@ SAME, UNRELATED = 0.9, 0.5
 AGREE = 0.5  # above this rank correlation, or share of the highest patches in common, two methods agree
 USED = 0.10  # above this share of changed predictions, attention counts as used
 FAR = 0.35  # above this divergence, adversarial attention is far; about half of the largest, ln 2
+LEAST = 0.02  # removal area above that of a control, a mean difference of probabilities, from which on it counts
 CONCENTRATION = 3.0  # above this multiple of their even share of the read-out's attention, outlier tokens get too much
-
-
-NO_MORE = "more images would hardly change this"
-
-Expected = Callable[[float], Estimate]  # a number of images -> the estimate they would give if its value stayed
-
-
-class Verdict(NamedTuple):
-    """What the report says if a whole interval lies between two bounds."""
-
-    level: Level
-    words: str
-    above: float = -math.inf
-    below: float = math.inf
 
 
 class Check(NamedTuple):
@@ -70,8 +49,8 @@ CHECKS = {
     ),
     "weights": Check(
         "random_weights",
-        "with all layers and the head shuffled once, the map has rank correlation {interval} with the original one: "
-        "{verdict}",
+        "the maps of untrained models (weights shuffled) have absolute rank correlation {interval} with the original "
+        "one: {verdict}",
         "it depends on the trained weights",
         (
             Verdict("red", "it depends on the image or the architecture, not on the trained weights", above=UNRELATED),
@@ -89,15 +68,6 @@ CHECKS = {
             Verdict("amber", "noise that cannot be seen reorders some of its patches", below=SAME),
         ),
     ),
-    "faith": Check(
-        "above_random",
-        "{verdict} (removal area above that of a random map: {interval})",
-        "it marks patches better than a random map",
-        (
-            Verdict("green", "it marks patches that the prediction depends on", above=0),
-            Verdict("red", "worse than a random map", below=0),
-        ),
-    ),
 }
 
 
@@ -113,7 +83,8 @@ def trust_report(
     """Report in plain sentences how far the maps of this model on these images can be trusted.
 
     For each method: does the map depend on the class, on the weights and on invisible noise? Does it mark the patches
-    that the prediction depends on? For all methods: do they agree? Do predictions change with uniform or permuted
+    that the prediction depends on better than every control: maps that ignore the model, the method's own mean map,
+    and its maps of untrained models? For all methods: do they agree? Do predictions change with uniform or permuted
     attention? How different could attention be at the same predictions? Does much of it lie on tokens that the model
     uses as memory?
 
@@ -155,39 +126,12 @@ def judge(evidence: Evidence) -> TrustReport:
         if not evidence.constant[method].all():
             measured = (about for about, check in CHECKS.items() if method in getattr(evidence, check.measured))
             findings += [_check_map(method, about, evidence, confidence) for about in measured]
+            findings += _check_faith(method, evidence, confidence)
     findings += [_check_agreement(*pair, evidence, confidence) for pair in evidence.order]
     findings += [_check_replaced(*which, evidence, confidence) for which in evidence.flips]
     findings += _check_other_attention(evidence, confidence)
     findings.append(_check_outliers(evidence, confidence))
     return TrustReport(findings, evidence.images, evidence.num_intervals)
-
-
-def _decide(
-    expected: Expected, images: int, question: str, verdicts: Sequence[Verdict], confidence: float
-) -> tuple[Level, str, str]:
-    """Return level and words of the first verdict that applies, or amber and that the question is open.
-
-    The third text says of an amber level whether more images would give another verdict.
-    """
-
-    def find(count: float) -> Verdict | None:
-        low, high = expected(count)[1:]
-        return next((verdict for verdict in verdicts if low > verdict.above and high < verdict.below), None)
-
-    found = find(images)
-    if found is not None and found.level != "amber":
-        return found.level, found.words, ""
-    words = f"cannot tell on {count_images(images)} whether {question}" if found is None else found.words
-    more = _say_more(lambda count: find(count) not in (found, None), images, confidence)
-    return "amber", words, more
-
-
-def _say_more(decides: Callable[[float], bool], images: int, confidence: float) -> str:
-    """Say how many images would probably decide, or that none would."""
-    if images < fewest_images(confidence):  # so few say nothing about others
-        return "more images are needed to decide it"
-    needed = images_needed(decides, images, confidence)
-    return NO_MORE if needed is None else f"about {needed:,} images would probably decide it"
 
 
 def _check_constant(method: str, evidence: Evidence) -> list[Finding]:
@@ -203,18 +147,58 @@ def _check_constant(method: str, evidence: Evidence) -> list[Finding]:
 
 def _check_map(method: str, about: str, evidence: Evidence, confidence: float) -> Finding:
     check = CHECKS[about]
-    expected, images = _median(getattr(evidence, check.measured)[method], confidence)
-    level, words, more = _decide(expected, images, check.question, check.verdicts, confidence)
-    if about == "weights" and level == "green" and method in evidence.random_head:
-        of_head, count = _median(evidence.random_head[method], confidence)
-        if of_head(count).low > SAME:
-            level, words, more = "amber", f"{words}, but hardly on those of the head ({of_head(count)})", NO_MORE
+    expected, images = median(getattr(evidence, check.measured)[method], confidence)
+    level, words, more = decide(expected, images, check.question, check.verdicts, confidence)
+    if about == "weights" and level == "green":
+        level, words, more = _doubt_weights(method, evidence, confidence) or (level, words, more)
     text = check.sentence.format(interval=expected(images), verdict=words)
     return Finding(level, f"{method}: {about}", text, more)
 
 
+def _doubt_weights(method: str, evidence: Evidence, confidence: float) -> tuple[Level, str, str] | None:
+    """Return why a map that differs from those of untrained models may yet not depend on training."""
+    if method in evidence.random_head:
+        of_head, count = median(evidence.random_head[method], confidence)
+        if of_head(count).low > SAME:
+            return "amber", f"it depends on the weights, but hardly on those of the head ({of_head(count)})", NO_MORE
+    if (method, UNTRAINED) in evidence.above_control:
+        above, count = median(evidence.above_control[method, UNTRAINED], confidence)
+        if above(count).low <= LEAST:
+            words = (
+                f"it changes with the weights, as noise does, but is not surely better (removal area {above(count)})"
+            )
+            return "amber", words, say_more(lambda n: above(n).low > LEAST, count, confidence)
+    return None
+
+
+def _check_faith(method: str, evidence: Evidence, confidence: float) -> list[Finding]:
+    """Compare the removal area with that of every control: all must be surely below, or one is surely not."""
+    found = {c: median(values, confidence) for (m, c), values in evidence.above_control.items() if m == method}
+    if not found:
+        return []
+    images = min(count for _, count in found.values())
+
+    def find(count: float) -> tuple[Level, str]:
+        intervals = {control: expected(count) for control, (expected, _) in found.items()}
+        lowest = min(intervals, key=lambda control: intervals[control].high)
+        if intervals[lowest].high < LEAST:
+            return "red", lowest
+        nearest = min(intervals, key=lambda control: intervals[control].low)
+        return ("green" if intervals[nearest].low > LEAST else "amber"), nearest
+
+    level, control = find(images)
+    words = {
+        "green": "it marks patches that the prediction depends on, better than every control",
+        "red": f"it marks patches no better than the control {control}",
+        "amber": f"cannot tell on {count_images(images)} whether it marks patches better than {control}",
+    }[level]
+    more = say_more(lambda count: find(count)[0] != "amber", images, confidence) if level == "amber" else ""
+    text = f"{words} (removal area above that of {control}: {found[control][0](images)}, at least {LEAST} counts)"
+    return [Finding(level, f"{method}: faith", text, more)]
+
+
 def _check_agreement(one: str, other: str, evidence: Evidence, confidence: float) -> Finding:
-    order, images = _median(evidence.order[one, other], confidence)
+    order, images = median(evidence.order[one, other], confidence)
     if not images:
         text = f"{one} and {other} are both constant: they neither agree nor disagree"
         return Finding("amber", "agreement", text, NO_MORE)
@@ -238,7 +222,7 @@ def _check_agreement(one: str, other: str, evidence: Evidence, confidence: float
         level, verdict, more = "green", f"{one} and {other} agree on {' and '.join(agreed)}", ""
     elif may_agree(images):
         verdict = f"cannot tell on {count_images(images)} whether {one} and {other} agree"
-        more = _say_more(lambda n: bool(agree_on(n)) or not may_agree(n), images, confidence)
+        more = say_more(lambda n: bool(agree_on(n)) or not may_agree(n), images, confidence)
     elif any(expected(images).low > by_chance for expected, by_chance in compared.values()):
         verdict = f"{one} and {other} agree little, but more than by chance"
     else:
@@ -249,14 +233,14 @@ def _check_agreement(one: str, other: str, evidence: Evidence, confidence: float
 def _in_common(overlap: Tensor, count: int, confidence: float) -> Expected:
     """Estimate the share of images with the same highest patch or, if ``count`` > 1, the median share in common."""
     if count > 1:
-        return _median(overlap, confidence)[0]
-    return _share(overlap[~overlap.isnan()] > 0.5, confidence)
+        return median(overlap, confidence)[0]
+    return share(overlap[~overlap.isnan()] > 0.5, confidence)
 
 
 def _check_replaced(kind: str, where: str, evidence: Evidence, confidence: float) -> Finding:
     flips = evidence.flips[kind, where]
-    share = _share(flips, confidence)
-    value, low, high = (100 * number for number in share(len(flips)))
+    changed = share(flips, confidence)
+    value, low, high = (100 * number for number in changed(len(flips)))
     text = f"{kind} attention in {where} changes {value:.1f} % ({low:.1f} to {high:.1f} %) of predictions"
     if (kind, where) in evidence.corrected:
         text += f" (accuracy {100 * evidence.corrected[kind, where].mean().item():+.1f} points)"
@@ -267,7 +251,7 @@ def _check_replaced(kind: str, where: str, evidence: Evidence, confidence: float
         unused = Verdict("red", words, below=USED)
     used = Verdict("green", f"they depend on where {looks} looks", above=USED)
     question = f"they depend much on where {looks} looks"
-    level, words, more = _decide(share, len(flips), question, (used, unused), confidence)
+    level, words, more = decide(changed, len(flips), question, (used, unused), confidence)
     return Finding(level, "attention", f"{text}: {words}", more)
 
 
@@ -279,8 +263,8 @@ def _check_other_attention(evidence: Evidence, confidence: float) -> list[Findin
         Verdict("amber", "the search found none that is far away, though there may be", below=FAR),
     )
     for where, divergence in evidence.divergence.items():
-        far, images = _median(divergence, confidence)
-        level, words, more = _decide(far, images, "that is far", verdicts, confidence)
+        far, images = median(divergence, confidence)
+        level, words, more = decide(far, images, "that is far", verdicts, confidence)
         if more != NO_MORE:  # others than these would not be searched
             at_most = f"at most {SEARCHED} images are searched"
             more = f"more images may decide it, but {at_most}" if images < SEARCHED else f"{NO_MORE}: {at_most}"
@@ -304,9 +288,9 @@ def _check_outliers(evidence: Evidence, confidence: float) -> Finding:
     found = evidence.outliers[has_outliers]
     text = f"{len(found)} of {count_images(evidence.images)} have patch tokens of outlying norm before the last layer"
     if not len(found):
-        share = _share(has_outliers, confidence)
-        low, high = share(evidence.images)[1:]
-        level, _, more = _decide(share, evidence.images, "", (Verdict("green", "", below=USED),), confidence)
+        having = share(has_outliers, confidence)
+        low, high = having(evidence.images)[1:]
+        level, _, more = decide(having, evidence.images, "", (Verdict("green", "", below=USED),), confidence)
         return Finding(level, "outliers", f"{text} ({low:.2f} to {high:.2f} of all images)", more)
     part, mass = found.unbind(dim=-1)
     verdicts = (
@@ -314,20 +298,8 @@ def _check_outliers(evidence: Evidence, confidence: float) -> Finding:
         Verdict("green", f"less than {CONCENTRATION:.0f} times their even share", below=0),
     )
     question = f"it is more than {CONCENTRATION:.0f} times their even share"
-    level, words, more = _decide(*_median(mass - CONCENTRATION * part, confidence), question, verdicts, confidence)
+    level, words, more = decide(*median(mass - CONCENTRATION * part, confidence), question, verdicts, confidence)
     parts = (
         f"{100 * part.mean():.1f} % of their patch tokens, which get {100 * mass.mean():.1f} % of the last attention"
     )
     return Finding(level, "outliers", f"{text}: {parts}: {words}", more.replace("images", "such images"))
-
-
-def _median(values: Tensor, confidence: float) -> tuple[Expected, int]:
-    """Estimate the median over the images with comparable maps; return the number of these images, too."""
-    values = values[~values.isnan()]
-    return partial(median_of_more, median_interval(values, confidence), len(values)), len(values)
-
-
-def _share(chosen: Tensor, confidence: float) -> Expected:
-    """Estimate the share of images that are chosen."""
-    count, total = int(chosen.sum()), len(chosen)
-    return lambda images: share_interval(round(images * count / total), round(images), confidence)

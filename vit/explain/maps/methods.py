@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vit.capture.footprint import are_even
 from vit.explain.maps.attention_based import attention, gradient_rollout, legrad, relevance, rollout
 from vit.explain.maps.attnlrp import attnlrp
-from vit.explain.maps.controls import center, random, uniform
+from vit.explain.maps.controls import center, deviation, edges, ink, random, uniform
 from vit.explain.maps.gradients import gradcam, input_gradient, integrated_gradients, smoothgrad
 from vit.explain.maps.perturbation import occlusion, token_drop
 from vit.explain.maps.subject import Subject, Target
@@ -37,8 +37,11 @@ METHODS: dict[str, Callable[..., Tensor]] = {
     "random": random,
     "uniform": uniform,
     "center": center,
+    "edges": edges,
+    "deviation": deviation,
+    "ink": ink,
 }
-CONTROLS = ("random", "uniform", "center")
+CONTROLS = ("random", "uniform", "center", "edges", "deviation", "ink")
 CLASS_AGNOSTIC = ("attention", "rollout", "value", "value_rollout", *CONTROLS)  # the same map for every class
 
 

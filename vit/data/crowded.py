@@ -1,0 +1,95 @@
+"""A handwritten digit that decides the class among fifteen that do not: images whose place of evidence ink cannot tell.
+
+Letters in the einops patterns: n images, r c rows and columns of digits, h w rows and columns of pixels.
+"""
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from vit.data.digits import take_digits
+from vit.data.module import ImageDataModule, ImageSet, Stage
+
+SIDE = 4  # rows and columns of digits
+DIGIT = 8
+# Of all halves of the ten digits, the one in which maps of edges and ink of the training images are nearest to chance.
+DECIDING = (2, 3, 5, 7, 8)
+ALIKE = 60  # a bystander is among so many with the next less or more ink than the digit that decides
+CANVASES_PER_DIGIT: dict[Stage, int] = {"train": 40, "val": 6, "test": 6}
+
+
+class CrowdedDigits(ImageDataModule):
+    """Sixteen handwritten digits side by side, 32x32 pixels, grey; one is a 2, 3, 5, 7 or 8, and that is the class.
+
+    The others are 0, 1, 4, 6 and 9, do not depend on the class, and have as much ink. So a map that marks ink, edges or
+    the centre finds the digit that decides about once in sixteen times, as chance does: only what tells digits apart
+    finds it. In ``PlantedDigits`` the digit lies in clutter, and a map of ink alone finds it.
+
+    Digits of a split are those of the same split of ``Digits``, whatever the ``seed``. ``crowded_digits`` returns the
+    positions of the digits that decide.
+    """
+
+    num_classes = len(DECIDING)
+    class_names = [str(digit) for digit in DECIDING]
+    image_size = (SIDE * DIGIT, SIDE * DIGIT)
+    in_channels = 1
+    mean = [0.306]
+    std = [0.376]
+
+    def load_sets(self) -> dict[Stage, ImageSet]:
+        """Return the images of each split of ``Digits``, so that no digit is in two splits."""
+        if self.folds is not None:
+            raise ValueError(
+                "CrowdedDigits has no folds, as several of its images show one digit: leave --data.folds out"
+            )
+        stages: list[Stage] = ["train", "val", "test"] if self.val_fraction > 0 else ["train", "test"]
+        return {stage: ImageSet(*crowded_digits(stage, self.val_fraction)[:2]) for stage in stages}
+
+
+def crowded_digits(stage: Stage, val_fraction: float = 0.1) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the images of a split of ``CrowdedDigits`` and the positions of the digits that decide; always the same.
+
+    >>> images, labels, boxes = crowded_digits("test")
+    >>> images.shape, images.dtype, boxes.shape
+    (torch.Size([1062, 1, 32, 32]), torch.uint8, torch.Size([1062, 4]))
+    >>> row, column, height, width = boxes[0].tolist()
+    >>> digit = images[0, :, row : row + height, column : column + width]
+
+    Args:
+        stage: "train", "val" or "test".
+        val_fraction: Share of the training digits held out for validation, as in the data module.
+
+    Returns:
+        Images (N, 1, 32, 32), uint8, labels (N,), and boxes (N, 4): first row, first column, height, width.
+    """
+    digits, generator = take_digits(stage, val_fraction)
+    deciding = torch.isin(digits.labels, torch.tensor(DECIDING))
+    labels = torch.searchsorted(torch.tensor(DECIDING), digits.labels[deciding])
+    return crowd(digits.images[deciding], labels, digits.images[~deciding], CANVASES_PER_DIGIT[stage], generator)
+
+
+def crowd(
+    digits: Tensor, labels: Tensor, bystanders: Tensor, canvases: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Put each digit (N, 1, 8, 8) among bystanders of as much ink on several canvases: -> images, labels and boxes."""
+    digits, labels = digits.repeat(canvases, 1, 1, 1), labels.repeat(canvases)
+    chosen = torch.cat([digits[:, None], as_dark(digits, bystanders, SIDE**2 - 1, generator)], dim=1)
+    image = torch.arange(len(digits))
+    places = torch.randint(SIDE**2, (len(digits),), generator=generator)
+    order = torch.arange(SIDE**2).repeat(len(digits), 1)
+    order[:, 0] = places  # the digit changes places with the bystander there
+    order[image, places] = 0
+    images = rearrange(chosen[image[:, None], order], "n (r c) 1 h w -> n 1 (r h) (c w)", r=SIDE)
+    corners = DIGIT * torch.stack([places // SIDE, places % SIDE], dim=1)
+    return images, labels, torch.cat([corners, torch.full_like(corners, DIGIT)], dim=1)
+
+
+def as_dark(digits: Tensor, bystanders: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Draw ``count`` bystanders for each digit that have about its ink: (N, 1, 8, 8) -> (N, count, 1, 8, 8)."""
+    ink, of_bystanders = (images.sum(dim=(1, 2, 3)) for images in (digits, bystanders))
+    by_ink = of_bystanders.argsort(stable=True)
+    nearest = torch.searchsorted(of_bystanders[by_ink], ink)[:, None]
+    near = min(ALIKE, (len(bystanders) - 1) // 2)
+    first = (nearest - near).clamp(0, len(bystanders) - 1 - 2 * near)
+    drawn = first + torch.randint(2 * near + 1, (len(digits), count), generator=generator)
+    return bystanders[by_ink[drawn]]
