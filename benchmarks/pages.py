@@ -8,6 +8,7 @@ A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``. What is no
 import argparse
 import json
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -331,6 +332,39 @@ def maps() -> str:
     return f"{markdown_table(rows)}\n\n{sizes}; {seeds}{deviation}. {right} {' '.join(origins)}"
 
 
+# The question that a map is asked, the maps to take, and the part and the measure of explanations.json that decide it.
+QUESTIONS = (
+    ("Which patches does the prediction rest on? (a pass for each patch)", ("token_drop", "occlusion"), "drop"),
+    ("The same, quickly (one backward pass)", ("gradient_rollout", "relevance"), "drop"),
+    ("Are the values right, and not only their order?", ("occlusion", "token_drop"), "SaCo"),
+    ("Where is the object that decides, among others?", ("token_drop", "value_rollout"), "hits"),
+    ("Where is the photograph that I ask about?", ("token_drop", "occlusion"), "mosaics"),
+    ("Where does information flow?", ("rollout", "value_rollout"), "flow"),
+)
+PLACES = {
+    "drop": (RECIPE, "photographs", "drop", "tokens dropped"),
+    "SaCo": (RECIPE, "photographs", "SaCo", "SaCo"),
+    "hits": (CROWDED, "planted", "hits", "share of digits among digits hit"),
+    "mosaics": (RECIPE, "trained on mosaics", "hits", "share of mosaic quarters hit, after training on them"),
+    "flow": (CROWDED, "flow", "flow", "rank correlation with the effect of noise in a token"),
+}
+
+
+def questions() -> str:
+    """Return which map to take for which question, beside rollout and the best control."""
+    rows = []
+    for question, methods, decides in QUESTIONS:
+        recipe, part, measure, title = PLACES[decides]
+        found = means(of_recipe(read("explanations"), recipe), part, measure)
+        scores = {name: statistics.mean(numbers) for name, numbers in found.items() if numbers}
+        control = max((name for name in scores if name in CONTROLS), key=lambda name: scores[name])
+        texts = [f"`{name}` {scores[name]:.2f}" for name in methods]
+        rows.append({"question": question, "take": ", ".join(texts)})
+        rows[-1] |= {"rollout": f"{scores['rollout']:.2f}", "best control": f"`{control}` {scores[control]:.2f}"}
+        rows[-1]["number"] = title
+    return markdown_table(rows)
+
+
 def how_accurate(cells: Cells, images: str) -> str:
     """Return how many of its images and of all test images the trainings classify correctly, as a sentence."""
     here = plus_minus([100 * cell["accuracy"] for cell in cells], ".1f")
@@ -514,7 +548,7 @@ def released_tuned() -> str:
 TABLES = {
     table.__name__: table
     for table in (
-        *(results, accuracy, speed, inference, loading, ablation, mechanisms, maps, uniform),
+        *(results, accuracy, speed, inference, loading, ablation, mechanisms, maps, questions, uniform),
         *(packaged, packaged_maps, overlapping, fine_tuned, head_trainings, pruned_heads),
         *(reading, generation, peaks, pruned, completed, many_sizes, merged_tokens, parts_of_training),
         *(released_parity, released_accuracy, released_tuned),

@@ -44,7 +44,7 @@ def folder(tmp_path, monkeypatch):
     shutil.copy(ROOT / "train.py", tmp_path)
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     config = tmp_path / "configs/digits.yaml"
-    config.write_text(config.read_text().replace("max_epochs: 30", "max_epochs: 2"))
+    config.write_text(config.read_text().replace("max_epochs: 30", "max_epochs: 8"))
     (tmp_path / "notebooks").mkdir()
     for name in ("cifar10", "reading_digits"):
         shutil.copytree(ROOT / "notebooks" / name, tmp_path / "notebooks" / name)
