@@ -240,8 +240,9 @@ def test_as_many_channels_as_tokens_confuse_nothing():
     assert len(capture_attention(randomised(model), IMAGES)) == 3
 
 
-def test_the_experiments_are_two_passes_of_few_images():
+def test_the_experiments_are_few_passes_of_few_images():
     model, batches = spelled(fused, fused, fused), []
     model.register_forward_pre_hook(lambda _, args: batches.append(len(args[0])))
     capture_attention(model, IMAGES)
-    assert batches == [2, 2, 1, 1 + 2 * STRIPS, COPIES]
+    # Three axes, attention and plain pass of both images, layers, one image alone, places, mixing, codes of the tokens.
+    assert batches == [2, 2, 2, 1, 1, 1 + 2 * STRIPS, COPIES, 6]

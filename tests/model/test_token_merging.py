@@ -148,7 +148,7 @@ def test_legrad_is_that_of_the_model_where_nothing_is_merged(kwargs):
 
 def test_legrad_of_tokens_that_are_merged_after_the_only_attention_is_refused():
     model, images = made(depth=1, pool="mean"), torch.randn(2, 3, 16, 16, dtype=torch.float64)
-    with pytest.raises(ValueError, match="one module for each layer and a final norm: choose 'relevance'"):
+    with pytest.raises(ValueError, match="TokenMerging mixes tokens in a way that cannot be intercepted"):
         explain(vit.TokenMerging(model, r=4), images, "legrad", target=3)
 
 

@@ -107,7 +107,7 @@ def test_a_picture_that_fails_does_not_end_the_run(run, folder, monkeypatch, cap
         raise RuntimeError("the disk\nis full")
 
     monkeypatch.setattr("vit.objectives.classify.pictures.draw_map", fail)
-    monkeypatch.setattr("vit.runs.attention_over_time.explain", fail)
+    monkeypatch.setattr("vit.runs.attention_over_time.signed_map", fail)
     run("fit", *TINY, CALLBACK)
     printed = capsys.readouterr().out
     assert printed.count("AttentionMaps is switched off: the disk is full") == 1

@@ -38,11 +38,6 @@ def heads_first_calls(model: nn.Module, images: Tensor) -> frozenset[int]:
     return KNOWN[model]
 
 
-def known_heads_first(model: nn.Module) -> frozenset[int]:
-    """Return what ``heads_first_calls`` has found before, without another pass."""
-    return KNOWN.get(model, frozenset())
-
-
 @torch.no_grad()
 def _heads_first(model: nn.Module, image: Tensor, flat: Sequence[int]) -> frozenset[int]:
     """Return which of the calls of three axes have the heads first."""
@@ -103,9 +98,11 @@ def check_alone(
             f"{type(model).__name__} has {len(several)} attentions for {len(several[0])} images and {len(alone)} for "
             "one of them: give one image at a time"
         )
+    # The steps of dynamically quantised layers are those of the largest number in the batch.
+    is_rough = any("quantized" in type(module).__module__ for module in model.modules())
     for call in calls:
         moved = _moved(several[call][row : row + 1], alone[call])
-        if not moved <= _allowed(alone[call]):
+        if not moved <= _allowed(alone[call], is_rough):
             raise _differs(model, call, moved)
 
 
@@ -121,6 +118,6 @@ def _moved(one: Tensor, other: Tensor) -> float:
     return (one - other).abs().max().item() if one.shape == other.shape else float("inf")
 
 
-def _allowed(mixed: Tensor) -> float:
-    half = torch.finfo(mixed.dtype).bits < 32 or torch.is_autocast_enabled(mixed.device.type)
+def _allowed(mixed: Tensor, is_rough: bool = False) -> float:
+    half = is_rough or torch.finfo(mixed.dtype).bits < 32 or torch.is_autocast_enabled(mixed.device.type)
     return (0.05 if half else TOLERANCE) * mixed.abs().max().item()

@@ -18,7 +18,7 @@ from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vit.capture.alone import heads_first_calls, known_heads_first
+from vit.capture.alone import heads_first_calls
 from vit.capture.intercept import InterceptAttention
 from vit.capture.moved import changes, rounding
 
@@ -48,11 +48,10 @@ def check_unmixed(model: nn.Module, image: Tensor, calls: Sequence[int], num_tok
     """
     if num_tokens < 2:
         return
-    heads_first_calls(model, repeat(image, "1 c y x -> k c y x", k=2))
     copies, start = repeat(image, "1 c y x -> k c y x", k=COPIES), 0
     for attempt in range(MOST_STARTS):
         try:
-            _Experiment(model, calls, num_tokens, start).run(copies)
+            _Experiment(model, copies, calls, num_tokens, start).run()
         except _MixedError as mixed:
             if not mixed.is_embedding or attempt == MOST_STARTS - 1:
                 raise ValueError(
@@ -66,7 +65,7 @@ def check_unmixed(model: nn.Module, image: Tensor, calls: Sequence[int], num_tok
 def _named(mixed: "_MixedError", model: nn.Module, copies: Tensor, calls: Sequence[int], *entry: int) -> "_MixedError":
     """Return where tokens are mixed, after another look at all results."""
     try:
-        _Experiment(model, calls, *entry, looks_at_all=True).run(copies)
+        _Experiment(model, copies, calls, *entry, looks_at_all=True).run()
     except _MixedError as found:
         return found
     return mixed
@@ -95,6 +94,7 @@ class _Experiment(TorchFunctionMode):
 
     Args:
         model: A ViT in eval mode.
+        copies: The image, ``COPIES`` times, (K, C, H, W).
         calls: Numbers of the attention calls that are layers.
         num_tokens: Number of tokens of an image.
         start: Number of the first result that may be changed as tokens.
@@ -104,13 +104,15 @@ class _Experiment(TorchFunctionMode):
     def __init__(
         self,
         model: nn.Module,
+        copies: Tensor,
         calls: Sequence[int],
         num_tokens: int,
         start: int,
         looks_at_all: bool = False,
     ) -> None:
         super().__init__()
-        self.looks_at_all = looks_at_all
+        self.looks_at_all, self.copies = looks_at_all, copies
+        heads_first = heads_first_calls(model, copies)
         self.model, self.calls, self.num_tokens, self.start = model, calls, num_tokens, start
         self.generator = torch.Generator().manual_seed(0)
         self.half = torch.randperm(num_tokens, generator=self.generator) < num_tokens // 2
@@ -120,12 +122,13 @@ class _Experiment(TorchFunctionMode):
         self.layer = -1  # the last that was entered
         self.first: _Place | None = None  # where tokens were mixed first since then
         self.is_pooled = False  # tokens are gone after an attention of fewer queries
-        self.intercepted = InterceptAttention(model, self.identity, COPIES, known_heads_first(model))
+        self.heads_first = bool(heads_first)
+        self.intercepted = InterceptAttention(model, self.identity, COPIES, heads_first)
 
-    def run(self, copies: Tensor) -> None:
-        """Pass the copies (K, C, H, W)."""
-        with _paths(self.model, self.active, self.look), self.intercepted, self:
-            self.model(copies)
+    def run(self) -> None:
+        """Pass the copies."""
+        with _paths(self.model, self.active, self.look), self.intercepted, self, _unmoved(self.model):
+            self.model(self.copies)
         if self.first is not None and self.layer == len(self.calls) - 1 and not self.first.is_linear:
             raise _MixedError(self.first, None)
 
@@ -184,7 +187,9 @@ class _Experiment(TorchFunctionMode):
     def look(self, result: Any) -> None:
         """Record the first result since the last layer that is tokens, if one depends on both halves."""
         is_between = 0 <= self.layer < len(self.calls) - 1 and not self.looks_at_all
-        tokens = None if self.first or self.is_pooled or is_between else _by_token(result, self.num_tokens)
+        tokens = (
+            None if self.first or self.is_pooled or is_between else _by_token(result, self.num_tokens, self.heads_first)
+        )
         if tokens is None:
             return
         allowed = rounding(tokens)
@@ -195,6 +200,19 @@ class _Experiment(TorchFunctionMode):
         is_linear = not ((both - first - second + plain).abs() > COARSER * allowed).any()
         if not (_is_scaled(plain, first, allowed) | _is_scaled(plain, second, allowed)).all():
             self.first = _Place(self.active[-1], self.num_results, is_linear)
+
+
+@contextmanager
+def _unmoved(model: nn.Module) -> Iterator[None]:
+    """Within the context, modules that move numbers of patches to a register, as they say, leave them in place."""
+    moving = [module for module in model.modules() if getattr(module, "moves_to_register", False)]
+    for module in moving:
+        module.moves_to_register = False
+    try:
+        yield
+    finally:
+        for module in moving:
+            module.moves_to_register = True
 
 
 @contextmanager
@@ -212,9 +230,9 @@ def _paths(model: nn.Module, active: list[str], look: Callable[[Any], None]) -> 
         yield
 
 
-def _by_token(result: Any, num_tokens: int) -> Tensor | None:
+def _by_token(result: Any, num_tokens: int, heads_first: bool) -> Tensor | None:
     """Return a result by token, (K, N, everything else), or None if no axis, or more than one, counts tokens."""
-    if not isinstance(result, Tensor) or not result.is_floating_point() or result.ndim < 3:
+    if not isinstance(result, Tensor) or not result.is_floating_point() or result.ndim < 3 or not result.numel():
         return None
     axes = [axis for axis, size in enumerate(result.shape) if size == num_tokens]
     if len(axes) != 1 or result.numel() == COPIES * num_tokens:
@@ -223,7 +241,7 @@ def _by_token(result: Any, num_tokens: int) -> Tensor | None:
     if batch is None:
         return None
     names = [f"a{axis}" for axis in range(result.ndim)]
-    names[batch], names[axes[0]] = "(k r)", "n"
+    names[batch], names[axes[0]] = "(r k)" if heads_first else "(k r)", "n"
     others = " ".join(name for name in names if name.startswith("a"))
     return rearrange(result, f"{' '.join(names)} -> k n (r {others})", k=COPIES)
 

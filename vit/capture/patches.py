@@ -14,7 +14,7 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from vit.capture.alone import known_heads_first
+from vit.capture.alone import heads_first_calls
 from vit.capture.intercept import InterceptAttention
 
 STRIPS_AT_ONCE = 32
@@ -126,7 +126,7 @@ def values_of(model: nn.Module, images: Tensor, call: int) -> Tensor:
             raise _SeenError
         return attn
 
-    intercepted = InterceptAttention(model, keep, len(images), known_heads_first(model))
+    intercepted = InterceptAttention(model, keep, len(images), heads_first_calls(model, images))
     try:
         with intercepted:
             model(images)

@@ -89,7 +89,7 @@ def _norms_at(place: Boundary, model: nn.Module, images: Tensor) -> Tensor:
     # no_grad restores the mode that start_graph changes.
     with torch.no_grad(), FollowValues(), place.changed(start_graph):
         logits = result_of(model(images))
-        return _root_of_squares(logits, kept[0], "b n d -> b n")
+        return _root_of_squares(model, logits, kept[0], "b n d -> b n")
 
 
 def _norms_of_rows(call: int, model: nn.Module, images: Tensor) -> Tensor:
@@ -105,15 +105,12 @@ def _norms_of_rows(call: int, model: nn.Module, images: Tensor) -> Tensor:
 
     with torch.no_grad(), FollowValues():
         logits = run_intercepted(model, images, start_graph)
-        return _root_of_squares(logits, kept[0], "b h n m -> b n")
+        return _root_of_squares(model, logits, kept[0], "b h n m -> b n")
 
 
-def _root_of_squares(logits: Tensor, by: Tensor, pattern: str) -> Tensor:
+def _root_of_squares(model: nn.Module, logits: Tensor, by: Tensor, pattern: str) -> Tensor:
     if not logits.requires_grad:
-        raise ValueError(
-            "the logits have no gradient, as of quantised layers, so which tokens they read is not known: explain the "
-            "model before it was quantised, or read its weights by capture_attention"
-        )
+        raise _no_gradient(model)
     flat = rearrange(logits, "b ... -> b (...)")
     count = flat.shape[1]
     if count <= MOST_DIRECTIONS:
@@ -122,6 +119,15 @@ def _root_of_squares(logits: Tensor, by: Tensor, pattern: str) -> Tensor:
         directions = torch.randn(MOST_DIRECTIONS, count, generator=torch.Generator().manual_seed(0))
     squares = torch.zeros(())
     for direction in directions.to(flat):
-        (slope,) = torch.autograd.grad((flat * direction).sum(), by, retain_graph=True)
+        (slope,) = torch.autograd.grad((flat * direction).sum(), by, retain_graph=True, allow_unused=True)
+        if slope is None:
+            raise _no_gradient(model)
         squares = squares.to(slope) + reduce(slope.detach() ** 2, pattern, "sum")
     return squares.sqrt()
+
+
+def _no_gradient(model: nn.Module) -> ValueError:
+    return ValueError(
+        f"the logits of {type(model).__name__} have no gradient, as of quantised layers, so which tokens they read is not "
+        "known: explain the model before it was quantised, or read its weights by capture_attention"
+    )

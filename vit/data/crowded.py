@@ -51,7 +51,7 @@ def crowded_digits(stage: Stage, val_fraction: float = 0.1) -> tuple[Tensor, Ten
 
     >>> images, labels, boxes = crowded_digits("test")
     >>> images.shape, images.dtype, boxes.shape
-    (torch.Size([1062, 1, 32, 32]), torch.uint8, torch.Size([1062, 4]))
+    (torch.Size([1074, 1, 32, 32]), torch.uint8, torch.Size([1074, 4]))
     >>> row, column, height, width = boxes[0].tolist()
     >>> digit = images[0, :, row : row + height, column : column + width]
 

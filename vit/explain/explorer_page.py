@@ -80,7 +80,7 @@ def explorer(
 
     The model also runs once for each head and each layer with that part switched off, so the page can show how the
     logits change. Before compression, the page takes about layers * heads * tokens ** 2 bytes. Attention to a patch
-    is within 1.5 % of the model's (3 % in rows with negative weights), or within 1/50,000 of that to the largest patch
+    is within 1/66 of the model's (1/33 in rows with negative weights), or within 1/50,000 of that to the largest patch
     of the same row. Attention to other tokens, logits and maps are float32.
 
     >>> import vit

@@ -121,10 +121,13 @@ class RegisterLinear(nn.Linear):
         super().__init__(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
         self.weight, self.bias = linear.weight, linear.bias
         self.register = register
+        self.moves_to_register = True  # off while it is tested whether anything else mixes tokens
         self.register_buffer("to_register", torch.tensor(neurons, device=linear.weight.device))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Move the largest activations of these neurons, then transform: (B, N, hidden) -> (B, N, D)."""
+        if not self.moves_to_register:
+            return super().forward(hidden)
         moved = hidden[:, :, self.to_register]
         of_patches = moved[:, self.register + 1 :]
         strongest = of_patches.abs().argmax(dim=1, keepdim=True)
