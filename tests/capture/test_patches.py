@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from tests.architectures import ours, randomised
+from vit.capture.alone import heads_first_calls
 from vit.capture.graph import attentions_behind
 from vit.capture.patches import Layout, find_patches
 
@@ -72,6 +73,7 @@ def test_tokens_of_several_windows_are_no_grid():
 
 def test_the_forward_pass_ends_at_the_attention_that_is_looked_at():
     model, calls = randomised(ours()()), []
+    heads_first_calls(model, torch.randn(2, 3, 6, 10).double())  # looked at once for each model, in a whole pass
     model.blocks[0].mlp.register_forward_hook(lambda *_: calls.append(1))
     assert found(model, torch.randn(1, 3, 6, 10).double(), 16) is not None
     assert not calls

@@ -128,6 +128,6 @@ def _root_of_squares(model: nn.Module, logits: Tensor, by: Tensor, pattern: str)
 
 def _no_gradient(model: nn.Module) -> ValueError:
     return ValueError(
-        f"the logits of {type(model).__name__} have no gradient, as of quantised layers, so which tokens they read is not "
-        "known: explain the model before it was quantised, or read its weights by capture_attention"
+        f"the logits of {type(model).__name__} have no gradient, as of quantised layers, so which tokens they read is "
+        "not known: explain the model before it was quantised, or read its weights by capture_attention"
     )
