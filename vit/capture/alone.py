@@ -38,6 +38,12 @@ def heads_first_calls(model: nn.Module, images: Tensor) -> frozenset[int]:
     return KNOWN[model]
 
 
+def keep_for_copy(model: nn.Module, copied: nn.Module) -> None:
+    """Let a copy have what ``heads_first_calls`` has found for its model, so that hooks see no further pass."""
+    if model in KNOWN:
+        KNOWN[copied] = KNOWN[model]
+
+
 @torch.no_grad()
 def _heads_first(model: nn.Module, image: Tensor, flat: Sequence[int]) -> frozenset[int]:
     """Return which of the calls of three axes have the heads first."""

@@ -5,7 +5,9 @@ A head may read the class token, the mean of some tokens, both, or a weighted me
 Letters in the einops patterns: b batch, k logits, n tokens, h heads, m keys, d channels.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from einops import rearrange, reduce
@@ -86,10 +88,17 @@ def _norms_at(place: Boundary, model: nn.Module, images: Tensor) -> Tensor:
         kept.append(tokens.detach().requires_grad_())
         return kept[0]
 
-    # no_grad restores the mode that start_graph changes.
-    with torch.no_grad(), FollowValues(), place.changed(start_graph):
-        logits = result_of(model(images))
-        return _root_of_squares(model, logits, kept[0], "b n d -> b n")
+    def norms(around: AbstractContextManager[Any]) -> Tensor:
+        kept.clear()
+        # no_grad restores the mode that start_graph changes.
+        with torch.no_grad(), around, place.changed(start_graph):
+            logits = result_of(model(images))
+            return _root_of_squares(model, logits, kept[0], "b n d -> b n")
+
+    try:
+        return norms(FollowValues())
+    except RuntimeError:  # a model that changes a view in place does not allow a graph to begin within no_grad
+        return norms(nullcontext())
 
 
 def _norms_of_rows(call: int, model: nn.Module, images: Tensor) -> Tensor:

@@ -92,6 +92,11 @@ def test_every_image_has_the_map_of_one_of_several_untrained_models(model, image
     assert_close(untrained_maps(Subject(model, images[:2]), "relevance"), found[:2])
 
 
+def test_untrained_maps_see_the_passes_of_their_own_images_alone(model):
+    images = torch.randn(2 * SEEDS + 3, 3, 16, 16)
+    assert untrained_maps(Subject(model, images), "value_rollout").shape[0] == len(images)
+
+
 def test_the_mean_map_of_the_other_images_leaves_the_own_map_out_and_weighs_maps_alike():
     maps = torch.tensor([[[1.0, 0.0]], [[0.0, 10.0]], [[0.0, -100.0]]])
     assert_close(mean_of_others(maps), torch.tensor([[[0.0, 0.0]], [[0.5, -0.5]], [[0.5, 0.5]]]))

@@ -13,6 +13,7 @@ import torch
 from einops import reduce
 from torch import Tensor, nn
 
+from vit.capture.alone import keep_for_copy
 from vit.capture.anatomy import Anatomy
 from vit.capture.attention import logits_of
 from vit.explain.maps import Subject, signed_map
@@ -109,7 +110,9 @@ def _anatomy(subject: Subject) -> Anatomy | None:
 
 def _copied(subject: Subject) -> tuple[nn.Module, Anatomy | None]:
     """Copy a model together with its anatomy, whose places are modules of the model."""
-    return copy.deepcopy((subject.model, _anatomy(subject)))
+    model, anatomy = copy.deepcopy((subject.model, _anatomy(subject)))
+    keep_for_copy(subject.model, model)
+    return model, anatomy
 
 
 def _known(subject: Subject, anatomy: Anatomy | None) -> Subject:
