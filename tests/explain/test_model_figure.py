@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 import vit
+from vit.explain import capture_attention, overlay
 from vit.explain.model_figure import draw_model
 
 
@@ -56,6 +57,12 @@ def test_the_bars_are_the_probabilities_of_the_four_best_classes(drawn):
     bars = [bar.get_width() for bar in panels[6].patches]
     assert bars == pytest.approx((100 * best.values).tolist(), rel=1e-4)
     assert [label.get_text() for label in panels[6].get_yticklabels()] == ["abcde"[k] for k in best.indices]
+
+
+def test_the_map_is_the_attention_of_the_class_token_in_the_last_block(drawn):
+    model, image, panels = drawn()
+    attn = capture_attention(model, image[None])[-1][0].mean(dim=0)[0, 1:].reshape(1, 2, 6)
+    assert_close(numbers(panels[5]), overlay(image[None], attn.detach())[0].permute(1, 2, 0))
 
 
 @pytest.mark.parametrize(
