@@ -83,7 +83,7 @@ def explain(
     """
     subject = Subject(model, images, target, versus, grid, num_prefix_tokens)
     maps = signed_map(method, subject, **options).clamp(min=0)
-    if "anatomy" in vars(subject) and not are_even(subject.anatomy.cells, subject.grid):
+    if "anatomy" in vars(subject) and not are_even(subject.anatomy.cells, subject.anatomy.grid):
         warnings.warn(
             f"{type(model).__name__} does not divide these images evenly into patches: give "
             "cells=vit.capture.examine(model, images).cells to vit.explain.overlay",
