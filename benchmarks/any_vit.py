@@ -33,6 +33,7 @@ NUM_CLASSES = 7
 SIZE = 32  # pixels of a side, unless a model needs others
 TOLERANCE = 1e-6  # transformers computes its explicit softmax in float32
 MOST_PATCHES = 16  # changed one at a time
+SWIN = {"image_size": SIZE, "embed_dim": 12, "depths": [2, 2], "num_heads": [3, 3], "window_size": 2, "patch_size": 4}
 METHODS_TRIED = ("rollout", "relevance")
 
 REPORT = """# Attention of {count} architectures
@@ -236,15 +237,7 @@ ARCHITECTURES: dict[str, dict[str, tuple[Make, Any]]] = {
         "ViT-MSN": of_transformers("ViTMSNForImageClassification"),
         "CLIP": two_towers("CLIPForImageClassification"),
         "SigLIP": two_towers("SiglipForImageClassification"),
-        "Swin": hierarchy(
-            "SwinForImageClassification",
-            image_size=SIZE,
-            embed_dim=12,
-            depths=[2, 2],
-            num_heads=[3, 3],
-            window_size=2,
-            patch_size=4,
-        ),
+        "Swin": hierarchy("SwinForImageClassification", **SWIN),
         "PVT": hierarchy("PvtForImageClassification", 64, image_size=64),
         "SegFormer": hierarchy("SegformerForImageClassification", 64),
         "LeViT": hierarchy("LevitForImageClassification", 224),
@@ -252,15 +245,7 @@ ARCHITECTURES: dict[str, dict[str, tuple[Make, Any]]] = {
         "MobileViT": hierarchy("MobileViTForImageClassification", 64, image_size=64),
         "MobileViT v2": hierarchy("MobileViTV2ForImageClassification", 64, image_size=64),
         "PVT v2": hierarchy("PvtV2ForImageClassification", 64, image_size=64),
-        "Swin v2": hierarchy(
-            "Swinv2ForImageClassification",
-            image_size=SIZE,
-            embed_dim=12,
-            depths=[2, 2],
-            num_heads=[3, 3],
-            window_size=2,
-            patch_size=4,
-        ),
+        "Swin v2": hierarchy("Swinv2ForImageClassification", **SWIN),
         "LeViT with teacher": hierarchy("LevitForImageClassificationWithTeacher", 224),
         "MetaCLIP 2": two_towers("MetaClip2ForImageClassification"),
         "FocalNet": hierarchy("FocalNetForImageClassification", 64, image_size=64),

@@ -14,6 +14,7 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import vit
 from tests.architectures import EXACT, LIBRARIES, WAYS, captured
 from vit.capture.attention import TOLERANCE, check_logits_unchanged
 from vit.explain import METHODS, InterceptAttention, attention_rollout, capture_attention, explain
@@ -437,7 +438,7 @@ def test_a_model_whose_logits_move_is_refused():
 
     with pytest.raises(ValueError, match=r"the logits moved by .* when attention was computed explicitly: the model"):
         capture_attention(Attending(attend).eval(), torch.randn(2, 3, 6, 10))
-    with pytest.raises(ValueError, match=r"the logits moved by nan"):
+    with pytest.raises(ValueError, match=r"of 360 pixel values are NaN or infinite"):
         capture_attention(Attending(F.scaled_dot_product_attention).eval(), torch.full((2, 3, 6, 10), torch.nan))
 
 
@@ -658,3 +659,13 @@ def test_the_counter_of_living_matrices_sees_what_a_capture_keeps(random_vit):
     streamed = explain(model := random_vit(), images)
     whole = attention_rollout(capture_attention(model, images))[:, 0, 1:].reshape(1, 3, 5)
     assert_close(streamed, whole, **EXACT)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_pixels_that_are_no_numbers_are_counted_and_refused(value):
+    model = vit.VisionTransformer(16, 8, embed_dim=12, depth=1, num_heads=3).eval()
+    images = torch.zeros(2, 3, 16, 16)
+    images[1, 0, 3, 3:5] = value
+    for refused in (capture_attention, lambda *given: explain(*given, "occlusion")):
+        with pytest.raises(ValueError, match="2 of 1536 pixel values are NaN or infinite"):
+            refused(model, images)

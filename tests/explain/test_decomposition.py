@@ -251,3 +251,23 @@ def test_bfloat16_adds_up_to_its_precision(make):
     images = torch.randn(2, 3, *((6, 10) if make is not of_torchvision else (8, 8))).bfloat16()
     found = contributions(model, images)
     assert_close(found.total, found.logits, rtol=0.05, atol=0.1)
+
+
+class ReadsEarlyTokens(nn.Module):
+    """A model whose logits also read the tokens before the first layer, which is no bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.vit = vit.VisionTransformer(16, 4, embed_dim=24, depth=2, num_heads=3)
+        self.early = nn.Linear(24, 10)
+
+    def forward(self, images):
+        tokens = early = self.vit.embed(images)
+        for block in self.vit.blocks:
+            tokens = block(tokens)
+        return self.vit.head(self.vit.norm(tokens)[:, 0]) + self.early(early[:, 1:].mean(dim=1))
+
+
+def test_logits_that_read_earlier_tokens_too_are_refused():
+    with pytest.raises(ValueError, match="the logits of ReadsEarlyTokens read more than the tokens of its last layer"):
+        contributions(ReadsEarlyTokens().eval(), torch.randn(2, 3, 16, 16))

@@ -152,7 +152,7 @@ def test_any_shape_gives_colours_in_range(batch, channels, grid, patch, smooth):
     [
         (torch.full((1, 3, 4, 4), 1.5), torch.ones(1, 2, 2), {}, r"1.5.*displayable\(images, mean, std\)"),
         (torch.full((1, 3, 4, 4), -0.5), torch.ones(1, 2, 2), {}, "-0.5"),
-        (torch.full((1, 3, 4, 4), torch.nan), torch.ones(1, 2, 2), {}, "nan"),
+        (torch.full((1, 3, 4, 4), torch.nan), torch.ones(1, 2, 2), {}, "NaN"),
         (torch.zeros(3, 4, 4), torch.ones(1, 2, 2), {}, r"images\[None\]"),
         (torch.zeros(1, 3, 4, 4), torch.ones(2, 2), {}, r"\(2, 2\)"),
         (torch.zeros(1, 3, 4, 4), torch.ones(2, 2, 2), {}, "1 images have 2 maps"),

@@ -9,7 +9,6 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.digit_runs import *  # noqa: F403 (pytest finds fixtures by their names here)
 from tests.tiny import CPU
 
 needs_openvino = pytest.mark.skipif(not find_spec("openvino"), reason="openvino is not installed")

@@ -209,10 +209,15 @@ def check_capturable(model: nn.Module) -> None:
 
 
 def check_pixels(images: Tensor) -> None:
-    """Raise a ValueError if the shape of the images is not (B, C, H, W)."""
+    """Raise a ValueError if the shape of the images is not (B, C, H, W), or a pixel is NaN or infinite."""
     if images.ndim != 4:
         raise ValueError(
             f"images have shape {tuple(images.shape)}: give (batch, channels, rows, columns), one image as images[None]"
+        )
+    if not (finite := images.isfinite()).all():
+        raise ValueError(
+            f"{int((~finite).sum())} of {images.numel()} pixel values are NaN or infinite: look at how the images were "
+            "normalised (a std of 0?)"
         )
 
 

@@ -7,7 +7,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from vit.data.digits import take_digits
+from vit.data.digits import load_canvases, take_digits
 from vit.data.module import ImageDataModule, ImageSet, Stage
 
 SIDE = 4  # rows and columns of digits
@@ -38,12 +38,7 @@ class CrowdedDigits(ImageDataModule):
 
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return the images of each split of ``Digits``, so that no digit is in two splits."""
-        if self.folds is not None:
-            raise ValueError(
-                "CrowdedDigits has no folds, as several of its images show one digit: leave --data.folds out"
-            )
-        stages: list[Stage] = ["train", "val", "test"] if self.val_fraction > 0 else ["train", "test"]
-        return {stage: ImageSet(*crowded_digits(stage, self.val_fraction)[:2]) for stage in stages}
+        return load_canvases(self, crowded_digits)
 
 
 def crowded_digits(stage: Stage, val_fraction: float = 0.1) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,5 +1,6 @@
 """The 1,797 handwritten digits of scikit-learn, a real data set that needs no download."""
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -56,3 +57,19 @@ def take_digits(stage: Stage, val_fraction: float) -> tuple[ImageSet, torch.Gene
     if stage not in digits.sets:
         raise ValueError(f"stage {stage!r} is none of {', '.join(digits.sets)} at val_fraction {val_fraction}")
     return digits.sets[stage], torch.Generator().manual_seed(SEEDS[stage])
+
+
+def load_canvases(
+    data: ImageDataModule, draw: Callable[[Stage, float], tuple[Tensor, Tensor, Tensor]]
+) -> dict[Stage, ImageSet]:
+    """Return the images that are drawn for each split of ``Digits``.
+
+    Raises:
+        ValueError: If folds are asked for.
+    """
+    if data.folds is not None:
+        raise ValueError(
+            f"{type(data).__name__} has no folds, as several of its images show one digit: leave --data.folds out"
+        )
+    stages: list[Stage] = ["train", "val", "test"] if data.val_fraction > 0 else ["train", "test"]
+    return {stage: ImageSet(*draw(stage, data.val_fraction)[:2]) for stage in stages}

@@ -91,13 +91,13 @@ def linear_readout(subject: Subject, last: Boundary) -> LinearReadout:
         norms.begin()
         return tokens
 
-    def score_of(tokens: Tensor) -> Tensor:
+    def score_of(tokens: Tensor, images: Tensor = subject.images) -> Tensor:
         def replace(_: Tensor) -> Tensor:
             norms.begin()
             return tokens
 
         with last.changed(replace), norms:
-            return subject.score(logits_of(subject.model(subject.images)))
+            return subject.score(logits_of(subject.model(images)))
 
     with torch.no_grad(), last.changed(begin), norms:
         subject.model(subject.images)
@@ -107,6 +107,7 @@ def linear_readout(subject: Subject, last: Boundary) -> LinearReadout:
         (weights,) = torch.autograd.grad(score.sum(), tokens)
     with torch.no_grad():
         bias = score_of(torch.zeros_like(tokens))
+        _check_reads_tokens_alone(subject.model, bias, score_of(torch.zeros_like(tokens), -subject.images))
         # Long tokens, as a function such as tanh is nearly linear near 0.
         noise = torch.randn(tokens.shape, generator=torch.Generator().manual_seed(0)).to(tokens)
         other = 100 * tokens.std(correction=0) * noise
@@ -128,6 +129,16 @@ def last_boundary(model: nn.Module, layers: list[Boundary], last: Boundary | Non
             "head, such as a final norm: the tokens that its head reads cannot be found"
         )
     return last
+
+
+def _check_reads_tokens_alone(model: nn.Module, bias: Tensor, of_others: Tensor) -> None:
+    """Raise a ValueError if the score of the same tokens differs for other images: it is no bias."""
+    moved, size = (bias - of_others).abs().max().item(), max(1.0, bias.abs().max().item())
+    if not moved <= (0.05 if torch.finfo(bias.dtype).bits < 32 else 1e-5) * size:
+        raise ValueError(
+            f"the logits of {type(model).__name__} read more than the tokens of its last layer (off by {moved:.2g} "
+            "with other images), such as those of earlier layers: their sum over heads is not the logit"
+        )
 
 
 def _check_linear(model: nn.Module, found: Tensor, expected: Tensor) -> None:
