@@ -404,7 +404,7 @@ def packaged_maps() -> str:
         | {name: "{:.3f} ({:.3f} to {:.3f})".format(*row[measure]) for name, measure in columns.items()}
         for row in sorted(cell["photographs"], key=lambda row: -row["drop"][0])
     ]
-    note = f"{cell['images']} test images; mean and 95 % interval. docs/explain.md explains the columns. "
+    note = f"{cell['images']} test images; mean and 95 % interval. docs/trust.md explains the columns. "
     note += how_accurate([cell], "images")
     return f"{markdown_table(rows)}\n\n{note} {made_at(cell['made'])}"
 

@@ -3,7 +3,9 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -11,18 +13,22 @@ from PIL import Image
 
 import train
 import vit
-from vit.__main__ import COMMANDS
+from tests.digit_runs import train_once
+from vit.__main__ import COMMANDS, TRAINING
+from vit.analysis.head_table import Kind
 from vit.attention import MECHANISMS
 from vit.commands import folds
 from vit.commands.configs import find_configs
 from vit.commands.training_cli import ViTCLI
-from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
+from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS, METHODS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = {path: path.read_text() for path in PAGES}
 SHAPE = re.compile(r"^(\w+) = .*  # (?:(\d+) of )?(\([\d, +]+\))$", re.MULTILINE)
 OPTIONS = re.compile(r"`((?:--(?:model|data|trainer)\.\S+ [^\s`]+ ?)+)`")
+
+WRITTEN = [path for path in PAGES if path.name not in ("README.md", "glossary.md")]  # the glossary is generated
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 
@@ -43,7 +49,12 @@ def commands(page, start):
     [path for path in PAGES if path.name != "CONTRIBUTING.md" and blocks(path, "python")],
     ids=lambda path: path.name,
 )
-def test_python_runs_from_top_to_bottom_and_gives_the_shapes_in_its_comments(page, tmp_path, monkeypatch):
+def test_python_runs_from_top_to_bottom_and_gives_the_shapes_in_its_comments(
+    page, tmp_path, tmp_path_factory, monkeypatch
+):
+    if "runs/digits" in TEXT[page]:  # the run that make demo leaves, of a smaller model
+        runs = train_once(tmp_path_factory.getbasetemp() / "trained")
+        shutil.copytree(runs / "tiny", tmp_path / "runs/digits")
     monkeypatch.chdir(tmp_path)
     Image.new("RGB", (50, 40), "orange").save("photo.jpg")
     names: dict = {}
@@ -98,8 +109,8 @@ def test_its_commands_for_training_are_taken(page, parse, monkeypatch):
             command += ["--data.root", "folder"] if command[2] in ("test", "validate") else []
         if not any(word.endswith("help") for word in command):
             parse(command[2:])
-    for command in commands(page, "python -m vit folds"):
-        _, of_fit = folds.make_parser().parse_known_args(command[4:])
+    for command in commands(page, "vit-attention folds"):
+        _, of_fit = folds.make_parser().parse_known_args(command[2:])
         parse(["fit", *find_configs(of_fit)])
     if options := " ".join(OPTIONS.findall(TEXT[page])):
         classifier = ["--data", "ImageFolder", "--data.root", "folder"]
@@ -114,11 +125,9 @@ def test_its_other_commands_name_scripts_options_and_targets_that_exist(page):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
         assert all(f"$({variable.split('=')[0]})" in makefile for variable in variables)
     scripts = [command[1:] for command in commands(page, "python") if command[1].startswith("benchmarks/")]
-    scripts += [["vit/commands/explain.py", *command[3:]] for command in commands(page, "python -m vit.explain")]
-    for command in commands(page, "python -m vit"):
-        if command[3] == "folds":  # takes the options of fit, too
-            continue
-        scripts.append([f"{COMMANDS[command[3]].place.split(':')[0].replace('.', '/')}.py", *command[4:]])
+    for _, name, *options in commands(page, "vit-attention"):
+        if name != "folds":  # which takes the options of fit, too
+            scripts.append([f"{COMMANDS[name].place.split(':')[0].replace('.', '/')}.py", *options])
     for script, *arguments in scripts:
         shared = ("benchmarks/records.py", "vit/commands/models.py", "vit/commands/parser.py")
         code = "".join((ROOT / place).read_text() for place in (script, *shared))
@@ -146,7 +155,36 @@ def test_the_tree_of_the_readme_is_that_of_the_package():
     assert set(package) == files - {"version.py", "py.typed"}
 
 
-def test_the_readme_is_one_page():
+@each_page
+def test_commands_have_one_spelling(page):
+    """Training is ``python train.py``, in blocks at least, and all other commands are ``vit-attention NAME``."""
+    assert "python -m vit" not in TEXT[page]
+    named = [command[1] for command in commands(page, "vit-attention")]
+    named += re.findall(r"`vit-attention ([a-z]+)[^`]*`", TEXT[page])
+    assert set(named) <= COMMANDS.keys()
+    assert not [name for _, name, *_ in commands(page, "vit-attention") if COMMANDS[name].place == TRAINING]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda path: path.name)
+def test_a_page_begins_with_what_the_reader_does_on_it_and_ends_with_where_to_go_next(page):
+    first, *_, last = re.split(r"\n\n+", TEXT[page].strip().split("\n", 1)[1].strip())
+    assert first.startswith("On this page you ")
+    assert last.startswith("**Next**: ")
+    assert 1 <= len(re.findall(r"\]\(", last)) <= 2
+
+
+def test_the_page_of_maps_has_a_row_for_each_method():
+    page = TEXT[ROOT / "docs/explain.md"].split("\n## Which map to take")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == [name for name in METHODS if name not in CONTROLS]
+
+
+def test_the_page_of_heads_has_a_row_for_each_kind():
+    page = TEXT[ROOT / "docs/analysis.md"].split("\n## Kinds of heads")[1].split("\n## ")[0]
+    assert re.findall(r"^\| (\w+) \|", page, re.MULTILINE)[1:] == list(get_args(Kind))
+
+
+def test_the_readme_is_one_page_with_one_table():
+    assert len(re.findall(r"^\|[-:| ]+\|$", TEXT[ROOT / "README.md"], re.MULTILINE)) == 1
     assert len(TEXT[ROOT / "README.md"].split()) <= 1000
 
 

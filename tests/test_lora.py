@@ -1,4 +1,4 @@
-"""Low-rank adapters of peft on the joint projection: the example of docs/backbone.md."""
+"""Low-rank adapters of peft on the joint projection: the example of docs/weights.md."""
 
 import pytest
 import torch

@@ -33,7 +33,9 @@ RESULTS = "benchmarks/RESULTS"
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:]+)\)")
 PARTS = {
     "Learn": ("notebooks/attention_from_scratch", "notebooks/attention_rollout", "notebooks/reading_digits"),
-    "Use": ("docs/training", "docs/backbone", "docs/decoders", "docs/explain", "docs/analysis", "docs/attention"),
+    "Train": ("docs/training", "docs/weights", "docs/decoders"),
+    "Build": ("docs/backbone", "docs/attention", "docs/inference"),
+    "Look inside": ("docs/explain", "docs/trust", "docs/analysis"),
     "Judge": ("docs/results", "docs/comparison", f"All numbers <{RESULTS}>", "vit/weights/cifar10"),
     "Look up": ("docs/site/api", "CONTRIBUTING", "CHANGELOG"),
 }

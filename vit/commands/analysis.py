@@ -1,4 +1,4 @@
-"""What the heads of a trained model do, from the command line: ``python -m vit.analysis --checkpoint best.ckpt``."""
+"""What the heads of a trained model do, from the command line: ``vit-attention analysis --checkpoint best.ckpt``."""
 
 import argparse
 import sys
@@ -18,12 +18,12 @@ FEWEST = 20  # images; of fewer, no share would mean anything
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line (default: that of this process); exit with status 2 at a user's mistake."""
     typed = sys.argv[1:] if arguments is None else arguments
-    run_command(_parser(), typed, lambda options: run(options, ["python", "-m", "vit.analysis", *typed]))
+    run_command(_parser(), typed, lambda options: run(options, ["vit-attention", "analysis", *typed]))
 
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="python -m vit.analysis",
+        prog="vit-attention analysis",
         description="Measure what the layers and heads of a trained model do, each measure beside its control: a page "
         "(index.html), pictures, and a table of the heads (heads.csv).",
         allow_abbrev=False,

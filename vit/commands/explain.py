@@ -1,4 +1,4 @@
-"""Maps of image files from the command line: ``python -m vit.explain photo.jpg``, ``--checkpoint best.ckpt``.
+"""Maps of image files from the command line: ``vit-attention explain photo.jpg``, ``--checkpoint best.ckpt``.
 
 Letters in the einops patterns: c channels, h w rows and columns of pixels.
 """
@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _parser() -> Parser:
     parser = ImageParser(
-        prog="python -m vit.explain",
-        usage="python -m vit.explain IMAGE... [--checkpoint FILE] [options]",
+        prog="vit-attention explain",
+        usage="vit-attention explain IMAGE... [--checkpoint FILE] [options]",
         description="Predict the classes of images with a trained model, and draw which patches matter to it.",
         epilog=f"Methods: {', '.join(METHODS)}. The same map for every class: {', '.join(CLASS_AGNOSTIC)}.",
         allow_abbrev=False,
