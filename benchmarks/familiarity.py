@@ -177,8 +177,8 @@ def report(results: dict[str, Any]) -> str:
         areas = {kind: f"{row['area'][kind]:.2f}" for kind in kinds}
         rows.append({"score": name, "test images that are warned of": "area under the curve"} | areas)
     head = (
-        "# Images that the packaged model does not know\n\nThe share of images of each kind that a score catches, at the "
-        "threshold that warns of so many test images, and the area under the ROC curve (0.5 is chance). "
+        "# Images that the packaged model does not know\n\nThe share of images of each kind that a score catches, at "
+        "the threshold that warns of so many test images, and the area under the ROC curve (0.5 is chance). "
         f"{results['images']:,} test images, {results['others']:,} of each other kind; seed {SEED}."
     )
     return f"{head}\n\n{markdown_table(rows, right={*kinds})}\n\n{made_at(results['made'])}\n"

@@ -11,7 +11,7 @@ from vit.explain.explained import RELATIVE, Asked, Explained, ask, explain_photo
 from vit.explain.inputs import Given, as_images, as_list, locate, read_shown
 from vit.explain.maps.methods import CLASS_AGNOSTIC, CONTROLS
 from vit.explain.maps.subject import Subject, Target
-from vit.explain.picture import SHEET_LOOK, Panel, Picture, draw_panels
+from vit.explain.panels import SHEET_LOOK, Panel, Picture, draw_panels
 from vit.support.printable import printable
 
 SHEET_SIDE = 400  # pixels of the longer side of a photograph on a sheet
@@ -35,6 +35,7 @@ def picture(
     One map of one photograph is a picture of its own; several are a sheet, beside the photographs.
 
     >>> import vit
+    >>> from PIL import Image
     >>> shown = picture(vit.load("cifar10"), Image.new("RGB", (60, 40), "orange"), target="cat")
     >>> shown.save("cat.svg")  # doctest: +SKIP
 
