@@ -5,7 +5,7 @@ The known images are test images of CIFAR-10. The others are made here, 32 x 32 
 - places and flowers: parts of the two photographs of scikit-learn, of random place and size;
 - digits: scikit-learn's handwritten digits, enlarged;
 - textures: stripes, checks and blots of random colours;
-- scrambled: test images of which the 16 squares are shuffled;
+- scrambled images: test images of which the 16 squares are shuffled;
 - noise: random pixels, and random pixels that are smoothed.
 
 A score is higher for images that the model knows: the probability of the predicted class, its logit, the energy (the
@@ -72,7 +72,7 @@ def other_images(known: Tensor, count: int) -> dict[str, Tensor]:
         PHOTOGRAPHS: torch.stack([_part(rng, number % 2) for number in range(count)]),
         "digits": _bytes(repeat(F.interpolate(digits[:, None], SIDE, mode="bicubic"), "b 1 h w -> b c h w", c=3)),
         "textures": torch.stack([_texture(rng) for _ in range(count)]),
-        "scrambled": rearrange(shuffled, "b (r s) c p q -> b c (r p) (s q)", r=4),
+        "scrambled images": rearrange(shuffled, "b (r s) c p q -> b c (r p) (s q)", r=4),
         "noise": _bytes(noise),
     }
 

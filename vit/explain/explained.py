@@ -13,8 +13,8 @@ from vit.explain.familiarity import Caution, caution_about
 from vit.explain.inputs import Photograph
 from vit.explain.maps.methods import CLASS_AGNOSTIC, METHODS, check_method, signed_map
 from vit.explain.maps.subject import Subject
-from vit.explain.photograph import Box, cell_boxes, overlay_photograph
 from vit.explain.panels import Bar, Panel
+from vit.explain.photograph import Box, cell_boxes, overlay_photograph
 from vit.support.checks import check_natural
 from vit.support.printable import printable
 

@@ -62,12 +62,13 @@ def caution(known: dict[str, Any], value: float) -> Caution | None:
     above = 100 - bisect_right(known["energies"], value)
     more = "more than 99 %" if above == 100 else f"{above} %"
     photographs, *others = known["caught"][str(level)].items()
+    named = f"{', '.join(name for name, _ in others[:-1])} and {others[-1][0]}"
     least, most = (100 * bound(share for _, share in others) for bound in (min, max))
     return Caution(
         f"Perhaps none of its classes: the energy of this photograph, {value:.1f}, is lower than that of {more} of the "
         "test images.",
         f"{level} % of the test images get this caution, {100 * photographs[1]:.0f} % of photographs of "
-        f"{photographs[0]}, and {least:.0f} to {most:.0f} % of images of {', '.join(name for name, _ in others)}.",
+        f"{photographs[0]}, and {least:.0f} to {most:.0f} % of {named}.",
     )
 
 
