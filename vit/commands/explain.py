@@ -119,6 +119,7 @@ def run(options: argparse.Namespace) -> None:
         ValueError: At a user's mistake.
     """
     _check_methods(options.method or [])
+    _check_together(options)
     # Imported here, as they import torchvision and matplotlib, which take seconds, and --help does not need.
     from vit.commands.photographs import distinct_names, find_images, without_damaged, write_cells
     from vit.data.formats import MAX_PIXELS
@@ -160,13 +161,12 @@ def run(options: argparse.Namespace) -> None:
             print(_says(found[-1], "" if each is first else f"  {each.name}"))
             if of_class:
                 print(f"  {each.question(index)}")
-            if terms:
-                split.append(
-                    draw_terms(
-                        each.model, subject, each.pixels[index], each.question(index), each.class_names, terms[index]
-                    )
-                )
-                print(f"  {printable(str(terms[index]))}")
+        if terms:  # of one model alone
+            question = first.question(index)
+            split.append(
+                draw_terms(first.model, subject, first.pixels[index], question, first.class_names, terms[index])
+            )
+            print(f"  {printable(str(terms[index]))}")
         explained.append(found)
         for each, path in zip(drawn, pictures[index], strict=True):
             picture = draw_map(found, each, options.size, max_pixels)
@@ -222,6 +222,21 @@ def _check_methods(methods: Sequence[str]) -> None:
             raise ValueError(f"{method!r} is a file and no method: name images before the options")
         if method != ALL:
             check_method(method)
+
+
+def _check_together(options: argparse.Namespace) -> None:
+    of_one = [
+        ("--html", options.html is not None),
+        ("--contributions", options.contributions),
+        ("--trust", options.trust),
+    ]
+    for name, is_given in of_one:
+        if is_given and options.compare:
+            raise ValueError(f"{name} is about one model, and --compare draws two: leave one of them out")
+    if options.trust and (options.layer, options.head) != (None, None):
+        raise ValueError("--trust is about whole methods: leave out --layer and --head, or --trust")
+    if options.compare == options.checkpoint:
+        raise ValueError(f"--compare {options.compare} is the model itself: name another one")
 
 
 def _methods(options: argparse.Namespace) -> list[str]:

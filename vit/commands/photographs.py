@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vit.data.formats import MAX_PIXELS
+from vit.data.formats import MAX_PIXELS, open_image
 from vit.data.image_files import ImageFiles, name_unreadable
 from vit.data.inventory import inventory_of_folder
 from vit.data.search import search
@@ -32,6 +32,7 @@ __all__ = [
     "write_cells",
 ]
 
+TRANSPARENT = "transparent in places, which are read in the colours that lie below"
 CELL_COLUMNS = (
     *("file", "width", "height", "exif_orientation", "method", "row", "column"),
     *("left", "top", "right", "bottom", "value"),
@@ -75,11 +76,20 @@ def without_damaged(files: Sequence[Path], max_pixels: int = MAX_PIXELS) -> list
         raise ValueError(f"{first}{more}: give images")
     for message in name_unreadable(messages):
         print(f"left out: {printable(message)}", file=sys.stderr)
+    for index, path in enumerate(files):
+        if index not in messages and _is_transparent(path, max_pixels):
+            batch.notes.setdefault(index, []).append(TRANSPARENT)
     for message in name_unreadable(
         {index: f"{files[index]}: {'; '.join(notes)}" for index, notes in batch.notes.items()}
     ):
         print(printable(message), file=sys.stderr)
     return tried.without(messages).paths
+
+
+def _is_transparent(path: Path, max_pixels: int) -> bool:
+    with open_image(path, max_pixels) as file:
+        has_alpha = "A" in file.getbands() or "transparency" in file.info
+        return has_alpha and file.convert("RGBA").getchannel("A").getextrema()[0] < 255
 
 
 def distinct_names(files: Sequence[Path]) -> list[str]:

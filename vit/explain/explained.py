@@ -107,13 +107,13 @@ class Explained:
         """Return the panel of a map on the photograph, (1, H, W), with all that is said of it."""
         about, grid = CLASS_AGNOSTIC_NOTE if asked.method in CLASS_AGNOSTIC else "", self.maps[asked].shape
         title = self.question if self.question and not about else self.prediction
-        said = [asked.title + about, self.photograph.path.name, self.model_name]
+        said = [asked.title + about, self.photograph.path.name, self.model_name and f"model {self.model_name}"]
         predicted = [f"predicted: {self.prediction}"] if title != self.prediction else []
         return Panel(
             self.drawn(asked, shown),
             printable(title),
             printable("\n".join([*predicted, ", ".join(filter(None, said))])),
-            f"{self._seen_in_words(grid)} {self.stands_out(asked)}",
+            f"{self._seen_in_words(grid)} {self._stands_out_in_words(asked)}",
             " ".join(self.caution or ()),
             self._bar(asked),
         )
@@ -136,8 +136,12 @@ class Explained:
         """Say how far the largest value of a map stands out: colours alone show flat maps like others."""
         positive = self.maps[asked].clamp(min=0).float()
         if not positive.max():
-            return "No patch speaks for the class." if self.maps[asked].min() < 0 else "The map is zero."
-        return f"The largest patch has {positive.max() / positive.mean():.2g} times the mean."
+            return "no patch speaks for the class" if self.maps[asked].min() < 0 else "all zero"
+        return f"{positive.max() / positive.mean():.2g} times the mean"
+
+    def _stands_out_in_words(self, asked: Asked) -> str:
+        said = self.stands_out(asked)
+        return f"The largest patch has {said}." if said.endswith("mean") else f"The map: {said}."
 
     @property
     def has_small_part(self) -> bool:
@@ -149,15 +153,17 @@ class Explained:
         boxes = cell_boxes(self.photograph.seen, grid, self.cells)
         (left, top), (right, bottom) = boxes[0, 0, :2].tolist(), boxes[-1, -1, 2:].tolist()
         width, height = self.photograph.width, self.photograph.height
-        given = f"scaled to {self.cells.shape[1]} x {self.cells.shape[0]}"
+        whole, given = _in_pixels(width, height), f"scaled to {_in_pixels(self.cells.shape[1], self.cells.shape[0])}"
         if (round(left), round(top), round(right), round(bottom)) == (0, 0, width, height):
-            return f"The model saw all {width:,} x {height:,} pixels, {given}."
-        middle = abs(left + right - width) <= 2 and abs(top + bottom - height) <= 2
-        enlarged = "; it is drawn again, enlarged" if self.has_small_part else ""
-        return (
-            f"The model saw {'the middle ' if middle else ''}{right - left:,.0f} x {bottom - top:,.0f} of {width:,} x "
-            f"{height:,} pixels, {given}; the rest is dimmed{enlarged}."
+            return f"The model saw all {whole} pixels, {given}."
+        is_middle = abs(left + right - width) <= 2 and abs(top + bottom - height) <= 2
+        part = (
+            f"the middle {_in_pixels(right - left, bottom - top)}"
+            if is_middle
+            else _in_pixels(right - left, bottom - top)
         )
+        again = ", and this part is drawn again, enlarged" if self.has_small_part else ""
+        return f"The model saw {part} of {whole} pixels, {given}; the rest is dimmed{again}."
 
     def _bar(self, asked: Asked) -> Bar:
         largest = float(self.maps[asked].clamp(min=0).max())
@@ -165,7 +171,7 @@ class Explained:
             return RELATIVE
         is_share = asked.method in SHARES
         ticks = [f"{100 * share * largest:.2g} %" if is_share else f"{share * largest:.2g}" for share in (0, 0.5, 1)]
-        readers = f", {self.readers}" if asked.method == OF_ATTENTION else ""
+        readers = self.readers if asked.method == OF_ATTENTION else ""
         return Bar(f"{UNITS[asked.method]}{readers}", tuple(ticks))
 
 
@@ -206,7 +212,7 @@ def explain_photograph(
     readers = ""
     if any(each.method == OF_ATTENTION for each in maps):
         one = subject.readout[0].max() == 1 and subject.readout[0].argmax() < subject.anatomy.num_prefix_tokens
-        readers = "of the class token" if one else "mean over the tokens that the logits read"
+        readers = " of the class token" if one else ", mean over the tokens that the logits read"
     question = ""
     if of_class:
         probabilities = probabilities_of(logits, thresholds)
@@ -249,6 +255,11 @@ def _classes_of(subject: Subject) -> list[int]:
     """Return the class that is explained, and the one that it is compared with."""
     contrast = subject.contrast[0]
     return [int(contrast.argmax()), *([int(contrast.argmin())] if subject.versus is not None else [])]
+
+
+def _in_pixels(width: float, height: float) -> str:
+    """Return a size that no line is broken in."""
+    return f"{width:,.0f}\u00a0x\u00a0{height:,.0f}"
 
 
 def _enlarge(shown: Tensor, box: Box, side: int) -> Tensor:

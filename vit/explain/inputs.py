@@ -3,7 +3,7 @@
 Letters in the einops patterns: c channels, h w rows and columns of pixels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from vit.data.image_files import (
     UPRIGHT,
     ImageFiles,
     decode,
+    message_of,
     name_unreadable,
     seen_box,
     stored_size,
@@ -42,7 +43,7 @@ class Photograph(NamedTuple):
     """An image as taken, and the part of it that a model sees.
 
     Attributes:
-        path: The file; of a PIL image, that which it was read from, or its kind.
+        path: The file; of a PIL image, that which it was read from, or "PIL image".
         width: Pixels of a row, once the photograph stands upright.
         height: Pixels of a column.
         orientation: The EXIF orientation of the file, from 1 (stored upright) to 8.
@@ -110,7 +111,7 @@ def as_list(given: Given | Sequence[Given]) -> list[Path | Image.Image]:
     Raises:
         ValueError: If there is none, or something else among them.
     """
-    several = [given] if isinstance(given, Given) else list(given)
+    several = [*given] if isinstance(given, Iterable) and not isinstance(given, Given) else [given]
     if not several:
         raise ValueError("no images were given: give files, PIL images or a tensor (batch, channels, rows, columns)")
     for one in several:
@@ -150,7 +151,7 @@ def locate(given: Given, model: nn.Module, max_pixels: int = MAX_PIXELS) -> Phot
     """Return the size of a photograph as taken, and the part of it that ``read_pixels`` gives to the model."""
     taken = taken_by(model)
     if isinstance(given, Image.Image):
-        path, image = Path(getattr(given, "filename", "") or f"{type(given).__name__}"), given
+        path, image = _name_of(given), given
         orientation = given.getexif().get(ExifTags.Base.Orientation, 1)
         width, height = given.size[::-1] if orientation in SIDEWAYS else given.size
         orientation = orientation if orientation in UPRIGHT else 1
@@ -228,7 +229,15 @@ def _image_files(files: Sequence[Path], taken: Taken, max_pixels: int) -> ImageF
 
 
 def _upright(image: Image.Image, in_channels: int) -> Image.Image:
-    return eight_bits(ImageOps.exif_transpose(image)).convert("L" if in_channels == 1 else "RGB")
+    try:
+        return eight_bits(ImageOps.exif_transpose(image)).convert("L" if in_channels == 1 else "RGB")
+    except Exception as error:  # decoders raise errors of any kind at damaged files, which PIL reads only now
+        raise ValueError(f"cannot read {_name_of(image)}: {message_of(error)}") from None
+
+
+def _name_of(image: Image.Image) -> Path:
+    """Return the file that a PIL image was read from, or "PIL image"."""
+    return Path(getattr(image, "filename", "") or "PIL image")
 
 
 def _as_tensor(image: Image.Image) -> Tensor:

@@ -114,6 +114,7 @@ class Picture:
         return f"<Picture of {width} x {height} pixels, {self.description}: save('picture.png') and open that>"
 
     def _repr_html_(self) -> str:
+        # With a white ground of its own, also on dark pages.
         file = io.BytesIO()
         self.figure.savefig(file, format="png", dpi=self.figure.dpi)
         encoded = base64.b64encode(file.getvalue()).decode("ascii")
@@ -192,6 +193,7 @@ class _Canvas:
             if panel.bar:
                 bottom += self.add_bar(left, bottom, panel.bar)
             bottom += self.write(left, bottom, panel.caption, 1)
+            bottom += self.letters // 2 if panel.caption and panel.caution else 0
             bottoms.append(bottom + self.write(left, bottom, panel.caution, 1, color=ORANGE))
         self.top = max(bottoms) + self.letters
 
@@ -202,13 +204,25 @@ class _Canvas:
     def _width_of(self, columns: int) -> int:
         return columns * self.column + (columns - 1) * self.gap
 
-    def write(self, left: int, top: int, text: str, size: float, columns: int = 1, **options: object) -> int:
+    def write(
+        self,
+        left: int,
+        top: int,
+        text: str,
+        size: float,
+        columns: int = 1,
+        *,
+        weight: str = "normal",
+        color: str = BLACK,
+    ) -> int:
         """Write a paragraph, and return its height in pixels."""
         width = self._width_of(columns)
         pitch = round(LINE * size * self.letters)
-        lines = wrap(text, width / self.letters * self.points, size * self.points, **options) if text else []
+        lines = wrap(text, width / self.letters * self.points, size * self.points, weight) if text else []
         for number, line in enumerate(lines):
-            self.texts.append((left, top + number * pitch, line, {"fontsize": size * self.points, **options}))
+            self.texts.append(
+                (left, top + number * pitch, line, {"fontsize": size * self.points, "weight": weight, "color": color})
+            )
         return pitch * len(lines)
 
     def add_bar(self, left: int, top: int, bar: Bar, columns: int = 1) -> int:
@@ -219,13 +233,15 @@ class _Canvas:
         self.images.append((left, top, shade(grey, shares)[0]))
         below = top + height + self.letters // 5
         for share, text, align in zip((0.0, 0.5, 1.0), bar.ticks, ("left", "center", "right"), strict=True):
-            self.texts.append((left + share * width, below, text, {"fontsize": SMALL * self.points, "ha": align}))
+            self.texts.append(
+                (left + share * width, below, text, {"fontsize": SMALL * self.points, "color": BLACK, "ha": align})
+            )
         beside = left + width + self.letters
         room = (self._width_of(columns) - width - self.letters) / self.letters * self.points
         lines = wrap(bar.unit, room, self.points)
         pitch = round(LINE * self.letters)
         for number, line in enumerate(lines):
-            self.texts.append((beside, top + number * pitch, line, {"fontsize": self.points}))
+            self.texts.append((beside, top + number * pitch, line, {"fontsize": self.points, "color": BLACK}))
         return max(height + self.letters // 5 + pitch, pitch * len(lines)) + self.letters // 2
 
     def finish(self, description: str) -> Picture:
@@ -236,17 +252,17 @@ class _Canvas:
             picture = rearrange(pixels.detach().cpu(), "c h w -> h w c").numpy()
             figure.figimage(picture, left, height - top - picture.shape[0], origin="upper")
         for left, top, text, options in self.texts:
-            figure.text(left / width, 1 - top / height, text, va="top", **({"color": BLACK} | options))
+            figure.text(left / width, 1 - top / height, text, va="top", **options)
         return Picture(figure, self.boxes, description)
 
 
-def wrap(text: str, width: float, points: float, **options: object) -> list[str]:
-    """Break a text into lines of a width in points, at blanks where there are some.
+def wrap(text: str, width: float, points: float, weight: str = "normal") -> list[str]:
+    """Break a text into lines of a width in points: at blanks that are no no-break spaces, where there are some.
 
     >>> wrap("a long name", 40, 10)
     ['a long', 'name']
     """
-    properties = FontProperties(size=points, weight=options.get("weight", "normal"))
+    properties = FontProperties(size=points, weight=weight)
 
     def fits(line: str) -> bool:
         return text_to_path.get_text_width_height_descent(line, properties, ismath=False)[0] <= width

@@ -55,6 +55,9 @@ def picture(
     """
     asked = ask([methods] if isinstance(methods, str) else methods, layer, head)
     given, taken = as_list(images), as_images(model, images)
+    for name, classes in (("target", target), ("versus", versus)):
+        if not _is_one(classes) and len(classes) != len(given):
+            raise ValueError(f"{name} has {len(classes)} classes for {len(given)} images: give one, or one for each")
     explained = []
     for index, one in enumerate(given):
         subject = Subject(model, taken[index][None], _of_image(target, index), _of_image(versus, index))
@@ -65,10 +68,13 @@ def picture(
     return draw_sheet([[one] for one in explained], size or SHEET_SIDE)
 
 
+def _is_one(classes: Target) -> bool:
+    """Return whether a class is asked about in all images, and not one in each."""
+    return classes is None or isinstance(classes, int | str) or not getattr(classes, "ndim", 1)
+
+
 def _of_image(classes: Target, index: int) -> Target:
-    """Return the class that is asked about in one image: one for all, or one for each."""
-    is_one = classes is None or isinstance(classes, int | str) or not getattr(classes, "ndim", 1)
-    return classes if is_one else classes[index]
+    return classes if _is_one(classes) else classes[index]
 
 
 def draw_map(
@@ -108,6 +114,10 @@ def _split(items: list, count: int) -> list[list]:
     return [items[start : start + count] for start in range(0, len(items), count)]
 
 
+def _largest(said: str) -> str:
+    return f"largest: {said}" if said.endswith("mean") else said
+
+
 def _block(explained: Sequence[Explained], size: int, max_pixels: int) -> list[Panel]:
     """Return the panels of one photograph: itself, and its maps."""
     photograph = explained[0].photograph
@@ -121,5 +131,5 @@ def _block(explained: Sequence[Explained], size: int, max_pixels: int) -> list[P
             about = "a control: it ignores the model" if asked.method in CONTROLS else about
             named = [one.model_name] if len(explained) > 1 else []
             subtitle = ", ".join([*named, *filter(None, [about])]) or " "
-            panels.append(Panel(one.drawn(asked, grey), asked.title, subtitle, one.stands_out(asked)))
+            panels.append(Panel(one.drawn(asked, grey), asked.title, subtitle, _largest(one.stands_out(asked))))
     return panels
