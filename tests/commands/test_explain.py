@@ -144,7 +144,8 @@ def test_the_brightest_cell_lies_on_the_planted_square_of_the_photograph_as_take
         scale = columns_shown / width
         assert rows_shown == pytest.approx(scale * height, abs=0.5)
         left, top, _, _ = found.boxes[0]
-        with Image.open(here / f"explained/{Path(name).stem}_brightness.png") as picture:
+        with Image.open(here / f"explained/{Path(name).stem}_brightness.png") as opened:
+            picture = opened.convert("RGB")
             assert picture.getpixel((left + scale * x, top + scale * y)) == pytest.approx((245, 212, 123), abs=4)
             if max(width - 3 * side, height - 2 * side) > 4:  # what was not seen has no colour
                 corners = ((left, top), (left + columns_shown - 1, top))

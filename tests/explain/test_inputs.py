@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import vit
-from vit.explain import explain
+from vit.explain import explain, explorer
 from vit.explain.inputs import as_images, locate, read_shown, taken_by
 
 
@@ -17,7 +17,7 @@ from vit.explain.inputs import as_images, locate, read_shown, taken_by
 def model():
     torch.manual_seed(0)
     model = vit.VisionTransformer(
-        image_size=(14, 22), patch_size=2, embed_dim=6, depth=1, num_heads=2, num_classes=3
+        image_size=(14, 22), patch_size=2, embed_dim=8, depth=1, num_heads=2, num_classes=3
     ).eval()
     model.pretrained_cfg = {"mean": [0.1, 0.2, 0.3], "std": [0.5, 0.25, 0.125], "class_names": ["cat", "dog", "eel"]}
     model.pretrained_cfg["crop_ratio"] = 0.8
@@ -55,7 +55,7 @@ def test_images_of_all_modes_are_read(model, mode):
 
 
 def test_models_of_grey_images_get_grey_ones(picture):
-    model = vit.VisionTransformer(image_size=8, patch_size=4, in_channels=1, embed_dim=6, depth=1, num_heads=2)
+    model = vit.VisionTransformer(image_size=8, patch_size=4, in_channels=1, embed_dim=8, depth=1, num_heads=2)
     model.pretrained_cfg = {"mean": [0.5], "std": [0.5]}
     assert as_images(model, picture).shape == (1, 1, 8, 8)
 
@@ -82,6 +82,13 @@ def test_explain_takes_files_and_images_and_classes_by_name(model, picture, tmp_
     assert_close(several[1], explain(model, picture, "relevance", target=2)[0])
 
 
+def test_the_explorer_takes_a_file_and_the_names_of_the_model(model, picture, tmp_path):
+    picture.save(tmp_path / "cat.png")
+    page = explorer(model, tmp_path / "cat.png")
+    assert '"cat.png"' in page
+    assert '"eel"' in page
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -101,13 +108,13 @@ def test_what_is_no_image_is_refused(model, given, words):
 
 
 def test_a_model_without_normalisation_is_refused_for_files_alone(picture):
-    model = vit.VisionTransformer(image_size=8, patch_size=4, embed_dim=6, depth=1, num_heads=2)
+    model = vit.VisionTransformer(image_size=8, patch_size=4, embed_dim=8, depth=1, num_heads=2)
     with pytest.raises(ValueError, match="VisionTransformer does not tell how its images are normalised"):
         as_images(model, picture)
     assert as_images(nn.Identity(), torch.ones(1)) == 1
 
 
-@pytest.mark.parametrize(("size", "shown"), [(200, (126, 200)), (100, (63, 100)), (150, (94, 150)), (970, (610, 970))])
+@pytest.mark.parametrize(("size", "shown"), [(200, (126, 200)), (210, (132, 210)), (970, (610, 970))])
 def test_photographs_are_shown_at_the_size_asked_for(model, picture, size, shown):
     assert read_shown(locate(picture, model), size=size).shape == (1, *shown)
 
@@ -115,13 +122,14 @@ def test_photographs_are_shown_at_the_size_asked_for(model, picture, size, shown
 def test_pixels_of_small_photographs_are_repeated(model):
     picture = Image.new("L", (2, 1))
     picture.putpixel((1, 0), 255)
-    shown = read_shown(locate(picture, model), size=100, in_channels=3)
-    assert shown[:, 0, 49].tolist() == [0, 0, 0]
-    assert shown[:, 0, 50].tolist() == [255, 255, 255]
+    shown = read_shown(locate(picture, model), size=200, in_channels=3)
+    assert shown[:, 0, 99].tolist() == [0, 0, 0]
+    assert shown[:, 0, 100].tolist() == [255, 255, 255]
 
 
 @pytest.mark.parametrize(
-    ("size", "words"), [(99, r"size \(99\) must be from 100 to 16000"), (10**6, "from 100 to 16000"), (-1, "positive")]
+    ("size", "words"),
+    [(199, r"size \(199\) must be from 200 to 16000"), (10**6, "from 200 to 16000"), (-1, "positive")],
 )
 def test_sizes_that_nobody_can_see_are_refused(model, picture, size, words):
     with pytest.raises(ValueError, match=words):

@@ -41,7 +41,7 @@ def test_each_pixel_of_an_image_is_one_of_the_png_file(tmp_path, height, width):
 
 def test_every_text_stays_inside_however_long_it_is(tmp_path):
     words = {"subtitle": LONG, "caption": "word " * 60, "caution": LONG, "bar": Bar("unit " * 20, ("0", "1", "2"))}
-    drawn = draw_panels([[panel(90, 120, title=LONG, **words), panel(90, 120)]], SHEET_LOOK, title=LONG)
+    drawn = draw_panels([[panel(300, 400, title=LONG, **words), panel(300, 400)]], SHEET_LOOK, title=LONG)
     shown = pixels_of(drawn.save(tmp_path / "picture.png"))
     assert not any(inked(edge) for edge in (shown[:3], shown[-3:], shown[:, :3], shown[:, -3:]))
 

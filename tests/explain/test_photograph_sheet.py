@@ -88,7 +88,7 @@ def test_a_question_has_the_probabilities_of_its_classes_and_maps_of_no_class_do
     shown = read_shown(found.photograph)
     relevance, rollout = (found.panel(asked, shown) for asked in found.maps)
     assert relevance.title == f"why dog ({shares[1]}), and not eel ({shares[2]})?"
-    assert relevance.subtitle.startswith("predicted: ")
+    assert relevance.subtitle == f"predicted: {found.prediction}\nrelevance, PIL image, model m"
     assert rollout.title == found.prediction
     assert rollout.subtitle.startswith("rollout (the same for every class)")
 

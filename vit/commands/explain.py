@@ -120,7 +120,7 @@ def run(options: argparse.Namespace) -> None:
     """
     _check_methods(options.method or [])
     _check_together(options)
-    # Imported here, as they import torchvision and matplotlib, which take seconds, and --help does not need.
+    # Imported here, as they import Pillow and matplotlib, which --help does not need.
     from vit.commands.photographs import distinct_names, find_images, without_damaged, write_cells
     from vit.data.formats import MAX_PIXELS
     from vit.explain.explained import ask, explain_photograph

@@ -63,7 +63,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "picture":  # imports torchvision and matplotlib, which take seconds
+    if name == "picture":  # imports matplotlib and Pillow, which not all need
         from vit.explain.photograph_sheet import picture
 
         return picture

@@ -20,6 +20,7 @@ from vit.support.printable import printable
 
 OF_ATTENTION = "attention"  # the method that shows one layer and head
 SMALL_PART = 0.45  # share of the longer side; a smaller part that the model saw is also drawn enlarged
+FLAT = 1.05  # times the mean; a map whose largest value is below is flat
 ENLARGED, GAP = 0.6, 0.03  # of the longer side: the enlarged part, and the space before it
 RELATIVE = Bar("share of the largest patch", ("0", "0.5", "1"))
 CLASS_AGNOSTIC_NOTE = " (the same for every class)"
@@ -112,7 +113,7 @@ class Explained:
         return Panel(
             self.drawn(asked, shown),
             printable(title),
-            printable("\n".join([*predicted, ", ".join(filter(None, said))])),
+            printable("\n".join([*predicted, ", ".join(filter(None, said))]), keep="\n"),
             f"{self._seen_in_words(grid)} {self._stands_out_in_words(asked)}",
             " ".join(self.caution or ()),
             self._bar(asked),
@@ -137,11 +138,12 @@ class Explained:
         positive = self.maps[asked].clamp(min=0).float()
         if not positive.max():
             return "no patch speaks for the class" if self.maps[asked].min() < 0 else "all zero"
-        return f"{positive.max() / positive.mean():.2g} times the mean"
+        times = float(positive.max() / positive.mean())
+        return "nearly the same value in all patches" if times < FLAT else f"{times:.2g} times the mean"
 
     def _stands_out_in_words(self, asked: Asked) -> str:
         said = self.stands_out(asked)
-        return f"The largest patch has {said}." if said.endswith("mean") else f"The map: {said}."
+        return f"The largest patch has {said}." if said.endswith("mean") else f"{said[0].upper()}{said[1:]}."
 
     @property
     def has_small_part(self) -> bool:
@@ -156,12 +158,9 @@ class Explained:
         whole, given = _in_pixels(width, height), f"scaled to {_in_pixels(self.cells.shape[1], self.cells.shape[0])}"
         if (round(left), round(top), round(right), round(bottom)) == (0, 0, width, height):
             return f"The model saw all {whole} pixels, {given}."
+        size = _in_pixels(right - left, bottom - top)
         is_middle = abs(left + right - width) <= 2 and abs(top + bottom - height) <= 2
-        part = (
-            f"the middle {_in_pixels(right - left, bottom - top)}"
-            if is_middle
-            else _in_pixels(right - left, bottom - top)
-        )
+        part = f"the middle {size}" if is_middle else size
         again = ", and this part is drawn again, enlarged" if self.has_small_part else ""
         return f"The model saw {part} of {whole} pixels, {given}; the rest is dimmed{again}."
 

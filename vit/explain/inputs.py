@@ -12,7 +12,6 @@ import torch
 from einops import rearrange
 from PIL import ExifTags, Image, ImageOps
 from torch import Tensor, nn
-from torchvision.transforms.v2 import functional as tv
 
 from vit.data.bit_depth import eight_bits
 from vit.data.formats import MAX_PIXELS
@@ -21,6 +20,7 @@ from vit.data.image_files import (
     SIDEWAYS,
     UPRIGHT,
     ImageFiles,
+    centre_of,
     decode,
     message_of,
     name_unreadable,
@@ -33,7 +33,7 @@ from vit.support.checks import check_positive_int
 
 SMALLEST_SIDE = 384  # pixels; smaller photographs are enlarged when shown
 LARGEST_SIDE = 1600  # pixels; larger ones are scaled down
-LEAST_SIDE, MOST_SIDE = 100, 16_000  # pixels that may be asked for
+LEAST_SIDE, MOST_SIDE = 200, 16_000  # pixels that may be asked for
 REPEATED = 2  # times; from this enlargement on, pixels are repeated, as interpolated ones look like details
 
 Given = str | Path | Image.Image
@@ -125,6 +125,12 @@ def as_list(given: Given | Sequence[Given]) -> list[Path | Image.Image]:
     return [Path(one) if isinstance(one, str) else one for one in several]
 
 
+def name_of(given: Given) -> str:
+    """Return the name of a file, of the file that a PIL image was read from, or "PIL image"."""
+    path = getattr(given, "filename", "") or "PIL image" if isinstance(given, Image.Image) else given
+    return Path(path).name
+
+
 def read_images(files: Sequence[Path], model: nn.Module, max_pixels: int = MAX_PIXELS) -> tuple[Tensor, Tensor]:
     """Read images as uint8 (B, C, H, W), and normalised for the model.
 
@@ -151,7 +157,7 @@ def locate(given: Given, model: nn.Module, max_pixels: int = MAX_PIXELS) -> Phot
     """Return the size of a photograph as taken, and the part of it that ``read_pixels`` gives to the model."""
     taken = taken_by(model)
     if isinstance(given, Image.Image):
-        path, image = _name_of(given), given
+        path, image = Path(name_of(given)), given
         orientation = given.getexif().get(ExifTags.Base.Orientation, 1)
         width, height = given.size[::-1] if orientation in SIDEWAYS else given.size
         orientation = orientation if orientation in UPRIGHT else 1
@@ -218,7 +224,7 @@ def _pixels(given: Path | Image.Image, taken: Taken, max_pixels: int) -> Tensor:
         return decoded.images[0]
     image = _upright(given, taken.channels)
     box = seen_box(image.size, taken.scaled_size)
-    return tv.center_crop(_as_tensor(image.resize(taken.scaled_size[::-1], BICUBIC, box=box)), taken.image_size)
+    return centre_of(_as_tensor(image.resize(taken.scaled_size[::-1], BICUBIC, box=box)), taken.image_size)
 
 
 def _image_files(files: Sequence[Path], taken: Taken, max_pixels: int) -> ImageFiles:
@@ -232,12 +238,7 @@ def _upright(image: Image.Image, in_channels: int) -> Image.Image:
     try:
         return eight_bits(ImageOps.exif_transpose(image)).convert("L" if in_channels == 1 else "RGB")
     except Exception as error:  # decoders raise errors of any kind at damaged files, which PIL reads only now
-        raise ValueError(f"cannot read {_name_of(image)}: {message_of(error)}") from None
-
-
-def _name_of(image: Image.Image) -> Path:
-    """Return the file that a PIL image was read from, or "PIL image"."""
-    return Path(getattr(image, "filename", "") or "PIL image")
+        raise ValueError(f"cannot read {name_of(image)}: {message_of(error)}") from None
 
 
 def _as_tensor(image: Image.Image) -> Tensor:

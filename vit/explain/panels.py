@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import matplotlib
 import torch
 from einops import rearrange, repeat
 from matplotlib.figure import Figure
@@ -28,6 +29,7 @@ BLACK = "#111111"
 POINTS = 72  # per inch
 LINE = 1.35  # height of a line, in heights of its letters
 SMALL, LARGE = 0.9, 1.25  # letters of ticks and of titles, in those of captions
+HINTED = 0.96  # of a line is filled: letters of few pixels are a little wider than their outlines
 BAR_WIDTH, BAR_HEIGHT = 13, 1.1  # of the colour bar, in heights of letters
 
 
@@ -106,7 +108,8 @@ class Picture:
             "svg": {"Description": self.description, "Date": None},
             "pdf": {"Subject": self.description, "CreationDate": None},
         }
-        save_figure(self.figure, path, dpi=self.figure.dpi, metadata=noted[kind])
+        with matplotlib.rc_context({"image.composite_image": False}):  # or vector files join all images into one
+            save_figure(self.figure, path, dpi=self.figure.dpi, metadata=noted[kind])
         return path
 
     def __repr__(self) -> str:
@@ -265,7 +268,7 @@ def wrap(text: str, width: float, points: float, weight: str = "normal") -> list
     properties = FontProperties(size=points, weight=weight)
 
     def fits(line: str) -> bool:
-        return text_to_path.get_text_width_height_descent(line, properties, ismath=False)[0] <= width
+        return text_to_path.get_text_width_height_descent(line, properties, ismath=False)[0] <= HINTED * width
 
     lines: list[str] = []
     for paragraph in text.split("\n"):

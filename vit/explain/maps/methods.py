@@ -89,7 +89,7 @@ def explain(
         ValueError: If there is no such method, argument or class, or the method does not fit the model.
     """
     if not isinstance(images, Tensor):
-        from vit.explain.inputs import as_images  # imports torchvision, which tensors do not need
+        from vit.explain.inputs import as_images  # imports Pillow, which tensors do not need
 
         images = as_images(model, images)
     subject = Subject(model, images, target, versus, grid, num_prefix_tokens)
