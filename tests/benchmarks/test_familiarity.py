@@ -38,7 +38,7 @@ def test_scores_and_thresholds_are_written(tmp_path, capsys):
                 colour = (25 * number, 99 * index, 255 - 25 * number)
                 Image.new("RGB", (SIDE, SIDE), colour).save(tmp_path / part / name / f"{index}.png")
     thresholds = tmp_path / "known.json"
-    main(["--data", str(tmp_path), "--output", str(tmp_path), "--thresholds", str(thresholds)])
+    main(["--data", str(tmp_path), "--output", str(tmp_path), "--images", "20", "--thresholds", str(thresholds)])
     results, known = (json.loads(path.read_text()) for path in (tmp_path / "familiarity.json", thresholds))
     assert results["images"] == known["images"] == 20
     assert len(known["energies"]) == len(known["percents"]) == 99

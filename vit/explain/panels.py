@@ -26,7 +26,7 @@ from vit.support.plotting import GREY, ORANGE, drawable, plain_text, save_figure
 
 FORMATS = ("png", "svg", "pdf")
 BLACK = "#111111"
-POINTS = 72  # per inch
+POINTS, DPI = 72, 100  # points and pixels per inch; with fewer pixels than points, matplotlib cuts images of SVG
 LINE = 1.35  # height of a line, in heights of its letters
 SMALL, LARGE = 0.9, 1.25  # letters of ticks and of titles, in those of captions
 HINTED = 0.96  # of a line is filled: letters of few pixels are a little wider than their outlines
@@ -34,7 +34,7 @@ BAR_WIDTH, BAR_HEIGHT = 13, 1.1  # of the colour bar, in heights of letters
 
 
 class Look(NamedTuple):
-    """Sizes of a picture.
+    """Sizes of a picture, relative to each other.
 
     Attributes:
         side: The longer side of the largest panel in inches.
@@ -170,13 +170,12 @@ class _Canvas:
 
     def __init__(self, rows: Sequence[Sequence[Panel]], look: Look) -> None:
         sizes = [panel.pixels.shape[1:] for row in rows for panel in row]
-        longest = max(max(size) for size in sizes)
+        scale = max(max(size) for size in sizes) / (look.side * DPI)
         self.across = max(map(len, rows))
-        self.dpi = longest / look.side
-        self.points = look.letters
-        self.letters = round(look.letters * self.dpi / POINTS)
+        self.points = scale * look.letters
+        self.letters = max(1, round(self.points * DPI / POINTS))
         self.margin = self.top = self.letters
-        self.column = max(max(width for _, width in sizes), round(look.column * self.dpi))
+        self.column = max(max(width for _, width in sizes), round(scale * look.column * DPI))
         self.gap = 2 * self.letters
         self.images: list[tuple[int, int, Tensor]] = []
         self.texts: list[tuple[float, float, str, dict[str, object]]] = []
@@ -250,7 +249,7 @@ class _Canvas:
     def finish(self, description: str) -> Picture:
         """Return the figure of all that was added."""
         width, height = 2 * self.margin + self._width_of(self.across), self.top
-        figure = Figure(figsize=(width / self.dpi, height / self.dpi), dpi=self.dpi)
+        figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
         for left, top, pixels in self.images:
             picture = rearrange(pixels.detach().cpu(), "c h w -> h w c").numpy()
             figure.figimage(picture, left, height - top - picture.shape[0], origin="upper")
@@ -281,7 +280,7 @@ def wrap(text: str, width: float, points: float, weight: str = "normal") -> list
             lines += [line] if line else []
             line = word
             while not fits(line) and len(line) > 1:  # a word longer than a line, such as the name of a file
-                kept = next((count for count in range(len(line) - 1, 1, -1) if fits(line[:count])), 1)
+                kept = next(count for count in range(1, len(line)) if not fits(line[: count + 1]))
                 lines.append(line[:kept])
                 line = line[kept:]
         lines.append(line)

@@ -127,9 +127,14 @@ def _block(explained: Sequence[Explained], size: int, max_pixels: int) -> list[P
     panels = [Panel(colours, printable(photograph.path.name), "\n".join(said), caution=" ".join(cautions))]
     for asked, one in product(explained[0].maps, explained):
         if asked in one.maps:
-            about = "any class" if asked.method in CLASS_AGNOSTIC and asked.method not in CONTROLS else ""
-            about = "a control: it ignores the model" if asked.method in CONTROLS else about
             named = [one.model_name] if len(explained) > 1 else []
-            subtitle = ", ".join([*named, *filter(None, [about])]) or " "
+            subtitle = ", ".join([*named, *_about(asked.method)]) or " "
             panels.append(Panel(one.drawn(asked, grey), asked.title, subtitle, _largest(one.stands_out(asked))))
     return panels
+
+
+def _about(method: str) -> list[str]:
+    """Return what to know of the maps of a method, in a few words, if there is something."""
+    if method in CONTROLS:
+        return ["a control: it ignores the model"]
+    return ["any class"] if method in CLASS_AGNOSTIC else []
