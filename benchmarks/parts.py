@@ -297,6 +297,13 @@ PARTS: dict[str, Part] = {
         commands=(f"token_merging.py {DATA}",),
         sources=(*MODEL, "vit/model/token_merging.py", *PACKAGED),
     ),
+    "familiarity": Part(
+        "images that the packaged model does not know",
+        file="familiarity",
+        minutes=4,
+        commands=(f"familiarity.py {DATA} --thresholds vit/weights/cifar10.familiar.json",),
+        sources=(*MODEL, *PACKAGED),
+    ),
     "released": Part(
         "released weights against other runtimes",
         file="released",

@@ -17,7 +17,8 @@ from PIL import ExifTags, Image
 
 import vit
 from vit.commands.explain import main
-from vit.commands.photographs import read_images
+from vit.commands.photographs import locate, read_images, read_shown
+from vit.explain import photograph_sheet
 from vit.explain.maps import METHODS
 
 NAMES = ["cat", "dog", "bird"]
@@ -78,7 +79,8 @@ def test_the_command_writes_an_overlay_on_the_photograph_and_names_it(here, monk
     assert third == "explained/cells.csv: the cells of all maps, in pixels of the photographs"
     assert last == "explained/sheet.png: all on one sheet"
     with Image.open(here / "explained/photo_gradient_rollout.png") as picture:
-        assert picture.size == (520, 390)  # 13 times 40 x 30
+        assert picture.info["Description"] == f"gradient_rollout of {first}"
+        assert picture.width > 520  # 13 times 40, and a margin
 
 
 # How a photograph is stored whose EXIF orientation turns it upright again.
@@ -121,12 +123,16 @@ def test_the_brightest_cell_lies_on_the_planted_square_of_the_photograph_as_take
     def brightness(subject):
         return subject.sum_over_patches(subject.images - subject.images.min())
 
+    drawn, draw_map = [], photograph_sheet.draw_map
+    monkeypatch.setattr(photograph_sheet, "draw_map", lambda *args: drawn.append(draw_map(*args)) or drawn[-1])
     monkeypatch.setitem(METHODS, "brightness", brightness)
     main(["planted", "--checkpoint", "best.ckpt", "--method", "brightness"])
     with (here / "explained/cells.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(SHAPES) * 6
-    for (name, ((x, y), cell, side)), (width, height, orientation) in zip(planted.items(), SHAPES, strict=True):
+    model = vit.load("best.ckpt")
+    of_files = zip(planted.items(), SHAPES, drawn, strict=True)
+    for (name, ((x, y), cell, side)), (width, height, orientation), found in of_files:
         of_file = [row for row in rows if row["file"] == name]
         best = max(of_file, key=lambda row: float(row["value"]))
         assert (int(best["row"]), int(best["column"])) == cell
@@ -134,12 +140,16 @@ def test_the_brightest_cell_lies_on_the_planted_square_of_the_photograph_as_take
         box = [float(best[key]) for key in ("left", "top", "right", "bottom")]
         assert box == pytest.approx([x - side / 2, y - side / 2, x + side / 2, y + side / 2], abs=0.01)
         assert sorted(float(row["value"]) for row in of_file)[-2] < 0.1 * float(best["value"])
-        with Image.open(here / f"explained/{Path(name).stem}_brightness.png") as picture:
-            scale = picture.width / width
-            assert picture.height == pytest.approx(scale * height, abs=0.5)
-            assert picture.getpixel((scale * x, scale * y)) == pytest.approx((245, 212, 123), abs=4)
+        _, rows_shown, columns_shown = read_shown(locate(name, model)).shape
+        scale = columns_shown / width
+        assert rows_shown == pytest.approx(scale * height, abs=0.5)
+        left, top, _, _ = found.boxes[0]
+        with Image.open(here / f"explained/{Path(name).stem}_brightness.png") as opened:
+            picture = opened.convert("RGB")
+            assert picture.getpixel((left + scale * x, top + scale * y)) == pytest.approx((245, 212, 123), abs=4)
             if max(width - 3 * side, height - 2 * side) > 4:  # what was not seen has no colour
-                assert len({*picture.getpixel((0, 0))} | {*picture.getpixel((picture.width - 1, 0))}) == 1
+                corners = ((left, top), (left + columns_shown - 1, top))
+                assert len({colour for corner in corners for colour in picture.getpixel(corner)}) == 1
 
 
 def test_folders_methods_and_pages_of_several_images(here, capsys):
@@ -194,7 +204,12 @@ def test_the_title_of_the_sheet_is_the_question(question, title, here, capsys, m
     predicted = capsys.readouterr().out.removeprefix("photo.png: ").split(" (")[0]
     other = NAMES[NAMES.index(predicted) - 1]
     titles = []
-    monkeypatch.setattr("vit.explain.figures.draw_maps", lambda *args, title, **kwargs: titles.append(title))
+    draw_sheet = photograph_sheet.draw_sheet
+    monkeypatch.setattr(
+        photograph_sheet,
+        "draw_sheet",
+        lambda *args, title, **kwargs: titles.append(title) or draw_sheet(*args, title=title, **kwargs),
+    )
     main([*command, *(word.format(other=other) for word in question), "--overwrite"])
     assert titles == [title.format(other=other)]
 
@@ -202,8 +217,68 @@ def test_the_title_of_the_sheet_is_the_question(question, title, here, capsys, m
 def test_maps_depend_on_the_target(here):
     for target in NAMES[:2]:
         main(["photo.png", "--checkpoint", "best.ckpt", "--method", "occlusion", "--target", target, "--out", target])
-    one, other = (Image.open(here / target / "photo_occlusion.png").tobytes() for target in NAMES[:2])
+    one, other = (values_of(here / target / "cells.csv") for target in NAMES[:2])
     assert one != other
+
+
+def values_of(path):
+    """The values of a table of cells, by method."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    values = {row["method"]: [] for row in rows}
+    for row in rows:
+        values[row["method"]].append(float(row["value"]))
+    return values
+
+
+def test_a_layer_and_a_head_are_those_of_the_model_from_0(here):
+    main(["photo.png", "--checkpoint", "best.ckpt", "--layer", "0", "--head", "1"])
+    assert (here / "explained/photo_attention_layer0_head1.png").exists()
+    model = vit.load("best.ckpt")
+    attn = vit.explain.capture_attention(model, read_images([Path("photo.png")], model)[1])[0]
+    found = values_of(here / "explained/cells.csv")
+    assert found == {"attention, layer 0, head 1": pytest.approx(attn[0, 1, 0, 1:].tolist(), rel=1e-4)}
+
+
+def test_all_methods_are_drawn_on_one_sheet_and_those_that_do_not_fit_are_named(here, capsys):
+    main(["photo.png", "--checkpoint", "linear.ckpt", "--method", "all"])
+    assert {path.name for path in (here / "explained").iterdir()} == {"sheet.png", "cells.csv"}
+    printed = capsys.readouterr().out
+    assert re.search("  left out: rollout: .* never forms the matrix", printed)
+    drawn = values_of(here / "explained/cells.csv")
+    assert "occlusion" in drawn
+    assert "rollout" not in drawn
+
+
+@pytest.mark.parametrize("kind", ["svg", "pdf"])
+def test_pictures_are_drawings_if_asked_for_and_have_the_size_asked_for(here, kind):
+    main(["photo.png", "--checkpoint", "best.ckpt", "--format", kind, "--size", "200"])
+    written = (here / f"explained/photo_gradient_rollout.{kind}").read_bytes()
+    assert written.startswith({"svg": b"<?xml", "pdf": b"%PDF"}[kind])
+    assert (here / f"explained/sheet.{kind}").exists()
+
+
+def test_two_models_stand_side_by_side_each_with_its_own_answer(here, capsys):
+    save_checkpoint(here / "other.ckpt", embed_dim=24, patch_size=2)
+    main(["photo.png", "--checkpoint", "best.ckpt", "--compare", "other.ckpt", "--target", "dog"])
+    first, asked, second, again, path, cells, compared, _ = capsys.readouterr().out.splitlines()
+    assert re.match(r"photo.png: (cat|dog|bird) \(\d", first)
+    assert re.match(r"  other.ckpt: (cat|dog|bird) \(\d", second)
+    assert asked == again == "  why dog?"
+    assert cells.endswith("(best.ckpt)")
+    assert compared.endswith("(other.ckpt)")
+    for name, patches in (("cells", 6), ("cells_compared", 24)):
+        assert len(values_of(here / f"explained/{name}.csv")["gradient_rollout"]) == patches
+    with Image.open(path.strip()) as picture:
+        assert picture.width > 2 * 520
+
+
+def test_transparent_places_are_named(here, capsys):
+    Image.new("RGBA", (40, 30), (9, 9, 9, 0)).save("ghost.png")
+    Image.new("RGBA", (40, 30), (9, 9, 9, 255)).save("solid.png")
+    main(["ghost.png", "solid.png", "--checkpoint", "best.ckpt"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "ghost.png: transparent in places, which are read in the colours that lie below"
 
 
 def test_contributions_are_drawn_and_the_table_adds_up_to_the_logit(here, capsys):
@@ -321,6 +396,17 @@ def test_without_a_checkpoint_it_takes_the_model_of_the_package_and_says_so(here
             "headless.ckpt has no classes to explain .num_classes 0.: take a model",
         ),
         ("photo.png --checkpoint four.ckpt", "four.ckpt takes 4 channels, and image files have 1 or 3"),
+        ("photo.png --checkpoint linear.ckpt --layer 1", "never forms the matrix of attention weights"),
+        ("photo.png --checkpoint best.ckpt --layer 2", r"layer .2. must be one of 2 layers, from .* to 1"),
+        ("photo.png --checkpoint best.ckpt --layer 1 --head 2", r"head .2. must be one of 2 heads, from 0 to 1"),
+        ("photo.png --checkpoint best.ckpt --layer -1", r"layer .-1. must be a whole number of at least 0"),
+        ("photo.png --checkpoint best.ckpt --layer one", "invalid int value: 'one'"),
+        ("photo.png --checkpoint best.ckpt --method gradcam --head 1", "gradcam has no head to choose"),
+        ("photo.png --checkpoint best.ckpt --size 0", r"size .0. must be a positive whole number"),
+        ("photo.png --checkpoint best.ckpt --format jpg", "invalid choice: 'jpg'"),
+        ("photo.png --checkpoint best.ckpt --compare best.ckpt", "--compare best.ckpt is the model itself"),
+        ("photo.png --checkpoint best.ckpt --compare linear.ckpt --html", "--html is about one model, and --compare"),
+        ("photo.png --checkpoint best.ckpt --trust --head 1", "--trust is about whole methods"),
         ("photo.png --checkpoint linear.ckpt", "never forms the matrix of attention weights"),
     ],
 )

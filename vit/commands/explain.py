@@ -1,16 +1,12 @@
-"""Maps of image files from the command line: ``vit-attention explain photo.jpg``, ``--checkpoint best.ckpt``.
-
-Letters in the einops patterns: c channels, h w rows and columns of pixels.
-"""
+"""Maps of image files from the command line: ``vit-attention explain photo.jpg``, ``--checkpoint best.ckpt``."""
 
 import argparse
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
 import vit
@@ -19,23 +15,24 @@ from vit.commands.models import HELP, find_model
 from vit.commands.parser import Parser, add_max_pixels, add_overwrite
 from vit.commands.parser import run as run_command
 from vit.explain import CLASS_AGNOSTIC, METHODS, explorer, trust_report
+from vit.explain.classes import class_number
 from vit.explain.decomposition import Contributions
 from vit.explain.default_method import DEFAULT_METHOD
-from vit.explain.maps import Subject, check_method, signed_map
-from vit.explain.photograph import overlay_photograph
-from vit.support.checks import nearest_hint
+from vit.explain.maps import Subject, check_method
 from vit.support.class_names import name_classes
 from vit.support.extras import import_extra
-from vit.support.files import check_outputs, replacing
+from vit.support.files import check_outputs
 from vit.support.printable import printable
 from vit.support.progress import progress
 from vit.weights import PACKAGED
 
 if TYPE_CHECKING:
-    from vit.commands.photographs import Photograph
+    from vit.explain.explained import Explained
+    from vit.explain.inputs import Photograph
 
 MOST_ON_A_SHEET = 24  # images
-MOST_NAMED = 20  # classes in a message
+ALL = "all"  # in place of a method
+FORMATS = ("png", "svg", "pdf")
 
 
 class ImageParser(Parser):
@@ -67,10 +64,15 @@ def _parser() -> Parser:
         nargs="+",
         action="extend",
         metavar="NAME",
-        help=f"one or more of those below; default: {DEFAULT_METHOD}",
+        help=f"one or more of those below, or {ALL} for one sheet of all; default: {DEFAULT_METHOD}",
     )
+    add("--layer", type=int, metavar="N", help="show the attention of this layer, from 0; default: the last")
+    add("--head", type=int, metavar="N", help="show the attention of this head, from 0; default: the mean of all heads")
     add("--target", metavar="CLASS", help="name or number of the class to explain; default: the predicted one")
     add("--versus", metavar="CLASS", help="class to compare with: why the target, and not this one?")
+    add("--compare", metavar="MODEL", help="a second model, whose maps are drawn beside those of the first")
+    add("--size", type=int, metavar="N", help="pixels of the longer side of a photograph; default: its own, to 1,600")
+    add("--format", choices=FORMATS, default="png", help="of the pictures; default: png")
     add("--out", type=Path, default=Path("explained"), metavar="FOLDER", help="for the pictures; default: explained")
     add(
         "--html",
@@ -86,105 +88,117 @@ def _parser() -> Parser:
     return parser
 
 
+class _Asked(NamedTuple):
+    """A model, and what it says of all images."""
+
+    name: str
+    model: vit.VisionTransformer
+    class_names: list[str]
+    pixels: Tensor
+    images: Tensor
+    logits: Tensor
+    target: int | None
+    versus: int | None
+
+    @property
+    def explained(self) -> Tensor:
+        """The class that is explained in each image, (B,)."""
+        if self.target is None:
+            return self.logits.argmax(dim=-1)
+        return torch.full((len(self.images),), self.target)
+
+    def question(self, index: int) -> str:
+        """What is asked about an image."""
+        return _question(self.explained[index], self.versus, self.class_names)
+
+
 def run(options: argparse.Namespace) -> None:
     """Explain the images of a command line.
 
     Raises:
         ValueError: At a user's mistake.
     """
-    methods = _check_methods(options.method or [DEFAULT_METHOD])
-    # Imported here, as it imports torchvision, which takes seconds.
-    from vit.commands.photographs import (
-        distinct_names,
-        find_images,
-        locate,
-        read_images,
-        read_shown,
-        without_damaged,
-        write_cells,
-    )
+    _check_methods(options.method or [])
+    _check_together(options)
+    # Imported here, as they import Pillow and matplotlib, which --help does not need.
+    from vit.commands.photographs import distinct_names, find_images, without_damaged, write_cells
     from vit.data.formats import MAX_PIXELS
+    from vit.explain.explained import ask, explain_photograph
+    from vit.explain.inputs import check_shown_size, locate
+    from vit.explain.photograph_sheet import SHEET_SIDE, draw_map, draw_sheet
 
+    asked, of_all = ask(_methods(options), options.layer, options.head), ALL in (options.method or [])
+    check_shown_size(options.size)
     max_pixels = options.max_pixels or MAX_PIXELS
-
     files = without_damaged(find_images(options.image), max_pixels)
     file_names = distinct_names(files)
     pages = _name_pages(options.html, file_names, options.out)
     if options.trust:
         import_extra("jinja2", "explain")  # which writes the page
-    sheet, cells, report = (options.out / name for name in ("sheet.png", "cells.csv", "trust.html"))
-    overlays = {name: [options.out / f"{name}_{method}.png" for method in methods] for name in file_names}
+    sheet, cells, report = (options.out / name for name in (f"sheet.{options.format}", "cells.csv", "trust.html"))
+    compared = [options.out / "cells_compared.csv"] if options.compare else []
+    drawn = [] if of_all else asked
+    pictures = [[options.out / f"{name}_{each.file_name}.{options.format}" for each in drawn] for name in file_names]
     terms = [options.out / f"{name}_contributions.png" for name in file_names if options.contributions]
     table = options.out / "contributions.csv"
-    outputs = [*chain(*overlays.values()), *pages, sheet, cells, *([report] if options.trust else [])]
+    outputs = [*chain(*pictures), *pages, sheet, cells, *compared, *([report] if options.trust else [])]
     outputs += [*terms, *([table] if terms else [])]
     _check_overwrites_nothing(outputs, files)
     check_outputs(outputs, options.overwrite)
-    model = vit.load(find_model(options.checkpoint))
-    _check_classifies_images(model, options.checkpoint)
-    names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)
-    if options.checkpoint in PACKAGED:
-        print(_introduction(options.checkpoint, model, names))
-    target, versus = (_class_number(name, names) for name in (options.target, options.versus))
-    pixels, images = read_images(files, model, max_pixels)
-    with torch.no_grad():
-        logits = torch.cat([model(part) for part in images.split(32)])
-    explained = logits.argmax(dim=-1) if target is None else torch.full((len(images),), target)
-    _check_not_equal(explained, versus, files, names)
-    class_chosen = target is not None or versus is not None
-    photographs = [locate(file, model, max_pixels) for file in files]
-    maps: dict[str, list[Tensor]] = {method: [] for method in methods}
+    models = [_ask_model(options, options.checkpoint, files, max_pixels)]
+    if options.compare:
+        models.append(_ask_model(options, options.compare, files, max_pixels))
+    first, of_class = models[0], options.target is not None or options.versus is not None
+    explained: list[list[Explained]] = []
     split: list[Contributions] = []
-    for index, name in enumerate(progress(file_names, "images explained")):
-        predicted = _prediction(logits[index], names, model.pretrained_cfg.get("thresholds"))
-        print(f"{printable(str(files[index]))}: {predicted}")
-        if class_chosen:
-            print(f"  {_question(explained[index], versus, names)}")
-        subject = Subject(model, images[index][None], explained[index], versus)  # examined once for all methods
-        for method in methods:
-            maps[method].append(signed_map(method, subject))
-        seen = subject.cell_of_pixel.cpu()  # the same for all images, as they have one size
-        if terms:
-            question = _question(explained[index], versus, names)
-            split.append(draw_terms(model, subject, pixels[index], question, names, terms[index]))
+    for index, file in enumerate(progress(files, "images explained")):
+        found = []
+        for each in models:
+            photograph = locate(file, each.model, max_pixels)
+            # Examined once for all methods.
+            subject = Subject(each.model, each.images[index][None], each.explained[index], each.versus)
+            found.append(explain_photograph(photograph, subject, asked, each.name, of_class=of_class, leave_out=of_all))
+            print(_says(found[-1], "" if each is first else f"  {each.name}"))
+            if of_class:
+                print(f"  {each.question(index)}")
+        if terms:  # of one model alone
+            question = first.question(index)
+            split.append(
+                draw_terms(first.model, subject, first.pixels[index], question, first.class_names, terms[index])
+            )
             print(f"  {printable(str(terms[index]))}")
-        shown = read_shown(photographs[index], max_pixels)
-        _save_overlays(photographs[index], shown, [maps[method][index] for method in methods], overlays[name], seen)
+        explained.append(found)
+        for each, path in zip(drawn, pictures[index], strict=True):
+            picture = draw_map(found, each, options.size, max_pixels)
+            picture.save(path)
+            print(f"  {printable(str(path))}{_scaled(picture.boxes[0], found[0].photograph)}")
         if pages:
-            asked = _question(explained[index], versus, names)
-            titled = {f"{method}: {_about(method, asked)}": maps[method][index][0] for method in methods}
-            _save_page(model, images[index], titled, options.checkpoint, files[index].name, pages[index])
-    write_cells(cells, photographs, maps, seen)
-    print(f"{printable(str(cells))}: the cells of all maps, in pixels of the photographs")
+            titled = {
+                f"{each.title}: {_about(each.method, first.question(index))}": of for each, of in found[0].maps.items()
+            }
+            _save_page(first.model, first.images[index], titled, options.checkpoint, file.name, pages[index])
+    for number, path in enumerate([cells, *compared]):
+        of_model = [found[number] for found in explained]
+        fitting = [each for each in asked if all(each in one.maps for one in of_model)]
+        maps = {each.title: [one.maps[each][None] for one in of_model] for each in fitting}
+        write_cells(path, [one.photograph for one in of_model], maps, of_model[0].cells)
+        what = "the cells of all maps, in pixels of the photographs"
+        print(f"{printable(str(path))}: {what}{f' ({models[number].name})' if compared else ''}")
     if terms:
-        write_terms(table, files, [_question(each, versus, names) for each in explained], split)
+        write_terms(table, files, [first.question(index) for index in range(len(files))], split)
         print(f"{printable(str(table))}: all terms; those of a file add up to its logit")
-    title = _question(target, versus, names) if class_chosen else ""
-    _draw_sheet(pixels, maps, logits, names, [file.name for file in files], title, sheet, seen)
-    agnostic = [method for method in methods if method in CLASS_AGNOSTIC]
-    if class_chosen and agnostic:
+    title = _question(first.target, first.versus, first.class_names) if of_class else ""
+    on_sheet = explained[:MOST_ON_A_SHEET]
+    draw_sheet(on_sheet, min(options.size or SHEET_SIDE, SHEET_SIDE), title=title, max_pixels=max_pixels).save(sheet)
+    count = "all on one sheet" if len(on_sheet) == len(files) else f"the first {len(on_sheet)} of {len(files)}"
+    print(f"{printable(str(sheet))}: {count}")
+    agnostic = [each.title for each in asked if each.method in CLASS_AGNOSTIC]
+    if of_class and agnostic:
         print(
             f"note: maps of {', '.join(agnostic)} are the same for every class; --method {DEFAULT_METHOD} depends on it"
         )
     if options.trust:
-        if class_chosen:
-            print("note: the report is about maps of the predicted classes, not of --target or --versus")
-        found = trust_report(model, images, methods)
-        print(found)
-        on = f"{options.checkpoint}: {', '.join(methods)} on {files[0]}"
-        found.save(report, on + (f" and {len(files) - 1:,} more" if len(files) > 1 else ""))
-        print(f"{printable(str(report))}: the same as a page")
-
-
-def _prediction(logits: Tensor, names: Sequence[str], thresholds: Sequence[float] | None) -> str:
-    """Return the predicted class in words; with thresholds, of several labels, all classes that reach theirs."""
-    if thresholds is None:
-        probability, predicted = logits.softmax(dim=-1).max(dim=-1)
-        return f"{names[predicted]} ({100 * probability:.1f} %)"
-    probabilities = logits.sigmoid().tolist()
-    rows = zip(names, probabilities, thresholds, strict=True)
-    said = [f"{name} ({100 * value:.1f} %)" for name, value, threshold in rows if value >= threshold]
-    return ", ".join(said) or "none of the classes"
+        _report_trust(options.checkpoint, first, [each.method for each in asked], files, report, of_class)
 
 
 def _check_classifies_images(model: vit.VisionTransformer, checkpoint: str) -> None:
@@ -202,12 +216,57 @@ def _introduction(name: str, model: vit.VisionTransformer, names: Sequence[str])
     )
 
 
-def _check_methods(methods: Sequence[str]) -> list[str]:
+def _check_methods(methods: Sequence[str]) -> None:
     for method in methods:
-        if method not in METHODS and Path(method).exists():
+        if method not in (*METHODS, ALL) and Path(method).exists():
             raise ValueError(f"{method!r} is a file and no method: name images before the options")
-        check_method(method)
-    return list(dict.fromkeys(methods))
+        if method != ALL:
+            check_method(method)
+
+
+def _check_together(options: argparse.Namespace) -> None:
+    of_one = [
+        ("--html", options.html is not None),
+        ("--contributions", options.contributions),
+        ("--trust", options.trust),
+    ]
+    for name, is_given in of_one:
+        if is_given and options.compare:
+            raise ValueError(f"{name} is about one model, and --compare draws two: leave one of them out")
+    if options.trust and (options.layer, options.head) != (None, None):
+        raise ValueError("--trust is about whole methods: leave out --layer and --head, or --trust")
+    if options.compare == options.checkpoint:
+        raise ValueError(f"--compare {options.compare} is the model itself: name another one")
+
+
+def _methods(options: argparse.Namespace) -> list[str]:
+    """Return the methods that a user asks for: a layer or a head is one of attention."""
+    if options.method is None:
+        return [DEFAULT_METHOD if options.layer is None and options.head is None else "attention"]
+    return [*METHODS] if ALL in options.method else options.method
+
+
+def _ask_model(options: argparse.Namespace, name: str, files: Sequence[Path], max_pixels: int) -> _Asked:
+    """Load a model, and have it classify all images."""
+    from vit.explain.inputs import read_images
+
+    model = vit.load(find_model(name))
+    _check_classifies_images(model, name)
+    names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)
+    if name in PACKAGED:
+        print(_introduction(name, model, names))
+    try:
+        target, versus = (
+            None if typed is None else class_number(typed, names) for typed in (options.target, options.versus)
+        )
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}" if options.compare else str(error)) from None
+    pixels, images = read_images(files, model, max_pixels)
+    with torch.no_grad():
+        logits = torch.cat([model(part) for part in images.split(32)])
+    asked = _Asked(name, model, names, pixels, images, logits, target, versus)
+    _check_not_equal(asked.explained, versus, files, names)
+    return asked
 
 
 def _name_pages(html: str | None, names: Sequence[str], folder: Path) -> list[Path]:
@@ -231,20 +290,6 @@ def _check_overwrites_nothing(outputs: Sequence[Path], files: Sequence[Path]) ->
         taken.add(path.resolve())
 
 
-def _class_number(name: str | None, names: Sequence[str]) -> int | None:
-    if name is None:
-        return None
-    if name in names:
-        return list(names).index(name)
-    if name.isdecimal() and int(name) < len(names):
-        return int(name)
-    listed = ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
-    raise ValueError(
-        f"unknown class {name!r}{nearest_hint(name, names)}: choose one of {listed}, or a number from 0 to "
-        f"{len(names) - 1}"
-    )
-
-
 def _check_not_equal(explained: Tensor, versus: int | None, files: Sequence[Path], names: Sequence[str]) -> None:
     for file, target in zip(files, explained.tolist(), strict=True):
         if target == versus:
@@ -256,24 +301,6 @@ def _check_not_equal(explained: Tensor, versus: int | None, files: Sequence[Path
 def _question(target: Tensor | int | None, versus: int | None, names: Sequence[str]) -> str:
     explained = "the predicted class" if target is None else names[target]
     return f"why {explained}?" if versus is None else f"why {explained}, and not {names[versus]}?"
-
-
-def _save_overlays(
-    photograph: "Photograph", shown: Tensor, maps: Sequence[Tensor], paths: Sequence[Path], cells: Tensor
-) -> None:
-    """Draw each map (1, rows, columns) over a photograph as taken, and write it as a PNG file."""
-    from PIL import Image
-
-    height, width = shown.shape[1:]
-    across, down = width / photograph.width, height / photograph.height
-    left, top, right, bottom = photograph.seen
-    box = left * across, top * down, right * across, bottom * down
-    size = f": {width:,} x {height:,} of {photograph.width:,} x {photograph.height:,} pixels" if across < 1 else ""
-    for values, path in zip(maps, paths, strict=True):
-        picture = rearrange(overlay_photograph(shown, values[0].clamp(min=0), box, cells), "c h w -> h w c")
-        with replacing(path) as unfinished:
-            Image.fromarray((255 * picture).round().to(torch.uint8).numpy()).save(unfinished, format="PNG")
-        print(f"  {printable(str(path))}{size}")
 
 
 def _about(method: str, question: str) -> str:
@@ -288,29 +315,28 @@ def _save_page(
     print(f"  {printable(str(page.save(path)))}")
 
 
-def _draw_sheet(
-    pixels: Tensor,
-    maps: dict[str, list[Tensor]],
-    logits: Tensor,
-    class_names: Sequence[str],
-    file_names: Sequence[str],
-    title: str,
-    path: Path,
-    cells: Tensor,
-) -> None:
-    from vit.explain.figures import draw_maps  # imports matplotlib, which --help does not need
+def _says(explained: "Explained", before: str = "") -> str:
+    """Return what a model says of a photograph, and what is to be known of that, as lines."""
+    said = [f"{before or printable(str(explained.photograph.path))}: {explained.prediction}"]
+    said += [f"  caution: {' '.join(explained.caution)}"] if explained.caution else []
+    return "\n".join([*said, *(f"  left out: {each.title}: {why}" for each, why in explained.left_out.items())])
 
-    shown = pixels[:MOST_ON_A_SHEET]
-    first = {method: torch.cat(values[:MOST_ON_A_SHEET]).clamp(min=0) for method, values in maps.items()}
-    draw_maps(
-        shown,
-        first,
-        path,
-        names=file_names[:MOST_ON_A_SHEET],
-        logits=logits[:MOST_ON_A_SHEET],
-        class_names=class_names,
-        title=title,
-        cells=cells,
-    )
-    count = "all on one sheet" if len(shown) == len(pixels) else f"the first {len(shown)} of {len(pixels)}"
-    print(f"{printable(str(path))}: {count}")
+
+def _scaled(box: tuple[int, int, int, int], photograph: "Photograph") -> str:
+    """Say that a photograph is drawn with fewer pixels than it has, if it is."""
+    width, height = box[2] - box[0], box[3] - box[1]
+    if width >= photograph.width:
+        return ""
+    return f": {width:,} x {height:,} of {photograph.width:,} x {photograph.height:,} pixels"
+
+
+def _report_trust(
+    checkpoint: str, asked: _Asked, methods: Sequence[str], files: Sequence[Path], path: Path, of_class: bool
+) -> None:
+    if of_class:
+        print("note: the report is about maps of the predicted classes, not of --target or --versus")
+    found = trust_report(asked.model, asked.images, methods)
+    print(found)
+    on = f"{checkpoint}: {', '.join(methods)} on {files[0]}"
+    found.save(path, on + (f" and {len(files) - 1:,} more" if len(files) > 1 else ""))
+    print(f"{printable(str(path))}: the same as a page")

@@ -1,7 +1,4 @@
-"""Image files of a command line: finding them, reading them, and naming the files written for them.
-
-Letters in the einops patterns: c channels, h w rows and columns of pixels, p q enlargement of a pixel.
-"""
+"""Image files of a command line: finding them, and naming and writing the files that are made of them."""
 
 import csv
 import sys
@@ -9,54 +6,37 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from einops import repeat
 from torch import Tensor
 
-import vit
-from vit.data.formats import MAX_PIXELS
-from vit.data.image_files import (
-    ImageFiles,
-    decode,
-    name_unreadable,
-    seen_box,
-    stored_size,
-    upright_size,
-)
+from vit.data.formats import MAX_PIXELS, open_image
+from vit.data.image_files import ImageFiles, name_unreadable
 from vit.data.inventory import inventory_of_folder
-from vit.data.normalise import normalise
 from vit.data.search import search
+from vit.explain.inputs import Photograph, locate, read_images, read_pixels, read_shown
 from vit.explain.photograph import cell_boxes
 from vit.support.files import replacing
 from vit.support.printable import csv_text, printable
 
-SMALLEST_SIDE = 384  # pixels; smaller photographs are enlarged when shown
-LARGEST_SIDE = 1600  # pixels; larger ones are scaled down
+__all__ = [
+    "CELL_COLUMNS",
+    "Photograph",
+    "distinct_names",
+    "find_images",
+    "locate",
+    "read_images",
+    "read_pixels",
+    "read_shown",
+    "without_damaged",
+    "write_cells",
+]
 
+TRANSPARENT = "transparent in places, which are read in the colours that lie below"
 CELL_COLUMNS = (
     *("file", "width", "height", "exif_orientation", "method", "row", "column"),
     *("left", "top", "right", "bottom", "value"),
 )
-
-
-class Photograph(NamedTuple):
-    """An image file as taken, and the part of it that a model sees.
-
-    Attributes:
-        path: The file.
-        width: Pixels of a row, once the photograph stands upright.
-        height: Pixels of a column.
-        orientation: The EXIF orientation of the file, from 1 (stored upright) to 8.
-        seen: Left, top, right and bottom of what the model sees, in pixels of the upright photograph.
-    """
-
-    path: Path
-    width: int
-    height: int
-    orientation: int
-    seen: tuple[float, float, float, float]
 
 
 def find_images(paths: Sequence[Path]) -> list[Path]:
@@ -96,11 +76,20 @@ def without_damaged(files: Sequence[Path], max_pixels: int = MAX_PIXELS) -> list
         raise ValueError(f"{first}{more}: give images")
     for message in name_unreadable(messages):
         print(f"left out: {printable(message)}", file=sys.stderr)
+    for index, path in enumerate(files):
+        if index not in messages and _is_transparent(path, max_pixels):
+            batch.notes.setdefault(index, []).append(TRANSPARENT)
     for message in name_unreadable(
         {index: f"{files[index]}: {'; '.join(notes)}" for index, notes in batch.notes.items()}
     ):
         print(printable(message), file=sys.stderr)
     return tried.without(messages).paths
+
+
+def _is_transparent(path: Path, max_pixels: int) -> bool:
+    with open_image(path, max_pixels) as file:
+        has_alpha = "A" in file.getbands() or "transparency" in file.info
+        return has_alpha and file.convert("RGBA").getchannel("A").getextrema()[0] < 255
 
 
 def distinct_names(files: Sequence[Path]) -> list[str]:
@@ -125,60 +114,6 @@ def distinct_names(files: Sequence[Path]) -> list[str]:
             names |= {index: name for index, name in unnamed.items() if taken[name.casefold()] == 1}
     # Two of a/b_c.jpg and a_b/c.jpg, or one file named twice.
     return [names.get(index, f"{printable(file.name)}_{index + 1}") for index, file in enumerate(files)]
-
-
-def read_images(
-    files: Sequence[Path], model: vit.VisionTransformer, max_pixels: int = MAX_PIXELS
-) -> tuple[Tensor, Tensor]:
-    """Read images as uint8 (B, C, H, W), and normalised for the model.
-
-    Raises:
-        ValueError: If files are damaged or not images; the message names them.
-    """
-    pixels = read_pixels(files, model, max_pixels)
-    return pixels, normalise(pixels, model.pretrained_cfg)
-
-
-def read_pixels(files: Sequence[Path], model: vit.VisionTransformer, max_pixels: int = MAX_PIXELS) -> Tensor:
-    """Read images as uint8 (B, C, H, W), scaled and centre-cropped as the test images of the model were.
-
-    Raises:
-        ValueError: If files are damaged or not images; the message names them.
-    """
-    embed = model.patch_embed
-    image_files = ImageFiles(
-        [*files],
-        [0] * len(files),
-        _scaled_size(model),
-        embed.in_channels,
-        centre=embed.image_size,
-        max_pixels=max_pixels,
-    )
-    decoded = image_files.decode(torch.arange(len(files)))
-    if decoded.unreadable:
-        raise ValueError(f"{'; '.join(name_unreadable(decoded.unreadable))}: delete them, or leave them out")
-    return decoded.images
-
-
-def locate(path: Path, model: vit.VisionTransformer, max_pixels: int = MAX_PIXELS) -> Photograph:
-    """Return the size of a photograph as taken, and the part of it that ``read_pixels`` gives to the model."""
-    width, height, orientation = upright_size(path, max_pixels)
-    seen = seen_box((width, height), _scaled_size(model), centre=model.patch_embed.image_size)
-    return Photograph(path, width, height, orientation, seen)
-
-
-def read_shown(photograph: Photograph, max_pixels: int = MAX_PIXELS) -> Tensor:
-    """Read a photograph in grey, upright, at a size to look at: uint8 (1, H, W).
-
-    Most have their own pixels. Large ones are scaled down until no side exceeds ``LARGEST_SIDE``. Each pixel of a small
-    one is repeated until both sides have ``SMALLEST_SIDE``, or one would exceed ``LARGEST_SIDE``.
-    """
-    longer, shorter = max(photograph.width, photograph.height), min(photograph.width, photograph.height)
-    scale = LARGEST_SIDE / longer
-    size = (max(1, round(scale * photograph.height)), max(1, round(scale * photograph.width))) if scale < 1 else None
-    shown = decode(photograph.path, size, in_channels=1, stretch=True, max_pixels=max_pixels)
-    times = max(1, min(-(-SMALLEST_SIDE // shorter), LARGEST_SIDE // longer))
-    return repeat(shown, "c h w -> c (h p) (w q)", p=times, q=times)
 
 
 def write_cells(
@@ -210,8 +145,3 @@ def write_cells(
             for row, column in product(*map(range, boxes.shape[:2])):
                 box = (f"{edge:.2f}" for edge in boxes[row, column].tolist())
                 writer.writerow((*facts, row, column, *box, f"{values[index][0, row, column]:.6g}"))
-
-
-def _scaled_size(model: vit.VisionTransformer) -> tuple[int, int]:
-    """Return the rows and columns that photographs are scaled to, before the centre that the model sees is cut out."""
-    return stored_size(model.patch_embed.image_size, model.pretrained_cfg.get("crop_ratio", 1.0))

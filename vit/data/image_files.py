@@ -11,7 +11,6 @@ from einops import rearrange
 from PIL import ExifTags, Image
 from torch import Tensor
 from torch.utils.data import Dataset
-from torchvision.transforms.v2 import functional as tv
 
 from vit.data.bit_depth import eight_bits, has_more_than_eight_bits, is_nearly_black
 from vit.data.formats import MAX_PIXELS, open_image
@@ -159,6 +158,16 @@ def seen_box(
     return left, top, left + across * centre[1], top + down * centre[0]
 
 
+def centre_of(image: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return the middle of an image that is at least as large: (C, H, W) -> (C, rows, columns).
+
+    It is that of torchvision's ``center_crop``, whose import takes seconds.
+    """
+    (height, width), (rows, columns) = image.shape[1:], size
+    top, left = round((height - rows) / 2), round((width - columns) / 2)
+    return image[:, top : top + rows, left : left + columns]
+
+
 def upright_size(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int, int]:
     """Return width and height of an image file as it stands upright, and its EXIF orientation: 1 if it has no turn.
 
@@ -233,7 +242,7 @@ class ImageFiles(Dataset):
         except ValueError as error:
             # Returned instead of raised, since a worker process would wrap the error in its traceback.
             return str(error), self.labels[index], int(index), []
-        return tv.center_crop(image, self.centre) if self.centre else image, self.labels[index], int(index), notes
+        return centre_of(image, self.centre) if self.centre else image, self.labels[index], int(index), notes
 
     def decode(self, indices: Tensor) -> "DecodedBatch":
         """Return the images at ``indices`` that can be read, and what is wrong with the others."""

@@ -1,5 +1,7 @@
 """Explanations of ViT predictions: attention of any model, maps, their evaluation, pictures."""
 
+from typing import Any
+
 from vit.capture import Attentions, InterceptAttention, capture_attention
 from vit.explain.decomposition import Contributions, contributions
 from vit.explain.evaluation import (
@@ -52,8 +54,17 @@ __all__ = [
     "overlay_photograph",
     "peaks_on_boxes",
     "permuted_attention",
+    "picture",
     "score",
     "text_explorer",
     "trust_report",
     "uniform_attention",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "picture":  # imports matplotlib and Pillow, which not all need
+        from vit.explain.photograph_sheet import picture
+
+        return picture
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from einops import rearrange, repeat
@@ -31,6 +31,9 @@ from vit.explain.maps.subject import Subject
 from vit.support.class_names import name_classes
 from vit.support.files import replacing
 from vit.support.printable import printable
+
+if TYPE_CHECKING:
+    from vit.explain.inputs import Given
 
 TOP_CLASSES = 5
 # Weights of patches are bytes: places between the smallest and the largest of a query, on a scale that is linear up to
@@ -65,7 +68,7 @@ class Explorer(str):
 
 def explorer(
     model: nn.Module,
-    image: Tensor,
+    image: "Tensor | Given",
     *,
     maps: Mapping[str, Tensor] | None = None,
     class_names: Sequence[str] | None = None,
@@ -90,7 +93,8 @@ def explorer(
 
     Args:
         model: A classifier that ``capture_attention`` can see, in eval mode.
-        image: One image as the model takes it, (C, H, W) or (1, C, H, W).
+        image: One image as the model takes it, (C, H, W) or (1, C, H, W); or a file or a PIL image, for a model of
+            ``vit.load`` or timm, which also tells the names and the statistics below.
         maps: Maps of the patches to choose from beside attention, (rows, columns) each, by any title. Negative values
             speak against the class. None draws ``DEFAULT_METHOD`` for the predicted class.
         class_names: Names of the classes, in the order of the logits; None numbers them.
@@ -106,6 +110,12 @@ def explorer(
         ValueError: If ``image`` is not one image, attention cannot be captured, the model returns no row of logits, or
             maps, names, mean or std do not fit.
     """
+    if not isinstance(image, Tensor):
+        from vit.explain.inputs import as_images, name_of, taken_by  # imports Pillow, which tensors do not need
+
+        settings, image_name = taken_by(model).settings, image_name or name_of(image)
+        class_names, mean, std = class_names or settings.get("class_names"), settings["mean"], settings["std"]
+        image = as_images(model, image)
     image = image[None] if image.ndim == 3 else image
     if image.ndim != 4 or len(image) != 1:
         raise ValueError(

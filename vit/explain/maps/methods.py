@@ -2,9 +2,9 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from vit.explain.maps.perturbation import occlusion, token_drop
 from vit.explain.maps.subject import Subject, Target
 from vit.explain.maps.values import value, value_rollout
 from vit.support.checks import nearest_hint
+
+if TYPE_CHECKING:
+    from vit.explain.inputs import Given
 
 METHODS: dict[str, Callable[..., Tensor]] = {
     "attention": attention,
@@ -47,7 +50,7 @@ CLASS_AGNOSTIC = ("attention", "rollout", "value", "value_rollout", *CONTROLS)  
 
 def explain(
     model: nn.Module,
-    images: Tensor,
+    images: "Tensor | Given | Sequence[Given]",
     method: str = "rollout",
     target: Target = None,
     *,
@@ -65,13 +68,17 @@ def explain(
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
     >>> explain(model, torch.randn(5, 3, 32, 32), "relevance", target=7, versus=3).shape  # why 7 and not 3?
     torch.Size([5, 4, 4])
+    >>> explain(vit.load("cifar10"), "cat.jpg", "relevance", target="cat").shape  # doctest: +SKIP
+    torch.Size([1, 16, 16])
 
     Args:
         model: A ViT classifier in eval mode, from this or another library. Occlusion and the pixel-gradient methods
             take any classifier if ``grid`` is given.
-        images: Images as the model takes them.
+        images: Images as the model takes them, (B, C, H, W); or an image file, a PIL image or a list of these,
+            which are scaled, cropped and normalised for a model of ``vit.load`` or timm.
         method: A key of ``METHODS``. Those in ``CLASS_AGNOSTIC``, such as "rollout", ignore the class.
-        target: The class to explain: one for all images, or one for each. None is the predicted class.
+        target: The class to explain, by number or name: one for all images, or one for each. None is the predicted
+            class.
         versus: A class to compare with. The map then explains why the target beats this class.
         grid: Rows and columns of patches, checked against the detected grid. Needed only if detection fails and no
             module has a ``patch_size``.
@@ -81,6 +88,10 @@ def explain(
     Raises:
         ValueError: If there is no such method, argument or class, or the method does not fit the model.
     """
+    if not isinstance(images, Tensor):
+        from vit.explain.inputs import as_images  # imports Pillow, which tensors do not need
+
+        images = as_images(model, images)
     subject = Subject(model, images, target, versus, grid, num_prefix_tokens)
     maps = signed_map(method, subject, **options).clamp(min=0)
     if "anatomy" in vars(subject) and not are_even(subject.anatomy.cells, subject.anatomy.grid):

@@ -4,6 +4,7 @@ Letters in the einops patterns: b batch, c image channels, r s grid rows and col
 k classes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,9 +15,10 @@ from torch import Tensor, nn
 from vit.capture.anatomy import Anatomy, examine, patch_grid
 from vit.capture.attention import check_capturable, check_pixels, differentiable, logits_of
 from vit.capture.footprint import even_cells
+from vit.explain.classes import class_numbers
 from vit.explain.maps.rollout import readout_map
 
-Target = int | Tensor | None
+Target = int | str | Sequence[int | str] | Tensor | None
 
 
 @dataclass
@@ -26,7 +28,8 @@ class Subject:
     Attributes:
         model: A classifier in eval mode.
         images: Images as the model takes them, (B, C, H, W).
-        target: The class to explain: one for all images, or one for each (B,). None is the predicted class.
+        target: The class to explain, by number or name: one for all images, or one for each (B,). None is the predicted
+            class.
         versus: The class to compare with. If given, the score is the target's logit minus this one.
         grid: Rows and columns of patches. None detects them from the tokens, or from ``patch_size`` if the model has no
             tokens.
@@ -132,9 +135,9 @@ class Subject:
             except ValueError as unsaid:
                 raise ValueError(f"{reason}; {unsaid}") from reason
 
-    def _one_hot(self, name: str, classes: int | Tensor) -> Tensor:
+    def _one_hot(self, name: str, classes: Target) -> Tensor:
         batch, num_classes = self.logits.shape
-        classes = torch.as_tensor(classes, device=self.logits.device)
+        classes = torch.as_tensor(class_numbers(self.model, classes, num_classes), device=self.logits.device)
         if classes.ndim > 1 or (classes.ndim == 1 and len(classes) != batch):
             raise ValueError(
                 f"{name} has shape {tuple(classes.shape)} for {batch} images: give one class, or one for each"

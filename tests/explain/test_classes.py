@@ -1,0 +1,56 @@
+"""Classes of a model by their names."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from vit.explain.classes import class_names_of, class_number, class_numbers
+
+PETS = ["cat", "dog", "eel"]
+
+
+def model_with(**attributes):
+    model = nn.Identity()
+    for name, value in attributes.items():
+        setattr(model, name, value)
+    return model
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"pretrained_cfg": {"class_names": PETS}},
+        {"pretrained_cfg": {"label_names": tuple(PETS)}},
+        {"config": SimpleNamespace(id2label={2: "eel", 0: "cat", 1: "dog"})},
+    ],
+    ids=["vit.load", "timm", "transformers"],
+)
+def test_names_are_those_of_the_model(attributes):
+    model = model_with(**attributes)
+    assert class_names_of(model, 3) == PETS
+    assert class_numbers(model, "dog", 3) == 1
+    assert class_numbers(model, ["eel", 0], 3) == [2, 0]
+
+
+def test_classes_without_names_or_of_another_head_are_numbers():
+    assert class_names_of(nn.Identity(), 2) == ["0", "1"]
+    assert class_names_of(model_with(pretrained_cfg={"class_names": PETS}), 2) == ["0", "1"]
+    with pytest.raises(ValueError, match="unknown class 'cat': the classes of this model have no names, give one from"):
+        class_numbers(nn.Identity(), "cat", 2)
+
+
+def test_numbers_stay_as_they_are():
+    numbers = torch.tensor([1, 2])
+    assert class_numbers(nn.Identity(), numbers, 3) is numbers
+    assert class_number("2", PETS) == 2
+
+
+@pytest.mark.parametrize("name", ["dgo", "3", "", "Dog"])
+def test_an_unknown_name_is_refused_with_what_is_known(name):
+    with pytest.raises(ValueError, match="choose one of cat, dog, eel, or a number from 0 to 2"):
+        class_number(name, PETS)
+    if name == "dgo":
+        with pytest.raises(ValueError, match=r"unknown class 'dgo' \(did you mean dog\?\)"):
+            class_number(name, PETS)

@@ -1,0 +1,136 @@
+"""Image files and PIL images as a model takes them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import ExifTags, Image
+from torch import nn
+from torch.testing import assert_close
+
+import vit
+from vit.explain import explain, explorer
+from vit.explain.inputs import as_images, locate, read_shown, taken_by
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    model = vit.VisionTransformer(
+        image_size=(14, 22), patch_size=2, embed_dim=8, depth=1, num_heads=2, num_classes=3
+    ).eval()
+    model.pretrained_cfg = {"mean": [0.1, 0.2, 0.3], "std": [0.5, 0.25, 0.125], "class_names": ["cat", "dog", "eel"]}
+    model.pretrained_cfg["crop_ratio"] = 0.8
+    return model
+
+
+@pytest.fixture
+def picture():
+    return Image.fromarray(torch.randint(0, 256, (61, 97, 3), dtype=torch.uint8).numpy())
+
+
+def test_a_file_its_name_and_the_pil_image_are_the_same_to_a_model(model, picture, tmp_path):
+    picture.save(tmp_path / "cat.png")
+    images = as_images(model, [tmp_path / "cat.png", str(tmp_path / "cat.png"), picture])
+    assert images.shape == (3, 3, 14, 22)
+    assert_close(images[1:], images[:1].expand(2, -1, -1, -1))
+
+
+def test_pil_images_are_turned_upright(model, picture, tmp_path):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    turned = picture.transpose(Image.Transpose.ROTATE_90)
+    turned.save(tmp_path / "turned.png", exif=exif)
+    opened = Image.open(tmp_path / "turned.png")
+    assert_close(as_images(model, opened), as_images(model, picture), atol=0.05, rtol=0)
+    place = locate(opened, model)
+    assert (place.width, place.height, place.orientation) == (97, 61, 6)
+    assert torch.equal(read_shown(place), read_shown(locate(picture, model)))
+
+
+@pytest.mark.parametrize("mode", ["L", "1", "P", "RGBA", "CMYK", "I", "F", "LA", "YCbCr"])
+def test_images_of_all_modes_are_read(model, mode):
+    values = {"F": 0.5, "I": 32_768, "1": 1, "L": 128, "P": 7}
+    assert as_images(model, Image.new(mode, (30, 20), values.get(mode, 0))).isfinite().all()
+
+
+def test_models_of_grey_images_get_grey_ones(picture):
+    model = vit.VisionTransformer(image_size=8, patch_size=4, in_channels=1, embed_dim=8, depth=1, num_heads=2)
+    model.pretrained_cfg = {"mean": [0.5], "std": [0.5]}
+    assert as_images(model, picture).shape == (1, 1, 8, 8)
+
+
+def test_the_normalisation_is_that_of_the_model(model):
+    (image,) = as_images(model, Image.new("RGB", (30, 20), (51, 51, 51)))
+    assert_close(image[:, 3, 5], torch.tensor([0.2, 0.0, -0.8]), atol=1e-6, rtol=0)
+
+
+def test_a_model_of_timm_tells_its_size_crop_and_normalisation():
+    import timm
+
+    model = timm.create_model("vit_tiny_patch16_224", img_size=64, num_classes=3)
+    taken = taken_by(model)
+    assert (taken.channels, taken.image_size, taken.crop_ratio) == (3, (64, 64), 0.9)
+    assert as_images(model, Image.new("RGB", (30, 20))).shape == (1, 3, 64, 64)
+
+
+def test_explain_takes_files_and_images_and_classes_by_name(model, picture, tmp_path):
+    picture.save(tmp_path / "cat.png")
+    maps = explain(model, tmp_path / "cat.png", "relevance", target="dog", versus="cat")
+    assert_close(maps, explain(model, as_images(model, picture), "relevance", target=1, versus=0))
+    several = explain(model, [picture, str(tmp_path / "cat.png")], "relevance", target=["dog", "eel"])
+    assert_close(several[1], explain(model, picture, "relevance", target=2)[0])
+
+
+def test_the_explorer_takes_a_file_and_the_names_of_the_model(model, picture, tmp_path):
+    picture.save(tmp_path / "cat.png")
+    page = explorer(model, tmp_path / "cat.png")
+    assert '"cat.png"' in page
+    assert '"eel"' in page
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([], "no images were given"),
+        (5, "int is no image: give the path of a file, a PIL image, a list of these, or a tensor"),
+        ([torch.zeros(3, 14, 22)], "Tensor is no image"),
+        (Image.new("RGB", (0, 9)), "the PIL image of 0 x 9 pixels is empty"),
+        ("nowhere.png", "cannot read image nowhere.png: No such file or directory: give an image"),
+        (Path(), "cannot read image .: it is no regular file"),
+        (Image.new("F", (9, 9), 300.0), "cannot read PIL image: its pixels are floats from 300 to 300"),
+    ],
+)
+def test_what_is_no_image_is_refused(model, given, words):
+    with pytest.raises(ValueError, match=words) as raised:
+        as_images(model, given)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_model_without_normalisation_is_refused_for_files_alone(picture):
+    model = vit.VisionTransformer(image_size=8, patch_size=4, embed_dim=8, depth=1, num_heads=2)
+    with pytest.raises(ValueError, match="VisionTransformer does not tell how its images are normalised"):
+        as_images(model, picture)
+    assert as_images(nn.Identity(), torch.ones(1)) == 1
+
+
+@pytest.mark.parametrize(("size", "shown"), [(200, (126, 200)), (210, (132, 210)), (970, (610, 970))])
+def test_photographs_are_shown_at_the_size_asked_for(model, picture, size, shown):
+    assert read_shown(locate(picture, model), size=size).shape == (1, *shown)
+
+
+def test_pixels_of_small_photographs_are_repeated(model):
+    picture = Image.new("L", (2, 1))
+    picture.putpixel((1, 0), 255)
+    shown = read_shown(locate(picture, model), size=200, in_channels=3)
+    assert shown[:, 0, 99].tolist() == [0, 0, 0]
+    assert shown[:, 0, 100].tolist() == [255, 255, 255]
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(199, r"size \(199\) must be from 200 to 16000"), (10**6, "from 200 to 16000"), (-1, "positive")],
+)
+def test_sizes_that_nobody_can_see_are_refused(model, picture, size, words):
+    with pytest.raises(ValueError, match=words):
+        read_shown(locate(picture, model), size=size)

@@ -1,0 +1,56 @@
+"""Classes of a model by their names."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from vit.support.checks import nearest_hint
+from vit.support.class_names import name_classes
+
+MOST_NAMED = 20  # classes in a message
+
+
+def class_names_of(model: nn.Module, num_classes: int) -> list[str]:
+    """Return the names of a model's classes, in the order of the logits; their numbers if it has none.
+
+    They are those of ``pretrained_cfg`` of ``vit.load`` and timm, or of ``config.id2label`` of transformers.
+    """
+    settings = getattr(model, "pretrained_cfg", None)
+    settings = settings if isinstance(settings, Mapping) else {}
+    names = settings.get("class_names") or settings.get("label_names")
+    labels = getattr(getattr(model, "config", None), "id2label", None)
+    if not names and isinstance(labels, Mapping):
+        names = [labels[number] for number in sorted(labels)]
+    return name_classes(names if names and len(names) == num_classes else None, num_classes)
+
+
+def class_number(name: str, names: Sequence[str]) -> int:
+    """Return the number of a class by its name, or by its number as a text.
+
+    >>> class_number("dog", ["cat", "dog"]), class_number("0", ["cat", "dog"])
+    (1, 0)
+
+    Raises:
+        ValueError: If no class has this name; the message names the nearest one.
+    """
+    if name in names:
+        return list(names).index(name)
+    if name.isdecimal() and int(name) < len(names):
+        return int(name)
+    last = len(names) - 1
+    if list(names) == [str(number) for number in range(len(names))]:
+        raise ValueError(f"unknown class {name!r}: the classes of this model have no names, give one from 0 to {last}")
+    listed = ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
+    raise ValueError(
+        f"unknown class {name!r}{nearest_hint(name, names)}: choose one of {listed}, or a number from 0 to {last}"
+    )
+
+
+def class_numbers(model: nn.Module, classes: Any, num_classes: int) -> int | Tensor | list[int]:
+    """Return classes by number: names, or a list of names, become numbers, and numbers stay as they are."""
+    if isinstance(classes, str):
+        return class_number(classes, class_names_of(model, num_classes))
+    if isinstance(classes, list | tuple) and any(isinstance(each, str) for each in classes):
+        return [class_numbers(model, each, num_classes) for each in classes]
+    return classes

@@ -1,0 +1,284 @@
+"""A photograph explained: the maps of a model, and the panels that show them on the photograph as taken."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vit.explain.classes import class_names_of
+from vit.explain.familiarity import Caution, caution_about
+from vit.explain.inputs import Photograph
+from vit.explain.maps.methods import CLASS_AGNOSTIC, METHODS, check_method, signed_map
+from vit.explain.maps.subject import Subject
+from vit.explain.panels import Bar, Panel
+from vit.explain.photograph import Box, cell_boxes, overlay_photograph
+from vit.support.checks import check_natural
+from vit.support.printable import printable
+
+OF_ATTENTION = "attention"  # the method that shows one layer and head
+SMALL_PART = 0.45  # share of the longer side; a smaller part that the model saw is also drawn enlarged
+FLAT = 1.05  # times the mean; a map whose largest value is below is flat
+ENLARGED, GAP = 0.6, 0.03  # of the longer side: the enlarged part, and the space before it
+RELATIVE = Bar("share of the largest patch", ("0", "0.5", "1"))
+CLASS_AGNOSTIC_NOTE = " (the same for every class)"
+SHARES = ("attention", "rollout")
+UNITS = {
+    "attention": "share of attention",
+    "rollout": "share of attention through all layers",
+    "occlusion": "fall of the logit without the patch",
+    "token_drop": "fall of the logit without the patch",
+}
+
+
+class Asked(NamedTuple):
+    """A method, and the layer and the head of it that are asked about."""
+
+    method: str
+    layer: int | None = None
+    head: int | None = None
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Arguments of the method."""
+        return {name: number for name, number in self._asdict().items() if isinstance(number, int)}
+
+    @property
+    def title(self) -> str:
+        """The method in words, such as "attention, layer 3, head 2"."""
+        return ", ".join([self.method, *(f"{name} {number}" for name, number in self.options.items())])
+
+    @property
+    def file_name(self) -> str:
+        """The method in the name of a file, such as "attention_layer3_head2"."""
+        return "_".join([self.method, *(f"{name}{number}" for name, number in self.options.items())])
+
+
+def ask(methods: Sequence[str], layer: int | None = None, head: int | None = None) -> list[Asked]:
+    """Return what is asked of each method, once each.
+
+    >>> ask(["attention"], layer=3)[0].title
+    'attention, layer 3'
+
+    Raises:
+        ValueError: If there is no such method, or it has no layer or head to choose.
+    """
+    chosen = {name: number for name, number in (("layer", layer), ("head", head)) if number is not None}
+    for name, number in chosen.items():
+        check_natural(name, number, f"the first {name} is 0")
+    for method in methods:
+        check_method(method)
+        if lacking := [name for name in chosen if name not in inspect.signature(METHODS[method]).parameters]:
+            raise ValueError(
+                f"{method} has no {lacking[0]} to choose ({lacking[0]} {chosen[lacking[0]]}): "
+                f"choose the method {OF_ATTENTION}, or leave {lacking[0]} out"
+            )
+    return [Asked(method, layer, head) for method in dict.fromkeys(methods)]
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A photograph, what a model says of it, and maps that explain it.
+
+    Attributes:
+        photograph: The photograph.
+        model_name: Name of the model, as the user knows it.
+        prediction: The predicted class and its probability in words.
+        question: What maps of a class answer, such as "why dog (3.1 %)?"; "" if no class was named.
+        readers: What attends in a map of attention.
+        maps: By what was asked, the map (rows, columns); negative values speak against the class.
+        cells: The patch that each pixel given to the model belongs to, as in ``overlay``.
+        caution: That the model knows no such images, if it does not.
+        left_out: Why the maps of other methods were left out.
+    """
+
+    photograph: Photograph
+    model_name: str
+    prediction: str
+    question: str
+    readers: str
+    maps: Mapping[Asked, Tensor]
+    cells: Tensor
+    caution: Caution | None
+    left_out: Mapping[Asked, str]
+
+    def panel(self, asked: Asked, shown: Tensor) -> Panel:
+        """Return the panel of a map on the photograph, (1, H, W), with all that is said of it."""
+        about, grid = CLASS_AGNOSTIC_NOTE if asked.method in CLASS_AGNOSTIC else "", self.maps[asked].shape
+        title = self.question if self.question and not about else self.prediction
+        said = [asked.title + about, self.photograph.path.name, self.model_name and f"model {self.model_name}"]
+        predicted = [f"predicted: {self.prediction}"] if title != self.prediction else []
+        return Panel(
+            self.drawn(asked, shown),
+            printable(title),
+            printable("\n".join([*predicted, ", ".join(filter(None, said))]), keep="\n"),
+            f"{self._seen_in_words(grid)} {self._stands_out_in_words(asked)}",
+            " ".join(self.caution or ()),
+            self._bar(asked),
+        )
+
+    def drawn(self, asked: Asked, shown: Tensor) -> Tensor:
+        """Draw a map on the photograph, (1, H, W) -> (3, H, W); a small part that the model saw also enlarged."""
+        height, width = shown.shape[1:]
+        left, top, right, bottom = self.photograph.seen
+        across, down = width / self.photograph.width, height / self.photograph.height
+        box = left * across, top * down, right * across, bottom * down
+        values = self.maps[asked].clamp(min=0)
+        picture = overlay_photograph(shown, values, box, self.cells)
+        if not self.has_small_part:
+            return picture
+        part = _enlarge(shown, box, round(ENLARGED * max(height, width)))
+        whole = (0.0, 0.0, float(part.shape[2]), float(part.shape[1]))
+        return _beside(picture, overlay_photograph(part, values, whole, self.cells))
+
+    def stands_out(self, asked: Asked) -> str:
+        """Say how far the largest value of a map stands out: colours alone show flat maps like others."""
+        positive = self.maps[asked].clamp(min=0).float()
+        if not positive.max():
+            return "no patch speaks for the class" if self.maps[asked].min() < 0 else "all zero"
+        times = float(positive.max() / positive.mean())
+        return "nearly the same value in all patches" if times < FLAT else f"{times:.2g} times the mean"
+
+    def _stands_out_in_words(self, asked: Asked) -> str:
+        said = self.stands_out(asked)
+        return f"The largest patch has {said}." if said.endswith("mean") else f"{said[0].upper()}{said[1:]}."
+
+    @property
+    def has_small_part(self) -> bool:
+        """Whether the model saw so small a part of the photograph that its patches are hard to see."""
+        left, top, right, bottom = self.photograph.seen
+        return max(right - left, bottom - top) < SMALL_PART * max(self.photograph.width, self.photograph.height)
+
+    def _seen_in_words(self, grid: Sequence[int]) -> str:
+        boxes = cell_boxes(self.photograph.seen, grid, self.cells)
+        (left, top), (right, bottom) = boxes[0, 0, :2].tolist(), boxes[-1, -1, 2:].tolist()
+        width, height = self.photograph.width, self.photograph.height
+        whole, given = _in_pixels(width, height), f"scaled to {_in_pixels(self.cells.shape[1], self.cells.shape[0])}"
+        if (round(left), round(top), round(right), round(bottom)) == (0, 0, width, height):
+            return f"The model saw all {whole} pixels, {given}."
+        size = _in_pixels(right - left, bottom - top)
+        is_middle = abs(left + right - width) <= 2 and abs(top + bottom - height) <= 2
+        part = f"the middle {size}" if is_middle else size
+        again = ", and this part is drawn again, enlarged" if self.has_small_part else ""
+        return f"The model saw {part} of {whole} pixels, {given}; the rest is dimmed{again}."
+
+    def _bar(self, asked: Asked) -> Bar:
+        largest = float(self.maps[asked].clamp(min=0).max())
+        if asked.method not in UNITS or not largest:
+            return RELATIVE
+        is_share = asked.method in SHARES
+        ticks = [f"{100 * share * largest:.2g} %" if is_share else f"{share * largest:.2g}" for share in (0, 0.5, 1)]
+        readers = self.readers if asked.method == OF_ATTENTION else ""
+        return Bar(f"{UNITS[asked.method]}{readers}", tuple(ticks))
+
+
+def explain_photograph(
+    photograph: Photograph,
+    subject: Subject,
+    asked: Sequence[Asked],
+    model_name: str,
+    *,
+    of_class: bool,
+    leave_out: bool = False,
+) -> Explained:
+    """Explain one photograph.
+
+    Args:
+        photograph: The photograph.
+        subject: The model, the image as it takes it, (1, C, H, W), and the class to explain.
+        asked: What is asked of which method.
+        model_name: Name of the model, as the user knows it.
+        of_class: Whether the user named a class.
+        leave_out: Whether methods that do not fit the model are left out.
+
+    Raises:
+        ValueError: If a method does not fit the model and none is to be left out, or none fits.
+    """
+    maps, left_out = {}, {}
+    for each in asked:
+        try:
+            maps[each] = signed_map(each.method, subject, **each.options)[0].cpu()
+        except ValueError as error:
+            if not leave_out:
+                raise
+            left_out[each] = str(error)
+    if not maps:
+        raise ValueError(f"no method fits this model: {next(iter(left_out.values()))}")
+    logits, names = subject.logits[0].float().cpu(), class_names_of(subject.model, subject.logits.shape[1])
+    thresholds = thresholds_of(subject.model)
+    readers = ""
+    if any(each.method == OF_ATTENTION for each in maps):
+        one = subject.readout[0].max() == 1 and subject.readout[0].argmax() < subject.anatomy.num_prefix_tokens
+        readers = " of the class token" if one else ", mean over the tokens that the logits read"
+    question = ""
+    if of_class:
+        probabilities = probabilities_of(logits, thresholds)
+        ones = [f"{names[k]} ({100 * probabilities[k]:.1f} %)" for k in _classes_of(subject)]
+        question = f"why {', and not '.join(ones)}?"
+    return Explained(
+        photograph,
+        model_name,
+        prediction_of(logits, names, thresholds),
+        question,
+        readers,
+        maps,
+        subject.cell_of_pixel.cpu(),
+        caution_about(subject.model, logits),
+        left_out,
+    )
+
+
+def thresholds_of(model: nn.Module) -> Sequence[float] | None:
+    """Return the probability from which on each class holds, of a model of several labels; None of other models."""
+    return (getattr(model, "pretrained_cfg", None) or {}).get("thresholds")
+
+
+def probabilities_of(logits: Tensor, thresholds: Sequence[float] | None) -> Tensor:
+    """Return probabilities (classes,): of several labels, each has its own."""
+    return logits.softmax(dim=-1) if thresholds is None else logits.sigmoid()
+
+
+def prediction_of(logits: Tensor, names: Sequence[str], thresholds: Sequence[float] | None) -> str:
+    """Return the predicted class in words; with thresholds, of several labels, all classes that reach theirs."""
+    probabilities = probabilities_of(logits, thresholds)
+    if thresholds is None:
+        return f"{names[probabilities.argmax()]} ({100 * probabilities.max():.1f} %)"
+    rows = zip(names, probabilities.tolist(), thresholds, strict=True)
+    said = [f"{name} ({100 * value:.1f} %)" for name, value, threshold in rows if value >= threshold]
+    return ", ".join(said) or "none of the classes"
+
+
+def _classes_of(subject: Subject) -> list[int]:
+    """Return the class that is explained, and the one that it is compared with."""
+    contrast = subject.contrast[0]
+    return [int(contrast.argmax()), *([int(contrast.argmin())] if subject.versus is not None else [])]
+
+
+def _in_pixels(width: float, height: float) -> str:
+    """Return a size that no line is broken in."""
+    return f"{width:,.0f}\u00a0x\u00a0{height:,.0f}"
+
+
+def _enlarge(shown: Tensor, box: Box, side: int) -> Tensor:
+    """Cut a box out of a photograph and scale its longer side: uint8 (1, H, W) -> float (1, h, w) in [0, 1]."""
+    left, top, right, bottom = (round(edge) for edge in box)
+    part = shown[:, top : max(bottom, top + 1), left : max(right, left + 1)].float() / 255
+    times = side / max(part.shape[1:])
+    size = [max(1, round(times * length)) for length in part.shape[1:]]
+    return F.interpolate(part[None], size, mode="bicubic", antialias=True).clamp(0, 1)[0]
+
+
+def _beside(picture: Tensor, part: Tensor) -> Tensor:
+    """Put a part below a wide picture, or to the right of a tall one, on white: (3, H, W), (3, h, w) -> (3, H2, W2)."""
+    (height, width), (part_height, part_width) = picture.shape[1:], part.shape[1:]
+    gap = max(1, round(GAP * max(height, width)))
+    if width >= height:
+        canvas = picture.new_ones(3, height + gap + part_height, max(width, part_width))
+        canvas[:, height + gap :, :part_width] = part
+    else:
+        canvas = picture.new_ones(3, max(height, part_height), width + gap + part_width)
+        canvas[:, :part_height, width + gap :] = part
+    canvas[:, :height, :width] = picture
+    return canvas
