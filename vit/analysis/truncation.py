@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from vit.analysis.accuracy import is_right
 from vit.analysis.batches import in_batches, labelled_batches
 from vit.analysis.measures import singular_values
+from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.attention import run_intercepted
 from vit.support.checks import check_positive_int
 
@@ -124,8 +125,9 @@ def truncated(attn: Tensor, rank: int, vectors: Tensor | None = None) -> Tensor:
         rank: The rank.
         vectors: All left singular vectors, those of the largest singular values last, if they are known.
     """
-    wide = attn.double()
     vectors = leading_vectors(_gram(attn), rank) if vectors is None else vectors[..., -rank:]
+    wide = at_least_float32(attn)  # the vectors are exact to double precision, and their products as the weights are
+    vectors = vectors.to(wide.dtype)
     coordinates = einsum(vectors, wide, "b h n k, b h n m -> b h k m")
     return einsum(vectors, coordinates, "b h n k, b h k m -> b h n m").to(attn.dtype)
 
@@ -169,6 +171,7 @@ def randomly_projected(attn: Tensor, rank: int, seed: int) -> Tensor:
     """Project attention to a random subspace of the queries, one for each head: (B, H, N, M) -> (B, H, N, M)."""
     generator = torch.Generator().manual_seed(seed)
     directions = torch.randn(attn.shape[1], attn.shape[2], rank, generator=generator, dtype=torch.float64)
-    basis = torch.linalg.qr(directions.to(attn.device)).Q
-    coordinates = einsum(basis, attn.double(), "h n k, b h n m -> b h k m")
+    wide = at_least_float32(attn)
+    basis = torch.linalg.qr(directions.to(attn.device)).Q.to(wide.dtype)
+    coordinates = einsum(basis, wide, "h n k, b h n m -> b h k m")
     return einsum(basis, coordinates, "h n k, b h k m -> b h n m").to(attn.dtype)
