@@ -1,4 +1,5 @@
 from itertools import pairwise
+from math import isnan
 
 import pytest
 import timm
@@ -6,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from vit.analysis import ablation_importance, curve, head_importance, prune_heads, pruning_curve, weight_importance
+from vit.analysis.curve import Shared
 
 
 @pytest.fixture
@@ -76,6 +78,32 @@ def test_speed_is_that_of_the_pruned_model_beside_the_full_one(ours, images, lab
     monkeypatch.setattr(curve, "_seconds", lambda model, images: 0.5 if model is ours else 0.2)
     *_, last = pruning_curve(ours, batches, (images, labels), "weight")
     assert (last.images_per_second, last.speedup) == (4 / 0.2, 2.5)
+
+
+def test_without_rounds_nothing_is_timed(ours, images, labels, batches, monkeypatch):
+    monkeypatch.setattr(curve, "_seconds", None)
+    *_, last = pruning_curve(ours, batches, (images, labels), "weight", rounds=0)
+    assert isnan(last.speedup)
+    assert isnan(last.images_per_second)
+    assert last.accuracy == pruning_curve(ours, batches, (images, labels), "random", rounds=0)[-1].accuracy
+
+
+def test_curves_share_what_they_measure_on_equal_models(ours, images, labels, batches, monkeypatch):
+    measured, ranked = [], []
+    measure, oracle = curve._measure, curve.ablation_importance
+    monkeypatch.setattr(curve, "_measure", lambda *args: measured.append(args[3]) or measure(*args))
+    monkeypatch.setattr(curve, "ablation_importance", lambda *args: ranked.append(args) or oracle(*args))
+    options = {"step": 5, "rerank": False, "rounds": 0}
+    shared = Shared()
+    found = [pruning_curve(ours, batches, (images, labels), x, shared=shared, **options) for x in ("oracle", "weight")]
+    # All heads, ten, five and none: ten and five differ in the two orders.
+    assert len(measured) == 6
+    assert shared.importance(ours, (images, labels), "oracle")[0].shape == (5,)
+    assert len(ranked) == 1
+    alone = [pruning_curve(ours, batches, (images, labels), x, **options) for x in ("oracle", "weight")]
+    for points, others in zip(found, alone, strict=True):
+        for point, other in zip(points, others, strict=True):
+            assert (point.removed, point.accuracy, point.loss) == (other.removed, other.accuracy, other.loss)
 
 
 def test_a_tenth_of_the_heads_goes_at_once_by_default(timms, images, labels, batches):

@@ -15,8 +15,8 @@ def point(left, removed, share):
 
 
 def test_as_many_heads_can_go_as_one_half_allows_and_the_cost_is_that_of_the_other_half(subject, tmp_path, monkeypatch):
-    def curve(model, batches, ranking, order, *, rerank, seed=0):
-        assert not rerank
+    def curve(model, batches, ranking, order, *, rerank, rounds, shared, seed=0):
+        assert (rerank, rounds) == (False, 1 if order == "random" else 3)
         rows = [(5, 5), (5, 4), (5, 1), (2, 0)]  # right of 5 even and of 5 odd images
         shift = {"importance": 0, "oracle": 0, "weight": 1, "random": 1 + seed}[order]
         points = []
@@ -62,9 +62,9 @@ def test_as_many_heads_can_go_as_one_half_allows_and_the_cost_is_that_of_the_oth
     ],
 )
 def test_layers_within_their_interval_cannot_be_told_apart(subject, tmp_path, monkeypatch, fallen, expected):
-    def curve(model, batches, ranking, *, step, rerank, layers):
+    def curve(model, batches, ranking, *, step, rerank, layers, rounds, shared):
         (layer,) = layers
-        assert (step, rerank) == (1, False)
+        assert (step, rerank, rounds) == (1, False, 0)
         return [point(15, {}, 0.9), point(10, {layer: [0, 1, 2, 3, 4]}, fallen[layer])]
 
     pruned, drawn = [], []

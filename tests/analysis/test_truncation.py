@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from vit.analysis.truncation import randomly_projected, truncated, truncation_curve
+from vit.analysis.truncation import leading_vectors, randomly_projected, truncated, truncation_curve
 
 EXACT = {"rtol": 1e-7, "atol": 1e-7}
 
@@ -25,6 +25,46 @@ def test_a_cut_attention_has_the_rank_asked_for_and_one_of_all_dimensions_is_unc
     for rank in (1, 3):
         assert (torch.linalg.matrix_rank(cut(attn, rank), rtol=1e-6) == rank).all()
     assert_close(cut(attn, 7), attn, rtol=1e-5, atol=1e-6)
+
+
+def decaying(factor, size=190):
+    """Symmetric matrices whose eigenvalues are powers of a factor."""
+    basis = torch.linalg.qr(torch.randn(3, 2, size, size, dtype=torch.float64)).Q
+    return basis * factor ** torch.arange(size).double() @ basis.mT, basis
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.9, 0.9999], ids=["at once", "slowly", "never"])
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_the_leading_vectors_are_those_of_all_whether_the_iteration_converges_or_not(factor, count):
+    matrices, basis = decaying(factor)
+    found = leading_vectors(matrices, count)
+    expected = basis[..., :count].flip(-1)
+    assert_close((found * expected).sum(dim=-2).abs(), torch.ones(3, 2, count).double(), rtol=1e-6, atol=1e-6)
+
+
+def test_matrices_that_converge_and_others_are_each_solved_in_one_batch():
+    (fast, of_fast), (slow, of_slow) = decaying(0.5), decaying(0.9999)
+    found = leading_vectors(torch.stack([fast, slow]), 2)
+    for vectors, basis in zip(found, (of_fast, of_slow), strict=True):
+        assert_close((vectors * basis[..., :2].flip(-1)).sum(dim=-2).abs(), torch.ones(3, 2, 2).double())
+
+
+def test_few_vectors_of_many_take_no_full_decomposition(monkeypatch):
+    sizes, eigh = [], torch.linalg.eigh
+    monkeypatch.setattr(torch.linalg, "eigh", lambda x: sizes.append(x.shape[-1]) or eigh(x))
+    leading_vectors(decaying(0.5)[0], 2)
+    assert {*sizes} == {18}
+
+
+def test_the_first_layer_is_decomposed_once_for_all_ranks(ours, images, labels, monkeypatch):
+    from vit.analysis import truncation
+
+    shapes, eigh = [], torch.linalg.eigh
+    monkeypatch.setattr(torch.linalg, "eigh", lambda x: shapes.append(x.shape) or eigh(x))
+    found = truncation_curve(ours, images, labels, [1, 3, 5])
+    assert len(shapes) == 1 + 3 * 2
+    monkeypatch.setattr(truncation, "truncated", lambda attn, rank, *_: truncated(attn, rank))
+    assert found == truncation_curve(ours, images, labels, [1, 3, 5])
 
 
 def test_a_random_subspace_is_farther_from_attention_than_the_best_one():
@@ -54,7 +94,7 @@ def test_every_layer_is_cut(ours, images, monkeypatch):
     from vit.analysis import truncation
 
     cut = []
-    monkeypatch.setattr(truncation, "truncated", lambda attn, rank: cut.append(rank) or attn)
+    monkeypatch.setattr(truncation, "truncated", lambda attn, rank, *_: cut.append(rank) or attn)
     truncation_curve(ours, images, torch.zeros(7, dtype=torch.long), [4, 99])
     assert cut == [4, 4, 4]  # three layers; 99 is more than the 16 tokens
 

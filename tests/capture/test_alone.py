@@ -74,6 +74,13 @@ def test_attention_of_three_axes_belongs_to_its_image(split, fused, batch, heads
     assert_close(found.logits, model(images), **EXACT)
 
 
+def test_images_are_compared_with_a_batch_without_a_graph():
+    model, graphs = randomised(Flat(heads_first)), []
+    model.patches.register_forward_hook(lambda _, __, output: graphs.append(output.requires_grad))
+    heads_first_calls(model, IMAGES)
+    assert graphs == [True, False, False, False]
+
+
 def test_maps_of_heads_that_come_first_are_those_of_images_that_come_first():
     one, other = (randomised(Flat(split)) for split in (heads_first, images_first))
     assert heads_first_calls(one, IMAGES) == {0, 1}

@@ -10,6 +10,7 @@ from tests.capture.around import Around
 from tests.capture.spelled import expected_attention, fused, logits_between, spelled
 from vit.capture import capture_attention, examine
 from vit.capture.dependence import influential
+from vit.capture.trace import trace_forward
 from vit.explain import explain
 
 IMAGES = torch.randn(2, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -108,6 +109,14 @@ def test_checkpoints_that_a_model_calls_itself_are_off(use_reentrant):
         assert_close(explain(model, IMAGES, method), explain(vit, IMAGES, method), **EXACT)
     attentions = capture_attention(model, IMAGES)
     assert all(gradient.any() for gradient in torch.autograd.grad(attentions.logits[:, 3].sum(), attentions))
+
+
+def test_calls_without_a_gradient_are_tried_some_at_a_time(monkeypatch):
+    monkeypatch.setattr("vit.capture.dependence.COPIES_AT_ONCE", 2)
+    model, sizes = Around(spelled(fused, fused, fused), all_without_gradient).eval(), []
+    model.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+    trace_forward(model, IMAGES)
+    assert sizes[-2:] == [2 + 2, 2 + 1]  # two calls, then the third, each beside two copies that stay
 
 
 # Attentions that are no layers in a row.

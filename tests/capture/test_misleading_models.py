@@ -306,6 +306,27 @@ def test_images_made_in_inference_mode_are_explained():
     assert_close(list(capture_attention(model, images)), list(capture_attention(model, IMAGES)), **EXACT)
 
 
+def test_a_model_made_in_inference_mode_is_refused_and_its_copy_is_not():
+    plain = randomised(ours()())
+    with torch.inference_mode():
+        model = ours()().double().eval()
+        model.load_state_dict(plain.state_dict())
+    for call in (capture_attention, examine, explain):
+        with pytest.raises(ValueError, match=r"'.*' of VisionTransformer was made in torch.inference_mode, .*deepcopy"):
+            call(model, IMAGES)
+    copied = deepcopy(model)
+    for method in ("rollout", "relevance", "integrated_gradients"):
+        assert_close(explain(copied, IMAGES, method), explain(plain, IMAGES, method), **EXACT)
+
+
+def test_a_buffer_made_in_inference_mode_is_named():
+    model = randomised(ours()())
+    with torch.inference_mode():
+        model.register_buffer("scale", torch.ones(3))
+    with pytest.raises(ValueError, match=r"'scale' of VisionTransformer was made in torch.inference_mode"):
+        capture_attention(model, IMAGES)
+
+
 def test_a_model_that_asserts_its_number_of_tokens_cannot_drop_some():
     def asserting(vit, images):
         tokens = vit.embed(images)

@@ -11,6 +11,7 @@ from tests.capture.around import Around
 from tests.capture.spelled import HEADS, WIDTH, expected_attention, fused, logits_between, spelled
 from vit.capture import capture_attention, examine
 from vit.capture.mixing import COPIES
+from vit.capture.moved import rounding
 from vit.capture.places import STRIPS
 from vit.explain import explain
 
@@ -226,13 +227,22 @@ def test_rounding_is_no_mixing(make, dtype):
     assert len(capture_attention(randomised(make()).to(dtype), IMAGES.to(dtype))) >= 3
 
 
-def test_weak_mixing_is_seen_in_float32():
+@pytest.mark.parametrize(("dtype", "weak"), [(torch.float32, 3e-5), (torch.float64, 1e-13)])
+def test_weak_mixing_is_seen_down_to_the_rounding_of_the_type(dtype, weak):
     class Weak(Convolution):
         def forward(self, tokens):
-            return 1e-3 * super().forward(tokens)
+            return weak * super().forward(tokens)
 
     with pytest.raises(ValueError, match="mixes tokens in a way"):
-        capture_attention(spelled(fused, Weak(), fused).float(), IMAGES.float())
+        capture_attention(spelled(fused, Weak(), fused).to(dtype), IMAGES.to(dtype))
+
+
+def test_rounding_is_what_the_last_copy_differs_by_or_a_few_units_of_the_type():
+    copies = torch.tensor([[2.0, -4.0], [9.0, 9.0], [2.0, -4.0]])
+    assert rounding(copies) == pytest.approx(4 * 16 * 2**-23)
+    copies[2, 0] += 1e-3
+    assert rounding(copies) == pytest.approx(1e-2, rel=1e-3)
+    assert rounding(torch.ones(3, 2, dtype=torch.bfloat16)) == 4 * 2**-7
 
 
 def test_as_many_channels_as_tokens_confuse_nothing():
@@ -245,4 +255,5 @@ def test_the_experiments_are_few_passes_of_few_images():
     model.register_forward_pre_hook(lambda _, args: batches.append(len(args[0])))
     capture_attention(model, IMAGES)
     # Three axes, attention and plain pass of both images, layers, one image alone, places, mixing, codes of the tokens.
-    assert batches == [2, 2, 2, 1, 1, 1 + 2 * STRIPS, COPIES, 6]
+    assert batches == [2, 2, 2, 1, 1, 5, 5, 6]
+    assert (1 + 2 * STRIPS, COPIES) == (5, 5)

@@ -141,13 +141,14 @@ def test_tokens_that_are_mixed_or_lost_between_layers_are_refused(name):
 class KeysBackwards(nn.Module):
     """An attention of ours whose keys and values stand in another order than its queries."""
 
-    def __init__(self, attention):
+    def __init__(self, attention, turns_queries=False):
         super().__init__()
-        self.attention = attention
+        self.attention, self.turns_queries = attention, turns_queries
 
     def forward(self, tokens, **_):
         q, k, v = self.attention.heads(tokens)
-        mixed = nn.functional.scaled_dot_product_attention(q, k.flip(2), v.flip(2))
+        q, k, v = (q.flip(2), k, v) if self.turns_queries else (q, k.flip(2), v.flip(2))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v)
         return self.attention.proj(mixed.transpose(1, 2).flatten(2))
 
 
@@ -158,6 +159,20 @@ def test_keys_in_another_order_than_their_queries_are_refused(layer):
     for refused in (capture_attention, explain):
         with pytest.raises(ValueError, match=r"mixed or exchanged between its attentions|mixes tokens in a way"):
             refused(vit, IMAGES)
+
+
+@pytest.mark.parametrize("turned", ["keys", "queries"])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_keys_in_another_order_in_the_first_layer_are_refused_in_the_same_words(depth, turned):
+    vit, said = plain(depth=depth), []
+    vit.blocks[0].attn = KeysBackwards(vit.blocks[0].attn, turned == "queries")
+    for refusing in (capture_attention, examine):
+        with pytest.raises(
+            ValueError, match=r"the keys of attention 0 stand in another order than its queries"
+        ) as error:
+            refusing(vit, IMAGES)
+        said.append(str(error.value))
+    assert said[0] == said[1]
 
 
 def test_what_reads_tokens_by_their_place_in_a_later_layer_is_refused():

@@ -1,5 +1,6 @@
 """Accuracy, loss and speed of a model while its heads are removed step by step."""
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,25 @@ class PruningPoint:
     right: tuple[bool, ...]
 
 
+class Shared:
+    """What several curves of one model on the same images have in common.
+
+    Attributes:
+        points: The points that were measured, by their removed heads.
+        importances: The importance of each head of the full model, by its measure.
+    """
+
+    def __init__(self) -> None:
+        self.points: dict[frozenset[Head], PruningPoint] = {}
+        self.importances: dict[Order, list[Tensor]] = {}
+
+    def importance(self, model: nn.Module, ranking: tuple[Tensor, Tensor], order: Order) -> list[Tensor]:
+        """Return one (H,) for each layer of the full model, measured at the first call."""
+        if order not in self.importances:
+            self.importances[order] = _importance(model, ranking, order)
+        return self.importances[order]
+
+
 def pruning_curve(
     model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
@@ -57,6 +77,8 @@ def pruning_curve(
     rerank: bool = True,
     layers: Sequence[int] | None = None,
     seed: int = 0,
+    rounds: int | None = None,
+    shared: Shared | None = None,
 ) -> list[PruningPoint]:
     """Remove all heads of a model step by step, least important first, and measure the model after each step.
 
@@ -80,6 +102,9 @@ def pruning_curve(
         rerank: Whether to rank heads again after every step. The importance of a head depends on the heads left.
         layers: Layers whose heads are removed; all other layers keep their heads. None means all layers.
         seed: Seed of the random order.
+        rounds: How often the full and the pruned model are timed. None is 5 times; 0 leaves the speeds NaN.
+        shared: What other curves of this model, ``batches`` and ``ranking`` have measured, and this one adds to. Two
+            curves have the full model and the one without heads in common, at least.
 
     Raises:
         ValueError: If heads cannot be pruned (see ``prune_heads``), order, step or a layer is invalid, or there are no
@@ -95,28 +120,41 @@ def pruning_curve(
     step = max(1, round(len(left) / 10)) if step is None else step
     check_positive_int("step", step, "heads are removed at least one by one")
     removed: list[Head] = []
-    pruned, points = model, [_measure(model, model, batches, removed, sum(counts))]
+    rounds, shared, pruned = ROUNDS if rounds is None else rounds, shared or Shared(), model
+
+    def point() -> PruningPoint:
+        if (known := frozenset(removed)) not in shared.points:
+            left_of_all = sum(counts) - len(removed)
+            shared.points[known] = _measure(model, pruned, batches, removed, left_of_all, rounds)
+        return shared.points[known]
+
+    points = [point()]
     while left:
         # The orders "weight" and "random" do not depend on the heads left.
-        if not removed or (rerank and order in ("importance", "oracle")):
-            left = _ranked(pruned, sorted(left), ranking, order, seed)
+        if order == "random" and not removed:
+            left = _shuffled(sorted(left), seed)
+        elif order != "random" and (not removed or (rerank and order != "weight")):
+            scores = _importance(pruned, ranking, order) if removed else shared.importance(model, ranking, order)
+            left = _ranked(sorted(left), scores)
         removed, left = removed + left[:step], left[step:]
         pruned = prune_heads(model, _by_layer(removed))
-        points.append(_measure(model, pruned, batches, removed, sum(counts) - len(removed)))
+        points.append(point())
     return points
 
 
-def _ranked(pruned: nn.Module, left: list[Head], ranking: tuple[Tensor, Tensor], order: Order, seed: int) -> list[Head]:
-    """Return the heads left, least important first."""
-    if order == "random":
-        generator = torch.Generator().manual_seed(seed)
-        return [left[i] for i in torch.randperm(len(left), generator=generator).tolist()]
+def _importance(model: nn.Module, ranking: tuple[Tensor, Tensor], order: Order) -> list[Tensor]:
     if order == "importance":
-        scores = head_importance(pruned, *ranking)
-    elif order == "oracle":
-        scores = ablation_importance(pruned, *ranking)
-    else:
-        scores = weight_importance(pruned)
+        return head_importance(model, *ranking)
+    return ablation_importance(model, *ranking) if order == "oracle" else weight_importance(model)
+
+
+def _shuffled(left: list[Head], seed: int) -> list[Head]:
+    generator = torch.Generator().manual_seed(seed)
+    return [left[i] for i in torch.randperm(len(left), generator=generator).tolist()]
+
+
+def _ranked(left: list[Head], scores: list[Tensor]) -> list[Head]:
+    """Return the heads left, least important first, from the importance of these heads in each layer."""
     of_left = torch.cat([scores[layer] for layer in _by_layer(left)])
     return [left[i] for i in of_left.argsort(stable=True).tolist()]
 
@@ -131,6 +169,7 @@ def _measure(
     batches: Iterable[tuple[Tensor, Tensor]],
     removed: list[Head],
     heads_left: int,
+    rounds: int,
 ) -> PruningPoint:
     device = next(full.parameters()).device
     right, loss, first = [], 0.0, None
@@ -143,15 +182,15 @@ def _measure(
             loss += F.cross_entropy(logits, labels, reduction="sum").item()
         if first is None:
             raise ValueError("there are no batches to measure on: give a list or a loader, which can be read again")
-        pairs = [(_seconds(full, first), _seconds(pruned, first)) for _ in range(ROUNDS)]
+        pairs = [(_seconds(full, first), _seconds(pruned, first)) for _ in range(rounds)]
     return PruningPoint(
         heads_left=heads_left,
         removed=_by_layer(removed),
         accuracy=fmean(right),
         loss=loss / len(right),
         parameters=sum(parameter.numel() for parameter in pruned.parameters()),
-        images_per_second=len(first) / median(seconds for _, seconds in pairs),
-        speedup=median(full_seconds / seconds for full_seconds, seconds in pairs),
+        images_per_second=len(first) / median(seconds for _, seconds in pairs) if pairs else math.nan,
+        speedup=median(full_seconds / seconds for full_seconds, seconds in pairs) if pairs else math.nan,
         right=tuple(right),
     )
 

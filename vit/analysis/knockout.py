@@ -201,6 +201,8 @@ def _cut(
             chosen = cuts[first : first + together]
 
             def edit(layer: int, attn: Tensor, chosen: Sequence[tuple[int, Unit]] = chosen) -> Tensor:
+                if all(of != layer for of, _ in chosen):
+                    return attn
                 parts = attn.chunk(len(chosen))
                 return torch.cat(
                     [without(x, unit) if of == layer else x for x, (of, unit) in zip(parts, chosen, strict=True)]

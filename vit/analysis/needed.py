@@ -11,25 +11,24 @@ import torch
 from vit.analysis import charts
 from vit.analysis.accuracy import accuracy
 from vit.analysis.answer import Answer, listed
-from vit.analysis.curve import PruningPoint, pruning_curve
-from vit.analysis.importance import ablation_importance, head_importance, weight_importance
+from vit.analysis.curve import PruningPoint, Shared, pruning_curve
+from vit.analysis.importance import weight_importance
 from vit.analysis.intervals import Interval, halves, mean_interval, paired_difference, percent, together
 from vit.analysis.pruning import prune_heads
 from vit.analysis.trained_model import TrainedModel
 
-CONTROLS = 3  # random draws of heads
+ORDERS = ("importance", "oracle", "weight")
+CONTROLS = 3  # random draws of heads, and times of each point of the other orders
 COST = 0.01  # accuracy that may be lost
 
 
 def how_many_heads_can_go(subject: TrainedModel, folder: Path) -> Answer:
     """Prune heads in four orders, and measure accuracy and speed."""
-    curves = {
-        order: pruning_curve(subject.model, subject.batches, subject.ranking, order, rerank=False)
-        for order in ("importance", "oracle", "weight")
-    }
-    draws = [
-        pruning_curve(subject.model, subject.batches, subject.ranking, "random", rerank=False, seed=seed)
-        for seed in range(CONTROLS)
+    model, batches, ranking, shared = subject.model, subject.batches, subject.ranking, Shared()
+    options = {"rerank": False, "shared": shared}
+    curves = {order: pruning_curve(model, batches, ranking, order, rounds=CONTROLS, **options) for order in ORDERS}
+    draws = [  # timed as often as one of the others, all draws together
+        pruning_curve(model, batches, ranking, "random", seed=seed, rounds=1, **options) for seed in range(CONTROLS)
     ]
     curves["random"] = _mean_curve(draws)
     charts.draw_pruning(curves, folder / "pruning.png")
@@ -37,7 +36,7 @@ def how_many_heads_can_go(subject: TrainedModel, folder: Path) -> Answer:
     left = min((point.heads_left for point in curves["random"]), key=lambda count: abs(count - full.heads_left / 2))
     at_half = {order: next(point for point in points if point.heads_left == left) for order, points in curves.items()}
     of_draws = [next(point for point in points if point.heads_left == left) for points in draws]
-    images, labels = subject.ranking
+    gate, ablation, weight = (listed(shared.importance(model, ranking, order)) for order in ORDERS)
     return Answer(
         f"With all {full.heads_left} heads the model is right on {percent(full.accuracy)}. Without those of the "
         f"least gradient of their gate, {left} heads left, it is right on {percent(at_half['importance'].accuracy)}, "
@@ -48,11 +47,7 @@ def how_many_heads_can_go(subject: TrainedModel, folder: Path) -> Answer:
         f"draws), {_apart(at_half['importance'], of_draws)}; without any head on "
         f"{percent(curves['random'][-1].accuracy)}.",
         {"pruning.png": "Accuracy as heads are removed in four orders, and over the measured speed"},
-        {
-            "importance_gate": listed(head_importance(subject.model, images, labels)),
-            "importance_ablation": listed(ablation_importance(subject.model, images, labels)),
-            "importance_weight": listed(weight_importance(subject.model)),
-        },
+        {"importance_gate": gate, "importance_ablation": ablation, "importance_weight": weight},
     )
 
 
@@ -91,9 +86,10 @@ def _apart(ranked: PruningPoint, at_random: Sequence[PruningPoint]) -> str:
 
 def which_layers_need_their_heads(subject: TrainedModel, folder: Path) -> Answer:
     """Prune the heads of one layer at a time."""
+    options = {"rerank": False, "rounds": 0, "shared": Shared()}  # the picture has no speed
     curves = {
         layer: pruning_curve(
-            subject.model, subject.batches, subject.ranking, step=max(1, heads // 4), rerank=False, layers=[layer]
+            subject.model, subject.batches, subject.ranking, step=max(1, heads // 4), layers=[layer], **options
         )
         for layer, heads in enumerate(map(len, weight_importance(subject.model)))
     }

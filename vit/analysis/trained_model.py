@@ -18,7 +18,7 @@ from vit.weights.checkpoint import is_ours
 from vit.weights.tensor_files import read_file
 
 RANKED_ON = 64  # training images; to rank by ablation, each head takes one pass over them
-BATCH = 32  # test images; each point of a pruning curve times ten passes of one batch
+BATCH = 32  # test images; each point of a pruning curve times several passes of one batch
 
 
 @dataclass(frozen=True)

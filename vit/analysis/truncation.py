@@ -12,10 +12,16 @@ from einops import einsum
 from torch import Tensor, nn
 
 from vit.analysis.accuracy import is_right
-from vit.analysis.batches import in_batches
+from vit.analysis.batches import in_batches, labelled_batches
 from vit.analysis.measures import singular_values
+from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.attention import run_intercepted
 from vit.support.checks import check_positive_int
+
+WIDER = 16  # vectors more than are asked for, so that those converge
+FEW = 10  # times as many rows as vectors, from which on the iteration is faster
+ROUNDS, BETWEEN = 4, 3  # at most; multiplications between two looks at the result
+CONVERGED = 1e-9  # of an eigenvalue
 
 
 @dataclass(frozen=True)
@@ -56,17 +62,27 @@ def truncation_curve(
     for rank in ranks:
         check_positive_int("ranks", rank, "rank 0 is no attention at all")
 
-    def best(rank: int, layer: int, attn: Tensor) -> Tensor:
-        return attn if attn.shape[-2] <= rank else truncated(attn, rank)
+    right: dict[int, list[bool]] = {rank: [] for rank in ranks}
+    of_random: dict[int, list[bool]] = {rank: [] for rank in ranks}
+    for batch, targets in labelled_batches(model, images, labels, batch_size):
+        known: list[Tensor] = []  # the attention of the first layer is the same at every rank
 
-    def random(rank: int, layer: int, attn: Tensor) -> Tensor:
-        return attn if attn.shape[-2] <= rank else randomly_projected(attn, rank, seed + layer)
+        def best(rank: int, layer: int, attn: Tensor, known: list[Tensor] = known) -> Tensor:
+            if layer == 0 and not known:
+                known.append(torch.linalg.eigh(_gram(attn)).eigenvectors)
+            return truncated(attn, rank, known[0]) if layer == 0 else truncated(attn, rank)
 
-    def measured(cut: Callable[[int, int, Tensor], Tensor], rank: int) -> tuple[bool, ...]:
-        return tuple(is_right(model, images, labels, lambda layer, attn: cut(rank, layer, attn), batch_size).tolist())
+        def random(rank: int, layer: int, attn: Tensor) -> Tensor:
+            return randomly_projected(attn, rank, seed + layer)
 
-    curves = [(rank, measured(best, rank), measured(random, rank)) for rank in ranks]
-    return [RankPoint(rank, fmean(right), fmean(of_random), right) for rank, right, of_random in curves]
+        for cut, found in ((best, right), (random, of_random)):
+            for rank in ranks:
+
+                def edit(layer: int, attn: Tensor, rank: int = rank, cut: Callable[..., Tensor] = cut) -> Tensor:
+                    return attn if attn.shape[-2] <= rank else cut(rank, layer, attn)
+
+                found[rank] += is_right(model, batch, targets, edit, batch_size).tolist()
+    return [RankPoint(rank, fmean(right[rank]), fmean(of_random[rank]), tuple(right[rank])) for rank in ranks]
 
 
 @torch.no_grad()
@@ -98,22 +114,64 @@ def attention_spectra(model: nn.Module, images: Tensor, *, batch_size: int = 32)
     return [torch.cat(batches) for batches in layers.values()]
 
 
-def truncated(attn: Tensor, rank: int) -> Tensor:
+def truncated(attn: Tensor, rank: int, vectors: Tensor | None = None) -> Tensor:
     """Return the nearest matrix of a rank to attention: (B, H, N, M) -> (B, H, N, M) (Eckart and Young 1936).
 
     It is ``U U^T A``. U has the first left singular vectors, which are eigenvectors of ``A A^T``. Rows may no longer
     sum to one.
+
+    Args:
+        attn: The weights.
+        rank: The rank.
+        vectors: All left singular vectors, those of the largest singular values last, if they are known.
     """
-    wide = attn.double()
-    vectors = torch.linalg.eigh(wide @ wide.mT).eigenvectors[..., -rank:]
+    vectors = leading_vectors(_gram(attn), rank) if vectors is None else vectors[..., -rank:]
+    wide = at_least_float32(attn)  # the vectors are exact to double precision, and their products as the weights are
+    vectors = vectors.to(wide.dtype)
     coordinates = einsum(vectors, wide, "b h n k, b h n m -> b h k m")
     return einsum(vectors, coordinates, "b h n k, b h k m -> b h n m").to(attn.dtype)
+
+
+def leading_vectors(matrices: Tensor, count: int) -> Tensor:
+    """Return the eigenvectors of the largest eigenvalues: symmetric (..., N, N) -> (..., N, count), the largest last.
+
+    For few of many vectors, repeated multiplication takes a third of the time of all eigenvectors (subspace iteration;
+    Halko et al. 2011). Where it does not converge to ``CONVERGED``, all are computed.
+    """
+    size, width = matrices.shape[-1], count + WIDER
+    if FEW * width > size:
+        return torch.linalg.eigh(matrices).eigenvectors[..., -count:]
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(size, width, generator=generator, dtype=matrices.dtype).to(matrices.device)
+    vectors = matrices @ start
+    for _ in range(ROUNDS):
+        for _ in range(BETWEEN):
+            vectors = matrices @ torch.linalg.qr(vectors).Q
+        basis = torch.linalg.qr(vectors).Q
+        multiplied = matrices @ basis
+        values, mixing = torch.linalg.eigh(basis.mT @ multiplied)
+        values, mixing = values[..., None, -count:], mixing[..., -count:]
+        left = (multiplied @ mixing - basis @ mixing * values).norm(dim=-2, keepdim=True)
+        converged = (left <= CONVERGED * values).all(dim=-1)[..., 0]
+        if converged.all():
+            break
+        vectors = multiplied
+    found = basis @ mixing
+    if not converged.all():
+        found[~converged] = torch.linalg.eigh(matrices[~converged]).eigenvectors[..., -count:]
+    return found
+
+
+def _gram(attn: Tensor) -> Tensor:
+    wide = attn.double()
+    return wide @ wide.mT
 
 
 def randomly_projected(attn: Tensor, rank: int, seed: int) -> Tensor:
     """Project attention to a random subspace of the queries, one for each head: (B, H, N, M) -> (B, H, N, M)."""
     generator = torch.Generator().manual_seed(seed)
     directions = torch.randn(attn.shape[1], attn.shape[2], rank, generator=generator, dtype=torch.float64)
-    basis = torch.linalg.qr(directions.to(attn.device)).Q
-    coordinates = einsum(basis, attn.double(), "h n k, b h n m -> b h k m")
+    wide = at_least_float32(attn)
+    basis = torch.linalg.qr(directions.to(attn.device)).Q.to(wide.dtype)
+    coordinates = einsum(basis, wide, "h n k, b h n m -> b h k m")
     return einsum(basis, coordinates, "h n k, b h k m -> b h n m").to(attn.dtype)

@@ -12,17 +12,18 @@ from vit.capture.attention import (
     check_capturable,
     check_logits_unchanged,
     check_pixels,
-    differentiable,
     mixed_by_attention,
+    two_of,
 )
 from vit.capture.dependence import check_in_a_row
 from vit.capture.footprint import find_cells
+from vit.capture.last_tokens import last_place, pooled_row_fixes_logits, result_fixes_logits
 from vit.capture.logits import result_of
 from vit.capture.mixing import check_unmixed
 from vit.capture.order import token_orders
 from vit.capture.patches import Layout, find_patches
 from vit.capture.places import check_places, no_patches
-from vit.capture.readout import Reading, last_place
+from vit.capture.readout import Reading
 from vit.capture.trace import Parts, find_parts, trace_forward
 
 VARIES = 1e-3  # of the largest share: how much two images may differ
@@ -45,6 +46,7 @@ class Anatomy:
         reading: Where the logits read the tokens.
         fixed_readout: ``readout``, or None if the logits read different tokens for different images.
         weighs_anew: Whether each image has other shares of the same tokens. If so, ``readout`` is the mean of two.
+        reads_more: Whether the logits read anything but the last tokens, such as tokens of an earlier layer.
         model: Name of the model's class.
     """
 
@@ -60,6 +62,7 @@ class Anatomy:
     reading: Reading
     fixed_readout: Tensor | None
     weighs_anew: bool
+    reads_more: bool
     model: str
 
     @property
@@ -75,8 +78,10 @@ class Anatomy:
         The tokens with a share are the read-out tokens.
 
         Raises:
-            ValueError: If the logits read different tokens for different images, as a maximum over tokens does.
+            ValueError: If the logits read different tokens for different images, as a maximum over tokens does, or
+                anything but the last tokens.
         """
+        self.check_reads_last()
         if self.fixed_readout is None:
             raise ValueError(
                 f"{self.model} reads other tokens for each image, as a maximum over tokens does, so no row of its "
@@ -84,6 +89,16 @@ class Anatomy:
                 "smoothgrad"
             )
         return self.fixed_readout
+
+    def check_reads_last(self) -> None:
+        """Raise a ValueError if the logits read anything but the last tokens: no row of attention leads to all."""
+        if self.reads_more:
+            raise ValueError(
+                f"the logits of {self.model} read more than its last tokens (they move with the image while these are "
+                "held), such as tokens of an earlier layer or pixels, so no row of its attention leads to all of it: "
+                "choose occlusion, input_gradient, integrated_gradients or smoothgrad, or read the weights alone by "
+                "capture_attention"
+            )
 
     def check_in_order(self) -> None:
         """Raise a ValueError if the tokens of a layer are in another order than those of the first."""
@@ -121,8 +136,8 @@ def examine(
     check_pixels(images)
     check_capturable(model)
     name = type(model).__name__
-    image = differentiable(images[:1])
-    pair = torch.cat([image, differentiable(images[1:2]) if len(images) > 1 else image.flip(-1)])
+    pair = two_of(images)
+    image = pair[:1]
     with torch.no_grad():
         several, logits = mixed_by_attention(model, pair)
         check_logits_unchanged(logits, result_of(model(pair)))
@@ -139,9 +154,14 @@ def examine(
     check_alone(model, several, alone, 0, calls)
     check_places(model, image, calls[0])
     num_tokens, pooled = trace.attentions[0].shape[-1], bool(trace.pooling)
+    start = check_unmixed(model, image, calls, num_tokens)
     layout = _layout(model, image, calls[0], num_tokens, grid, num_prefix_tokens)
-    check_unmixed(model, image, calls, num_tokens)
-    last, place = trace.attentions[-1].call, None if pooled else last_place(model, pair, trace, num_tokens)
+    last, place = trace.attentions[-1].call, None
+    if pooled:
+        reads_more = not pooled_row_fixes_logits(model, pair, calls[-1])
+    else:
+        place = last_place(model, pair, trace, calls, num_tokens, start)
+        reads_more = not (place or result_fixes_logits(model, pair, calls, last, num_tokens, start))
     watched = (place.seen,) if place else ()
     orders = token_orders(model, image, calls, num_tokens, *watched)
     reading = Reading(place, last, orders.pop(-1, None) if place else orders.get(last))
@@ -163,6 +183,7 @@ def examine(
         reading,
         fixed,
         bool((shares[0] - shares[1]).abs().max() > VARIES * shares.max()) and not pooled,
+        reads_more,
         name,
     )
 

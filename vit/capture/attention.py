@@ -1,6 +1,7 @@
 """Captures the attention of any running ViT, and checks that this leaves the logits unchanged."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -191,8 +192,17 @@ def differentiable(images: Tensor) -> Tensor:
         return images.clone()
 
 
+def two_of(images: Tensor) -> Tensor:
+    """Return the first two of images (B, C, H, W); of a single one, also its mirror image."""
+    first = differentiable(images[:1])
+    return torch.cat([first, differentiable(images[1:2]) if len(images) > 1 else first.flip(-1)])
+
+
 def check_capturable(model: nn.Module) -> None:
-    """Raise a ValueError if the model is in training mode, compiled or scripted. The last two hide its attention."""
+    """Raise a ValueError if the model is in training mode, compiled or scripted, or was made in inference mode.
+
+    Compiled and scripted models hide their attention. Weights made in inference mode have no gradient.
+    """
     if model.training:
         raise ValueError("the model is in training mode, in which dropout moves its logits: call model.eval() first")
     for name, module in model.named_modules():
@@ -205,6 +215,12 @@ def check_capturable(model: nn.Module) -> None:
             raise ValueError(
                 f"{where} is compiled in place, so its attention cannot be seen: build the model anew and load its "
                 "weights, or compile a copy"
+            )
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        if tensor.is_inference():
+            raise ValueError(
+                f"{name!r} of {type(model).__name__} was made in torch.inference_mode, so that nothing has a gradient: "
+                "give copy.deepcopy(model), made outside of it"
             )
 
 

@@ -81,7 +81,7 @@ def _moved_by(model: nn.Module, image: Tensor, calls: Sequence[int]) -> list[set
 
     def record(target: int, tensor: Tensor) -> None:
         flat = changes(tensor.detach().double()).flatten(1).amax(dim=1)
-        for reached, change in zip(moved, flat > rounding(tensor), strict=True):
+        for reached, change in zip(moved, flat[:-1] > rounding(tensor), strict=True):
             if change:
                 reached.add(target)
 
@@ -93,7 +93,7 @@ def _moved_by(model: nn.Module, image: Tensor, calls: Sequence[int]) -> list[set
         copy = torch.arange(len(attn), device=attn.device) == calls.index(call) + 1
         return torch.where(copy[:, None, None, None], random / random.sum(dim=-1, keepdim=True), attn)
 
-    copies = repeat(image, "1 c y x -> k c y x", k=1 + len(calls))
+    copies = repeat(image, "1 c y x -> k c y x", k=len(calls) + 2)  # the first and the last stay as they are
     intercepted = InterceptAttention(model, randomise, len(copies), heads_first_calls(model, copies))
     with intercepted:
         logits = result_of(model(copies))

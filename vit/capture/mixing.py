@@ -8,7 +8,7 @@ Letters in the einops patterns: k copies of an image, h heads, n tokens, m keys,
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,8 @@ from vit.capture.alone import heads_first_calls
 from vit.capture.intercept import InterceptAttention
 from vit.capture.moved import changes, rounding
 
-COPIES = 4  # of the image: unchanged, one half of its tokens changed, the other half changed, both changed
+# Of the image: unchanged, one half of its tokens changed, the other half changed, both changed, and unchanged again.
+COPIES = 5
 STEP = 0.5  # of an attention weight of the identity, where tokens are changed within an attention
 COARSER = 4  # times the rounding of a value, for sums of several
 MOST_STARTS = 8  # of the experiment: each linear mixing before the first layer needs another
@@ -31,11 +32,12 @@ CHANNELS_LAST = (F.linear, F.layer_norm)
 
 @torch.inference_mode(False)
 @torch.no_grad()
-def check_unmixed(model: nn.Module, image: Tensor, calls: Sequence[int], num_tokens: int) -> None:
+def check_unmixed(model: nn.Module, image: Tensor, calls: Sequence[int], num_tokens: int) -> int:
     """Check that nothing mixes tokens but these attention calls.
 
     A linear mixing is no error before the first call, where it is part of the embedding of patches, nor after the last
-    call, where it is part of what the logits read, as a mean over tokens is.
+    call, where it is part of what the logits read, as a mean over tokens is. Mixing that is as weak as rounding is not
+    seen: see ``rounding``.
 
     Args:
         model: A ViT in eval mode.
@@ -43,12 +45,17 @@ def check_unmixed(model: nn.Module, image: Tensor, calls: Sequence[int], num_tok
         calls: Numbers of the attention calls that are layers.
         num_tokens: Number of tokens of an image.
 
+    Returns:
+        The number of the first result of a function that the experiment may change, for ``change_halves``.
+
     Raises:
-        ValueError: If anything else mixes tokens. It names the module.
+        ValueError: If anything else mixes tokens, and names the module; or if the keys of a call stand in another order
+            than its queries.
     """
+    start = 0
     if num_tokens < 2:
-        return
-    copies, start = repeat(image, "1 c y x -> k c y x", k=COPIES), 0
+        return start
+    copies = repeat(image, "1 c y x -> k c y x", k=COPIES)
     for attempt in range(MOST_STARTS):
         try:
             _Experiment(model, copies, calls, num_tokens, start).run()
@@ -59,7 +66,40 @@ def check_unmixed(model: nn.Module, image: Tensor, calls: Sequence[int], num_tok
                 ) from None
             start = mixed.place.number + 1
         else:
-            return
+            break
+    return start
+
+
+@torch.no_grad()
+def change_halves(
+    model: nn.Module,
+    image: Tensor,
+    calls: Sequence[int],
+    num_tokens: int,
+    start: int,
+    around: AbstractContextManager[Any],
+    reached: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Pass the copies of ``check_unmixed`` once more, within a context that looks at what the model computes.
+
+    Args:
+        model: A ViT in eval mode.
+        image: One image as the model takes it, (1, C, H, W).
+        calls: Numbers of the attention calls that are layers.
+        num_tokens: Number of tokens of an image.
+        start: What ``check_unmixed`` has returned.
+        around: The context of the pass.
+        reached: Called with the number of each attention call.
+    """
+    _Experiment(model, repeat(image, "1 c y x -> k c y x", k=COPIES), calls, num_tokens, start, reached=reached).run(
+        around
+    )
+
+
+def is_unmixed(copies: Tensor) -> bool:
+    """Return whether each number of a result (K, ...) depends on tokens of one half, and both halves move some."""
+    one, other = changes(copies)[:2] > rounding(copies)
+    return bool(one.any() and other.any() and not (one & other).any())
 
 
 def _named(mixed: "_MixedError", model: nn.Module, copies: Tensor, calls: Sequence[int], *entry: int) -> "_MixedError":
@@ -99,6 +139,7 @@ class _Experiment(TorchFunctionMode):
         num_tokens: Number of tokens of an image.
         start: Number of the first result that may be changed as tokens.
         looks_at_all: Whether to look at the results between the layers too, which takes time.
+        reached: Called with the number of each attention call.
     """
 
     def __init__(
@@ -109,9 +150,10 @@ class _Experiment(TorchFunctionMode):
         num_tokens: int,
         start: int,
         looks_at_all: bool = False,
+        reached: Callable[[int], None] = lambda _: None,
     ) -> None:
         super().__init__()
-        self.looks_at_all, self.copies = looks_at_all, copies
+        self.looks_at_all, self.copies, self.reached = looks_at_all, copies, reached
         heads_first = heads_first_calls(model, copies)
         self.model, self.calls, self.num_tokens, self.start = model, calls, num_tokens, start
         self.generator = torch.Generator().manual_seed(0)
@@ -125,9 +167,15 @@ class _Experiment(TorchFunctionMode):
         self.heads_first = bool(heads_first)
         self.intercepted = InterceptAttention(model, self.identity, COPIES, heads_first)
 
-    def run(self) -> None:
+    def run(self, around: AbstractContextManager[Any] | None = None) -> None:
         """Pass the copies."""
-        with _paths(self.model, self.active, self.look), self.intercepted, self, _unmoved(self.model):
+        with (
+            _paths(self.model, self.active, self.look),
+            self.intercepted,
+            self,
+            _unmoved(self.model),
+            around or nullcontext(),
+        ):
             self.model(self.copies)
         if self.first is not None and self.layer == len(self.calls) - 1 and not self.first.is_linear:
             raise _MixedError(self.first, None)
@@ -160,10 +208,11 @@ class _Experiment(TorchFunctionMode):
     def halves(self, like: Tensor) -> Tensor:
         """Return which tokens of each copy are changed, (K, N) of zeros and ones."""
         nothing = torch.zeros_like(self.half)
-        return torch.stack([nothing, self.half, ~self.half, ~nothing]).to(like)
+        return torch.stack([nothing, self.half, ~self.half, ~nothing, nothing]).to(like)
 
     def identity(self, call: int, attn: Tensor) -> Tensor:
         """Return the identity in place of an attention, after a look at the tokens that enter it."""
+        self.reached(call)
         is_lost = call in self.calls and not self.is_pooled and not self.enter(call)
         if attn.shape[-2] != attn.shape[-1]:
             self.is_pooled |= call in self.calls
@@ -181,8 +230,22 @@ class _Experiment(TorchFunctionMode):
             mixed = _MixedError(self.first or _Place(self.active[-1], self.num_results, is_linear=False), call)
             mixed.is_embedding = self.layer < 0 and mixed.place.is_linear
             raise mixed
+        self.check_queries(call, one, other)
         self.layer, self.first = self.layer + 1, None
         return bool((one | other).any())
+
+    def check_queries(self, call: int, one: Tensor, other: Tensor) -> None:
+        """Check that each query moves with the half that its value moves with: which values do, (M,) twice."""
+        queries = self.intercepted.queries
+        if queries is None or queries.shape[-2] != len(one):
+            return
+        of_one, of_other = reduce(changes(queries)[:2], "k h m d -> k m", "max") > rounding(queries)
+        if (one & of_other & ~of_one).any() or (other & of_one & ~of_other).any():
+            raise ValueError(
+                f"the tokens of {type(self.model).__name__} are mixed or exchanged between its attentions in a way "
+                f"that cannot be undone (the keys of attention {call} stand in another order than its queries): choose "
+                "methods that need no attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
+            )
 
     def look(self, result: Any) -> None:
         """Record the first result since the last layer that is tokens, if one depends on both halves."""
@@ -196,7 +259,7 @@ class _Experiment(TorchFunctionMode):
         one, other = reduce(changes(tokens)[:2], "k n c -> k n", "max") > allowed
         if not (one & other).any():
             return
-        plain, first, second, both = tokens[:, one & other]
+        plain, first, second, both, _ = tokens[:, one & other]
         is_linear = not ((both - first - second + plain).abs() > COARSER * allowed).any()
         if not (_is_scaled(plain, first, allowed) | _is_scaled(plain, second, allowed)).all():
             self.first = _Place(self.active[-1], self.num_results, is_linear)

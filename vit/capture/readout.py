@@ -16,11 +16,9 @@ from torch import Tensor, nn
 from vit.capture.attention import run_intercepted
 from vit.capture.graph import FollowValues
 from vit.capture.logits import result_of
-from vit.capture.trace import Boundary, Trace
+from vit.capture.trace import Boundary
 
 MOST_DIRECTIONS = 16  # of logits; more logits are mixed at random into as many
-MOST_TRIED = 12  # places after the last attention
-SAME = 1e-6  # of the largest logit: what two logits may differ by to be the same
 
 
 @dataclass(frozen=True)
@@ -50,33 +48,6 @@ class Reading:
         first[:, 0] = 1
         total = reduce(norms, "b n -> b 1", "sum")
         return torch.where(total > 0, norms / total, first)
-
-
-@torch.no_grad()
-def last_place(model: nn.Module, pair: Tensor, trace: Trace, num_tokens: int) -> Boundary | None:
-    """Return the last place that all of an image passes as tokens (B, N, D), found by putting in those of another.
-
-    Args:
-        model: A ViT in eval mode.
-        pair: Two images, (2, C, H, W).
-        trace: The events of a pass.
-        num_tokens: Number N of tokens.
-    """
-    after = trace.tokens[trace.attentions[-1].num_before :]
-    events = [event for event in after if len(event.shape) == 3 and event.shape[1] == num_tokens]
-    for event in events[: -MOST_TRIED - 1 : -1]:
-        passed = []
-
-        def same(tokens: Tensor, passed: list[Tensor] = passed) -> Tensor:
-            passed.append(tokens)
-            return tokens[:1].expand_as(tokens)
-
-        with event.boundary.changed(same):
-            one, other = result_of(model(pair))
-        # A module that is called twice would change its first call too.
-        if len(passed) == 1 and (one - other).abs().max() <= SAME * one.abs().max():
-            return event.boundary
-    return None
 
 
 def _norms_at(place: Boundary, model: nn.Module, images: Tensor) -> Tensor:

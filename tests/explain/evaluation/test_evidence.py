@@ -16,7 +16,7 @@ from vit.explain.maps import CONTROLS, Subject, signed_map
 
 def area(subject, maps):
     curves = removal_curves(subject, maps)
-    return curves.insertion - curves.deletion
+    return curves.area_between
 
 
 pytestmark = pytest.mark.usefixtures("short_search")

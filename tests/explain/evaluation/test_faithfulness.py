@@ -42,8 +42,8 @@ def test_patches_are_painted_from_the_highest_down_and_from_the_lowest_up(adder)
     # 0, 10, ..., 90 % of 4 patches are 0 0 0 1 1 2 2 2 3 3; the whole is 4, without the 4 it is 0, then -2, then -3
     assert_close(curves.most_first, sigmoid(4.0, 4.0, 4.0, 0.0, 0.0, -2.0, -2.0, -2.0, -3.0, -3.0))
     assert_close(curves.least_first, sigmoid(4.0, 4.0, 4.0, 7.0, 7.0, 6.0, 6.0, 6.0, 4.0, 4.0))
-    assert_close(curves.deletion, curves.most_first.mean(dim=1))
-    assert_close(curves.insertion, curves.least_first.mean(dim=1))
+    assert_close(curves.area_most_first, curves.most_first.mean(dim=1))
+    assert_close(curves.area_least_first, curves.least_first.mean(dim=1))
 
 
 def test_positive_and_negative_count_the_steps_that_keep_the_class(adder):
@@ -138,3 +138,15 @@ def test_tokens_that_a_window_needs_are_not_dropped():
     model = VisionTransformer(8, 2, embed_dim=12, depth=1, num_heads=3, attention="window").eval()
     with pytest.raises(ValueError, match=r"cannot be left out.*occlusion"):
         removal_curves(Subject(model, torch.randn(1, 3, 8, 8)), torch.rand(1, 4, 4))
+
+
+@pytest.mark.parametrize("removal", ["token_drop", "mean_fill"])
+def test_the_whole_image_is_passed_once_for_all_curves(model, images, removal):
+    subject, sizes = Subject(model, images[:5]), []
+    maps = torch.rand(5, *subject.anatomy.grid)
+    handle = model.blocks[0].register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+    curves = [removal_curves(subject, maps, removal) for _ in range(2)]
+    handle.remove()
+    assert sizes.count(5) == 1 + 2 * 2 * (STEPS - 1)
+    assert_close(curves[0].most_first[:, 0], subject.logits.softmax(dim=-1).amax(dim=1))
+    assert_close(curves[0].least_first[:, 0], curves[0].most_first[:, 0])

@@ -26,7 +26,7 @@ def test_every_method_has_a_row_with_every_measure(scores):
     assert scores.column("method") == [*METHODS_SCORED, *CONTROLS]
     assert list(scores.rows[0]) == [
         "method",
-        *("drop", "drop deletion", "drop insertion", "fill", "fill deletion", "fill insertion"),
+        *("drop", "drop most first", "drop least first", "fill", "fill most first", "fill least first"),
         *("positive", "negative", "SaCo", "Gini"),
         *("mean map", "untrained", "against controls", "ms", "MB"),
     ]
@@ -36,9 +36,9 @@ def test_every_method_has_a_row_with_every_measure(scores):
 def test_the_numbers_are_those_of_each_image_whatever_the_batches(scores, model, images):
     subject = Subject(model, images)
     curves = removal_curves(subject, signed_map("relevance", subject))
-    assert_close(scores.values["relevance"]["drop"], curves.insertion - curves.deletion)
+    assert_close(scores.values["relevance"]["drop"], curves.area_between)
     row = scores.row(method="relevance")
-    assert row["drop"].mean == pytest.approx((curves.insertion - curves.deletion).mean().item(), abs=1e-6)
+    assert row["drop"].mean == pytest.approx((curves.area_between).mean().item(), abs=1e-6)
     assert row["drop"].low < row["drop"].mean < row["drop"].high
 
 
@@ -158,11 +158,11 @@ def test_the_controls_of_a_method_are_its_mean_map_and_its_maps_of_untrained_mod
     subject = Subject(model, images[:16])  # the first batch
     for own, maps in (
         ("mean map", mean_of_others(signed_map("relevance", subject))),
-        ("untrained", untrained_maps(subject, "relevance")),
+        ("untrained", untrained_maps(subject, ["relevance"])["relevance"]),
     ):
         curves = removal_curves(subject, maps)
         values = scores.values[f"relevance: {own}"]["drop"]
-        assert_close(values[:16], curves.insertion - curves.deletion)
+        assert_close(values[:16], curves.area_between)
         assert scores.row(method="relevance")[own].mean == pytest.approx(values.mean().item(), abs=1e-6)
 
 

@@ -85,16 +85,16 @@ def test_layers_that_share_a_module_have_no_head_of_their_own(images):
 
 def test_every_image_has_the_map_of_one_of_several_untrained_models(model, images):
     subject = Subject(model, images)
-    found = untrained_maps(subject, "relevance")
+    found = untrained_maps(subject, ["relevance"])["relevance"]
     for image, seed in ((0, 0), (3, 3), (SEEDS + 2, 2)):
         alone = shuffled(Subject(model, images[image : image + 1]), seed)
         assert_close(found[image], signed_map("relevance", alone)[0])
-    assert_close(untrained_maps(Subject(model, images[:2]), "relevance"), found[:2])
+    assert_close(untrained_maps(Subject(model, images[:2]), ["relevance"])["relevance"], found[:2])
 
 
 def test_untrained_maps_see_the_passes_of_their_own_images_alone(model):
     images = torch.randn(2 * SEEDS + 3, 3, 16, 16)
-    assert untrained_maps(Subject(model, images), "value_rollout").shape[0] == len(images)
+    assert untrained_maps(Subject(model, images), ["value_rollout"])["value_rollout"].shape[0] == len(images)
 
 
 def test_the_mean_map_of_the_other_images_leaves_the_own_map_out_and_weighs_maps_alike():
@@ -102,3 +102,14 @@ def test_the_mean_map_of_the_other_images_leaves_the_own_map_out_and_weighs_maps
     assert_close(mean_of_others(maps), torch.tensor([[[0.0, 0.0]], [[0.5, -0.5]], [[0.5, 0.5]]]))
     assert_close(mean_of_others(maps[:1]), torch.ones(1, 1, 2))
     assert mean_of_others(torch.zeros(3, 2, 2)).eq(0).all()
+
+
+def test_all_methods_share_one_untrained_model_for_each_seed(model, images, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "vit.explain.evaluation.shuffled.shuffled", lambda subject, seed: made.append(seed) or shuffled(subject, seed)
+    )
+    found = untrained_maps(Subject(model, images[:3]), ["rollout", "relevance"])
+    assert made == [0, 1, 2]
+    assert_close(found["rollout"], untrained_maps(Subject(model, images[:3]), ["rollout"])["rollout"])
+    assert untrained_maps(Subject(model, images[:3]), []) == {}

@@ -492,3 +492,55 @@ def test_a_model_of_one_logit_has_no_other_class(images):
     model = VisionTransformer((6, 10), 2, embed_dim=12, depth=1, num_heads=3, num_classes=1).eval()
     with pytest.raises(ValueError, match="one logit only"):
         trust_report(model, images, ["rollout"])
+
+
+@pytest.fixture(scope="module")
+def frames(model, images, short_search):
+    """What is measured on seven images, and on three frames of each that are equal."""
+    one, several = (
+        collect(Subject(model, some), ["rollout", "relevance"]) for some in (images[:7], images[:7].repeat(3, 1, 1, 1))
+    )
+    return one, several.of_clusters(torch.arange(7).repeat(3))
+
+
+def test_a_cluster_of_equal_frames_counts_as_one_image(frames):
+    one, clustered = frames
+    assert (clustered.images, clustered.clusters, clustered.independent) == (21, 7, 7)
+    for name in ("other_class", "random_weights", "random_head", "noisy", "order", "top", "flips"):
+        expected, found = getattr(one, name), getattr(clustered, name)
+        assert expected.keys() == found.keys()
+        for key, values in expected.items():
+            torch.testing.assert_close(found[key], values.double(), atol=1e-4, rtol=0)
+    torch.testing.assert_close(clustered.outliers.shape, one.outliers.shape)
+
+
+def test_the_report_says_that_it_is_about_clusters(frames):
+    _, clustered = frames
+    report = judge(clustered)
+    assert "measured on 21 images in 7 clusters, over whose means all is said" in str(report)
+    said = " ".join(finding.text + finding.more for finding in report.findings)
+    assert "7 clusters" in said
+    assert not re.search(r"\b(7|21) images", said)
+    assert report.clusters == 7
+
+
+def test_maps_without_a_number_are_left_out_of_the_mean_of_their_cluster():
+    correlations = torch.tensor([0.2, torch.nan, 0.6, torch.nan])
+    evidence = Evidence(4, 15, noisy={"m": correlations}, random_weights={"m": correlations.repeat(2, 1)})
+    found = evidence.of_clusters(torch.tensor([5, 5, 3, 4]))
+    for values in (found.noisy["m"], found.random_weights["m"][1]):
+        torch.testing.assert_close(values, torch.tensor([0.6, torch.nan, 0.2]).double(), equal_nan=True)
+
+
+def test_frames_that_are_taken_for_images_give_shorter_intervals_than_their_clusters(model, images):
+    few = images[:4].repeat(8, 1, 1, 1)
+    alone, clustered = (
+        trust_report(model, few, ["rollout"], clusters=of) for of in (None, (torch.arange(4).repeat(8)).tolist())
+    )
+    assert {finding.level for finding in clustered.findings if "noise" in finding.about} == {"amber"}
+    assert (alone.clusters, clustered.clusters) == (None, 4)
+
+
+def test_clusters_that_are_not_one_for_each_image_are_refused(model, images):
+    with pytest.raises(ValueError, match=r"clusters have shape \(3,\) for 4 images: give a number for each"):
+        trust_report(model, images[:4], ["rollout"], clusters=[0, 0, 1])

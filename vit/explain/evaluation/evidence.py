@@ -38,6 +38,8 @@ class Evidence:
     Attributes:
         images: Number of images.
         patches: Number of patches of each.
+        clusters: Number of clusters of images, whose means stand for images in all that follows but ``zero`` and
+            ``constant``; None if all images are independent.
         zero: By method, whether its map is zero everywhere.
         constant: By method, whether its map has one value everywhere.
         other_class: By method, the rank correlation of the maps for the predicted class and the runner-up. Methods that
@@ -60,6 +62,7 @@ class Evidence:
 
     images: int
     patches: int
+    clusters: int | None = field(default=None, kw_only=True)
     zero: dict[str, Tensor] = field(default_factory=dict)
     constant: dict[str, Tensor] = field(default_factory=dict)
     other_class: dict[str, Tensor] = field(default_factory=dict)
@@ -82,6 +85,29 @@ class Evidence:
         judged += (self.order, self.top, self.flips, self.divergence)
         return sum(map(len, judged)) + (self.outliers is not None)
 
+    @property
+    def unit(self) -> str:
+        """What the numbers are of: "image" or "cluster"."""
+        return "image" if self.clusters is None else "cluster"
+
+    @property
+    def independent(self) -> int:
+        """The number of images, or of clusters of images."""
+        return self.images if self.clusters is None else self.clusters
+
+    def of_clusters(self, clusters: Tensor) -> "Evidence":
+        """Return the same with the mean of each cluster in the place of its images: the cluster of each, (B,).
+
+        Images without a number, as of constant maps, are left out of the mean.
+        """
+        judged = ("other_class", "random_head", "random_weights", "noisy", "above_control")
+        judged += ("order", "top", "flips", "corrected", "divergence")
+        means = {
+            name: {key: _means(values, clusters) for key, values in getattr(self, name).items()} for name in judged
+        }
+        outliers = None if self.outliers is None else _means(self.outliers.mT, clusters).mT
+        return replace(self, clusters=len(clusters.unique()), outliers=outliers, **means)
+
 
 def collect(subject: Subject, methods: Sequence[str], labels: Tensor | None = None) -> Evidence:
     """Measure everything that the trust report judges."""
@@ -90,23 +116,35 @@ def collect(subject: Subject, methods: Sequence[str], labels: Tensor | None = No
     evidence.other_class = other_class(subject, [method for method in methods if method not in CLASS_AGNOSTIC])
     removal: Removal = "token_drop" if can_drop(subject) else "mean_fill"
     areas = {name: _area(subject, signed_map(name, subject), removal) for name in CONTROLS if name != "uniform"}
+    owns = {method: _area(subject, of_method, removal) for method, of_method in maps.items()}
     for method, of_method in maps.items():
         evidence.zero[method] = reduce(of_method != 0, "b r s -> b", "max").logical_not()
         evidence.constant[method] = is_constant(of_method)
         evidence.noisy[method] = rank_correlation(of_method, signed_map(method, _with_noise(subject)))
-        own = _area(subject, of_method, removal)
-        evidence.above_control |= {(method, control): own - area for control, area in areas.items()}
+        evidence.above_control |= {(method, control): owns[method] - area for control, area in areas.items()}
         if method not in CONTROLS:
-            evidence.above_control[method, MEAN_MAP] = own - _area(subject, mean_of_others(of_method), removal)
-    _shuffle_weights(evidence, subject, maps, removal)
+            mean_map = mean_of_others(of_method)
+            evidence.above_control[method, MEAN_MAP] = owns[method] - _area(subject, mean_map, removal)
+    _shuffle_weights(evidence, subject, maps, owns, removal)
     for one, other in combinations(maps, 2):
         evidence.order[one, other] = rank_correlation(maps[one], maps[other])
         for count in sorted({1, max(1, evidence.patches // TOP)}):
-            evidence.top[one, other, count] = top_overlap(maps[one], maps[other], count)
+            top = top_overlap(maps[one], maps[other], count)
+            evidence.top[one, other, count] = torch.where(top.isnan(), top, top > 0.5) if count == 1 else top
     _replace_attention(evidence, subject, labels)
     _search_other_attention(evidence, subject)
     evidence.outliers = _outliers(subject)
     return evidence
+
+
+def _means(values: Tensor, clusters: Tensor) -> Tensor:
+    """Average numbers (..., B) over the images of each cluster that have one: (..., clusters)."""
+    values = values.double()
+    places = clusters[: values.shape[-1]].to(values.device).unique(return_inverse=True)[1]
+    has = ~values.isnan()
+    sums = values.new_zeros(2, *values.shape[:-1], int(places.max()) + 1)
+    total, count = sums.index_add(-1, places, torch.stack([values.nan_to_num(), has.to(values)]))
+    return total / count
 
 
 def _with_noise(subject: Subject) -> Subject:
@@ -115,7 +153,9 @@ def _with_noise(subject: Subject) -> Subject:
     return replace(subject, images=subject.images + NOISE * subject.images.std() * noise, target=target)
 
 
-def _shuffle_weights(evidence: Evidence, subject: Subject, maps: dict[str, Tensor], removal: Removal) -> None:
+def _shuffle_weights(
+    evidence: Evidence, subject: Subject, maps: dict[str, Tensor], owns: dict[str, Tensor], removal: Removal
+) -> None:
     """Compare maps with those of models with a shuffled head, or with all weights shuffled, and their areas."""
     of_class = [method for method in maps if method not in CLASS_AGNOSTIC]
     head = head_parameters(subject) if of_class else []
@@ -134,13 +174,12 @@ def _shuffle_weights(evidence: Evidence, subject: Subject, maps: dict[str, Tenso
     evidence.random_head = {method: torch.stack(found) for method, found in of_head.items()}
     evidence.random_weights = {method: torch.stack(found) for method, found in of_all.items()}
     for method, found in areas.items():
-        evidence.above_control[method, UNTRAINED] = _area(subject, maps[method], removal) - torch.stack(found)
+        evidence.above_control[method, UNTRAINED] = owns[method] - torch.stack(found)
 
 
 def _area(subject: Subject, maps: Tensor, removal: Removal) -> Tensor:
     """Return the area between the removal curves of maps: (B, rows, columns) -> (B,)."""
-    curves = removal_curves(subject, maps, removal)
-    return curves.insertion - curves.deletion
+    return removal_curves(subject, maps, removal).area_between
 
 
 def _replace_attention(evidence: Evidence, subject: Subject, labels: Tensor | None) -> None:

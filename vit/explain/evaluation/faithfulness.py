@@ -29,14 +29,22 @@ class Curves(NamedTuple):
     kept_by_least_first: Tensor
 
     @property
-    def deletion(self) -> Tensor:
+    def area_most_first(self) -> Tensor:
         """Area under the probability, most relevant removed first (Petsiuk et al. 2018): (B,), low is good."""
         return reduce(self.most_first, "b t -> b", "mean")
 
     @property
-    def insertion(self) -> Tensor:
-        """Area under the probability, least relevant removed first (Petsiuk et al. 2018): (B,), high is good."""
+    def area_least_first(self) -> Tensor:
+        """Area under the probability, least relevant removed first: (B,), high is good.
+
+        The insertion of Petsiuk et al. (2018) begins with an empty image instead, and adds the most relevant first.
+        """
         return reduce(self.least_first, "b t -> b", "mean")
+
+    @property
+    def area_between(self) -> Tensor:
+        """Area between the two, (B,): high is good, and random maps get 0 on average."""
+        return self.area_least_first - self.area_most_first
 
     @property
     def positive(self) -> Tensor:
@@ -69,7 +77,7 @@ def removal_curves(subject: Subject, maps: Tensor, removal: Removal = "token_dro
         probabilities, kept = [], []
         for step in range(STEPS):
             removed = first_to_last[:, : step * order.shape[-1] // STEPS]
-            logits = remove(subject, removed)
+            logits = remove(subject, removed) if removed.numel() else subject.logits
             probabilities.append(logits.softmax(dim=-1).gather(1, target[:, None])[:, 0])
             kept.append((logits.argmax(dim=-1) == target).to(logits))
         halves.append((torch.stack(probabilities, dim=1), torch.stack(kept, dim=1)))

@@ -42,11 +42,13 @@ class TrustReport:
         findings: The sentences.
         images: Number of images.
         intervals: Number of intervals that the findings depend on. All of them hold together.
+        clusters: Number of clusters of images, over whose means the intervals are; None if all images are independent.
     """
 
     findings: list[Finding]
     images: int
     intervals: int
+    clusters: int | None = None
 
     def __str__(self) -> str:
         width = max(len(finding.about) for finding in self.findings)
@@ -87,16 +89,22 @@ class TrustReport:
         counts = ", ".join(f"{sum(f.level == level for f in self.findings)} {level}" for level in get_args(Level))
         confidence = 1 - ERROR / self.intervals
         return (
-            f"{counts}; measured on {count_images(self.images)}. All {self.intervals} intervals together hold with "
+            f"{counts}; measured on {self._measured()}. All {self.intervals} intervals together hold with "
             f"{100 * (1 - ERROR):.0f} % confidence, each with {100 * confidence:.2f} % (Bonferroni). Correlations, "
-            f"areas and divergences are medians, which have an interval from {fewest_images(confidence)} images on"
+            f"areas and divergences are medians, which have an interval from {fewest_images(confidence)} "
+            f"{'images' if self.clusters is None else 'clusters'} on"
         )
 
+    def _measured(self) -> str:
+        if self.clusters is None:
+            return count_images(self.images)
+        return f"{count_images(self.images)} in {count_images(self.clusters, 'cluster')}, over whose means all is said"
 
-def count_images(number: int) -> str:
-    """Return a number of images in words.
 
-    >>> count_images(1), count_images(7)
-    ('1 image', '7 images')
+def count_images(number: int, unit: str = "image") -> str:
+    """Return a number of images, or of another unit, in words.
+
+    >>> count_images(1), count_images(7), count_images(7, "cluster")
+    ('1 image', '7 images', '7 clusters')
     """
-    return "1 image" if number == 1 else f"{number} images"
+    return f"1 {unit}" if number == 1 else f"{number} {unit}s"

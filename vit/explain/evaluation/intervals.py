@@ -4,7 +4,7 @@ All of them take images as independent; ``mean_of_clusters`` makes them so.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate, repeat
 from operator import mul
 from statistics import NormalDist
@@ -116,6 +116,20 @@ def mean_of_clusters(values: Tensor, clusters: Tensor) -> Tensor:
     """
     places, counts = clusters.unique(return_inverse=True, return_counts=True)[1:]
     return values.new_zeros(len(counts)).index_add(0, places, values) / counts
+
+
+def check_clusters(clusters: Tensor | Sequence[int] | None, images: int) -> Tensor | None:
+    """Return the cluster of each image as a tensor (B,); None stays.
+
+    Raises:
+        ValueError: If there is not one for each image.
+    """
+    if clusters is None:
+        return None
+    clusters = torch.as_tensor(clusters).cpu()
+    if clusters.shape != (images,):
+        raise ValueError(f"clusters have shape {tuple(clusters.shape)} for {images} images: give a number for each")
+    return clusters
 
 
 def fewest_images(confidence: float) -> int:

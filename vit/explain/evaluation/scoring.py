@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vit.explain.evaluation.faithfulness import Curves, Removal, gini, removal_curves, saco
 from vit.explain.evaluation.ground_truth import energy_inside, intersection_over_union, pointing_game
-from vit.explain.evaluation.intervals import Interval, mean_interval, mean_of_clusters, share_interval
+from vit.explain.evaluation.intervals import Interval, check_clusters, mean_interval, mean_of_clusters, share_interval
 from vit.explain.evaluation.shuffled import mean_of_others, untrained_maps
 from vit.explain.evaluation.table import Table
 from vit.explain.maps import CONTROLS, METHODS, Subject, signed_map
@@ -27,10 +27,7 @@ ERROR = 0.05  # probability that any comparison of a table is wrong
 FEWEST = 10  # images that a comparison of methods needs
 AREAS: dict[Removal, str] = {"token_drop": "drop", "mean_fill": "fill"}  # columns of the area between two curves
 SHARES = ("hits",)  # measures that are 0 or 1 for most images: their intervals are exact
-OWN = {
-    "mean map": lambda subject, method, maps: mean_of_others(maps),
-    "untrained": lambda subject, method, maps: untrained_maps(subject, method),
-}
+OWN = ("mean map", "untrained")  # controls that are made of a method
 
 
 @dataclass
@@ -112,8 +109,8 @@ def score(
     Maps explain the predicted class. Columns, each a mean over images (see ``faithfulness.py``):
 
     - ``drop``: area between two probability curves, least and most relevant tokens dropped first. High is good; random
-      maps get 0 on average. ``drop deletion`` and ``drop insertion`` are the areas under the two curves.
-    - ``fill``, ``fill deletion``, ``fill insertion``: the same with patches painted in the mean colour.
+      maps get 0 on average. ``drop most first`` and ``drop least first`` are the areas under the two curves.
+    - ``fill``, ``fill most first``, ``fill least first``: the same with patches painted in the mean colour.
     - ``positive``, ``negative``: share of predictions kept, most or least relevant patches painted first.
     - ``SaCo``: whether the values are right, not only their order, from -1 to 1.
     - ``Gini``: concentration of the map on few patches; neither good nor bad.
@@ -147,6 +144,7 @@ def score(
         if fitting and not count:
             methods = [method for method in methods if _fits(method, subject)]
         _ = subject.contrast  # cached now, so that no method is timed with it
+        untrained = _untrained(subject, methods)
         count += len(images)
         for method in methods:
             if method not in megabytes:
@@ -158,7 +156,7 @@ def score(
             maps.sum().item()  # waits for a GPU
             seconds[method] += time.perf_counter() - start
             _append(parts, method, _measure(subject, maps, removals))
-            for own, control in _own_controls(subject, method, maps):
+            for own, control in _own_controls(method, maps, untrained):
                 _append(parts, own, _areas(removal_curves(subject, control, removals[0]), AREAS[removals[0]]))
     if not count:
         raise ValueError("the loader gave no images: score needs at least one batch")
@@ -197,9 +195,10 @@ def localise(
     methods, parts = _with_controls(methods), {}
     for part, asked, inside in zip(images.split(100), labels.split(100), masks.split(100), strict=True):
         subject = Subject(model, part, asked, None, grid, num_prefix_tokens)
+        untrained = _untrained(subject, methods)
         for method in methods:
             maps = signed_map(method, subject)
-            for name, found in ((method, maps), *_own_controls(subject, method, maps)):
+            for name, found in ((method, maps), *_own_controls(method, maps, untrained)):
                 _append(parts, name, {m: measure(found.clamp(min=0), inside) for m, measure in measures.items()})
     return _table(parts, methods, "hits", len(images), clusters, {})
 
@@ -209,11 +208,16 @@ def _append(parts: dict[str, dict[str, list[Tensor]]], name: str, measured: dict
         parts.setdefault(name, {}).setdefault(measure, []).append(numbers.cpu())
 
 
-def _own_controls(subject: Subject, method: str, maps: Tensor) -> list[tuple[str, Tensor]]:
+def _untrained(subject: Subject, methods: Sequence[str]) -> dict[str, Tensor]:
+    return untrained_maps(subject, [method for method in methods if method not in CONTROLS])
+
+
+def _own_controls(method: str, maps: Tensor, untrained: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
     """Return names and maps of the controls that are made of a method; control maps have none."""
     if method in CONTROLS:
         return []
-    return [(f"{method}: {own}", control(subject, method, maps)) for own, control in OWN.items()]
+    of_method = zip(OWN, (mean_of_others(maps), untrained[method]), strict=True)
+    return [(f"{method}: {own}", control) for own, control in of_method]
 
 
 def _table(
@@ -225,9 +229,7 @@ def _table(
     costs: dict[str, dict[str, float]],
 ) -> Scores:
     """Return the table of all methods, whose controls are compared by one measure."""
-    clusters = None if clusters is None else torch.as_tensor(clusters).cpu()
-    if clusters is not None and clusters.shape != (count,):
-        raise ValueError(f"clusters have shape {tuple(clusters.shape)} for {count} images: give a number for each")
+    clusters = check_clusters(clusters, count)
     scores = Scores([], f"{count} images; mean (95 % interval)")
     for name, measured in parts.items():
         values = {measure: torch.cat(numbers) for measure, numbers in measured.items()}
@@ -262,9 +264,9 @@ def _fits(method: str, subject: Subject) -> bool:
 def _areas(curves: Curves, name: str) -> dict[str, Tensor]:
     """Return the area between two curves and the areas under them, by the names of their columns."""
     return {
-        name: curves.insertion - curves.deletion,
-        f"{name} deletion": curves.deletion,
-        f"{name} insertion": curves.insertion,
+        name: curves.area_between,
+        f"{name} most first": curves.area_most_first,
+        f"{name} least first": curves.area_least_first,
     }
 
 

@@ -76,16 +76,18 @@ def head_parameters(subject: Subject) -> list[str]:
     ]
 
 
-def untrained_maps(subject: Subject, method: str) -> Tensor:
-    """Return the map of each image by an untrained model of the same architecture: -> (B, rows, columns).
+def untrained_maps(subject: Subject, methods: Collection[str]) -> dict[str, Tensor]:
+    """Return the map of each image by an untrained model of the same architecture, by method: (B, rows, columns).
 
-    There are several untrained models, and each makes the maps of every ``SEEDS``-th image.
+    There are several untrained models, and each makes the maps of every ``SEEDS``-th image, by all methods.
     """
-    maps = subject.images.new_empty(len(subject.images), *subject.grid)
+    maps = {method: subject.images.new_empty(len(subject.images), *subject.grid) for method in methods}
     target = subject.contrast.argmax(dim=-1)
-    for seed in range(min(SEEDS, len(maps))):
+    for seed in range(min(SEEDS, len(target)) if maps else 0):
         some = replace(subject, images=subject.images[seed::SEEDS], target=target[seed::SEEDS], versus=None)
-        maps[seed::SEEDS] = signed_map(method, shuffled(_known(some, _anatomy(subject)), seed))
+        untrained = shuffled(_known(some, _anatomy(subject)), seed)
+        for method in methods:
+            maps[method][seed::SEEDS] = signed_map(method, untrained)
     return maps
 
 

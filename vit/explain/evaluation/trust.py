@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vit.explain.evaluation.evidence import JOINTLY, NOISE, SEARCHED, UNTRAINED, Evidence, collect
 from vit.explain.evaluation.findings import ERROR, Finding, Level, TrustReport, count_images
-from vit.explain.evaluation.intervals import fewest_images
+from vit.explain.evaluation.intervals import check_clusters, fewest_images
 from vit.explain.evaluation.verdicts import NO_MORE, Expected, Verdict, decide, median, say_more, share
 from vit.explain.maps import CLASS_AGNOSTIC, Subject, check_method
 
@@ -79,6 +79,7 @@ def trust_report(
     *,
     grid: tuple[int, int] | None = None,
     num_prefix_tokens: int | None = None,
+    clusters: Tensor | Sequence[int] | None = None,
 ) -> TrustReport:
     """Report in plain sentences how far the maps of this model on these images can be trusted.
 
@@ -104,14 +105,19 @@ def trust_report(
         labels: Classes of the images, (B,). If given, the report adds the changes of accuracy.
         grid: Rows and columns of patches, checked against the detected grid (see ``explain``).
         num_prefix_tokens: Number of tokens before the patches, checked against the detected number.
+        clusters: A number for each image, the same for images that depend on each other, such as the frames of a
+            video, as in ``score``. Verdicts are then about the means of the clusters. None takes all images as
+            independent.
 
     Raises:
         ValueError: If there is no such method, or attention cannot be captured.
     """
+    clusters = check_clusters(clusters, len(images))
     for method in methods:
         check_method(method)
     subject = Subject(model, images, grid=grid, num_prefix_tokens=num_prefix_tokens)
-    return judge(collect(subject, methods, labels))
+    evidence = collect(subject, methods, labels)
+    return judge(evidence if clusters is None else evidence.of_clusters(clusters))
 
 
 def judge(evidence: Evidence) -> TrustReport:
@@ -131,7 +137,7 @@ def judge(evidence: Evidence) -> TrustReport:
     findings += [_check_replaced(*which, evidence, confidence) for which in evidence.flips]
     findings += _check_other_attention(evidence, confidence)
     findings.append(_check_outliers(evidence, confidence))
-    return TrustReport(findings, evidence.images, evidence.num_intervals)
+    return TrustReport(findings, evidence.images, evidence.num_intervals, evidence.clusters)
 
 
 def _check_constant(method: str, evidence: Evidence) -> list[Finding]:
@@ -148,7 +154,7 @@ def _check_constant(method: str, evidence: Evidence) -> list[Finding]:
 def _check_map(method: str, about: str, evidence: Evidence, confidence: float) -> Finding:
     check = CHECKS[about]
     expected, images = median(getattr(evidence, check.measured)[method], confidence)
-    level, words, more = decide(expected, images, check.question, check.verdicts, confidence)
+    level, words, more = decide(expected, images, check.question, check.verdicts, confidence, evidence.unit)
     if about == "weights" and level == "green":
         level, words, more = _doubt_weights(method, evidence, confidence) or (level, words, more)
     text = check.sentence.format(interval=expected(images), verdict=words)
@@ -167,7 +173,7 @@ def _doubt_weights(method: str, evidence: Evidence, confidence: float) -> tuple[
             words = (
                 f"it changes with the weights, as noise does, but is not surely better (removal area {above(count)})"
             )
-            return "amber", words, say_more(lambda n: above(n).low > LEAST, count, confidence)
+            return "amber", words, say_more(lambda n: above(n).low > LEAST, count, confidence, evidence.unit)
     return None
 
 
@@ -190,9 +196,10 @@ def _check_faith(method: str, evidence: Evidence, confidence: float) -> list[Fin
     words = {
         "green": "it marks patches that the prediction depends on, better than every control",
         "red": f"it marks patches no better than the control {control}",
-        "amber": f"cannot tell on {count_images(images)} whether it marks patches better than {control}",
+        "amber": f"cannot tell on {count_images(images, evidence.unit)} whether it marks patches better than {control}",
     }[level]
-    more = say_more(lambda count: find(count)[0] != "amber", images, confidence) if level == "amber" else ""
+    unit = evidence.unit
+    more = say_more(lambda count: find(count)[0] != "amber", images, confidence, unit) if level == "amber" else ""
     text = f"{words} (removal area above that of {control}: {found[control][0](images)}, at least {LEAST} counts)"
     return [Finding(level, f"{method}: faith", text, more)]
 
@@ -221,8 +228,8 @@ def _check_agreement(one: str, other: str, evidence: Evidence, confidence: float
     if agreed := agree_on(images):
         level, verdict, more = "green", f"{one} and {other} agree on {' and '.join(agreed)}", ""
     elif may_agree(images):
-        verdict = f"cannot tell on {count_images(images)} whether {one} and {other} agree"
-        more = say_more(lambda n: bool(agree_on(n)) or not may_agree(n), images, confidence)
+        verdict = f"cannot tell on {count_images(images, evidence.unit)} whether {one} and {other} agree"
+        more = say_more(lambda n: bool(agree_on(n)) or not may_agree(n), images, confidence, evidence.unit)
     elif any(expected(images).low > by_chance for expected, by_chance in compared.values()):
         verdict = f"{one} and {other} agree little, but more than by chance"
     else:
@@ -234,7 +241,7 @@ def _in_common(overlap: Tensor, count: int, confidence: float) -> Expected:
     """Estimate the share of images with the same highest patch or, if ``count`` > 1, the median share in common."""
     if count > 1:
         return median(overlap, confidence)[0]
-    return share(overlap[~overlap.isnan()] > 0.5, confidence)
+    return share(overlap[~overlap.isnan()], confidence)
 
 
 def _check_replaced(kind: str, where: str, evidence: Evidence, confidence: float) -> Finding:
@@ -251,7 +258,7 @@ def _check_replaced(kind: str, where: str, evidence: Evidence, confidence: float
         unused = Verdict("red", words, below=USED)
     used = Verdict("green", f"they depend on where {looks} looks", above=USED)
     question = f"they depend much on where {looks} looks"
-    level, words, more = decide(changed, len(flips), question, (used, unused), confidence)
+    level, words, more = decide(changed, len(flips), question, (used, unused), confidence, evidence.unit)
     return Finding(level, "attention", f"{text}: {words}", more)
 
 
@@ -264,18 +271,18 @@ def _check_other_attention(evidence: Evidence, confidence: float) -> list[Findin
     )
     for where, divergence in evidence.divergence.items():
         far, images = median(divergence, confidence)
-        level, words, more = decide(far, images, "that is far", verdicts, confidence)
+        level, words, more = decide(far, images, "that is far", verdicts, confidence, evidence.unit)
         if more != NO_MORE:  # others than these would not be searched
             at_most = f"at most {SEARCHED} images are searched"
             more = f"more images may decide it, but {at_most}" if images < SEARCHED else f"{NO_MORE}: {at_most}"
         text = (
             f"other attention of {where} gives the same predictions at a divergence of {far(images)}, of at most 0.69 "
-            f"({count_images(images)}): {words}"
+            f"({count_images(images, evidence.unit)}): {words}"
         )
         findings.append(Finding(level, "attention", text, more))
     if evidence.not_searched:
         text = f"other attention with the same predictions was not searched: {evidence.not_searched}"
-        few = evidence.images < fewest_images(0.95)
+        few = evidence.independent < fewest_images(0.95)
         findings.append(Finding("amber", "attention", text, "more images are needed to decide it" if few else NO_MORE))
     return findings
 
@@ -284,22 +291,24 @@ def _check_outliers(evidence: Evidence, confidence: float) -> Finding:
     if evidence.outliers is None:
         text = "the layers share one module: the norms of their tokens were not measured"
         return Finding("amber", "outliers", text, NO_MORE)
-    has_outliers = evidence.outliers[:, 0] > 0
+    has_outliers, unit = evidence.outliers[:, 0] > 0, evidence.unit
     found = evidence.outliers[has_outliers]
-    text = f"{len(found)} of {count_images(evidence.images)} have patch tokens of outlying norm before the last layer"
+    among = count_images(evidence.independent, unit)
+    text = f"{len(found)} of {among} have patch tokens of outlying norm before the last layer"
     if not len(found):
         having = share(has_outliers, confidence)
-        low, high = having(evidence.images)[1:]
-        level, _, more = decide(having, evidence.images, "", (Verdict("green", "", below=USED),), confidence)
-        return Finding(level, "outliers", f"{text} ({low:.2f} to {high:.2f} of all images)", more)
+        low, high = having(evidence.independent)[1:]
+        verdicts = (Verdict("green", "", below=USED),)
+        level, _, more = decide(having, evidence.independent, "", verdicts, confidence, unit)
+        return Finding(level, "outliers", f"{text} ({low:.2f} to {high:.2f} of all {unit}s)", more)
     part, mass = found.unbind(dim=-1)
     verdicts = (
         Verdict("red", "maps of it show these tokens, which may serve as memory", above=0),
         Verdict("green", f"less than {CONCENTRATION:.0f} times their even share", below=0),
     )
     question = f"it is more than {CONCENTRATION:.0f} times their even share"
-    level, words, more = decide(*median(mass - CONCENTRATION * part, confidence), question, verdicts, confidence)
+    level, words, more = decide(*median(mass - CONCENTRATION * part, confidence), question, verdicts, confidence, unit)
     parts = (
         f"{100 * part.mean():.1f} % of their patch tokens, which get {100 * mass.mean():.1f} % of the last attention"
     )
-    return Finding(level, "outliers", f"{text}: {parts}: {words}", more.replace("images", "such images"))
+    return Finding(level, "outliers", f"{text}: {parts}: {words}", more.replace(f"{unit}s", f"such {unit}s"))

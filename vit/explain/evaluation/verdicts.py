@@ -38,11 +38,16 @@ class Verdict(NamedTuple):
 
 
 def decide(
-    expected: Expected, images: int, question: str, verdicts: Sequence[Verdict], confidence: float
+    expected: Expected,
+    images: int,
+    question: str,
+    verdicts: Sequence[Verdict],
+    confidence: float,
+    unit: str = "image",
 ) -> tuple[Level, str, str]:
     """Return level and words of the first verdict that applies, or amber and that the question is open.
 
-    The third text says of an amber level whether more images would give another verdict.
+    The third text says of an amber level whether more images (or other units) would give another verdict.
     """
 
     def find(count: float) -> Verdict | None:
@@ -52,17 +57,17 @@ def decide(
     found = find(images)
     if found is not None and found.level != "amber":
         return found.level, found.words, ""
-    words = f"cannot tell on {count_images(images)} whether {question}" if found is None else found.words
-    more = say_more(lambda count: find(count) not in (found, None), images, confidence)
+    words = f"cannot tell on {count_images(images, unit)} whether {question}" if found is None else found.words
+    more = say_more(lambda count: find(count) not in (found, None), images, confidence, unit)
     return "amber", words, more
 
 
-def say_more(decides: Callable[[float], bool], images: int, confidence: float) -> str:
-    """Say how many images would probably decide, or that none would."""
+def say_more(decides: Callable[[float], bool], images: int, confidence: float, unit: str = "image") -> str:
+    """Say how many images, or other units, would probably decide, or that none would."""
     if images < fewest_images(confidence):  # so few say nothing about others
-        return "more images are needed to decide it"
+        return f"more {unit}s are needed to decide it"
     needed = images_needed(decides, images, confidence)
-    return NO_MORE if needed is None else f"about {needed:,} images would probably decide it"
+    return NO_MORE if needed is None else f"about {needed:,} {unit}s would probably decide it"
 
 
 def median(values: Tensor, confidence: float) -> tuple[Expected, int]:
@@ -80,6 +85,11 @@ def median(values: Tensor, confidence: float) -> tuple[Expected, int]:
 
 
 def share(chosen: Tensor, confidence: float) -> Expected:
-    """Estimate the share of images that are chosen."""
-    count, total = int(chosen.sum()), len(chosen)
-    return lambda images: share_interval(round(images * count / total), round(images), confidence)
+    """Estimate the share of images that are chosen. Some may count in part, as the mean of a cluster does."""
+    count, total = chosen.double().sum().item(), len(chosen)
+
+    def expected(images: float) -> Estimate:
+        among = count if images == total else round(images * count / total)
+        return share_interval(among, round(images), confidence)
+
+    return expected

@@ -133,6 +133,7 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
     """
     anatomy, parts = subject.anatomy, subject.anatomy.parts
     check_start_layer(start_layer, anatomy.depth)
+    anatomy.check_reads_last()
     if parts.last is None or not parts.layers:
         raise ValueError("legrad needs a model with one module for each layer and a final norm: choose 'relevance'")
     outputs: list[Tensor] = []
@@ -172,6 +173,7 @@ def _readout_row(subject: Subject, start_layer: int) -> tuple[Tensor, list[tuple
     A row times a matrix costs N x N. Multiplying the matrices first would cost N x N x N for the same row.
     """
     check_start_layer(start_layer, subject.anatomy.depth)
+    subject.anatomy.check_reads_last()
     with torch.enable_grad():
         attentions = capture_unchecked(subject.model, subject.images, subject.anatomy.calls, subject.anatomy.orders)
         gradients = torch.autograd.grad(subject.score(attentions.logits).sum(), attentions)

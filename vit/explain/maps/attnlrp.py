@@ -30,11 +30,16 @@ def attnlrp(subject: Subject) -> Tensor:
     is no patch: class token and registers, biases, and the constant of the softmax's expansion.
 
     Raises:
-        ValueError: If the model calls a function without a rule, which the message names, cuts the gradient, or has no
-            module for each layer.
+        ValueError: If the model calls a function without a rule, which the message names, cuts the gradient, has no
+            module for each layer, or computes its logits from more than the tokens that enter the first one.
     """
     if not subject.anatomy.parts.layers:
         raise ValueError("attnlrp needs a module for each layer, and these layers share one: choose 'relevance'")
+    if not subject.logits_are_made_of(subject.anatomy.parts.layers[0]):
+        raise ValueError(
+            f"the logits of {type(subject.model).__name__} read more than the tokens that enter its first layer, to "
+            "which attnlrp sends them back: choose occlusion, input_gradient, integrated_gradients or smoothgrad"
+        )
     images, entered = subject.images.detach(), []
 
     def enter(tokens: Tensor) -> Tensor:

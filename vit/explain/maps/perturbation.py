@@ -82,7 +82,8 @@ def can_drop(subject: Subject) -> bool:
     """Return whether the model runs with fewer tokens and does not read positions from their order.
 
     One image is passed with its patches in two other orders, and the logits must not change. If a model reads positions
-    from the token order, it confuses the patches. The model must also run without half of the patches.
+    from the token order, it confuses the patches. The model must also run without half of the patches, and its logits
+    must read nothing of the image but these tokens.
     """
     try:
         anatomy, image = subject.anatomy, subject.images[:1]
@@ -94,14 +95,15 @@ def can_drop(subject: Subject) -> bool:
             check_logits_unchanged(logits_with_tokens(subject.model, anatomy, image, moved[None]), plain)
         half = tokens[~torch.isin(tokens, patches[1::2])]
         logits_with_tokens(subject.model, anatomy, image, half[None])
+        return subject.logits_are_made_of(anatomy.parts.entry)
     except ValueError:  # also raised if attention cannot be captured
         return False
-    return True
 
 
 def cannot_drop(model: nn.Module) -> ValueError:
     """Return the error of a model that needs all its tokens."""
     return ValueError(
         f"tokens of {type(model).__name__} cannot be left out, as no module passes them on, its attention needs the "
-        "whole grid, or it finds positions by the order of tokens: choose 'occlusion'"
+        "whole grid, it finds positions by the order of tokens, or its logits read more than these tokens: choose "
+        "'occlusion'"
     )

@@ -13,8 +13,10 @@ from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
 from vit.capture.anatomy import Anatomy, examine, patch_grid
-from vit.capture.attention import check_capturable, check_pixels, differentiable, logits_of
+from vit.capture.attention import check_capturable, check_pixels, differentiable, logits_of, two_of
 from vit.capture.footprint import even_cells
+from vit.capture.last_tokens import fixes_logits
+from vit.capture.trace import Boundary
 from vit.explain.classes import class_numbers
 from vit.explain.maps.rollout import readout_map
 
@@ -63,6 +65,7 @@ class Subject:
     def readout(self) -> Tensor:
         """Share of each token in the logits of each image, (B, N), as in ``Anatomy.readout``."""
         anatomy = self.anatomy
+        anatomy.check_reads_last()
         if anatomy.weighs_anew and anatomy.fixed_readout is not None:
             return anatomy.reading.shares(self.model, self.images)
         return repeat(anatomy.readout, "n -> b n", b=len(self.images))
@@ -105,12 +108,17 @@ class Subject:
         """Return the scores of images, in the form that Captum calls: (B, C, H, W), contrast (B, classes) -> (B,)."""
         return reduce(logits_of(self.model(images)) * contrast, "b k -> b", "sum")
 
+    def logits_are_made_of(self, place: Boundary) -> bool:
+        """Return whether the logits are computed from the tokens at a place and nothing else of the image."""
+        return fixes_logits(self.model, place, two_of(self.images))
+
     def as_map(self, tokens: Tensor) -> Tensor:
         """Pick the patches among all tokens and arrange their values as a map: (B, N) -> (B, rows, columns)."""
         return rearrange(tokens[:, self.anatomy.patches], "b (r s) -> b r s", r=self.anatomy.grid[0])
 
     def readout_map(self, mixing: Tensor) -> Tensor:
         """Return the patches in the row that the logits read: (B, N, M) -> (B, rows, columns)."""
+        self.anatomy.check_reads_last()
         return readout_map(self.anatomy, mixing, None if mixing.shape[1] == 1 else self.readout)
 
     def sum_over_patches(self, pixels: Tensor) -> Tensor:

@@ -1,0 +1,523 @@
+"""Models that nothing was prepared for: each notes its own attention, with which maps agree, or is refused.
+
+Letters: b batch, h heads, n m tokens, d channels of a head.
+"""
+
+from copy import deepcopy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
+
+from tests.architectures import EXACT
+from vit.capture import capture_attention
+from vit.explain import explain
+
+WIDTH, HEADS, PATCHES = 12, 3, 15
+IMAGES = torch.randn(3, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+class Layer(nn.Module):
+    """Self-attention and an MLP. ``mix(layer, q, k, v)`` returns the mixed values, and notes what mixed them."""
+
+    def __init__(self, mix=None, heads=HEADS):
+        super().__init__()
+        self.mix, self.heads = mix or plain, heads
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 20), nn.GELU(), nn.Linear(20, WIDTH))
+        self.own = nn.Parameter(torch.randn(heads, heads))
+        self.bias = nn.Parameter(torch.randn(heads, 32, 32))
+        self.noted, self.notes = [], False  # noted only where nothing is intercepted, as noting is a softmax too
+
+    def split(self, tokens):
+        return self.qkv(tokens).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+
+    def note(self, weights):
+        if self.notes:
+            self.noted.append(weights())
+
+    def join(self, mixed):
+        return mixed.transpose(1, 2).flatten(2)
+
+    def attend(self, tokens):
+        q, k, v = self.split(tokens)
+        return self.proj(self.join(self.mix(self, q, k, v)))
+
+    def forward(self, tokens):
+        tokens = tokens + self.attend(self.norm1(tokens))
+        return tokens + self.mlp(self.norm2(tokens))
+
+
+def logits_of(q, k):
+    return q @ k.mT / 2
+
+
+def by(weights_of):
+    """A mix whose weights are computed by a function (layer, q, k)."""
+
+    def mix(layer, q, k, v):
+        weights = weights_of(layer, q, k)
+        layer.note(lambda: weights)
+        return weights @ v
+
+    return mix
+
+
+def softmax(q, k):
+    return logits_of(q, k).softmax(dim=-1)
+
+
+plain = by(lambda layer, q, k: softmax(q, k))
+
+
+def fused(layer, q, k, v):
+    layer.note(lambda: softmax(q, k))
+    return F.scaled_dot_product_attention(q, k, v, scale=0.5)
+
+
+class Invented(nn.Module):
+    """Patches, a class token, layers, and a head that reads the class token. Parts are replaced by functions."""
+
+    def __init__(self, *layers, prefix=1, run=None, read=None, classes=7):
+        super().__init__()
+        self.patches = nn.Conv2d(3, WIDTH, 2, stride=2)
+        self.first = nn.Parameter(torch.randn(1, prefix, WIDTH))
+        self.positions = nn.Parameter(torch.randn(1, prefix + PATCHES, WIDTH))
+        self.layers = nn.ModuleList(layers or [Layer(), Layer(fused), Layer()])
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, classes)
+        self.more = nn.Linear(WIDTH, WIDTH)
+        self.run, self.reading = run, read
+
+    def embed(self, images):
+        patches = self.patches(images).flatten(2).mT
+        return torch.cat([self.first.expand(patches.shape[0], -1, -1), patches], dim=1) + self.positions
+
+    def through(self, tokens, step=lambda number, layer, tokens: layer(tokens)):
+        for number, layer in enumerate(self.layers):
+            tokens = step(number, layer, tokens)
+        return tokens
+
+    def read(self, tokens):
+        tokens = self.norm(tokens)
+        return self.head(self.reading(tokens) if self.reading else tokens[:, 0])
+
+    def forward(self, images):
+        return self.run(self, images) if self.run else self.read(self.through(self.embed(images)))
+
+
+def invented(*layers, **parts):
+    """A model in float64 with random parameters, the same ones at each call."""
+    torch.manual_seed(0)
+    model = Invented(*(deepcopy(layer) for layer in layers), **parts)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return model.double().eval()
+
+
+def noted_by(model, images):
+    """The weights of all layers as the model notes them."""
+    for module in model.modules():
+        if isinstance(module, Layer):
+            module.noted, module.notes = [], True
+    with torch.no_grad():
+        model(images)
+    layers = [module for module in model.modules() if isinstance(module, Layer)]
+    for layer in layers:
+        layer.notes = False
+    return [weights for layer in layers for weights in layer.noted]
+
+
+def rolled(attentions):
+    """Rollout by its formula."""
+    result = torch.eye(attentions[0].shape[-1]).to(attentions[0])
+    for attn in attentions:
+        mixing = attn.mean(dim=1).clamp(min=0) / 2 + torch.eye(attn.shape[-1]).to(attn) / 2
+        result = mixing / mixing.sum(dim=-1, keepdim=True) @ result
+    return result
+
+
+def cls(model):
+    return {0: 1.0}
+
+
+# Models that are read.
+
+
+def interleaved(layer, tokens):
+    return layer.qkv(tokens).unflatten(-1, (3, -1, layer.heads)).permute(2, 0, 4, 1, 3)
+
+
+class Interleaved(Layer):
+    """Channels of a head are every third one."""
+
+    split = interleaved
+
+    def join(self, mixed):
+        return mixed.permute(0, 2, 3, 1).flatten(2)
+
+
+class SequenceFirst(Layer):
+    """Tokens come as (N, B, D)."""
+
+    def forward(self, tokens):
+        return super().forward(tokens.transpose(0, 1)).transpose(0, 1)
+
+
+class Parallel(Layer):
+    """Attention and MLP side by side."""
+
+    def forward(self, tokens):
+        return tokens + self.attend(self.norm1(tokens)) + self.mlp(self.norm2(tokens))
+
+
+class Maps(Layer):
+    """Tokens are made from a map of features before each projection, without a linear layer."""
+
+    def split(self, tokens):
+        return (
+            F.conv1d(tokens.mT, self.qkv.weight[..., None], self.qkv.bias)
+            .unflatten(1, (3, self.heads, -1))
+            .permute(1, 0, 2, 4, 3)
+        )
+
+
+def with_sink(layer, q, k):
+    logits = logits_of(q, k)
+    sink = layer.own[0].view(1, -1, 1, 1).expand(*logits.shape[:3], 1)
+    return torch.cat([sink, logits], dim=-1).softmax(dim=-1)[..., 1:]
+
+
+def differential(layer, q, k):
+    (q1, q2), (k1, k2) = q.chunk(2, dim=-1), k.chunk(2, dim=-1)
+    return logits_of(q1, k1).softmax(dim=-1) - 0.3 * logits_of(q2, k2).softmax(dim=-1)
+
+
+def causal(layer, q, k):
+    size = q.shape[-2]
+    hidden = torch.ones(size, size, dtype=torch.bool).triu(1).flip(0, 1)  # the class token stands first and sees all
+    return logits_of(q, k).masked_fill(hidden, -torch.inf).softmax(dim=-1)
+
+
+def in_einsum(layer, q, k, v):
+    weights = torch.einsum("xyqc,xykc->xyqk", q, k).div(2).softmax(dim=-1)
+    layer.note(lambda: weights)
+    return torch.einsum("zcka,zcqk->zcqa", v, weights)
+
+
+def transposed(layer, q, k, v):
+    weights = softmax(q, k)
+    layer.note(lambda: weights)
+    return (v.mT @ weights.mT).mT
+
+
+def compiled_mix(layer, q, k, v):
+    attend = torch.compile(lambda q, k, v: (q @ k.mT / 2).softmax(dim=-1) @ v, backend="eager")
+    layer.note(lambda: softmax(q, k))
+    return attend(q, k, v)
+
+
+def squared(layer, q, k, v):
+    """Two layers with the same weights, and no skip connection between them."""
+    weights = softmax(q, k)
+    layer.note(lambda: weights)
+    layer.note(lambda: weights)
+    return weights @ (weights @ v)
+
+
+def keep_logits(model, images):
+    """Each layer adds the logits of the one before."""
+    tokens, before = model.embed(images), 0.0
+    for layer in model.layers:
+        q, k, v = layer.split(layer.norm1(tokens))
+        before = before + logits_of(q, k)
+        weights = before.softmax(dim=-1)
+        layer.note(lambda weights=weights: weights)
+        tokens = tokens + layer.proj(layer.join(weights @ v))
+        tokens = tokens + layer.mlp(layer.norm2(tokens))
+    return model.read(tokens)
+
+
+def first_values(model, images):
+    """Each layer mixes the values of the first one too."""
+    tokens, first = model.embed(images), 0.0
+    for layer in model.layers:
+        q, k, v = layer.split(layer.norm1(tokens))
+        first = first if torch.is_tensor(first) else v
+        weights = softmax(q, k)
+        layer.note(lambda weights=weights: weights)
+        tokens = tokens + layer.proj(layer.join(weights @ (v + first)))
+    return model.read(tokens)
+
+
+def sequence_first(model, images):
+    return model.read(model.through(model.embed(images).transpose(0, 1)).transpose(0, 1))
+
+
+def twice_around(model, images):
+    return model.read(model.layers[1](model.layers[0](model.layers[0](model.embed(images)))))
+
+
+def with_other_weights(model, images):
+    changed = {name: 0.7 * p for name, p in model.layers[1].named_parameters()}
+
+    def step(number, layer, tokens):
+        return torch.func.functional_call(layer, changed, (tokens,)) if number == 1 else layer(tokens)
+
+    return model.read(model.through(model.embed(images), step))
+
+
+def long_skip(model, images):
+    first = model.embed(images)
+    return model.read(model.through(first) + model.more(first))
+
+
+READ = {
+    "heads of a number of their own in each layer": (lambda: invented(Layer(heads=1), Layer(heads=4), Layer()), cls),
+    "channels of heads interleaved": (lambda: invented(Interleaved(), Interleaved(fused)), cls),
+    "tokens before images": (lambda: invented(SequenceFirst(), SequenceFirst(fused), run=sequence_first), cls),
+    "registers behind two class tokens": (
+        lambda: invented(prefix=5, read=lambda x: x[:, :2].mean(dim=1)),
+        lambda model: {0: 0.5, 1: 0.5},
+    ),
+    "a token for each class": (
+        lambda: invented(prefix=4, classes=1, read=lambda x: x[:, :4].sum(dim=1)),
+        lambda model: dict.fromkeys(range(4), 0.25),
+    ),
+    "class token less the mean": (
+        lambda: invented(read=lambda x: x[:, 0] - 2 * x[:, 1:].mean(dim=1)),
+        lambda model: {0: 1 / 3} | dict.fromkeys(range(1, 16), 2 / 3 / 15),
+    ),
+    "attention and MLP side by side": (lambda: invented(Parallel(), Parallel(fused)), cls),
+    "one layer run twice": (lambda: invented(Layer(), Layer(fused), run=twice_around), cls),
+    "queries, keys and values by a convolution of 1": (lambda: invented(Maps(), Maps(fused)), cls),
+    "a learned bias for each pair of tokens": (
+        lambda: invented(Layer(by(lambda layer, q, k: (logits_of(q, k) + layer.bias[:, :16, :16]).softmax(-1)))),
+        cls,
+    ),
+    "a causal mask": (lambda: invented(Layer(by(causal)), Layer(by(causal))), cls),
+    "talking heads": (
+        lambda: invented(
+            Layer(by(lambda layer, q, k: torch.einsum("bhnm,hg->bgnm", logits_of(q, k).softmax(-1), layer.own))),
+            Layer(),
+        ),
+        cls,
+    ),
+    "a gate on the weights": (
+        lambda: invented(Layer(by(lambda layer, q, k: logits_of(q, k).softmax(-1) * (k @ q.mT).mT.sigmoid())), Layer()),
+        cls,
+    ),
+    "differential attention": (lambda: invented(Layer(by(differential)), Layer()), cls),
+    "logits capped by tanh": (
+        lambda: invented(Layer(by(lambda layer, q, k: (3 * (logits_of(q, k) / 3).tanh()).softmax(-1))), Layer()),
+        cls,
+    ),
+    "a sink that takes attention away": (lambda: invented(Layer(by(with_sink)), Layer(by(with_sink))), cls),
+    "weights over queries": (
+        lambda: invented(Layer(by(lambda layer, q, k: logits_of(q, k).softmax(-2))), Layer()),
+        cls,
+    ),
+    "einsum with letters of its own": (lambda: invented(Layer(in_einsum), Layer(in_einsum)), cls),
+    "values times weights": (lambda: invented(Layer(transposed), Layer(transposed)), cls),
+    "weights applied twice": (lambda: invented(Layer(), Layer(squared)), cls),
+    "a compiled function": (lambda: invented(Layer(compiled_mix), Layer()), cls),
+    "logits of the layer before": (lambda: invented(run=keep_logits), cls),
+    "values of the first layer in all": (lambda: invented(run=first_values), cls),
+    "weights that are exchanged for the call": (lambda: invented(run=with_other_weights), cls),
+    "a skip from the first tokens to the last": (lambda: invented(run=long_skip), cls),
+    "a checkpoint around each layer": (
+        lambda: invented(
+            run=lambda m, x: m.read(
+                m.through(m.embed(x), lambda _, layer, tokens: checkpoint(layer, tokens, use_reentrant=False))
+            )
+        ),
+        cls,
+    ),
+    "tokens detached between layers": (
+        lambda: invented(run=lambda m, x: m.read(m.through(m.embed(x), lambda _, layer, t: layer(t.detach())))),
+        cls,
+    ),
+    "channels last": (
+        lambda: invented(run=lambda m, x: m.read(m.through(m.embed(x.contiguous(memory_format=torch.channels_last))))),
+        cls,
+    ),
+    "other layers for another sign": (
+        lambda: invented(
+            run=lambda m, x: m.read(
+                m.through(m.embed(torch.where((x.mean((1, 2, 3)) > 0)[:, None, None, None], x, -x)))
+            )
+        ),
+        cls,
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if "compiled" in name else []) for name in READ]
+)
+def test_maps_are_those_of_the_weights_that_the_model_notes(name):
+    make, reads = READ[name]
+    model = make()
+    expected = noted_by(model, IMAGES)
+    found = capture_attention(model, IMAGES)
+    assert_close([attn.detach() for attn in found], expected, **EXACT)
+    shares = torch.zeros(expected[0].shape[-1]).double()
+    for token, share in reads(model).items():
+        shares[token] = share
+    first = len(shares) - PATCHES
+    row = torch.einsum("n,bnm->bm", shares, rolled(expected))[:, first:].unflatten(1, (3, 5))
+    assert_close(explain(model, IMAGES, "rollout"), row, **EXACT)
+
+
+# Models that are refused.
+
+
+def cross(model, images):
+    """The second layer reads learned tokens instead of its own."""
+
+    def step(number, layer, tokens):
+        if number != 1:
+            return layer(tokens)
+        q = layer.split(tokens)[0]
+        _, k, v = layer.split(layer.bias[0, :9, :WIDTH].expand(len(tokens), -1, -1))
+        return tokens + layer.proj(layer.join(softmax(q, k) @ v))
+
+    return model.read(model.through(model.embed(images), step))
+
+
+def streams(model, images):
+    one, other = model.embed(images), model.embed(images.mean(dim=1, keepdim=True).expand(-1, 3, -1, -1))
+    return model.read(model.layers[0](one) + model.layers[1](other))
+
+
+def changing(how, at=1):
+    """A run whose tokens a function changes before one of the layers."""
+    return lambda model, images: model.read(
+        model.through(
+            model.embed(images), lambda number, layer, tokens: layer(how(model, tokens) if number == at else tokens)
+        )
+    )
+
+
+def sorted_by_content(model, tokens):
+    order = tokens[..., :1].argsort(dim=1)
+    return tokens.gather(1, order.expand_as(tokens))
+
+
+def merged(model, tokens):
+    return torch.cat([tokens[:, :2], (tokens[:, 2::2] + tokens[:, 3::2]) / 2], dim=1)
+
+
+def pruned(model, tokens):
+    best = tokens[:, 1:, :1].argsort(dim=1, descending=True)[:, :8] + 1
+    return torch.cat([tokens[:, :1], tokens.gather(1, best.expand(-1, -1, WIDTH))], dim=1)
+
+
+def mixed_by_mlp(model, tokens):
+    return tokens + (tokens.mT @ model.layers[0].bias[0, :16, :16]).tanh().mT
+
+
+def squeezed(model, tokens):
+    """The mean token is a gate of all channels."""
+    return tokens * model.more(tokens.mean(dim=1, keepdim=True)).sigmoid()
+
+
+def exchanged(model, tokens):
+    """The class token takes the place of a token that is chosen for each image."""
+    chosen = tokens[:, 1:, 0].argmax(dim=1) + 1
+    swapped = tokens.clone()
+    swapped[range(len(tokens)), chosen] = tokens[:, 0]
+    swapped[:, 0] = tokens[range(len(tokens)), chosen]
+    return swapped
+
+
+def smoothed(layer, q, k, v):
+    return softmax(q, k) @ F.avg_pool1d(v.flatten(0, 1).mT, 3, 1, 1).mT.unflatten(0, v.shape[:2])
+
+
+def five_axes(layer, q, k, v):
+    q, k, v = (x.unflatten(1, (1, HEADS)) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v)[:, 0]
+
+
+def by_hand(layer, q, k, v):
+    weights = logits_of(q, k).exp()
+    return (weights / weights.sum(dim=-1, keepdim=True))[..., None].mul(v[:, :, None]).sum(dim=3)
+
+
+def mirrored(model, images):
+    both = model.through(model.embed(torch.cat([images, images.flip(-1)])))
+    return model.read(both[: len(images)]) + model.read(both[len(images) :])
+
+
+def either(layer, q, k, v):
+    chooses = (v.mean(dim=(1, 2, 3)) > 0)[:, None, None, None]
+    return torch.where(chooses, softmax(q, k) @ v, softmax(k, q) @ v)
+
+
+def early_read(model, images):
+    tokens = model.embed(images)
+    return model.read(model.through(tokens)) + model.head(model.more(tokens)[:, 3])
+
+
+def scripted():
+    return torch.jit.trace(invented(), IMAGES, check_trace=False)
+
+
+REFUSED = {
+    "cross-attention to learned tokens": (lambda: invented(run=cross), "to other tokens in some layers"),
+    "two streams": (lambda: invented(Layer(), Layer(), run=streams), "attentions side by side"),
+    "tokens sorted by their content": (
+        lambda: invented(run=changing(sorted_by_content)),
+        "mixed or exchanged|mixes tokens|moves its tokens",
+    ),
+    "tokens merged in pairs": (lambda: invented(run=changing(merged)), "to other tokens in some layers"),
+    "tokens pruned": (lambda: invented(run=changing(pruned)), "to other tokens in some layers"),
+    "tokens doubled": (
+        lambda: invented(run=changing(lambda model, x: torch.cat([x, x], dim=1))),
+        "to other tokens in some layers",
+    ),
+    "registers added between layers": (
+        lambda: invented(run=changing(lambda model, x: torch.cat([x, model.first.expand(len(x), -1, -1)], dim=1))),
+        "to other tokens in some layers",
+    ),
+    "an MLP over tokens": (lambda: invented(run=changing(mixed_by_mlp)), "mixes tokens in a way"),
+    "a gate of the mean token": (lambda: invented(run=changing(squeezed)), "mixes tokens in a way"),
+    "the class token exchanged": (lambda: invented(run=changing(exchanged)), "mixed or exchanged|mixes tokens"),
+    "values smoothed over tokens": (lambda: invented(Layer(), Layer(smoothed)), "mixes tokens in a way"),
+    "attention of five axes": (lambda: invented(Layer(five_axes), Layer()), "cannot be intercepted"),
+    "a product and a sum": (lambda: invented(Layer(), Layer(by_hand)), "mixes tokens in a way"),
+    "mirror images in the batch": (lambda: invented(run=mirrored), "attends within windows|side by side|in a batch"),
+    "one of two attentions": (lambda: invented(Layer(either), Layer()), "side by side"),
+    "a head that reads early tokens": (lambda: invented(run=early_read), "read more than its last tokens"),
+    "a traced model": (scripted, "is scripted"),
+    "an image turned round": (
+        lambda: invented(run=lambda model, x: model.read(model.through(model.embed(x.flip(-1))))),
+        "move no grid of patches",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit", "ignore:.*trace")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_read_is_refused_with_its_reason(name):
+    make, reason = REFUSED[name]
+    with pytest.raises(ValueError, match=reason):
+        explain(make(), IMAGES, "rollout")
+
+
+def test_a_model_traced_by_fx_is_the_model():
+    model = invented(Layer(fused), Layer(fused))
+    traced = torch.fx.symbolic_trace(model)
+    assert_close(list(capture_attention(traced, IMAGES)), list(capture_attention(model, IMAGES)), **EXACT)
+    assert_close(explain(traced, IMAGES, "relevance"), explain(model, IMAGES, "relevance"), **EXACT)
+
+
+def test_bfloat16_is_near_double_precision():
+    model = invented()
+    half = deepcopy(model).bfloat16()
+    assert_close(explain(half, IMAGES.bfloat16()).double(), explain(model, IMAGES), rtol=0.1, atol=0.01)

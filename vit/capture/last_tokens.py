@@ -1,0 +1,173 @@
+"""Finds the last tokens: the place after all layers that everything the logits read passes as tokens.
+
+The tokens there are exchanged for those of another image. If the logits are then those of the other image, they read
+nothing else: no tokens of an earlier layer, and no pixels. A place is one of tokens if none of its numbers depends on
+two tokens when all captured attention is the identity.
+
+Letters in the einops patterns: k images, n tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from einops import rearrange, repeat
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from vit.capture.alone import heads_first_calls
+from vit.capture.intercept import InterceptAttention
+from vit.capture.logits import result_of
+from vit.capture.mixing import COPIES, change_halves, is_unmixed
+from vit.capture.moved import changes, rounding
+from vit.capture.trace import Boundary, Trace
+
+MOST_TRIED = 12  # modules after the last attention
+MOST_RESULTS = 48  # of functions after the last attention
+
+
+@torch.no_grad()
+def last_place(
+    model: nn.Module, pair: Tensor, trace: Trace, calls: Sequence[int], num_tokens: int, start: int
+) -> Boundary | None:
+    """Return the last input or output of a module that is the last tokens (B, N, D), or None if there is none.
+
+    Args:
+        model: A ViT in eval mode.
+        pair: Two images, (2, C, H, W).
+        trace: The events of a pass.
+        calls: Numbers of the attention calls that are layers.
+        num_tokens: Number N of tokens.
+        start: What ``check_unmixed`` has returned.
+    """
+    after = trace.tokens[trace.attentions[-1].num_before :]
+    events = [event for event in after if len(event.shape) == 3 and event.shape[1] == num_tokens]
+    places = [event.boundary for event in events[: -MOST_TRIED - 1 : -1]]
+    seen: dict[int, Tensor] = {}
+    with ExitStack() as looks:
+        for number, place in enumerate(places):
+            looks.enter_context(place.seen(partial(_keep, seen, number)))
+        change_halves(model, pair[:1], calls, num_tokens, start, looks)
+    unmixed = [number for number in sorted(seen) if num_tokens < 2 or is_unmixed(seen[number])]
+    return next((places[number] for number in unmixed if fixes_logits(model, places[number], pair)), None)
+
+
+@torch.no_grad()
+def fixes_logits(model: nn.Module, place: Boundary, pair: Tensor) -> bool:
+    """Return whether the logits of two images (2, C, H, W) are equal if the first gives its tokens at a place to both.
+
+    A module that is called several times is no such place, because its first call would be changed too.
+    """
+    passed = []
+
+    def of_first(tokens: Tensor) -> Tensor:
+        passed.append(tokens)
+        return tokens[:1].expand_as(tokens)
+
+    with place.changed(of_first):
+        logits = result_of(model(_and_first(pair)))
+    return len(passed) == 1 and _are_equal(logits)
+
+
+@torch.no_grad()
+def result_fixes_logits(
+    model: nn.Module, pair: Tensor, calls: Sequence[int], last: int, num_tokens: int, start: int
+) -> bool:
+    """Return whether the result of some function after attention call ``last`` is the last tokens.
+
+    It is asked where no module has them, as in a forward method that adds up everything itself.
+    """
+    if num_tokens < 2:
+        return True
+    three = _and_first(pair)
+    seen: dict[int, Tensor] = {}
+
+    def look(number: int, result: Tensor) -> Tensor:
+        copies = _by_image(result, COPIES)
+        if copies is not None and len(seen) < MOST_RESULTS:
+            _keep(seen, number, copies)
+        return result
+
+    def of_first(chosen: int, number: int, result: Tensor) -> Tensor:
+        images = _by_image(result, len(three))
+        if number != chosen or images is None:
+            return result
+        same = repeat(images[0], "... -> k ...", k=len(three))
+        return same if len(result) == len(three) else rearrange(same, "k n ... -> n k ...")
+
+    looking = _ResultsAfter(last, look)
+    change_halves(model, pair[:1], calls, num_tokens, start, looking, looking.reached)
+    unmixed = (number for number, copies in seen.items() if is_unmixed(copies))
+    fixing = (_ResultsAfter(last, partial(of_first, number)) for number in unmixed)
+    return any(_are_equal(_logits_within(model, three, results)) for results in fixing)
+
+
+@torch.no_grad()
+def pooled_row_fixes_logits(model: nn.Module, pair: Tensor, last: int) -> bool:
+    """Return whether the logits of two images are equal if attention call ``last``, which pools tokens, has no weights.
+
+    They then read nothing but what it pools.
+    """
+
+    def without(call: int, attn: Tensor) -> Tensor:
+        return torch.zeros_like(attn) if call == last else attn
+
+    three = _and_first(pair)
+    with InterceptAttention(model, without, len(three), heads_first_calls(model, three)):
+        return _are_equal(result_of(model(three)))
+
+
+class _ResultsAfter(TorchFunctionMode):
+    """Numbers the results (of three axes or more) of functions after an attention call, and lets ``change`` see them.
+
+    It is entered after the interception, so that it sees what the model calls and not what the interception does.
+    """
+
+    def __init__(self, call: int, change: Callable[[int, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.call, self.change, self.number = call, change, -1
+
+    def reached(self, call: int) -> None:
+        """Count from 0 once the attention call is reached."""
+        if call == self.call:
+            self.number = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, and let its result be seen and changed."""
+        result = func(*args, **(kwargs or {}))
+        if self.number < 0 or not isinstance(result, Tensor) or result.ndim < 3 or not result.is_floating_point():
+            return result
+        self.number += 1
+        return self.change(self.number, result)
+
+
+def _and_first(pair: Tensor) -> Tensor:
+    return torch.cat([pair, pair[:1]])  # what the first image differs by from itself is rounding
+
+
+def _keep(seen: dict[int, Tensor], number: int, tokens: Tensor) -> None:
+    seen[number] = tokens.detach().clone()  # a model may change them in place
+
+
+def _logits_within(model: nn.Module, images: Tensor, results: _ResultsAfter) -> Tensor:
+    def unchanged(call: int, attn: Tensor) -> Tensor:
+        results.reached(call)
+        return attn
+
+    with InterceptAttention(model, unchanged, len(images), heads_first_calls(model, images)), results:
+        return result_of(model(images))
+
+
+def _by_image(result: Tensor, count: int) -> Tensor | None:
+    """Return a result with the axis of images first, or None if neither of its first two axes counts them."""
+    if len(result) == count:
+        return result
+    return rearrange(result, "n k ... -> k n ...") if result.shape[1] == count else None
+
+
+def _are_equal(logits: Tensor) -> bool:
+    return bool(changes(logits).max() <= rounding(logits)) if logits.numel() else True
