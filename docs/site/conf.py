@@ -35,7 +35,7 @@ PARTS = {
     "Learn": ("notebooks/attention_from_scratch", "notebooks/attention_rollout", "notebooks/reading_digits"),
     "Use": ("docs/training", "docs/backbone", "docs/decoders", "docs/explain", "docs/analysis", "docs/attention"),
     "Judge": ("docs/results", "docs/comparison", f"All numbers <{RESULTS}>", "vit/weights/cifar10"),
-    "Look up": ("docs/site/api", "CONTRIBUTING", "CHANGELOG"),
+    "Look up": ("docs/glossary", "docs/site/api", "CONTRIBUTING", "CHANGELOG"),
 }
 
 

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from einops import rearrange
@@ -27,6 +27,7 @@ from vit.support.checks import nearest_hint
 from vit.support.class_names import name_classes
 from vit.support.extras import import_extra
 from vit.support.files import check_outputs, replacing
+from vit.support.glossary import MAPS, listed
 from vit.support.printable import printable
 from vit.support.progress import progress
 from vit.weights import PACKAGED
@@ -56,7 +57,8 @@ def _parser() -> Parser:
         prog="python -m vit.explain",
         usage="python -m vit.explain IMAGE... [--checkpoint FILE] [options]",
         description="Predict the classes of images with a trained model, and draw which patches matter to it.",
-        epilog=f"Methods: {', '.join(METHODS)}. The same map for every class: {', '.join(CLASS_AGNOSTIC)}.",
+        epilog=f"methods:\n{listed(MAPS)}\n\nThe same map for every class: {', '.join(CLASS_AGNOSTIC)}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -153,7 +155,8 @@ def run(options: argparse.Namespace) -> None:
         if pages:
             asked = _question(explained[index], versus, names)
             titled = {f"{method}: {_about(method, asked)}": maps[method][index][0] for method in methods}
-            _save_page(model, images[index], titled, options.checkpoint, files[index].name, pages[index])
+            about = {"target": int(explained[index]), "versus": versus, "image_name": files[index].name}
+            _save_page(model, images[index], titled, options.checkpoint, about, pages[index])
     write_cells(cells, photographs, maps, seen)
     print(f"{printable(str(cells))}: the cells of all maps, in pixels of the photographs")
     if terms:
@@ -281,10 +284,15 @@ def _about(method: str, question: str) -> str:
 
 
 def _save_page(
-    model: vit.VisionTransformer, image: Tensor, maps: dict[str, Tensor], checkpoint: str, file: str, path: Path
+    model: vit.VisionTransformer,
+    image: Tensor,
+    maps: dict[str, Tensor],
+    checkpoint: str,
+    about: dict[str, Any],
+    path: Path,
 ) -> None:
-    settings = {name: model.pretrained_cfg[name] for name in ("class_names", "mean", "std")}
-    page = explorer(model, image, maps=maps, model_name=checkpoint, image_name=file, **settings)
+    settings = {name: model.pretrained_cfg[name] for name in ("class_names", "mean", "std")} | about
+    page = explorer(model, image, maps=maps, model_name=checkpoint, **settings)
     print(f"  {printable(str(page.save(path)))}")
 
 
