@@ -161,11 +161,11 @@ def test_of_a_picture_whose_photographs_are_known_a_dark_page_darkens_the_rest(f
     assert "<filter" not in change(folder)
     kept = PngInfo()
     kept.add_text("photographs", "[[0.1, 0.2, 0.5, 0.9]]")
-    Image.new("RGB", (1000, 30)).save(folder / "mistakes.png", pnginfo=kept)
-    Image.new("RGB", (1000, 30)).save(folder / "curves.png", pnginfo=kept)  # a chart, which is dark as a whole
+    Image.new("RGB", (100, 100)).save(folder / "mistakes.png", pnginfo=kept)
+    Image.new("RGB", (100, 100)).save(folder / "curves.png", pnginfo=kept)  # a chart, which is dark as a whole
     text = change(folder)
     assert text.count("<filter") == text.count('<figure class="photographs"') == 1
-    assert '<feFlood x="0.1" y="0.2" width="0.4" height="0.7" result="place-1"/>' in text
+    assert '<feFlood x="0.11" y="0.21" width="0.38" height="0.68" result="place-1"/>' in text
     assert 'style="--paper: url(#paper-mistakes)"' in text
 
 

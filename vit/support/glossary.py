@@ -189,8 +189,16 @@ ANALYSIS = {
     "carries": Word("The fall of the logit difference between the two best classes without the head"),
     "loss without it": Word("The rise of the loss without the head, in nats"),
     "class read": Word("The accuracy of a linear probe that reads the class from the output of the head"),
-    "place read": Word("The accuracy of a linear probe that reads the place of a patch from the output of the head"),
+    "place read": Word(
+        "How well a linear probe reads the place of a patch from the output of the head: 1 exactly, 0 not at all", "R²"
+    ),
     "rare patches": Word("The rank correlation of the attention that patches get with how unlike the others they look"),
+    "effective rank": Word(
+        "How many directions the singular values are spread over", "exp of their entropy; Roy and Vetterli 2007"
+    ),
+    "linear probe": Word(
+        "A linear model that reads a quantity from tokens, fitted on other images", "Alain and Bengio 2016"
+    ),
     "control": Word("The same measured where there should be nothing to find"),
 }
 

@@ -122,9 +122,14 @@ def save_photographs(figure: Figure, path: str | Path, **options: Any) -> None:
 
 
 def photographs_in(picture: Path) -> list[list[float]]:
-    """Return left, top, right and bottom of each photograph in a PNG file, as shares of its size; [] if not known."""
+    """Return left, top, right and bottom of each photograph in a PNG file, as shares of its size; [] if not known.
+
+    The outermost pixels, which may be blended with the paper around, are left out.
+    """
     with Image.open(picture) as opened:
-        return json.loads(opened.info.get(PLACES, "[]"))
+        across, down = (1 / side for side in opened.size)
+        places = json.loads(opened.info.get(PLACES, "[]"))
+    return [[left + across, top + down, right - across, bottom - down] for left, top, right, bottom in places]
 
 
 def letters_on(color: Any) -> str:
