@@ -237,7 +237,7 @@ TRUST = {
 }
 
 RUN = {
-    "accuracy": Word("The share of images whose class is predicted rightly"),
+    "accuracy": Word("The share of predictions that are right"),
     "test accuracy": Word("The accuracy on images that neither the weights nor the settings were chosen by"),
     "validation accuracy": Word(
         "The accuracy on images held out of training, by which settings and the best epoch are chosen"
