@@ -27,6 +27,7 @@ from records import RESULTS, commit_of, interval, made_at, place, plus_minus, sp
 from side_by_side import spread
 
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
+from vit.support.glossary import glossary_tables
 from vit.support.markdown import markdown_table
 
 ROOT = Path(__file__).parents[1]
@@ -541,6 +542,11 @@ def released_accuracy() -> str:
     return f"{released.accuracy_table(cifar)}\n\n{images}; seeds {', '.join(map(str, cifar['seeds']))}."
 
 
+def glossary() -> str:
+    """Return the words that pages print, which are not measured."""
+    return glossary_tables()
+
+
 def released_tuned() -> str:
     """Return the accuracy of released weights after fine-tuning on few images."""
     cells = read("released_tuning")
@@ -554,7 +560,7 @@ TABLES = {
         *(results, accuracy, speed, inference, loading, ablation, mechanisms, maps, questions, uniform),
         *(packaged, packaged_maps, overlapping, fine_tuned, head_trainings, pruned_heads),
         *(reading, generation, peaks, pruned, completed, many_sizes, merged_tokens, parts_of_training),
-        *(released_parity, released_accuracy, released_tuned),
+        *(released_parity, released_accuracy, released_tuned, glossary),
     )
 }
 

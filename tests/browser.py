@@ -2,12 +2,15 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -28,7 +31,7 @@ def running_browser() -> Iterator:
         browser.close()
 
 
-def _no_browser(reason: str) -> None:
+def _no_browser(reason: str) -> NoReturn:
     if os.environ.get("REQUIRE_BROWSER") == "1":
         pytest.fail(f"REQUIRE_BROWSER is 1, but {reason}")
     pytest.skip(reason)
@@ -47,3 +50,22 @@ def opened(browser, path: Path, **options) -> Iterator:
         yield page
     assert not messages
     assert {url for url in requests if not url.startswith("data:")} <= {path.as_uri(), "about:srcdoc"}
+
+
+def axe_core() -> str:
+    """The program of axe-core: the file that AXE_CORE names, or that of axe-playwright-python; else as no browser."""
+    if path := os.environ.get("AXE_CORE"):
+        return Path(path).read_text(encoding="utf-8")
+    try:
+        return files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    except ModuleNotFoundError:
+        return _no_browser(
+            "axe-core is not there: pip install axe-playwright-python, or AXE_CORE=FILE names axe.min.js"
+        )
+
+
+def violations(page, axe: str, rules: Sequence[str] = WCAG) -> list[str]:
+    """What breaks one of the rules on a page, by default of WCAG 2.2, A and AA: each rule and element."""
+    page.evaluate(axe)
+    found = page.evaluate("rules => axe.run(document, {runOnly: rules})", rules)["violations"]
+    return [f"{rule['id']}: {node['html'][:200]}" for rule in found for node in rule["nodes"]]

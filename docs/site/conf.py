@@ -37,7 +37,7 @@ PARTS = {
     "Build": ("docs/backbone", "docs/attention", "docs/inference"),
     "Look inside": ("docs/explain", "docs/trust", "docs/analysis"),
     "Judge": ("docs/results", "docs/comparison", f"All numbers <{RESULTS}>", "vit/weights/cifar10"),
-    "Look up": ("docs/site/api", "CONTRIBUTING", "CHANGELOG"),
+    "Look up": ("docs/glossary", "docs/site/api", "CONTRIBUTING", "CHANGELOG"),
 }
 
 

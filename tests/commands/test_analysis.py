@@ -16,6 +16,7 @@ from vit.analysis.questions import QUESTIONS
 from vit.analysis.trained_model import read_trained_model
 from vit.commands.analysis import main
 from vit.data import Digits
+from vit.support.glossary import HEADS
 
 SMALL = {"image_size": 8, "patch_size": 4, "in_channels": 1, "embed_dim": 12, "depth": 2, "num_heads": 3}
 PICTURES = (
@@ -168,4 +169,6 @@ def test_it_runs_as_a_module(monkeypatch, capsys):
     with pytest.raises(SystemExit) as status:
         runpy.run_module("vit.analysis", run_name="__main__")
     assert status.value.code == 0
-    assert "heads.csv" in capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "heads.csv" in printed
+    assert all(f" {name} {word}" in printed for name, word in HEADS.items())

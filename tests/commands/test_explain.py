@@ -20,6 +20,7 @@ from vit.commands.explain import main
 from vit.commands.photographs import locate, read_images, read_shown
 from vit.explain import photograph_sheet
 from vit.explain.maps import METHODS
+from vit.support.glossary import MAPS
 
 NAMES = ["cat", "dog", "bird"]
 SMALL = {"image_size": (8, 12), "patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 2, "num_classes": 3}
@@ -345,6 +346,7 @@ def test_the_help_names_methods_and_options(capsys):
     assert stopped.value.code == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert all(word in printed for word in ("--checkpoint", "--html", "--trust", "integrated_gradients", "same map"))
+    assert all(f" {name} {word}" in printed for name, word in MAPS.items())
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from vit.attention import MultiHeadAttention
 from vit.capture.anatomy import examine
 from vit.capture.attention import capture_attention
 from vit.explain import explorer_page as page_module
+from vit.explain.decomposition import contributions
 from vit.explain.explorer_page import (
     FINE,
     TOP,
@@ -33,6 +34,7 @@ from vit.explain.explorer_page import (
 )
 from vit.explain.heatmap import overlay, shade
 from vit.explain.maps import Subject, signed_map
+from vit.support.glossary import MAPS
 
 SMALL = {"image_size": (12, 16), "patch_size": 4, "embed_dim": 24, "depth": 3, "num_heads": 4, "num_classes": 7}
 NAMES = [f"kind {letter}" for letter in "ABCDEFG"]
@@ -261,6 +263,9 @@ def test_pixels_without_mean_and_std_reach_from_black_to_white():
         ({"mean": [0.5], "std": [0.5]}, "3 channels"),
         ({"maps": {"mine": torch.rand(1, 3, 4)}}, r"map 'mine' has shape \(1, 3, 4\).*3 rows and 4 columns"),
         ({"maps": {"mine": torch.full((3, 4), torch.nan)}}, "map 'mine' contains NaN"),
+        ({"target": 7}, r"target \(7\) must be classes from 0 to 6"),
+        ({"versus": -1}, r"versus \(-1\) must be classes from 0 to 6"),
+        ({"target": 3, "versus": 3}, "target and versus are both 3: give two classes"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(model, image, kwargs, message):
@@ -523,6 +528,79 @@ def test_maps_of_the_model_are_shown_in_place_of_attention(page, model, image):
     assert page.locator("#question").inner_text() == "Class token attends to"
 
 
+def amounts_in(text):
+    """The numbers with a sign in a text, such as what is added to a logit."""
+    found = re.findall(r"[+-]\d[\d.e-]*\d|[+-]\d", text.replace(MINUS, "-"))
+    return torch.tensor([float(number) for number in found], dtype=torch.float64)
+
+
+def test_contributions_are_a_layer_of_the_page_with_the_numbers_of_the_model(page, model, image):
+    found = contributions(model, image[None])
+    heads, predicted = found.heads[0].double(), NAMES[model(image[None]).argmax()]
+    page.get_by_role("button", name=f"Contributions to {predicted}").click()
+    press(page, ".", ".", "[")
+    chosen = heads[1, 1]
+    assert page.locator("figcaption").first.inner_text().startswith("Layer 1, head 1: ")
+    assert_close(amounts_in(page.locator("figcaption").first.inner_text())[0], chosen.sum(), rtol=ROUNDING, atol=0)
+    for sign, word in ((1, "for"), (-1, "against")):
+        assert page.locator("#question").inner_text() == f"Patches that speak {word} {predicted}"
+        largest = (sign * chosen[3:]).topk(5).values.clamp(min=0)
+        shown = amounts_in(page.locator("#top").inner_text())
+        assert_close(shown, sign * largest[largest > 0], rtol=ROUNDING, atol=0)
+        shares = (sign * chosen[3:]).clamp(min=0) / chosen[3:].abs().max()  # one scale for both
+        tile = pixels_of(page, page.locator("#matrix .map canvas").nth(5 + 2), 3, 4).view(12, 4)[:, :3]
+        colours = shade(shares.float().view(1, 1, 1, 12), shares.float().view(1, 1, 12))[0, :, 0].T
+        assert (tile - 255 * colours).abs().max() <= 2
+        press(page, "r")
+    of_others = torch.cat([amounts_in(text) for text in page.locator("#others button").all_inner_texts()])
+    assert_close(of_others, chosen[:3], rtol=ROUNDING, atol=0)
+    press(page, ",", ",", ",")
+    assert page.locator("figcaption").first.inner_text().startswith("Layer 1, all heads: ")
+    assert_close(amounts_in(page.locator("#masses").inner_text())[0], heads[1].sum(), rtol=ROUNDING, atol=1e-6)
+
+
+def test_the_parts_of_a_logit_stand_beside_their_sum(page, model, image):
+    found = contributions(model, image[None])
+    press(page, "t")
+    parts = numbers_in(page.locator("#sum").inner_text())
+    expected = [found.heads.sum(), found.mlps.sum(), found.embedding.sum(), found.bias.sum(), found.logits.sum()]
+    assert_close(parts, torch.stack(expected), rtol=0, atol=5.1e-3)
+    press(page, "t")
+    assert page.locator("#sum").is_hidden()
+
+
+def test_contributions_of_two_heads_are_compared(page, model, image):
+    heads = contributions(model, image[None]).heads[0].double()
+    press(page, "t", ".", "c", ".")
+    assert page.locator("figure:visible").count() == 2
+    shown = amounts_in(" ".join(page.locator("figcaption").all_inner_texts()))
+    assert_close(shown, torch.stack([heads[2, 1].sum(), heads[2, 0].sum()]), rtol=ROUNDING, atol=0)
+
+
+def test_contributions_are_of_the_class_that_is_asked_about(model, image):
+    page = data_of(explorer(model, image, class_names=NAMES, target=2, versus=4))
+    found = contributions(model, image[None], 2, versus=4)
+    assert page["asked"] == "kind C rather than kind E"
+    assert page["mapNames"] == ["gradient_rollout: why kind C, and not kind E?"]
+    assert page["terms"]["logit"] == pytest.approx(found.logits.item())
+    assert_close(unpack(page["terms"]["heads"], torch.float32).view(found.heads[0].shape), found.heads[0])
+
+
+def test_a_model_whose_logits_are_no_such_sum_says_why(browser, image, tmp_path):
+    pruned = prune_heads(contrasted(), {2: [0]})
+    with opened(browser, explorer(pruned, image, maps={}), tmp_path) as page:
+        assert page.locator("#kinds").is_hidden()
+        said = "No contributions: the layers of VisionTransformer have 3 to 4 heads"
+        assert page.locator("#sum").inner_text().startswith(said)
+        press(page, "t")
+        assert page.locator("#question").inner_text() == "Class token attends to"
+
+
+def test_a_map_of_the_package_says_what_it_is_and_one_of_ones_own_does_not(page_text, model, image):
+    assert data_of(page_text)["mapWords"] == [str(MAPS["gradient_rollout"])]
+    assert data_of(explorer(model, image, maps={"mine": torch.rand(3, 4)}))["mapWords"] == [""]
+
+
 def test_two_heads_are_compared_side_by_side(page, model, image):
     truth, _ = captured(model, image)
     press(page, ".", "c", ".", ".", "[")
@@ -713,7 +791,7 @@ def test_the_page_names_the_file_and_the_model_and_says_what_attention_does_not_
         assert page.locator("h1").inner_text().startswith("best.ckpt predicts kind ")
         assert page.locator("#subtitle").inner_text().startswith(r"a\x1b[2J<b>.jpg · 3 layers")
         assert "not what it would do without it" in page.locator("header").inner_text()
-        assert page.locator("#kinds").is_hidden()
+        assert page.locator("#kinds button").count() == 2  # attention and contributions
 
 
 def test_names_are_shown_as_text(browser, model, image, tmp_path):

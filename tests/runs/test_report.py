@@ -7,6 +7,7 @@ import re
 import pytest
 from markupsafe import escape
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from scipy.stats import binomtest
 
 from tests.browser import opened, running_browser
@@ -62,7 +63,12 @@ def folder(tmp_path):
 def change(folder, **changes) -> str:
     """The page after a change of the results."""
     (folder / "results.json").write_text(json.dumps(RESULTS | changes))
-    return write_report(folder).read_text(encoding="utf-8")
+    return without_words(write_report(folder).read_text(encoding="utf-8"))
+
+
+def without_words(text) -> str:
+    """A page whose words are no buttons."""
+    return re.sub(r'<button type="button" class="word"[^>]*>(.*?)</button>', r"\1", text)
 
 
 def sections(text) -> list[str]:
@@ -76,7 +82,7 @@ def rows(text) -> list[list[str]]:
 
 def test_the_page_of_a_run_has_its_figures_classes_pictures_and_commands(folder):
     path = write_report(folder)
-    text = path.read_text(encoding="utf-8")
+    text = without_words(path.read_text(encoding="utf-8"))
     assert path == folder / "report.html"
     assert "<title>pets: test accuracy 75.00\u00a0%</title>" in text
     assert f"ImageFolder photos · 2026-03-04 05:06 UTC · 12 min 34 s · {folder}" in text
@@ -97,6 +103,8 @@ def test_the_page_of_a_run_has_its_figures_classes_pictures_and_commands(folder)
         "python train.py fit --config pets.yaml",
         f"python train.py test --ckpt_path {checkpoint}",
         f"python train.py predict --ckpt_path {checkpoint} --data.root FOLDER",
+        f"python -m vit.explain IMAGE --checkpoint {checkpoint} --html",
+        f"python -m vit.analysis --checkpoint {checkpoint}",
     ]
     assert sorted(sections(text)) == sorted([*SECTIONS.values(), "3 classes, test images", "Run", "Commands"])
 
@@ -142,6 +150,25 @@ def test_the_interval_stands_by_the_accuracy_that_the_scores_are_of(folder):
     assert "3 classes, validation images" in of_validation
 
 
+def test_an_accuracy_stands_beside_that_of_guessing(folder):
+    assert "always saying the most frequent class: 75.00\u00a0%" in change(folder)
+    classes = [row | {"support": 0} for row in SCORES["classes"]]
+    assert "always saying" not in change(folder, scores=SCORES | {"classes": classes})
+    assert "always saying" not in change(folder, scores=SCORES | {"classes": []})
+
+
+def test_of_a_picture_whose_photographs_are_known_a_dark_page_darkens_the_rest(folder):
+    assert "<filter" not in change(folder)
+    kept = PngInfo()
+    kept.add_text("photographs", "[[0.1, 0.2, 0.5, 0.9]]")
+    Image.new("RGB", (100, 100)).save(folder / "mistakes.png", pnginfo=kept)
+    Image.new("RGB", (100, 100)).save(folder / "curves.png", pnginfo=kept)  # a chart, which is dark as a whole
+    text = change(folder)
+    assert text.count("<filter") == text.count('<figure class="photographs"') == 1
+    assert '<feFlood x="0.11" y="0.21" width="0.38" height="0.68" result="place-1"/>' in text
+    assert 'style="--paper: url(#paper-mistakes)"' in text
+
+
 def test_scores_of_no_image_have_no_interval(folder):
     empty = SCORES | {"accuracy": 0.0, "count": 0, "balanced_accuracy": None, "classes": SCORES["classes"][2:]}
     text = change(folder, test_accuracy=0.0, scores=empty)
@@ -183,6 +210,8 @@ def test_the_page_of_an_evaluation_names_the_checkpoint_that_was_evaluated(folde
     assert re.findall("<dd><pre>(.*?)</pre></dd>", text) == [
         "python train.py test --ckpt_path best",
         "python train.py predict --ckpt_path &#39;runs/my pets/best.ckpt&#39; --data.root FOLDER",
+        "python -m vit.explain IMAGE --checkpoint &#39;runs/my pets/best.ckpt&#39; --html",
+        "python -m vit.analysis --checkpoint &#39;runs/my pets/best.ckpt&#39;",
     ]
 
 

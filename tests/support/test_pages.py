@@ -3,6 +3,7 @@
 import pytest
 from PIL import Image
 
+from vit.support.glossary import TRUST
 from vit.support.pages import data_url, page_templates
 
 
@@ -29,3 +30,23 @@ def test_names_that_act_or_are_no_text_are_shown_and_can_be_written(shown, tmp_p
 def test_a_picture_is_held_by_its_url(tmp_path):
     Image.new("L", (2, 3)).save(tmp_path / "picture.png")
     assert data_url(tmp_path / "picture.png").startswith("data:image/png;base64,iVBOR")
+
+
+def test_the_first_label_of_a_word_is_a_button_that_names_its_meaning():
+    shown = page_templates(TRUST).from_string(
+        "{% extends 'support/frame.html' %}{% block page %}"
+        "{{ explained('Faith') }}|{{ explained('faith') }}|{{ explained('<b>') }}|{{ explained('class') }}"
+        "{% endblock %}"
+    )
+    page = shown.render()
+    body = page[page.index("<main>") : page.index("</main>")]
+    button = '<button type="button" class="word" popovertarget="{0}" aria-describedby="{0}">{1}</button>'
+    labels = [button.format("word-0", "Faith"), "faith", "&lt;b&gt;", button.format("word-1", "class")]
+    assert "|".join(labels) in body
+    assert f'<div class="meaning" id="word-0" popover><strong>Faith</strong>: {TRUST["faith"]}</div>' in body
+    assert body.count('class="meaning"') == 2
+
+
+def test_a_page_without_words_has_no_list_of_meanings():
+    page = page_templates().from_string("{% extends 'support/frame.html' %}{% block page %}a{% endblock %}").render()
+    assert "<aside" not in page

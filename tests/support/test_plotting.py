@@ -2,14 +2,25 @@
 
 import warnings
 
+import numpy as np
 import pytest
 from fontTools.fontBuilder import FontBuilder
-from matplotlib import font_manager, rcParams
+from matplotlib import colormaps, font_manager, rcParams
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from PIL import Image
 
 from vit.support import plotting
-from vit.support.plotting import GREY, SERIES, dark_half, drawable, fonts_with
+from vit.support.plotting import (
+    GREY,
+    SERIES,
+    dark_half,
+    drawable,
+    fonts_with,
+    letters_on,
+    photographs_in,
+    save_photographs,
+)
 
 MADE = "\u6c49"  # of Han, which no font that comes with matplotlib has
 MISSING = "\u5b57"
@@ -92,3 +103,39 @@ def test_a_name_from_right_to_left_leaves_the_order_of_what_stands_beside_it(tmp
         warnings.simplefilter("error")
         assert names == ["\u200e\u0643\u0644\u0628\u200e", "dog"]
         draw(names, tmp_path / "named.png")
+
+
+@pytest.mark.parametrize("name", ["RdBu", "Blues", "viridis"])
+def test_letters_on_a_colour_stand_out_from_it(name):
+    colours = colormaps[name](np.linspace(0, 1, 101))[:, :3]
+    assert min(contrast(colour, letters_on(colour)) for colour in colours) >= 4.5
+
+
+@pytest.mark.parametrize("layout", [None, "constrained"])
+def test_the_file_of_a_figure_says_where_its_photographs_are(tmp_path, layout):
+    figure = Figure(figsize=(4, 3), layout=layout)
+    axes = figure.subplots()
+    axes.set_title("letters")
+    red = np.zeros((2, 2, 3))
+    red[..., 0] = 1.0
+    axes.imshow(red, extent=(1, 2, 4, 3))
+    axes.imshow(red, extent=(2.5, 5, 6, 3))
+    axes.set(xlim=(0, 6), ylim=(8, 0), aspect="auto")
+    save_photographs(figure, tmp_path / "figure.png", dpi=100)
+    pixels = np.asarray(Image.open(tmp_path / "figure.png").convert("RGB"))
+    is_red = (pixels == (255, 0, 0)).all(axis=-1)
+    found = photographs_in(tmp_path / "figure.png")
+    assert len(found) == 2
+    inside = np.zeros_like(is_red)
+    for left, top, right, bottom in found:
+        rows, columns = slice(round(300 * top), round(300 * bottom)), slice(round(400 * left), round(400 * right))
+        inside[rows, columns] = True
+        assert is_red[rows, columns][2:-2, 2:-2].all()
+    assert (is_red & ~inside).mean() < 0.01
+
+
+def test_other_pictures_have_no_known_photographs_and_other_formats_are_written(tmp_path):
+    Image.new("RGB", (2, 3)).save(tmp_path / "plain.png")
+    assert photographs_in(tmp_path / "plain.png") == []
+    save_photographs(Figure(), tmp_path / "figure.svg")
+    assert (tmp_path / "figure.svg").exists()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from vit.analysis.answer import Answer
 from vit.support.files import replacing
+from vit.support.glossary import ANALYSIS, HEADS
 from vit.support.pages import data_url, page_templates
 
 PAGE, TABLE = "index.html", "heads.csv"
@@ -38,9 +39,10 @@ def write_page(
     found = [answer for answer in answers.values() if isinstance(answer, Answer)]
     rows = head_rows(found)
     page = (
-        page_templates()
+        page_templates(ANALYSIS)
         .get_template("analysis/answers_page.html")
         .render(
+            kinds=HEADS,
             title=title,
             facts=facts,
             sections=[_section(question, answer, folder) for question, answer in answers.items()],

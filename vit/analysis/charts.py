@@ -33,6 +33,7 @@ from vit.support.plotting import (
     SILVER,
     SKY,
     dark_half,
+    letters_on,
     plot_style,
     save_figure,
 )
@@ -91,7 +92,7 @@ def draw_importance(importance: Sequence[Tensor], quantity: str, path: Path) -> 
     if values.shape[1] <= MOST_NUMBERED:
         for (layer, head), value in np.ndenumerate(values):
             if np.isfinite(value):
-                color = "white" if abs(value) > 0.7 * highest else "black"
+                color = letters_on(image.to_rgba(value)[:3])
                 axes.text(head, layer, f"{value:.2g}", ha="center", va="center", color=color, fontsize=8)
     figure.colorbar(image, label=quantity, shrink=0.8)
     save_figure(figure, path, dpi=120)

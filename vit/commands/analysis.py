@@ -9,6 +9,7 @@ from vit.commands.models import add_checkpoint, find_model
 from vit.commands.parser import Parser, add_overwrite
 from vit.commands.parser import run as run_command
 from vit.support.files import check_outputs
+from vit.support.glossary import HEADS, listed
 from vit.support.printable import printable
 from vit.support.progress import progress
 
@@ -24,8 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parser() -> Parser:
     parser = Parser(
         prog="vit-attention analysis",
-        description="Measure what the layers and heads of a trained model do, each measure beside its control: a page "
+        description="Measure what the layers and heads of a trained model do, each measure beside its control: a page\n"
         "(index.html), pictures, and a table of the heads (heads.csv).",
+        epilog=f"kinds of heads, the first that fits:\n{listed(HEADS)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add = parser.add_argument

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from vit.explain.maps import Subject, check_method
 from vit.support.class_names import name_classes
 from vit.support.extras import import_extra
 from vit.support.files import check_outputs
+from vit.support.glossary import MAPS, listed
 from vit.support.printable import printable
 from vit.support.progress import progress
 from vit.weights import PACKAGED
@@ -53,7 +54,8 @@ def _parser() -> Parser:
         prog="vit-attention explain",
         usage="vit-attention explain IMAGE... [--checkpoint FILE] [options]",
         description="Predict the classes of images with a trained model, and draw which patches matter to it.",
-        epilog=f"Methods: {', '.join(METHODS)}. The same map for every class: {', '.join(CLASS_AGNOSTIC)}.",
+        epilog=f"methods:\n{listed(MAPS)}\n\nThe same map for every class: {', '.join(CLASS_AGNOSTIC)}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -176,7 +178,8 @@ def run(options: argparse.Namespace) -> None:
             titled = {
                 f"{each.title}: {_about(each.method, first.question(index))}": of for each, of in found[0].maps.items()
             }
-            _save_page(first.model, first.images[index], titled, options.checkpoint, file.name, pages[index])
+            about = {"target": int(first.explained[index]), "versus": first.versus, "image_name": file.name}
+            _save_page(first.model, first.images[index], titled, options.checkpoint, about, pages[index])
     for number, path in enumerate([cells, *compared]):
         of_model = [found[number] for found in explained]
         fitting = [each for each in asked if all(each in one.maps for one in of_model)]
@@ -308,10 +311,15 @@ def _about(method: str, question: str) -> str:
 
 
 def _save_page(
-    model: vit.VisionTransformer, image: Tensor, maps: dict[str, Tensor], checkpoint: str, file: str, path: Path
+    model: vit.VisionTransformer,
+    image: Tensor,
+    maps: dict[str, Tensor],
+    checkpoint: str,
+    about: dict[str, Any],
+    path: Path,
 ) -> None:
-    settings = {name: model.pretrained_cfg[name] for name in ("class_names", "mean", "std")}
-    page = explorer(model, image, maps=maps, model_name=checkpoint, image_name=file, **settings)
+    settings = {name: model.pretrained_cfg[name] for name in ("class_names", "mean", "std")} | about
+    page = explorer(model, image, maps=maps, model_name=checkpoint, **settings)
     print(f"  {printable(str(page.save(path)))}")
 
 

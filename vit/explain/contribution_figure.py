@@ -16,7 +16,7 @@ from torch import Tensor
 from vit.explain.decomposition import Contributions
 from vit.explain.heatmap import overlay
 from vit.support.class_names import name_classes
-from vit.support.plotting import BLUE, ORANGE, SERIES, drawable, plain_text, plot_style, save_figure
+from vit.support.plotting import BLUE, ORANGE, SERIES, drawable, letters_on, plain_text, plot_style, save_figure
 
 LARGEST = 12  # terms that have a bar of their own
 CLASSES = 5  # lines of the logit lens
@@ -82,7 +82,7 @@ def _draw_heads(axes: Axes, heads: Tensor) -> None:
     drawn = axes.imshow(values.numpy(), cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
     if values.numel() <= MOST_WRITTEN:
         for (layer, head), value in zip(torch.ones_like(values).nonzero().tolist(), values.flatten(), strict=True):
-            color = "white" if abs(value) > 0.6 * most else "black"
+            color = letters_on(drawn.to_rgba(float(value))[:3])
             axes.text(head, layer, f"{value:.2f}", ha="center", va="center", fontsize=8, color=color)
     axes.set(title="What each head adds", xlabel="head", ylabel="layer")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -24,12 +24,14 @@ from vit.capture.anatomy import Anatomy, examine
 from vit.capture.attention import capture_attention, run_intercepted
 from vit.capture.footprint import check_even
 from vit.explain import heatmap
+from vit.explain.decomposition import contributions
 from vit.explain.default_method import DEFAULT_METHOD
 from vit.explain.heatmap import displayable
 from vit.explain.maps.methods import signed_map
 from vit.explain.maps.subject import Subject
 from vit.support.class_names import name_classes
 from vit.support.files import replacing
+from vit.support.glossary import EVERYWHERE, EXPLORER, MAPS
 from vit.support.printable import printable
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ TOP_CLASSES = 5
 FINE = 900
 TOP = math.asinh(FINE)  # the place of the largest weight
 CLASS_TOKENS = {"cls_token", "class_token"}
+WORDS = ("attention", "class", "head", "layer", "logit", "patch", "probability")  # of every page, used here
 DISTILLATION_TOKENS = {"dist_token", "distillation_token"}
 
 
@@ -71,6 +74,8 @@ def explorer(
     image: "Tensor | Given",
     *,
     maps: Mapping[str, Tensor] | None = None,
+    target: int | None = None,
+    versus: int | None = None,
     class_names: Sequence[str] | None = None,
     model_name: str = "",
     image_name: str = "",
@@ -81,10 +86,12 @@ def explorer(
 ) -> Explorer:
     """Build a page that shows the attention of every layer and head of a model over one image, and maps beside it.
 
-    The model also runs once for each head and each layer with that part switched off, so the page can show how the
-    logits change. Before compression, the page takes about layers * heads * tokens ** 2 bytes. Attention to a patch
-    is within 1/66 of the model's (1/33 in rows with negative weights), or within 1/50,000 of that to the largest patch
-    of the same row. Attention to other tokens, logits and maps are float32.
+    The page also shows what each head adds to a logit, where the logit is such a sum (see ``contributions``), or the
+    reason why it is none. The model also runs once for each head and each layer with that part switched off, so the
+    page can show how the logits change. Before compression, the page takes about layers * heads * tokens ** 2 bytes.
+
+    Attention to a patch is within 1/66 of the model's (1/33 in rows with negative weights), or within 1/50,000 of that
+    to the largest patch of the same row. Attention to other tokens, logits, contributions and maps are float32.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -96,7 +103,9 @@ def explorer(
         image: One image as the model takes it, (C, H, W) or (1, C, H, W); or a file or a PIL image, for a model of
             ``vit.load`` or timm, which also tells the names and the statistics below.
         maps: Maps of the patches to choose from beside attention, (rows, columns) each, by any title. Negative values
-            speak against the class. None draws ``DEFAULT_METHOD`` for the predicted class.
+            speak against the class. None draws ``DEFAULT_METHOD`` for the target.
+        target: The class whose logit is split into contributions; None is the predicted class.
+        versus: A class to compare with: then the target's logit minus that of this class is split.
         class_names: Names of the classes, in the order of the logits; None numbers them.
         model_name: Name of the model, shown on top.
         image_name: Name of the image, such as that of its file, shown on top.
@@ -135,9 +144,13 @@ def explorer(
             )
         names = name_classes(class_names, attentions.logits.shape[1])
         logits = torch.cat([attentions.logits, *ablated_logits(model, image, heads, anatomy.calls)]).float()
+    subject = Subject(model, image, target, versus, grid=grid, num_prefix_tokens=num_prefix_tokens)
+    if not subject.contrast.any():
+        raise ValueError(f"target and versus are both {versus}: give two classes, or no versus")
+    target = int(subject.contrast.argmax())
     if maps is None:
-        subject = Subject(model, image, grid=grid, num_prefix_tokens=num_prefix_tokens)
-        maps = {f"{DEFAULT_METHOD}: why {names[logits[0].argmax()]}?": signed_map(DEFAULT_METHOD, subject)[0]}
+        question = f"why {names[target]}" + ("?" if versus is None else f", and not {names[versus]}?")
+        maps = {f"{DEFAULT_METHOD}: {question}": signed_map(DEFAULT_METHOD, subject)[0]}
     weights = torch.cat(layers)
     others = name_other_tokens(model, anatomy)
     lows, largest, codes = quantise(weights[..., anatomy.patches])
@@ -160,14 +173,44 @@ def explorer(
             "largest": pack_bytes(largest),
             "codes": pack_bytes(codes),
             "otherWeights": pack_bytes(weights[..., [place for place, _ in others]].float()),
+            "terms": split_logit(model, image, target, versus, heads),
+            "asked": names[target] + ("" if versus is None else f" rather than {names[versus]}"),
             "mapNames": list(maps),
+            "mapWords": [str(MAPS.get(name.partition(":")[0], "")) for name in maps],
             "maps": pack_bytes(pile_maps(maps, anatomy.grid)),
             "colours": colour_constants(),
             "classes": [names[index] for index in kept.tolist()],
             "logits": pack_bytes(logits[:, kept]),
             "logSums": pack_bytes(logits.logsumexp(dim=1)),
+            "words": explain_words(others),
         }
     )
+
+
+def explain_words(others: Sequence[tuple[int, str]]) -> dict[str, str]:
+    """Return the words of the page with their meanings; of tokens other than patches, those that the model has."""
+    kinds = dict.fromkeys(name.rstrip("0123456789 ") for _, name in others)
+    known = {name: EVERYWHERE[name] for name in (*WORDS, *kinds)} | EXPLORER
+    return {name: str(word) for name, word in known.items()}
+
+
+def split_logit(
+    model: nn.Module, image: Tensor, target: int, versus: int | None, heads: Sequence[int]
+) -> dict[str, Any]:
+    """Return what the page shows of the ``contributions`` to a logit, or the reason why it has none."""
+    try:
+        found = contributions(model, image, target, versus=versus)
+    except ValueError as error:
+        return {"missing": str(error)}
+    if found.heads.shape[1:3] != (len(heads), heads[0]):
+        return {"missing": "other heads have attention than those that add to the logit"}
+    return {
+        "heads": pack_bytes(found.heads[0].float()),
+        "mlps": found.mlps.sum().item(),
+        "embedding": found.embedding.sum().item(),
+        "biases": found.bias.sum().item(),
+        "logit": found.logits.item(),
+    }
 
 
 def ablated_logits(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vit.capture.footprint import cell_edges, even_cells
 from vit.explain.heatmap import shade
-from vit.support.plotting import save_figure
+from vit.support.plotting import save_photographs
 
 CELL, GAP, LINE = 1.6, 0.1, 0.15  # inches: width of a picture, gap between two, height of a line of text
 TITLE, BAR, BAR_WIDTH = (
@@ -107,7 +107,7 @@ class Sheet:
     def save(self, path: str | Path) -> None:
         """Write the PNG file. The resolution keeps each pixel of large pictures, up to ``MOST_DOTS`` per inch."""
         self.axes.set(**self.extent)
-        save_figure(self.figure, path, dpi=min(max(DOTS, self.size[1] / CELL), MOST_DOTS))
+        save_photographs(self.figure, path, dpi=min(max(DOTS, self.size[1] / CELL), MOST_DOTS))
 
     def _add_bar(self, left: float, top: float, bottom: float) -> None:
         """Add the colour bar: the colour of each share, from left to right on black to white places of the image."""

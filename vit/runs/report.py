@@ -8,11 +8,14 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from vit.objectives import ViTClassifier
 from vit.runs.parts import part_in_words
 from vit.runs.results import known_scores, objective_of, read_results
 from vit.runs.tested_images import read_rows
 from vit.support.files import replacing
+from vit.support.glossary import FACTS, RUN
 from vit.support.pages import data_url, page_templates
+from vit.support.plotting import photographs_in
 from vit.training.base import Objective
 from vit.training.description import SPACE, Picture
 
@@ -36,7 +39,7 @@ def render_report(folder: Path) -> str:
     results = read_results(folder)
     objective, scores = objective_of(results), results.get("scores") or {}
     files = [(picture, folder / f"{picture.name}.png") for picture in (CURVES, *objective.pictures)]
-    template = page_templates().get_template("runs/report.html")
+    template = page_templates(RUN).get_template("runs/report.html")
     return template.render(
         name=results.get("experiment") or folder.name,
         subtitle=subtitle(results, folder),
@@ -45,12 +48,18 @@ def render_report(folder: Path) -> str:
         notes=objective.notes(scores),
         tables=objective.tables(scores, scored_split(results, objective)),
         tables_of_images=objective.tables_of_images(read_rows(folder), scores),
-        pictures=[(picture, data_url(path)) for picture, path in files if path.exists()],
+        pictures=[(picture, data_url(path), places_in(path, picture)) for picture, path in files if path.exists()],
         facts=facts(results),
+        words_of_facts=FACTS,
         inventory=results.get("inventory"),
         commands=commands(results, folder),
         config=_read(folder / "config.yaml"),
     )
+
+
+def places_in(path: Path, picture: Picture) -> list[list[float]]:
+    """Return where the photographs of a picture are, as shares of its size; [] if it has none, or does not say."""
+    return photographs_in(path) if picture.has_photographs else []
 
 
 def subtitle(results: dict[str, Any], folder: Path) -> list[str]:
@@ -83,6 +92,7 @@ def headline(results: dict[str, Any]) -> list[tuple[str, str, str]]:
         notes = [part_in_words(part, of)] if of and part else []
         has_interval = of is not None and of == scored and monitor.is_of_images
         notes += [interval_note(value, results["scores"]["count"])] if has_interval else [score.note]
+        notes += [guessing_note(results["scores"])] if has_interval else []
         tiles.append((score.label, score.text(value), "; ".join(filter(None, notes))))
     return tiles
 
@@ -93,6 +103,18 @@ def interval_note(share: float, count: int) -> str:
         return "no images"
     low, high = wilson_interval(share, count)
     return f"{count:,} images; 95{SPACE}% interval {100 * low:.2f} to {100 * high:.2f}{SPACE}%"
+
+
+def guessing_note(scores: dict[str, Any]) -> str:
+    r"""Return what an accuracy is to be compared with, in words; "" if the images of the classes are not known.
+
+    >>> guessing_note({"classes": [{"support": 30}, {"support": 10}]})
+    'always saying the most frequent class: 75.00\xa0%'
+    """
+    counts = [row["support"] for row in scores.get("classes", []) if "support" in row]
+    if not sum(counts):
+        return ""
+    return f"always saying the most frequent class: {100 * max(counts) / sum(counts):.2f}{SPACE}%"
 
 
 def wilson_interval(share: float, count: int) -> tuple[float, float]:
@@ -146,7 +168,12 @@ def commands(results: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     if scored and not evaluated:
         found.append(("Test", _command("test", scored)))
     if evaluated or scored:
-        found.append(("Predict images of your own", f"{_command('predict', evaluated or scored)} --data.root FOLDER"))
+        tested = evaluated or scored
+        found.append(("Predict images of your own", f"{_command('predict', tested)} --data.root FOLDER"))
+        if issubclass(objective_of(results), ViTClassifier):
+            named = f"--checkpoint {shlex.quote(str(tested))}"
+            found.append(("See which patches a prediction rests on", f"python -m vit.explain IMAGE {named} --html"))
+            found.append(("See what its heads do", f"python -m vit.analysis {named}"))
     return found
 
 

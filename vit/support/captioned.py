@@ -12,7 +12,7 @@ from einops import rearrange
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from vit.support.plotting import plain_text, save_figure
+from vit.support.plotting import plain_text, save_photographs
 
 TITLE, LINE, MARGIN = 0.4, 0.17, 0.08  # inches: height of the title and of a line of a caption, space beside an image
 
@@ -56,7 +56,7 @@ def draw_captioned(
         axes.imshow(pixels, cmap="gray", extent=(left + MARGIN, left + width - MARGIN, top + height - MARGIN, top))
         axes.text(left + width / 2, top - 0.04, text, ha="center", va="bottom", fontsize=fontsize, color=color)
     axes.set(xlim=(0, size[0]), ylim=(size[1], 0), aspect="auto")
-    save_figure(figure, path, dpi=120)
+    save_photographs(figure, path, dpi=120)
 
 
 def trim_name(name: str, letters: int) -> str:

@@ -4,19 +4,51 @@ A page needs no other file, no server, no network and no script. Every text in i
 """
 
 import base64
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 
+from vit.support.glossary import Word, find_word
 from vit.support.printable import printable
 
 
-def page_templates() -> Environment:
-    """Return the templates by their paths below ``vit``, such as "runs/report.html"."""
-    return Environment(
+def page_templates(words: Mapping[str, Word] | None = None) -> Environment:
+    """Return the templates of one page by their paths below ``vit``, such as "runs/report.html".
+
+    ``explained(label)`` of a template shows a label as a button that says what it means: by the page's own words, one
+    of the groups of ``vit.support.glossary``, or by those of every page.
+    """
+    templates = Environment(
         loader=PackageLoader("vit", ""), autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_shown
     )
+    templates.globals["explained"] = Explained(words or {})
+    return templates
+
+
+class Explained:
+    """Shows labels as buttons that open the meanings of their words; the frame ends with those in ``used``."""
+
+    def __init__(self, words: Mapping[str, Word]) -> None:
+        self.words = words
+        self.used: list[tuple[str, str, Word]] = []  # identifier, label, word
+
+    def __call__(self, label: str, words: Mapping[str, Word] | None = None) -> str | Markup:
+        """Return a label as a button the first time that its word is on the page; else, or without a word, as it is.
+
+        The word is one of ``words`` (None: those of the page), or of every page.
+        """
+        word = find_word(label, self.words if words is None else words)
+        if word is None or any(word is known for _, _, known in self.used):
+            return label
+        name = f"word-{len(self.used)}"
+        self.used.append((name, label, word))
+        return BUTTON.format(name=name, label=label)
+
+
+BUTTON = Markup('<button type="button" class="word" popovertarget="{name}" aria-describedby="{name}">{label}</button>')
 
 
 def _shown(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """The look of all plots: one palette, one style."""
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -10,9 +11,10 @@ from unicodedata import bidirectional
 import matplotlib
 import numpy as np
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.colors import LinearSegmentedColormap, Normalize, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+from PIL import Image
 
 from vit.support.files import replacing
 
@@ -46,6 +48,8 @@ plot_style = matplotlib.rc_context(
 # A decorator of functions that write names of classes: a dollar sign in one starts no formula.
 plain_text = matplotlib.rc_context({"text.parse_math": False})
 
+EVEN = 0.1791  # the luminance from which on black letters have more contrast than white ones, by WCAG
+PLACES = "photographs"  # the entry of a PNG file that says where they are
 LAST_RESORT = "Last Resort"  # a font of boxes
 LEFT_TO_RIGHT = "\u200e"  # an invisible mark
 REGULAR = (400, "normal", "regular")  # weights
@@ -101,6 +105,42 @@ def save_figure(figure: Figure, path: str | Path, **options: Any) -> None:
     path = Path(path)
     with replacing(path) as unfinished, unfinished.open("wb") as file:
         figure.savefig(file, format=path.suffix[1:] or None, **options)
+
+
+def save_photographs(figure: Figure, path: str | Path, **options: Any) -> None:
+    """Write a figure of photographs; its PNG file says where they are, so that a dark page can darken the rest."""
+    if figure.get_layout_engine() is not None:
+        figure.draw_without_rendering()  # places the axes
+    whole = figure.bbox
+    boxes = [image.get_window_extent() for axes in figure.axes for image in axes.images]
+    places = [
+        [box.x0 / whole.width, 1 - box.y1 / whole.height, box.x1 / whole.width, 1 - box.y0 / whole.height]
+        for box in boxes
+    ]
+    shares = json.dumps([[round(share, 4) for share in place] for place in places])
+    save_figure(figure, path, **options, **({"metadata": {PLACES: shares}} if Path(path).suffix == ".png" else {}))
+
+
+def photographs_in(picture: Path) -> list[list[float]]:
+    """Return left, top, right and bottom of each photograph in a PNG file, as shares of its size; [] if not known.
+
+    The outermost pixels, which may be blended with the paper around, are left out.
+    """
+    with Image.open(picture) as opened:
+        across, down = (1 / side for side in opened.size)
+        places = json.loads(opened.info.get(PLACES, "[]"))
+    return [[left + across, top + down, right - across, bottom - down] for left, top, right, bottom in places]
+
+
+def letters_on(color: Any) -> str:
+    """Return the colour of letters on a colour, "black" or "white": that of more contrast, which is at least 4.58.
+
+    >>> letters_on("navy"), letters_on((0.26, 0.58, 0.76))
+    ('white', 'black')
+    """
+    linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in to_rgb(color)]
+    luminance = sum(weight * share for weight, share in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return "black" if luminance > EVEN else "white"
 
 
 def missing_letters(text: str) -> str:

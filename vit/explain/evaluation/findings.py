@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 from pathlib import Path
 from typing import Literal, get_args
 
 from vit.explain.evaluation.intervals import fewest_images
 from vit.support.files import replacing
+from vit.support.glossary import MAPS, TRUST
 
 Level = Literal["green", "amber", "red"]
 
@@ -79,11 +81,18 @@ class TrustReport:
         """
         from vit.support.pages import page_templates  # imports Jinja
 
-        page = page_templates().get_template("explain/trust_page.html")
+        page = page_templates(TRUST).get_template("explain/trust_page.html")
+        facts = {"marks": MARKS, "subject": subject, "summary": self._summary(), "maps": MAPS}
         with replacing(Path(path)) as unfinished:
-            text = page.render(findings=self.findings, marks=MARKS, subject=subject, summary=self._summary())
+            text = page.render(**facts, groups=self._by_method())
             unfinished.write_text(text, encoding="utf-8")
         return Path(path)
+
+    def _by_method(self) -> list[tuple[str, list[tuple[str, Finding]]]]:
+        """Group the findings by their method, "" for those of none, each with the name of its check."""
+        named = [(*finding.about.rpartition(": ")[::2], finding) for finding in self.findings]
+        grouped = groupby(named, key=lambda row: row[0])
+        return [(method, [(check, finding) for _, check, finding in rows]) for method, rows in grouped]
 
     def _summary(self) -> str:
         counts = ", ".join(f"{sum(f.level == level for f in self.findings)} {level}" for level in get_args(Level))

@@ -14,7 +14,7 @@ from vit.objectives.classify.evaluation import POSITIVE, Evaluation
 from vit.objectives.classify.roc_picture import draw_curves
 from vit.objectives.classify.tables import end_of
 from vit.support.captioned import draw_captioned, trim_names
-from vit.support.plotting import BLUE, GREEN, GREY, ORANGE, drawable, plain_text, plot_style, save_figure
+from vit.support.plotting import BLUE, GREEN, GREY, ORANGE, drawable, letters_on, plain_text, plot_style, save_figure
 from vit.training.examples import draw_map
 
 MOST_WRITTEN_CLASSES, MOST_NAMED_CLASSES = 20, 100  # of a confusion matrix with numbers, and with names
@@ -75,7 +75,7 @@ def draw_confusion(evaluation: Evaluation, class_names: list[str], title: str, p
         for (row, column), count in np.ndenumerate(counts) if written else ():
             if count:
                 share = shares[row, column]
-                color = "white" if share > 50 else "black"
+                color = letters_on(image.to_rgba(share)[:3])
                 said = f"{share:.0f} %" if share >= 1 else "< 1 %"
                 axes.text(column, row - 0.13, said, ha="center", va="center", color=color, fontsize=9)
                 axes.text(column, row + 0.22, f"{count:,}", ha="center", va="center", color=color, fontsize=7)

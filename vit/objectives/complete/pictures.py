@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from vit.data.module import ImageSet
 from vit.objectives.complete.palette import dequantise
-from vit.support.plotting import plot_style, save_figure
+from vit.support.plotting import plot_style, save_photographs
 from vit.training.examples import check_whole
 
 SHOWN, DRAWN, ACROSS = 12, 3, 2  # images, completions of each, images side by side
@@ -62,4 +62,4 @@ def draw_sheet(versions: list[torch.Tensor], names: list[str], title: str, path:
     for side in axes.spines.values():
         side.set_visible(False)
     axes.set_title(title, fontsize=10)
-    save_figure(figure, path)
+    save_photographs(figure, path)

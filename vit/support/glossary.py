@@ -1,0 +1,338 @@
+"""The words that pages, ``--help`` and docs/glossary.md use, each with one plain sentence."""
+
+import re
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vit.support.markdown import markdown_table
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word that a page prints.
+
+    Attributes:
+        says: What it means, in one sentence.
+        source: The paper or the equation.
+        take: When to take it, of methods and of kinds of head.
+    """
+
+    says: str
+    source: str = ""
+    take: str = ""
+
+    def __str__(self) -> str:
+        source = f" ({self.source})" if self.source else ""
+        return f"{self.says}{source}." + (f" {self.take}." if self.take else "")
+
+
+MAPS = {
+    "attention": Word(
+        "How much the read-out attends to each patch in the last layer, as the mean over heads",
+        "mean over h of A[class, patch]",
+        "Take it to look at one layer; it depends on no class, and scores about as a bell in the centre",
+    ),
+    "rollout": Word(
+        "Attention of all layers multiplied, half of each token staying where it is",
+        "product of (A + I) / 2; Abnar and Zuidema 2020",
+        "Take it to see how information flows to the read-out, not why a class was chosen",
+    ),
+    "value": Word(
+        "The length of the vector that each patch adds to the read-out in the last layer",
+        "norm of the sum over h of A W_O v; Kobayashi et al. 2020",
+        "Take it in place of attention, as a patch of much attention and a small value adds little",
+    ),
+    "value_rollout": Word(
+        "Rollout with the length of the added vectors in place of attention",
+        "Kobayashi et al. 2021",
+        "Take it in place of rollout, to see how information flows",
+    ),
+    "gradient_rollout": Word(
+        "Rollout of attention times its gradient for the class",
+        "product of normalised((A * dy/dA)+ + I)",
+        "Take it first: the best of the maps that need one backward pass",
+    ),
+    "relevance": Word(
+        "Attention times its gradient for the class, added up over the layers",
+        "R += (A * dy/dA)+ R; Chefer et al. 2021",
+        "Take it as a second opinion beside gradient_rollout",
+    ),
+    "legrad": Word(
+        "The gradient of the class with respect to attention, averaged over the layers",
+        "mean of (dy/dA)+; Bousselham et al. 2025",
+        "Take it where one of several objects is asked about",
+    ),
+    "gradcam": Word(
+        "The features of the last layer, weighted by the gradient of the class",
+        "(sum of w z)+; Selvaraju et al. 2017",
+        "Take it to compare with convolutional networks, or where attention cannot be read",
+    ),
+    "input_gradient": Word(
+        "Pixels times the gradient of the class, added up over each patch",
+        "x * dy/dx",
+        "Take it as a quick first-order estimate of integrated_gradients; it is noisy",
+    ),
+    "integrated_gradients": Word(
+        "The gradient on the way from a grey image to this one; all patches add up to what the score gains",
+        "Sundararajan et al. 2017",
+        "Take it where the values must add up; it takes 32 passes",
+    ),
+    "smoothgrad": Word(
+        "The size of the gradient, averaged over noisy copies of the image",
+        "Smilkov et al. 2017",
+        "Take it to see which pixels the score is sensitive to, for or against",
+    ),
+    "occlusion": Word(
+        "How much the score falls when a patch is painted grey",
+        "y(x) - y(x without patch); Zeiler and Fergus 2014",
+        "Take it where the values must be right and one pass for each patch is affordable",
+    ),
+    "token_drop": Word(
+        "How much the score falls when the token of a patch is left out",
+        "y(all) - y(all but one token)",
+        "Take it where one pass for each patch is affordable: the best by measurement",
+    ),
+    "attnlrp": Word(
+        "The score sent back through the model, each step dividing it among its inputs",
+        "Achtibat et al. 2024",
+        "Take it for values that may speak against the class at the price of one backward pass",
+    ),
+    "random": Word("A control: noise", take="Compare with it: it is the least that a map must beat"),
+    "uniform": Word("A control: the same value everywhere", take="Compare with it: it marks nothing"),
+    "center": Word(
+        "A control: a bell in the middle", take="Compare with it: photographs show their object in the middle"
+    ),
+    "edges": Word(
+        "A control: the slope of the pixels",
+        "Adebayo et al. 2018",
+        "Compare with it: maps that look like edges seem convincing",
+    ),
+    "deviation": Word(
+        "A control: the distance of the pixels from the mean colour of training images",
+        take="Compare with it: removing striking patches changes any model",
+    ),
+    "ink": Word(
+        "A control: the distance of the pixels from the background of the image",
+        take="Compare with it on drawings, letters and digits",
+    ),
+}
+
+HEADS = {
+    "sink": Word(
+        "One token gets more than 0.3 of all attention of the head",
+        "Gu et al. 2025",
+        "As a place to rest: the head adds little where it has nothing to add",
+    ),
+    "positional": Word(
+        "More than 0.9 of the attention is the same for all images, or goes to one offset",
+        "Voita et al. 2019",
+        "To mix by place, as a convolution does",
+    ),
+    "local": Word(
+        "The distance is less than half of that of uniform attention",
+        "Dosovitskiy et al. 2021",
+        "To put a patch together with its surroundings",
+    ),
+    "content": Word(
+        "The attention is far, and more than half of what differs between images moves along with the image",
+        take="To find what looks alike, or belongs together, anywhere",
+    ),
+    "mixed": Word("None of the other kinds", take="Look at its maps in the explorer"),
+}
+
+EVERYWHERE = {
+    "attention": Word(
+        "The weights by which a token mixes the values of all tokens; they add up to 1", "softmax(q k / sqrt d)"
+    ),
+    "class": Word("One of the answers that the model can give"),
+    "class token": Word(
+        "The token before the patches from which the class is read in the end", "Dosovitskiy et al. 2021"
+    ),
+    "distillation token": Word("A second class token, trained to agree with a teacher", "Touvron et al. 2021"),
+    "head": Word("One of several attentions that run side by side in a layer; numbered from 0"),
+    "layer": Word("Attention, then an MLP, each adding to every token; numbered from 0"),
+    "logit": Word(
+        "The number of a class before the softmax; a difference of 1 is a factor of 2.7 between two probabilities"
+    ),
+    "patch": Word("A rectangle of pixels that becomes one token"),
+    "probability": Word("The share of a class after the softmax; it is no frequency unless the model is calibrated"),
+    "register": Word("A token without a patch, in which the model keeps what it needs", "Darcet et al. 2024"),
+    "residual share": Word(
+        "The part of each token that rollout leaves where it is, one half by default", "A' = (1 - r) A + r I"
+    ),
+    "token": Word("A vector that stands for a patch, or for none, and passes through all layers"),
+}
+
+EXPLORER = {
+    "change": Word("The logit without the head or layer, less the logit of the whole model"),
+    "contribution": Word(
+        "What a head reads from a token adds this much to the logit; with MLPs, embedding and biases all add up to it",
+        "Elhage et al. 2021",
+    ),
+    "in common": Word("The sum of the smaller of both weights over all tokens: 100 % if two heads attend alike"),
+    "reverse direction": Word("Shows which tokens attend to the chosen one, in place of where it attends"),
+    "one scale for all": Word("Yellow is the largest value of all heads, in place of the largest of each"),
+    "share of attention": Word(
+        "The weight of a token in per cent; equal attention gives each token 1 / number of tokens"
+    ),
+}
+
+ANALYSIS = {
+    "kind": Word("The first of sink, positional, local, content and mixed that fits the head"),
+    "distance": Word("How far away a patch attends on average, in pixels", "sum of A d; Dosovitskiy et al. 2021"),
+    "entropy": Word("0 if all attention is on one token, 1 if it is the same on all", "-sum of A ln A / ln N"),
+    "same for all images": Word(
+        "The share of attention that does not depend on the image", "1 - variance over images / mean square"
+    ),
+    "follows content": Word("How far attention moves along with a rolled image: 1 entirely, 0 not at all", "a cosine"),
+    "carries": Word("The fall of the logit difference between the two best classes without the head"),
+    "loss without it": Word("The rise of the loss without the head, in nats"),
+    "class read": Word("The accuracy of a linear probe that reads the class from the output of the head"),
+    "place read": Word(
+        "How well a linear probe reads the place of a patch from the output of the head: 1 exactly, 0 not at all", "R²"
+    ),
+    "rare patches": Word("The rank correlation of the attention that patches get with how unlike the others they look"),
+    "effective rank": Word(
+        "How many directions the singular values are spread over", "exp of their entropy; Roy and Vetterli 2007"
+    ),
+    "linear probe": Word(
+        "A linear model that reads a quantity from tokens, fitted on other images", "Alain and Bengio 2016"
+    ),
+    "control": Word("The same measured where there should be nothing to find"),
+}
+
+TRUST = {
+    "green": Word("The whole interval is on the good side of the threshold"),
+    "amber": Word(
+        "Neither: the interval includes the threshold, or the finding speaks neither for nor against the map"
+    ),
+    "red": Word("The whole interval is on the bad side of the threshold"),
+    "class": Word(
+        "Whether the map of the runner-up differs from that of the predicted class", "Random Logit; Sixt et al. 2020"
+    ),
+    "weights": Word("Whether the map changes when the trained weights are shuffled", "Adebayo et al. 2018"),
+    "noise": Word("Whether the map stays when invisible noise is added to the pixels"),
+    "faith": Word(
+        "Whether removing the marked patches changes the prediction more than removing those that a control marks",
+        "area between removal curves, at least 0.02 above every control",
+    ),
+    "agreement": Word("Whether two methods put the patches in the same order, or mark the same ones"),
+    "attention": Word("Whether predictions change when attention is replaced", "Jain and Wallace 2019"),
+    "outliers": Word(
+        "Whether much attention goes to patches of huge norm, which the model uses as memory", "Darcet et al. 2024"
+    ),
+    "zero": Word("The map is zero everywhere, and marks no patch"),
+    "constant": Word("The map has one value everywhere, and marks no patch"),
+    "drop": Word(
+        "The fall of the probability as tokens are left out, the most relevant first less the least relevant first"
+    ),
+    "rank correlation": Word(
+        "1 if two maps put all patches in the same order, 0 if the orders are unrelated", "Spearman 1904"
+    ),
+    "removal area": Word(
+        "The area between the curves of the probability as patches are removed from both ends of the order"
+    ),
+    "SaCo": Word("Whether the values of a map are right, and not only their order; from -1 to 1", "Wu et al. 2024"),
+}
+
+RUN = {
+    "accuracy": Word("The share of predictions that are right"),
+    "test accuracy": Word("The accuracy on images that neither the weights nor the settings were chosen by"),
+    "validation accuracy": Word(
+        "The accuracy on images held out of training, by which settings and the best epoch are chosen"
+    ),
+    "test accuracy over views": Word("The test accuracy when the logits of several views of an image are averaged"),
+    "accuracy of letters": Word("The share of letters that are read rightly after the true letters before them"),
+    "balanced accuracy": Word(
+        "The mean over the classes of the share that is found, so that rare classes count as much"
+    ),
+    "top-5 accuracy": Word("The share of images whose class is among the five most probable ones"),
+    "calibration error": Word(
+        "How far the probability of the prediction is from how often it is right", "Guo et al. 2017"
+    ),
+    "area under ROC": Word("How probably an image of the class gets a higher probability than one of another class"),
+    "ROC area": Word("How probably an image of the class gets a higher probability than one of another class"),
+    "average precision": Word("The area below the curve of precision over recall"),
+    "PR area": Word("The area below the curve of precision over recall"),
+    "mean average precision": Word("The mean over the classes of the area below precision over recall"),
+    "exact match": Word("The share of images of which all labels are right"),
+    "bits per pixel": Word("What it takes to write a pixel down, knowing what the model predicts; lower is better"),
+    "F1": Word("The harmonic mean of precision and recall"),
+    "precision": Word("Of the images that were said to be of the class, the share that is"),
+    "recall": Word("Of the images of the class, the share that was found"),
+    "sensitivity": Word("Of the images of the class, the share that was found: recall"),
+    "specificity": Word("Of the images of the other class, the share that was not taken for this one"),
+    "95 % interval": Word(
+        "Of a hundred such intervals, 95 contain the accuracy on all images of the kind", "Wilson 1927"
+    ),
+    "threshold": Word("The probability from which on an image counts as showing the class"),
+    "reliability": Word("How often predictions of a probability are right: on the diagonal, as often as they say"),
+}
+
+FACTS = {
+    "parameters": Word("The number of trained weights"),
+    "epochs": Word("How many times the training saw each image"),
+    "steps": Word("How many batches the weights were updated by"),
+    "speed": Word("Images of training in a second, validation not counted"),
+    "computation": Word("The arithmetic of the training; 1 petaFLOP is 10^15 operations"),
+    "precision": Word("The format of the numbers that the training computed with"),
+    "seed": Word("The number that all random choices of the training follow from"),
+    "tested weights": Word("Whether the best epoch by validation was tested, or the last one"),
+}
+
+GROUPS: dict[str, Mapping[str, Word]] = {
+    "Kinds of map": MAPS,
+    "Kinds of head": HEADS,
+    "On every page": EVERYWHERE,
+    "On the explorer": EXPLORER,
+    "On the page of an analysis": ANALYSIS,
+    "On the report of trust": TRUST,
+    "Scores of a run": RUN,
+    "Facts of a run": FACTS,
+}
+UNIT = re.compile(r", (%|px)$")
+SPLIT = re.compile(r"^(test|validation) | over views$")  # of a score
+
+
+def find_word(label: str, group: Mapping[str, Word]) -> Word | None:
+    """Return the word of a label, with or without a unit, from a group or from those of every page.
+
+    >>> find_word("Distance, px", ANALYSIS).says
+    'How far away a patch attends on average, in pixels'
+    >>> find_word("tabby cat", RUN) is None
+    True
+    """
+    name = UNIT.sub("", label)
+    small = name[:1].lower() + name[1:]
+    for known in (group, EVERYWHERE):
+        for spelling in (name, small, SPLIT.sub("", small)):
+            if spelling in known:
+                return known[spelling]
+    return None
+
+
+def listed(words: Mapping[str, Word], width: int = 100) -> str:
+    """Return words as the lines that ``--help`` prints below the options."""
+    indent = 2 + max(map(len, words)) + 2
+    lines = []
+    for name, word in words.items():
+        first = f"  {name}".ljust(indent)
+        lines.append(
+            textwrap.fill(
+                str(word), width, initial_indent=first, subsequent_indent=" " * indent, break_on_hyphens=False
+            )
+        )
+    return "\n".join(lines)
+
+
+def glossary_tables() -> str:
+    """Return the tables of docs/glossary.md."""
+    parts = []
+    for title, words in GROUPS.items():
+        rows = [{"word": name, "meaning": word.says, "equation or paper": word.source} for name, word in words.items()]
+        if any(word.take for word in words.values()):
+            column = "when to take it" if words is MAPS else "what it is good for"
+            rows = [row | {column: word.take} for row, word in zip(rows, words.values(), strict=True)]
+        parts.append(f"## {title}\n\n{markdown_table(rows)}")
+    return "\n\n".join(parts)
