@@ -57,6 +57,7 @@ OF_TIMM = {
 ELSEWHERE = {
     "epochs": "--trainer.max_epochs",
     "gpus": "--trainer.accelerator gpu --trainer.devices",
+    "lr_scheduler": "--model.decay and --model.warmup, or comes after --optimizer,",
     "output_dir": "--trainer.default_root_dir",
     "resume": "--ckpt_path",
     "run_dir": "--trainer.default_root_dir",
@@ -81,6 +82,7 @@ NOTICES = [
     (".*does not have many workers", UserWarning),  # the images are in memory
     ("`max_epochs` was not set", UserWarning),  # the header has the length
     ("Checkpoint directory .* exists", UserWarning),
+    (".*configure_optimizers` will be overridden", UserWarning),  # by --optimizer, which a line says
     ("Be aware that when using `ckpt_path`", UserWarning),  # earlier versions chose some best weights by another score
     ("Found .* in eval mode", UserWarning),  # frozen blocks, on purpose
     (".*Unable to serialize instance", UserWarning),  # of a callback's argument: config.yaml has the others

@@ -20,6 +20,7 @@ class BatchSampler:
         batch_size: Images of a batch of one process.
         shuffle: Whether the order is that of training.
         balance: Class of each image, (N,), to train on each class equally often; None draws each image once.
+        fixed: Whether each epoch has the order of the first one.
         seed: Seed of the order.
         rank: Number of this process.
         world_size: Number of processes.
@@ -35,6 +36,7 @@ class BatchSampler:
         *,
         shuffle: bool = False,
         balance: Tensor | None = None,
+        fixed: bool = False,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -45,6 +47,7 @@ class BatchSampler:
         self.batch_size = min(batch_size, num_images // world_size) if shuffle else batch_size
         self.shuffle = shuffle
         self.balance = balance
+        self.fixed = fixed
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
@@ -78,7 +81,7 @@ class BatchSampler:
     def _order(self) -> Tensor:
         if not self.shuffle:
             return torch.arange(self.num_images)
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + (0 if self.fixed else self.epoch))
         if self.balance is not None:
             return balanced_order(self.balance, generator)
         return torch.randperm(self.num_images, generator=generator)

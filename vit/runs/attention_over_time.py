@@ -21,6 +21,7 @@ from vit.explain.figures import draw_maps
 from vit.explain.maps import Subject, signed_map
 from vit.model.vision_transformer import VisionTransformer
 from vit.runs.record import RunRecord
+from vit.runs.splits import splits_of
 from vit.training.examples import ACROSS, first_of_each_class, model_copy
 
 MOST_EPOCHS = 8  # side by side
@@ -60,7 +61,7 @@ class AttentionMaps(Callback):
         log_dir = trainer.log_dir or trainer.default_root_dir
         self.folder = Path(log_dir) if record is None else record.folder
         self.active = trainer.is_global_zero and not trainer.fast_dev_run
-        sets = getattr(trainer.datamodule, "sets", {})
+        sets = splits_of(trainer)
         if self.active and not isinstance(getattr(pl_module, "network", None), VisionTransformer):
             self._switch_off(f"it draws classifiers, and this is a {type(pl_module).__name__}")
         if self.active and "val" not in sets:

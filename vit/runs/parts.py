@@ -6,6 +6,7 @@ import torch
 from lightning import Trainer
 from torch import Tensor
 
+from vit.data.module import ImageDataModule
 from vit.data.split import stratify
 
 SEED = 0
@@ -22,6 +23,8 @@ def draw_parts(trainer: Trainer) -> dict[str, dict[str, int]]:
         without the splits that are whole.
     """
     data, parts = trainer.datamodule, {}
+    if not isinstance(data, ImageDataModule):  # whose loaders Lightning stops after their first batches
+        return parts
     for split in ("val", "test"):
         limit = getattr(trainer, f"limit_{split}_batches")
         if split not in data.sets or limit == 0 or trainer.fast_dev_run:

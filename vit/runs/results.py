@@ -12,6 +12,7 @@ from lightning import LightningModule, Trainer
 
 from vit.objectives import DEFAULT, OBJECTIVES
 from vit.runs.measurements import Measurements
+from vit.runs.splits import splits_of
 from vit.support.files import replacing
 from vit.training.base import Objective
 from vit.training.description import SPACE, Score
@@ -102,8 +103,9 @@ def tested_file(results: dict[str, Any], folder: Path, score: str) -> dict[str, 
 
 
 def epochs_done(trainer: Trainer, measurements: Measurements) -> float:
-    """Return how often each training image was seen, on average."""
-    return measurements.measured["images"] / len(trainer.datamodule.sets["train"].labels)
+    """Return how often each training image was seen, on average; the epochs begun if their number is not known."""
+    count = splits_of(trainer)["train"].count
+    return measurements.measured["images"] / count if count else float(trainer.current_epoch)
 
 
 def policy_from(trainer: Trainer) -> int:

@@ -1,6 +1,7 @@
 """The small callbacks of a training: seeds of each step, the stop at NaN, the progress bar."""
 
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -50,14 +51,17 @@ class StopAtNaN(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Note the step if its loss is the first bad one."""
-        is_first = ~outputs["loss"].detach().isfinite() & (self.first_bad_step < 0)
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if loss is None:  # of a training step that steps its optimisers itself
+            return
+        is_first = ~loss.detach().isfinite() & (self.first_bad_step < 0)
         self.first_bad_step = torch.where(is_first, trainer.global_step, self.first_bad_step)
         if pl_module.device.type == "cpu" or (batch_idx + 1) % self.READ_EVERY == 0:
             self.check(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check before validation, at whose end a checkpoint is written."""
-        if trainer.state.fn == TrainerFn.FITTING:
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
             self.check(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
