@@ -16,6 +16,7 @@ from vit.analysis.batches import in_batches
 from vit.analysis.measures import singular_values
 from vit.capture.attention import run_intercepted
 from vit.support.checks import check_positive_int
+from vit.support.precision import in_double
 
 
 @dataclass(frozen=True)
@@ -104,16 +105,16 @@ def truncated(attn: Tensor, rank: int) -> Tensor:
     It is ``U U^T A``. U has the first left singular vectors, which are eigenvectors of ``A A^T``. Rows may no longer
     sum to one.
     """
-    wide = attn.double()
+    wide = in_double(attn)
     vectors = torch.linalg.eigh(wide @ wide.mT).eigenvectors[..., -rank:]
     coordinates = einsum(vectors, wide, "b h n k, b h n m -> b h k m")
-    return einsum(vectors, coordinates, "b h n k, b h k m -> b h n m").to(attn.dtype)
+    return einsum(vectors, coordinates, "b h n k, b h k m -> b h n m").to(attn)
 
 
 def randomly_projected(attn: Tensor, rank: int, seed: int) -> Tensor:
     """Project attention to a random subspace of the queries, one for each head: (B, H, N, M) -> (B, H, N, M)."""
-    generator = torch.Generator().manual_seed(seed)
+    wide, generator = in_double(attn), torch.Generator().manual_seed(seed)
     directions = torch.randn(attn.shape[1], attn.shape[2], rank, generator=generator, dtype=torch.float64)
-    basis = torch.linalg.qr(directions.to(attn.device)).Q
-    coordinates = einsum(basis, attn.double(), "h n k, b h n m -> b h k m")
-    return einsum(basis, coordinates, "h n k, b h k m -> b h n m").to(attn.dtype)
+    basis = torch.linalg.qr(directions.to(wide.device)).Q
+    coordinates = einsum(basis, wide, "h n k, b h n m -> b h k m")
+    return einsum(basis, coordinates, "h n k, b h k m -> b h n m").to(attn)

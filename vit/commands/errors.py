@@ -234,7 +234,11 @@ def plain_output() -> Iterator[None]:
         _end(_words(error))
     except torch.OutOfMemoryError as error:
         _end(f"{_first_line(error)}: {LESS_MEMORY}")
-    except (ValueError, OSError, TypeError, RuntimeError, ModuleNotFoundError) as error:
+    except Exception as error:
+        if _is_of_logger(error):
+            _end(f"the logger refuses: {_first_line(error)}")
+        if not isinstance(error, ValueError | OSError | TypeError | RuntimeError | ModuleNotFoundError):
+            raise
         if found := re.search(r"(?:not enough memory|can't allocate memory)[^\n]*?(\d+) bytes", str(error)):
             _end(f"{int(found[1]) / 1e9:,.1f} GB more memory than there is: {LESS_MEMORY}")
         if isinstance(error, OSError) and error.errno in REMEDIES:  # of the user's disk, wherever it is raised
@@ -271,6 +275,14 @@ def _deliberate_cause(error: BaseException | None) -> BaseException | None:
     while error is not None and not _is_deliberate(error):
         error = error.__cause__ or error.__context__
     return error
+
+
+def _is_of_logger(error: BaseException) -> bool:
+    """Whether an error was raised inside the package of a logger, by a call of Lightning's."""
+    files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+    loggers = Path(lightning.__file__).parent / "pytorch" / "loggers"
+    called = [place for place, file in enumerate(files) if loggers in file.parents]
+    return bool(called) and not any(Path(vit.__file__).parent in file.parents for file in files[called[0] :])
 
 
 def _is_deliberate(error: BaseException) -> bool:

@@ -247,7 +247,9 @@ class ViTCLI(LightningCLI):
         self.run_folder = self._choose_run_folder(claim=self.subcommand is not None and not config["fast_dev_run"])
         plugins = _as_list(config["plugins"])
         if not any(isinstance(plugin, Precision) for plugin in plugins):
-            config["precision"] = config["precision"] or self._precision(config["accelerator"])
+            if not config["precision"]:
+                config["precision"] = self._precision(config["accelerator"])
+                self._tell_precision(config["precision"])
             if fit and self.subcommand:
                 self.config["fit"]["trainer"]["precision"] = config["precision"]  # for config.yaml
         config["plugins"] = [*plugins, AtomicCheckpointIO()]
@@ -287,7 +289,7 @@ class ViTCLI(LightningCLI):
         if self.subcommand != "fit" or origin is None:
             return
         record, config = origin / "results.json", origin / "config.yaml"
-        finished = record.exists() and json.loads(record.read_text()).get("finished", False)
+        finished = record.exists() and json.loads(record.read_text(encoding="utf-8")).get("finished", False)
         if finished and config.exists() and has_same_length(config, self._get(self.config, "trainer")):
             print(f"{origin} is finished; to train on, set a larger --trainer.max_epochs, max_steps or max_time")
             raise SystemExit(0)
@@ -299,8 +301,18 @@ class ViTCLI(LightningCLI):
     def _precision(self, accelerator: Any) -> str:
         """Return the precision of the training for an evaluation, which repeats its numbers; else the fastest."""
         record = (run_folder_of(self.checkpoint_path) or self.run_folder) / "results.json"
-        known = json.loads(record.read_text()) if self.subcommand in ("validate", "test") and record.exists() else {}
+        known = (
+            json.loads(record.read_text(encoding="utf-8"))
+            if self.subcommand in ("validate", "test") and record.exists()
+            else {}
+        )
         return known.get("precision") or fastest_precision(accelerator)
+
+    @rank_zero_only
+    def _tell_precision(self, precision: str) -> None:
+        """Say that a training computes in another precision than a Trainer in Python would by itself."""
+        if self.subcommand == "fit" and precision != "32-true":
+            print(f"precision {precision} is the fastest here; Trainer() in Python has 32-true: --trainer.precision")
 
     def _callbacks(self, checkpoints: list[Callback]) -> list[Callback]:
         dtype = self._get(self.config, "optimize")

@@ -266,11 +266,12 @@ class ImageDataModule(LightningDataModule):
 
     def _loader(self, stage: Stage, augment: Augment | None = None) -> BatchLoader:
         images, labels, trainer = self.sets[stage].images, self.sets[stage].labels, self.trainer
-        device = trainer.strategy.root_device if trainer else torch.device("cpu")
+        device, sampler = trainer.strategy.root_device if trainer else torch.device("cpu"), self._sampler(stage)
+        sampler.fixed = bool(trainer and trainer.overfit_batches)
         if isinstance(images, Tensor):
-            loader = MemoryLoader(images, labels, self._sampler(stage), augment, device)
+            loader = MemoryLoader(images, labels, sampler, augment, device)
         else:
-            loader = StreamLoader(images, self._sampler(stage), augment, device, self.num_workers)
+            loader = StreamLoader(images, sampler, augment, device, self.num_workers)
         if self.normalised:
             loader.normalisation = {"mean": self.mean, "std": self.std}
         return loader
@@ -282,7 +283,6 @@ class ImageDataModule(LightningDataModule):
             self.batch_size,
             shuffle=stage == "train",
             balance=stratify(labels) if self.balance == "sampling" else None,
-            fixed=bool(self.trainer and self.trainer.overfit_batches),
             seed=self.seed,
             rank=self.trainer.global_rank if self.trainer else 0,
             world_size=self.trainer.world_size if self.trainer else 1,

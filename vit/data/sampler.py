@@ -20,7 +20,6 @@ class BatchSampler:
         batch_size: Images of a batch of one process.
         shuffle: Whether the order is that of training.
         balance: Class of each image, (N,), to train on each class equally often; None draws each image once.
-        fixed: Whether each epoch has the order of the first one.
         seed: Seed of the order.
         rank: Number of this process.
         world_size: Number of processes.
@@ -36,7 +35,6 @@ class BatchSampler:
         *,
         shuffle: bool = False,
         balance: Tensor | None = None,
-        fixed: bool = False,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -47,7 +45,7 @@ class BatchSampler:
         self.batch_size = min(batch_size, num_images // world_size) if shuffle else batch_size
         self.shuffle = shuffle
         self.balance = balance
-        self.fixed = fixed
+        self.fixed = False  # whether each epoch has the order of the first one
         self.seed = seed
         self.rank = rank
         self.world_size = world_size

@@ -56,13 +56,13 @@ def write_results(
         **ending,
     }
     with replacing(path) as unfinished:
-        unfinished.write_text(json.dumps(results, indent=2) + "\n")
+        unfinished.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
 
 def read_results(folder: Path) -> dict[str, Any]:
     """Return the ``results.json`` of a run or of an evaluation; {} if it has none."""
     path = folder / "results.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def known_scores(results: Mapping[str, Any]) -> dict[Score, float]:

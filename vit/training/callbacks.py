@@ -43,8 +43,8 @@ class StopAtNaN(Callback):
 
     READ_EVERY = 50
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start without a bad step."""
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start without a bad step, before Lightning's check of the validation."""
         self.first_bad_step = torch.full((), -1, dtype=torch.long, device=pl_module.device)
 
     def on_train_batch_end(
@@ -61,7 +61,7 @@ class StopAtNaN(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check before validation, at whose end a checkpoint is written."""
-        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+        if trainer.state.fn == TrainerFn.FITTING:
             self.check(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
