@@ -13,6 +13,7 @@ import vit
 from tests.brought import MEAN, STD, Mine
 from tests.tiny import CPU, MODEL, TINY, run_command
 from vit.commands.own_classes import find_own, part_of_run
+from vit.objectives import ViTClassifier
 from vit.training.base import Objective
 
 SHORT = [*MODEL, *CPU, "--trainer.max_epochs", "2", "--trainer.log_every_n_steps", "5"]
@@ -71,6 +72,24 @@ def test_it_is_tested_validated_predicted_resumed_and_explained_by_the_name_of_i
     run("fit", "--ckpt_path", own, "--trainer.max_epochs", "3")
     assert record_of(own.parent / "version_1")["epochs"] == 3.0
     assert vit.load(own).pretrained_cfg["mean"] == [MEAN]
+
+
+@pytest.mark.slow
+def test_a_run_with_data_of_the_user_that_is_resumed_ends_with_the_same_weights(run, monkeypatch):
+    def save_first(module):
+        if module.trainer.current_epoch == 0:
+            module.trainer.save_checkpoint("first.ckpt")
+
+    command = ["fit", *DATA, *SHORT, "--experiment", "same"]
+    with monkeypatch.context() as patch:
+        patch.setattr(ViTClassifier, "on_train_epoch_end", save_first)
+        run(*command)
+    run(*command, "--ckpt_path", "first.ckpt")
+    whole, resumed = (
+        torch.load(f"runs/same/version_{version}/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+        for version in (0, 1)
+    )
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
 def test_what_a_data_module_does_not_tell_is_asked_for_in_one_line(error_of):

@@ -74,6 +74,11 @@ CUT_BY_OPTIONS = (
     r"must be a multiple of \1 \2: set --data.image_size [\3,\4] where the data have it, another --model.\1, or "
     r"--model.pad_images true"
 )
+TOO_EARLY = r"Early stopping conditioned on metric `(\w+)` which is not available\..*"
+NOT_YET = (
+    r"EarlyStopping looks for \1 before it is logged: train_loss and lr are there after log_every_n_steps steps, scores "
+    r"after a validation; let it look later by its check_on_train_epoch_end"
+)
 # What is no news to a user.
 NOTICES = [
     (".*LeafSpec", FutureWarning),  # Lightning 2.6 uses a name that torch 2.15 deprecates
@@ -85,6 +90,7 @@ NOTICES = [
     (".*configure_optimizers` will be overridden", UserWarning),  # by --optimizer, which a line says
     ("Be aware that when using `ckpt_path`", UserWarning),  # earlier versions chose some best weights by another score
     ("Found .* in eval mode", UserWarning),  # frozen blocks, on purpose
+    ("You requested to overfit", UserWarning),  # the order is not shuffled anew in each epoch, as Lightning says
     (".*Unable to serialize instance", UserWarning),  # of a callback's argument: config.yaml has the others
     ("Glyph .* missing from font", UserWarning),  # draw_texts names them
 ]
@@ -257,6 +263,7 @@ def _words(error: BaseException) -> str:
     """Return the message of an error with its remedy: what installs a missing package, options and not arguments."""
     missing = r"Requirement '(\w+).*` *$"
     message = re.sub(missing, r"\1 is not installed: pip install \1", plain_message(error), flags=re.DOTALL)
+    message = re.sub(TOO_EARLY, NOT_YET, message, flags=re.DOTALL)
     return re.sub(CUT, CUT_BY_OPTIONS, message)
 
 

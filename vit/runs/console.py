@@ -14,10 +14,9 @@ from lightning.pytorch.utilities import rank_zero_only
 from vit.attention.mechanisms.local import NeighborhoodAttention, WindowAttention
 from vit.data.image_set import ImageSet
 from vit.data.module import ImageDataModule
-from vit.objectives import OBJECTIVES
 from vit.runs.measurements import Measurements
 from vit.runs.parts import part_in_words
-from vit.runs.results import count_parameters, device_name, in_terminal, policy_from, read_results
+from vit.runs.results import count_parameters, device_name, in_terminal, objective_of, policy_from, read_results
 from vit.runs.splits import LoadedImages, splits_of
 from vit.support.printable import printable
 from vit.training.batch_advice import advise_batch, measure_memory
@@ -139,7 +138,7 @@ def print_resume(folder: Path) -> None:
 def print_results(folder: Path) -> None:
     """Print the scores of a run or an evaluation, and where its report is."""
     results = read_results(folder)
-    objective = OBJECTIVES[results["objective"]]
+    objective = objective_of(results)
     for split in ("val", "test"):
         name, part = f"{split}_{objective.monitor.name}", results.get("parts", {}).get(split)
         if results.get(name) is not None:

@@ -78,8 +78,17 @@ def known_scores(results: Mapping[str, Any]) -> dict[Score, float]:
 
 
 def objective_of(results: Mapping[str, Any]) -> type[Objective]:
-    """Return the objective of a run; the default one if the results do not tell."""
-    return OBJECTIVES.get(results.get("objective"), DEFAULT)
+    """Return the objective of a run; the default one if the results do not tell, or name a class that is not here."""
+    name = results.get("objective")
+    return OBJECTIVES.get(name) or _brought(name, Objective) or DEFAULT
+
+
+def _brought(name: str | None, base: type[Objective]) -> type[Objective] | None:
+    """Return the class that a user brought along and this process has imported; None if there is none."""
+    below = base.__subclasses__()
+    return next((cls for cls in below if cls.__name__ == name), None) or next(
+        filter(None, (_brought(name, cls) for cls in below)), None
+    )
 
 
 def in_terminal(score: Score, value: float) -> str:
@@ -104,7 +113,10 @@ def tested_file(results: dict[str, Any], folder: Path, score: str) -> dict[str, 
 
 def epochs_done(trainer: Trainer, measurements: Measurements) -> float:
     """Return how often each training image was seen, on average; the epochs begun if their number is not known."""
-    count = splits_of(trainer)["train"].count
+    train = splits_of(trainer).get("train")
+    if train is not None:  # the test after a training has no training images any more
+        measurements.train_images = train.count
+    count = measurements.train_images
     return measurements.measured["images"] / count if count else float(trainer.current_epoch)
 
 

@@ -204,8 +204,7 @@ class Objective(LightningModule, ABC):
         self._reset_loss()
 
     def _apply_batch_transfer_handler(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Read the batches of other loaders than ours, after all hooks of their own."""
-        # Not in on_after_batch_transfer, which Lightning leaves out where the data module has one.
+        """Read the batches of other loaders; a data module's own on_after_batch_transfer would replace ours."""
         return self.brought.take(super()._apply_batch_transfer_handler(batch, *args, **kwargs), self)
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> int | None:
@@ -223,8 +222,7 @@ class Objective(LightningModule, ABC):
         every = trainer.log_every_n_steps
         if (is_step and every and (trainer.global_step + 1) % every == 0) or trainer.is_last_batch:
             self.log("train_loss", self.loss_sum / self.loss_count, prog_bar=True)
-            if trainer.optimizers:
-                self.log("lr", trainer.optimizers[0].param_groups[-1]["lr"])
+            self.log("lr", trainer.optimizers[0].param_groups[-1]["lr"])
             self._reset_loss()
         return loss
 
@@ -296,9 +294,11 @@ class Objective(LightningModule, ABC):
         super().lr_scheduler_step(scheduler, metric)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Update the progress that no schedule has updated."""
-        if self.schedule is None:
+        """Update the progress where Lightning steps no schedule of ours."""
+        if self.schedule is None or not self.automatic_optimization:
             self._update_progress()
+            if self.schedule is not None:
+                self.schedule.step()
 
     def _learning_rate_factor(self, step: int) -> float:
         return learning_rate_factor(self.progress, self.hparams.warmup, self.hparams.decay)

@@ -24,10 +24,15 @@ class SeededSteps(Callback):
         self.seed = seed
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Pass the epoch to the loader: Lightning's is one too high after a resume from the end of an epoch."""
+        """Pass the epoch to the loader: Lightning's is one too high after a resume from the end of an epoch.
+
+        Other loaders than ours draw the order of their images from torch's generator.
+        """
         loader = trainer.train_dataloader
         if isinstance(loader, BatchLoader):
             loader.begin_epoch(trainer.current_epoch)
+        else:
+            torch.manual_seed(seed_of(self.seed, trainer.current_epoch, trainer.global_rank))
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Seed torch for this step and process."""
