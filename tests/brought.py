@@ -45,13 +45,13 @@ class Bare(LightningDataModule):
             self.parts[split] = Rows(pixels, images.labels, self.as_dicts)
 
     def train_dataloader(self):
-        return DataLoader(self.parts["train"], self.batch, shuffle=True)
+        return DataLoader(self.parts["train"], batch_size=self.batch, shuffle=True)
 
     def val_dataloader(self):
-        return DataLoader(self.parts["val"], self.batch)
+        return DataLoader(self.parts["val"], batch_size=self.batch)
 
     def test_dataloader(self):
-        return DataLoader(self.parts["test"], self.batch)
+        return DataLoader(self.parts["test"], batch_size=self.batch)
 
     predict_dataloader = test_dataloader
 
@@ -61,7 +61,7 @@ class OwnData(Bare):
 
     num_classes, image_size, in_channels = 10, (8, 8), 1
     mean, std = (MEAN,), (STD,)
-    class_names = tuple(f"digit {number}" for number in range(10))
+    class_names = tuple("0123456789")
 
 
 class Mine(ViTClassifier):

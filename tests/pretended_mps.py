@@ -49,7 +49,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         raise RuntimeError(f"{func}: all tensors must be on the same device, and some are on cpu, others on mps")
     target = kwargs.get("device")
     if target is not None:
-        on_mps = torch.device(target).type == "mps"
+        on_mps = torch.device(target).type in ("mps", "meta")  # the device inside, which x.to(y) takes
         kwargs = kwargs | {"device": torch.device("cpu")}
     inner_args, inner_kwargs = tree_map(lambda each: each.inner if isinstance(each, OnMps) else each, (args, kwargs))
     result = func(*inner_args, **inner_kwargs)

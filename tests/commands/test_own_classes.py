@@ -42,7 +42,7 @@ def test_a_data_module_of_the_user_trains_and_tells_what_the_model_needs(own):
     record = record_of(own)
     assert (record["data"], record["objective"], record["epochs"], record["finished"]) == ("OwnData", "Mine", 2.0, True)
     assert record["scores"]["count"] == 359
-    assert [each["name"] for each in record["scores"]["classes"]][:2] == ["digit 0", "digit 1"]
+    assert [each["name"] for each in record["scores"]["classes"]][:2] == ["0", "1"]
     hyper = torch.load(own / "checkpoints/last.ckpt", weights_only=True)["hyper_parameters"]
     assert (hyper["mean"], hyper["std"], hyper["num_classes"]) == ([MEAN], [STD], 10)
     assert "<h1" in (own / "report.html").read_text()
@@ -125,7 +125,7 @@ def test_what_it_does_not_tell_is_typed_and_noted_in_the_config(run, folder):
         (["--data", "tests.brought.Nothing"], "tests.brought has no class Nothing"),
         (["--data", "tests.brought.Rows"], "tests.brought.Rows is no LightningDataModule: derive it from one"),
         (["--model", "tests.brought.OwnData", "--data", "Digits"], "tests.brought.OwnData is no Objective: derive it"),
-        ([*DATA, "--data.root", "x"], "'root' is not accepted"),
+        ([*DATA, "--data.root", "x"], "--data.root is an option of CIFAR10, CIFAR100"),
         ([*DATA, "--model", "ImageCompleter"], "gets them from data modules of vit.data, not from a OwnData"),
         (
             [*DATA, "--model", "MultilabelClassifier", "--model.positive_weights", "balanced"],
@@ -194,7 +194,8 @@ def test_the_config_of_a_run_is_read_only_beside_its_checkpoint(own, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Plain", "Reused", "OneCycle", "Manual"])
 def test_an_optimiser_of_the_user_trains_from_the_command_line(run, folder, name):
-    cli = run("fit", *TINY, "--model", f"tests.brought.{name}", "--experiment", name)
+    unclipped = ["--trainer.gradient_clip_val", "null"] if name == "Manual" else []  # which steps by itself
+    cli = run("fit", *TINY, *unclipped, "--model", f"tests.brought.{name}", "--experiment", name)
     record = record_of(folder / f"runs/{name}/version_0")
     assert record["finished"]
     assert cli.model.progress == 1.0

@@ -76,8 +76,8 @@ CUT_BY_OPTIONS = (
 )
 TOO_EARLY = r"Early stopping conditioned on metric `(\w+)` which is not available\..*"
 NOT_YET = (
-    r"EarlyStopping looks for \1 before it is logged: train_loss and lr are there after log_every_n_steps steps, scores "
-    r"after a validation; let it look later by its check_on_train_epoch_end"
+    r"EarlyStopping looks for \1 before it is logged: train_loss and lr are there after log_every_n_steps steps, "
+    r"scores after a validation; let it look later by its check_on_train_epoch_end"
 )
 # What is no news to a user.
 NOTICES = [

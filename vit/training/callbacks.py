@@ -22,17 +22,22 @@ class SeededSteps(Callback):
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+        self.generators = (torch.Generator(), torch.Generator())
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Pass the epoch to the loader: Lightning's is one too high after a resume from the end of an epoch.
 
-        Other loaders than ours draw the order of their images from torch's generator.
+        Other loaders get generators of their own, one for the order of the images and one for their workers: from
+        torch's, a resumed run would draw otherwise.
         """
-        loader = trainer.train_dataloader
+        loader, key = trainer.train_dataloader, (self.seed, trainer.current_epoch, trainer.global_rank)
         if isinstance(loader, BatchLoader):
             loader.begin_epoch(trainer.current_epoch)
-        else:
-            torch.manual_seed(seed_of(self.seed, trainer.current_epoch, trainer.global_rank))
+            return
+        torch.manual_seed(seed_of(*key))
+        for number, part in enumerate((loader, getattr(loader, "sampler", None))):
+            if getattr(part, "generator", key) in (None, *self.generators):
+                part.generator = self.generators[number].manual_seed(seed_of(*key, number))
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Seed torch for this step and process."""
