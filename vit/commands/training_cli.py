@@ -1,6 +1,5 @@
 """The command line around Lightning's: folders of runs, defaults from checkpoints, errors in one line."""
 
-import json
 import os
 import re
 import shlex
@@ -50,6 +49,7 @@ from vit.runs.optimized_network import OptimizedNetwork
 from vit.runs.predictions import PredictionWriter
 from vit.runs.record import RunRecord
 from vit.runs.report import write_report
+from vit.runs.results import read_results
 from vit.runs.splits import has_split, validates
 from vit.runs.tested_images import PerImageTable
 from vit.training.callbacks import ImagesPerSecondBar, ParameterSummary, SeededSteps, StopAtNaN
@@ -217,6 +217,9 @@ class ViTCLI(LightningCLI):
             for name, value in self._told_by(data).items():
                 asked[name] = value
             parser.add_instantiator(lambda *_, **__: data, type(data), subclasses=False)  # not built twice
+        if self.typed.optimizer:
+            replaced = ", ".join(f"--model.{name}" for name in OF_OPTIMIZER)
+            rank_zero_only(print)(f"--optimizer replaces {replaced}", flush=True)
         super().instantiate_classes()
 
     def _told_by(self, data: LightningDataModule) -> dict[str, Any]:
@@ -264,8 +267,6 @@ class ViTCLI(LightningCLI):
         if config["logger"] in (None, True):
             config["logger"] = self._loggers() if fit else False
         callbacks = self._callbacks(self._checkpoints() if saves else [])
-        if self.typed.optimizer:
-            print(f"--optimizer replaces {', '.join(f'--model.{name}' for name in OF_OPTIMIZER)}", flush=True)
         has_bar = any(isinstance(callback, ProgressBar) for callback in asked)
         if not has_bar and sys.stdout.isatty() and config["enable_progress_bar"] is not False:
             callbacks.append(ImagesPerSecondBar())
@@ -288,8 +289,7 @@ class ViTCLI(LightningCLI):
         origin = run_folder_of(self.checkpoint_path)
         if self.subcommand != "fit" or origin is None:
             return
-        record, config = origin / "results.json", origin / "config.yaml"
-        finished = record.exists() and json.loads(record.read_text(encoding="utf-8")).get("finished", False)
+        config, finished = origin / "config.yaml", read_results(origin).get("finished", False)
         if finished and config.exists() and has_same_length(config, self._get(self.config, "trainer")):
             print(f"{origin} is finished; to train on, set a larger --trainer.max_epochs, max_steps or max_time")
             raise SystemExit(0)
@@ -300,12 +300,8 @@ class ViTCLI(LightningCLI):
 
     def _precision(self, accelerator: Any) -> str:
         """Return the precision of the training for an evaluation, which repeats its numbers; else the fastest."""
-        record = (run_folder_of(self.checkpoint_path) or self.run_folder) / "results.json"
-        known = (
-            json.loads(record.read_text(encoding="utf-8"))
-            if self.subcommand in ("validate", "test") and record.exists()
-            else {}
-        )
+        folder = run_folder_of(self.checkpoint_path) or self.run_folder
+        known = read_results(folder) if self.subcommand in ("validate", "test") else {}
         return known.get("precision") or fastest_precision(accelerator)
 
     @rank_zero_only
