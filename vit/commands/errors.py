@@ -79,6 +79,8 @@ NOT_YET = (
     r"EarlyStopping looks for \1 before it is logged: train_loss and lr are there after log_every_n_steps steps, "
     r"scores after a validation; let it look later by its check_on_train_epoch_end"
 )
+# What the data gives a model and its class does not take.
+UNFIT = r"Expected a ([^\n]+?)\. Got value: ([^\n]+)\n.*Given value: Namespace\(class_path='([\w.]+)'"
 # What is no news to a user.
 NOTICES = [
     (".*LeafSpec", FutureWarning),  # Lightning 2.6 uses a name that torch 2.15 deprecates
@@ -137,7 +139,8 @@ def shorten(message: str, known: set[str]) -> str:
         if owners:
             return f"--data.{found[1]} is an option of {', '.join(owners)}: add --data NAME with one of these"
     if found := re.match(r'Parser key "([^"]+)": ?(.*)$', line):
-        key = next((name for name in (f"data.{found[1]}", f"model.{found[1]}") if name in known), found[1])
+        of_class = () if "dot import path" in found[2] else (f"data.{found[1]}", f"model.{found[1]}")
+        key = next((name for name in of_class if name in known), found[1])
         line = f"--{key}: {_expectation(key, found[2])}"
     return (line if len(line) <= LONGEST else f"{line[:LONGEST]} ...") + _hint(line, known)
 
@@ -249,6 +252,8 @@ def plain_output() -> Iterator[None]:
             _end(f"{int(found[1]) / 1e9:,.1f} GB more memory than there is: {LESS_MEMORY}")
         if isinstance(error, OSError) and error.errno in REMEDIES:  # of the user's disk, wherever it is raised
             _end(plain_message(error))
+        if found := re.search(UNFIT, str(error), re.DOTALL):
+            _end(f"{found[3]} takes {found[1]} where the data gives {found[2]}: let it take both")
         if (deliberate := _deliberate_cause(error)) is None:
             raise
         _end(_words(deliberate))

@@ -13,11 +13,10 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from vit.attention.mechanisms.local import NeighborhoodAttention, WindowAttention
 from vit.data.image_set import ImageSet
-from vit.data.module import ImageDataModule
 from vit.runs.measurements import Measurements
 from vit.runs.parts import part_in_words
 from vit.runs.results import count_parameters, device_name, in_terminal, objective_of, policy_from, read_results
-from vit.runs.splits import LoadedImages, splits_of
+from vit.runs.splits import LoadedImages, is_brought, splits_of
 from vit.support.printable import printable
 from vit.training.batch_advice import advise_batch, measure_memory
 from vit.training.description import Score
@@ -81,7 +80,7 @@ def _length(trainer: Trainer) -> str:
 def print_memory(trainer: Trainer, pl_module: LightningModule, batch_size: int) -> None:
     """Print which batches would fit into the memory, by what the first step took of it."""
     device, data = pl_module.device, trainer.datamodule
-    if device.type not in ("cpu", "cuda") or os.name != "posix" or not isinstance(data, ImageDataModule):
+    if device.type not in ("cpu", "cuda") or os.name != "posix" or is_brought(data):
         return
     line = advise_batch(
         *measure_memory(pl_module, device),

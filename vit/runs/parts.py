@@ -6,8 +6,8 @@ import torch
 from lightning import Trainer
 from torch import Tensor
 
-from vit.data.module import ImageDataModule
 from vit.data.split import stratify
+from vit.runs.splits import is_brought
 
 SEED = 0
 
@@ -23,7 +23,7 @@ def draw_parts(trainer: Trainer) -> dict[str, dict[str, int]]:
         without the splits that are whole.
     """
     data, parts = trainer.datamodule, {}
-    if not isinstance(data, ImageDataModule):  # whose loaders Lightning stops after their first batches
+    if is_brought(data):  # whose loaders Lightning stops after their first batches
         return parts
     for split in ("val", "test"):
         limit = getattr(trainer, f"limit_{split}_batches")

@@ -64,19 +64,28 @@ class LoadedImages:
 
 def splits_of(trainer: Trainer) -> dict[Stage, ImageSet | LoadedImages]:
     """Return the splits of the data of a trainer: of other modules than ours, those whose loaders it has made."""
-    if isinstance(trainer.datamodule, ImageDataModule):
+    if not is_brought(trainer.datamodule):
         return trainer.datamodule.sets
     loaders = {"train": trainer.train_dataloader, "val": trainer.val_dataloaders, "test": trainer.test_dataloaders}
-    return {stage: LoadedImages(loader, trainer.lightning_module) for stage, loader in loaders.items() if loader}
+    return {
+        stage: LoadedImages(loader, trainer.lightning_module)
+        for stage, loader in loaders.items()
+        if loader not in (None, [])
+    }
+
+
+def is_brought(data: Any) -> bool:
+    """Return whether the data are loaders that a user brought along, in a data module or without one."""
+    return data is None or (isinstance(data, LightningDataModule) and not isinstance(data, ImageDataModule))
 
 
 def has_split(data: LightningDataModule, stage: Stage) -> bool:
     """Return whether a data module has a split, which ours know after ``setup``."""
-    if isinstance(data, ImageDataModule):
+    if not is_brought(data):
         return stage in data.sets
     return is_overridden(f"{stage}_dataloader", data)
 
 
 def validates(data: LightningDataModule) -> bool:
     """Return whether a data module has validation images, known before ``setup``."""
-    return data.has_validation if isinstance(data, ImageDataModule) else has_split(data, "val")
+    return has_split(data, "val") if is_brought(data) else data.has_validation
