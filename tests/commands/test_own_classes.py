@@ -65,7 +65,7 @@ def test_it_is_tested_validated_predicted_resumed_and_explained_by_the_name_of_i
     for command, score in (("test", "test_accuracy"), ("validate", "val_accuracy")):
         run(command, "--ckpt_path", own)
         assert record_of(own / f"evaluations/{command}_last_0")[score] == record_of(own)[score]
-    run("predict", "--ckpt_path", own, *DATA, "--output", "own.csv")
+    run("predict", "--ckpt_path", own, *DATA, *CPU, "--output", "own.csv")
     rows, tested = rows_of(Path("own.csv")), rows_of(own / "test_images.csv")
     assert [row["file"] for row in rows] == [str(number) for number in range(359)]
     assert [row["class"] for row in rows] == [row["class"] for row in tested]
