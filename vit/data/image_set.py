@@ -49,11 +49,6 @@ class ImageSet:
         return ImageSet(images, self.labels[indices], files, groups)
 
     @property
-    def count(self) -> int:
-        """Number of images."""
-        return len(self.labels)
-
-    @property
     def counted(self) -> str:
         """Number of images, and of groups if there are some, in words."""
         if self.groups is None:

@@ -16,7 +16,7 @@ from vit.data.image_set import ImageSet
 from vit.runs.measurements import Measurements
 from vit.runs.parts import part_in_words
 from vit.runs.results import count_parameters, device_name, in_terminal, objective_of, policy_from, read_results
-from vit.runs.splits import LoadedImages, is_brought, splits_of
+from vit.runs.splits import LoadedImages, count_images, is_brought, splits_of
 from vit.support.printable import printable
 from vit.training.batch_advice import advise_batch, measure_memory
 from vit.training.description import Score
@@ -30,7 +30,7 @@ def print_header(facts: dict[str, Any], folder: Path, trainer: Trainer, pl_modul
     sets, parts = splits_of(trainer), facts.get("parts", {})
     of = {name: f" of {part['of']:,}" for name, part in parts.items()}
     names = [name for name in ("train", "val", "test") if name in sets]
-    sizes = ", ".join(f"{count_of(sets[name])}{of.get(name, '')} {name}" for name in names)
+    sizes = ", ".join(f"{_counted(sets[name])}{of.get(name, '')} {name}" for name in names)
     print(
         f"{printable(facts['data'])}: {sizes} images; {count_parameters(pl_module):,} parameters; "
         f"{trainer.precision} on {device_name(pl_module.device)}; {_length(trainer)}; {printable(str(folder))}",
@@ -38,7 +38,7 @@ def print_header(facts: dict[str, Any], folder: Path, trainer: Trainer, pl_modul
     )
     if left_out := getattr(trainer.datamodule, "left_out", 0):
         print(f"each epoch leaves out {left_out} training images, others each time: they fill no batch")
-    validated = sets["val"].count if "val" in sets else None
+    validated = count_images(sets["val"]) if "val" in sets else None
     if validated and validated < FEW:
         print(
             f"only {validated} validation images: each is {100 / validated:.1f} % of val_{pl_module.monitor.name}, "
@@ -49,9 +49,10 @@ def print_header(facts: dict[str, Any], folder: Path, trainer: Trainer, pl_modul
         print(line)
 
 
-def count_of(images: ImageSet | LoadedImages) -> str:
+def _counted(images: ImageSet | LoadedImages) -> str:
     """Return the number of images of a split in words."""
-    return "an unknown number of" if images.count is None else f"{images.count:,}"
+    count = count_images(images)
+    return "an unknown number of" if count is None else f"{count:,}"
 
 
 def _wide_windows(pl_module: LightningModule) -> Iterator[str]:
@@ -85,7 +86,7 @@ def print_memory(trainer: Trainer, pl_module: LightningModule, batch_size: int) 
     line = advise_batch(
         *measure_memory(pl_module, device),
         batch_size=batch_size,
-        most=data.sets["train"].count // trainer.world_size,
+        most=len(data.sets["train"].labels) // trainer.world_size,
         lr=pl_module.hparams.lr,
         has_own_memory=device.type == "cuda",
     )

@@ -12,7 +12,7 @@ from lightning import LightningModule, Trainer
 
 from vit.objectives import DEFAULT, OBJECTIVES
 from vit.runs.measurements import Measurements
-from vit.runs.splits import splits_of
+from vit.runs.splits import count_images, splits_of
 from vit.support.files import replacing
 from vit.training.base import Objective
 from vit.training.description import SPACE, Score
@@ -115,7 +115,7 @@ def epochs_done(trainer: Trainer, measurements: Measurements) -> float:
     """Return how often each training image was seen, on average; the epochs begun if their number is not known."""
     train = splits_of(trainer).get("train")
     if train is not None:  # the test after a training has no training images any more
-        measurements.train_images = train.count
+        measurements.train_images = count_images(train)
     count = measurements.train_images
     return measurements.measured["images"] / count if count else float(trainer.current_epoch)
 

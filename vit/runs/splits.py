@@ -74,6 +74,11 @@ def splits_of(trainer: Trainer) -> dict[Stage, ImageSet | LoadedImages]:
     }
 
 
+def count_images(images: ImageSet | LoadedImages) -> int | None:
+    """Return the number of images of a split; None if it is not known."""
+    return images.count if isinstance(images, LoadedImages) else len(images.labels)
+
+
 def is_brought(data: Any) -> bool:
     """Return whether the data are loaders that a user brought along, in a data module or without one."""
     return data is None or (isinstance(data, LightningDataModule) and not isinstance(data, ImageDataModule))
