@@ -145,7 +145,7 @@ def broken_configs(folder) -> None:
         (["--trainer.accelerator", "abc"], "You selected an invalid accelerator name"),
         (["--trainer.precision", "7"], "--trainer.precision: expected one of [64, 32, 16], one of"),
         (["--trainer.max_time", "soon"], "`Timer(duration='soon')` is not a valid duration. Expected a string in"),
-        (["--trainer.overfit_batches", "1"], "overfit_batches (1) would train on other images in each epoch"),
+        (["--trainer.strategy", "ddp_spawn"], "strategy ddp_spawn trains in processes that end with their record"),
         (["--data.crop_padding", "9"], "crop_padding (9) must be smaller than the image (8, 8)"),
         (
             ["--data", "Digitz"],

@@ -5,9 +5,10 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
+import torch
 from lightning.pytorch.callbacks import Timer
 
-from vit.training.schedule import TrainingLength, learning_rate_factor
+from vit.training.schedule import ProgressSchedule, TrainingLength, learning_rate_factor
 
 ALONE = SimpleNamespace(broadcast=lambda value: value)
 
@@ -58,3 +59,20 @@ def test_a_timer_without_a_limit_and_an_unknown_number_of_steps_are_no_end():
         assert length.progress(7, ALONE) == 0.0
     assert TrainingLength(trainer(10)).has_end
     assert TrainingLength(trainer(math.inf, StoppedTimer(timedelta(seconds=40)))).has_end
+
+
+def test_a_schedule_takes_the_settings_of_now_after_a_resume_and_scales_its_groups_with_a_changed_rate():
+    weights = [torch.nn.Parameter(torch.zeros(2)) for _ in range(2)]
+    groups = [
+        {"params": [weight], "lr": rate, "weight_decay": 0.1} for weight, rate in zip(weights, (0.4, 0.2), strict=True)
+    ]
+    optimizer = torch.optim.AdamW(groups)
+    schedule = ProgressSchedule(optimizer, lambda step: 0.5, lr=0.4)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.4, 0.2]  # that an own schedule may start from
+    assert not {"lr", "settings"} & schedule.state_dict().keys()
+    optimizer.param_groups[0].update(weight_decay=9.0, lr=9.0, initial_lr=9.0)  # as of a checkpoint
+    schedule.restore_settings(0.4)
+    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(0.2, 0.1), (0.1, 0.1)]
+    schedule.restore_settings(0.8)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.4, 0.2]
+    assert schedule.base_lrs == [0.8, 0.4]

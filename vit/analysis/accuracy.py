@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from vit.analysis.batches import labelled_batches
 from vit.capture.attention import logits_of, run_intercepted
 from vit.capture.intercept import Edit
+from vit.support.precision import in_double
 
 
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor, edit: Edit | None = None, batch_size: int = 64) -> float:
@@ -27,7 +28,7 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor, edit: Edit | None
     Raises:
         ValueError: If the numbers of images and labels differ, or attention cannot be replaced.
     """
-    return is_right(model, images, labels, edit, batch_size).double().mean().item()
+    return in_double(is_right(model, images, labels, edit, batch_size)).mean().item()
 
 
 @torch.no_grad()

@@ -103,7 +103,7 @@ def mean_interval(values: Tensor, comparisons: int = 1) -> Interval:
 
     if len(values) < 2:
         raise ValueError(f"there are too few images ({len(values)}) for an interval: give at least 2")
-    values = values.detach().double().cpu()
+    values = values.detach().cpu().double()
     mean, spread = values.mean().item(), values.std().item() / math.sqrt(len(values))
     half = float(stdtrit(len(values) - 1, _level(comparisons))) * spread
     return Interval(mean, mean - half, mean + half)

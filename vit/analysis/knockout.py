@@ -18,6 +18,7 @@ from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.anatomy import examine
 from vit.capture.attention import capture_unchecked, differentiable, influential_calls, logits_of, run_intercepted
 from vit.support.checks import check_positive_int
+from vit.support.precision import in_double
 
 Classes = int | Tensor | None
 Unit = tuple[int, ...]  # what is cut in a layer: nothing more to say (), a head, or a head and a key
@@ -160,7 +161,7 @@ def _estimate(attn: Tensor, slope: Tensor, rows: Sequence[int]) -> Tensor:
     _check_weights(attn)
     of_layer = _rows_of(attn, rows)
     # In double precision, as the weights left beside a large one are a small difference.
-    weights, slope = (x[:, :, of_layer].double() for x in (attn, slope))
+    weights, slope = (in_double(x[:, :, of_layer]) for x in (attn, slope))
     parts = weights * slope
     whole = parts.sum(dim=-1, keepdim=True)
     total = weights.sum(dim=-1, keepdim=True)

@@ -17,6 +17,7 @@ from vit.analysis.measures import singular_values
 from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.attention import run_intercepted
 from vit.support.checks import check_positive_int
+from vit.support.precision import in_double
 
 WIDER = 16  # vectors more than are asked for, so that those converge
 FEW = 10  # times as many rows as vectors, from which on the iteration is faster
@@ -127,9 +128,9 @@ def truncated(attn: Tensor, rank: int, vectors: Tensor | None = None) -> Tensor:
     """
     vectors = leading_vectors(_gram(attn), rank) if vectors is None else vectors[..., -rank:]
     wide = at_least_float32(attn)  # the vectors are exact to double precision, and their products as the weights are
-    vectors = vectors.to(wide.dtype)
+    vectors = vectors.to(wide)
     coordinates = einsum(vectors, wide, "b h n k, b h n m -> b h k m")
-    return einsum(vectors, coordinates, "b h n k, b h k m -> b h n m").to(attn.dtype)
+    return einsum(vectors, coordinates, "b h n k, b h k m -> b h n m").to(attn)
 
 
 def leading_vectors(matrices: Tensor, count: int) -> Tensor:
@@ -163,7 +164,7 @@ def leading_vectors(matrices: Tensor, count: int) -> Tensor:
 
 
 def _gram(attn: Tensor) -> Tensor:
-    wide = attn.double()
+    wide = in_double(attn)
     return wide @ wide.mT
 
 
@@ -172,6 +173,6 @@ def randomly_projected(attn: Tensor, rank: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     directions = torch.randn(attn.shape[1], attn.shape[2], rank, generator=generator, dtype=torch.float64)
     wide = at_least_float32(attn)
-    basis = torch.linalg.qr(directions.to(attn.device)).Q.to(wide.dtype)
+    basis = torch.linalg.qr(directions).Q.to(wide)
     coordinates = einsum(basis, wide, "h n k, b h n m -> b h k m")
-    return einsum(basis, coordinates, "h n k, b h k m -> b h n m").to(attn.dtype)
+    return einsum(basis, coordinates, "h n k, b h k m -> b h n m").to(attn)

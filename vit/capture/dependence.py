@@ -19,6 +19,7 @@ from vit.capture.graph import attentions_behind
 from vit.capture.intercept import InterceptAttention
 from vit.capture.logits import result_of
 from vit.capture.moved import changes, rounding
+from vit.support.precision import in_double
 
 LOGITS = -1  # in the place of the number of a call
 COPIES_AT_ONCE = 16
@@ -80,7 +81,7 @@ def _moved_by(model: nn.Module, image: Tensor, calls: Sequence[int]) -> list[set
     generator = torch.Generator().manual_seed(0)
 
     def record(target: int, tensor: Tensor) -> None:
-        flat = changes(tensor.detach().double()).flatten(1).amax(dim=1)
+        flat = changes(in_double(tensor.detach())).flatten(1).amax(dim=1)
         for reached, change in zip(moved, flat[:-1] > rounding(tensor), strict=True):
             if change:
                 reached.add(target)

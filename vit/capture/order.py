@@ -112,7 +112,7 @@ class _Experiment:
                 return attn
             for part, tokens in (("values", intercepted.values), ("queries", intercepted.queries)):
                 if tokens is not None and (part == "values" or attn.shape[-2] == attn.shape[-1]):
-                    seen[call, part] = rearrange(tokens, "k h m d -> k m (h d)").double().cpu()
+                    seen[call, part] = rearrange(tokens, "k h m d -> k m (h d)").cpu().double()
             if attn.shape[-2] != attn.shape[-1]:  # a query that pools the tokens would move with all of them
                 return torch.zeros_like(attn)
             own = attn.new_ones(len(sets), attn.shape[-1])
@@ -121,7 +121,7 @@ class _Experiment:
             return rearrange(own, "k m -> k 1 m 1") * torch.eye(attn.shape[-1]).to(own).expand_as(attn)
 
         def look(tokens: Tensor) -> None:
-            seen[-1, "tokens"] = tokens.detach().double().cpu()
+            seen[-1, "tokens"] = tokens.detach().cpu().double()
 
         intercepted = InterceptAttention(self.model, alone, len(images), heads_first_calls(self.model, images))
         with self.watch_last(look), intercepted:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vit.capture.alone import heads_first_calls
 from vit.capture.intercept import InterceptAttention
+from vit.support.precision import in_double
 
 STRIPS_AT_ONCE = 32
 DRAWS = 2  # of noise per strip, because a token may respond little to a single draw
@@ -100,7 +101,7 @@ def noise_responses(model: nn.Module, image: Tensor, call: int, axis: int, strip
         strip_of: The number of the strip that each line is in, from 0, (H,) or (W,).
     """
     generator = torch.Generator().manual_seed(0)
-    spread = (image.double().std().item() if image.numel() > 1 else 0.0) or 1.0
+    spread = (in_double(image).std().item() if image.numel() > 1 else 0.0) or 1.0
     strip_of = strip_of.to(image.device)
     squares = []
     for part in torch.arange(int(strip_of.max()) + 1, device=image.device).split(STRIPS_AT_ONCE):
@@ -110,7 +111,7 @@ def noise_responses(model: nn.Module, image: Tensor, call: int, axis: int, strip
         for _ in range(DRAWS):
             noise = spread * torch.randn(image.shape, generator=generator).to(image)
             values = values_of(model, torch.cat([image, torch.where(mask, image + noise, image)]), call)
-            tokens = rearrange(values, "b h m d -> b m (h d)").double().cpu()
+            tokens = rearrange(values, "b h m d -> b m (h d)").cpu().double()
             square = square + reduce((tokens[1:] - tokens[:1]) ** 2, "b m d -> b m", "sum")
         squares.append(square)
     return torch.cat(squares).sqrt()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vit.capture.moved import changes
 from vit.capture.patches import find_patches, values_of
+from vit.support.precision import in_double
 
 STRIPS = 2  # of rows, and as many of columns
 SMALL = 0.05  # share of the largest response of a token that counts as none, if tokens depend on all strips
@@ -71,8 +72,8 @@ def _responses(model: nn.Module, image: Tensor, call: int) -> Tensor:
         strip_of = torch.div(torch.arange(side) * min(STRIPS, side), side, rounding_mode="floor")
         inside = (strip_of == torch.arange(min(STRIPS, side))[:, None]).to(image)
         masks.append(inside[:, None, :, None] if axis == 0 else inside[:, None, None])
-    spread = (image.double().std().item() if image.numel() > 1 else 0.0) or 1.0
+    spread = (in_double(image).std().item() if image.numel() > 1 else 0.0) or 1.0
     noise = spread * torch.randn(image.shape, generator=generator).to(image)
     changed = torch.cat([image + mask * noise for mask in masks])
     values = values_of(model, torch.cat([image, changed]), call)
-    return reduce(changes(values).double(), "k h m d -> k h m", "max")
+    return reduce(in_double(changes(values)), "k h m d -> k h m", "max")

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lightning import LightningDataModule
+
 import vit.data
 from vit.commands.models import find_model, is_training_checkpoint
+from vit.commands.own_classes import find_own, part_of_run, path_of
 from vit.commands.typed_arguments import TypedArguments
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives import DEFAULT, OBJECTIVES
@@ -78,13 +81,14 @@ def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefault
     checkpoint = read_checkpoint(path)
     arguments, data = dict(checkpoint["hyper_parameters"]), checkpoint.get("data", {})
     name = checkpoint.get("module", DEFAULT.__name__)  # earlier checkpoints have no name
-    if name not in OBJECTIVES:
-        known = ", ".join(OBJECTIVES)
-        raise ValueError(f"{path} is of a {name!r}, which this version does not have: it trains {known}")
-    objective = OBJECTIVES[name]
+    objective = OBJECTIVES.get(name) or _own_objective(name, path, typed)
+    if typed.data is None and typed.subcommand != "predict":
+        of_run = part_of_run(path, "data")
+        typed.own_data = find_own(path_of(of_run), LightningDataModule)
+        data = data if typed.own_data is None else of_run
     _check_plain(arguments.get("attention_kwargs"), path)
     of_data = {name: arguments[name] for name in objective.from_data if name in arguments}
-    if typed.subcommand != "predict":  # whose data decides nothing about the model
+    if typed.subcommand != "predict" and typed.describes_data:  # whose data says it anew
         arguments = {name: value for name, value in arguments.items() if name not in of_data}
     arguments = _known(arguments, objective, *([] if objective.encoder is None else [VisionTransformer]))
     if typed.subcommand != "fit" and "compile" in arguments:
@@ -92,9 +96,15 @@ def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefault
     defaults = TrainedDefaults(objective, _arguments_of_model(objective, arguments), path, is_checkpoint=True)
     if typed.subcommand != "fit":  # which goes on with the data of its config
         defaults.of_images = {name: of_data[name] for name in ("mean", "std", "class_names") if name in of_data}
-    if typed.subcommand == "predict":
+    if typed.subcommand == "predict" and typed.own_data is None:
         crop_ratio = data.get("init_args", {}).get("crop_ratio", 1.0)
         defaults.words = _data_of_predict(objective, of_data | {"crop_ratio": crop_ratio})
+        return defaults
+    typed.given |= arguments.keys()
+    typed.optimizer |= bool(typed.subcommand == "fit" and not typed.configs and part_of_run(path, "optimizer"))
+    if typed.own_data is not None:
+        if typed.data is None:
+            defaults.arguments["data"] = {"class_path": data["class_path"], "init_args": data.get("init_args") or {}}
         return defaults
     name = data.get("class_path", "").rpartition(".")[2]
     # Only the classes of vit.data: the class path in an untrusted file must import nothing.
@@ -109,6 +119,17 @@ def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefault
             known.pop("root", None)
         defaults.arguments["data"] = {"class_path": f"vit.data.{name}", "init_args": known}
     return defaults
+
+
+def _own_objective(name: str, path: Path, typed: TypedArguments) -> type[Objective]:
+    """Return the class that a user brought along and trained: the typed one, or that in the config of its run."""
+    own = typed.own_model or find_own(path_of(part_of_run(path, "model")), Objective)
+    if own is None or own.__name__ != name:
+        raise ValueError(
+            f"{path} is of a {name!r}, which is none of {', '.join(OBJECTIVES)}: add its class by --model, such as "
+            f"--model mymodule.{name}"
+        )
+    return own
 
 
 def _defaults_of_start(typed: TypedArguments) -> TrainedDefaults:

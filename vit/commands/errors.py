@@ -57,6 +57,7 @@ OF_TIMM = {
 ELSEWHERE = {
     "epochs": "--trainer.max_epochs",
     "gpus": "--trainer.accelerator gpu --trainer.devices",
+    "lr_scheduler": "--model.decay and --model.warmup, or comes after --optimizer,",
     "output_dir": "--trainer.default_root_dir",
     "resume": "--ckpt_path",
     "run_dir": "--trainer.default_root_dir",
@@ -73,6 +74,13 @@ CUT_BY_OPTIONS = (
     r"must be a multiple of \1 \2: set --data.image_size [\3,\4] where the data have it, another --model.\1, or "
     r"--model.pad_images true"
 )
+TOO_EARLY = r"Early stopping conditioned on metric `(\w+)` which is not available\..*"
+NOT_YET = (
+    r"EarlyStopping looks for \1 before it is logged: train_loss and lr are there after log_every_n_steps steps, "
+    r"scores after a validation; let it look later by its check_on_train_epoch_end"
+)
+# What the data gives a model and its class does not take.
+UNFIT = r"Expected a ([^\n]+?)\. Got value: ([^\n]+)\n.*Given value: Namespace\(class_path='([\w.]+)'"
 # What is no news to a user.
 NOTICES = [
     (".*LeafSpec", FutureWarning),  # Lightning 2.6 uses a name that torch 2.15 deprecates
@@ -81,8 +89,10 @@ NOTICES = [
     (".*does not have many workers", UserWarning),  # the images are in memory
     ("`max_epochs` was not set", UserWarning),  # the header has the length
     ("Checkpoint directory .* exists", UserWarning),
+    (".*configure_optimizers` will be overridden", UserWarning),  # by --optimizer, which a line says
     ("Be aware that when using `ckpt_path`", UserWarning),  # earlier versions chose some best weights by another score
     ("Found .* in eval mode", UserWarning),  # frozen blocks, on purpose
+    ("You requested to overfit", UserWarning),  # the order is not shuffled anew in each epoch, as Lightning says
     (".*Unable to serialize instance", UserWarning),  # of a callback's argument: config.yaml has the others
     ("Glyph .* missing from font", UserWarning),  # draw_texts names them
 ]
@@ -129,7 +139,8 @@ def shorten(message: str, known: set[str]) -> str:
         if owners:
             return f"--data.{found[1]} is an option of {', '.join(owners)}: add --data NAME with one of these"
     if found := re.match(r'Parser key "([^"]+)": ?(.*)$', line):
-        key = next((name for name in (f"data.{found[1]}", f"model.{found[1]}") if name in known), found[1])
+        of_class = () if "dot import path" in found[2] else (f"data.{found[1]}", f"model.{found[1]}")
+        key = next((name for name in of_class if name in known), found[1])
         line = f"--{key}: {_expectation(key, found[2])}"
     return (line if len(line) <= LONGEST else f"{line[:LONGEST]} ...") + _hint(line, known)
 
@@ -232,11 +243,17 @@ def plain_output() -> Iterator[None]:
         _end(_words(error))
     except torch.OutOfMemoryError as error:
         _end(f"{_first_line(error)}: {LESS_MEMORY}")
-    except (ValueError, OSError, TypeError, RuntimeError, ModuleNotFoundError) as error:
+    except Exception as error:
+        if _is_of_logger(error):
+            _end(f"the logger refuses: {_first_line(error)}")
+        if not isinstance(error, ValueError | OSError | TypeError | RuntimeError | ModuleNotFoundError):
+            raise
         if found := re.search(r"(?:not enough memory|can't allocate memory)[^\n]*?(\d+) bytes", str(error)):
             _end(f"{int(found[1]) / 1e9:,.1f} GB more memory than there is: {LESS_MEMORY}")
         if isinstance(error, OSError) and error.errno in REMEDIES:  # of the user's disk, wherever it is raised
             _end(plain_message(error))
+        if found := re.search(UNFIT, str(error), re.DOTALL):
+            _end(f"{found[3]} takes {found[1]} where the data gives {found[2]}: let it take both")
         if (deliberate := _deliberate_cause(error)) is None:
             raise
         _end(_words(deliberate))
@@ -251,6 +268,7 @@ def _words(error: BaseException) -> str:
     """Return the message of an error with its remedy: what installs a missing package, options and not arguments."""
     missing = r"Requirement '(\w+).*` *$"
     message = re.sub(missing, r"\1 is not installed: pip install \1", plain_message(error), flags=re.DOTALL)
+    message = re.sub(TOO_EARLY, NOT_YET, message, flags=re.DOTALL)
     return re.sub(CUT, CUT_BY_OPTIONS, message)
 
 
@@ -269,6 +287,14 @@ def _deliberate_cause(error: BaseException | None) -> BaseException | None:
     while error is not None and not _is_deliberate(error):
         error = error.__cause__ or error.__context__
     return error
+
+
+def _is_of_logger(error: BaseException) -> bool:
+    """Whether an error was raised inside the package of a logger, by a call of Lightning's."""
+    files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+    loggers = Path(lightning.__file__).parent / "pytorch" / "loggers"
+    called = [place for place, file in enumerate(files) if loggers in file.parents]
+    return bool(called) and not any(Path(vit.__file__).parent in file.parents for file in files[called[0] :])
 
 
 def _is_deliberate(error: BaseException) -> bool:

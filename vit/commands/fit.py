@@ -2,13 +2,14 @@
 
 import sys
 
+from lightning import LightningDataModule
 from lightning.pytorch.cli import ArgsType
 
 from vit.__main__ import show_version
 from vit.commands.configs import find_configs
 from vit.commands.errors import Parser, plain_output
 from vit.commands.training_cli import ViTCLI
-from vit.data import DATA_SETS, ImageDataModule, UnsortedImages  # noqa: F401 - the parser finds what is imported
+from vit.data import DATA_SETS, UnsortedImages  # noqa: F401 - the parser finds what is imported
 from vit.training.base import Objective
 
 
@@ -22,11 +23,10 @@ def main(args: ArgsType = None, run: bool = True, cli: type[ViTCLI] = ViTCLI) ->
             args = find_configs(typed)
         return cli(
             Objective,
-            ImageDataModule,
+            LightningDataModule,
             subclass_mode_model=True,
             subclass_mode_data=True,
             seed_everything_default=0,
-            auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             save_config_callback=None,
             parser_class=Parser,

@@ -1,6 +1,7 @@
 """Checks of the trainer's options before anything is built: Lightning's own come late, or not at all."""
 
 import os
+import re
 import time
 from datetime import timedelta
 from typing import Any
@@ -72,6 +73,11 @@ def check_trainer(config: dict[str, Any]) -> None:
         )
     if config["barebones"]:
         raise ValueError("barebones leaves out checkpoints, scores and log, which are what a run writes: leave it out")
+    if re.match(r"ddp_(spawn|fork|notebook)", str(config.get("strategy"))):
+        raise ValueError(
+            f"strategy {config['strategy']} trains in processes that end with their record: take ddp, which starts "
+            "as many"
+        )
     _check_length(config)
 
 
@@ -146,7 +152,7 @@ def check_callbacks(callbacks: list[Callback], score: str, has_validation: bool)
         if name == "LearningRateFinder":
             raise ValueError(
                 f"LearningRateFinder would replace the schedule of the training: compare val_{score} of short runs "
-                "instead, such as --model.lr 1e-3 and 3e-3"
+                "instead, such as --model.lr 1e-3 and 3e-3, or run Tuner(trainer).lr_find(model, data) in Python"
             )
         if name in INSTEAD:
             raise ValueError(f"the callback {name} does not work here: {INSTEAD[name]}")

@@ -1,6 +1,5 @@
 """The command line around Lightning's: folders of runs, defaults from checkpoints, errors in one line."""
 
-import json
 import os
 import re
 import shlex
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from lightning import Callback, Trainer
+from jsonargparse import Namespace
+from lightning import Callback, LightningDataModule, Trainer
 from lightning.pytorch.callbacks import ModelSummary, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
@@ -33,7 +33,6 @@ from vit.commands.trainer_checks import (
     check_trainer,
 )
 from vit.commands.typed_arguments import limits_of, read_typed
-from vit.objectives import OBJECTIVES
 from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint
 from vit.runs.console import print_results
 from vit.runs.curves import RunPictures
@@ -50,10 +49,17 @@ from vit.runs.optimized_network import OptimizedNetwork
 from vit.runs.predictions import PredictionWriter
 from vit.runs.record import RunRecord
 from vit.runs.report import write_report
+from vit.runs.results import read_results
+from vit.runs.splits import has_split, validates
 from vit.runs.tested_images import PerImageTable
 from vit.training.callbacks import ImagesPerSecondBar, ParameterSummary, SeededSteps, StopAtNaN
 from vit.training.sharding import FullySharded
 from vit.weights import load, read_checkpoint
+
+# Arguments of a model that --optimizer and --lr_scheduler replace.
+OF_OPTIMIZER = ("optimizer", "lr", "weight_decay", "betas", "layer_decay", "warmup", "decay")
+# What a model has to know of images, with examples.
+NEEDED = {"image_size": 32, "in_channels": 3, "num_classes": 10}
 
 
 class ViTCLI(LightningCLI):
@@ -68,7 +74,7 @@ class ViTCLI(LightningCLI):
         self.typed = read_typed(self.arguments)
         self.trained = read_defaults(self.typed)
         try:
-            super().__init__(*classes, args=args, **kwargs)
+            super().__init__(*classes, args=args, auto_configure_optimizers=self.typed.optimizer, **kwargs)
         except BaseException:
             if self.claimed is not None:
                 discard_if_unused(self.claimed)
@@ -90,13 +96,13 @@ class ViTCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Link what the data decides about the model, and add ``--experiment``."""
-        if self.typed.subcommand != "predict":  # whose model is that of the checkpoint
+        if self.typed.subcommand != "predict" and self.typed.describes_data:  # else the model is that of the checkpoint
             for name in self.trained.objective.from_data:
                 parser.link_arguments(
                     "data", f"model.init_args.{name}", lambda data, name=name: getattr(data, name, None), "instantiate"
                 )
         # Only the class that is asked for: jsonargparse passes the defaults of a default class on to another one.
-        if self.typed.model is None or self.typed.model in OBJECTIVES:
+        if self.typed.model is None or self.typed.model == self.trained.objective.__name__:
             parser.set_defaults({"model": {"class_path": class_path(self.trained.objective)}})
         parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
         parser.add_argument(
@@ -203,19 +209,50 @@ class ViTCLI(LightningCLI):
         if self.subcommand is not None:
             check_memory(self.subcommand, settings)
 
+    def instantiate_classes(self) -> None:
+        """Build data, model and trainer; what another data module than ours tells of its images goes to the model."""
+        if not self.typed.describes_data:
+            parser, asked = self._parser(self.subcommand), self._get(self.config, "model").init_args
+            data = parser.instantiate_classes(Namespace(data=self._get(self.config, "data"))).data
+            for name, value in self._told_by(data).items():
+                asked[name] = value
+            parser.add_instantiator(lambda *_, **__: data, type(data), subclasses=False)  # not built twice
+        if self.typed.optimizer:
+            replaced = ", ".join(f"--model.{name}" for name in OF_OPTIMIZER)
+            rank_zero_only(print)(f"--optimizer replaces {replaced}", flush=True)
+        super().instantiate_classes()
+
+    def _told_by(self, data: LightningDataModule) -> dict[str, Any]:
+        """Return what a data module tells by attributes about its images, without what is typed.
+
+        Raises:
+            ValueError: If the model needs to know more.
+        """
+        names = [name for name in self.trained.objective.from_data if name not in self.typed.given]
+        told = {name: getattr(data, name, None) for name in names}
+        if missing := [name for name in NEEDED if name in told and told[name] is None]:
+            options = " ".join(f"--model.{name} {NEEDED[name]}" for name in missing)
+            raise ValueError(
+                f"{type(data).__name__} has no {', '.join(missing)}: add {options}, or set attributes of these names"
+            )
+        lists = {name: list(told[name]) for name in ("mean", "std", "class_names") if told.get(name) is not None}
+        return {name: value for name, value in told.items() if value is not None} | lists
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Return the trainer, with the fastest precision, loggers and the callbacks of the run."""
         config = {**self._get(self.config_init, "trainer"), **self.typed.single, **kwargs}
         fit, asked = self.subcommand in ("fit", None), _as_list(config["callbacks"])
-        check_callbacks(asked, self.model.monitor.name, self.datamodule.has_validation)
+        check_callbacks(asked, self.model.monitor.name, validates(self.datamodule))
         self._stop_if_finished()
         saves = self.subcommand == "fit" and config["enable_checkpointing"] is not False
-        if saves and self._get(self.config, "test_weights") == "best" and not self.datamodule.has_validation:
+        if saves and self._get(self.config, "test_weights") == "best" and not validates(self.datamodule):
             raise ValueError("test_weights is best, and no validation chooses the best weights: set it to last")
         self.run_folder = self._choose_run_folder(claim=self.subcommand is not None and not config["fast_dev_run"])
         plugins = _as_list(config["plugins"])
         if not any(isinstance(plugin, Precision) for plugin in plugins):
-            config["precision"] = config["precision"] or self._precision(config["accelerator"])
+            if not config["precision"]:
+                config["precision"] = self._precision(config["accelerator"])
+                self._tell_precision(config["precision"])
             if fit and self.subcommand:
                 self.config["fit"]["trainer"]["precision"] = config["precision"]  # for config.yaml
         config["plugins"] = [*plugins, AtomicCheckpointIO()]
@@ -223,7 +260,7 @@ class ViTCLI(LightningCLI):
             config["strategy"] = FullySharded()
         if not fit:
             config["enable_checkpointing"] = False
-        elif not self.datamodule.has_validation:
+        elif not validates(self.datamodule):
             config["limit_val_batches"] = 0
         if self.subcommand == "predict":
             config["devices"] = 1
@@ -252,8 +289,7 @@ class ViTCLI(LightningCLI):
         origin = run_folder_of(self.checkpoint_path)
         if self.subcommand != "fit" or origin is None:
             return
-        record, config = origin / "results.json", origin / "config.yaml"
-        finished = record.exists() and json.loads(record.read_text()).get("finished", False)
+        config, finished = origin / "config.yaml", read_results(origin).get("finished", False)
         if finished and config.exists() and has_same_length(config, self._get(self.config, "trainer")):
             print(f"{origin} is finished; to train on, set a larger --trainer.max_epochs, max_steps or max_time")
             raise SystemExit(0)
@@ -264,9 +300,15 @@ class ViTCLI(LightningCLI):
 
     def _precision(self, accelerator: Any) -> str:
         """Return the precision of the training for an evaluation, which repeats its numbers; else the fastest."""
-        record = (run_folder_of(self.checkpoint_path) or self.run_folder) / "results.json"
-        known = json.loads(record.read_text()) if self.subcommand in ("validate", "test") and record.exists() else {}
+        folder = run_folder_of(self.checkpoint_path) or self.run_folder
+        known = read_results(folder) if self.subcommand in ("validate", "test") else {}
         return known.get("precision") or fastest_precision(accelerator)
+
+    @rank_zero_only
+    def _tell_precision(self, precision: str) -> None:
+        """Say that a training computes in another precision than a Trainer in Python would by itself."""
+        if self.subcommand == "fit" and precision != "32-true":
+            print(f"precision {precision} is the fastest here; Trainer() in Python has 32-true: --trainer.precision")
 
     def _callbacks(self, checkpoints: list[Callback]) -> list[Callback]:
         dtype = self._get(self.config, "optimize")
@@ -311,7 +353,8 @@ class ViTCLI(LightningCLI):
         path = Path(output) if output else self.run_folder / "predictions.csv"
         source, data = self.checkpoint_path, self.datamodule
         weights = zlib.crc32(source.read_bytes()) if source.is_file() else source
-        predicted = f"{weights} {data.root} {data.image_size} {dict(self.model.hparams)}"
+        about = [getattr(data, name, None) for name in ("root", "image_size")]
+        predicted = f"{weights} {about[0]} {about[1]} {dict(self.model.hparams)}"
         return PredictionWriter(
             path,
             output is not None,
@@ -322,7 +365,7 @@ class ViTCLI(LightningCLI):
 
     def _checkpoints(self) -> list[Callback]:
         folder = self.run_folder / "checkpoints"
-        best = [RunCheckpoint(folder, "best", self.model.monitor)] if self.datamodule.has_validation else []
+        best = [RunCheckpoint(folder, "best", self.model.monitor)] if validates(self.datamodule) else []
         return [*best, RunCheckpoint(folder, "last")]
 
     def _experiment(self) -> str:
@@ -387,10 +430,10 @@ class ViTCLI(LightningCLI):
         if self.trainer.fast_dev_run:
             return
         ending = {"model": self.model, "datamodule": self.datamodule, "verbose": False}
-        if "val" in self.datamodule.sets and self.record.measurements.last_step("val") != self.trainer.global_step:
+        if has_split(self.datamodule, "val") and self.record.measurements.last_step("val") != self.trainer.global_step:
             self.trainer.validate(**ending)
         self._keep_best()
-        if "test" in self.datamodule.sets and self.trainer.limit_test_batches != 0:
+        if has_split(self.datamodule, "test") and self.trainer.limit_test_batches != 0:
             if self._get(self.config, "test_weights") == "best":
                 self._load_weights(self._best_checkpoint())
             self.trainer.test(**ending)

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from lightning import LightningDataModule
 
 from vit.commands.configs import read_config
+from vit.commands.own_classes import find_own, path_of
 from vit.commands.parser import Parser
+from vit.data.module import ImageDataModule
 from vit.objectives import DEFAULT, OBJECTIVES
 from vit.support.checks import nearest_hint
 from vit.training.base import Objective
@@ -20,6 +23,7 @@ BATCHES = (
     "limit_val_batches",
     "limit_test_batches",
     "limit_predict_batches",
+    "overfit_batches",
     "val_check_interval",
 )
 PRINTS = ("--help", "-h", "--print_config", "--model.help", "--data.help")
@@ -33,6 +37,10 @@ class TypedArguments:
         subcommand: The first word.
         model: Name of the objective that is asked for; None if none is.
         data: Name of the data module that is asked for; None if none is.
+        own_model: The class of the model that is asked for, if it is none of the package's.
+        own_data: The class of the data module that is asked for, if it is none of the package's.
+        given: Names of the arguments of the model that are typed or in a config.
+        optimizer: Whether an optimiser is asked for by ``--optimizer``, as Lightning's command line has it.
         configs: The typed configs.
         checkpoint: The value of ``--ckpt_path``.
         experiment: The value of ``--experiment``.
@@ -47,6 +55,10 @@ class TypedArguments:
     subcommand: str | None = None
     model: str | None = None
     data: str | None = None
+    own_model: type[Objective] | None = None
+    own_data: type[LightningDataModule] | None = None
+    given: set[str] = field(default_factory=set)
+    optimizer: bool = False
     configs: list[str] = field(default_factory=list)
     checkpoint: str | None = None
     experiment: str | None = None
@@ -65,7 +77,12 @@ class TypedArguments:
     @property
     def objective(self) -> type[Objective]:
         """The objective that is asked for; the default one for an unknown name, which the parser refuses."""
-        return OBJECTIVES.get(self.model, DEFAULT)
+        return self.own_model or OBJECTIVES.get(self.model, DEFAULT)
+
+    @property
+    def describes_data(self) -> bool:
+        """Whether the data module is one of ours, or derived from it: all of them tell what a model needs to know."""
+        return self.own_data is None or issubclass(self.own_data, ImageDataModule)
 
 
 def read_typed(arguments: Any) -> TypedArguments:
@@ -80,7 +97,10 @@ def read_typed(arguments: Any) -> TypedArguments:
             model.
     """
     if not isinstance(arguments, list):
-        return TypedArguments(model=_class_name((arguments or {}).get("model")))
+        parts = arguments or {}
+        model, data = (path_of(parts.get(part)) for part in ("model", "data"))
+        own = {"own_model": find_own(model, Objective), "own_data": find_own(data, LightningDataModule)}
+        return TypedArguments(model=_class_name(model), **own, given=_arguments_of(parts.get("model")).keys())
     words = [str(word) for word in arguments]
     for word in words:
         _check_text(word)
@@ -101,7 +121,8 @@ def read_typed(arguments: Any) -> TypedArguments:
         of_model.add_argument(f"--model.{name}", dest=name)
     about, _ = of_model.parse_known_args(others)
     asked: dict[str, Any] = {}
-    model, data, limits = None, None, {}
+    model, data, limits, optimizer = None, None, {}, False
+    given = {found[1] for word in others if (found := re.match(r"--model\.(?:init_args\.)?(\w+)", word))}
     for config in typed.config:
         content = read_config(Path(config))
         found, trainer = content.get("model"), content.get("trainer")
@@ -110,17 +131,26 @@ def read_typed(arguments: Any) -> TypedArguments:
         if isinstance(trainer, dict):
             about.root = about.root or trainer.get("default_root_dir")
             limits |= limits_of(content)
-        model, data = _class_name(found) or model, _class_name(content.get("data")) or data
-        arguments_of_model = found.get("init_args", found) if isinstance(found, dict) else {}
+        model, data = path_of(found) or model, path_of(content.get("data")) or data
+        optimizer = optimizer or bool(content.get("optimizer"))
+        arguments_of_model = _arguments_of(found)
+        given |= set(arguments_of_model)
         asked |= {name: arguments_of_model[name] for name in names if name in arguments_of_model}
     asked |= {name: yaml.safe_load(vars(about)[name]) for name in names if vars(about)[name] is not None}
     limits |= {name: vars(about)[name] for name in BATCHES if vars(about)[name] is not None}
     if "norm_eps" in asked:
         asked["norm_eps"] = float(asked["norm_eps"])  # YAML reads 1e-5 as text
+    model, data = about.model or model, about.data or data
+    if about.model is not None:
+        _check_model(about.model)
     found = TypedArguments(
         words[0] if words else None,
-        _class_name(about.model) or model,
-        _class_name(about.data) or data,
+        _class_name(model),
+        _class_name(data),
+        find_own(model, Objective),
+        find_own(data, LightningDataModule),
+        given,
+        optimizer or any(re.match(r"--optimizer\b", word) for word in others),
         typed.config,
         typed.ckpt_path,
         typed.experiment,
@@ -131,8 +161,6 @@ def read_typed(arguments: Any) -> TypedArguments:
         others,
         any(word.split("=")[0] in PRINTS for word in words),
     )
-    if about.model is not None:
-        _check_model(about.model)
     _check_not_of_data(found)
     return found
 
@@ -170,14 +198,18 @@ def _is_model(name: str, base: type = Objective) -> bool:
     return name in OBJECTIVES or any(name == cls.__name__ or _is_model(name, cls) for cls in base.__subclasses__())
 
 
-def _class_name(asked: Any) -> str | None:
-    """Return the class that ``--model``, ``--data`` or the part of a config asks for; earlier ones have other paths."""
-    path = asked.get("class_path") if isinstance(asked, dict) else asked
-    return str(path).rpartition(".")[2] if path else None
+def _arguments_of(asked: Any) -> dict[str, Any]:
+    """Return the arguments in the part of a config."""
+    return (asked.get("init_args", asked) or {}) if isinstance(asked, dict) else {}
+
+
+def _class_name(path: str | None) -> str | None:
+    """Return the name of a class: earlier versions have other paths."""
+    return path.rpartition(".")[2] if path else None
 
 
 def _check_not_of_data(typed: TypedArguments) -> None:
-    words = {word.split("=")[0] for word in typed.others}
+    words = {word.split("=")[0] for word in typed.others} if typed.describes_data else set()
     for name in typed.objective.from_data:
         if f"--model.{name}" in words:
             remedy = f"set --data.{name}, or leave it out" if name in SET_BY_DATA else "leave it out"

@@ -94,12 +94,12 @@ def same_bytes(paths: Sequence[Path]) -> list[list[int]]:
         return _read_all(paths, alike)
     kept = cache_folder() / f"{key.hexdigest()[:32]}.identical.json"
     with suppress(OSError, ValueError):
-        groups = json.loads(kept.read_text())
+        groups = json.loads(kept.read_text(encoding="utf-8"))
         kept.touch()  # files that no run reads for 30 days are deleted
         return groups
     groups = _read_all(paths, alike)
     with suppress(OSError), replacing(kept) as unfinished:  # the next run can read all files again
-        unfinished.write_text(json.dumps(groups))
+        unfinished.write_text(json.dumps(groups), encoding="utf-8")
     return groups
 
 

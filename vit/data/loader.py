@@ -1,14 +1,15 @@
 """Loaders of whole batches: from an array in memory, or decoded from files by worker processes.
 
 Both yield ``(images, labels)`` on the training device: uint8 images (B, C, H, W) and the labels of ``ImageSet``. Mixed
-batches have float images in [0, 1] and soft targets (B, classes). The label -1, or a row of it, marks padding.
+batches have float images in [0, 1] and soft targets (B, classes). With ``normalisation`` all images are floats. The
+label -1, or a row of it, marks padding.
 
 Letter in the einops patterns: b batch.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice, repeat
 from typing import TypeVar
@@ -17,6 +18,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 from torch.utils.data import DataLoader
+from torchvision.transforms.v2 import functional as tv
 
 from vit.data.augment import Augment, alternate_flips
 from vit.data.crops import one_thread
@@ -46,6 +48,7 @@ class BatchLoader(ABC):
     """
 
     while_changing: Callable[[], AbstractContextManager] = nullcontext  # around the augmentation of a group
+    normalisation: Mapping[str, list[float]] | None = None  # mean and std of the channels, for float images
 
     def __init__(
         self, sampler: BatchSampler, augment: Augment | None, device: torch.device | str, image_size: tuple[int, int]
@@ -82,8 +85,11 @@ class BatchLoader(ABC):
                 if self.augment is not None:
                     with seeded(*key, number):
                         batch = self.augment.mix(*batch)
-                yield batch
+                yield batch if self.normalisation is None else (self._normalised(batch[0]), batch[1])
             start += self.group_size
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        return tv.normalize(tv.to_dtype(images, torch.float32, scale=True), **self.normalisation)
 
     def _mirrored(self, start: int) -> Iterator[Tensor | None]:
         """Yield which images of each group are mirrored from batch ``start`` on; None without end if chance decides."""

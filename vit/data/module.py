@@ -2,21 +2,21 @@
 
 import math
 import os
-from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
 from lightning import LightningDataModule
+from lightning.fabric.utilities.data import AttributeDict
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
-from torchvision.transforms.v2 import functional as tv
 
 from vit.data.augment import Augment, Flip
 from vit.data.decoded_cache import load_decoded, readable_files
-from vit.data.image_files import ImageFiles, raise_unreadable
+from vit.data.image_files import ImageFiles
+from vit.data.image_set import ImageSet
 from vit.data.loader import BatchLoader, MemoryLoader, StreamLoader
 from vit.data.sampler import BatchSampler
-from vit.data.split import Stage, fold_numbers, stratified_split, stratify
+from vit.data.split import Stage, fold_numbers, stratify
 from vit.support.checks import (
     check_choice,
     check_natural,
@@ -31,65 +31,6 @@ from vit.support.class_names import name_classes
 
 Policy = Literal["none", "randaugment", "trivialaugment"]
 Balance = Literal["none", "sampling", "loss"]
-
-
-@dataclass
-class ImageSet:
-    """The images of one split, and their labels.
-
-    Args:
-        images: Decoded images, uint8 (N, C, H, W), or files.
-        labels: Class numbers, (N,), rows of 0. and 1. for several labels, (N, num_classes), or rows of tokens, (N, T).
-        files: Path of each image, below the root of the data if it has one; None if they are of no files.
-        groups: Number of the group of each image, (N,), whose images stay on one side of every split; None for none.
-    """
-
-    images: Tensor | ImageFiles
-    labels: Tensor
-    files: list[str] | None = None
-    groups: Tensor | None = None
-
-    def name(self, index: int) -> str:
-        """Return the file of an image, or its number in the split if it is of no file."""
-        return str(index) if self.files is None else self.files[index]
-
-    def numbered(self) -> "ImageSet":
-        """Return the same images; those of no file keep their number in this split as their name in each subset."""
-        return replace(self, files=[self.name(index) for index in range(len(self.labels))])
-
-    def decode(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the images at ``indices``, uint8 (n, C, H, W), and their labels; unreadable files are a ValueError."""
-        if isinstance(self.images, Tensor):
-            return self.images[indices], self.labels[indices]
-        batch = self.images.decode(indices)
-        raise_unreadable(batch.unreadable)
-        return batch.images, self.labels[indices]
-
-    def subset(self, indices: Tensor) -> "ImageSet":
-        """Return the images and labels at ``indices``."""
-        images = self.images[indices] if isinstance(self.images, Tensor) else self.images.subset(indices)
-        files = None if self.files is None else [self.files[index] for index in indices.tolist()]
-        groups = None if self.groups is None else self.groups[indices]
-        return ImageSet(images, self.labels[indices], files, groups)
-
-    @property
-    def counted(self) -> str:
-        """Number of images, and of groups if there are some, in words."""
-        if self.groups is None:
-            return f"{len(self.labels):,} images"
-        groups = len(self.groups.unique())
-        return f"{len(self.labels):,} images in {groups:,} group{'s' if groups > 1 else ''}"
-
-    def split(self, fraction: float, keep: int = 1) -> tuple["ImageSet", "ImageSet"]:
-        """Return the kept and the held-out images, as ``stratified_split`` does."""
-        kept, held_out = stratified_split(self.labels, fraction, keep, self.groups)
-        return self.subset(kept), self.subset(held_out)
-
-    def centred(self, size: tuple[int, int]) -> "ImageSet":
-        """Return the centre of each image, of ``size`` (rows, columns)."""
-        if isinstance(self.images, Tensor):
-            return replace(self, images=tv.center_crop(self.images, list(size)).contiguous())
-        return replace(self, images=replace(self.images, centre=size))
 
 
 class ImageDataModule(LightningDataModule):
@@ -122,6 +63,8 @@ class ImageDataModule(LightningDataModule):
             test, and validation images are held out of the others. Test images that the data name are left out, and
             validation images that they name are cut, too. None takes the splits of the data.
         fold: Number of the part that is for test, from 0 to folds - 1.
+        normalised: Whether images are floats, less their mean and over their deviation, for a LightningModule or a loop
+            of your own; otherwise they are bytes, which the models of this package normalise themselves.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -153,8 +96,10 @@ class ImageDataModule(LightningDataModule):
         seed: int = 0,
         folds: int | None = None,
         fold: int | None = None,
+        normalised: bool = False,
     ) -> None:
         super().__init__()
+        self.save_hyperparameters()
         check_positive_int("batch_size", batch_size)
         check_share("val_fraction", val_fraction, "0.1 holds out one image in ten")
         if crop_scale is not None:
@@ -194,6 +139,7 @@ class ImageDataModule(LightningDataModule):
         self.seed = seed
         self.folds = folds
         self.fold = fold
+        self.normalised = normalised
         self.sets: dict[Stage, ImageSet] = {}
         self.decodes_on_demand = False  # whether files are decoded when they are asked for, and none before
 
@@ -309,17 +255,26 @@ class ImageDataModule(LightningDataModule):
             raise ValueError(f"{type(self).__name__} has no test images: add a test/ folder, or run validate instead")
         return self._loader("test")
 
+    predict_dataloader = test_dataloader
+
+    @property
+    def hparams_initial(self) -> AttributeDict:
+        """The arguments for the loggers, without those that the module logs itself: its word is the last."""
+        module = self.trainer and self.trainer.lightning_module
+        logged = {} if module is None else module.hparams_initial
+        return AttributeDict({name: value for name, value in super().hparams_initial.items() if name not in logged})
+
     def _loader(self, stage: Stage, augment: Augment | None = None) -> BatchLoader:
         images, labels, trainer = self.sets[stage].images, self.sets[stage].labels, self.trainer
-        if trainer and trainer.overfit_batches:
-            raise ValueError(
-                f"overfit_batches ({trainer.overfit_batches}) would train on other images in each epoch, whose order "
-                "is new: use a folder of few images, or --trainer.limit_train_batches"
-            )
-        device = trainer.strategy.root_device if trainer else torch.device("cpu")
+        device, sampler = trainer.strategy.root_device if trainer else torch.device("cpu"), self._sampler(stage)
+        sampler.fixed = bool(trainer and trainer.overfit_batches)
         if isinstance(images, Tensor):
-            return MemoryLoader(images, labels, self._sampler(stage), augment, device)
-        return StreamLoader(images, self._sampler(stage), augment, device, self.num_workers)
+            loader = MemoryLoader(images, labels, sampler, augment, device)
+        else:
+            loader = StreamLoader(images, sampler, augment, device, self.num_workers)
+        if self.normalised:
+            loader.normalisation = {"mean": self.mean, "std": self.std}
+        return loader
 
     def _sampler(self, stage: Stage) -> BatchSampler:
         labels = self.sets[stage].labels

@@ -45,6 +45,7 @@ class BatchSampler:
         self.batch_size = min(batch_size, num_images // world_size) if shuffle else batch_size
         self.shuffle = shuffle
         self.balance = balance
+        self.fixed = False  # whether each epoch has the order of the first one
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
@@ -78,7 +79,7 @@ class BatchSampler:
     def _order(self) -> Tensor:
         if not self.shuffle:
             return torch.arange(self.num_images)
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + (0 if self.fixed else self.epoch))
         if self.balance is not None:
             return balanced_order(self.balance, generator)
         return torch.randperm(self.num_images, generator=generator)

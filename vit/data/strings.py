@@ -197,5 +197,5 @@ def save_numbers(numbers: Numbers, folder: str | Path) -> None:
         name = f"{index:05}.png"
         Image.fromarray(image[0].numpy()).save(folder / name)  # texts.csv comes last: without it, nothing reads them
         rows.append((name, text))
-    with replacing(folder / "texts.csv") as path, path.open("w", newline="") as file:
+    with replacing(folder / "texts.csv") as path, path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("file", "text"), *rows])

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vit.capture.footprint import cell_edges, even_cells
 from vit.explain.heatmap import UNSEEN, grey_of, shade, shares_of_largest
+from vit.support.precision import in_double
 
 LINE = 0.35  # share of white in the lines between cells
 LINE_WIDTH = 800  # pixels of a picture's longer side for each pixel of a line's width
@@ -40,7 +41,7 @@ def _edges(box: Box, grid: Sequence[int], cells: Tensor | None) -> tuple[Tensor,
     """Return where each row of cells begins and ends, and each column: (rows, 2), (columns, 2)."""
     (left, top, right, bottom), (rows, columns) = box, grid
     cells = even_cells((rows, columns), (rows, columns)) if cells is None else cells
-    of_rows, of_columns = (edges.double() for edges in cell_edges(cells, (rows, columns)))
+    of_rows, of_columns = (in_double(edges) for edges in cell_edges(cells, (rows, columns)))
     return top + of_rows * (bottom - top) / cells.shape[0], left + of_columns * (right - left) / cells.shape[1]
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from vit.capture.footprint import cell_edges, even_cells
 from vit.explain.heatmap import shade
 from vit.support.plotting import save_photographs
+from vit.support.precision import in_double
 
 CELL, GAP, LINE = 1.6, 0.1, 0.15  # inches: width of a picture, gap between two, height of a line of text
 TITLE, BAR, BAR_WIDTH = (
@@ -82,7 +83,7 @@ class Sheet:
         if max(grid) <= MOST_RULED:
             look = {"color": "white", "alpha": 0.25, "lw": 0.4}
             cells = even_cells((grid[0], grid[1]), (grid[0], grid[1])) if cells is None else cells
-            of_rows, of_columns = (edges.unique().double() for edges in cell_edges(cells, (grid[0], grid[1])))
+            of_rows, of_columns = (in_double(edges.unique()) for edges in cell_edges(cells, (grid[0], grid[1])))
             of_rows, of_columns = top + of_rows * self.tall / cells.shape[0], left + of_columns * CELL / cells.shape[1]
             # The border of the picture has no line.
             across = of_rows[(of_rows > top + ROUNDING) & (of_rows < top + self.tall - ROUNDING)]

@@ -5,13 +5,10 @@ Letters in the einops patterns: b batch, h heads.
 
 from pathlib import Path
 
-import numpy as np
 import torch
 from einops import reduce
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.trainer.states import TrainerFn
-from PIL import Image
 from torch import Tensor
 
 from vit.analysis.measures import attention_distance, attention_entropy
@@ -20,7 +17,9 @@ from vit.explain import capture_attention
 from vit.explain.figures import draw_maps
 from vit.explain.maps import Subject, signed_map
 from vit.model.vision_transformer import VisionTransformer
+from vit.runs.logged_pictures import log_pictures
 from vit.runs.record import RunRecord
+from vit.runs.splits import splits_of
 from vit.training.examples import ACROSS, first_of_each_class, model_copy
 
 MOST_EPOCHS = 8  # side by side
@@ -29,11 +28,11 @@ MOST_EPOCHS = 8  # side by side
 class AttentionMaps(Callback):
     """Draw the attention rollout on the same few validation images after each validation.
 
-    The rollout goes to ``attention/epoch_0003.png`` in the folder of the run and to TensorBoard. ``metrics.csv`` gets
-    the mean over the heads of each layer of ``attention_distance`` (in pixels) and ``attention_entropy`` (0 to 1),
-    except for layers with negative weights, as in differential attention. ``attention_over_time.png`` shows up to
-    eight epochs at the end. The trained weights are the same as without the callback. If attention cannot be captured,
-    the callback prints the reason and does nothing more.
+    The rollout goes to ``attention/epoch_0003.png`` in the folder of the run and to the loggers that take images.
+    ``metrics.csv`` gets the mean over the heads of each layer of ``attention_distance`` (in pixels) and
+    ``attention_entropy`` (0 to 1), except for layers with negative weights, as in differential attention.
+    ``attention_over_time.png`` shows up to eight epochs at the end. The trained weights are the same as without the
+    callback. If attention cannot be captured, the callback prints the reason and does nothing more.
 
     Args:
         num_images: Number of images: the first of each class, then the second of each.
@@ -60,7 +59,7 @@ class AttentionMaps(Callback):
         log_dir = trainer.log_dir or trainer.default_root_dir
         self.folder = Path(log_dir) if record is None else record.folder
         self.active = trainer.is_global_zero and not trainer.fast_dev_run
-        sets = getattr(trainer.datamodule, "sets", {})
+        sets = splits_of(trainer)
         if self.active and not isinstance(getattr(pl_module, "network", None), VisionTransformer):
             self._switch_off(f"it draws classifiers, and this is a {type(pl_module).__name__}")
         if self.active and "val" not in sets:
@@ -114,9 +113,7 @@ class AttentionMaps(Callback):
         for logger in trainer.loggers:
             # Not by self.log, which all processes would have to call.
             logger.log_metrics(measures | {"epoch": trainer.current_epoch}, trainer.global_step)
-            if isinstance(logger, TensorBoardLogger):
-                picture = np.asarray(Image.open(path).convert("RGB"))
-                logger.experiment.add_image("attention", picture, trainer.global_step, dataformats="HWC")
+        log_pictures(trainer.loggers, [path], trainer.global_step, name="attention")
 
     def _switch_off(self, reason: str) -> None:
         self.active = False

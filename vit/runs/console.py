@@ -12,10 +12,11 @@ from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.utilities import rank_zero_only
 
 from vit.attention.mechanisms.local import NeighborhoodAttention, WindowAttention
-from vit.objectives import OBJECTIVES
+from vit.data.image_set import ImageSet
 from vit.runs.measurements import Measurements
 from vit.runs.parts import part_in_words
-from vit.runs.results import count_parameters, device_name, in_terminal, policy_from, read_results
+from vit.runs.results import count_parameters, device_name, in_terminal, objective_of, policy_from, read_results
+from vit.runs.splits import LoadedImages, count_images, is_brought, splits_of
 from vit.support.printable import printable
 from vit.training.batch_advice import advise_batch, measure_memory
 from vit.training.description import Score
@@ -26,19 +27,19 @@ FEW = 50  # validation images
 @rank_zero_only
 def print_header(facts: dict[str, Any], folder: Path, trainer: Trainer, pl_module: LightningModule) -> None:
     """Print the data, the model, the device, the length and the folder of a run, and what the data is too small for."""
-    sets, parts = trainer.datamodule.sets, facts.get("parts", {})
+    sets, parts = splits_of(trainer), facts.get("parts", {})
     of = {name: f" of {part['of']:,}" for name, part in parts.items()}
     names = [name for name in ("train", "val", "test") if name in sets]
-    sizes = ", ".join(f"{len(sets[name].labels):,}{of.get(name, '')} {name}" for name in names)
+    sizes = ", ".join(f"{_counted(sets[name])}{of.get(name, '')} {name}" for name in names)
     print(
         f"{printable(facts['data'])}: {sizes} images; {count_parameters(pl_module):,} parameters; "
         f"{trainer.precision} on {device_name(pl_module.device)}; {_length(trainer)}; {printable(str(folder))}",
         flush=True,
     )
-    if left_out := trainer.datamodule.left_out:
+    if left_out := getattr(trainer.datamodule, "left_out", 0):
         print(f"each epoch leaves out {left_out} training images, others each time: they fill no batch")
-    validated = len(sets["val"].labels) if "val" in sets else FEW
-    if validated < FEW:
+    validated = count_images(sets["val"]) if "val" in sets else None
+    if validated and validated < FEW:
         print(
             f"only {validated} validation images: each is {100 / validated:.1f} % of val_{pl_module.monitor.name}, "
             "which chooses best.ckpt; a larger --data.val_fraction makes the choice surer"
@@ -46,6 +47,12 @@ def print_header(facts: dict[str, Any], folder: Path, trainer: Trainer, pl_modul
 
     for line in dict.fromkeys(_wide_windows(pl_module)):
         print(line)
+
+
+def _counted(images: ImageSet | LoadedImages) -> str:
+    """Return the number of images of a split in words."""
+    count = count_images(images)
+    return "an unknown number of" if count is None else f"{count:,}"
 
 
 def _wide_windows(pl_module: LightningModule) -> Iterator[str]:
@@ -73,13 +80,13 @@ def _length(trainer: Trainer) -> str:
 @rank_zero_only
 def print_memory(trainer: Trainer, pl_module: LightningModule, batch_size: int) -> None:
     """Print which batches would fit into the memory, by what the first step took of it."""
-    device = pl_module.device
-    if device.type not in ("cpu", "cuda") or os.name != "posix":
+    device, data = pl_module.device, trainer.datamodule
+    if device.type not in ("cpu", "cuda") or os.name != "posix" or is_brought(data):
         return
     line = advise_batch(
         *measure_memory(pl_module, device),
         batch_size=batch_size,
-        most=len(trainer.datamodule.sets["train"].labels) // trainer.world_size,
+        most=len(data.sets["train"].labels) // trainer.world_size,
         lr=pl_module.hparams.lr,
         has_own_memory=device.type == "cuda",
     )
@@ -131,7 +138,7 @@ def print_resume(folder: Path) -> None:
 def print_results(folder: Path) -> None:
     """Print the scores of a run or an evaluation, and where its report is."""
     results = read_results(folder)
-    objective = OBJECTIVES[results["objective"]]
+    objective = objective_of(results)
     for split in ("val", "test"):
         name, part = f"{split}_{objective.monitor.name}", results.get("parts", {}).get(split)
         if results.get(name) is not None:

@@ -9,7 +9,9 @@ from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
 
 from vit.data.module import Stage
+from vit.runs.logged_pictures import log_pictures
 from vit.runs.record import RunRecord
+from vit.runs.splits import has_split, splits_of
 from vit.support.plotting import BLUE, GREY, ORANGE, plot_style, save_figure
 from vit.training.description import Score
 
@@ -26,8 +28,9 @@ class RunPictures(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Draw the last validation of a training, unless a test follows; EMA put the average in place in on_fit_end."""
-        sets = trainer.datamodule.sets
-        if stage == "fit" and "val" in sets and not ("test" in sets and trainer.limit_test_batches):
+        data = trainer.datamodule
+        is_last = not (has_split(data, "test") and trainer.limit_test_batches)
+        if stage == "fit" and has_split(data, "val") and is_last:
             self._draw_images(trainer, pl_module, "val")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -51,7 +54,9 @@ class RunPictures(Callback):
     def _draw_curves(self, trainer: Trainer) -> None:
         history = self.record.measurements.history
         if history["train"] and not trainer.fast_dev_run:
-            draw_curves(history, trainer.lightning_module.monitor, self._file("curves.png"))
+            path = self._file("curves.png")
+            draw_curves(history, trainer.lightning_module.monitor, path)
+            log_pictures(trainer.loggers, [path], trainer.global_step)
 
     @rank_zero_only
     def _draw_images(self, trainer: Trainer, pl_module: LightningModule, stage: Stage) -> None:
@@ -60,7 +65,9 @@ class RunPictures(Callback):
             self.record.folder.mkdir(parents=True, exist_ok=True)
             split = "validation" if stage == "val" else stage
             try:
-                pl_module.draw(self.record.folder, split, trainer.datamodule.sets[stage])
+                pl_module.draw(self.record.folder, split, splits_of(trainer)[stage])
+                drawn = [path for path in sorted(self.record.folder.glob("*.png")) if path.stem != "curves"]
+                log_pictures(trainer.loggers, drawn, trainer.global_step)
             except Exception as error:  # of any kind: a picture must not end a training
                 print(f"not all pictures are drawn: {' '.join(str(error).split())}", flush=True)
 

@@ -94,5 +94,5 @@ def has_same_length(config: Path, trainer: dict[str, Any]) -> bool:
     """Return whether the ``config.yaml`` of a run asks for a training as long as the options of a trainer do."""
     import yaml
 
-    before = yaml.safe_load(config.read_text()).get("trainer") or {}
+    before = yaml.safe_load(config.read_text(encoding="utf-8")).get("trainer") or {}
     return all(str(before.get(name)) == str(trainer.get(name)) for name in LENGTH_OPTIONS)

@@ -10,6 +10,7 @@ class Measurements:
     def __init__(self) -> None:
         self.measured: dict[str, Any] = {"seconds": 0.0, "training_seconds": 0.0, "images": 0, "flop": 0}
         self.history: dict[str, list[dict[str, float]]] = {"train": [], "val": []}
+        self.train_images: int | None = None
         self.clock = self.last_batch_end = 0.0
 
     def start_clocks(self) -> None:

@@ -7,6 +7,7 @@ from lightning import Trainer
 from torch import Tensor
 
 from vit.data.split import stratify
+from vit.runs.splits import is_brought
 
 SEED = 0
 
@@ -22,6 +23,8 @@ def draw_parts(trainer: Trainer) -> dict[str, dict[str, int]]:
         without the splits that are whole.
     """
     data, parts = trainer.datamodule, {}
+    if is_brought(data):  # whose loaders Lightning stops after their first batches
+        return parts
     for split in ("val", "test"):
         limit = getattr(trainer, f"limit_{split}_batches")
         if split not in data.sets or limit == 0 or trainer.fast_dev_run:

@@ -13,6 +13,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
+from vit.data.unsorted import UnsortedImages
 from vit.support.files import check_outputs, writing
 from vit.support.printable import csv_text, printable
 
@@ -55,14 +56,15 @@ class PredictionWriter(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start the file, or continue it after its last complete row."""
-        rows = _complete_rows(self.partial)
+        data = trainer.datamodule
+        rows = _complete_rows(self.partial) if isinstance(data, UnsortedImages) else []
         self._write([dict(zip(self.columns, self.columns, strict=True)), *rows], mode="w")
         self.rows = len(rows)
         if rows:
             print(f"{len(rows)} rows of {self.partial} are kept: predicting the other images")
             done = Counter(row["file"] for row in rows)
-            files = [str(path) for path in trainer.datamodule.files.paths]
-            trainer.datamodule.leave_out({file for file in files if _take(done, csv_text(file))})
+            files = [str(path) for path in data.files.paths]
+            data.leave_out({file for file in files if _take(done, csv_text(file))})
 
     def on_predict_batch_end(
         self,

@@ -44,6 +44,7 @@ class Training:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            encoding="utf-8",
             errors="replace",
             env=os.environ | changed,
             start_new_session=True,

@@ -103,13 +103,16 @@ class RunRecord(Callback):
             self.is_first = False
             print_memory(trainer, pl_module, len(batch[0]))
         is_logged = trainer.is_last_batch or (every and trainer.global_step % every == 0)
-        if is_logged and trainer.global_step > (measurements.last_step("train") or 0):
-            loss, rate = (float(trainer.callback_metrics[name]) for name in ("train_loss", "lr"))
+        logged = trainer.callback_metrics
+        if is_logged and trainer.global_step > (measurements.last_step("train") or 0) and "train_loss" in logged:
+            loss, rate = (float(logged.get(name, 0.0)) for name in ("train_loss", "lr"))
             self._note("train", trainer, loss=loss, lr=rate)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note the monitored score; during training, print a line and leave validation out of the training speed."""
         found = pl_module.results("val")
+        if trainer.sanity_checking:
+            return
         self.measurements.measured |= found
         if trainer.state.fn != TrainerFn.FITTING:
             self.write_results(trainer, pl_module)

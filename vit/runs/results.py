@@ -12,6 +12,7 @@ from lightning import LightningModule, Trainer
 
 from vit.objectives import DEFAULT, OBJECTIVES
 from vit.runs.measurements import Measurements
+from vit.runs.splits import count_images, splits_of
 from vit.support.files import replacing
 from vit.training.base import Objective
 from vit.training.description import SPACE, Score
@@ -55,13 +56,13 @@ def write_results(
         **ending,
     }
     with replacing(path) as unfinished:
-        unfinished.write_text(json.dumps(results, indent=2) + "\n")
+        unfinished.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
 
 def read_results(folder: Path) -> dict[str, Any]:
     """Return the ``results.json`` of a run or of an evaluation; {} if it has none."""
     path = folder / "results.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def known_scores(results: Mapping[str, Any]) -> dict[Score, float]:
@@ -77,8 +78,17 @@ def known_scores(results: Mapping[str, Any]) -> dict[Score, float]:
 
 
 def objective_of(results: Mapping[str, Any]) -> type[Objective]:
-    """Return the objective of a run; the default one if the results do not tell."""
-    return OBJECTIVES.get(results.get("objective"), DEFAULT)
+    """Return the objective of a run; the default one if the results do not tell, or name a class that is not here."""
+    name = results.get("objective")
+    return OBJECTIVES.get(name) or _brought(name, Objective) or DEFAULT
+
+
+def _brought(name: str | None, base: type[Objective]) -> type[Objective] | None:
+    """Return the class that a user brought along and this process has imported; None if there is none."""
+    below = base.__subclasses__()
+    return next((cls for cls in below if cls.__name__ == name), None) or next(
+        filter(None, (_brought(name, cls) for cls in below)), None
+    )
 
 
 def in_terminal(score: Score, value: float) -> str:
@@ -102,8 +112,12 @@ def tested_file(results: dict[str, Any], folder: Path, score: str) -> dict[str, 
 
 
 def epochs_done(trainer: Trainer, measurements: Measurements) -> float:
-    """Return how often each training image was seen, on average."""
-    return measurements.measured["images"] / len(trainer.datamodule.sets["train"].labels)
+    """Return how often each training image was seen, on average; the epochs begun if their number is not known."""
+    train = splits_of(trainer).get("train")
+    if train is not None:  # the test after a training has no training images any more
+        measurements.train_images = count_images(train)
+    count = measurements.train_images
+    return measurements.measured["images"] / count if count else float(trainer.current_epoch)
 
 
 def policy_from(trainer: Trainer) -> int:

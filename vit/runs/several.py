@@ -53,7 +53,7 @@ def find_runs(experiment: Path, config: Mapping[str, Any]) -> dict[Member, list[
     found: dict[Member, list[Path]] = {}
     paths = [path for path in experiment.glob("version_*/config.yaml") if _version(path.parent).isdecimal()]
     for path in sorted(paths, key=lambda path: int(_version(path.parent))):
-        of_run = yaml.safe_load(path.read_text())
+        of_run = yaml.safe_load(path.read_text(encoding="utf-8"))
         if _noted_by_runs(of_run) == _noted_by_runs(config):
             member = Member(of_run["data"].get("init_args", {}).get("fold"), int(of_run["seed_everything"]))
             found.setdefault(member, []).append(path.parent)
@@ -103,9 +103,9 @@ def claim_experiment(folder: Path, config: Mapping[str, Any], data: Any) -> None
         raise ValueError(f"{folder} has runs of other trainings: {remedy}")
     if not has_runs:
         with replacing(path) as unfinished:
-            unfinished.write_text(yaml.safe_dump(noted, sort_keys=False))
+            unfinished.write_text(yaml.safe_dump(noted, sort_keys=False), encoding="utf-8")
         return
-    before = yaml.safe_load(path.read_text())
+    before = yaml.safe_load(path.read_text(encoding="utf-8"))
     if before["images"] != noted["images"]:
         raise ValueError(f"the images, their labels or groups changed since the first run of {folder}: {remedy}")
     theirs, ours = (dict(_options(common_settings(each["fit"]))) for each in (before, noted))

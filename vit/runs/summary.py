@@ -43,7 +43,7 @@ def write_summary(folder: Path, runs: Mapping[Member, Path], facts: Mapping[str,
     page += f"    {facts['command']}\n\n{table}\n\n± is the sample standard deviation over the runs.\n"
     for name, text in (("results.json", json.dumps(content, indent=2) + "\n"), ("summary.md", page)):
         with replacing(folder / name) as unfinished:
-            unfinished.write_text(text)
+            unfinished.write_text(text, encoding="utf-8")
     return table
 
 

@@ -8,6 +8,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
 from vit.runs.record import RunRecord
+from vit.runs.splits import splits_of
 from vit.support.files import replacing
 from vit.support.printable import csv_text
 
@@ -30,7 +31,7 @@ class PerImageTable(Callback):
         """Write the table."""
         if trainer.fast_dev_run:
             return
-        images, found = trainer.datamodule.sets["test"], pl_module.evaluated_rows()
+        images, found = splits_of(trainer)["test"], pl_module.evaluated_rows()
         rows = [{"file": images.name(index)} | row for index, row in sorted(found.items())]
         if rows:
             write_rows(self.record.folder / TEST_IMAGES, rows)

@@ -14,16 +14,14 @@ from vit.data.module import ImageDataModule, ImageSet
 from vit.model.decoder_block import DecoderBlock
 from vit.model.encoder_block import EncoderBlock
 from vit.support.checks import check_choice, check_non_negative, check_positive_share, check_share
+from vit.training.batches import BroughtBatches
 from vit.training.description import Picture, Score, Table
 from vit.training.ema import EMA
 from vit.training.encoder_module import remedy_of_misfit
 from vit.training.optimizer import Optimizer, make_optimizer
-from vit.training.schedule import Decay, TrainingLength, learning_rate_factor
+from vit.training.schedule import Decay, ProgressSchedule, TrainingLength, learning_rate_factor
 from vit.weights import check_same_tensors
 from vit.weights.checkpoint import upgrade
-
-# What the command line sets in a parameter group; the optimiser's state is the rest.
-SETTINGS = ("initial_lr", "weight_decay", "betas")
 
 
 class Objective(LightningModule, ABC):
@@ -92,6 +90,7 @@ class Objective(LightningModule, ABC):
         self.progress = 0.0
         self.data: ImageDataModule | None = None
         self.evaluation: Any = None
+        self.brought = BroughtBatches()
 
     def check_hyperparameters(self) -> None:
         """Check the hyper-parameters of the training."""
@@ -198,10 +197,15 @@ class Objective(LightningModule, ABC):
         # the position in the epoch.
         self.length = TrainingLength(self.trainer)
         self.data = self.trainer.datamodule if isinstance(self.trainer.datamodule, ImageDataModule) else None
-        self._check_end()
+        self.length.check_end([name for name, is_used in self.shares().items() if is_used])
         self._update_progress()
-        self._restore_settings()
+        if self.schedule is not None:
+            self.schedule.restore_settings(self.hparams.lr)
         self._reset_loss()
+
+    def _apply_batch_transfer_handler(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Read the batches of other loaders; a data module's own on_after_batch_transfer would replace ours."""
+        return self.brought.take(super()._apply_batch_transfer_handler(batch, *args, **kwargs), self)
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> int | None:
         """End an epoch without batches, which Lightning starts after a resume from the end of an epoch."""
@@ -274,14 +278,27 @@ class Objective(LightningModule, ABC):
                 "optimizer muon needs whole matrices, and this model is sharded: choose adamw, or strategy ddp"
             )
         optimizer = make_optimizer(hp.optimizer, self.network, hp.lr, hp.weight_decay, hp.betas, hp.get("layer_decay"))
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self._learning_rate_factor)
-        self.settings = [{name: group[name] for name in SETTINGS if name in group} for group in optimizer.param_groups]
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        schedule = ProgressSchedule(optimizer, self._learning_rate_factor, hp.lr)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    def lr_scheduler_step(self, scheduler: torch.optim.lr_scheduler.LambdaLR, metric: Any) -> None:
+    @property
+    def schedule(self) -> ProgressSchedule | None:
+        """The schedule by the progress of the training; None with an optimiser or a schedule of a user's own."""
+        schedulers = (config.scheduler for config in self.trainer.lr_scheduler_configs)
+        return next((each for each in schedulers if isinstance(each, ProgressSchedule)), None)
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Update the progress after each step of the optimiser, and the learning rate with it."""
-        self._update_progress()
-        scheduler.step()
+        if isinstance(scheduler, ProgressSchedule):
+            self._update_progress()
+        super().lr_scheduler_step(scheduler, metric)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Update the progress where Lightning steps no schedule of ours."""
+        if self.schedule is None or not self.automatic_optimization:
+            self._update_progress()
+            if self.schedule is not None:
+                self.schedule.step()
 
     def _learning_rate_factor(self, step: int) -> float:
         return learning_rate_factor(self.progress, self.hparams.warmup, self.hparams.decay)
@@ -292,30 +309,13 @@ class Objective(LightningModule, ABC):
         if self.data is not None:
             self.data.progress = self.progress
 
-    def _restore_settings(self) -> None:
-        """Set the learning rates, weight decay and betas of now, even if a checkpoint brought back its own."""
-        scheduler = self.trainer.lr_scheduler_configs[0].scheduler
-        scheduler.base_lrs = [settings["initial_lr"] for settings in self.settings]
-        groups = zip(scheduler.optimizer.param_groups, self.settings, scheduler.lr_lambdas, strict=True)
-        for group, settings, factor in groups:
-            group.update(settings, lr=settings["initial_lr"] * factor(scheduler.last_epoch))
-
-    def _check_end(self) -> None:
-        used = [name for name, is_used in self.shares().items() if is_used]
-        if used and not self.length.has_end:
-            raise ValueError(
-                f"training has no end that {', '.join(used)} could be a share of: set trainer.max_epochs, max_steps "
-                "or max_time"
-            )
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the name of the class, which the command line builds again, and the encoder, which ``vit.load`` does."""
-        checkpoint["module"] = type(self).__name__
-        checkpoint["encoder"] = None
+        checkpoint |= {"module": type(self).__name__, "encoder": None, "normalised": self.brought.normalised}
         if self.encoder is not None:
             arguments = dict(self.get_submodule(self.encoder).config)
-            prefix = f"{self.encoder}."
-            checkpoint["encoder"] = {"prefix": prefix, "arguments": arguments, "about": self.about_encoder()}
+            about = {"arguments": arguments, "about": self.about_encoder()}
+            checkpoint["encoder"] = {"prefix": f"{self.encoder}."} | about
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that a checkpoint fits before torch loads it: its messages would be longer.
@@ -336,6 +336,7 @@ class Objective(LightningModule, ABC):
 
     def take_notes(self, checkpoint: dict[str, Any]) -> None:
         """Take what a checkpoint has beside the weights, where a test reads it; foreign weights have nothing."""
+        self.brought.normalised = checkpoint.get("normalised")
 
     def check_fits(self, checkpoint: dict[str, Any]) -> None:
         """Check that a checkpoint has the architecture of this model.

@@ -1,6 +1,7 @@
 """The small callbacks of a training: seeds of each step, the stop at NaN, the progress bar."""
 
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -21,12 +22,22 @@ class SeededSteps(Callback):
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+        self.generators = (torch.Generator(), torch.Generator())
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Pass the epoch to the loader: Lightning's is one too high after a resume from the end of an epoch."""
-        loader = trainer.train_dataloader
+        """Pass the epoch to the loader: Lightning's is one too high after a resume from the end of an epoch.
+
+        Other loaders get generators of their own, one for the order of the images and one for their workers: from
+        torch's, a resumed run would draw otherwise.
+        """
+        loader, key = trainer.train_dataloader, (self.seed, trainer.current_epoch, trainer.global_rank)
         if isinstance(loader, BatchLoader):
             loader.begin_epoch(trainer.current_epoch)
+            return
+        torch.manual_seed(seed_of(*key))
+        for number, part in enumerate((loader, getattr(loader, "sampler", None))):
+            if getattr(part, "generator", key) in (None, *self.generators):
+                part.generator = self.generators[number].manual_seed(seed_of(*key, number))
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Seed torch for this step and process."""
@@ -42,15 +53,18 @@ class StopAtNaN(Callback):
 
     READ_EVERY = 50
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start without a bad step."""
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start without a bad step, before Lightning's check of the validation."""
         self.first_bad_step = torch.full((), -1, dtype=torch.long, device=pl_module.device)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Note the step if its loss is the first bad one."""
-        is_first = ~outputs["loss"].detach().isfinite() & (self.first_bad_step < 0)
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if loss is None:  # of a training step that steps its optimisers itself
+            return
+        is_first = ~loss.detach().isfinite() & (self.first_bad_step < 0)
         self.first_bad_step = torch.where(is_first, trainer.global_step, self.first_bad_step)
         if pl_module.device.type == "cpu" or (batch_idx + 1) % self.READ_EVERY == 0:
             self.check(trainer)

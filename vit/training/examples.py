@@ -9,7 +9,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from vit.data.module import ImageSet
+from vit.data.image_set import ImageSet
 from vit.data.normalise import normalise
 from vit.data.split import stratify
 from vit.explain.default_method import DEFAULT_METHOD

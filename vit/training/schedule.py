@@ -1,13 +1,18 @@
 """The schedule of a training: its length, its progress, and the learning rate as a function of the progress."""
 
 import math
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 from lightning import Trainer
 from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.strategies import Strategy
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
 Decay = Literal["cosine", "linear", "constant"]
+# What the command line sets in a parameter group; the optimiser's state is the rest.
+SETTINGS = ("initial_lr", "weight_decay", "betas")
 
 
 def learning_rate_factor(progress: float, warmup: float, decay: Decay) -> float:
@@ -26,6 +31,39 @@ def learning_rate_factor(progress: float, warmup: float, decay: Decay) -> float:
     return 1.0 - rest if decay == "linear" else (1.0 + math.cos(math.pi * rest)) / 2
 
 
+class ProgressSchedule(LambdaLR):
+    """Learning rates by a factor that follows the progress of a training and not the number of steps.
+
+    Args:
+        optimizer: The optimiser, whose groups have their peak learning rates.
+        factor: Returns the share of the peak; its argument is not used.
+        lr: The learning rate that those of the groups were made from.
+    """
+
+    def __init__(self, optimizer: Optimizer, factor: Callable[[int], float], lr: float) -> None:
+        super().__init__(optimizer, factor)
+        self.lr = lr
+        for group in optimizer.param_groups:  # the factor of step 0 is 0: an own schedule would begin and end there
+            group["lr"] = group["initial_lr"]
+        self.settings = [{name: group[name] for name in SETTINGS if name in group} for group in optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state without the settings: those of now are taken after a resume."""
+        return {name: value for name, value in super().state_dict().items() if name not in ("lr", "settings")}
+
+    def restore_settings(self, lr: float) -> None:
+        """Set the learning rates, weight decay and betas of now, even if a checkpoint brought back its own.
+
+        Those of the groups are scaled if ``lr`` was changed, as Lightning's LearningRateFinder does.
+        """
+        for settings in self.settings if lr != self.lr else ():
+            settings["initial_lr"] *= lr / self.lr
+        self.lr = lr
+        self.base_lrs = [settings["initial_lr"] for settings in self.settings]
+        for group, settings, factor in zip(self.optimizer.param_groups, self.settings, self.lr_lambdas, strict=True):
+            group.update(settings, lr=settings["initial_lr"] * factor(self.last_epoch))
+
+
 class TrainingLength:
     """The length of a training that has started, in steps, in time, or both: the end is what comes first."""
 
@@ -40,6 +78,18 @@ class TrainingLength:
     def has_end(self) -> bool:
         """Whether the number of steps or the time is limited."""
         return math.isfinite(self.total_steps) or self.timer is not None
+
+    def check_end(self, shares: list[str]) -> None:
+        """Check that a training has an end if there are settings that are a share of it.
+
+        Raises:
+            ValueError: If it has none.
+        """
+        if shares and not self.has_end:
+            raise ValueError(
+                f"training has no end that {', '.join(shares)} could be a share of: set trainer.max_epochs, max_steps "
+                "or max_time"
+            )
 
     def progress(self, step: int, strategy: Strategy) -> float:
         """Return the share of the training that is done after ``step`` steps, in [0, 1], equal on all processes."""

@@ -162,7 +162,7 @@ def _write_folder(model: VisionTransformer, library: Format, state: State, folde
         }
     for name, contents in files.items():
         with replacing(folder / name) as unfinished:
-            unfinished.write_text(json.dumps(contents, indent=2) + "\n")
+            unfinished.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
 
 
 def _write_npz(state: State, path: Path) -> None:

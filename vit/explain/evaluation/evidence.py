@@ -22,6 +22,7 @@ from vit.explain.evaluation.similarity import is_constant, rank_correlation, top
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS, Subject, signed_map
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.perturbation import can_drop
+from vit.support.precision import in_double
 
 NOISE = 0.05  # standard deviation of noise that should not matter, relative to that of the images
 TOP = 10  # maps are compared on the highest 1/10 of the patches, and on the highest patch
@@ -196,7 +197,7 @@ def _replace_attention(evidence: Evidence, subject: Subject, labels: Tensor | No
         changed = replaced_logits(subject.model, subject.images, replacement, layers, calls).argmax(dim=-1)
         evidence.flips[kind, where] = changed != predicted
         if labels is not None:
-            evidence.corrected[kind, where] = (changed == labels).double() - (predicted == labels).double()
+            evidence.corrected[kind, where] = in_double(changed == labels) - in_double(predicted == labels)
 
 
 def _num_attentions(subject: Subject) -> int:
@@ -233,6 +234,7 @@ def _outliers(subject: Subject) -> Tensor | None:
     with anatomy.parts.layers[-1].seen(lambda tokens: norms.append(tokens[:, anatomy.patches].norm(dim=-1))):
         run_intercepted(subject.model, subject.images, keep_share)
     flat = outliers(rearrange(norms[0], "b n -> (b n)"))  # among the tokens of all images
-    marked = rearrange(flat, "(b n) -> b n", b=len(norms[0])).double()
-    received = (shares[0] * marked).sum(dim=-1) / shares[0].sum(dim=-1)
+    marked = in_double(rearrange(flat, "(b n) -> b n", b=len(norms[0])))
+    share = shares[0].to(marked.device)
+    received = (share * marked).sum(dim=-1) / share.sum(dim=-1)
     return torch.stack([reduce(marked, "b n -> b", "mean"), received], dim=-1)

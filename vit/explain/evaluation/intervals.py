@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from vit.support.extras import import_extra
+from vit.support.precision import in_double
 
 POWER = 0.8  # probability that the images that are called for decide, if the present value is the true one
 STEP, MOST = 1.15, 10_000  # numbers of images are tried in steps, up to a multiple of the present number
@@ -53,7 +54,7 @@ def mean_interval(values: Tensor, confidence: float = 0.95) -> Interval:
     """
     if values.ndim != 1 or not len(values):
         raise ValueError(f"values have shape {tuple(values.shape)}: give one number for each of at least one image")
-    values = values.detach().double().cpu()
+    values = values.detach().cpu().double()
     mean = values.mean().item()
     if len(values) == 1:
         return Interval(mean, -math.inf, math.inf)
@@ -71,7 +72,7 @@ def median_interval(values: Tensor, confidence: float = 0.95) -> Estimate:
     >>> str(median_interval(torch.arange(9.0)))
     '4.00 (1.00 to 7.00)'
     """
-    values = values.detach().double().cpu().sort().values
+    values = values.detach().cpu().double().sort().values
     if not len(values):
         return Estimate(math.nan, -math.inf, math.inf)
     value = (values[(len(values) - 1) // 2] + values[len(values) // 2]).item() / 2
@@ -90,7 +91,7 @@ def spread_of_seeds(values: Tensor, confidence: float = 0.95) -> float:
     >>> round(spread_of_seeds(torch.arange(9.0) + torch.tensor([[-1.0], [0.0], [1.0]])), 3)
     2.484
     """
-    of_seeds = mean_interval(values.double().quantile(0.5, dim=1), confidence)
+    of_seeds = mean_interval(in_double(values).quantile(0.5, dim=1), confidence)
     return of_seeds.high - of_seeds.mean
 
 

@@ -18,6 +18,7 @@ from vit.explain.evaluation.similarity import rank_correlation
 from vit.explain.evaluation.table import Table
 from vit.explain.maps import Subject, signed_map
 from vit.explain.maps.noise import draw_for_each
+from vit.support.precision import in_double
 
 Replacement = Callable[[int, Tensor], Tensor]  # index of a layer and its attention (B, H, N, M) -> other attention
 
@@ -135,10 +136,10 @@ def _change(plain: Tensor, logits: Tensor, labels: Tensor | None) -> dict[str, A
     """Return how far logits are from those of the unchanged model."""
     before, after = plain.log_softmax(dim=-1), logits.log_softmax(dim=-1)
     change = {
-        "flips": (logits.argmax(dim=-1) != plain.argmax(dim=-1)).double().mean().item(),
+        "flips": in_double(logits.argmax(dim=-1) != plain.argmax(dim=-1)).mean().item(),
         "divergence": (before.exp() * (before - after)).sum(dim=-1).mean().item(),
     }
     if labels is not None:
         right, was_right = (x.argmax(dim=-1) == labels for x in (logits, plain))
-        change["accuracy_change"] = (right.double() - was_right.double()).mean().item()
+        change["accuracy_change"] = (in_double(right) - in_double(was_right)).mean().item()
     return change

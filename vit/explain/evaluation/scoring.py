@@ -22,6 +22,7 @@ from vit.explain.evaluation.table import Table
 from vit.explain.maps import CONTROLS, METHODS, Subject, signed_map
 from vit.explain.maps.perturbation import can_drop
 from vit.explain.memory import PeakMemory
+from vit.support.precision import in_double
 
 ERROR = 0.05  # probability that any comparison of a table is wrong
 FEWEST = 10  # images that a comparison of methods needs
@@ -234,7 +235,7 @@ def _table(
     for name, measured in parts.items():
         values = {measure: torch.cat(numbers) for measure, numbers in measured.items()}
         if clusters is not None:
-            values = {measure: mean_of_clusters(numbers.double(), clusters) for measure, numbers in values.items()}
+            values = {measure: mean_of_clusters(in_double(numbers), clusters) for measure, numbers in values.items()}
             scores.note = f"{count} images in {len(clusters.unique())} clusters; mean of clusters (95 % interval)"
         scores.values[name] = values
     for method in methods:
@@ -249,7 +250,7 @@ def _table(
 
 def _interval(measure: str, values: Tensor, confidence: float = 0.95) -> Interval:
     if measure in SHARES:
-        return Interval(*share_interval(values.double().sum().item(), len(values), confidence))
+        return Interval(*share_interval(in_double(values).sum().item(), len(values), confidence))
     return mean_interval(values, confidence)
 
 

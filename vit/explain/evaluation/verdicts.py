@@ -22,6 +22,7 @@ from vit.explain.evaluation.intervals import (
     spread_of_seeds,
     widened,
 )
+from vit.support.precision import in_double
 
 NO_MORE = "more images would hardly change this"
 
@@ -78,7 +79,7 @@ def median(values: Tensor, confidence: float) -> tuple[Expected, int]:
     if values.ndim == 2:
         values = values[:, ~values.isnan().any(dim=0)]
         spread = spread_of_seeds(values, confidence) if values.numel() else 0.0
-        of_images, count = median(reduce(values.double(), "s b -> b", "mean"), confidence)
+        of_images, count = median(reduce(in_double(values), "s b -> b", "mean"), confidence)
         return lambda images: widened(of_images(images), spread), count
     values = values[~values.isnan()]
     return partial(median_of_more, median_interval(values, confidence), len(values)), len(values)

@@ -43,7 +43,7 @@ def attention_flow(attentions: Sequence[Tensor], token: int = 0, residual: float
         with_residual(reduce(attn.detach(), "b h n m -> b n m", "mean").clamp(min=0), residual) for attn in attentions
     ]
     # Last layer first: the flow runs from the output down to the input.
-    of_images = torch.stack(pipes[::-1], dim=1).double().cpu()
+    of_images = torch.stack(pipes[::-1], dim=1).cpu().double()
     flows = [_flows_to_inputs(layers, token) for layers in of_images]
     return torch.tensor(flows, dtype=attentions[0].dtype, device=attentions[0].device)
 

@@ -19,7 +19,7 @@ def draw_for_each(images: Tensor, shape: Sequence[int], *key: int, draw: Callabl
     True
     """
     draws = []
-    for pixels in images.detach().double().cpu():
+    for pixels in images.detach().cpu().double():
         digest = hashlib.blake2b(repr(key).encode() + pixels.numpy().tobytes(), digest_size=8).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest) >> 1)
         draws.append(draw(tuple(shape), generator=generator))

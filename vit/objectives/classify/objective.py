@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.data.module import ImageSet
+from vit.data.image_set import ImageSet
+from vit.data.module import ImageDataModule
 from vit.objectives.classify.evaluation import Evaluation
 from vit.objectives.classify.image_rows import places_of_images
 from vit.objectives.classify.pictures import draw_classification
@@ -126,7 +127,7 @@ class ViTClassifier(Objective, EncoderModule):
             ValueError: If the file or the labels do not fit.
         """
         data = None if self._trainer is None else self.trainer.datamodule
-        for part in getattr(data, "sets", {}).values():
+        for part in data.sets.values() if isinstance(data, ImageDataModule) else ():
             self.check_labels(part.labels)
         if stage != "fit":
             return
@@ -295,6 +296,7 @@ class ViTClassifier(Objective, EncoderModule):
 
     def take_notes(self, checkpoint: dict[str, Any]) -> None:
         """Take the threshold of two classes."""
+        super().take_notes(checkpoint)
         self.threshold = checkpoint.get("threshold")
 
     def check_fits(self, checkpoint: dict[str, Any]) -> None:

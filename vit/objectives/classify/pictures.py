@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from lightning import LightningModule
 from matplotlib.figure import Figure
 
-from vit.data.module import ImageSet
+from vit.data.image_set import ImageSet
 from vit.objectives.classify.evaluation import POSITIVE, Evaluation
 from vit.objectives.classify.roc_picture import draw_curves
 from vit.objectives.classify.tables import end_of

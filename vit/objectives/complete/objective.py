@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
-from vit.data.module import ImageSet
+from vit.data.image_set import ImageSet
+from vit.data.module import ImageDataModule
 from vit.model.decoder import DecoderPositions
 from vit.model.embedding import to_pair
 from vit.model.image_gpt import ImageGPT
@@ -114,6 +115,11 @@ class ImageCompleter(Objective):
         if stage != "fit":
             return
         data = self.trainer.datamodule
+        if not isinstance(data, ImageDataModule):
+            raise ValueError(
+                "ImageCompleter learns its palette from all training images before the training, and gets them from "
+                f"data modules of vit.data, not from a {type(data).__name__}: derive yours from ImageDataModule"
+            )
         if data.class_weights is not None:
             raise ValueError("balance 'loss' weights classes, and ImageCompleter has none: take 'sampling' or 'none'")
         for name in ("mixup", "cutmix"):

@@ -10,7 +10,7 @@ from einops import rearrange, repeat
 from lightning import LightningModule
 from matplotlib.figure import Figure
 
-from vit.data.module import ImageSet
+from vit.data.image_set import ImageSet
 from vit.objectives.complete.palette import dequantise
 from vit.support.plotting import plot_style, save_photographs
 from vit.training.examples import check_whole

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.data.module import ImageSet
+from vit.data.image_set import ImageSet
 from vit.objectives.classify.objective import ViTClassifier
 from vit.objectives.classify.tables import class_table
 from vit.objectives.multilabel.evaluation import MultilabelEvaluation, one_row_each
@@ -72,6 +72,11 @@ class MultilabelClassifier(ViTClassifier):
         super().on_train_start()
         self.class_weights = None
         if self.hparams.positive_weights == "balanced":
+            if self.data is None:
+                raise ValueError(
+                    "positive_weights balanced counts the labels of all training images, which only data modules of "
+                    "vit.data tell: set it to none"
+                )
             labels = one_row_each(self.trainer.datamodule.sets["train"].labels, self.network.num_classes)
             with_class = labels.sum(dim=0)
             weights = (len(labels) - with_class) / with_class.clamp(min=1)

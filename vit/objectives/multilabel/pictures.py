@@ -4,7 +4,7 @@ from pathlib import Path
 
 from lightning import LightningModule
 
-from vit.data.module import ImageSet
+from vit.data.image_set import ImageSet
 from vit.objectives.classify.pictures import (
     MISTAKE_LETTERS,
     caption_of_file,

@@ -12,7 +12,7 @@ from einops import rearrange
 from torch import Tensor
 
 from vit.data.alphabet import Alphabet
-from vit.data.module import ImageSet
+from vit.data.image_set import ImageSet
 from vit.model.decoder import DecoderPositions, ImageToSequence, TransformerDecoder
 from vit.model.generation import Generated
 from vit.model.vision_transformer import VisionTransformer

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from lightning import LightningModule
 from torch import Tensor
 
-from vit.data.module import ImageSet
+from vit.data.image_set import ImageSet
 from vit.explain.text_figures import draw_text_maps
 from vit.explain.texts import explain_text
 from vit.support.captioned import draw_captioned

@@ -1,0 +1,66 @@
+"""Options and callbacks of Lightning on the command line that its users bring along."""
+
+import json
+
+import pytest
+from lightning.pytorch.loggers import csv_logs
+
+from tests.tiny import MODEL, TINY
+
+ONE = [*TINY, "--trainer.max_epochs", "1", "--trainer.limit_test_batches", "0", "--experiment", "one"]
+
+
+@pytest.fixture(autouse=True)
+def without_report(monkeypatch):
+    monkeypatch.setattr("vit.commands.training_cli.write_report", lambda folder: None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--trainer.num_sanity_val_steps", "2"],
+        ["--trainer.callbacks+", "GradientAccumulationScheduler", "--trainer.callbacks.scheduling", "{0: 2}"],
+        ["--trainer.callbacks+", "TQDMProgressBar"],
+    ],
+    ids=lambda words: words[1],
+)
+def test_an_option_of_lightning_trains_and_is_noted_whole(run, folder, words):
+    run("fit", *ONE, *words)
+    record = json.loads((folder / "runs/one/version_0/results.json").read_text(encoding="utf-8"))
+    assert record["finished"]
+    assert record["epochs"] == pytest.approx(0.93, abs=0.01)
+    run("fit", "--config", "runs/one/version_0/config.yaml", "--trainer.fast_dev_run", "true")
+
+
+@pytest.mark.slow
+def test_overfit_batches_of_one_is_one_batch_and_a_note_of_lightning_that_is_none_is_hidden(run, folder, capsys):
+    cli = run("fit", *ONE, "--trainer.overfit_batches", "1")
+    assert cli.trainer.global_step == 1
+    assert "overfit" not in capsys.readouterr().err
+
+
+def test_early_stopping_that_looks_too_early_is_told_when_values_are_there(error_of):
+    stop = ["--trainer.callbacks+", "EarlyStopping", "--trainer.callbacks.monitor", "train_loss"]
+    line = error_of("fit", *ONE, *stop, "--trainer.val_check_interval", "2", "--trainer.log_every_n_steps", "9")
+    assert "EarlyStopping looks for train_loss before it is logged: train_loss and lr are there after log_every" in line
+
+
+def test_a_logger_that_refuses_is_one_line(error_of, monkeypatch):
+    class RefusedError(Exception):
+        """An exception of the package of a logger."""
+
+    def refuse(*_, **__):
+        raise RefusedError("The file store is in maintenance mode.\n\nDetails:\n  - one\n  - two")
+
+    monkeypatch.setattr(csv_logs, "ExperimentWriter", refuse)
+    assert error_of("fit", *ONE) == "error: the logger refuses: The file store is in maintenance mode"
+
+
+def test_another_precision_than_that_of_a_trainer_in_python_is_said(run, monkeypatch, capsys):
+    monkeypatch.setattr("vit.commands.training_cli.fastest_precision", lambda accelerator: "bf16-mixed")
+    fast = ["--trainer.accelerator", "cpu", "--trainer.fast_dev_run", "true"]
+    run("fit", "--data", "Digits", *MODEL, *fast)
+    assert "precision bf16-mixed is the fastest here; Trainer() in Python has 32-true" in capsys.readouterr().out
+    run("fit", "--data", "Digits", *MODEL, *fast, "--trainer.precision", "32-true")
+    assert "precision" not in capsys.readouterr().out

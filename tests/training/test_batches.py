@@ -1,0 +1,127 @@
+"""Batches of other loaders than ours: pairs, dictionaries and lists, bytes and floats, normalised or not."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from vit.training.batches import BroughtBatches, are_normalised, check_labels_of_batch, pair_of
+
+IMAGES, LABELS = torch.rand(3, 1, 4, 4), torch.tensor([0, 2, 1])
+
+
+def module_of(mean=(0.5,), std=(0.25,)):
+    normalisation = {"mean": None if mean is None else list(mean), "std": None if std is None else list(std)}
+    buffers = {name: torch.tensor(value or [0.5])[:, None, None] for name, value in normalisation.items()}
+    network = SimpleNamespace(num_classes=3)
+    return SimpleNamespace(hparams=normalisation, network=network, global_rank=0, **buffers)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (IMAGES, LABELS),
+        [LABELS, IMAGES],
+        {"pixel_values": IMAGES, "anything": LABELS},
+        {"image": IMAGES, "label": LABELS, "index": torch.arange(3), "file": ["a", "b", "c"]},
+        (IMAGES, LABELS, {"extra": 1}),
+        {"image": IMAGES, "y": LABELS, "scale": torch.tensor(2.0), "classes_seen": torch.arange(9)},
+    ],
+)
+def test_images_and_labels_are_found_in_every_form(batch):
+    images, labels = pair_of(batch)
+    assert images is IMAGES
+    assert labels is LABELS
+
+
+def test_images_alone_have_no_labels():
+    assert pair_of(IMAGES) == (IMAGES, None)
+    assert pair_of([IMAGES]) == (IMAGES, None)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ({"left": IMAGES, "right": IMAGES, "y": LABELS}, r"one tensor of images .* has left \(3, 1, 4, 4\), right"),
+        ((IMAGES[0], LABELS), r"one tensor of images .* has 0 \(1, 4, 4\), 1 \(3,\)"),
+        ({"image": IMAGES, "a": LABELS, "b": LABELS}, r"one tensor of labels, such as by the name label"),
+        ("text", "and this one has 0 str"),
+        ([], "and this one has nothing"),
+    ],
+)
+def test_a_batch_that_does_not_tell_is_refused_with_what_it_has(batch, message):
+    with pytest.raises(ValueError, match=message):
+        pair_of(batch)
+
+
+@pytest.mark.parametrize(
+    ("images", "normalised"),
+    [
+        (torch.randint(256, (2, 3, 4, 4), dtype=torch.uint8), False),
+        (torch.rand(2, 3, 4, 4), False),
+        (torch.zeros(2, 3, 4, 4), False),
+        (torch.linspace(-0.04, 1.05, 48), False),  # resized by a spline
+        (torch.linspace(-2.1, 2.6, 48), True),
+        (torch.linspace(-1, 1, 48), True),
+    ],
+)
+def test_normalised_images_are_told_by_their_darkest_pixel(images, normalised):
+    assert are_normalised(images) is normalised
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.linspace(0, 255, 9), r"float images go from 0 to 255: give bytes \(uint8\), or divide by 255"),
+        (torch.arange(9), r"images are torch.int64: give bytes \(uint8\), or floats in \[0, 1\]"),
+        (torch.tensor([0.0, torch.nan]), "some are no numbers"),
+        (torch.tensor([-1.0, torch.inf]), "some are no numbers"),
+    ],
+)
+def test_pixels_of_another_range_are_refused(images, message):
+    with pytest.raises(ValueError, match=message):
+        are_normalised(images)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (torch.tensor([0, 3]), "a label is 3, and the classes are 0 to 2: set --model.num_classes 4, or number"),
+        (torch.tensor([0, -100]), "a label is -100, and the classes are 0 to 2: number them from 0"),
+        (torch.tensor([0.0, 1.0]), r"labels are torch.float32 of shape \(2,\): give the number of the class"),
+        (torch.tensor([[0], [1]]), r"labels are torch.int64 of shape \(2, 1\)"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(labels, message):
+    with pytest.raises(ValueError, match=message):
+        check_labels_of_batch(labels, 3)
+
+
+def test_labels_that_are_classes_padding_or_shares_are_taken():
+    for labels in (torch.tensor([0, 2, -1]), torch.tensor([[0.5, 0.5, 0.0]])):
+        check_labels_of_batch(labels, 3)
+
+
+def test_the_normalisation_of_a_loader_is_undone_in_every_batch_also_in_a_bright_one():
+    brought, plain = BroughtBatches(), torch.linspace(0, 1, 48).reshape(3, 1, 4, 4)
+    images, labels = brought.read(((plain - 0.5) / 0.25, LABELS.int()), module_of())
+    torch.testing.assert_close(images, plain)
+    assert labels.dtype == torch.long
+    bright = torch.full((3, 1, 4, 4), 0.75)
+    torch.testing.assert_close(brought.read(((bright - 0.5) / 0.25, LABELS), module_of())[0], bright)
+
+
+def test_bytes_and_floats_up_to_one_are_taken_as_they_are(capsys):
+    for images in (IMAGES, (255 * IMAGES).byte()):
+        assert BroughtBatches().read((images, LABELS), module_of(mean=None, std=None))[0] is images
+    assert capsys.readouterr().out == ""
+
+
+def test_an_unknown_normalisation_is_asked_for():
+    with pytest.raises(ValueError, match=r"images go from -2.00 to 2.00, so they are normalised: tell by what, by"):
+        BroughtBatches().read((torch.linspace(-2, 2, 48).reshape(3, 1, 4, 4), LABELS), module_of(mean=None))
+
+
+def test_a_normalisation_that_leaves_other_pixels_than_from_0_to_1_is_said(capsys):
+    BroughtBatches().read((torch.linspace(-4, 4, 48).reshape(3, 1, 4, 4), LABELS), module_of())
+    assert "pixels go from -0.50 to 1.50 and not from 0 to 1" in capsys.readouterr().out

@@ -1,0 +1,164 @@
+"""What users of Lightning do in Python: a plain ``Trainer`` with our models and data, or with one of them."""
+
+import pytest
+import torch
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import LearningRateFinder
+from lightning.pytorch.tuner import Tuner
+from torch.utils.data import DataLoader
+
+from tests.brought import Bare, Manual, OneCycle, OwnData, Plain, Reused
+from vit.data import Digits
+from vit.objectives import ViTClassifier
+
+SMALL = {"image_size": 8, "in_channels": 1, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2}
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # Lightning's advice
+
+
+def trainer(**kwargs):
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_model_summary", "enable_progress_bar"), False)
+    if kwargs.get("barebones"):
+        quiet = {}
+    return Trainer(**quiet | {"max_steps": 3, "accelerator": "cpu"} | kwargs)
+
+
+def model(cls=ViTClassifier, **kwargs):
+    torch.manual_seed(0)
+    return cls(**SMALL | kwargs)
+
+
+def weights(module):
+    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+
+
+def test_a_data_module_of_the_user_trains_the_same_weights_as_the_same_images_of_ours():
+    ends = []
+    for data in (Digits(batch_size=100, normalised=True), Digits(batch_size=100)):
+        module = model(Plain, mean=Digits.mean, std=Digits.std)
+        trainer().fit(module, data)
+        ends.append(weights(module))
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)
+
+
+def test_what_the_model_sees_is_what_the_loader_gave():
+    data, module = OwnData(), model(mean=OwnData.mean, std=OwnData.std)
+    seen = []
+    module.network.register_forward_pre_hook(lambda network, inputs: seen.append(inputs[0]))
+    trainer().test(module, data, verbose=False)
+    expected = torch.stack([data.parts["test"][number][0] for number in range(100)])
+    torch.testing.assert_close(seen[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_hooks_of_the_data_module_come_before_ours():
+    class Scaled(Bare):
+        """Gives bytes on the device, as those who augment there do."""
+
+        def on_after_batch_transfer(self, batch, dataloader_idx):
+            images, labels = batch
+            return {"picture": (255 * (images * 0.376 + 0.305)).round().byte(), "y": labels}
+
+    module = model()
+    trainer().fit(module, Scaled())
+    assert module.brought.normalised is False
+
+
+@pytest.mark.parametrize("cls", [Plain, Reused, OneCycle, Manual])
+def test_an_optimiser_of_the_user_trains_to_the_end_of_the_schedule(cls):
+    module = model(cls)
+    before = weights(module)
+    trainer().fit(module, Digits(batch_size=100))
+    assert module.progress == 1.0
+    assert not torch.equal(weights(module), before)
+
+
+def test_the_learning_rate_finder_sets_the_rate_of_a_training():
+    module = model(lr=1e-3)
+    found = Tuner(trainer(max_steps=40)).lr_find(module, datamodule=Digits(batch_size=100), num_training=30)
+    assert module.hparams.lr == found.suggestion() != 1e-3
+
+
+def test_the_learning_rate_finder_as_a_callback_scales_the_rates_of_all_layers():
+    module, finder = (
+        model(lr=1e-3, layer_decay=0.5, warmup=0.0, decay="constant"),
+        LearningRateFinder(num_training_steps=30),
+    )
+    run = trainer(max_steps=40, callbacks=[finder])
+    run.fit(module, Digits(batch_size=100))
+    rates = sorted({group["lr"] for group in run.optimizers[0].param_groups})
+    assert rates == pytest.approx([finder.optimal_lr.suggestion() * share for share in (0.25, 0.5, 1)])
+
+
+@pytest.mark.parametrize("options", [{"num_sanity_val_steps": 2}, {"barebones": True}, {"enable_progress_bar": True}])
+def test_options_of_lightning_that_train(options, capsys):
+    module = model()
+    trainer(**options).fit(module, Digits(batch_size=100))
+    assert module.progress == 1.0
+
+
+def test_overfitting_repeats_the_same_images_in_each_epoch():
+    seen = []
+
+    class Seeing(ViTClassifier):
+        def training_loss(self, batch):
+            seen.append(batch[0])
+            return super().training_loss(batch)
+
+    trainer(max_steps=-1, max_epochs=2, overfit_batches=2).fit(model(Seeing), Digits(batch_size=100))
+    assert len(seen) == 4
+    assert torch.equal(torch.cat(seen[:2]), torch.cat(seen[2:]))
+    assert len(seen[0].unique(dim=0)) > 50
+
+
+def test_predictions_are_of_a_loader_of_images_of_pairs_and_of_our_test_images():
+    module, images = model(), torch.rand(10, 1, 8, 8)
+    alone = trainer().predict(module, DataLoader(images, 4))
+    pairs = trainer().predict(module, DataLoader([(image, 0) for image in images], 4))
+    assert [len(part) for part in alone] == [4, 4, 2]
+    torch.testing.assert_close(torch.cat(alone), module.eval()(images).softmax(dim=-1))
+    torch.testing.assert_close(torch.cat(pairs), torch.cat(alone))
+    assert len(torch.cat(trainer().predict(module, Digits()))) == 359
+
+
+class Theirs(LightningModule):
+    """A module of the user, which takes normalised floats."""
+
+    def __init__(self, batch_size=7):
+        super().__init__()
+        self.save_hyperparameters()
+        self.layer, self.seen = torch.nn.Linear(64, 10), []
+
+    def training_step(self, batch):
+        images, labels = batch
+        self.seen.append(images)
+        return torch.nn.functional.cross_entropy(self.layer(images.flatten(1)), labels)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_our_data_give_normalised_floats_to_a_module_of_the_user():
+    module = Theirs()
+    trainer(max_steps=-1, max_epochs=1).fit(module, Digits(batch_size=100, normalised=True))
+    images = torch.cat(module.seen)
+    assert images.dtype == torch.float32
+    assert abs(images.mean()) < 0.02
+    assert abs(images.std() - 1) < 0.02
+
+
+def test_mixed_batches_are_normalised_too():
+    data = Digits(batch_size=100, normalised=True, mixup=0.8)
+    data.setup("fit")
+    images, targets = next(iter(data.train_dataloader()))
+    assert (images.dtype, targets.shape) == (torch.float32, (100, 10))
+    assert images.min() == pytest.approx(-0.305 / 0.376, abs=1e-4)
+
+
+def test_the_arguments_of_the_data_reach_loggers_and_checkpoints_but_for_those_of_the_module(tmp_path):
+    run = trainer(logger=True, default_root_dir=tmp_path)
+    run.fit(Theirs(), Digits(batch_size=64, flip=True, normalised=True))
+    logged = (tmp_path / "lightning_logs/version_0/hparams.yaml").read_text()
+    assert "flip: true" in logged
+    assert "batch_size: 7" in logged  # the word of the module
+    run.save_checkpoint(tmp_path / "run.ckpt")
+    again = Digits.load_from_checkpoint(tmp_path / "run.ckpt")
+    assert (again.batch_size, again.augmentation["flip"]) == (64, True)

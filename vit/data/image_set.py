@@ -1,0 +1,68 @@
+"""The images of one split of a data set, decoded or as files."""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+from torchvision.transforms.v2 import functional as tv
+
+from vit.data.image_files import ImageFiles, raise_unreadable
+from vit.data.split import stratified_split
+
+
+@dataclass
+class ImageSet:
+    """The images of one split, and their labels.
+
+    Args:
+        images: Decoded images, uint8 (N, C, H, W), or files.
+        labels: Class numbers, (N,), rows of 0. and 1. for several labels, (N, num_classes), or rows of tokens, (N, T).
+        files: Path of each image, below the root of the data if it has one; None if they are of no files.
+        groups: Number of the group of each image, (N,), whose images stay on one side of every split; None for none.
+    """
+
+    images: Tensor | ImageFiles
+    labels: Tensor
+    files: list[str] | None = None
+    groups: Tensor | None = None
+
+    def name(self, index: int) -> str:
+        """Return the file of an image, or its number in the split if it is of no file."""
+        return str(index) if self.files is None else self.files[index]
+
+    def numbered(self) -> "ImageSet":
+        """Return the same images; those of no file keep their number in this split as their name in each subset."""
+        return replace(self, files=[self.name(index) for index in range(len(self.labels))])
+
+    def decode(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the images at ``indices``, uint8 (n, C, H, W), and their labels; unreadable files are a ValueError."""
+        if isinstance(self.images, Tensor):
+            return self.images[indices], self.labels[indices]
+        batch = self.images.decode(indices)
+        raise_unreadable(batch.unreadable)
+        return batch.images, self.labels[indices]
+
+    def subset(self, indices: Tensor) -> "ImageSet":
+        """Return the images and labels at ``indices``."""
+        images = self.images[indices] if isinstance(self.images, Tensor) else self.images.subset(indices)
+        files = None if self.files is None else [self.files[index] for index in indices.tolist()]
+        groups = None if self.groups is None else self.groups[indices]
+        return ImageSet(images, self.labels[indices], files, groups)
+
+    @property
+    def counted(self) -> str:
+        """Number of images, and of groups if there are some, in words."""
+        if self.groups is None:
+            return f"{len(self.labels):,} images"
+        groups = len(self.groups.unique())
+        return f"{len(self.labels):,} images in {groups:,} group{'s' if groups > 1 else ''}"
+
+    def split(self, fraction: float, keep: int = 1) -> tuple["ImageSet", "ImageSet"]:
+        """Return the kept and the held-out images, as ``stratified_split`` does."""
+        kept, held_out = stratified_split(self.labels, fraction, keep, self.groups)
+        return self.subset(kept), self.subset(held_out)
+
+    def centred(self, size: tuple[int, int]) -> "ImageSet":
+        """Return the centre of each image, of ``size`` (rows, columns)."""
+        if isinstance(self.images, Tensor):
+            return replace(self, images=tv.center_crop(self.images, list(size)).contiguous())
+        return replace(self, images=replace(self.images, centre=size))

@@ -1,0 +1,171 @@
+"""Batches of loaders that users bring along, as objectives take them: images in [0, 1] or bytes, and labels."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vit.data.module import ImageDataModule
+
+# How people name labels in batches with further tensors.
+LABELS = ("label", "labels", "target", "targets", "class", "classes", "y", "tokens")
+# Pixels in [0, 1] that were scaled by a spline lie a little outside; normalised ones lie far below 0.
+OVERSHOOT = 0.25
+
+
+def pair_of(batch: Any) -> tuple[Tensor, Tensor | None]:
+    """Return images (B, C, H, W) and labels of a batch: of a pair, a list, a dictionary or images alone.
+
+    The images are the one tensor of four dimensions. The labels are the one other tensor with a row for each image, or
+    the one that is named as labels are. Images alone have None.
+
+    >>> images, labels = pair_of({"pixels": torch.zeros(2, 3, 8, 8), "y": torch.tensor([4, 5]), "id": ["a", "b"]})
+    >>> images.shape, labels
+    (torch.Size([2, 3, 8, 8]), tensor([4, 5]))
+
+    Raises:
+        ValueError: If the batch does not tell which tensors are images and labels.
+    """
+    parts = (
+        batch if isinstance(batch, Mapping) else dict(enumerate(batch if isinstance(batch, list | tuple) else [batch]))
+    )
+    tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
+    images = [name for name, part in tensors.items() if part.ndim == 4]
+    if len(images) != 1:
+        raise ValueError(
+            f"a batch needs one tensor of images (batch, channels, rows, columns), and this one has {_described(parts)}"
+        )
+    count = len(tensors[images[0]])
+    others = [name for name, part in tensors.items() if name != images[0] and part.ndim and len(part) == count]
+    labels = [name for name in others if str(name).lower() in LABELS] if len(others) > 1 else others
+    if others and len(labels) != 1:
+        raise ValueError(f"a batch needs one tensor of labels, such as by the name label, and has {_described(parts)}")
+    return tensors[images[0]], tensors[labels[0]] if labels else None
+
+
+def _described(parts: Mapping[Any, Any]) -> str:
+    shapes = [
+        f"{name} {tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__}"
+        for name, part in parts.items()
+    ]
+    return ", ".join(shapes) or "nothing"
+
+
+def check_labels_of_batch(labels: Tensor, num_classes: int) -> None:
+    """Check that labels are numbers of classes, (B,), or a share of each class, (B, num_classes); -1 pads a batch.
+
+    >>> check_labels_of_batch(torch.tensor([1, 10]), 10)
+    Traceback (most recent call last):
+    ValueError: a label is 10, and the classes are 0 to 9: set --model.num_classes 11, or number them from 0
+
+    Raises:
+        ValueError: If they are not.
+    """
+    if labels.ndim == 2 and labels.shape[1] == num_classes:
+        return
+    if labels.ndim != 1 or labels.is_floating_point():
+        raise ValueError(
+            f"labels are {labels.dtype} of shape {tuple(labels.shape)}: give the number of the class of each image, or "
+            f"a row of {num_classes} shares"
+        )
+    lowest, highest = labels.min().item(), labels.max().item()
+    if highest >= num_classes or lowest < -1:
+        label = highest if highest >= num_classes else lowest
+        remedy = f"set --model.num_classes {highest + 1}, or number" if highest >= num_classes else "number"
+        raise ValueError(f"a label is {label}, and the classes are 0 to {num_classes - 1}: {remedy} them from 0")
+
+
+def are_normalised(images: Tensor) -> bool:
+    """Return whether images (B, C, H, W) had a mean subtracted: their darkest pixel is then far below 0.
+
+    >>> are_normalised(torch.tensor([0.0, 1.02])), are_normalised(torch.tensor([-1.9, 2.1]))
+    (False, True)
+
+    Raises:
+        ValueError: If they are neither bytes, nor in [0, 1], nor normalised.
+    """
+    if images.dtype == torch.uint8:
+        return False
+    if not images.is_floating_point():
+        raise ValueError(f"images are {images.dtype}: give bytes (uint8), or floats in [0, 1]")
+    lowest, highest = images.min().item(), images.max().item()
+    if not (abs(lowest) < float("inf") and abs(highest) < float("inf")):
+        raise ValueError(f"the pixels of a batch go from {lowest} to {highest}: some are no numbers")
+    if lowest >= -OVERSHOOT and highest <= 1 + OVERSHOOT:
+        return False
+    if lowest >= 0:
+        raise ValueError(f"float images go from {lowest:g} to {highest:g}: give bytes (uint8), or divide by 255")
+    return True
+
+
+class BroughtBatches:
+    """Reads the batches of somebody's loaders; whether their images are normalised, the first batch tells.
+
+    Objectives normalise images by themselves, so that a trained model takes photographs. The normalisation of a loader
+    is therefore undone by the same mean and deviation, and what the model sees is what the loader gave.
+
+    Attributes:
+        normalised: Whether the images are normalised; None before the first batch.
+        seen: Number of images that were predicted.
+    """
+
+    def __init__(self) -> None:
+        self.normalised: bool | None = None
+        self.seen = 0
+
+    def read(self, batch: Any, module: Any) -> tuple[Tensor, Tensor | None]:
+        """Return images, bytes or floats in [0, 1], and labels of a batch that is on its device.
+
+        Raises:
+            ValueError: If a batch is none of images and labels, or the normalisation of images is not known.
+        """
+        images, labels = pair_of(batch)
+        is_first = self.normalised is None
+        if is_first:
+            self.normalised = are_normalised(images)
+        if labels is not None:
+            labels = labels if labels.is_floating_point() else labels.long()
+            num_classes = getattr(module.network, "num_classes", 0)
+            if num_classes and (is_first or labels.device.type == "cpu"):  # a look at a GPU waits for it
+                check_labels_of_batch(labels, num_classes)
+        if not self.normalised or images.dtype == torch.uint8:
+            return images, labels
+        mean, std = (module.hparams.get(name) for name in ("mean", "std"))
+        if mean is None or std is None:
+            raise ValueError(
+                f"images go from {images.min():.2f} to {images.max():.2f}, so they are normalised: tell by what, "
+                "by attributes mean and std of the data module, or --model.mean [0.5] --model.std [0.5] with a number "
+                "for each channel"
+            )
+        plain = images * module.std + module.mean
+        lowest, highest = plain.aminmax() if is_first else (plain.new_zeros(()), plain.new_ones(()))
+        if is_first and module.global_rank == 0 and (lowest < -OVERSHOOT or highest > 1 + OVERSHOOT):
+            print(
+                f"note: with mean {list(mean)} and std {list(std)} undone, pixels go from {lowest:.2f} to "
+                f"{highest:.2f} and not from 0 to 1: are these the ones that the loader takes?",
+                flush=True,
+            )
+        return plain, labels
+
+    def take(self, batch: Any, module: Any) -> Any:
+        """Return a batch on its device as the objective takes it; those of our data modules, as they are.
+
+        To predict, a batch has images, a name for each and messages, as ``UnsortedImages`` gives it; the images of
+        other loaders are numbered.
+        """
+        trainer = module._trainer
+        if trainer is None or (isinstance(batch, tuple) and len(batch) == 3 and isinstance(batch[1], list)):
+            return batch
+        data = trainer.datamodule
+        if isinstance(data, ImageDataModule) and not data.normalised and not trainer.predicting:
+            return batch
+        images, labels = self.read(batch, module)
+        if not trainer.predicting:
+            if labels is None:
+                raise ValueError("a batch has images and no labels: give pairs, or a dictionary with image and label")
+            return images, labels
+        first = self.seen if trainer.predict_loop.batch_progress.current.completed else 0
+        self.seen = first + len(images)
+        numbers = range(first, self.seen)
+        return images, [str(trainer.world_size * number + module.global_rank) for number in numbers], []
