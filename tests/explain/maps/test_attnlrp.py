@@ -204,3 +204,24 @@ def test_the_parameters_require_gradients_afterwards_as_before(random_vit):
     with pytest.raises(ValueError, match="no rule"):
         signed_map("attnlrp", Subject(Around(model, lambda model, images: model(images).square()).eval(), IMAGES, 1))
     assert {name: parameter.requires_grad for name, parameter in model.named_parameters()} == before
+
+
+class Joined(nn.Module):
+    """A layer of vit-pytorch with its skip connections."""
+
+    def __init__(self, attention, mlp):
+        super().__init__()
+        self.attention, self.mlp = attention, mlp
+
+    def forward(self, tokens):
+        tokens = self.attention(tokens) + tokens
+        return self.mlp(tokens) + tokens
+
+
+def test_a_skip_connection_beside_the_module_of_the_first_attention_carries_relevance_too():
+    model = made("vit-pytorch, SimpleViT")
+    twin = copy.deepcopy(model)
+    layers = [Joined(*layer) for layer in twin.transformer.layers]
+    twin.transformer = nn.Sequential(*layers, twin.transformer.norm)
+    found, expected = (signed_map("attnlrp", Subject(each, IMAGES, TARGET)) for each in (model, twin))
+    assert_close(found, expected, **EXACT)

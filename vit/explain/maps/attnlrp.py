@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from vit.capture.attention import check_logits_unchanged, run_intercepted
+from vit.capture.trace import Boundary
 from vit.explain.maps.subject import Subject
 from vit.explain.norms import NORMS
 
@@ -35,11 +36,7 @@ def attnlrp(subject: Subject) -> Tensor:
     """
     if not subject.anatomy.parts.layers:
         raise ValueError("attnlrp needs a module for each layer, and these layers share one: choose 'relevance'")
-    if not subject.logits_are_made_of(subject.anatomy.parts.layers[0]):
-        raise ValueError(
-            f"the logits of {type(subject.model).__name__} read more than the tokens that enter its first layer, to "
-            "which attnlrp sends them back: choose occlusion, input_gradient, integrated_gradients or smoothgrad"
-        )
+    entry = _entry(subject)
     images, entered = subject.images.detach(), []
 
     def enter(tokens: Tensor) -> Tensor:
@@ -47,7 +44,7 @@ def attnlrp(subject: Subject) -> Tensor:
         return entered[-1]
 
     with _constant_parameters(subject.model), torch.enable_grad():
-        with subject.anatomy.parts.layers[0].changed(enter):
+        with entry.changed(enter):
             with _FindRules() as rules:  # one image tells which function needs which rule
                 run_intercepted(subject.model, images[:1], _kept_constant)
             with _Follow(rules.found):
@@ -57,6 +54,21 @@ def attnlrp(subject: Subject) -> Tensor:
         (gradient,) = torch.autograd.grad(subject.score(logits).sum(), entered[-1])
     check_logits_unchanged(logits, subject.logits)
     return subject.as_map(einsum(entered[-1].detach(), gradient, "b n c, b n c -> b n"))
+
+
+def _entry(subject: Subject) -> Boundary:
+    """Return where all that the logits are computed from enters the first layer.
+
+    The first module of a layer may see a part: its attention alone, beside a skip connection in a forward method.
+    """
+    parts = subject.anatomy.parts
+    for place in (parts.layers[0], parts.entry):
+        if place is not None and subject.logits_are_made_of(place):
+            return place
+    raise ValueError(
+        f"the logits of {type(subject.model).__name__} read more than the tokens that enter its first layer, to which "
+        "attnlrp sends them back: choose occlusion, input_gradient, integrated_gradients or smoothgrad"
+    )
 
 
 def _kept_constant(_: int, attn: Tensor) -> Tensor:

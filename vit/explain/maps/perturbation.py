@@ -104,6 +104,6 @@ def cannot_drop(model: nn.Module) -> ValueError:
     """Return the error of a model that needs all its tokens."""
     return ValueError(
         f"tokens of {type(model).__name__} cannot be left out, as no module passes them on, its attention needs the "
-        "whole grid, it finds positions by the order of tokens, or its logits read more than these tokens: choose "
+        "whole grid, its logits read more than these tokens, or it finds positions by the order of tokens: choose "
         "'occlusion'"
     )
