@@ -92,6 +92,16 @@ def attention_logits(q: Tensor, k: Tensor, scale: float | None = None) -> Tensor
     return (q * scale) @ rearrange(k, "b h m d -> b h d m")
 
 
+def additive_logits(q: Tensor, k: Tensor, direction: Tensor) -> Tensor:
+    """Compute ``direction . tanh(q + k)`` for each pair: (B, H, N, d), (B, H, M, d), (H, d) -> (B, H, N, M).
+
+    The projections to queries and keys are the matrices W and U of ``v^T tanh(W x + U c)`` (Bahdanau et al. 2015), and
+    ``direction`` is the vector v of each head. A sum of channels for each pair takes d times the memory of a product.
+    """
+    sums = rearrange(q, "b h n d -> b h n 1 d") + rearrange(k, "b h m d -> b h 1 m d")
+    return einsum(sums.tanh(), direction, "b h n m d, h d -> b h n m")
+
+
 def masked_softmax(logits: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
     """Compute the softmax over the unmasked keys: (B, H, N, M) -> (B, H, N, M); zeros if all keys are masked."""
     if mask is None and not causal:

@@ -10,6 +10,7 @@ from vit.attention.mechanisms.linear import LinearAttention, RandomFeatureAttent
 from vit.attention.mechanisms.local import NeighborhoodAttention, WindowAttention
 from vit.attention.mechanisms.lowrank import LinformerAttention, NystromAttention
 from vit.attention.mechanisms.positional import PositionalAttention
+from vit.attention.mechanisms.scores import AdditiveAttention, GeneralAttention
 from vit.attention.mechanisms.simplified import SimplifiedAttention
 from vit.attention.mechanisms.softmax import SoftmaxAttention
 from vit.attention.mechanisms.sparse import SparseAttention, TopKAttention
@@ -31,6 +32,8 @@ KnownName = Literal[
     "talking",
     "differential",
     "gated",
+    "additive",
+    "general",
     "positional",
     "uniform",
 ]
@@ -54,6 +57,8 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "talking": TalkingHeadsAttention,
     "differential": DifferentialAttention,
     "gated": GatedAttention,
+    "additive": AdditiveAttention,
+    "general": GeneralAttention,
     "positional": PositionalAttention,
     "uniform": UniformAttention,
 }
