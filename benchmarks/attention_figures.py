@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from point_labels import label_points
 
-from vit.support.plotting import BLUE, GREEN, GREY, ORANGE, PINK, VIOLET, plot_style
+from vit.support.plotting import BLUE, BROWN, GREEN, GREY, ORANGE, PINK, VIOLET, plot_style
 
 FAMILIES = {
     "exact": (BLUE, ["softmax", "chunked"]),
@@ -16,6 +16,7 @@ FAMILIES = {
     "through a summary": (GREEN, ["linear", "performer", "lowrank", "linformer"]),
     "other weights": (PINK, ["simplified", "talking", "differential", "gated"]),
     "other scores": (VIOLET, ["additive", "general"]),
+    "rivals": (BROWN, ["convolution", "recurrent"]),
     "controls": (GREY, ["positional", "uniform"]),
 }
 STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D")]

@@ -326,7 +326,7 @@ def test_rotary_angles_make_the_weights_depend_on_the_distance_of_two_tokens_alo
             {"mechanism": "window", "causal": True},
             "attention 'window' cannot be causal: choose one of softmax, chunked",
         ),
-        ({"mechanism": "linear", "causal": True}, "attention 'linear' cannot be causal"),
+        ({"mechanism": "performer", "causal": True}, "attention 'performer' cannot be causal"),
     ],
 )
 def test_widths_and_numbers_of_heads_that_do_not_fit_are_refused(kwargs, message):

@@ -111,6 +111,17 @@ def test_steps_with_a_cache_give_the_logits_of_one_pass(positions, attention, to
     assert_close(torch.cat(parts, dim=1), decoder(tokens, context), **EXACT)
 
 
+@pytest.mark.parametrize("attention", ["linear", "recurrent"])
+def test_a_decoder_whose_mechanism_has_a_state_keeps_nothing_that_grows(attention, tokens, context):
+    decoder = built(attention=attention)
+    caches, sizes = decoder.new_caches(M), []
+    for part in tokens.split(1, dim=1):
+        decoder(part, context, caches=caches)
+        sizes.append([cache.tokens._state.numel() for cache in caches])
+    assert sizes == [sizes[0]] * T
+    assert caches[0].context.length == M
+
+
 def test_caches_of_another_depth_are_refused():
     decoder = TransformerDecoder(V, 12, depth=2, num_heads=3, max_length=4)
     with pytest.raises(ValueError, match=r"there are 1 caches for 2 blocks: take those of new_caches\(\)"):

@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from vit.attention.cache import KeyValueCache
+from vit.attention.cache import KeyValueCache, StateCache
 from vit.attention.functional import rotate
 from vit.attention.mechanisms import MECHANISMS, AttentionName, build
 from vit.attention.multihead_checks import (
     check_cache,
     check_context,
+    check_state,
     check_takes_mask,
     check_tied,
     check_tokens,
@@ -143,7 +144,7 @@ class MultiHeadAttention(nn.Module):
         context: Tensor | None = None,
         *,
         mask: Tensor | None = None,
-        cache: KeyValueCache | None = None,
+        cache: KeyValueCache | StateCache | None = None,
         grid: tuple[int, int] | None = None,
         angles: Tensor | None = None,
     ) -> Tensor:
@@ -156,7 +157,7 @@ class MultiHeadAttention(nn.Module):
                 to the logits. The values of a query that may attend to no key are zero.
             cache: Without a context, keys and values of the tokens before ``x``; those of ``x`` are appended (causal
                 attention only). With one, keys and values of the context: an empty cache is filled, and a filled one is
-                used as it is.
+                used as it is. Mechanisms with a state take a ``StateCache`` as well, which does not grow.
             grid: Rows and columns of the patches that end the sequence; mechanisms on images need it.
             angles: Rotary angles (N, d / 2) of the positions of ``x`` (see ``rotary_angles``), or (B, N, d / 2), for
                 self-attention.
@@ -164,6 +165,12 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ValueError: If shapes, dtypes or devices do not fit, or the mechanism lacks what is asked for.
         """
+        if isinstance(cache, StateCache):
+            check_state(self, context, mask)
+            q, k, v = self.heads(x, angles=angles)
+            output, state = self.mechanism.advance(q, *self._repeat_kv(k, v), cache.before(q))
+            cache.replace(state, q.shape[2])
+            return self.proj(rearrange(output, "b h n d -> b n (h d)"))
         if cache is None:
             q, k, v = self.heads(x, context, angles=angles)
         elif context is None:

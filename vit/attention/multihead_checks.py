@@ -94,10 +94,23 @@ def check_context(attention: nn.Module, context: Tensor, angles: Tensor | None) 
 
 def check_cache(attention: nn.Module, cache: KeyValueCache, q: Tensor, mask: Tensor | None) -> None:
     """Check that self-attention may keep its keys, and the mask before the cache grows."""
-    if not attention.causal:
-        raise ValueError("a cache of self-attention needs causal=True: build it so, or pass a context to keep")
+    _check_causal(attention)
     if mask is not None:
         check_mask(mask, (*q.shape[:3], cache.length + q.shape[2]), q.device)
+
+
+def check_state(attention: nn.Module, context: Tensor | None, mask: Tensor | None) -> None:
+    """Check that attention may keep a state in place of its keys."""
+    if context is not None:
+        raise ValueError("a StateCache keeps no context: pass a KeyValueCache beside it")
+    _check_causal(attention)
+    if mask is not None:
+        check_takes_mask(attention)
+
+
+def _check_causal(attention: nn.Module) -> None:
+    if not attention.causal:
+        raise ValueError("a cache of self-attention needs causal=True: build it so, or pass a context to keep")
 
 
 def mechanisms_with(name: str) -> str:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from vit.attention import AttentionName, KeyValueCache, MultiHeadAttention
+from vit.attention import AttentionName, KeyValueCache, MultiHeadAttention, StateCache
 from vit.model.layers import DropPath, Mlp
 
 
 @dataclass
 class DecoderCache:
-    """Keys and values that a decoder block keeps between steps: of the tokens so far, and of the context if any."""
+    """What a decoder block keeps between steps: of the tokens so far, and of the context if any."""
 
-    tokens: KeyValueCache
+    tokens: KeyValueCache | StateCache
     context: KeyValueCache | None
 
 
@@ -89,7 +89,7 @@ class DecoderBlock(nn.Module):
         Args:
             tokens: The tokens. If there is a cache, only the tokens after the cached tokens.
             context: Encoder output that the tokens attend to, (B, M, context_dim).
-            cache: Keys and values of the tokens so far and of the context. This call fills and extends it.
+            cache: What is kept of the tokens so far and of the context. This call fills and extends it.
             angles: Rotary angles (T, d / 2) of the tokens' positions.
 
         Raises:
