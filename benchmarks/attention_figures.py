@@ -15,7 +15,7 @@ FAMILIES = {
     "few keys": (ORANGE, ["window", "neighborhood", "sparse", "topk"]),
     "through a summary": (GREEN, ["linear", "performer", "lowrank", "linformer"]),
     "other weights": (PINK, ["simplified", "talking", "differential", "gated"]),
-    "other scores": (VIOLET, ["additive", "general"]),
+    "other scores": (VIOLET, ["additive", "general", "routed"]),
     "rivals": (BROWN, ["convolution", "recurrent"]),
     "controls": (GREY, ["positional", "uniform"]),
 }

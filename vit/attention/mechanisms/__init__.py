@@ -12,6 +12,7 @@ from vit.attention.mechanisms.local import NeighborhoodAttention, WindowAttentio
 from vit.attention.mechanisms.lowrank import LinformerAttention, NystromAttention
 from vit.attention.mechanisms.positional import PositionalAttention
 from vit.attention.mechanisms.recurrent import RecurrentAttention
+from vit.attention.mechanisms.routed import RoutedAttention
 from vit.attention.mechanisms.scores import AdditiveAttention, GeneralAttention
 from vit.attention.mechanisms.simplified import SimplifiedAttention
 from vit.attention.mechanisms.softmax import SoftmaxAttention
@@ -38,6 +39,7 @@ KnownName = Literal[
     "general",
     "convolution",
     "recurrent",
+    "routed",
     "positional",
     "uniform",
 ]
@@ -65,6 +67,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "general": GeneralAttention,
     "convolution": ConvolutionAttention,
     "recurrent": RecurrentAttention,
+    "routed": RoutedAttention,
     "positional": PositionalAttention,
     "uniform": UniformAttention,
 }
