@@ -38,8 +38,8 @@ class TransformerDecoder(nn.Module):
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
         drop_path: Probability that a sequence skips a residual branch of the last block, in [0, 1). It grows linearly
             from 0 at the first block.
-        block_kwargs: Further arguments of ``DecoderBlock``: mlp_ratio, qkv_bias, qk_norm, attention, attention_kwargs,
-            causal.
+        block_kwargs: Further arguments of ``DecoderBlock``: num_kv_heads, mlp_ratio, qkv_bias, qk_norm, attention,
+            attention_kwargs, causal.
 
     Raises:
         ValueError: If sizes do not fit, or a choice is unknown.
