@@ -93,6 +93,14 @@ def test_step_by_step_with_a_state_equals_the_whole_pass_and_the_state_does_not_
     assert_close(torch.cat(outputs, dim=1), attention(x), **EXACT)
 
 
+@pytest.mark.parametrize("mechanism", ["linear", "recurrent"])
+def test_a_step_without_tokens_leaves_the_state(mechanism):
+    attention = randomised(MultiHeadAttention(24, 4, causal=True, mechanism=mechanism))
+    x, cache = torch.randn(2, 7, 24).double(), StateCache()
+    steps = [attention(part, cache=cache) for part in x.split([0, 3, 0, 4], dim=1)]
+    assert_close(torch.cat(steps, dim=1), attention(x), **EXACT)
+
+
 def test_sums_are_computed_in_float32_under_autocast_and_for_narrower_inputs():
     attention = randomised(RecurrentAttention(H, D))
     assert_sums_in_float32(lambda q, k, v: attention(q, k, v, causal=True), qkv(17, d=D, e=E), tolerance=1e-4)

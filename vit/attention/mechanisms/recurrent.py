@@ -74,7 +74,9 @@ class RecurrentAttention(Mechanism):
         def scan(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
             logits = rearrange(self._logits(k), "b h n -> b h n 1")
             states = gated_scan((-logits).sigmoid() * v, logits.sigmoid(), state)
-            return states[..., k.shape[-2] - q.shape[-2] :, :], states[..., -1:, :]
+            before = v.new_zeros(*v.shape[:2], 1, v.shape[-1]) if state is None else state
+            last = torch.cat([before, states[..., -1:, :]], dim=-2)[..., -1:, :]  # that before, if no token is new
+            return states[..., k.shape[-2] - q.shape[-2] :, :], last
 
         return advance_in_float32(scan, q, k, v)
 
