@@ -8,13 +8,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from point_labels import label_points
 
-from vit.support.plotting import BLUE, GREEN, GREY, ORANGE, PINK, plot_style
+from vit.support.plotting import BLUE, BROWN, GREEN, GREY, ORANGE, PINK, VIOLET, plot_style
 
 FAMILIES = {
     "exact": (BLUE, ["softmax", "chunked"]),
     "few keys": (ORANGE, ["window", "neighborhood", "sparse", "topk"]),
     "through a summary": (GREEN, ["linear", "performer", "lowrank", "linformer"]),
     "other weights": (PINK, ["simplified", "talking", "differential", "gated"]),
+    "other scores": (VIOLET, ["additive", "general", "routed"]),
+    "rivals": (BROWN, ["convolution", "recurrent"]),
     "controls": (GREY, ["positional", "uniform"]),
 }
 STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D")]

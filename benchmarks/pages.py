@@ -12,6 +12,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import claims
 import decoders
 import finetune
 import heads
@@ -554,13 +555,18 @@ def released_tuned() -> str:
     return f"{released_tuning.table(cells)}\n\n{released_tuning.note(cells)} {' '.join(made)}"
 
 
+def sentences() -> str:
+    """Return the sentences of the literature that were tested, each with its answer."""
+    return claims.answers(claims.measured_rows())
+
+
 TABLES = {
     table.__name__: table
     for table in (
         *(results, accuracy, speed, inference, loading, ablation, mechanisms, maps, questions, uniform),
         *(packaged, packaged_maps, overlapping, fine_tuned, head_trainings, pruned_heads),
         *(reading, generation, peaks, pruned, completed, many_sizes, merged_tokens, parts_of_training),
-        *(released_parity, released_accuracy, released_tuned, glossary),
+        *(released_parity, released_accuracy, released_tuned, glossary, sentences),
     )
 }
 

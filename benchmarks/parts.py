@@ -259,6 +259,19 @@ PARTS: dict[str, Part] = {
         cells="generation",
         sources=DECODER,
     ),
+    **{
+        f"claims_{name}": Part(
+            f"sentences of the literature: {what}",
+            file=f"claims_{name}",
+            minutes=minutes,
+            commands=(f"claims.py {name}",),
+            sources=(*MODEL, *(f"benchmarks/claims_{file}.py" for file in (name, "training")), *further),
+        )
+        for name, what, minutes, further in (
+            ("reach", "places far apart", 20, ("vit/data/mark_pairs.py",)),
+            ("norms", "residual connections and norms", 20, ("vit/model/rewired_block.py", "vit/data/digits.py")),
+        )
+    },
     "throughput": Part(
         "speed of five libraries",
         file="throughput",

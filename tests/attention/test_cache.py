@@ -1,10 +1,10 @@
-"""The cache of keys and values."""
+"""The caches of a growing sequence: keys and values, and a state of constant size."""
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from vit.attention import KeyValueCache
+from vit.attention import KeyValueCache, MultiHeadAttention, StateCache
 
 B, H, D, E = 2, 3, 5, 7
 
@@ -65,3 +65,41 @@ def test_rows_are_kept_in_the_order_asked_for():
     assert_close(all_k[:, :, :3], k[[1, 0, 1]], rtol=0, atol=0)
     assert_close(all_v[:, :, :3], v[[1, 0, 1]], rtol=0, atol=0)
     assert cache.length == 4
+
+
+# A state.
+
+
+def test_a_state_is_kept_without_gradient_and_its_rows_are_chosen():
+    cache, q = StateCache(), torch.randn(B, H, 1, D)
+    cache.select(torch.tensor([0]))  # nothing is kept yet
+    assert cache.before(q) is None
+    state = torch.randn(B, H, D, E, requires_grad=True)
+    cache.replace(state, tokens=3)
+    assert cache.length == 3
+    assert not cache.before(q).requires_grad
+    cache.select(torch.tensor([1, 0, 1]))
+    assert_close(cache.before(torch.randn(3, H, 1, D)), state[[1, 0, 1]].detach(), rtol=0, atol=0)
+
+
+def test_a_state_of_another_layer_or_batch_is_refused():
+    cache = StateCache()
+    cache.replace(torch.randn(B, H, D, E), tokens=1)
+    for shape in ((B + 1, H, 1, D), (B, H + 1, 1, D)):
+        with pytest.raises(
+            ValueError, match=r"the cache holds a state of \(2, 3\) .*: make a cache for each layer and"
+        ):
+            cache.before(torch.randn(shape))
+
+
+def test_a_state_is_of_causal_self_attention_by_a_mechanism_that_has_one():
+    x = torch.randn(B, 4, H * D)
+    attention = MultiHeadAttention(H * D, H, causal=True, mechanism="linear")
+    with pytest.raises(ValueError, match="a StateCache keeps no context: pass a KeyValueCache beside it"):
+        attention(x, x, cache=StateCache())
+    with pytest.raises(ValueError, match="LinearAttention takes no mask"):
+        attention(x, mask=torch.ones(4, 4, dtype=torch.bool), cache=StateCache())
+    with pytest.raises(ValueError, match="a cache of self-attention needs causal=True"):
+        MultiHeadAttention(H * D, H, mechanism="linear")(x, cache=StateCache())
+    with pytest.raises(ValueError, match=r"SoftmaxAttention has no state of constant size, .* keep them in a KeyValue"):
+        MultiHeadAttention(H * D, H, causal=True)(x, cache=StateCache())

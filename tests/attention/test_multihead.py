@@ -116,6 +116,72 @@ def test_cross_attention_to_itself_is_self_attention(kwargs):
     assert_close(attention.weights(x, x), attention.weights(x), **EXACT)
 
 
+# Three sources: tokens that ask, tokens of the keys, tokens of the values.
+
+
+def test_keys_and_values_of_two_sequences_of_different_widths_equal_attention_of_torch():
+    ours = randomised(MultiHeadAttention(H * D, H, context_dim=13, value_context_dim=17))
+    theirs = nn.MultiheadAttention(H * D, H, kdim=13, vdim=17, batch_first=True).double()
+    state = {f"{part}_proj_weight": ours.get_parameter(f"{part}.weight") for part in "qkv"}
+    state["in_proj_bias"] = torch.cat([ours.get_parameter(f"{part}.bias") for part in "qkv"])
+    theirs.load_state_dict(state | {f"out_{name}": x for name, x in ours.state_dict().items() if "proj" in name})
+    x, context, values = (torch.randn(B, n, width).double() for n, width in ((N, H * D), (7, 13), (7, 17)))
+    output, weights = theirs(x, context, values, average_attn_weights=False)
+    assert_close(ours(x, context, values=values), output, **EXACT)
+    assert_close(ours.weights(x, context), weights, **EXACT)
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [{}, {"context_dim": 13}, {"tie_qkv": True}, {"tie_kv": True}, {"tie_kv": True, "context_dim": 13},
+     {"num_kv_heads": 1}, {"num_kv_heads": 1, "context_dim": 13}, {"key_dim": 6, "value_dim": 15}, {"qk_norm": True},
+     {"mechanism": "simplified"}],
+    ids=str,
+)  # fmt: skip
+def test_values_may_come_from_other_tokens_than_the_keys(kwargs):
+    attention = randomised(MultiHeadAttention(H * D, H, **kwargs))
+    x = torch.randn(B, N, H * D).double()
+    context, values = torch.randn(2, B, 7, kwargs.get("context_dim", H * D)).double()
+    _, k, v = attention.heads(x, context, values=values)
+    assert_close(k, attention.heads(x, context)[1], **EXACT)
+    assert_close(v, attention.heads(x, values)[2], **EXACT)
+    assert_close(attention(x, context, values=context), attention(x, context), **EXACT)
+    assert (attention(x, context, values=values) - attention(x, context)).abs().max() > 1e-3
+
+
+def test_an_adapter_around_the_projection_of_three_sources_is_called():
+    attention = randomised(MultiHeadAttention(H * D, H, context_dim=13))
+    x = torch.randn(B, N, H * D).double()
+    context, values = torch.randn(2, B, 7, 13).double()
+    expected = attention(x, context, values=values)
+    attention.kv = nn.Sequential(attention.kv)
+    assert_close(attention(x, context, values=values), expected, **EXACT)
+
+
+def test_a_cache_keeps_the_values_of_other_tokens():
+    attention = randomised(MultiHeadAttention(H * D, H, context_dim=13, value_context_dim=17))
+    x, context, values = (torch.randn(B, n, width).double() for n, width in ((4, H * D), (7, 13), (7, 17)))
+    cache = KeyValueCache(max_length=7)
+    steps = [attention(part, context, values=values, cache=cache) for part in x.split([3, 1], dim=1)]
+    assert_close(torch.cat(steps, dim=1), attention(x, context, values=values), **EXACT)
+
+
+def test_values_that_do_not_fit_are_refused():
+    x, context = torch.randn(B, N, H * D), torch.randn(B, 7, 13)
+    three = MultiHeadAttention(H * D, H, context_dim=13, value_context_dim=17)
+    for given in ((x, context), (x,)):
+        with pytest.raises(
+            ValueError, match=r"values from tokens of width 17 \(value_context_dim\) and keys .* 13: pass"
+        ):
+            three(*given)
+    with pytest.raises(ValueError, match=r"values has shape \(2, 7, 13\), .* check value_context_dim \(17\)"):
+        three(x, context, values=context)
+    with pytest.raises(ValueError, match=r"values have shape \(2, 6, 17\) and the context \(2, 7, 13\): give each key"):
+        three(x, context, values=torch.randn(B, 6, 17))
+    with pytest.raises(ValueError, match="values are given without the tokens of their keys: pass these as context"):
+        MultiHeadAttention(H * D, H)(x, values=x)
+
+
 @pytest.mark.parametrize("context_dim", [None, 13])
 def test_key_value_and_output_widths_may_differ(context_dim):
     attention = randomised(
@@ -313,6 +379,9 @@ def test_rotary_angles_make_the_weights_depend_on_the_distance_of_two_tokens_alo
         ({"num_kv_heads": 0}, r"num_heads \(3\) and num_kv_heads \(0\) must be at least 1"),
         ({"tie_qkv": True, "value_dim": 9}, r"tie_qkv needs one width .*embed_dim 21.*value_dim 9"),
         ({"tie_qkv": True, "context_dim": 9}, r"tie_qkv needs one width .*context_dim 9"),
+        ({"tie_qkv": True, "value_context_dim": 9}, r"tie_qkv needs one width .*value_context_dim 9"),
+        ({"tie_kv": True, "value_context_dim": 9}, r"tie_kv needs .* \(context_dim 21, value_context_dim 9\)"),
+        ({"mechanism": "simplified", "value_context_dim": 9}, r"SimplifiedAttention has no projections: .*\[9, 21\]"),
         ({"tie_qkv": True, "num_kv_heads": 1}, r"tie_qkv needs one width .*num_kv_heads 1"),
         ({"tie_kv": True, "tie_qkv": True}, r"tie_qkv \(True\) makes keys and values equal as well: set tie_kv"),
         ({"tie_kv": True, "key_dim": 9}, r"tie_kv needs keys as wide as values \(key_dim 9, value_dim 21\)"),
@@ -326,7 +395,7 @@ def test_rotary_angles_make_the_weights_depend_on_the_distance_of_two_tokens_alo
             {"mechanism": "window", "causal": True},
             "attention 'window' cannot be causal: choose one of softmax, chunked",
         ),
-        ({"mechanism": "linear", "causal": True}, "attention 'linear' cannot be causal"),
+        ({"mechanism": "performer", "causal": True}, "attention 'performer' cannot be causal"),
     ],
 )
 def test_widths_and_numbers_of_heads_that_do_not_fit_are_refused(kwargs, message):

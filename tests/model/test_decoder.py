@@ -111,6 +111,31 @@ def test_steps_with_a_cache_give_the_logits_of_one_pass(positions, attention, to
     assert_close(torch.cat(parts, dim=1), decoder(tokens, context), **EXACT)
 
 
+@pytest.mark.parametrize("attention", ["linear", "recurrent"])
+def test_a_decoder_whose_mechanism_has_a_state_keeps_nothing_that_grows(attention, tokens, context):
+    decoder = built(attention=attention)
+    caches, sizes = decoder.new_caches(M), []
+    for part in tokens.split(1, dim=1):
+        decoder(part, context, caches=caches)
+        sizes.append([cache.tokens._state.numel() for cache in caches])
+    assert sizes == [sizes[0]] * T
+    assert caches[0].context.length == M
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 3])
+def test_shared_heads_of_keys_and_values_make_projections_and_caches_smaller(num_kv_heads, tokens, context):
+    decoder = built(num_kv_heads=num_kv_heads)
+    block = decoder.blocks[0]
+    width = D // 3 * num_kv_heads
+    assert block.attn.qkv.weight.shape == (D + 2 * width, D)
+    assert block.cross_attn.kv.weight.shape == (2 * width, C)
+    caches = decoder.new_caches(M)
+    parts = [decoder(part, context, caches=caches) for part in tokens.split([1, 3, 1, 2], dim=1)]
+    assert_close(torch.cat(parts, dim=1), decoder(tokens, context), **EXACT)
+    for cache in (caches[0].tokens, caches[0].context):
+        assert cache.kept(cache.length)[0].shape[1] == num_kv_heads
+
+
 def test_caches_of_another_depth_are_refused():
     decoder = TransformerDecoder(V, 12, depth=2, num_heads=3, max_length=4)
     with pytest.raises(ValueError, match=r"there are 1 caches for 2 blocks: take those of new_caches\(\)"):
@@ -216,6 +241,7 @@ def test_cached_tokens_count_towards_the_length():
         ({"attention": "window"}, "attention 'window' cannot be causal"),
         ({"num_heads": 0}, r"num_heads \(0\) must be a positive whole number"),
         ({"embed_dim": 15, "positions": "rope"}, r"embed_dim \(15\) over num_heads \(3\) must be even"),
+        ({"num_kv_heads": 2}, r"num_heads \(3\) must be divisible by num_kv_heads \(2\)"),
         ({"num_heads": 5}, r"embed_dim \(24\) must be divisible by num_heads \(5\)"),
     ],
 )

@@ -302,6 +302,45 @@ def test_images_of_another_size_give_the_logits_of_timm(image_size, no_embed_cla
     assert_close(ours(images), theirs(images), rtol=1e-5, atol=1e-5)  # timm rounds the positions to float32
 
 
+# Widths of keys and values.
+
+
+@pytest.mark.parametrize("pos_embed", ["learned", "rope", "rope_eva"])
+@pytest.mark.parametrize(("key_dim", "value_dim"), [(8, None), (None, 24), (8, 24)])
+def test_keys_and_values_may_be_narrower_or_wider_than_tokens(pos_embed, key_dim, value_dim):
+    widths = {"key_dim": key_dim, "value_dim": value_dim}
+    model = randomised(VisionTransformer(**ON_GRID, pos_embed=pos_embed, **widths))
+    for block in model.blocks:
+        assert (block.attn.key_dim, block.attn.value_dim) == (key_dim or 16, value_dim or 16)
+        assert block.attn.qkv.weight.shape == (2 * (key_dim or 16) + (value_dim or 16), 16)
+        assert block.attn.proj.weight.shape == (16, value_dim or 16)
+    images = torch.randn(2, 3, 6, 10, dtype=torch.float64)
+    assert_close(model.forward_mixed([*images]), model(images), **EXACT)
+    again = VisionTransformer(**model.config).double().eval()
+    again.load_state_dict(model.state_dict())
+    assert_close(again(images), model(images), rtol=0, atol=0)
+
+
+def test_keys_and_values_as_wide_as_tokens_are_the_usual_ones():
+    usual, stated = VisionTransformer(**ON_GRID), VisionTransformer(**ON_GRID, key_dim=16, value_dim=16)
+    stated.load_state_dict(usual.state_dict())
+    images = torch.randn(2, 3, 6, 10)
+    assert_close(stated(images), usual(images), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"key_dim": 9}, r"key_dim \(9\) must be divisible by num_heads \(2\): take key_dim 8"),
+        ({"value_dim": 0}, r"value_dim \(0\) must be divisible by num_heads \(2\)"),
+        ({"key_dim": 4, "pos_embed": "rope"}, r"the width of a head \(4 / 2\) must be a multiple of 4: take key_dim 8"),
+    ],
+)
+def test_widths_of_keys_and_values_that_do_not_fit_are_refused(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        VisionTransformer(**ON_GRID, **kwargs)
+
+
 # Features of blocks, as timm gives them.
 
 

@@ -89,6 +89,14 @@ def test_shared_projections_are_refused(shared):
         mimetic_attention(VisionTransformer(**SIZES, **shared))
 
 
+@pytest.mark.parametrize("width", ["key_dim", "value_dim"])
+def test_keys_and_values_of_another_width_are_refused(width):
+    with pytest.raises(
+        ValueError, match=r"init mimetic needs key_dim \(\d+\) and value_dim \(\d+\) as wide as a token"
+    ):
+        mimetic_attention(VisionTransformer(**SIZES, **{width: 2 * SIZES["num_heads"]}))
+
+
 def test_the_self_attention_of_decoders_starts_as_that_of_encoders():
     torch.manual_seed(0)
     decoder = TransformerDecoder(5, 24, depth=2, num_heads=2, max_length=4, context_dim=24)

@@ -67,7 +67,7 @@ def test_the_blocks_are_one_layer_to_a_coarse_matcher(model):
 
 @pytest.mark.parametrize(
     ("shared", "matrices"),
-    [({}, 3), ({"tie_qkv": True}, 1), ({"tie_kv": True}, 2), ({"num_kv_heads": 1}, 1)],
+    [({}, 3), ({"tie_qkv": True}, 1), ({"tie_kv": True}, 2), ({"num_kv_heads": 1}, 1), ({"key_dim": 6}, 1)],
     ids=str,
 )
 def test_muon_takes_the_projections_of_attention_apart_where_they_are_of_one_height(shared, matrices):

@@ -1,6 +1,6 @@
-"""Attention: formulas, mechanisms, the multi-head module, and the cache of keys and values."""
+"""Attention: formulas, mechanisms, the multi-head module, and the caches of a growing sequence."""
 
-from vit.attention.cache import KeyValueCache
+from vit.attention.cache import KeyValueCache, StateCache
 from vit.attention.functional import (
     attention_logits,
     attention_weights,
@@ -19,6 +19,7 @@ __all__ = [
     "KeyValueCache",
     "Mechanism",
     "MultiHeadAttention",
+    "StateCache",
     "attention_logits",
     "attention_weights",
     "causal_mask",

@@ -1,4 +1,4 @@
-"""A cache of keys and values, so that each token of a growing sequence is projected once.
+"""Caches of a growing sequence, so that each token is projected once: keys and values, or a state of constant size.
 
 Letters: B batch, H heads that keys and values have, N new tokens, M tokens so far, d channels per head.
 """
@@ -80,3 +80,47 @@ class KeyValueCache:
         """Keep these rows of the batch, in this order; a row may be named twice or not at all."""
         if self._k is not None:
             self._k, self._v = self._k[rows], self._v[rows]
+
+
+class StateCache:
+    """The state of one layer of causal attention while a sequence grows, for inference. Its size stays the same.
+
+    Mechanisms with a state are "linear" and "recurrent". A state carries no gradient.
+
+    >>> import torch
+    >>> from vit.attention import MultiHeadAttention
+    >>> attention = MultiHeadAttention(8, 2, causal=True, mechanism="linear")
+    >>> x = torch.randn(1, 3, 8)
+    >>> cache = StateCache()
+    >>> steps = [attention(x[:, i : i + 1], cache=cache) for i in range(3)]
+    >>> torch.allclose(torch.cat(steps, dim=1), attention(x), atol=1e-6)
+    True
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._state: Tensor | None = None
+
+    def before(self, q: Tensor) -> Tensor | None:
+        """Return the state before new tokens with these queries (B, H, N, d); None before the first token.
+
+        Raises:
+            ValueError: If batch, heads or device differ from those of the state.
+        """
+        state = self._state
+        if state is not None and (state.shape[:2], state.device) != (q.shape[:2], q.device):
+            raise ValueError(
+                f"the cache holds a state of {tuple(state.shape[:2])} (batch, heads) on {state.device}, and the new "
+                f"tokens are {tuple(q.shape[:2])} on {q.device}: make a cache for each layer and batch"
+            )
+        return state
+
+    def replace(self, state: Tensor, tokens: int) -> None:
+        """Keep the state after so many new tokens."""
+        self._state = state.detach()
+        self.length += tokens
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows of the batch, in this order; a row may be named twice or not at all."""
+        if self._state is not None:
+            self._state = self._state[rows]

@@ -1,11 +1,13 @@
 """The formulas of attention, as pure functions on tensors.
 
-Letters in the einops patterns: b batch, n queries, m keys, h heads, d channels.
+Letters in the einops patterns: b batch, n queries, m keys, h heads, d channels, y x rows and columns of patches, u w
+those of a kernel.
 """
 
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor
 
@@ -31,7 +33,7 @@ def simplified_attention(x: Tensor, similarity: Literal["dot", "cosine"] = "dot"
         raise ValueError(f"x has shape {tuple(x.shape)}: simplified attention takes (batch, tokens, channels)")
     if similarity not in ("dot", "cosine"):
         raise ValueError(f"unknown similarity {similarity!r}: choose 'dot' or 'cosine'")
-    keys = x if similarity == "dot" else torch.nn.functional.normalize(x, dim=-1)
+    keys = x if similarity == "dot" else F.normalize(x, dim=-1)
     weights = einsum(keys, keys, "b n d, b m d -> b n m").softmax(dim=-1)
     return einsum(weights, x, "b n m, b m d -> b n d"), weights
 
@@ -90,6 +92,63 @@ def attention_logits(q: Tensor, k: Tensor, scale: float | None = None) -> Tensor
     # which is the slower one when this form is chosen (see mechanisms/softmax.py). An einsum would copy the keys:
     # 10.5 ms against 9.3 ms forward and backward for a 192x6 layer in bfloat16.
     return (q * scale) @ rearrange(k, "b h m d -> b h d m")
+
+
+def additive_logits(q: Tensor, k: Tensor, direction: Tensor) -> Tensor:
+    """Compute ``direction . tanh(q + k)`` for each pair: (B, H, N, d), (B, H, M, d), (H, d) -> (B, H, N, M).
+
+    The projections to queries and keys are the matrices W and U of ``v^T tanh(W x + U c)`` (Bahdanau et al. 2015), and
+    ``direction`` is the vector v of each head. A sum of channels for each pair takes d times the memory of a product.
+    """
+    sums = rearrange(q, "b h n d -> b h n 1 d") + rearrange(k, "b h m d -> b h 1 m d")
+    return einsum(sums.tanh(), direction, "b h n m d, h d -> b h n m")
+
+
+def shifted_sum(v: Tensor, kernel: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Sum the values around each patch, by one weight for each offset: (B, H, N, e), (H, k, k) -> (B, H, N, e).
+
+    ``output[y, x] = sum_uw kernel[u, w] v[y + u - k // 2, x + w - k // 2]``, where values beyond the border are zero.
+    ``grid`` is the rows and columns of the patches.
+    """
+    images = rearrange(v, "b h (y x) d -> (b d) h y x", y=grid[0])
+    summed = F.conv2d(images, rearrange(kernel, "h u w -> h 1 u w"), padding=kernel.shape[-1] // 2, groups=v.shape[1])
+    return rearrange(summed, "(b d) h y x -> b h (y x) d", d=v.shape[-1])
+
+
+def gated_scan(x: Tensor, keep: Tensor, state: Tensor | None = None) -> Tensor:
+    """Compute the states ``s_n = keep_n s_(n-1) + x_n``: (B, H, N, e), (B, H, N, 1) -> (B, H, N, e).
+
+    All states are computed at once, in log2(N) rounds: after a round, each sum reaches twice as far back.
+
+    >>> x, keep = torch.ones(1, 1, 4, 1), torch.full((1, 1, 4, 1), 0.5)
+    >>> gated_scan(x, keep).flatten()
+    tensor([1.0000, 1.5000, 1.7500, 1.8750])
+
+    Args:
+        x: What each token adds.
+        keep: Share of the state that each token keeps.
+        state: The state before the first token, (B, H, 1, e); None means zeros.
+    """
+    if state is not None:
+        x = torch.cat([x[..., :1, :] + keep[..., :1, :] * state, x[..., 1:, :]], dim=-2)
+    reach = 1
+    while reach < x.shape[-2]:
+        x = x + keep * F.pad(x[..., :-reach, :], (0, 0, reach, 0))
+        keep = keep * F.pad(keep[..., :-reach, :], (0, 0, reach, 0))
+        reach *= 2
+    return x
+
+
+def gated_weights(logits: Tensor) -> Tensor:
+    """Compute the share of each token in each state of a gated scan: (B, H, M) -> (B, H, M, M).
+
+    A token keeps ``f = sigmoid(logits)`` of the state and adds ``1 - f`` of its value, so that the weight of token m in
+    state n is ``(1 - f_m) f_(m+1) ... f_n``, and zero for m > n.
+    """
+    kept = F.logsigmoid(logits).cumsum(dim=-1)
+    products = rearrange(kept, "b h n -> b h n 1") - rearrange(kept, "b h m -> b h 1 m")
+    past = causal_mask(*products.shape[-2:], products.device)
+    return products.masked_fill(~past, -torch.inf).exp() * rearrange((-logits).sigmoid(), "b h m -> b h 1 m")
 
 
 def masked_softmax(logits: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:

@@ -8,24 +8,25 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from vit.attention.cache import KeyValueCache
+from vit.attention.cache import KeyValueCache, StateCache
 from vit.attention.functional import rotate
 from vit.attention.mechanisms import MECHANISMS, AttentionName, build
 from vit.attention.multihead_checks import (
     check_cache,
     check_context,
+    check_state,
     check_takes_mask,
     check_tied,
     check_tokens,
     check_unprojected,
+    check_values,
     check_widths,
     mechanisms_with,
 )
-from vit.support.hooks import is_plain
+from vit.attention.projections import make_projections, project, project_context, project_to
 
 for function in ("rearrange", "repeat", "rotate"):
     torch.fx.wrap(function)  # a node of a trace, as they look at sizes
@@ -44,7 +45,8 @@ class MultiHeadAttention(nn.Module):
 
     ``concat(head_1, ..., head_H) W_proj``, where head i projects the tokens to its own queries, keys and values. The
     three projections are one matrix ``qkv``, with timm's names and the order of ``nn.MultiheadAttention.in_proj``. For
-    a context of another width they are two, ``q`` and ``kv``.
+    a context of another width they are two, ``q`` and ``kv``; for keys and values from tokens of different widths they
+    are three, ``q``, ``k`` and ``v``.
 
     >>> import torch
     >>> attention = MultiHeadAttention(48, num_heads=3)
@@ -52,11 +54,16 @@ class MultiHeadAttention(nn.Module):
     torch.Size([2, 5, 48])
     >>> attention(torch.randn(2, 5, 48), torch.randn(2, 7, 48)).shape  # cross-attention: 5 queries, 7 keys
     torch.Size([2, 5, 48])
+    >>> attention = MultiHeadAttention(48, num_heads=3, context_dim=24, value_context_dim=12)
+    >>> attention(torch.randn(2, 5, 48), torch.randn(2, 7, 24), values=torch.randn(2, 7, 12)).shape  # three sources
+    torch.Size([2, 5, 48])
 
     Args:
         embed_dim: Channels of a token.
         num_heads: Attention heads; must divide ``key_dim`` and ``value_dim``.
         context_dim: Channels of a context token, for cross-attention; None means ``embed_dim``.
+        value_context_dim: Channels of a token that gives a value, if keys and values come from different sequences;
+            None means ``context_dim``.
         key_dim: Channels of the queries, and of the keys, of all heads together; None means ``embed_dim``.
         value_dim: Channels of the values of all heads together; None means ``embed_dim``.
         out_dim: Channels of an output token; None means ``embed_dim``.
@@ -85,6 +92,7 @@ class MultiHeadAttention(nn.Module):
         num_heads: int,
         *,
         context_dim: int | None = None,
+        value_context_dim: int | None = None,
         key_dim: int | None = None,
         value_dim: int | None = None,
         out_dim: int | None = None,
@@ -103,6 +111,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.embed_dim = embed_dim
         self.context_dim = embed_dim if context_dim is None else context_dim
+        self.value_context_dim = self.context_dim if value_context_dim is None else value_context_dim
         self.num_heads = num_heads
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.key_dim = embed_dim if key_dim is None else key_dim
@@ -128,7 +137,8 @@ class MultiHeadAttention(nn.Module):
         if causal and "causal" not in module.takes:
             raise ValueError(f"attention {mechanism!r} cannot be causal: choose one of {mechanisms_with('causal')}")
         if module.projected:
-            self._make_projections(qkv_bias)
+            check_tied(self)
+            make_projections(self, qkv_bias)
         else:
             check_unprojected(self, type(module).__name__, out_dim, qk_norm)
         self.q_norm = nn.LayerNorm(head_dim, eps=norm_eps) if qk_norm else nn.Identity()
@@ -142,8 +152,9 @@ class MultiHeadAttention(nn.Module):
         x: Tensor,
         context: Tensor | None = None,
         *,
+        values: Tensor | None = None,
         mask: Tensor | None = None,
-        cache: KeyValueCache | None = None,
+        cache: KeyValueCache | StateCache | None = None,
         grid: tuple[int, int] | None = None,
         angles: Tensor | None = None,
     ) -> Tensor:
@@ -151,12 +162,14 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             x: Tokens that give the queries.
-            context: Tokens (B, M, context_dim) that give the keys and values; None means ``x``.
+            context: Tokens (B, M, context_dim) that give the keys, and the values as well unless ``values`` are given;
+                None means ``x``.
+            values: Tokens (B, M, value_context_dim) that give the values, one beside each token of the context.
             mask: Mask broadcastable to (B, H, N, M): boolean, True where a query may attend to a key, or floats to add
                 to the logits. The values of a query that may attend to no key are zero.
             cache: Without a context, keys and values of the tokens before ``x``; those of ``x`` are appended (causal
                 attention only). With one, keys and values of the context: an empty cache is filled, and a filled one is
-                used as it is.
+                used as it is. Mechanisms with a state take a ``StateCache`` as well, which does not grow.
             grid: Rows and columns of the patches that end the sequence; mechanisms on images need it.
             angles: Rotary angles (N, d / 2) of the positions of ``x`` (see ``rotary_angles``), or (B, N, d / 2), for
                 self-attention.
@@ -164,8 +177,15 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ValueError: If shapes, dtypes or devices do not fit, or the mechanism lacks what is asked for.
         """
+        check_values(self, context, values)
+        if isinstance(cache, StateCache):
+            check_state(self, context, mask)
+            q, k, v = self.heads(x, angles=angles)
+            output, state = self.mechanism.advance(q, *self._repeat_kv(k, v), cache.before(q))
+            cache.replace(state, q.shape[2])
+            return self.proj(rearrange(output, "b h n d -> b n (h d)"))
         if cache is None:
-            q, k, v = self.heads(x, context, angles=angles)
+            q, k, v = self.heads(x, context, values=values, angles=angles)
         elif context is None:
             q, k, v = self.heads(x, angles=angles)
             check_cache(self, cache, q, mask)
@@ -173,7 +193,9 @@ class MultiHeadAttention(nn.Module):
         else:
             check_context(self, context, angles)
             q = self.queries(x)
-            k, v = cache.kept(context.shape[1]) if cache.length else cache.append(*self.keys_and_values(context))
+            if not cache.length:
+                cache.append(*self.keys_and_values(context, values))
+            k, v = cache.kept(context.shape[1])
         inputs = self._inputs(self.mechanism.takes, x, mask, grid)
         output = self.mechanism(q, *self._repeat_kv(k, v), **inputs)
         return self.proj(rearrange(output, "b h n d -> b n (h d)"))
@@ -216,20 +238,30 @@ class MultiHeadAttention(nn.Module):
 
         The arguments are those of ``forward``, without a cache.
         """
-        q, k, v = self.heads(x, context, angles=angles)
-        k, _ = self._repeat_kv(k, v)
+        if context is None:
+            q, k, _ = self.heads(x, angles=angles)
+        else:  # values may have tokens of their own, which weights do not depend on
+            check_context(self, context, angles)
+            q, k = self.queries(x), self._split_keys(project_to("k", self, context))
+        k, _ = self._repeat_kv(k, k)
         return self.mechanism.weights(q, k, **self._inputs(self.mechanism.weights_take, x, mask, grid))
 
     def heads(
-        self, x: Tensor, context: Tensor | None = None, *, angles: Tensor | None = None
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        values: Tensor | None = None,
+        angles: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Compute queries, keys and values of each head: (B, N, D) -> (B, H, N, d), (B, G, M, d), (B, G, M, e).
 
         G is ``num_kv_heads``, and M the number of context tokens, or N.
         """
+        check_values(self, context, values)
         if context is not None:
             check_context(self, context, angles)
-            return self.queries(x), *self.keys_and_values(context)
+            return self.queries(x), *self.keys_and_values(context, values)
         check_tokens(self, "x", x, self.embed_dim, "embed_dim")
         if self.context_dim != self.embed_dim:
             raise ValueError(
@@ -241,73 +273,32 @@ class MultiHeadAttention(nn.Module):
                 "the queries and keys of this model turn by rotary angles, and none are given: give angles, or "
                 "pass the tokens of a VisionTransformer through its encode(tokens)"
             )
-        q, k, v = self._project(x)
-        q, k, v = self._split_queries(q), *self._split_keys_and_values(k, v)
+        q, k, v = project(self, x)
+        q, k, v = self._split_queries(q), self._split_keys(k), self._split_values(v)
         return (q, k, v) if angles is None else (rotate(q, angles), rotate(k, angles), v)
 
     def queries(self, x: Tensor) -> Tensor:
         """Compute the queries of each head beside a context: (B, N, D) -> (B, H, N, d)."""
         check_tokens(self, "x", x, self.embed_dim, "embed_dim")
-        if not self.mechanism.projected:
-            return self._split_queries(x)
-        if self.context_dim != self.embed_dim:
-            return self._split_queries(self.q(x))
-        return self._split_queries(self._project_part(x, slice(None, self.split_dims[0])))
+        return self._split_queries(project_to("q", self, x))
 
-    def keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute keys and values of each head from a context: (B, M, context_dim) -> (B, G, M, d), (B, G, M, e)."""
-        if not self.mechanism.projected:
-            return self._split_keys_and_values(context, context)
-        if self.tie_qkv:
-            kv = self.qkv(context)
-        elif self.context_dim != self.embed_dim:
-            kv = self.kv(context)
-        else:
-            kv = self._project_part(context, slice(self.split_dims[0], None))
-        return self._split_keys_and_values(*self._keys_and_values_in(kv))
+    def keys_and_values(self, context: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Compute keys and values of each head from a context: (B, M, context_dim) -> (B, G, M, d), (B, G, M, e).
+
+        ``values`` are the tokens (B, M, value_context_dim) of the values, if they are not those of the context.
+        """
+        k, v = project_context(self, context, values)
+        return self._split_keys(k), self._split_values(v)
 
     def _split_queries(self, q: Tensor) -> Tensor:
         # LayerNorm returns float32 under autocast on CUDA; attention takes one dtype for all three.
         return self.q_norm(rearrange(q, "b n (h d) -> b h n d", h=self.num_heads)).to(q.dtype)
 
-    def _split_keys_and_values(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        k, v = (rearrange(x, "b n (g d) -> b g n d", g=self.num_kv_heads) for x in (k, v))
-        return self.k_norm(k).to(v.dtype), v
+    def _split_keys(self, k: Tensor) -> Tensor:
+        return self.k_norm(rearrange(k, "b n (g d) -> b g n d", g=self.num_kv_heads)).to(k.dtype)
 
-    def _make_projections(self, qkv_bias: bool) -> None:
-        kv_dims = [dim * self.num_kv_heads // self.num_heads for dim in (self.key_dim, self.value_dim)]
-        check_tied(self)
-        kv_dims = kv_dims[:1] if self.tie_kv else kv_dims
-        self.split_dims = [self.key_dim, *kv_dims]
-        if self.tie_qkv:
-            self.qkv = nn.Linear(self.embed_dim, self.key_dim, bias=qkv_bias)
-        elif self.context_dim == self.embed_dim:
-            self.qkv = nn.Linear(self.embed_dim, sum(self.split_dims), bias=qkv_bias)
-        else:
-            self.q = nn.Linear(self.embed_dim, self.key_dim, bias=qkv_bias)
-            self.kv = nn.Linear(self.context_dim, sum(kv_dims), bias=qkv_bias)
-
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project tokens to the queries, keys and values of self-attention."""
-        if not self.mechanism.projected:
-            return x, x, x
-        qkv = self.qkv(x)
-        if self.tie_qkv:
-            return qkv, qkv, qkv
-        q, kv = qkv.split([self.split_dims[0], sum(self.split_dims[1:])], dim=-1)
-        return q, *self._keys_and_values_in(kv)
-
-    def _project_part(self, tokens: Tensor, part: slice) -> Tensor:
-        """Project tokens by some rows of ``qkv``."""
-        if not is_plain(self.qkv, nn.Linear):  # such as an adapter, which computes all rows
-            return self.qkv(tokens)[..., part]
-        return F.linear(tokens, self.qkv.weight[part], None if self.qkv.bias is None else self.qkv.bias[part])
-
-    def _keys_and_values_in(self, kv: Tensor) -> tuple[Tensor, Tensor]:
-        if self.tie_qkv or self.tie_kv:
-            return kv, kv
-        k, v = kv.split(self.split_dims[1:], dim=-1)
-        return k, v
+    def _split_values(self, v: Tensor) -> Tensor:
+        return rearrange(v, "b n (g d) -> b g n d", g=self.num_kv_heads)
 
     def _repeat_kv(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Repeat keys and values for each query head that shares them."""

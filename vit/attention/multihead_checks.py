@@ -33,13 +33,18 @@ def check_tied(attention: nn.Module) -> None:
     if attention.tie_qkv and attention.tie_kv:
         raise ValueError("tie_qkv (True) makes keys and values equal as well: set tie_kv (True) to False")
     if attention.tie_qkv and not (
-        attention.context_dim == attention.embed_dim
+        attention.context_dim == attention.value_context_dim == attention.embed_dim
         and attention.key_dim == attention.value_dim
         and attention.num_kv_heads == attention.num_heads
     ):
-        names = ("embed_dim", "context_dim", "key_dim", "value_dim", "num_heads", "num_kv_heads")
+        names = ("embed_dim", "context_dim", "value_context_dim", "key_dim", "value_dim", "num_heads", "num_kv_heads")
         given = ", ".join(f"{name} {getattr(attention, name)}" for name in names)
         raise ValueError(f"tie_qkv needs one width for all three ({given}): make them equal, or set tie_qkv to False")
+    if attention.tie_kv and attention.context_dim != attention.value_context_dim:
+        raise ValueError(
+            f"tie_kv needs keys and values from tokens of one width (context_dim {attention.context_dim}, "
+            f"value_context_dim {attention.value_context_dim}): make them equal, or set tie_kv to False"
+        )
     if attention.tie_kv and attention.key_dim != attention.value_dim:
         raise ValueError(
             f"tie_kv needs keys as wide as values (key_dim {attention.key_dim}, value_dim {attention.value_dim}): make "
@@ -49,7 +54,8 @@ def check_tied(attention: nn.Module) -> None:
 
 def check_unprojected(attention: nn.Module, mechanism: str, out_dim: int, qk_norm: bool) -> None:
     """Check the arguments around a mechanism without projections."""
-    widths = {attention.embed_dim, attention.context_dim, attention.key_dim, attention.value_dim, out_dim}
+    widths = {attention.embed_dim, attention.context_dim, attention.value_context_dim}
+    widths |= {attention.key_dim, attention.value_dim, out_dim}
     shared = attention.num_kv_heads != attention.num_heads or attention.tie_qkv or attention.tie_kv
     if len(widths) > 1 or shared or qk_norm:
         raise ValueError(
@@ -92,12 +98,44 @@ def check_context(attention: nn.Module, context: Tensor, angles: Tensor | None) 
     check_tokens(attention, "context", context, attention.context_dim, "context_dim")
 
 
+def check_values(attention: nn.Module, context: Tensor | None, values: Tensor | None) -> None:
+    """Check the tokens of the values beside a context, or that there need be none."""
+    width, of_keys = attention.value_context_dim, attention.context_dim
+    if values is None:
+        if width != of_keys:
+            raise ValueError(
+                f"this attention is built for values from tokens of width {width} (value_context_dim) and keys from "
+                f"tokens of width {of_keys}: pass a context and values"
+            )
+        return
+    if context is None:
+        raise ValueError("values are given without the tokens of their keys: pass these as context, be it x itself")
+    check_tokens(attention, "values", values, width, "value_context_dim")
+    if values.shape[:2] != context.shape[:2]:
+        raise ValueError(
+            f"values have shape {tuple(values.shape)} and the context {tuple(context.shape)}: give each key a value"
+        )
+
+
 def check_cache(attention: nn.Module, cache: KeyValueCache, q: Tensor, mask: Tensor | None) -> None:
     """Check that self-attention may keep its keys, and the mask before the cache grows."""
-    if not attention.causal:
-        raise ValueError("a cache of self-attention needs causal=True: build it so, or pass a context to keep")
+    _check_causal(attention)
     if mask is not None:
         check_mask(mask, (*q.shape[:3], cache.length + q.shape[2]), q.device)
+
+
+def check_state(attention: nn.Module, context: Tensor | None, mask: Tensor | None) -> None:
+    """Check that attention may keep a state in place of its keys."""
+    if context is not None:
+        raise ValueError("a StateCache keeps no context: pass a KeyValueCache beside it")
+    _check_causal(attention)
+    if mask is not None:
+        check_takes_mask(attention)
+
+
+def _check_causal(attention: nn.Module) -> None:
+    if not attention.causal:
+        raise ValueError("a cache of self-attention needs causal=True: build it so, or pass a context to keep")
 
 
 def mechanisms_with(name: str) -> str:

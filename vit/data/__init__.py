@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vit.data.digits import Digits
     from vit.data.folder import ImageFolder
     from vit.data.image_strings import ImageStrings
+    from vit.data.mark_pairs import MarkPairs
     from vit.data.module import ImageDataModule
     from vit.data.planted import PlantedDigits
     from vit.data.strings import DigitStrings
@@ -30,6 +31,7 @@ __all__ = [
     "ImageFolder",
     "ImageStrings",
     "ImageTable",
+    "MarkPairs",
     "PlantedDigits",
     "UnsortedImages",
 ]
@@ -43,6 +45,7 @@ MODULES = {
     "ImageFolder": "folder",
     "ImageStrings": "image_strings",
     "ImageTable": "table",
+    "MarkPairs": "mark_pairs",
     "PlantedDigits": "planted",
     "UnsortedImages": "unsorted",
 }

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.attention import KeyValueCache
+from vit.attention import KeyValueCache, MultiHeadAttention, StateCache
 from vit.attention.mechanisms.base import draw_weights, set_values, undecayed_parameters
 from vit.model.decoder_block import DecoderBlock, DecoderCache
 from vit.model.generation import Generated, Sampling, beam_search, sample
@@ -38,8 +38,8 @@ class TransformerDecoder(nn.Module):
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
         drop_path: Probability that a sequence skips a residual branch of the last block, in [0, 1). It grows linearly
             from 0 at the first block.
-        block_kwargs: Further arguments of ``DecoderBlock``: mlp_ratio, qkv_bias, qk_norm, attention, attention_kwargs,
-            causal.
+        block_kwargs: Further arguments of ``DecoderBlock``: num_kv_heads, mlp_ratio, qkv_bias, qk_norm, attention,
+            attention_kwargs, causal.
 
     Raises:
         ValueError: If sizes do not fit, or a choice is unknown.
@@ -155,12 +155,19 @@ class TransformerDecoder(nn.Module):
         return self.norm(states)
 
     def new_caches(self, context_length: int = 0) -> list[DecoderCache]:
-        """Return an empty cache for each block, for a context of ``context_length`` tokens."""
+        """Return an empty cache for each block, for a context of ``context_length`` tokens.
 
-        def new(length: int) -> KeyValueCache | None:
-            return KeyValueCache(length) if length else None
+        That of the tokens has a constant size if the mechanism has a state ("linear", "recurrent").
+        """
 
-        return [DecoderCache(KeyValueCache(self.max_length), new(context_length)) for _ in self.blocks]
+        def of_tokens(attention: nn.Module) -> KeyValueCache | StateCache:
+            has_state = isinstance(attention, MultiHeadAttention) and attention.mechanism.has_state
+            return StateCache() if has_state else KeyValueCache(self.max_length)
+
+        def of_context() -> KeyValueCache | None:
+            return KeyValueCache(context_length) if context_length else None
+
+        return [DecoderCache(of_tokens(block.attn), of_context()) for block in self.blocks]
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of the parameters without weight decay: embeddings and learned positions."""

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from vit.attention import AttentionName, KeyValueCache, MultiHeadAttention
+from vit.attention import AttentionName, KeyValueCache, MultiHeadAttention, StateCache
 from vit.model.layers import DropPath, Mlp
 
 
 @dataclass
 class DecoderCache:
-    """Keys and values that a decoder block keeps between steps: of the tokens so far, and of the context if any."""
+    """What a decoder block keeps between steps: of the tokens so far, and of the context if any."""
 
-    tokens: KeyValueCache
+    tokens: KeyValueCache | StateCache
     context: KeyValueCache | None
 
 
@@ -32,6 +32,8 @@ class DecoderBlock(nn.Module):
     Args:
         embed_dim: Channels of a token.
         num_heads: Attention heads; must divide ``embed_dim``.
+        num_kv_heads: Heads of keys and values, each shared by equally many query heads, which makes the cache smaller
+            (Shazeer 2019; Ainslie et al. 2023); None means ``num_heads``.
         context_dim: Channels of a context token. None means no context.
         mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
         qkv_bias: Whether the projections to queries, keys and values add a bias.
@@ -52,6 +54,7 @@ class DecoderBlock(nn.Module):
         num_heads: int,
         *,
         context_dim: int | None = None,
+        num_kv_heads: int | None = None,
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
         qk_norm: bool = False,
@@ -62,7 +65,7 @@ class DecoderBlock(nn.Module):
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
-        shared = {"qkv_bias": qkv_bias, "qk_norm": qk_norm}
+        shared = {"num_kv_heads": num_kv_heads, "qkv_bias": qkv_bias, "qk_norm": qk_norm}
         self.norm1 = nn.LayerNorm(embed_dim, eps=1e-6)
         self.attn = MultiHeadAttention(
             embed_dim, num_heads, causal=causal, mechanism=attention, mechanism_kwargs=attention_kwargs, **shared
@@ -89,7 +92,7 @@ class DecoderBlock(nn.Module):
         Args:
             tokens: The tokens. If there is a cache, only the tokens after the cached tokens.
             context: Encoder output that the tokens attend to, (B, M, context_dim).
-            cache: Keys and values of the tokens so far and of the context. This call fills and extends it.
+            cache: What is kept of the tokens so far and of the context. This call fills and extends it.
             angles: Rotary angles (T, d / 2) of the tokens' positions.
 
         Raises:

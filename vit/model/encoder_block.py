@@ -27,6 +27,8 @@ class EncoderBlock(nn.Module):
         mlp_ratio: float = 4.0,
         mlp: str = "gelu",
         qkv_bias: bool = True,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
         num_kv_heads: int | None = None,
         tie_qkv: bool = False,
         tie_kv: bool = False,
@@ -45,6 +47,8 @@ class EncoderBlock(nn.Module):
         self.attn = MultiHeadAttention(
             embed_dim,
             num_heads,
+            key_dim=key_dim,
+            value_dim=value_dim,
             qkv_bias=qkv_bias,
             num_kv_heads=num_kv_heads,
             tie_qkv=tie_qkv,

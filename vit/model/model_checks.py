@@ -28,7 +28,8 @@ def check_arguments(config: dict[str, Any]) -> None:
         check_non_negative("layer_scale", config["layer_scale"], "1e-4 is usual, None leaves it out")
     _check_pool(config["pool"], config)
     if "rope" in config["pos_embed"]:
-        check_axial(config["embed_dim"], config["num_heads"])
+        name = "embed_dim" if config["key_dim"] is None else "key_dim"
+        check_axial(config[name], config["num_heads"], name)
 
 
 def _check_pool(pool: str, config: dict[str, Any]) -> None:

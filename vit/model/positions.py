@@ -193,13 +193,16 @@ def indexed_axial_angles(grid: Grid, trained_grid: Grid, head_dim: int, like: Te
 ROTARY = {"rope": axial_angles, "rope_eva": indexed_axial_angles}
 
 
-def check_axial(embed_dim: int, num_heads: int) -> None:
-    """Raise a ValueError if the width of a head is no multiple of 4, as rotary positions of a grid need."""
-    if embed_dim // num_heads % 4:
-        width = 4 * max(embed_dim // num_heads // 4, 1)
+def check_axial(width: int, num_heads: int, name: str = "embed_dim") -> None:
+    """Raise a ValueError if the width of a head is no multiple of 4, as rotary positions of a grid need.
+
+    ``name`` is the argument that sets the width of all heads.
+    """
+    if width // num_heads % 4:
+        enough = 4 * max(width // num_heads // 4, 1)
         raise ValueError(
-            f"rotary positions turn pairs of channels by row and by column, so the width of a head ({embed_dim} / "
-            f"{num_heads}) must be a multiple of 4: take embed_dim {width * num_heads}"
+            f"rotary positions turn pairs of channels by row and by column, so the width of a head ({width} / "
+            f"{num_heads}) must be a multiple of 4: take {name} {enough * num_heads}"
         )
 
 

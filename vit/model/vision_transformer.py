@@ -6,6 +6,7 @@ d channels of a token.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -33,6 +34,7 @@ from vit.model.model_checks import (
     mechanisms_of_blocks,
 )
 from vit.model.positions import ROTARY, Interpolation, resize_positions, sinusoidal_positions_2d
+from vit.model.rewired_block import Norm, RewiredBlock, check_rewiring
 from vit.support.checks import check_choice, check_natural
 
 Pool = Literal["cls", "mean", "cls+mean", "cls+dist", "map"]
@@ -46,7 +48,7 @@ PACKED_TOKENS = {"cpu": 2048}
 # Arguments that all blocks share.
 OF_BLOCKS = (
     *("embed_dim", "num_heads", "mlp_ratio", "mlp", "qkv_bias", "num_kv_heads", "tie_qkv", "tie_kv", "qk_norm"),
-    *("dropout", "layer_scale", "norm_eps"),
+    *("key_dim", "value_dim", "dropout", "layer_scale", "norm_eps"),
 )
 CONFIG_KEY = "vit_config"  # of the metadata of a state dict, which torch.save keeps beside the tensors
 
@@ -113,6 +115,11 @@ class VisionTransformer(nn.Module):
             2021).
         pad_images: Whether images whose sides are no multiple of ``patch_stride`` are padded with zeros, at the right
             and at the bottom; otherwise they are refused.
+        key_dim: Channels of the queries, and of the keys, of all heads of a block together; None means ``embed_dim``.
+        value_dim: Channels of the values of all heads of a block together; None means ``embed_dim``.
+        residual: Whether attention and MLP are added to their input; without, a block is all that is left of it.
+        norm: Where the norms of a block are: before attention and MLP ("pre"), after the sums as in the first
+            transformers ("post"), or nowhere ("none"). The norm before the head stays.
 
     Attributes:
         config: These arguments with their values: ``VisionTransformer(**model.config)`` is a model of the same shape.
@@ -157,6 +164,10 @@ class VisionTransformer(nn.Module):
         patch_stride: Size | None = None,
         pad_images: bool = False,
         mask_token: bool = False,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        residual: bool = True,
+        norm: Norm = "pre",
     ) -> None:
         super().__init__()
         self.config = ModelConfig(
@@ -188,8 +199,11 @@ class VisionTransformer(nn.Module):
         self.patch_drop = PatchDrop(patch_drop)
         self.norm_pre = nn.LayerNorm(embed_dim, eps=norm_eps) if pre_norm else nn.Identity()
         mechanisms = mechanisms_of_blocks(attention, attention_kwargs, depth)
+        check_rewiring(residual, norm, drop_path)
+        is_usual = residual and norm == "pre"
+        make_block = EncoderBlock if is_usual else partial(RewiredBlock, residual=residual, norm=norm)
         self.blocks: nn.ModuleList = nn.ModuleList(
-            EncoderBlock(
+            make_block(
                 attention=mechanism,
                 attention_kwargs=mechanism_kwargs,
                 block_index=i,
@@ -429,7 +443,7 @@ class VisionTransformer(nn.Module):
         """Return the rotary angles of the prefix tokens, which are 0, and of the patches of a grid; None without."""
         if self.config["pos_embed"] not in ROTARY:
             return None
-        head_dim = self.embed_dim // self.config["num_heads"]
+        head_dim = (self.config["key_dim"] or self.embed_dim) // self.config["num_heads"]
         angles = ROTARY[self.config["pos_embed"]](grid, self.patch_embed.grid_size, head_dim, like)
         return nn.functional.pad(angles, (0, 0, self.num_prefix_tokens, 0))
 

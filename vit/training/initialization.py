@@ -40,6 +40,11 @@ def mimetic_attention(model: nn.Module) -> None:
             raise ValueError(
                 "init mimetic sets queries, keys and values of each head, and some are shared: take glorot"
             )
+        if not attn.key_dim == attn.value_dim == attn.embed_dim:
+            raise ValueError(
+                f"init mimetic needs key_dim ({attn.key_dim}) and value_dim ({attn.value_dim}) as wide as a token "
+                f"({attn.embed_dim}): take glorot"
+            )
         qkv = rearrange(attn.qkv.weight, "(s h d) c -> s h d c", s=3, h=attn.num_heads)
         for q, k in zip(qkv[0], qkv[1], strict=True):
             factors = _factors(_near_identity(attn.embed_dim, 0.7, 0.7), rank=len(q))

@@ -66,9 +66,10 @@ def _matrices_of_blocks(model: nn.Module) -> dict[str, int]:
         if isinstance(module, nn.Linear):
             stacked.setdefault(f"{name}.weight", 1)
         if isinstance(module, MultiHeadAttention) and module.mechanism.projected and not module.tie_qkv:
-            fused, parts = ("qkv", module.split_dims) if hasattr(module, "qkv") else ("kv", module.split_dims[1:])
-            # Parts of different heights, as of few key-value heads, are one matrix.
-            stacked[f"{name}.{fused}.weight"] = len(parts) if len(set(parts)) == 1 else 1
+            for fused, parts in (("qkv", module.split_dims), ("kv", module.split_dims[1:])):
+                # Parts of different heights, as of few key-value heads, are one matrix.
+                if hasattr(module, fused):
+                    stacked[f"{name}.{fused}.weight"] = len(parts) if len(set(parts)) == 1 else 1
     return stacked
 
 

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from tests.attention.inputs import assert_same_forward_and_backward, assert_sums_in_float32, flop_of, qkv
 from vit.attention import scaled_dot_product_attention
 from vit.attention.mechanisms import LinearAttention, RandomFeatureAttention
-from vit.attention.mechanisms.linear import kernel_attention, orthogonal_rows
+from vit.attention.mechanisms.linear import causal_kernel_attention, kernel_attention, orthogonal_rows
 
 N, M, D = 5, 7, 11
 EACH = pytest.mark.parametrize("attention", [LinearAttention(), RandomFeatureAttention(D, 16)])
@@ -106,3 +106,56 @@ def test_sums_are_computed_in_float32_under_autocast_and_for_narrower_inputs(att
 def test_zero_features_are_refused():
     with pytest.raises(ValueError, match=r"num_features \(0\) must be a positive whole number"):
         RandomFeatureAttention(D, 0)
+
+
+# Causal attention.
+
+
+def phi(x):  # elu(x) + 1
+    return torch.where(x > 0, x + 1, x.exp())
+
+
+def looped(q, k, v):
+    """The recurrent network of Katharopoulos et al. 2020, eq. 16 to 20: two sums, one token at a time."""
+    values, weights, outputs = 0, 0, []
+    for n in range(k.shape[2]):
+        values = values + phi(k[:, :, n, :, None]) * v[:, :, n, None]
+        weights = weights + phi(k[:, :, n])
+        query = phi(q[:, :, n])
+        outputs.append((query[..., None] * values).sum(-2) / (query * weights).sum(-1, keepdim=True))
+    return torch.stack(outputs, dim=2)
+
+
+@pytest.mark.parametrize("n", [1, 5, 63, 64, 67, 131])
+def test_causal_attention_is_its_quadratic_form_and_a_recurrent_network_forward_and_backward(n):
+    inputs = q, k, v = qkv(n, d=D)
+    products = (phi(q) @ phi(k).mT).tril()
+    expected = products / products.sum(-1, keepdim=True) @ v
+    assert_same_forward_and_backward(LinearAttention()(*inputs, causal=True), expected, inputs)
+    assert_close(looped(q, k, v), expected)
+
+
+def test_fewer_queries_than_keys_are_the_last_positions():
+    q, k, v = qkv(67, d=D)
+    expected = LinearAttention()(q, k, v, causal=True)[:, :, -5:]
+    assert_close(LinearAttention()(q[:, :, -5:], k, v, causal=True), expected)
+    with pytest.raises(ValueError, match=r"there are 67 queries and 5 keys, .* give at least as many keys"):
+        LinearAttention()(q, k[:, :, :5], v[:, :, :5], causal=True)
+
+
+def test_the_state_is_the_sum_over_the_tokens_so_far():
+    q, k, v = qkv(67, d=D)
+    _, state = causal_kernel_attention(phi(q), phi(k), v)
+    assert_close(state[..., :-1], phi(k).mT @ v)
+    assert_close(state[..., -1], phi(k).sum(dim=2))
+
+
+def test_the_cost_of_causal_attention_grows_with_the_number_of_tokens():
+    short, long = (flop_of(LinearAttention(), *torch.randn(3, 1, 1, n, D), causal=True) for n in (1280, 2560))
+    assert long == pytest.approx(2 * short, rel=1e-3)
+
+
+def test_causal_sums_are_computed_in_float32_and_the_state_stays_so():
+    attention = LinearAttention()
+    assert_sums_in_float32(lambda q, k, v: attention(q, k, v, causal=True), qkv(M, d=D), tolerance=1e-4)
+    assert attention.advance(*qkv(M, d=D, dtype=torch.bfloat16), None)[1].dtype == torch.float32

@@ -4,12 +4,16 @@ from typing import TYPE_CHECKING, Literal
 
 from vit.attention.mechanisms.base import Mechanism, build
 from vit.attention.mechanisms.chunked import ChunkedAttention
+from vit.attention.mechanisms.convolution import ConvolutionAttention
 from vit.attention.mechanisms.differential import DifferentialAttention
 from vit.attention.mechanisms.gated import GatedAttention
 from vit.attention.mechanisms.linear import LinearAttention, RandomFeatureAttention
 from vit.attention.mechanisms.local import NeighborhoodAttention, WindowAttention
 from vit.attention.mechanisms.lowrank import LinformerAttention, NystromAttention
 from vit.attention.mechanisms.positional import PositionalAttention
+from vit.attention.mechanisms.recurrent import RecurrentAttention
+from vit.attention.mechanisms.routed import RoutedAttention
+from vit.attention.mechanisms.scores import AdditiveAttention, GeneralAttention
 from vit.attention.mechanisms.simplified import SimplifiedAttention
 from vit.attention.mechanisms.softmax import SoftmaxAttention
 from vit.attention.mechanisms.sparse import SparseAttention, TopKAttention
@@ -31,6 +35,11 @@ KnownName = Literal[
     "talking",
     "differential",
     "gated",
+    "additive",
+    "general",
+    "convolution",
+    "recurrent",
+    "routed",
     "positional",
     "uniform",
 ]
@@ -54,6 +63,11 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "talking": TalkingHeadsAttention,
     "differential": DifferentialAttention,
     "gated": GatedAttention,
+    "additive": AdditiveAttention,
+    "general": GeneralAttention,
+    "convolution": ConvolutionAttention,
+    "recurrent": RecurrentAttention,
+    "routed": RoutedAttention,
     "positional": PositionalAttention,
     "uniform": UniformAttention,
 }

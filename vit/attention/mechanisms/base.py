@@ -35,6 +35,7 @@ class Mechanism(nn.Module):
 
     projected: ClassVar[bool] = True  # False: q, k and v are slices of the tokens themselves
     independent_queries: ClassVar[bool] = False  # True: the output of a query depends on no other query, nor the grid
+    has_state: ClassVar[bool] = False  # True: causal attention needs a state of constant size alone (see advance)
     takes: ClassVar[frozenset[str]]
     weights_take: ClassVar[frozenset[str]]
 
@@ -57,6 +58,19 @@ class Mechanism(nn.Module):
     def mix(self, weights: Tensor, v: Tensor, **inputs: Any) -> Tensor:
         """Compute the output of ``forward`` from given weights: (B, H, N, M), (B, H, M, e) -> (B, H, N, e)."""
         return einsum(weights, v, "b h n m, b h m d -> b h n d")
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Compute causal attention of new tokens from the state after those before, and the state after the new ones.
+
+        ``state`` is None before the first token. All new tokens at once give what they give one by one.
+
+        Raises:
+            ValueError: If the mechanism has no such state.
+        """
+        raise ValueError(
+            f"{type(self).__name__} has no state of constant size, but looks at all earlier tokens again: keep them in "
+            "a KeyValueCache"
+        )
 
     def init_weights(self) -> None:
         """Draw the initial weights. A mechanism with parameters or buffers of its own draws them here as well."""

@@ -3,19 +3,23 @@
 ``softmax(q k^T)_nm = exp(q_n . k_m) / sum_m exp(q_n . k_m)`` needs every pair of query and key. With
 ``phi(q_n) . phi(k_m)`` in place of the exponential, one sum over the keys serves all queries.
 
-Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels per head, f features.
+Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels per head, f features, g chunks, l tokens
+of a chunk.
 """
 
 from collections.abc import Callable
 from typing import ClassVar
 
 import torch
-from einops import einsum
+import torch.nn.functional as F
+from einops import einsum, rearrange
 from torch import Tensor
 
 from vit.attention.functional import check_qkv
 from vit.attention.mechanisms.base import Mechanism, set_values
 from vit.support.checks import check_positive_int
+
+CHUNK = 64  # tokens whose pairs causal attention forms; with all pairs it would cost as much as softmax attention
 
 
 class LinearAttention(Mechanism):
@@ -23,14 +27,23 @@ class LinearAttention(Mechanism):
 
     ``output_n = phi(q_n) sum_m phi(k_m)^T v_m / (phi(q_n) . sum_m phi(k_m))``, which costs O(N d^2). Sums are
     computed in float32 or wider. Below about 256 tokens it is slower than softmax attention, and its attention is less
-    sharp.
+    sharp. Causal attention is a recurrent network (sec. 3.3): the sums over the tokens so far are its state.
     """
 
     independent_queries: ClassVar[bool] = True
+    has_state: ClassVar[bool] = True
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
+        if causal:
+            return self.advance(q, k, v, None)[0]
         return in_float32(lambda q, k, v: kernel_attention(elu_plus_one(q), elu_plus_one(k), v), q, k, v)
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Compute causal attention of new tokens, and the sums over all tokens so far, (B, H, d, e + 1)."""
+        return advance_in_float32(
+            lambda q, k, v: causal_kernel_attention(elu_plus_one(q), elu_plus_one(k), v, state), q, k, v
+        )
 
 
 class RandomFeatureAttention(Mechanism):
@@ -86,9 +99,38 @@ def kernel_attention(q_features: Tensor, k_features: Tensor, v: Tensor) -> Tenso
     summary = einsum(k_features, v, "b h m f, b h m d -> b h f d")
     numerator = einsum(q_features, summary, "b h n f, b h f d -> b h n d")
     denominator = einsum(q_features, k_features.sum(dim=-2), "b h n f, b h f -> b h n")
-    # If all products of a query underflow, its output is zero and its gradient finite.
-    underflows = denominator < torch.finfo(v.dtype).tiny ** 0.5
-    return numerator / denominator.masked_fill(underflows, 1.0)[..., None]
+    return _quotient(numerator, denominator[..., None])
+
+
+def causal_kernel_attention(
+    q_features: Tensor, k_features: Tensor, v: Tensor, state: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Attend to the keys so far: (B, H, N, f), (B, H, M, f), (B, H, M, e) -> (B, H, N, e), state (B, H, f, e + 1).
+
+    The state is the sum of ``phi(k_m)^T [v_m, 1]``, whose last column makes the denominators. Queries are the last N of
+    the M positions. Within a chunk all pairs are formed; what lies before a chunk enters by the state.
+    """
+    n, m = q_features.shape[-2], k_features.shape[-2]
+    v = F.pad(v, (0, 1), value=1.0)
+    earlier = einsum(k_features[..., : m - n, :], v[..., : m - n, :], "b h m f, b h m d -> b h f d")
+    state = earlier if state is None else state + earlier
+    q, k, v = (
+        rearrange(F.pad(x, (0, 0, 0, -n % CHUNK)), "b h (g l) d -> b h g l d", l=CHUNK)
+        for x in (q_features, k_features[..., m - n :, :], v[..., m - n :, :])
+    )
+    of_chunks = einsum(k, v, "b h g m f, b h g m d -> b h g f d")
+    states = torch.cat([rearrange(state, "b h f d -> b h 1 f d"), of_chunks], dim=2).cumsum(dim=2)
+    pairs = einsum(q, k, "b h g n f, b h g m f -> b h g n m").tril()
+    sums = einsum(pairs, v, "b h g n m, b h g m d -> b h g n d")
+    sums = sums + einsum(q, states[:, :, :-1], "b h g n f, b h g f d -> b h g n d")
+    sums = rearrange(sums, "b h g l d -> b h (g l) d")[..., :n, :]
+    return _quotient(sums[..., :-1], sums[..., -1:]), states[:, :, -1]
+
+
+def _quotient(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """Divide sums of values by sums of weights; if all products of a query underflow, its output is zero."""
+    underflows = denominator < torch.finfo(numerator.dtype).tiny ** 0.5
+    return numerator / denominator.masked_fill(underflows, 1.0)
 
 
 def orthogonal_rows(rows: int, dim: int) -> Tensor:
@@ -110,6 +152,25 @@ def in_float32(attend: Callable[[Tensor, Tensor, Tensor], Tensor], q: Tensor, k:
     check_qkv(q, k, v)
     with torch.autocast(q.device.type, enabled=False):
         return attend(*map(at_least_float32, (q, k, v))).to(v.dtype)
+
+
+def advance_in_float32(
+    advance: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]], q: Tensor, k: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute causal attention and its state in float32 or wider, and round the output to the type of the values.
+
+    Raises:
+        ValueError: If the inputs do not fit together, or there are more queries than keys.
+    """
+    check_qkv(q, k, v)
+    if q.shape[-2] > k.shape[-2]:
+        raise ValueError(
+            f"there are {q.shape[-2]} queries and {k.shape[-2]} keys, and the queries of causal attention are the last "
+            "of the keys' positions: give at least as many keys"
+        )
+    with torch.autocast(q.device.type, enabled=False):
+        output, state = advance(*map(at_least_float32, (q, k, v)))
+    return output.to(v.dtype), state
 
 
 def at_least_float32(x: Tensor) -> Tensor:

@@ -110,8 +110,7 @@ class NeighborhoodAttention(LocalAttention):
 
     def __init__(self, kernel: int = 7) -> None:
         super().__init__()
-        if kernel < 1 or kernel % 2 == 0:
-            raise ValueError(f"kernel ({kernel}) must be odd and positive: take {max(kernel - 1, 1)} or {kernel + 1}")
+        check_odd("kernel", kernel)
         self.kernel = kernel
 
     def tiles(self, size: int, device: torch.device) -> Tiles:
@@ -176,6 +175,12 @@ def _tile_mask(rows: Tiles, columns: Tiles, prefix: int, heads: int) -> Tensor |
 def with_prefix(patches: Tensor, q: Tensor, k: Tensor, v: Tensor, prefix: int) -> Tensor:
     """Put the output of the prefix tokens, which attend to all tokens, before that of the patches."""
     return torch.cat([attend(q[..., :prefix, :], k, v), patches], dim=-2) if prefix else patches
+
+
+def check_odd(name: str, value: int) -> None:
+    """Raise a ValueError if the side of a neighbourhood is not odd, so that it has no middle."""
+    if value < 1 or value % 2 == 0:
+        raise ValueError(f"{name} ({value}) must be odd and positive: take {max(value - 1, 1)} or {value + 1}")
 
 
 def prefix_length(mechanism: str, q: Tensor, k: Tensor, grid: Grid | None) -> int:

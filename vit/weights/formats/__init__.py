@@ -108,6 +108,10 @@ def _check_has_place(arguments: Arguments, library: str) -> None:
         "attention_kwargs": any(options for _, options in mechanisms),
         "tie_qkv or tie_kv": arguments["tie_qkv"] or arguments["tie_kv"],
         "num_kv_heads": arguments["num_kv_heads"] not in (None, arguments["num_heads"]),
+        "key_dim": arguments["key_dim"] not in (None, arguments["embed_dim"]),
+        "value_dim": arguments["value_dim"] not in (None, arguments["embed_dim"]),
+        "residual false": not arguments["residual"],
+        f"norm {arguments['norm']!r}": arguments["norm"] != "pre",
         f"patch_stride {stride!r}": to_pair(stride) != to_pair(arguments["patch_size"]),
         "pooling of prefix tokens by attention": pool == "map"
         and (arguments["class_token"] or arguments["num_registers"]),

@@ -1,0 +1,113 @@
+"""Sentences of the literature, each with an experiment: what was measured, a control, and the answer.
+
+Trains small models on one thread, a cell for each setting and seed. A cell is written to claims_NAME.json as soon as it
+is measured, and the next call goes on with those that this commit and machine lack; ``--minutes`` ends a call early.
+
+    python benchmarks/claims.py reach
+    python benchmarks/claims.py norms [--seeds 0 1 2] [--minutes 3]
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import claims_norms
+import claims_reach
+import torch
+from records import RESULTS, Report, command_line, is_measured, made_at, place, provenance, write_cell
+
+from vit.support.checks import check_positive
+from vit.support.markdown import markdown_table
+
+Cells = dict[str, Any]
+SEEDS = [0, 1, 2]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An experiment about one or several sentences.
+
+    Args:
+        settings: What is compared, by name.
+        measure: Trains a model of a setting from a seed, and returns what is kept of it.
+        rows: Returns a row of docs/claims.md for each sentence, given all cells.
+        table: Returns the numbers in Markdown.
+    """
+
+    settings: dict[str, dict[str, Any]]
+    measure: Callable[[dict[str, Any], int], dict[str, Any]]
+    rows: Callable[[Cells], list[dict[str, str]]]
+    table: Report
+
+
+CLAIMS = {
+    "reach": Claim(claims_reach.SETTINGS, claims_reach.measure, claims_reach.rows, claims_reach.table),
+    "norms": Claim(claims_norms.SETTINGS, claims_norms.measure, claims_norms.rows, claims_norms.table),
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure the cells that are missing, write each, and print the table."""
+    parser = command_line(__doc__)
+    parser.add_argument("name", choices=CLAIMS, help="the experiment")
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="seeds of the trainings")
+    parser.add_argument("--settings", nargs="+", metavar="SETTING", help="settings to train; all unless given")
+    parser.add_argument("--minutes", type=float, help="after which no further cell is begun")
+    options = parser.parse_args(arguments)
+    claim, path = CLAIMS[options.name], options.output / f"claims_{options.name}.json"
+    chosen = options.settings or list(claim.settings)
+    if unknown := [name for name in chosen if name not in claim.settings]:
+        parser.error(f"unknown setting {unknown[0]!r}: choose of {', '.join(map(repr, claim.settings))}")
+    if options.minutes is not None:
+        try:
+            check_positive("--minutes", options.minutes)
+        except ValueError as error:
+            parser.error(str(error))
+    torch.set_num_threads(1)  # the models are too small for more
+    start = time.monotonic()
+    for seed in options.seeds:
+        for name in chosen:
+            cell = f"{name}, seed {seed}"
+            if is_measured(path, cell):
+                continue
+            if options.minutes is not None and time.monotonic() - start > 60 * options.minutes:
+                print(f"{cell} and what follows it is left for the next call", file=sys.stderr)
+                return
+            measured = claim.measure(claim.settings[name], seed)
+            made = provenance() | {"command": f"python benchmarks/claims.py {options.name}"}
+            write_cell(
+                path, cell, made | {"setting": name, "seed": seed} | measured, lambda cells: report(claim, cells)
+            )
+            print(f"{cell}: {json.dumps(measured)[:120]}", file=sys.stderr)
+    print(path.with_suffix(".md").read_text())
+
+
+def report(claim: Claim, cells: Cells) -> str:
+    """Return the rows and the numbers of an experiment as Markdown."""
+    made = " ".join(dict.fromkeys(made_at(origin_of(cell)) for cell in cells.values()))
+    return f"# Claims\n\n{answers(claim.rows(cells))}\n\n{claim.table(cells)}\n\n{made}\n"
+
+
+def answers(rows: list[dict[str, str]]) -> str:
+    """Return the rows of sentences as a table."""
+    return markdown_table(rows) if rows else "No sentence has all its numbers yet."
+
+
+def origin_of(cell: dict[str, Any]) -> dict[str, Any]:
+    """Return command, machine, date and commit of a cell, as ``made_at`` reads them."""
+    kept = {name: cell[name] for name in ("command", "commit", "stale") if name in cell}
+    return kept | {"machine": place(cell["machine"]), "date": cell["machine"]["date"]}
+
+
+def measured_rows() -> list[dict[str, str]]:
+    """Return the rows of all experiments that were measured, in the order of ``CLAIMS``."""
+    paths = {name: RESULTS / f"claims_{name}.json" for name in CLAIMS}
+    found = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+    return [row for name, cells in found.items() for row in CLAIMS[name].rows(cells)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""What the experiments of claims.py share: a short training of a small model, and what its seeds say."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from scipy import stats
+from torch import Tensor, nn
+
+from vit.data import ImageDataModule
+
+BATCH = 64
+WEIGHT_DECAY = 0.05
+CHUNK = 500  # test images at a time
+HOLDS, FAILS, OPEN = "holds here", "does not hold here", "cannot tell"
+
+
+def normalised(data: ImageDataModule, images: Tensor) -> Tensor:
+    """Return the pixels of images as a model takes them: (B, C, H, W) of bytes -> floats."""
+    mean, std = (torch.tensor(numbers)[:, None, None] for numbers in (data.mean, data.std))
+    return (images / 255 - mean) / std
+
+
+def fit(
+    model: nn.Module, images: Tensor, labels: Tensor, *, steps: int, lr: float, warmup: int, seed: int
+) -> list[float]:
+    """Train a model by AdamW on random batches, with a linear warm-up and a cosine decay. Return the losses."""
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=WEIGHT_DECAY, fused=True)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / (warmup + 1)) * (1 + math.cos(math.pi * step / steps)) / 2
+    )
+    losses = []
+    model.train()
+    for _ in range(steps):
+        batch = torch.randint(len(labels), (BATCH,), generator=generator)
+        loss = F.cross_entropy(model(images[batch]), labels[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    return losses
+
+
+@torch.no_grad()
+def is_right(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """Return for each image whether its class is predicted: (B,), booleans."""
+    model.eval()
+    return torch.cat([model(part).argmax(dim=1) for part in images.split(CHUNK)]) == labels
+
+
+def of_setting(cells: dict[str, Any], setting: str, key: str) -> list[Any]:
+    """Return a number of each seed of a setting."""
+    return [cell[key] for cell in cells.values() if cell["setting"] == setting]
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return mean and 95 % interval over seeds, by Student's t; the whole line for a single seed."""
+    mean = statistics.mean(values)
+    if len(values) < 2:
+        return mean, -math.inf, math.inf
+    half = statistics.stdev(values) / len(values) ** 0.5 * float(stats.t.ppf(0.975, len(values) - 1))
+    return mean, mean - half, mean + half
+
+
+def difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
+    """Return the difference of two means and its 95 % interval over seeds, by Welch's t."""
+    mean = statistics.mean(first) - statistics.mean(second)
+    if min(len(first), len(second)) < 2:
+        return mean, -math.inf, math.inf
+    if statistics.variance(first) == statistics.variance(second) == 0:
+        return mean, mean, mean
+    low, high = stats.ttest_ind(first, second, equal_var=False).confidence_interval()
+    return mean, float(low), float(high)
+
+
+def points(found: tuple[float, float, float]) -> str:
+    """Return a difference of accuracies and its interval in percentage points.
+
+    >>> points((0.25, 0.2, 0.3))
+    '+25.0 points (+20.0 to +30.0)'
+    """
+    mean, low, high = (100 * number for number in found)
+    return f"{mean:+.1f} points" + (f" ({low:+.1f} to {high:+.1f})" if math.isfinite(low) else "")
+
+
+def percent(values: Sequence[float]) -> str:
+    """Return mean and 95 % interval of accuracies over seeds; "" of none.
+
+    >>> percent([0.5, 0.52, 0.54])
+    '52.0 ± 5.0 %'
+    """
+    if not values:
+        return ""
+    mean, low, _ = mean_interval(values)
+    return f"{100 * mean:.1f}" + (f" ± {100 * (mean - low):.1f} %" if math.isfinite(low) else " %")

@@ -1,0 +1,95 @@
+"""Recurrence as attention: each token sees the ones before it through one state.
+
+Letters in the einops patterns: b batch, h heads, n tokens, d channels per head, y x rows and columns of patches.
+"""
+
+from typing import ClassVar, Literal
+
+import torch
+from einops import einsum, rearrange
+from torch import Tensor, nn
+
+from vit.attention.functional import gated_scan, gated_weights
+from vit.attention.mechanisms.base import Mechanism, set_values
+from vit.attention.mechanisms.linear import advance_in_float32, at_least_float32
+from vit.attention.mechanisms.local import Grid, prefix_length
+from vit.support.checks import check_choice
+
+Route = Literal["rows", "snake"]
+LONGEST = 4.0  # log of the tokens that the last head remembers at first, about 55
+
+
+class RecurrentAttention(Mechanism):
+    """A gated recurrent network, ``s_n = f_n s_(n-1) + (1 - f_n) v_n`` (minGRU, Feng et al. 2024, one gate a head).
+
+    The output is the state. The gate ``f_n = sigmoid(u . k_n + b)`` depends on the token alone, so that the states are
+    a scan, all computed at once, and the weight of a token is its share of a state. Queries are projected, so that the
+    model has the size of one with softmax attention, and not used. Sums are computed in float32 or wider.
+
+    It is causal by nature. In an image it reads the patches along a path, and prefix tokens (class token, registers)
+    after them, so that a class token has read the whole image, and a patch those before it.
+
+    Args:
+        path: Order of the patches: "rows", each from left to right, or "snake", where every other row is read
+            backwards, so that each step goes to a neighbour.
+    """
+
+    has_state: ClassVar[bool] = True
+
+    def __init__(self, num_heads: int, head_dim: int, path: Route = "rows") -> None:
+        super().__init__()
+        check_choice("path", path, ("rows", "snake"))
+        self.path = path
+        self.gate = nn.Parameter(torch.empty(num_heads, head_dim))
+        self.gate_bias = nn.Parameter(torch.empty(num_heads))
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw the gates. The biases make the heads remember from one token to about 55."""
+        nn.init.normal_(self.gate, std=self.gate.shape[-1] ** -0.5)
+        set_values(self.gate_bias, torch.linspace(0, LONGEST, len(self.gate_bias)))
+
+    def no_weight_decay(self) -> set[str]:
+        """Return both, as the gate is a vector for each head and no matrix."""
+        return {"gate", "gate_bias"}
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, grid: Grid | None = None) -> Tensor:
+        """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
+        if causal:
+            return self.advance(q, k, v, None)[0]
+        order = self._order(q, k, grid)
+        return self.advance(*(x[..., order, :] for x in (q, k, v)), None)[0][..., order.argsort(), :]
+
+    def weights(self, q: Tensor, k: Tensor, *, causal: bool = False, grid: Grid | None = None) -> Tensor:
+        """Compute the share of each token in each state: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+        if causal:
+            return gated_weights(self._logits(at_least_float32(k)))[..., k.shape[-2] - q.shape[-2] :, :].to(q.dtype)
+        order = self._order(q, k, grid)
+        weights = gated_weights(self._logits(at_least_float32(k[..., order, :]))).to(q.dtype)
+        return weights[..., order.argsort(), :][..., order.argsort()]
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Compute the states of new tokens, (B, H, N, e), and the last of them, (B, H, 1, e)."""
+
+        def scan(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            logits = rearrange(self._logits(k), "b h n -> b h n 1")
+            states = gated_scan((-logits).sigmoid() * v, logits.sigmoid(), state)
+            before = v.new_zeros(*v.shape[:2], 1, v.shape[-1]) if state is None else state
+            last = torch.cat([before, states[..., -1:, :]], dim=-2)[..., -1:, :]  # that before, if no token is new
+            return states[..., k.shape[-2] - q.shape[-2] :, :], last
+
+        return advance_in_float32(scan, q, k, v)
+
+    def _logits(self, k: Tensor) -> Tensor:
+        """Compute the logits of the gates: (B, H, N, d) -> (B, H, N)."""
+        bias = rearrange(self.gate_bias, "h -> h 1")
+        return einsum(k, self.gate.to(k.dtype), "b h n d, h d -> b h n") + bias.to(k.dtype)
+
+    def _order(self, q: Tensor, k: Tensor, grid: Grid | None) -> Tensor:
+        """Return the number of the token at each step: the patches along the path, then the prefix tokens."""
+        prefix = prefix_length("RecurrentAttention", q, k, grid)
+        patches = rearrange(torch.arange(prefix, q.shape[-2], device=q.device), "(y x) -> y x", y=grid[0])
+        if self.path == "snake":
+            backwards = rearrange(torch.arange(grid[0], device=q.device) % 2 == 1, "y -> y 1")
+            patches = torch.where(backwards, patches.flip(1), patches)
+        return torch.cat([rearrange(patches, "y x -> (y x)"), torch.arange(prefix, device=q.device)])

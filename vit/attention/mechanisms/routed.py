@@ -1,0 +1,78 @@
+"""Attention whose heads are chosen for each image.
+
+Letters in the einops patterns: b batch, h heads, n tokens, c channels of a token, k chosen heads.
+"""
+
+import torch
+from einops import einsum, rearrange, reduce
+from torch import Tensor, nn
+
+from vit.attention.functional import attention_weights, check_qkv
+from vit.attention.mechanisms.base import Mechanism
+from vit.attention.mechanisms.linear import at_least_float32
+from vit.attention.mechanisms.softmax import attend
+from vit.support.checks import check_positive_int
+
+
+class RoutedAttention(Mechanism):
+    """Softmax attention of ``k`` heads, which a router chooses for each image (mixture of heads, Jin et al. 2024).
+
+    A linear map of the mean token gives each head a logit. The heads of the ``k`` largest are computed, each times its
+    gate, and the output of the others is zero. Gates are H times the softmax of the H logits, so that equal logits give
+    gates of one, and with all heads softmax attention. Queries, keys and values of all heads are projected. There is no
+    loss that makes the router use its heads evenly.
+
+    Args:
+        k: Heads that are computed; None means half of them, rounded up.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, k: int | None = None) -> None:
+        super().__init__()
+        if k is not None:
+            check_positive_int("k", k)
+        if k is not None and k > num_heads:
+            raise ValueError(f"k ({k}) heads are more than num_heads ({num_heads}): take at most {num_heads}")
+        self.k = -(-num_heads // 2) if k is None else k
+        self.router = nn.Parameter(torch.empty(num_heads, embed_dim))
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw the router, normal, so small that gates start near one."""
+        nn.init.normal_(self.router, std=0.02)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, tokens: Tensor) -> Tensor:
+        """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e), tokens (B, N, D) -> (B, H, N, e)."""
+        check_qkv(q, k, v)
+        heads, gates = self.route(tokens)
+        of_images = _rows(heads), heads
+        mixed = attend(*(x[of_images] for x in (q, k, v)))
+        return _put_back(mixed * rearrange(gates, "b k -> b k 1 1").to(mixed.dtype), of_images, q.shape[1])
+
+    def weights(self, q: Tensor, k: Tensor, *, tokens: Tensor) -> Tensor:
+        """Compute the weights times the gates, zero for heads left out: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+        heads, gates = self.route(tokens)
+        of_images = _rows(heads), heads
+        weights = attention_weights(q[of_images], k[of_images])
+        return _put_back(weights * rearrange(gates, "b k -> b k 1 1").to(weights.dtype), of_images, q.shape[1])
+
+    def route(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the heads of each image and their gates: (B, N, D) -> numbers (B, k), floats (B, k).
+
+        Logits are computed in float32 or wider, so that autocast changes no choice.
+        """
+        with torch.autocast(tokens.device.type, enabled=False):
+            mean = reduce(at_least_float32(tokens), "b n c -> b c", "mean")
+            gates = len(self.router) * einsum(mean, self.router.to(mean.dtype), "b c, h c -> b h").softmax(dim=-1)
+            chosen = gates.topk(self.k, dim=-1)
+            return chosen.indices, chosen.values
+
+
+def _rows(heads: Tensor) -> Tensor:
+    """Return the number of the image beside each chosen head: (B, 1)."""
+    return rearrange(torch.arange(heads.shape[0], device=heads.device), "b -> b 1")
+
+
+def _put_back(chosen: Tensor, of_images: tuple[Tensor, Tensor], heads: int) -> Tensor:
+    """Put chosen heads in their places among zeros: (B, k, N, d) -> (B, H, N, d)."""
+    empty = torch.zeros_like(chosen[:, :1]).expand(-1, heads, -1, -1)
+    return empty.index_put(of_images, chosen)

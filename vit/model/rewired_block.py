@@ -1,0 +1,69 @@
+"""The block of the encoder with other connections, for experiments on what norms and skip connections are good for."""
+
+from typing import Any, Literal, get_args
+
+from torch import Tensor, nn
+
+from vit.model.encoder_block import EncoderBlock
+from vit.support.checks import check_choice
+
+Norm = Literal["pre", "post", "none"]
+
+
+class RewiredBlock(EncoderBlock):
+    """A transformer layer whose norms are elsewhere or absent, or that has no residual connections.
+
+    With norm "post" a norm follows each sum (Vaswani et al. 2017): ``x = norm1(x + attn(x))``, then
+    ``x = norm2(x + mlp(x))``. Norm "none" leaves both out. Without ``residual`` the branch is all that is left:
+    ``x = attn(norm1(x))``. The weights have the names of ``EncoderBlock``, and so have those of norm "pre" with
+    ``residual``, which is that block.
+
+    Args:
+        embed_dim: Channels of a token.
+        num_heads: Attention heads.
+        residual: Whether each branch is added to its input.
+        norm: Where the norms are.
+        arguments: Further arguments of ``EncoderBlock``.
+
+    Raises:
+        ValueError: If the norm is unknown, or branches are dropped and nothing would be left.
+    """
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, *, residual: bool = True, norm: Norm = "pre", **arguments: Any
+    ) -> None:
+        super().__init__(embed_dim, num_heads, **arguments)
+        check_rewiring(residual, norm, arguments.get("drop_path", 0.0))
+        self.residual = residual
+        self.norm = norm
+        if norm == "none":
+            self.norm1, self.norm2 = nn.Identity(), nn.Identity()
+
+    def forward(
+        self,
+        tokens: Tensor,
+        grid: tuple[int, int] | None = None,
+        mask: Tensor | None = None,
+        angles: Tensor | None = None,
+    ) -> Tensor:
+        """Mix the tokens, then transform each: (B, N, D) -> (B, N, D). The arguments are those of ``EncoderBlock``."""
+        pre = self.norm == "pre"
+        mixed = self.attn(self.norm1(tokens) if pre else tokens, grid=grid, mask=mask, angles=angles)
+        tokens = self._joined(tokens, self.ls1(self.drop(mixed)))
+        tokens = tokens if pre else self.norm1(tokens)
+        tokens = self._joined(tokens, self.ls2(self.mlp(self.norm2(tokens) if pre else tokens)))
+        return tokens if pre else self.norm2(tokens)
+
+    def _joined(self, tokens: Tensor, branch: Tensor) -> Tensor:
+        return tokens + self.drop_path(branch) if self.residual else branch
+
+
+def check_rewiring(residual: bool, norm: str, drop_path: float) -> None:
+    """Check the arguments ``residual`` and ``norm`` of a model."""
+    check_choice("norm", norm, get_args(Norm))
+    if not isinstance(residual, bool):
+        raise ValueError(f"residual ({residual!r}) must be True or False")
+    if drop_path and not residual:
+        raise ValueError(
+            f"drop_path ({drop_path}) skips a branch, and nothing is left of a token without residual: set it to 0"
+        )
