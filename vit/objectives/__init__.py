@@ -2,6 +2,7 @@
 
 from vit.objectives.classify.objective import ViTClassifier
 from vit.objectives.complete.objective import ImageCompleter
+from vit.objectives.mae.objective import MaskedAutoencoder
 from vit.objectives.multilabel.objective import MultilabelClassifier
 from vit.objectives.read.objective import SequenceReader
 from vit.training.base import Objective
@@ -13,8 +14,17 @@ OBJECTIVES: dict[str, type[Objective]] = {
         SequenceReader,
         ImageCompleter,
         MultilabelClassifier,
+        MaskedAutoencoder,
     )
 }
 DEFAULT = ViTClassifier
 
-__all__ = ["DEFAULT", "OBJECTIVES", "ImageCompleter", "MultilabelClassifier", "SequenceReader", "ViTClassifier"]
+__all__ = [
+    "DEFAULT",
+    "OBJECTIVES",
+    "ImageCompleter",
+    "MaskedAutoencoder",
+    "MultilabelClassifier",
+    "SequenceReader",
+    "ViTClassifier",
+]
