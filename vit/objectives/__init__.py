@@ -5,6 +5,7 @@ from vit.objectives.complete.objective import ImageCompleter
 from vit.objectives.mae.objective import MaskedAutoencoder
 from vit.objectives.multilabel.objective import MultilabelClassifier
 from vit.objectives.read.objective import SequenceReader
+from vit.objectives.sigreg.objective import SIGReg
 from vit.training.base import Objective
 
 OBJECTIVES: dict[str, type[Objective]] = {
@@ -15,6 +16,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
         ImageCompleter,
         MultilabelClassifier,
         MaskedAutoencoder,
+        SIGReg,
     )
 }
 DEFAULT = ViTClassifier
@@ -25,6 +27,7 @@ __all__ = [
     "ImageCompleter",
     "MaskedAutoencoder",
     "MultilabelClassifier",
+    "SIGReg",
     "SequenceReader",
     "ViTClassifier",
 ]
