@@ -2,6 +2,7 @@
 
 from vit.objectives.classify.objective import ViTClassifier
 from vit.objectives.complete.objective import ImageCompleter
+from vit.objectives.dino.objective import DINO
 from vit.objectives.mae.objective import MaskedAutoencoder
 from vit.objectives.multilabel.objective import MultilabelClassifier
 from vit.objectives.read.objective import SequenceReader
@@ -17,12 +18,14 @@ OBJECTIVES: dict[str, type[Objective]] = {
         MultilabelClassifier,
         MaskedAutoencoder,
         SIGReg,
+        DINO,
     )
 }
 DEFAULT = ViTClassifier
 
 __all__ = [
     "DEFAULT",
+    "DINO",
     "OBJECTIVES",
     "ImageCompleter",
     "MaskedAutoencoder",
