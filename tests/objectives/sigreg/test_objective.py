@@ -75,7 +75,7 @@ def test_the_operations_are_those_of_all_views():
             ["global_views=1", "local_views=0"],
             "global_views (1) and local_views (0) are fewer than the 2 views that SI",
         ),
-        (["global_views=0"], "global_views (0) must be a positive whole number"),
+        (["global_views=0", "local_views=2"], "global_views (0) must be a positive whole number"),
         (["sigreg_weight=0"], "sigreg_weight (0) lets the features of all images become the same: 0.05 is usual"),
         (["sigreg_weight=1"], "sigreg_weight (1.0) must be in [0, 1): 0.05 is usual"),
         (["projection_dim=0"], "projection_dim (0) must be a positive whole number"),
