@@ -24,6 +24,8 @@ from tests.forked import forked
 from tests.tiny import CPU, MODEL, run_command
 from vit.data import DigitStrings
 from vit.data.strings import save_numbers
+from vit.data.views import Views
+from vit.model.layers import PatchDrop
 from vit.runs.tested_images import read_rows
 
 FULL = StateDictOptions(full_state_dict=True)
@@ -186,6 +188,39 @@ def test_two_processes_train_several_labels_as_one_process_does(folder):
     scores = [json.loads((run / "results.json").read_text())["scores"] for run in (one, two)]
     assert scores[1]["count"] == scores[0]["count"] == 41
     assert scores[1]["mean_average_precision"] == pytest.approx(scores[0]["mean_average_precision"], abs=0.01)
+
+
+def same_views(views, images, local_size):
+    """Views that do not depend on chance, which is another one in each process."""
+    rows, columns = local_size
+    return [images, images.flip(3), images[..., :rows, -columns:].contiguous()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("objective", "options"),
+    [
+        ("MaskedAutoencoder", ["--model.decoder_dim", "8", "--model.decoder_heads", "2"]),
+        ("SIGReg", ["--model.local_views", "1", "--model.sigreg_weight", "0.3"]),
+        ("DINO", ["--model.local_views", "1", "--model.prototypes", "16", "--model.teacher_decay", "0.5"]),
+    ],
+)
+def test_two_processes_learn_without_labels_as_one_process_does(objective, options, folder, monkeypatch):
+    monkeypatch.setattr(Views, "__call__", same_views)
+    monkeypatch.setattr(PatchDrop, "draw", lambda _, batch, patches, device="cpu": torch.tensor([[2]] * batch))
+    learner = [
+        *("--data", "ImageFolder", "--data.root", "digits", "--model", objective, *MODEL, *CPU, *options),
+        *("--model.qkv_bias", "false", "--trainer.max_epochs", "2"),
+    ]
+    one = started_from_outside(folder, f"{objective}_1", "--data.batch_size", "40", common=learner)
+    typed = ["--data.batch_size", "20", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
+    two = started_from_outside(folder, f"{objective}_2", *typed, processes=2, common=learner)
+    weights = [torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for run in (one, two)]
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-4)
+    scores = [json.loads((run / "results.json").read_text())["scores"] for run in (one, two)]
+    assert scores[1]["count"] == scores[0]["count"] == 41
+    for name in ("effective_rank", "feature_std", "knn_accuracy"):
+        assert scores[1][name] == pytest.approx(scores[0][name], abs=0.01)
 
 
 @pytest.mark.slow

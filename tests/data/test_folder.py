@@ -197,9 +197,50 @@ def test_a_folder_that_looks_like_a_split_is_no_class(plant, name, stage):
         ImageFolder(str(root))
 
 
-def test_one_class_alone_is_named(plant):
-    root = plant("images")
-    with pytest.raises(ValueError, match=r"are of one class \(images\): name the folder that holds the class folders"):
+def test_one_class_alone_is_named_to_a_classifier_and_is_none_without(plant):
+    data = ImageFolder(str(plant("images")))
+    assert data.without_classes.endswith("are of one class (images): name the folder that holds the class folders")
+    assert (data.num_classes, data.class_names) == (0, [])
+
+
+def flat(root, *, splits=("",), depth=""):
+    for split in splits:
+        for number in range(10):
+            path = root / split / depth / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.effect_noise((9, 8), 10 * number + len(split) + 1).save(path)
+    return root
+
+
+@pytest.mark.parametrize("depth", ["", "2024/may/left"])
+def test_images_in_no_class_folder_are_held_out_as_others_are(tmp_path, depth, cache_home):
+    data = ready(flat(tmp_path / "images", depth=depth))
+    assert {stage: len(part.labels) for stage, part in data.sets.items()} == {"train": 7, "val": 1, "test": 2}
+    assert data.num_classes == 0
+    assert str(data.inventory) == f"images of {tmp_path / 'images'}: 7 train, 1 val, 2 test"
+
+
+def test_images_in_no_class_folder_may_be_split_and_what_else_lies_there_is_told(tmp_path, cache_home):
+    root = flat(tmp_path / "images", splits=("train", "test"))
+    (root / "train/notes.txt").touch()
+    (root / "stray.png").touch()
+    data = ready(root, val_fraction=0.0)
+    assert {stage: len(part.labels) for stage, part in data.sets.items()} == {"train": 10, "test": 10}
+    assert data.inventory.lines[1] == "left out: 2"
+    assert "beside train, val and test (stray.png)" in str(data.inventory)
+
+
+def test_images_in_no_class_folder_beside_class_folders_are_left_out(plant):
+    root = plant("train")
+    Image.new("RGB", (8, 8)).save(root / "train/loose.png")
+    data = ImageFolder(str(root))
+    assert data.without_classes is None
+    assert data.not_read["in no class folder"] == [root / "train/loose.png"]
+
+
+def test_a_split_with_classes_beside_one_without_is_refused(plant):
+    root = flat(plant("test"), splits=("train",))
+    with pytest.raises(ValueError, match="no class folders with images in"):
         ImageFolder(str(root))
 
 

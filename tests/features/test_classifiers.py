@@ -4,7 +4,8 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from vit.features.classifiers import knn_accuracy, linear_accuracy
+from vit.features import classifiers
+from vit.features.classifiers import knn_accuracy, knn_accuracy_left_out, linear_accuracy
 
 
 def clusters(count, spread, seed):
@@ -24,6 +25,18 @@ def test_nearest_neighbours_are_those_of_scikit_learn_with_the_same_weights(neig
     )
     expected = theirs.fit(known.numpy(), labels.numpy()).score(asked.numpy(), answers.numpy())
     assert knn_accuracy(known, labels, asked, answers, neighbours) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("neighbours", [1, 7, 1000])
+def test_neighbours_among_the_other_images_are_those_without_the_image(neighbours, monkeypatch):
+    monkeypatch.setattr(classifiers, "AT_ONCE", 17)
+    features, labels = clusters(53, 2.0, 0)
+    expected = 0.0
+    for number in range(53):
+        others = torch.arange(53) != number
+        alone = features[number : number + 1], labels[number : number + 1]
+        expected += knn_accuracy(features[others], labels[others], *alone, neighbours) / 53
+    assert knn_accuracy_left_out(features, labels, neighbours) == pytest.approx(expected)
 
 
 def test_a_linear_classifier_separates_what_is_separable_and_not_noise():

@@ -67,6 +67,8 @@ def _evaluate(options: argparse.Namespace) -> None:
         skip_damaged=options.skip_damaged == "true",
         **_split(options) | ({} if options.max_pixels is None else {"max_pixels": options.max_pixels}),
     )
+    if data.without_classes is not None:
+        raise ValueError(data.without_classes)
     data.in_channels = embed.in_channels
     data.prepare_data()
     data.setup("test")
@@ -88,8 +90,10 @@ def _split(options: argparse.Namespace) -> dict[str, Any]:
     path = Path(options.checkpoint)
     noted = read_checkpoint(path).get("data", {}).get("init_args", {}) if path.suffix == ".ckpt" else {}
     known = ["test_fraction", "duplicates", "max_pixels"]
+    if not noted.get("test_fraction"):  # a training on all its images, which may be others and without classes
+        known.remove("test_fraction")
     if Path(noted.get("root") or "").resolve() == Path(options.root).resolve():
-        known += ["folds", "fold"]
+        known += ["test_fraction", "folds", "fold"]
     return {name: value for name, value in noted.items() if name in known}
 
 

@@ -1,5 +1,6 @@
 """Image files in one folder per class, for training."""
 
+import itertools
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +17,8 @@ SPLIT_NAMES: dict[str, Stage] = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 
+BESIDE = "beside train, val and test"
+
 
 class ImageFolder(LabelledFiles):
     """Images in one folder per class.
@@ -27,7 +30,8 @@ class ImageFolder(LabelledFiles):
     tree ``root/CLASS/...``, which is split. Missing validation images are held out of the training images. A class of
     two images has one for training and one for validation; a class of three has one for test, too.
 
-    A folder without class folders, and classes that differ between the splits, are a ValueError.
+    Images in no class folder, or in one alone, have no classes: ``num_classes`` is 0, and a model can learn from them
+    without labels. A folder without images, and classes that differ between the splits, are a ValueError.
 
     Args:
         root: The folder.
@@ -49,6 +53,11 @@ class ImageFolder(LabelledFiles):
         self.not_read = {reason: sorted(paths) for reason, paths in found.left_out.items()}
         if self.known_classes is None:
             _check_same_classes(folders, self.root)
+            self.without_classes = _why_without_classes(folders, self.root)
+        if self.without_classes is not None:
+            self.class_names = []
+            files = {stage: [*itertools.chain(*classes.values())] for stage, classes in folders.items()}
+            return {stage: (paths, [0] * len(paths)) for stage, paths in files.items()}
         self.class_names = match_classes(set().union(*folders.values()), self.known_classes, self.root)
         return {
             stage: (
@@ -70,19 +79,29 @@ def check_split_names(root: Path) -> None:
 def _class_folders(root: Path, known: list[str] | None) -> tuple[dict[Stage, dict[str, list[Path]]], Found]:
     """Return the files of each class of each split, and what is left out; a single tree is "train".
 
-    Images for a model that knows its classes need no folder ``train``.
+    Images for a model that knows its classes need no folder ``train``. Images in no class folder are of the class "".
     """
     if not root.is_dir():
         raise ValueError(f"no folder {root}: name the data by --data.root, or try --data Digits, which needs none")
     check_split_names(root)
     found = Found()
     stages = [stage for stage in get_args(Stage) if (root / stage).is_dir()]
+    beside: list[Path] = []
     if "train" in stages or (known is not None and stages and not set(stages) & set(known)):
         beside = [path for path in list_folder(root) if path.name not in stages]
-        found.leave_out("beside train, val and test", beside)
+        found.leave_out(BESIDE, beside)
         splits = {stage: _classes(root / stage, found) for stage in stages}
     else:
         splits = {"train": _classes(root, found)}
+    if known is None and not any(splits.values()):
+        whole = {stage: search(root / stage if "train" in stages else root) for stage in splits}
+        if all(below.images for below in whole.values()):
+            found = Found()
+            found.leave_out(BESIDE, beside)
+            for below in whole.values():
+                for reason, paths in below.left_out.items():
+                    found.leave_out(reason, paths)
+            return {stage: {"": below.images} for stage, below in whole.items()}, found
     if not next(iter(splits.values())):
         raise ValueError(
             f"no class folders with images in {root}: it needs CLASS/image.jpg or train/CLASS/image.jpg{found.hint}"
@@ -91,18 +110,27 @@ def _class_folders(root: Path, known: list[str] | None) -> tuple[dict[Stage, dic
 
 
 def _check_same_classes(splits: dict[Stage, dict[str, list[Path]]], root: Path) -> None:
-    """Raise a ValueError if there is one class alone, or the splits have different ones."""
+    """Raise a ValueError if the splits have different classes."""
     names = set(splits["train"])
-    if len(names) == 1:
-        raise ValueError(
-            f"the images in {root} are of one class ({names.pop()}): name the folder that holds the class folders"
-        )
     for stage, classes in splits.items():
         if differing := sorted(names ^ set(classes)):
             raise ValueError(
                 f"classes differ between {root / 'train'} and {root / stage}: only one of them has "
                 f"{', '.join(differing)}; give both the same class folders"
             )
+
+
+def _why_without_classes(splits: dict[Stage, dict[str, list[Path]]], root: Path) -> str | None:
+    """Return what a classifier needs that the images lack, which are in no class folder or in one; None otherwise."""
+    names = [*splits["train"]]
+    if len(names) > 1:
+        return None
+    if names == [""]:
+        return (
+            f"no class folders with images in {root}: it needs CLASS/image.jpg or train/CLASS/image.jpg; without "
+            "labels, --model MaskedAutoencoder learns from it"
+        )
+    return f"the images in {root} are of one class ({names[0]}): name the folder that holds the class folders"
 
 
 def _classes(folder: Path, found: Found) -> dict[str, list[Path]]:

@@ -141,6 +141,7 @@ class ImageDataModule(LightningDataModule):
         self.fold = fold
         self.normalised = normalised
         self.sets: dict[Stage, ImageSet] = {}
+        self.without_classes: str | None = None  # why images that could have classes have none
         self.decodes_on_demand = False  # whether files are decoded when they are asked for, and none before
 
     def load_sets(self) -> dict[Stage, ImageSet]:

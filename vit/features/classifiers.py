@@ -5,6 +5,7 @@ Letters in the einops patterns: b test images, n training images, k neighbours, 
 
 import warnings
 
+import torch
 import torch.nn.functional as F
 from einops import einsum, reduce
 from torch import Tensor
@@ -37,16 +38,46 @@ def knn_accuracy(
     """
     check_positive_int("neighbours", neighbours, "20 is usual")
     _check(features, labels, test_features, test_labels)
-    known, count = F.normalize(features.float(), dim=1), min(neighbours, len(features))
-    votes_of = F.one_hot(labels).float()
+    known = F.normalize(features.float(), dim=1)
     correct = 0
     for part, targets in zip(test_features.split(AT_ONCE), test_labels.split(AT_ONCE), strict=True):
         cosines = einsum(F.normalize(part.float(), dim=1), known, "b d, n d -> b n")
-        nearest, indices = cosines.topk(count, dim=1)
-        weights = ((nearest - 1) / TEMPERATURE).exp()
-        votes = reduce(weights[..., None] * votes_of[indices], "b k c -> b c", "sum")
-        correct += (votes.argmax(dim=1) == targets).sum().item()
+        correct += (_vote(cosines, labels, neighbours) == targets).sum().item()
     return correct / len(test_labels)
+
+
+def knn_accuracy_left_out(features: Tensor, labels: Tensor, neighbours: int = NEIGHBOURS) -> float:
+    """Compute the accuracy of weighted nearest neighbours among the other images: (N, D), (N,) -> share of the images.
+
+    Each image is left out in turn, so that no second set of images is needed. The votes are those of ``knn_accuracy``.
+
+    >>> import torch
+    >>> features = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+    >>> knn_accuracy_left_out(features, torch.tensor([0, 0, 1, 0]), neighbours=1)
+    0.5
+
+    Args:
+        features: Features of the images.
+        labels: Their classes.
+        neighbours: Number of nearest other images that vote.
+    """
+    check_positive_int("neighbours", neighbours, "20 is usual")
+    _check(features, labels, features, labels)
+    known = F.normalize(features.float(), dim=1)
+    correct = 0
+    for part, own in zip(known.split(AT_ONCE), torch.arange(len(known)).split(AT_ONCE), strict=True):
+        cosines = einsum(part, known, "b d, n d -> b n")
+        cosines[torch.arange(len(own)), own] = -torch.inf
+        correct += (_vote(cosines, labels, min(neighbours, len(known) - 1)) == labels[own]).sum().item()
+    return correct / len(labels)
+
+
+def _vote(cosines: Tensor, labels: Tensor, neighbours: int) -> Tensor:
+    """Return the class that the nearest images vote for: cosines (B, N), classes (N,) -> (B,)."""
+    nearest, indices = cosines.topk(min(neighbours, cosines.shape[1]), dim=1)
+    weights = ((nearest - 1) / TEMPERATURE).exp()
+    votes = reduce(weights[..., None] * F.one_hot(labels).float()[indices], "b k c -> b c", "sum")
+    return votes.argmax(dim=1)
 
 
 def linear_accuracy(features: Tensor, labels: Tensor, test_features: Tensor, test_labels: Tensor) -> float:

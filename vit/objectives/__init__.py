@@ -2,8 +2,11 @@
 
 from vit.objectives.classify.objective import ViTClassifier
 from vit.objectives.complete.objective import ImageCompleter
+from vit.objectives.dino.objective import DINO
+from vit.objectives.mae.objective import MaskedAutoencoder
 from vit.objectives.multilabel.objective import MultilabelClassifier
 from vit.objectives.read.objective import SequenceReader
+from vit.objectives.sigreg.objective import SIGReg
 from vit.training.base import Objective
 
 OBJECTIVES: dict[str, type[Objective]] = {
@@ -13,8 +16,21 @@ OBJECTIVES: dict[str, type[Objective]] = {
         SequenceReader,
         ImageCompleter,
         MultilabelClassifier,
+        MaskedAutoencoder,
+        SIGReg,
+        DINO,
     )
 }
 DEFAULT = ViTClassifier
 
-__all__ = ["DEFAULT", "OBJECTIVES", "ImageCompleter", "MultilabelClassifier", "SequenceReader", "ViTClassifier"]
+__all__ = [
+    "DEFAULT",
+    "DINO",
+    "OBJECTIVES",
+    "ImageCompleter",
+    "MaskedAutoencoder",
+    "MultilabelClassifier",
+    "SIGReg",
+    "SequenceReader",
+    "ViTClassifier",
+]

@@ -120,6 +120,15 @@ class ViTClassifier(Objective, EncoderModule):
         """Share of the patches that is dropped at present."""
         return self.network.patch_drop.rate
 
+    def prepare_data(self) -> None:
+        """Check that the images have classes, before they are decoded.
+
+        Raises:
+            ValueError: If they have none.
+        """
+        if (why := getattr(self.trainer.datamodule, "without_classes", None)) is not None:
+            raise ValueError(why)
+
     def setup(self, stage: str) -> None:
         """Take the weights of ``init_from`` before a training, and print what was taken.
 

@@ -1,0 +1,181 @@
+"""DINO, trained and asked from the command line."""
+
+import json
+import math
+
+import pytest
+import torch
+
+import vit
+from tests.tiny import CPU, MODEL
+from vit.objectives import DINO
+from vit.objectives.dino.evaluation import DistillationEvaluation
+from vit.objectives.dino.objective import STUDENT_TEMPERATURE, TEACHER_TEMPERATURE, distillation_losses
+
+RUN = [
+    *("--data", "Digits", "--data.batch_size", "400", "--model", "DINO", *MODEL, *CPU),
+    *("--model.prototypes", "13", "--model.local_views", "1", "--trainer.max_epochs", "2", "--experiment", "dino"),
+]
+
+REAL = torch.ones(5, dtype=torch.bool)
+
+
+def learner(**changes):
+    torch.manual_seed(0)
+    sizes = {"image_size": (6, 10), "patch_size": 2, "in_channels": 1, "embed_dim": 12, "depth": 1, "num_heads": 3}
+    return DINO(**sizes | {"prototypes": 7, "local_views": 1} | changes)
+
+
+@pytest.fixture
+def images():
+    return torch.randint(0, 256, (5, 1, 6, 10), dtype=torch.uint8, generator=torch.manual_seed(1))
+
+
+def test_the_loss_is_that_of_loops_over_pairs_of_different_views():
+    generator = torch.manual_seed(0)
+    probabilities = torch.randn(2, 3, 7, dtype=torch.float64, generator=generator).softmax(dim=-1)
+    guesses = torch.randn(5, 3, 7, dtype=torch.float64, generator=generator)
+    found = distillation_losses(probabilities, guesses)
+    for image in range(3):
+        losses = []
+        for teacher in range(2):
+            for view in (view for view in range(5) if view != teacher):
+                exponents = [math.exp(guess / STUDENT_TEMPERATURE) for guess in guesses[view, image].tolist()]
+                logs = [math.log(exponent / sum(exponents)) for exponent in exponents]
+                losses.append(-sum(p * q for p, q in zip(probabilities[teacher, image].tolist(), logs, strict=True)))
+        assert len(losses) == 8
+        assert found[image].item() == pytest.approx(sum(losses) / 8)
+
+
+def test_the_loss_of_a_training_is_that_of_centred_and_sharpened_answers_of_the_teacher(images):
+    module = learner()
+    with torch.no_grad():
+        for parameter in module.network.student.parameters():
+            parameter.add_(0.01 * torch.randn_like(parameter))
+    module.centre.copy_(0.1 * torch.randn(7))
+    views = module.cut(images)
+    normalised = [(view / 255 - 0.5) / 0.5 for view in views]
+    answers = torch.stack([module.network.teacher(view) for view in normalised[:2]])
+    guesses = torch.stack([module.network.student(view) for view in normalised])
+    probabilities = ((answers - module.centre) / TEACHER_TEMPERATURE).softmax(dim=-1)
+    expected = distillation_losses(probabilities, guesses)
+    centre = 0.9 * module.centre + 0.1 * answers.mean(dim=(0, 1))
+    torch.testing.assert_close(module.view_losses(views, REAL, 0), expected)
+    torch.testing.assert_close(module.centre, centre)
+
+
+def test_the_centre_stays_in_an_evaluation_and_without_centring(images):
+    module = learner().eval()
+    module.view_losses(module.cut(images), REAL, 0)
+    assert (module.centre == 0).all()
+    module = learner(centre_momentum=1.0)
+    module.view_losses(module.cut(images), REAL, 0)
+    assert (module.centre == 0).all()
+
+
+def test_the_teacher_starts_as_the_student_and_has_no_gradient(images):
+    module = learner(init="mimetic")
+    student, teacher = module.network.student, module.network.teacher
+    assert all(torch.equal(value, teacher.state_dict()[name]) for name, value in student.state_dict().items())
+    module.training_loss((images, torch.zeros(5))).backward()
+    assert all(parameter.grad is None for parameter in teacher.parameters())
+    assert all(parameter.grad is not None for parameter in student.parameters())
+
+
+def test_the_teacher_is_the_moving_average_of_the_student_and_has_no_dropout():
+    module = learner(teacher_decay=0.75, dropout=0.5)
+    assert module.train().network.student.training
+    assert not module.network.teacher.training
+    before = [parameter.clone() for parameter in module.network.teacher.parameters()]
+    with torch.no_grad():
+        for parameter in module.network.student.parameters():
+            parameter.add_(1.0)
+    module.network.move_teacher(1 - module.decay_now())
+    for old, new in zip(before, module.network.teacher.parameters(), strict=True):
+        torch.testing.assert_close(new, old + 0.25)
+
+
+@pytest.mark.parametrize(("progress", "decay"), [(0.0, 0.9), (0.5, 0.95), (1.0, 1.0)])
+def test_the_decay_of_the_teacher_rises_to_one(progress, decay):
+    module = learner(teacher_decay=0.9)
+    module.progress = progress
+    assert module.decay_now() == pytest.approx(decay)
+
+
+def information(probabilities):
+    evaluation = DistillationEvaluation(4, 8, torch.device("cpu"))
+    for part in probabilities.double().split(3, dim=1):
+        evaluation.count_prototypes(part)
+    return evaluation.information
+
+
+def test_prototypes_tell_the_logarithm_of_their_number_if_they_divide_the_images_evenly():
+    assert information(torch.eye(8).repeat(2, 1, 1)) == pytest.approx(math.log(8))
+
+
+@pytest.mark.parametrize("probabilities", [torch.eye(8)[:1], torch.full((1, 8), 1 / 8)], ids=["one", "all alike"])
+def test_prototypes_that_are_the_same_for_all_images_tell_nothing(probabilities):
+    assert information(probabilities.expand(2, 9, 8)) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["global_views=1", "local_views=0"],
+            "global_views (1) and local_views (0) are fewer than the 2 views that DI",
+        ),
+        (["teacher_decay=1"], "teacher_decay (1.0) must be in [0, 1): 0.996 is usual"),
+        (["centre_momentum=-1"], "centre_momentum (-1.0)"),
+        (["prototypes=0"], "prototypes (0) must be a positive whole number"),
+        (["ema_decay=0.9"], "ema_decay (0.9) averages the weights, and the teacher of DINO is their average already"),
+    ],
+)
+def test_options_without_a_meaning_are_refused_in_one_line(error_of, options, message):
+    assert error_of("fit", *RUN, *(f"--model.{option}" for option in options)).startswith(f"error: {message}")
+
+
+def test_a_batch_of_one_is_refused_in_one_line(error_of):
+    assert error_of("fit", *RUN, "--data.batch_size", "1").startswith("error: a batch of 1 is too small for DINO")
+
+
+@pytest.mark.slow
+def test_a_resumed_run_ends_with_the_same_bits(whole_and_resumed):
+    whole, resumed = whole_and_resumed(DINO, *RUN, "--model.dropout", "0.1", "--model.teacher_decay", "0.5")
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert whole["centre"].abs().max() > 0
+    names = [name for name in whole if ".teacher." in name]
+    assert not all(torch.equal(whole[name], whole[name.replace("teacher", "student")]) for name in names)
+
+
+@pytest.mark.slow
+def test_without_centring_it_collapses_and_the_log_and_the_report_say_so(run, folder, capsys):
+    quick = [
+        *("--data.batch_size", "200", "--model.local_views", "0", "--model.flip", "false", "--model.distort", "false"),
+        *("--model.prototypes", "32", "--model.teacher_decay", "0.9", "--model.lr", "3e-3", "--model.warmup", "0"),
+        *("--model.decay", "constant", "--trainer.max_epochs", "14", "--trainer.check_val_every_n_epoch", "7"),
+    ]
+    run("fit", *RUN, *quick, "--model.centre_momentum", "1")
+    said = "the prototypes have collapsed: the teacher says nearly the same of all images"
+    printed = capsys.readouterr().out
+    assert printed.count(f"warning: {said}") == 1
+    assert printed.rindex(said) > printed.index("test_effective_rank")
+    assert said.removeprefix("the ") in (folder / "runs/dino/version_0/report.html").read_text()
+    run("fit", *RUN, *quick)
+    assert "collapsed" not in capsys.readouterr().out
+    assert "collapsed" not in (folder / "runs/dino/version_1/report.html").read_text()
+
+
+@pytest.mark.slow
+def test_the_teacher_is_the_backbone_that_loads_and_is_evaluated(run, folder, pictures):
+    run("fit", *RUN)
+    place = folder / "runs/dino/version_0"
+    scores = json.loads((place / "results.json").read_text())["scores"]
+    assert scores["information"] > 0
+    assert {path.name for path in place.glob("*.png")} == {"curves.png", "neighbours.png", "views.png"}
+    checkpoint = place / "checkpoints/last.ckpt"
+    model, module = vit.load(checkpoint), DINO.load_from_checkpoint(checkpoint, weights_only=True).eval()
+    images = torch.randint(0, 256, (3, 1, 8, 8), dtype=torch.uint8)
+    torch.testing.assert_close(model(module.normalise(images)), module.features(images))
+    state = torch.load(checkpoint, weights_only=True)["state_dict"]
+    assert torch.equal(model.blocks[1].mlp.fc2.weight, state["network.teacher.encoder.blocks.1.mlp.fc2.weight"])

@@ -1,0 +1,50 @@
+"""The evaluation of DINO: its features, and what the prototypes tell of an image.
+
+Letters in the einops patterns: v views, b images, k prototypes.
+"""
+
+from typing import Any
+
+import torch
+from einops import rearrange, reduce
+from torch import Tensor
+
+from vit.objectives.feature_evaluation import FeatureEvaluation
+
+LEAST_INFORMATION = 0.1  # nats; below it, the prototypes are the same for all images
+
+
+class DistillationEvaluation(FeatureEvaluation):
+    """The loss of an evaluation, the features of its images, and how the teacher divides them among prototypes."""
+
+    def __init__(self, num_features: int, prototypes: int, device: torch.device) -> None:
+        super().__init__(num_features, device)
+        self.probabilities = torch.zeros(prototypes, dtype=self.loss_sum.dtype, device=device)  # sum over views
+        self.entropy = torch.zeros_like(self.loss_sum)  # sum over views
+
+    def count_prototypes(self, probabilities: Tensor) -> None:
+        """Add the probabilities of the prototypes that the teacher gives views: (V, B, K)."""
+        of_each = rearrange(probabilities, "v b k -> (v b) k").to(self.probabilities)
+        self.probabilities += reduce(of_each, "b k -> k", "sum")
+        self.entropy += torch.special.entr(of_each).sum()
+
+    def sums(self) -> list[Tensor]:
+        """Return the tensors that are to be summed over processes."""
+        return [*super().sums(), self.probabilities, self.entropy]
+
+    @property
+    def information(self) -> float:
+        """Nats that the prototype of a view tells of its image: the entropy of all, less that of each view.
+
+        It is 0 if the probabilities are the same for all images, be it one prototype alone or all alike, as after a
+        collapse.
+        """
+        views = self.probabilities.sum()  # those of a view sum to one
+        if views == 0:
+            return 0.0
+        of_all = torch.special.entr(self.probabilities / views).sum()
+        return (of_all - self.entropy / views).clamp(min=0).item()
+
+    def scores(self) -> dict[str, Any]:
+        """Return the scores of the evaluation, ready for JSON."""
+        return super().scores() | {"information": self.information}

@@ -1,0 +1,131 @@
+"""What features of images are worth without a classifier: their rank, their spread, and their nearest neighbours."""
+
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, reduce
+from torch import Tensor
+
+from vit.features.classifiers import knn_accuracy_left_out
+from vit.objectives.classify.image_rows import ImageRows
+
+MOST = 5000  # images whose features are compared, drawn at random from more: each is compared with each
+FEWEST = 16  # images whose features tell a collapse
+LEAST_STD, LEAST_RANK = 0.02, 1.5  # below one of them, the features of all images are the same but for noise
+
+
+def effective_rank(features: Tensor) -> float:
+    """Return the number of directions in which features vary (Roy and Vetterli 2007): (N, D) -> from 1 to D.
+
+    It is the exponential of the entropy of the singular values of the centred features, each over their sum: D if they
+    vary alike in all directions, 1 if they vary in one, or do not vary. Without labels, models can be chosen by it
+    (Garrido et al. 2023, RankMe).
+
+    >>> round(effective_rank(torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]])), 3)
+    2.0
+    """
+    centred = features.double() - reduce(features.double(), "n d -> d", "mean")
+    values = torch.linalg.eigvalsh(einsum(centred, centred, "n d, n e -> d e")).clamp(min=0).sqrt()
+    if values.sum() == 0:
+        return 1.0
+    return torch.special.entr(values / values.sum()).sum().exp().item()
+
+
+def feature_std(features: Tensor) -> float:
+    """Return the standard deviation of normalised features, over all channels: (N, D) -> from 0 to 1.
+
+    It is 0 if all features have one direction, and 1 if their directions cancel out.
+
+    >>> feature_std(torch.tensor([[3.0, 4.0], [6.0, 8.0]])), feature_std(torch.tensor([[1.0, 0.0], [-2.0, 0.0]]))
+    (0.0, 1.0)
+    """
+    directions = F.normalize(features.double(), dim=1)
+    return reduce(directions, "n d -> d", "mean").square().sum().neg().add(1).clamp(min=0).sqrt().item()
+
+
+def describe_collapse(scores: dict[str, Any]) -> str | None:
+    """Return what is said of features that are the same for all images; None of others, and of few images.
+
+    >>> describe_collapse({"count": 100, "effective_rank": 30.0, "feature_std": 0.4})
+    """
+    if scores.get("count", 0) < FEWEST or not {"effective_rank", "feature_std"} <= scores.keys():
+        return None
+    rank, std = scores["effective_rank"], scores["feature_std"]
+    if rank >= LEAST_RANK and std >= LEAST_STD:
+        return None
+    return (
+        f"the features have collapsed: they are nearly the same for all images (effective rank {rank:.2f}, standard "
+        f"deviation {std:.3f})"
+    )
+
+
+class FeatureEvaluation:
+    """The loss of an evaluation, and the features of its images, of all processes together."""
+
+    def __init__(self, num_features: int, device: torch.device) -> None:
+        precise = torch.double if device.type != "mps" else torch.float
+        self.loss_sum = torch.zeros((), dtype=precise, device=device)
+        self.images = torch.zeros((), dtype=torch.long, device=device)
+        self.image_rows = ImageRows()
+        none = torch.zeros(0, device=device)
+        self.image_rows.add(None, none.bool(), features=torch.zeros(0, num_features, device=device), label=none.long())
+
+    def update(
+        self, features: Tensor, losses: Tensor, labels: Tensor, is_real: Tensor, index: Tensor | None = None
+    ) -> None:
+        """Add a batch.
+
+        Args:
+            features: Features of all images, (B, D).
+            losses: The loss of each image that is real, (R,).
+            labels: Classes, (B,), or anything else, (B, ...), which has no neighbours.
+            is_real: Which images do not fill the batch up, boolean (B,).
+            index: Place of each image in the data set, (B,); None counts them.
+        """
+        self.loss_sum += losses.sum(dtype=self.loss_sum.dtype)
+        self.images += is_real.sum()
+        classes = labels if labels.ndim == 1 and not labels.is_floating_point() else torch.zeros_like(is_real).long()
+        self.image_rows.add(index, is_real, features=features.float(), label=classes)
+        self.__dict__.pop("rows", None)
+
+    @cached_property
+    def rows(self) -> dict[str, Tensor]:
+        """Place, features and class of each image, in the order of the data set; of many images, of ``MOST``."""
+        return self._draw(self.image_rows.gather())
+
+    def gather(self) -> None:
+        """Collect the features of all processes, and evaluate them; each process calls this after its last batch."""
+        self.rows = self._draw(self.image_rows.gather())
+        features, labels = self.rows["features"], self.rows["label"]
+        self.effective_rank, self.feature_std = effective_rank(features), feature_std(features)
+        self.knn_accuracy = knn_accuracy_left_out(features, labels) if len(labels.unique()) > 1 else None
+
+    def _draw(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        drawn = torch.randperm(len(rows["index"]), generator=torch.Generator().manual_seed(0))[:MOST].sort().values
+        return {name: values[drawn] for name, values in rows.items()}
+
+    def sums(self) -> list[Tensor]:
+        """Return the tensors that are to be summed over processes."""
+        return [self.loss_sum, self.images]
+
+    @property
+    def count(self) -> int:
+        """Number of images."""
+        return int(self.images)
+
+    @property
+    def loss(self) -> float:
+        """Mean loss of an image."""
+        return self.loss_sum.item() / max(self.count, 1)
+
+    def scores(self) -> dict[str, Any]:
+        """Return the scores of the evaluation, ready for JSON; the accuracy of neighbours is None without classes."""
+        return {
+            "count": self.count,
+            "loss": self.loss,
+            "effective_rank": self.effective_rank,
+            "feature_std": self.feature_std,
+            "knn_accuracy": self.knn_accuracy,
+        }

@@ -1,0 +1,1 @@
+"""The masked autoencoder: features from predicting hidden patches, without labels."""
