@@ -55,14 +55,11 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     deep = f"depth {DEPTHS[-1]}"
     found = {name: of_setting(cells, name, "accuracy") for name in SETTINGS}
     pre, post, none = (found[f"{norm}, {deep}, warm-up"] for norm in ("pre", "post", "none"))
-    bare, cold_pre, cold_post = (found[f"{name}, {deep}"] for name in ("pre, no residual", "pre", "post"))
-    warm_bare, shallow = (
-        found[f"pre, no residual, {deep}, warm-up"],
-        found[f"pre, no residual, depth {DEPTHS[0]}, warm-up"],
-    )
-    if not all((pre, post, none, bare, cold_pre, cold_post, warm_bare, shallow)):
+    cold_pre, cold_post = (found[f"{norm}, {deep}"] for norm in ("pre", "post"))
+    bare, shallow = (found[f"pre, no residual, depth {depth}, warm-up"] for depth in (DEPTHS[-1], DEPTHS[0]))
+    if not all((pre, post, none, cold_pre, cold_post, bare, shallow)):
         return []
-    gain = difference(pre, warm_bare)
+    gain = difference(pre, bare)
     of_post, of_pre = difference(post, cold_post), difference(pre, cold_pre)
     command = {"command": "`python benchmarks/claims.py norms`"}
     return [

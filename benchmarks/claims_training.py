@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from scipy import stats
+from scipy import special
 from torch import Tensor, nn
 
 from vit.data import ImageDataModule
@@ -63,7 +63,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     mean = statistics.mean(values)
     if len(values) < 2:
         return mean, -math.inf, math.inf
-    half = statistics.stdev(values) / len(values) ** 0.5 * float(stats.t.ppf(0.975, len(values) - 1))
+    half = statistics.stdev(values) / len(values) ** 0.5 * float(special.stdtrit(len(values) - 1, 0.975))
     return mean, mean - half, mean + half
 
 
@@ -72,10 +72,13 @@ def difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, 
     mean = statistics.mean(first) - statistics.mean(second)
     if min(len(first), len(second)) < 2:
         return mean, -math.inf, math.inf
-    if statistics.variance(first) == statistics.variance(second) == 0:
+    parts = [(statistics.variance(values) / len(values), len(values) - 1) for values in (first, second)]
+    square = sum(part for part, _ in parts)
+    if not square:
         return mean, mean, mean
-    low, high = stats.ttest_ind(first, second, equal_var=False).confidence_interval()
-    return mean, float(low), float(high)
+    freedom = square**2 / sum(part**2 / count for part, count in parts)
+    half = square**0.5 * float(special.stdtrit(freedom, 0.975))
+    return mean, mean - half, mean + half
 
 
 def points(found: tuple[float, float, float]) -> str:
