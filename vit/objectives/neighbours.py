@@ -26,6 +26,15 @@ def nearest_images(features: Tensor, asked: Tensor, count: int) -> tuple[Tensor,
     return numbers, values
 
 
+def spread_out(count: int, most: int) -> Tensor:
+    """Return the numbers of at most ``most`` of ``count`` images, of all classes if the images are sorted by class.
+
+    >>> spread_out(10, 4)
+    tensor([0, 3, 6, 9])
+    """
+    return torch.linspace(0, count - 1, min(most, count)).long()
+
+
 def draw_neighbours(rows: dict[str, Tensor], image_set: ImageSet, split: str, path: Path) -> None:
     """Draw images of a split, each before the images of the nearest features.
 
@@ -38,7 +47,7 @@ def draw_neighbours(rows: dict[str, Tensor], image_set: ImageSet, split: str, pa
     count = len(rows["index"])
     if count < 2:
         raise ValueError(f"{count} images have no neighbours to draw")
-    asked = torch.linspace(0, count - 1, min(ASKED, count)).long()  # of all classes, if the images are sorted by class
+    asked = spread_out(count, ASKED)
     numbers, cosines = nearest_images(rows["features"], asked, NEAREST)
     shown = torch.cat([asked[:, None], numbers], dim=1)
     images, _ = image_set.decode(rows["index"][shown.flatten()])

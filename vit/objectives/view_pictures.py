@@ -13,16 +13,16 @@ from torch import Tensor
 
 from vit.data.module import ImageSet
 from vit.data.seeding import seeded
+from vit.objectives.neighbours import spread_out
 from vit.support.captioned import draw_captioned
 from vit.support.plotting import BLUE, GREY
-from vit.training.examples import first_of_each_class
 
 SHOWN, WHITE = 6, 255
 
 
 def draw_views(learner: LightningModule, image_set: ImageSet, split: str, path: Path) -> None:
     """Draw images of a split, each before the views that a ``ViewLearner`` cuts out of it."""
-    images, _ = first_of_each_class(image_set, SHOWN)
+    images, _ = image_set.decode(spread_out(len(image_set.labels), SHOWN))
     with seeded(0):
         views = learner.cut(images)
     shown = torch.stack([images, *(framed(view, images.shape[-2:]) for view in views)], dim=1)

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from vit.data.module import ImageSet
 from vit.model.masked_autoencoder import cut_into_patches, hidden_patches, join_patches, patch_statistics
+from vit.objectives.neighbours import spread_out
 from vit.support.captioned import draw_captioned
 from vit.support.plotting import BLUE, GREY
-from vit.training.examples import check_whole, first_of_each_class
+from vit.training.examples import check_whole
 
 SHOWN = 12
 HIDDEN = 0.6  # brightness of hidden patches
@@ -24,7 +25,7 @@ NAMES = ("image", "visible", "predicted")
 def draw_reconstructions(autoencoder: LightningModule, folder: Path, split: str, image_set: ImageSet) -> None:
     """Draw images of a split with what a ``MaskedAutoencoder`` predicts of their hidden patches, into a folder."""
     check_whole(autoencoder)
-    images, _ = first_of_each_class(image_set, SHOWN)
+    images, _ = image_set.decode(spread_out(len(image_set.labels), SHOWN))
     was_training = autoencoder.training
     with torch.inference_mode(), torch.autocast(autoencoder.device.type, enabled=False):
         sheet = torch.stack([images, *reconstructed(autoencoder.eval(), images.to(autoencoder.device))], dim=1)
