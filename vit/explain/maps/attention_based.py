@@ -69,6 +69,8 @@ def rollout(
     """
     check_rollout(head_fusion, discard_ratio, residual)
     check_start_layer(start_layer, subject.anatomy.depth)
+    if residual:
+        subject.check_skips("give residual=0.0, or choose attention, legrad or occlusion")
     rolled = None
 
     def roll_on(layer: int, attn: Tensor) -> Tensor:
@@ -174,6 +176,7 @@ def _readout_row(subject: Subject, start_layer: int) -> tuple[Tensor, list[tuple
     """
     check_start_layer(start_layer, subject.anatomy.depth)
     subject.anatomy.check_reads_last()
+    subject.check_skips("choose attention, legrad, occlusion, or rollout with residual=0.0")
     with torch.enable_grad():
         attentions = capture_unchecked(subject.model, subject.images, subject.anatomy.calls, subject.anatomy.orders)
         gradients = torch.autograd.grad(subject.score(attentions.logits).sum(), attentions)

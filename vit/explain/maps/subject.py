@@ -16,6 +16,7 @@ from vit.capture.anatomy import Anatomy, examine, patch_grid
 from vit.capture.attention import check_capturable, check_pixels, differentiable, logits_of, two_of
 from vit.capture.footprint import even_cells
 from vit.capture.last_tokens import fixes_logits
+from vit.capture.skips import layer_without_skip
 from vit.capture.trace import Boundary
 from vit.explain.classes import class_numbers
 from vit.explain.maps.rollout import readout_map
@@ -111,6 +112,20 @@ class Subject:
     def logits_are_made_of(self, place: Boundary) -> bool:
         """Return whether the logits are computed from the tokens at a place and nothing else of the image."""
         return fixes_logits(self.model, place, two_of(self.images))
+
+    @cached_property
+    def without_skip(self) -> int | None:
+        """The first layer without a skip connection beside its attention, or None."""
+        anatomy = self.anatomy
+        return layer_without_skip(self.model, two_of(self.images), anatomy.calls[: anatomy.depth])
+
+    def check_skips(self, remedy: str) -> None:
+        """Raise a ValueError if a layer has no skip connection, which the formula of a map adds to each attention."""
+        if self.without_skip is not None:
+            raise ValueError(
+                f"layer {self.without_skip} of {type(self.model).__name__} has no skip connection (without its "
+                f"attention, all images get the same logits), and this map adds one to each layer: {remedy}"
+            )
 
     def as_map(self, tokens: Tensor) -> Tensor:
         """Pick the patches among all tokens and arrange their values as a map: (B, N) -> (B, rows, columns)."""

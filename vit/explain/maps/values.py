@@ -55,6 +55,7 @@ def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
     check_start_layer(start_layer, anatomy.depth)
     if not anatomy.parts.layers:
         raise ValueError("value_rollout needs a model with one module for each layer: choose 'rollout'")
+    subject.check_skips("choose value, occlusion, or rollout with residual=0.0")
     residuals: list[Tensor] = []
     with ExitStack() as stack:
         for boundary in anatomy.parts.layers:
