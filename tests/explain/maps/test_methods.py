@@ -11,7 +11,7 @@ from torch.testing import assert_close
 import vit.explain
 from tests.architectures import EXACT, IMAGES, TARGET, VERSUS
 from tests.capture.around import Around
-from vit.explain import CLASS_AGNOSTIC, CONTROLS, METHODS, explain
+from vit.explain import CLASS_AGNOSTIC, CONTROLS, METHODS, capture_attention, explain
 from vit.explain.maps.methods import signed_map
 from vit.explain.maps.subject import Subject
 
@@ -219,4 +219,4 @@ def test_rollout_without_a_residual_needs_no_skip_connections():
     model = vit.VisionTransformer(image_size=12, patch_size=4, embed_dim=12, depth=2, num_heads=3, residual=False).eval()
     first, last = (attn.mean(dim=1) for attn in capture_attention(model, images))
     expected = (last @ first)[:, 0, 1:].unflatten(1, (3, 3))
-    torch.testing.assert_close(explain(model, images, "rollout", residual=0.0), expected)
+    assert_close(explain(model, images, "rollout", residual=0.0), expected)
