@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vit.objectives.feature_evaluation import FeatureEvaluation
 
-LEAST_INFORMATION = 0.1  # nats; below it, the prototypes are the same for all images
+LEAST_INFORMATION = 0.02  # nats; below it, the prototypes are the same for all images
 
 
 class DistillationEvaluation(FeatureEvaluation):

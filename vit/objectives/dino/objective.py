@@ -140,7 +140,8 @@ class DINO(ViewLearner):
         if scores.get("count", 0) >= FEWEST and scores.get("information", LEAST_INFORMATION) < LEAST_INFORMATION:
             said.append(
                 f"the prototypes have collapsed: the teacher says nearly the same of all images (information "
-                f"{scores['information']:.3f} nats); a centre_momentum of 0.9 keeps them apart"
+                f"{scores['information']:.3f} nats); a centre_momentum below 1, a higher teacher_decay or a lower lr "
+                "keeps them apart"
             )
         return said
 
