@@ -208,7 +208,9 @@ def test_a_class_may_be_an_integer_of_any_type(random_vit):
 @pytest.mark.parametrize("method", ["rollout", "gradient_rollout", "relevance", "value_rollout"])
 def test_maps_that_add_a_skip_connection_are_refused_where_a_layer_has_none(method):
     images = torch.randn(2, 3, 12, 12)
-    model = vit.VisionTransformer(image_size=12, patch_size=4, embed_dim=12, depth=3, num_heads=3, residual=False).eval()
+    model = vit.VisionTransformer(
+        image_size=12, patch_size=4, embed_dim=12, depth=3, num_heads=3, residual=False
+    ).eval()
     with pytest.raises(ValueError, match=r"layer 0 of VisionTransformer has no skip connection.*choose"):
         explain(model, images, method)
     explain(model, images, "attention")
@@ -216,7 +218,9 @@ def test_maps_that_add_a_skip_connection_are_refused_where_a_layer_has_none(meth
 
 def test_rollout_without_a_residual_needs_no_skip_connections():
     images = torch.randn(2, 3, 12, 12)
-    model = vit.VisionTransformer(image_size=12, patch_size=4, embed_dim=12, depth=2, num_heads=3, residual=False).eval()
+    model = vit.VisionTransformer(
+        image_size=12, patch_size=4, embed_dim=12, depth=2, num_heads=3, residual=False
+    ).eval()
     first, last = (attn.mean(dim=1) for attn in capture_attention(model, images))
     expected = (last @ first)[:, 0, 1:].unflatten(1, (3, 3))
     assert_close(explain(model, images, "rollout", residual=0.0), expected)
