@@ -17,7 +17,7 @@ from vit.capture.attention import (
 )
 from vit.capture.dependence import check_in_a_row
 from vit.capture.footprint import find_cells
-from vit.capture.last_tokens import last_place, logits_pass, result_fixes_logits
+from vit.capture.last_tokens import last_place, pooled_row_fixes_logits, result_fixes_logits
 from vit.capture.logits import result_of
 from vit.capture.mixing import check_unmixed
 from vit.capture.order import token_orders
@@ -158,7 +158,7 @@ def examine(
     layout = _layout(model, image, calls[0], num_tokens, grid, num_prefix_tokens)
     last, place = trace.attentions[-1].call, None
     if pooled:
-        reads_more = not logits_pass(model, pair, calls[-1])
+        reads_more = not pooled_row_fixes_logits(model, pair, calls[-1])
     else:
         place = last_place(model, pair, trace, calls, num_tokens, start)
         reads_more = not (place or result_fixes_logits(model, pair, calls, last, num_tokens, start))

@@ -105,14 +105,14 @@ def result_fixes_logits(
 
 
 @torch.no_grad()
-def logits_pass(model: nn.Module, pair: Tensor, chosen: int) -> bool:
-    """Return whether the logits of two images are equal if an attention call has no weights.
+def pooled_row_fixes_logits(model: nn.Module, pair: Tensor, last: int) -> bool:
+    """Return whether the logits of two images are equal if attention call ``last``, which pools tokens, has no weights.
 
-    All that they read of an image then passes this attention.
+    They then read nothing but what it pools.
     """
 
     def without(call: int, attn: Tensor) -> Tensor:
-        return torch.zeros_like(attn) if call == chosen else attn
+        return torch.zeros_like(attn) if call == last else attn
 
     three = _and_first(pair)
     with InterceptAttention(model, without, len(three), heads_first_calls(model, three)):

@@ -1,23 +1,42 @@
-"""Finds layers without a skip connection: tokens pass them through their attention alone."""
+"""Finds layers without a skip connection, which tokens pass through their attention alone."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+import torch
 from torch import Tensor, nn
 
-from vit.capture.last_tokens import logits_pass
+from vit.capture.alone import heads_first_calls
+from vit.capture.intercept import InterceptAttention
+from vit.capture.moved import changes, rounding
+from vit.capture.trace import Boundary
 
 
-def layer_without_skip(model: nn.Module, pair: Tensor, calls: Sequence[int]) -> int | None:
-    """Return the number of the first layer that nothing of the image passes but through its attention, or None.
+def layer_without_skip(model: nn.Module, image: Tensor, calls: Sequence[int], place: Boundary | None) -> int | None:
+    """Return the number of the first layer without a skip connection, or None if there is none.
 
-    Without its weights, such a layer gives equal logits for two images. Only the images' tokens tell: a model of one
-    layer that reads a class token has no way around its attention in either case, and is not looked at.
+    If the attention of such a layer gives zeros, the tokens after it are the same for every image.
 
     Args:
         model: A ViT in eval mode.
-        pair: Two images, (2, C, H, W).
+        image: An image, (1, C, H, W).
         calls: Numbers of the attention calls that are layers.
+        place: Where the tokens after the layers are; None if no module has them, and nothing is found.
     """
-    if len(calls) < 2:
+    if place is None or _depend_on_image(model, image, calls, place):
         return None
-    return next((layer for layer, call in enumerate(calls) if logits_pass(model, pair, call)), None)
+    return next((layer for layer, call in enumerate(calls) if not _depend_on_image(model, image, [call], place)), None)
+
+
+@torch.no_grad()
+def _depend_on_image(model: nn.Module, image: Tensor, without: Collection[int], place: Boundary) -> bool:
+    """Return whether the tokens at a place depend on the image if some attention calls give zeros."""
+    noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(0)).to(image)
+    three = torch.cat([image, image + noise, image])  # what the image differs by from itself is rounding
+    seen: list[Tensor] = []
+
+    def zeros(call: int, attn: Tensor) -> Tensor:
+        return torch.zeros_like(attn) if call in without else attn
+
+    with place.seen(seen.append), InterceptAttention(model, zeros, len(three), heads_first_calls(model, three)):
+        model(three)
+    return bool(changes(seen[-1]).max() > rounding(seen[-1]))

@@ -117,14 +117,15 @@ class Subject:
     def without_skip(self) -> int | None:
         """The first layer without a skip connection beside its attention, or None."""
         anatomy = self.anatomy
-        return layer_without_skip(self.model, two_of(self.images), anatomy.calls[: anatomy.depth])
+        calls, place = anatomy.calls[: anatomy.depth], anatomy.reading.place
+        return layer_without_skip(self.model, self.images[:1], calls, place)
 
     def check_skips(self, remedy: str) -> None:
         """Raise a ValueError if a layer has no skip connection, which the formula of a map adds to each attention."""
         if self.without_skip is not None:
             raise ValueError(
                 f"layer {self.without_skip} of {type(self.model).__name__} has no skip connection (without its "
-                f"attention, all images get the same logits), and this map adds one to each layer: {remedy}"
+                f"attention, all images get the same tokens), and this map adds one to each layer: {remedy}"
             )
 
     def as_map(self, tokens: Tensor) -> Tensor:
