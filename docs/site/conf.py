@@ -35,7 +35,7 @@ PARTS = {
     "Learn": ("notebooks/attention_from_scratch", "notebooks/attention_rollout", "notebooks/reading_digits"),
     "Train": ("docs/training", "docs/weights", "docs/decoders"),
     "Build": ("docs/backbone", "docs/attention", "docs/inference"),
-    "Look inside": ("docs/explain", "docs/trust", "docs/analysis"),
+    "Look inside": ("docs/explain", "docs/trust", "docs/analysis", "docs/claims"),
     "Judge": ("docs/results", "docs/comparison", f"All numbers <{RESULTS}>", "vit/weights/cifar10"),
     "Look up": ("docs/glossary", "docs/site/api", "CONTRIBUTING", "CHANGELOG"),
 }

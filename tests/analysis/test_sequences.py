@@ -79,7 +79,7 @@ def test_a_curve_ends_without_heads_of_its_kind_and_each_point_is_right(model, k
 
         logits = run_sequence(model, IMAGES, TOKENS, edit=edit)
         right = (logits.argmax(-1) == TARGETS) | (TARGETS < 0)
-        assert point.accuracy == right.all(dim=1).float().mean().item()
+        assert point.accuracy == right.all(dim=1).double().mean().item()
         expected = F.cross_entropy(logits.flatten(0, 1), TARGETS.flatten(), ignore_index=-1).item()
         assert point.loss == pytest.approx(expected)
 

@@ -71,7 +71,7 @@ def test_it_is_tested_validated_predicted_resumed_and_explained_by_the_name_of_i
     assert [row["class"] for row in rows] == [row["class"] for row in tested]
     run("fit", "--ckpt_path", own, "--trainer.max_epochs", "3")
     assert record_of(own.parent / "version_1")["epochs"] == 3.0
-    assert vit.load(own).pretrained_cfg["mean"] == [MEAN]
+    assert vit.load(own / "checkpoints/last.ckpt").pretrained_cfg["mean"] == [MEAN]
 
 
 @pytest.mark.slow

@@ -778,7 +778,7 @@ def test_a_printed_page_is_light_and_has_its_colours_and_no_controls(browser, pa
         page.emulate_media(media="print", color_scheme="dark")
         for shown in ("#title", "#subtitle", "#stage", "#scale", "#top", "#matrix", "#classes"):
             assert page.locator(shown).is_visible()
-        for hidden in ("#layer", "#reverse", "#compare", "#kinds", "#head-off", ".keys", ".hint"):
+        for hidden in ("#layer", "#reverse", "#compare", "#kinds", "#head-off", ".keys", "#hint", "#hint-number"):
             assert page.locator(hidden).is_hidden()
         assert page.locator(".layer-switch:visible").count() == 0
         assert page.locator("#overlay").evaluate("canvas => getComputedStyle(canvas).printColorAdjust") == "exact"

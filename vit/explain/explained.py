@@ -86,7 +86,7 @@ class Explained:
         photograph: The photograph.
         model_name: Name of the model, as the user knows it.
         prediction: The predicted class and its probability in words.
-        question: What maps of a class answer, such as "why dog (3.1 %)?"; "" if no class was named.
+        question: What maps of a class answer, such as "why dog?" with its probability; "" if no class was named.
         readers: What attends in a map of attention.
         maps: By what was asked, the map (rows, columns); negative values speak against the class.
         cells: The patch that each pixel given to the model belongs to, as in ``overlay``.

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vit.features.classifiers import knn_accuracy_left_out
 from vit.objectives.classify.image_rows import ImageRows
+from vit.support.precision import in_double
 
 MOST = 5000  # images whose features are compared, drawn at random from more: each is compared with each
 FEWEST = 16  # images whose features tell a collapse
@@ -26,7 +27,8 @@ def effective_rank(features: Tensor) -> float:
     >>> round(effective_rank(torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]])), 3)
     2.0
     """
-    centred = features.double() - reduce(features.double(), "n d -> d", "mean")
+    wide = in_double(features)
+    centred = wide - reduce(wide, "n d -> d", "mean")
     values = torch.linalg.eigvalsh(einsum(centred, centred, "n d, n e -> d e")).clamp(min=0).sqrt()
     if values.sum() == 0:
         return 1.0

@@ -258,6 +258,17 @@ RUN = {
     "mean average precision": Word("The mean over the classes of the area below precision over recall"),
     "exact match": Word("The share of images of which all labels are right"),
     "bits per pixel": Word("What it takes to write a pixel down, knowing what the model predicts; lower is better"),
+    "error of reconstruction": Word(
+        "The mean squared error of the hidden patches, each normalised: the mean of a patch alone has about 1",
+        "He et al. 2022",
+    ),
+    "accuracy of neighbours": Word("The share of images whose class is that of their nearest others, by the features"),
+    "effective rank": Word(
+        "In how many directions the features vary: the exponential of the entropy of their singular values",
+        "Roy and Vetterli 2007",
+    ),
+    "standard deviation": Word("How far the normalised features of images are apart: near 0 they have collapsed"),
+    "information": Word("How many nats the answer of the prototypes tells of an image: near 0 they have collapsed"),
     "F1": Word("The harmonic mean of precision and recall"),
     "precision": Word("Of the images that were said to be of the class, the share that is"),
     "recall": Word("Of the images of the class, the share that was found"),

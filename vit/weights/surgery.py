@@ -76,8 +76,8 @@ def canonicalize(arguments: Arguments) -> Arguments:
         "mlp_ratio": int(arguments["embed_dim"] * arguments["mlp_ratio"]) / arguments["embed_dim"],
         "layer_scale": arguments["layer_scale"] is not None,
         "num_kv_heads": arguments["num_heads"] // kv_heads,
-        "key_dim": arguments["key_dim"] or arguments["embed_dim"],
-        "value_dim": arguments["value_dim"] or arguments["embed_dim"],
+        "key_dim": (arguments["key_dim"] or arguments["embed_dim"]) / arguments["embed_dim"],
+        "value_dim": (arguments["value_dim"] or arguments["embed_dim"]) / arguments["embed_dim"],
         "attention": mechanisms[0] if mechanisms.count(mechanisms[0]) == len(mechanisms) else mechanisms,
         "attention_kwargs": None,  # with the mechanisms
     }

@@ -260,7 +260,10 @@ def test_vit_load_returns_the_encoder(trained):
         ([*READ, "--model.decoder_depth", "x"], "--model.decoder_depth: expected a whole number, got x"),
         ([*READ, "--model.positions", "fixed"], "--model.positions: expected one of ['learned', 'sincos'"),
         ([*READ, "--model.letters", "abc"], "--model.letters is that of the data: set --data.letters"),
-        (["--data", "DigitStrings", "--model.decoder_depth", "2"], "is an option of SequenceReader: add --model NAME"),
+        (
+            ["--data", "DigitStrings", "--model.decoder_depth", "2"],
+            "is an option of SequenceReader, MaskedAutoencoder: ",
+        ),
         (
             ["--data", "DigitStrings", "--model", "Reader"],
             "unknown model 'Reader': choose one of ViTClassifier, SequenceReader, ImageCompleter, ",
