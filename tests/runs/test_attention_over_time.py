@@ -69,7 +69,7 @@ def test_the_callback_draws_and_logs_and_the_weights_stay_the_same(untested, run
     for part in ("state_dict", "training_weights"):
         assert all(torch.equal(without[part][name], tensor) for name, tensor in with_it[part].items())
     events = EventAccumulator(str(shown), size_guidance={"images": 0}).Reload()
-    assert len(events.Images("attention_over_time")) == 1
+    assert len(events.Images("attention_of_epoch")) == 1
     assert "switched off" not in capsys.readouterr().out
     again = run("fit", "--config", shown / "config.yaml", "--trainer.fast_dev_run", "true", "--experiment", "again")
     (callback,) = [callback for callback in again.trainer.callbacks if isinstance(callback, AttentionMaps)]

@@ -68,7 +68,8 @@ def knn_accuracy_left_out(features: Tensor, labels: Tensor, neighbours: int = NE
     for part, own in zip(known.split(AT_ONCE), torch.arange(len(known)).split(AT_ONCE), strict=True):
         cosines = einsum(part, known, "b d, n d -> b n")
         cosines[torch.arange(len(own)), own] = -torch.inf
-        correct += (_vote(cosines, labels, min(neighbours, len(known) - 1)) == labels[own]).sum().item()
+        voted = _vote(cosines, labels, min(neighbours, len(known) - 1))
+        correct += int((voted == labels[own]).sum())
     return correct / len(labels)
 
 

@@ -113,7 +113,7 @@ class AttentionMaps(Callback):
         for logger in trainer.loggers:
             # Not by self.log, which all processes would have to call.
             logger.log_metrics(measures | {"epoch": trainer.current_epoch}, trainer.global_step)
-        log_pictures(trainer.loggers, [path], trainer.global_step, name="attention_over_time")
+        log_pictures(trainer.loggers, [path], trainer.global_step, name="attention_of_epoch")
 
     def _switch_off(self, reason: str) -> None:
         self.active = False
