@@ -86,7 +86,7 @@ def newest_checkpoint(experiment: str, name: str, runs: Path = RUNS) -> Path:
     pattern = f"{experiment}/*/checkpoints/{name}.ckpt"
     paths = list(runs.glob(pattern))
     if not paths:
-        raise ValueError(f"no checkpoint {runs / pattern}: train first, or name the file by --ckpt_path FILE")
+        raise ValueError(f"no checkpoint {runs / pattern}: train first, or name the file of a model")
     return max(paths, key=lambda path: path.stat().st_mtime)
 
 
