@@ -267,8 +267,10 @@ RUN = {
         "In how many directions the features vary: the exponential of the entropy of their singular values",
         "Roy and Vetterli 2007",
     ),
-    "standard deviation": Word("How far the normalised features of images are apart: near 0 they have collapsed"),
-    "information": Word("How many nats the answer of the prototypes tells of an image: near 0 they have collapsed"),
+    "standard deviation": Word("How far the normalised features of images are apart: near 0 all images have the same"),
+    "information": Word(
+        "How many nats the answer of the prototypes tells of an image: near 0 it is the same for all images"
+    ),
     "F1": Word("The harmonic mean of precision and recall"),
     "precision": Word("Of the images that were said to be of the class, the share that is"),
     "recall": Word("Of the images of the class, the share that was found"),
