@@ -68,3 +68,8 @@ def __getattr__(name: str) -> Any:
 
         return picture
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, with those that are imported when they are used."""
+    return sorted({*globals(), *__all__})
