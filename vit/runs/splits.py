@@ -19,7 +19,7 @@ SAMPLE = 512  # images among which pictures find some of each class
 
 
 class LoadedImages:
-    """Images of somebody's loader, read as an ``ImageSet`` is read; pictures are drawn of them.
+    """Images of a loader that a user brings along, read as an ``ImageSet`` is read to draw pictures.
 
     Args:
         loader: The loader.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vit.data.module import ImageDataModule
 
-# How people name labels in batches with further tensors.
+# Usual names of labels in batches with further tensors.
 LABELS = ("label", "labels", "target", "targets", "class", "classes", "y", "tokens")
 # Pixels in [0, 1] that were scaled by a spline lie a little outside; normalised ones lie far below 0.
 OVERSHOOT = 0.25
@@ -100,7 +100,7 @@ def are_normalised(images: Tensor) -> bool:
 
 
 class BroughtBatches:
-    """Reads the batches of somebody's loaders; whether their images are normalised, the first batch tells.
+    """Reads the batches of loaders that users bring along. The first batch tells whether images are normalised.
 
     Objectives normalise images by themselves, so that a trained model takes photographs. The normalisation of a loader
     is therefore undone by the same mean and deviation, and what the model sees is what the loader gave.
