@@ -53,6 +53,22 @@ def test_panels_of_a_row_begin_at_one_height_and_rows_do_not_overlap():
     assert below > max(first, second)
 
 
+def test_a_title_of_the_whole_takes_room_above_the_panels_for_each_of_its_lines():
+    titles = ("", "why cat?", "why cat? " * 9)
+    tops = [draw_panels([[panel(50, 80)]], SHEET_LOOK, title=title).boxes[0][1] for title in titles]
+    assert tops[0] < tops[1] < tops[2]
+
+
+def test_the_lines_of_a_unit_stand_below_each_other_beside_the_bar(tmp_path):
+    one = panel(300, 500, bar=Bar("share of the largest patch, in words that take three lines beside the bar", "012"))
+    drawn = draw_panels([[one]])
+    shown = pixels_of(drawn.save(tmp_path / "picture.png"))
+    left, top, right, bottom = drawn.boxes[0]
+    assert torch.equal(shown[top:bottom, left:right].permute(2, 0, 1), one.pixels)  # no line is drawn over the image
+    inked_rows = (shown[bottom:, (left + right) // 2 :] != 255).any(dim=2).any(dim=1)
+    assert (inked_rows[1:] > inked_rows[:-1]).sum() >= 2  # lines of text
+
+
 def test_letters_keep_their_size_relative_to_the_panel(tmp_path):
     small, large = (draw_panels([[panel(side * 2, side * 3)]]).save(tmp_path / f"{side}.png") for side in (100, 400))
     (rows, columns, _), (more_rows, more_columns, _) = (pixels_of(path).shape for path in (small, large))

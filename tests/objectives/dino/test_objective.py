@@ -148,6 +148,10 @@ def test_a_resumed_run_ends_with_the_same_bits(whole_and_resumed):
     assert not all(torch.equal(whole[name], whole[name.replace("teacher", "student")]) for name in names)
 
 
+def test_the_temperatures_are_those_of_the_paper():
+    assert (TEACHER_TEMPERATURE, STUDENT_TEMPERATURE) == (0.04, 0.1)
+
+
 @pytest.mark.slow
 def test_without_centring_it_collapses_and_the_log_and_the_report_say_so(run, folder, capsys):
     quick = [
