@@ -5,9 +5,11 @@ the model's, and on mosaics of four photographs, once as the model is, and once 
 of ``configs/planted_digits.yaml`` (a digit in clutter) and ``configs/crowded_digits.yaml`` (a digit among digits that
 do not decide) are scored by where the digit is, and by the effect of noise in each token. A model is a cell, written to
 explanations.json and explanations.md as soon as it is done, in place of an older one of the same recipe and seed. Plots
-show the models of RECIPE and of the digits. The same command with other checkpoints adds to them.
+show the models of RECIPE and of the digits. The same command with other checkpoints adds to them; "cifar10" is the
+packaged model.
 
-    python benchmarks/explanations.py --data data/cifar10-jpeg --checkpoints runs/cifar10_quick/*/checkpoints/last.ckpt
+    python benchmarks/explanations.py --data data/cifar10-jpeg
+        --checkpoints runs/cifar10_quick/*/checkpoints/last.ckpt cifar10
         --planted runs/planted_digits/*/checkpoints/last.ckpt runs/crowded_digits/*/checkpoints/last.ckpt
         [--images 500] [--methods NAME ...] [--mosaic_steps 1000] [--output benchmarks/results]
 
@@ -29,7 +31,7 @@ from mosaic_training import recognised, train_on_mosaics
 from records import command_line, made_at, origin, plus_minus, write_cell
 from side_by_side import interleaved
 from torch import Tensor
-from training_runs import about_training
+from training_runs import about_packaged, about_training
 
 import vit
 from vit.commands.photographs import read_images
@@ -85,7 +87,7 @@ def accuracy(model: vit.VisionTransformer, images: Tensor, labels: Tensor) -> fl
     return (model(images).argmax(dim=1) == labels).double().mean().item()
 
 
-def on_photographs(checkpoint: Path, options: argparse.Namespace) -> dict[str, Any]:
+def on_photographs(checkpoint: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return the scores of methods on photographs and on mosaics of them, as JSON holds them."""
     model = vit.load(checkpoint)
     images, labels = photographs(options.data / "test", options.images, model)
@@ -269,7 +271,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = command_line(__doc__)
     add = parser.add_argument
     add("--data", type=Path, help="folder with train/ and test/, class folders of images in each; for --checkpoints")
-    add("--checkpoints", type=Path, nargs="*", default=[], metavar="FILE", help="of models trained on such images")
+    add("--checkpoints", nargs="*", default=[], metavar="FILE", help="of models trained on such images")
     add("--planted", type=Path, nargs="*", default=[], metavar="FILE", help="of models of the two digit recipes")
     add("--images", type=int, default=500, help="photographs, and images of digits (default: 500)")
     add("--methods", nargs="+", choices=[*METHODS], metavar="NAME", help="scored methods (default: all)")
@@ -279,7 +281,10 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("--checkpoints are scored on photographs: name their folder with --data")
     path = options.output / "explanations.json"
     try:
-        trainings = {checkpoint: about_training(checkpoint) for checkpoint in (*options.checkpoints, *options.planted)}
+        trainings = {
+            checkpoint: about_packaged() if checkpoint == "cifar10" else about_training(Path(checkpoint))
+            for checkpoint in (*options.checkpoints, *options.planted)
+        }
     except ValueError as error:
         parser.error(str(error))
     for checkpoint in options.planted:

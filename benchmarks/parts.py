@@ -107,7 +107,7 @@ PLAIN_DIGITS = f"{DIGITS} {PLAIN} --model.lr=3e-3 --model.decay=cosine"
 PLAIN_IMAGES = f"{QUICK} {PLAIN} --model.lr=2e-3 --model.decay=linear"
 SHAPE = "--model.patch_size 4 --model.embed_dim 96 --model.depth 6 --model.num_heads 3 --model.mlp_ratio 2"
 OF_PACKAGED_MAPS = "--images 50 --mosaic_steps 0 --methods attention rollout value_rollout gradient_rollout relevance"
-OF_PACKAGED_MAPS += " legrad gradcam"
+OF_PACKAGED_MAPS += " legrad gradcam attnlrp"
 LARGER_SIZES = "--sizes 384x12-p4-32 S16-224 B16-224 --rounds 7"
 
 PARTS: dict[str, Part] = {
@@ -205,12 +205,10 @@ PARTS: dict[str, Part] = {
     "packaged_maps": Part(
         "maps of the packaged model",
         file="explanations",
-        minutes=100,
-        commands=(f"explanations.py {DATA} --checkpoints {{last:cifar10_showcase}} {OF_PACKAGED_MAPS}",),
+        minutes=6,
+        commands=(f"explanations.py {DATA} --checkpoints cifar10 {OF_PACKAGED_MAPS}",),
         cells="cifar10_showcase.*",
-        training=of_recipe,
-        sources=MAPS,
-        trains=(COARSE, f"--config configs/cifar10_showcase.yaml {IMAGES} {FROM_COARSE}"),
+        sources=(*MAPS, *PACKAGED),
     ),
     "overlap": Part(
         "overlapping patches without further training",

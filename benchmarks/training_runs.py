@@ -11,6 +11,8 @@ from concurrent.futures import Future, as_completed
 from pathlib import Path
 from typing import Any
 
+from records import RESULTS
+
 TRAIN = Path(__file__).parents[1] / "train.py"
 
 
@@ -81,6 +83,12 @@ def about_training(checkpoint: Path) -> dict[str, Any]:
     found = json.loads(results.read_text())
     at = re.search(r"/reproduce/([0-9a-f]{7})/runs/", run.as_posix())
     return {"recipe": run.parent.name} | {key: found.get(key) for key in FACTS} | ({"commit": at[1]} if at else {})
+
+
+def about_packaged() -> dict[str, Any]:
+    """Return recipe, facts and commit of the training that made the packaged model."""
+    cell = json.loads((RESULTS / "accuracy.json").read_text())["cifar10_showcase, cpu, seed 0"]
+    return {key: cell[key] for key in ("recipe", *FACTS, "commit")}
 
 
 def _last_logged(path: Path, column: str) -> float | None:

@@ -7,8 +7,9 @@ import explanations
 import mosaic_training
 import pytest
 import torch
+from training_runs import about_packaged
 
-from vit import VisionTransformer
+from vit import VisionTransformer, load
 from vit.explain import CONTROLS
 from vit.explain.evaluation.ground_truth import mosaics
 
@@ -61,6 +62,11 @@ def test_each_training_is_a_cell_and_the_tables_are_over_all_of_a_recipe(save_no
     assert "effect of noise in each token" in written
     for picture in ("drop", "hits", "crowd"):
         assert (tmp_path / f"explanations_{picture}.png").stat().st_size > 10_000
+
+
+def test_the_packaged_model_is_that_of_the_measured_accuracy():
+    assert about_packaged()["recipe"] == "cifar10_showcase"
+    assert about_packaged()["parameters"] == sum(weight.numel() for weight in load("cifar10").parameters())
 
 
 def test_a_run_that_has_not_ended_is_refused_before_anything_is_measured(tmp_path, capsys):
