@@ -169,6 +169,70 @@ TINY = {
 }
 
 
+def product(one, other, multiply=torch.mul):
+    """The uniform rule, as input times gradient: half of the gradient for each factor."""
+    return (multiply(one, other.detach()) + multiply(one.detach(), other)) / 2
+
+
+def activation(x, function):
+    """What the output has more than f(0), which is a bias, is the input's."""
+    start = function(torch.zeros_like(x))
+    return start + x * ((function(x) - start) / x).detach()
+
+
+def normalised(x, layer):
+    """The deviation is a constant."""
+    deviation = (x.var(dim=-1, correction=0, keepdim=True) + layer.eps).sqrt().detach()
+    return (x - x.mean(dim=-1, keepdim=True)) / deviation * layer.weight + layer.bias
+
+
+def softmax_mixed(logits, v):
+    return product(logits.softmax(dim=-1), v, torch.matmul)
+
+
+def dot_products(q, k):
+    return product(q, k.mT, torch.matmul) / 2
+
+
+def additive(layer, x, q, k, v):
+    sums = activation(q[:, :, :, None] + k[:, :, None], torch.tanh)
+    return softmax_mixed((sums * layer.direction[:, None, None]).sum(dim=-1), v)
+
+
+def general(layer, x, q, k, v):
+    return softmax_mixed(dot_products(q @ layer.form, k), v)
+
+
+def gated(layer, x, q, k, v):
+    gates = activation(layer.gate(x), torch.sigmoid).unflatten(-1, (3, 4)).transpose(1, 2)
+    return product(softmax_mixed(dot_products(q, k), v), gates)
+
+
+def routed(layer, x, q, k, v):
+    gates = 3 * (x.mean(dim=1) @ layer.router.T).softmax(dim=-1)
+    left_out = gates.argmin(dim=-1)  # two of three heads are taken
+    gates = gates * (torch.arange(3) != left_out[:, None])
+    weights = product(dot_products(q, k).softmax(dim=-1), gates[:, :, None, None])  # a gate is a factor of the weights
+    return product(weights, v, torch.matmul)
+
+
+@pytest.mark.parametrize("mix", [additive, general, gated, routed])
+def test_it_is_input_times_the_gradient_of_a_model_whose_functions_keep_the_rules(mix):
+    model = randomised(vit.VisionTransformer(**TINY | {"depth": 2}, attention=mix.__name__))
+    tokens = model.embed(IMAGES).detach().requires_grad_()
+    x = tokens
+    for block in model.blocks:
+        normed = normalised(x, block.norm1)
+        heads = block.attn.qkv(normed).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
+        x = x + block.attn.proj(mix(block.attn.mechanism, normed, *heads).transpose(1, 2).flatten(2))
+        x = x + block.mlp.fc2(activation(block.mlp.fc1(normalised(x, block.norm2)), F.gelu))
+    logits = model.head(normalised(x.mean(dim=1), model.fc_norm))
+    assert_close(logits, model(IMAGES), **EXACT)
+    (gradient,) = torch.autograd.grad(logits[ROWS, TARGET].sum(), tokens)
+    expected = (tokens * gradient).detach().sum(dim=-1).view(3, 3, 5)
+    assert_close(signed_map("attnlrp", Subject(model, IMAGES, TARGET)), expected, rtol=1e-6, atol=1e-8)
+
+
 # Refusals.
 
 
