@@ -18,8 +18,9 @@ NOT_IN_LINE = ("seed_everything", "experiment", "data", "data.root", "data.skip_
 NOT_IN_LINE += ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "ckpt_path")
 
 ATTENTION = ("vit/attention/**/*.py",)
+# What a model with softmax attention runs.
 MODEL = (
-    *ATTENTION,
+    *(f"vit/attention/{name}.py" for name in ("functional", "multihead", "mechanisms/base", "mechanisms/softmax")),
     *(f"vit/model/{name}.py" for name in ("vision_transformer", "encoder_block", "embedding", "layers")),
 )
 LOADING = tuple(f"vit/data/{name}.py" for name in ("loader", "sampler", "augment", "crops", "operations", "policies"))
@@ -263,7 +264,7 @@ PARTS: dict[str, Part] = {
             file=f"claims_{name}",
             minutes=minutes,
             commands=(f"claims.py {name}",),
-            sources=(*MODEL, *(f"benchmarks/claims_{file}.py" for file in (name, "training")), *further),
+            sources=(*ATTENTION, *MODEL, *(f"benchmarks/claims_{file}.py" for file in (name, "training")), *further),
         )
         for name, what, minutes, further in (
             ("reach", "places far apart", 20, ("vit/data/mark_pairs.py",)),
