@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 import timm
@@ -10,6 +11,7 @@ from PIL import Image
 
 import vit
 from tests.tiny import CPU, MODEL, TINY
+from vit.weights.checkpoint import read_checkpoint
 
 START = "runs/tiny/version_0/checkpoints/last.ckpt"
 FINER = ["--model.patch_size", "2", "--model.init_from", START, "--experiment", "finer"]
@@ -53,6 +55,14 @@ def test_the_architecture_is_that_of_the_file_unless_it_is_typed(run, finished, 
     )
     expected = theirs.state_dict()["blocks.1.attn.qkv.weight"]
     assert torch.equal(classifier.network.blocks[1].attn.qkv.weight.detach(), expected)
+
+
+def test_the_blocks_of_a_completer_are_a_start(run, finished):
+    completer = Path(__file__).parents[1] / "before/completer/checkpoints/last.ckpt"
+    start = ["--data", "Digits", "--model.patch_size", "4", "--model.init_from", completer, "--model.lr", "0"]
+    classifier = run("fit", *CPU, *start, "--trainer.max_steps", "1", "--experiment", "of_completer").model
+    expected = read_checkpoint(completer)["state_dict"]["network.decoder.blocks.0.attn.qkv.weight"]
+    assert torch.equal(classifier.network.blocks[0].attn.qkv.weight.detach(), expected)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from vit.commands.photographs import find_images, read_images
 from vit.model.embedding import resize_patches
 from vit.model.positions import resize_positions
 from vit.weights import PACKAGED, start_from
+from vit.weights.checkpoint import read_checkpoint
 from vit.weights.loading import __file__ as loading
 
 ROOT = Path(__file__).parents[2]
@@ -202,3 +203,29 @@ def test_a_loading_builds_the_model_and_its_description_and_no_others(saved, sou
     if source_of is not lose_a_norm:
         start_from(model, source)
         assert len(built) == 3
+
+
+BEFORE = Path(__file__).parents[1] / "before"
+
+
+@pytest.mark.parametrize("kind", ["completer", "masked"])
+@pytest.mark.parametrize("pool", ["cls", "mean"])
+def test_the_blocks_of_a_completer_start_a_model_that_embeds_images_its_own_way(kind, pool):
+    checkpoint = read_checkpoint(BEFORE / kind / "checkpoints/last.ckpt")
+    known = {name: checkpoint["hyper_parameters"][name] for name in ("embed_dim", "depth", "num_heads", "mlp_ratio")}
+    model = vit.VisionTransformer(image_size=(6, 10), patch_size=2, num_classes=7, pool=pool, **known)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    report = start_from(model, BEFORE / kind / "checkpoints/last.ckpt")
+    theirs = {name.removeprefix("network.decoder."): tensor for name, tensor in checkpoint["state_dict"].items()}
+    taken = {name for name in before if name.startswith(("blocks.", "norm.", "fc_norm."))}
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, theirs[name.removeprefix("fc_")] if name in taken else before[name]), name
+    assert {*report.matched, *report.renamed} == taken
+    assert {*report.fresh} == before.keys() - taken
+
+
+def test_blocks_of_a_completer_of_another_depth_are_refused():
+    path = BEFORE / "completer/checkpoints/last.ckpt"
+    known = {name: read_checkpoint(path)["hyper_parameters"][name] for name in ("embed_dim", "num_heads", "mlp_ratio")}
+    with pytest.raises(ValueError, match="holds a model with depth 1, and this one has depth 3: make them equal"):
+        start_from(vit.VisionTransformer(image_size=8, patch_size=2, depth=3, **known), path)

@@ -173,7 +173,7 @@ def _model_and_images(source: str, told: dict[str, Any]) -> tuple[dict[str, Any]
     """Return the arguments of the model in trained weights, and what is known of the images that it takes."""
     trained = read_model(source, told)
     _check_plain(trained.arguments.get("attention_kwargs"), Path(source))
-    of_images = {"image_size": trained.arguments["image_size"]}
+    of_images = {name: trained.arguments[name] for name in ("image_size",) if trained.is_whole}
     known = ("mean", "std", "class_names", "crop_ratio")
     of_images |= {name: trained.data[name] for name in known if trained.data.get(name) is not None}
     return trained.arguments, of_images

@@ -80,12 +80,7 @@ def read_encoder(checkpoint: Mapping[str, Any], path: Path) -> tuple[Arguments, 
 
     The data are those in ``pretrained_cfg``, as far as the checkpoint has them.
     """
-    encoder, module = checkpoint.get("encoder"), checkpoint.get("module")
-    if encoder is None:
-        remedy = (
-            f": {module}.load_from_checkpoint reads it" if isinstance(module, str) and module.isidentifier() else ""
-        )
-        raise ValueError(f"{path} holds no Vision Transformer{remedy}")
+    encoder = checkpoint.get("encoder")
     prefix, arguments, about = (
         encoder.get(name) if isinstance(encoder, Mapping) else None for name in ("prefix", "arguments", "about")
     )
@@ -104,3 +99,19 @@ def read_encoder(checkpoint: Mapping[str, Any], path: Path) -> tuple[Arguments, 
     for name, place in (("crop_ratio", init_args), ("thresholds", about)):
         data |= {name: place[name]} if isinstance(place, Mapping) and name in place else {}
     return dict(arguments), state, data
+
+
+def read_blocks(checkpoint: Mapping[str, Any], path: Path) -> tuple[Arguments, State]:
+    """Return the blocks of an ``ImageCompleter`` and their arguments: it embeds colours, and is no Vision Transformer.
+
+    Raises:
+        ValueError: If the checkpoint holds no such blocks.
+    """
+    module, known, prefix = checkpoint.get("module"), checkpoint["hyper_parameters"], "network.decoder."
+    tensors = {name.removeprefix(prefix): tensor for name, tensor in checkpoint["state_dict"].items()}
+    state = {name: tensor for name, tensor in tensors.items() if name.startswith(("blocks.", "norm."))}
+    arguments = {name: known[name] for name in ("embed_dim", "depth", "num_heads", "mlp_ratio") if name in known}
+    if module != "ImageCompleter" or not state or len(arguments) < 4:
+        named = isinstance(module, str) and module.isidentifier()
+        raise ValueError(f"{path} holds no Vision Transformer" + f": {module}.load_from_checkpoint reads it" * named)
+    return arguments, state

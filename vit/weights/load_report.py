@@ -67,3 +67,8 @@ class LoadedWeights:
     arguments: Arguments
     data: dict[str, Any]
     report: LoadReport
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the tensors embed images: blocks alone do not."""
+        return "patch_embed.proj.weight" in self.state

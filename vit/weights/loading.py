@@ -1,6 +1,7 @@
 """Builds the model that a file, a folder, a state dict or a module describes, and fills in its weights."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from vit.weights.load_report import LoadedWeights, LoadReport
 from vit.weights.matching import check_same_tensors
 from vit.weights.own_files import is_own_file, read_described, read_own_file, read_own_model, read_state_dict
 from vit.weights.sources import Source, find_tensors, read_folder, read_module, read_timm
-from vit.weights.surgery import fit_to_model
+from vit.weights.surgery import MAY_DIFFER, fit_to_model
 from vit.weights.tensor_files import read_file
 
 PACKAGED = ("cifar10",)  # each a safetensors file and a model card beside this file
@@ -65,6 +66,11 @@ def load(source: WeightsSource, *, strict: bool = True, **changes: Any) -> Visio
     if unknown:
         raise ValueError(f"VisionTransformer has no argument {unknown[0]!r}: it takes {', '.join(DEFAULTS)}")
     trained = read_model(source, changes, strict)
+    if not trained.is_whole:
+        raise ValueError(
+            f"{trained.report.origin} holds no Vision Transformer: ImageCompleter.load_from_checkpoint reads it, and "
+            "--model.init_from takes its blocks"
+        )
     arguments, report, state = trained.arguments | changes, trained.report, trained.state
     precision = torch.promote_types(state["patch_embed.proj.weight"].dtype, torch.float32)
     model = build(arguments, report.origin).to(precision)
@@ -85,7 +91,7 @@ def start_from(model: VisionTransformer, source: WeightsSource, class_names: Seq
 
     Patch embedding and positions are resized to the model's patches and images. The head stays the model's own if the
     classes differ in number or, if both are known, in name. So do positions that are not learned, and tokens that the
-    trained model lacks.
+    trained model lacks. Of an ``ImageCompleter``, which embeds colours, the blocks and the last norm are taken.
 
     >>> model = VisionTransformer(image_size=96, patch_size=8, embed_dim=128, depth=6, num_heads=4, mlp_ratio=2)
     >>> print(start_from(model, "cifar10"))
@@ -103,6 +109,8 @@ def start_from(model: VisionTransformer, source: WeightsSource, class_names: Seq
     # An argument of the model that is no default says what the tensors leave open.
     told |= {name: model.config[name] for name in TOLD_BY_CALLER if model.config[name] != DEFAULTS[name]}
     trained = read_model(source, told)
+    if not trained.is_whole:
+        trained = _embedded_by(model, trained)
     theirs = trained.data.get("class_names")
     same_classes = not theirs or not class_names or list(theirs) == list(class_names)
     state = fit_to_model(trained.state, trained.arguments, model, trained.report, same_classes)
@@ -140,6 +148,15 @@ def read_model(source: WeightsSource, told: Mapping[str, Any], strict: bool = Tr
     if is_own_file(contents, metadata, path):
         return read_own_file(contents, metadata, path, str(source))
     return _read_tensors(contents, str(path), told, strict)
+
+
+def _embedded_by(model: VisionTransformer, blocks: LoadedWeights) -> LoadedWeights:
+    """Return trained blocks with the other tensors of a model, such as its embedding."""
+    taken = ("blocks.", "norm.", "fc_norm.")
+    own = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(taken)}
+    arguments = DEFAULTS | {name: model.config[name] for name in MAY_DIFFER} | blocks.arguments
+    report = replace(blocks.report, fresh=list(own))
+    return LoadedWeights(own | blocks.state, arguments, {}, report)
 
 
 def is_name_of_timm(source: Any) -> bool:

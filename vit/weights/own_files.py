@@ -11,7 +11,7 @@ from torch import nn
 from vit.model.layers import PatchDrop
 from vit.model.vision_transformer import CONFIG_KEY, VisionTransformer
 from vit.weights.architecture import DEFAULTS, build
-from vit.weights.checkpoint import check_checkpoint, is_ours, read_encoder
+from vit.weights.checkpoint import check_checkpoint, is_ours, read_blocks, read_encoder
 from vit.weights.formats.format import Arguments, State
 from vit.weights.load_report import LoadedWeights, LoadReport
 from vit.weights.matching import check_numbers, check_same_tensors
@@ -40,12 +40,15 @@ def is_own_file(contents: Any, metadata: Mapping[str, str], path: Path) -> bool:
 
 
 def read_own_file(contents: Any, metadata: Mapping[str, str], path: Path, origin: str) -> LoadedWeights:
-    """Return the model in a file of this package; ``origin`` is its name in the report."""
+    """Return the model in a file of this package, or a completer's blocks; ``origin`` is its name in the report."""
     if KEY in metadata:
-        state = contents
-        arguments, data = _read_description(metadata[KEY], path)
-    else:
-        arguments, state, data = read_encoder(check_checkpoint(contents, path), path)
+        return read_described(contents, *_read_description(metadata[KEY], path), origin)
+    checkpoint = check_checkpoint(contents, path)
+    if checkpoint["encoder"] is None:
+        arguments, state = read_blocks(checkpoint, path)
+        check_numbers(state, origin)
+        return LoadedWeights(state, arguments, {}, LoadReport(origin, "vit", matched=list(state)))
+    arguments, state, data = read_encoder(checkpoint, path)
     return read_described(state, arguments, data, origin)
 
 

@@ -44,7 +44,7 @@ class ViTClassifier(Objective, EncoderModule):
             then adapts to whole images (as in Li et al. 2023, who tune FLIP without masks at the end).
         init_from: Trained weights to start from, which vit.load can read: a checkpoint, cifar10, or weights of timm,
             transformers, torchvision and others. Patches and positions are resized where their sizes differ, and the
-            head starts anew for other classes; None starts from init alone.
+            head starts anew for other classes. An ImageCompleter gives its blocks. None starts from init alone.
         freeze: Number of blocks, from the first on, that stay as they are, with the embedding: they are not trained,
             and their dropout and drop_path are off. As many as depth leave final norm and head (a linear probe); None
             trains all.
