@@ -2,9 +2,12 @@
 
 import inspect
 import math
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from vit.model.embedding import Size, to_pair
 from vit.model.presets import PRESETS
@@ -18,13 +21,23 @@ DEFAULTS: Arguments = {
 MOST_PATCHES = 2**20
 
 
+class _WithoutDraws(TorchFunctionMode):
+    """Leaves out initial values, which the meta device has not: to draw none, torch imports its compiler for 2 s."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"]
+        return function(*args, **kwargs)
+
+
 def build(arguments: Arguments, origin: str, device: str = "cpu") -> VisionTransformer:
     """Return a model with new weights, or without weights on the device "meta"."""
     unknown = [name for name in arguments if name not in DEFAULTS]
     try:
         if unknown:
             raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
-        with torch.device(device):
+        with torch.device(device), _WithoutDraws() if device == "meta" else nullcontext():
             return VisionTransformer(**arguments)
     except (TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, LookupError) as error:
         raise ValueError(f"{origin} describes a model that cannot be built: {error}") from error

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from vit.model.layers import PatchDrop
@@ -103,8 +102,7 @@ def check_unchanged(model: VisionTransformer) -> None:
             "save vit.load(model.state_dict())" if isinstance(model, VisionTransformer) else "convert it by vit.load"
         )
         raise ValueError(f"vit.save takes a VisionTransformer, and this is a {type(model).__name__}: {remedy}")
-    with torch.device("meta"):
-        rebuilt = VisionTransformer(**model.config)
+    rebuilt = build(model.config, "model.config", "meta")
     modules, expected = _list_modules(model), _list_modules(rebuilt)
     names = sorted(modules.keys() | expected.keys())
     changed = next((name for name in names if modules.get(name) != expected.get(name)), None)

@@ -1,0 +1,58 @@
+"""Tensors of the CPU that call themselves tensors of an Apple GPU, and refuse float64 as it does."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+MPS, CPU = torch.device("mps"), torch.device("cpu")
+WIDE = (torch.float64, torch.complex128)
+
+
+def on_mps(*given: Tensor | nn.Module) -> None:
+    """Mark tensors, or those of a module: in ``AppleGPU`` they are on the device "mps"."""
+    for one in given:
+        for tensor in [one] if isinstance(one, Tensor) else [*one.parameters(), *one.buffers()]:
+            tensor.is_on_mps = True
+
+
+def _is_on_mps(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and getattr(leaf, "is_on_mps", False)
+
+
+def _is_device(leaf: Any) -> bool:
+    return leaf == MPS if isinstance(leaf, torch.device) else isinstance(leaf, str) and leaf.startswith("mps")
+
+
+class AppleGPU(TorchFunctionMode):
+    """Computes as the CPU does. What is computed of tensors on "mps" is there as well, until it is copied to the CPU.
+
+    Raises:
+        TypeError: If a tensor on "mps" would be of float64, or meets one of the CPU that is.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch."""
+        leaves = tree_leaves((args, kwargs or {}))
+        name = getattr(getattr(function, "__self__", None), "__name__", None) or function.__name__
+        is_here = any(map(_is_on_mps, leaves))
+        if name == "device":
+            return MPS if is_here else function(*args)
+        if is_here and (name in ("cpu", "tolist", "item") or CPU in leaves or "cpu" in leaves):
+            copies = (leaf.clone() if _is_on_mps(leaf) else leaf for leaf in args)
+            return function(*copies, **(kwargs or {}))
+        if is_here and name in ("numpy", "__array__"):
+            raise TypeError("can't convert mps:0 device type tensor to numpy. Use Tensor.cpu()")
+        if is_here and any(isinstance(leaf, Tensor) and leaf.dtype in WIDE and leaf.ndim for leaf in leaves):
+            raise TypeError(f"{name} is given float64 of the CPU and a tensor on mps")
+        is_moved = any(map(_is_device, leaves))
+        args, kwargs = tree_map(lambda leaf: CPU if _is_device(leaf) else leaf, (args, kwargs or {}))
+        found = function(*args, **kwargs)
+        for leaf in tree_leaves(found) if is_here or is_moved else ():
+            if isinstance(leaf, Tensor):
+                if leaf.dtype in WIDE:
+                    raise TypeError("Cannot convert a MPS Tensor to float64 dtype as MPS doesn't support float64")
+                leaf.is_on_mps = True
+        return found
