@@ -63,7 +63,9 @@ def unlink_folders(app: Sphinx, name: str, source: list[str]) -> None:
 def write_index(app: Sphinx, error: Exception | None) -> None:
     """Write the page that a browser opens first."""
     if error is None:
-        Path(app.outdir, "index.html").write_text(f'<meta http-equiv="refresh" content="0; url={root_doc}.html">\n')
+        Path(app.outdir, "index.html").write_text(
+            f'<meta http-equiv="refresh" content="0; url={root_doc}.html">\n', encoding="utf-8"
+        )
 
 
 def setup(app: Sphinx) -> None:
