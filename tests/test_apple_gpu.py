@@ -44,7 +44,7 @@ def test_the_device_refuses_what_apples_refuses(images):
         with pytest.raises(TypeError, match=r"Tensor\.cpu"):
             images.numpy()
         assert in_double(images).dtype == images.cpu().double().dtype == torch.float64
-        with pytest.raises(TypeError, match="float64 of the CPU"):
+        with pytest.raises(RuntimeError, match="float64 of the CPU"):
             images * in_double(images)
 
 

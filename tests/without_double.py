@@ -30,7 +30,8 @@ class AppleGPU(TorchFunctionMode):
     """Computes as the CPU does. What is computed of tensors on "mps" is there as well, until it is copied to the CPU.
 
     Raises:
-        TypeError: If a tensor on "mps" would be of float64, or meets one of the CPU that is.
+        TypeError: If a tensor on "mps" would be of float64.
+        RuntimeError: If it meets one of float64 on the CPU.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -46,7 +47,7 @@ class AppleGPU(TorchFunctionMode):
         if is_here and name in ("numpy", "__array__"):
             raise TypeError("can't convert mps:0 device type tensor to numpy. Use Tensor.cpu()")
         if is_here and any(isinstance(leaf, Tensor) and leaf.dtype in WIDE and leaf.ndim for leaf in leaves):
-            raise TypeError(f"{name} is given float64 of the CPU and a tensor on mps")
+            raise RuntimeError(f"{name} is given float64 of the CPU and a tensor on mps")
         is_moved = any(map(_is_device, leaves))
         args, kwargs = tree_map(lambda leaf: CPU if _is_device(leaf) else leaf, (args, kwargs or {}))
         found = function(*args, **kwargs)
