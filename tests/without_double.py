@@ -1,11 +1,11 @@
 """Tensors of the CPU that call themselves tensors of an Apple GPU, and refuse float64 as it does."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 MPS, CPU = torch.device("mps"), torch.device("cpu")
 WIDE = (torch.float64, torch.complex128)
@@ -16,6 +16,14 @@ def on_mps(*given: Tensor | nn.Module) -> None:
     for one in given:
         for tensor in [one] if isinstance(one, Tensor) else [*one.parameters(), *one.buffers()]:
             tensor.is_on_mps = True
+
+
+def _leaves(*given: Any) -> Iterator[Any]:
+    for one in given:
+        if isinstance(one, (list, tuple)):
+            yield from _leaves(*one)
+        else:
+            yield one
 
 
 def _is_on_mps(leaf: Any) -> bool:
@@ -36,22 +44,25 @@ class AppleGPU(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch."""
-        leaves = tree_leaves((args, kwargs or {}))
+        kwargs = kwargs or {}
+        leaves = [*_leaves(args, *kwargs.values())]
         name = getattr(getattr(function, "__self__", None), "__name__", None) or function.__name__
         is_here = any(map(_is_on_mps, leaves))
         if name == "device":
             return MPS if is_here else function(*args)
-        if is_here and (name in ("cpu", "tolist", "item") or CPU in leaves or "cpu" in leaves):
-            copies = (leaf.clone() if _is_on_mps(leaf) else leaf for leaf in args)
-            return function(*copies, **(kwargs or {}))
+        others = [leaf for leaf in leaves if isinstance(leaf, (torch.device, str))]
+        if is_here and (name in ("cpu", "tolist", "item") or CPU in others or "cpu" in others):
+            return function(*(leaf.clone() if _is_on_mps(leaf) else leaf for leaf in args), **kwargs)
         if is_here and name in ("numpy", "__array__"):
             raise TypeError("can't convert mps:0 device type tensor to numpy. Use Tensor.cpu()")
         if is_here and any(isinstance(leaf, Tensor) and leaf.dtype in WIDE and leaf.ndim for leaf in leaves):
             raise RuntimeError(f"{name} is given float64 of the CPU and a tensor on mps")
-        is_moved = any(map(_is_device, leaves))
-        args, kwargs = tree_map(lambda leaf: CPU if _is_device(leaf) else leaf, (args, kwargs or {}))
+        is_moved = any(map(_is_device, others))
+        if is_moved:
+            args = [CPU if _is_device(leaf) else leaf for leaf in args]
+            kwargs = {key: CPU if _is_device(leaf) else leaf for key, leaf in kwargs.items()}
         found = function(*args, **kwargs)
-        for leaf in tree_leaves(found) if is_here or is_moved else ():
+        for leaf in _leaves(found) if is_here or is_moved else ():
             if isinstance(leaf, Tensor):
                 if leaf.dtype in WIDE:
                     raise TypeError("Cannot convert a MPS Tensor to float64 dtype as MPS doesn't support float64")
