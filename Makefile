@@ -13,13 +13,13 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
-PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
+SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.14; do \
 	$$p -c '$(SUITABLE)' 2>/dev/null && command -v $$p && break; done)
 
 # All cores, a thread each. Compiled modules are kept even where the environment forbids it: without them each process
-# compiles all tests again.
-PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+# compiles all tests again. A text file that vit opens without saying its encoding is an error.
+PYTEST = PYTHONDONTWRITEBYTECODE= PYTHONWARNDEFAULTENCODING=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 .PHONY: demo test test-long test-fast cifar10 bench reproduce notebook site lint
 .DELETE_ON_ERROR:
@@ -67,7 +67,7 @@ lint: $(VENV)/installed-test
 # it left may look installed without being whole, so the environment is made anew.
 $(VENV)/installed-%: pyproject.toml
 	@if [ -z "$(PYTHON)" ]; then \
-		echo "error: no Python 3.11 to 3.13 found: install one, or name it by make PYTHON=/path/to/python" >&2; exit 1; fi
+		echo "error: no Python 3.11 to 3.14 found: install one, or name it by make PYTHON=/path/to/python" >&2; exit 1; fi
 	@if [ -e $(VENV)/unfinished ] || ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 		echo "making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); fi
 	@touch $(VENV)/unfinished

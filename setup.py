@@ -29,7 +29,7 @@ class BuildWithConfigs(build_py):
 
 def readme() -> str:
     """Return README.md, with absolute links if the address of the repository is known."""
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
     return LINK.sub(_absolute, text) if REPOSITORY else text
 
 

@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import gc
+import os
 
 import pytest
 
@@ -15,6 +16,12 @@ def _one_thread() -> None:
     import torch  # takes seconds, and the process that hands out the tests does without
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quiet_children() -> None:
+    """Let the processes that tests start print no warnings about the text files of libraries."""
+    os.environ.pop("PYTHONWARNDEFAULTENCODING", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,6 +12,8 @@ import pytest
 import vit
 from vit.__main__ import COMMANDS
 
+LOADED = "VisionTransformer False"  # torch's compiler, which takes 2 s, is not imported to read weights
+
 
 @pytest.mark.slow
 def test_import_vit_alone_gives_models_and_attention_and_loads_no_library_of_training_or_plotting():
@@ -21,10 +23,11 @@ def test_import_vit_alone_gives_models_and_attention_and_loads_no_library_of_tra
         "model = vit.VisionTransformer(image_size=8, embed_dim=12, depth=1, num_heads=3)\n"
         "print(type(model.blocks[0].attn) is vit.attention.MultiHeadAttention, callable(vit.load), vit.__version__)\n"
         "print('vit.features' in sys.modules, vit.FeaturePyramid.__module__)\n"
-        f"print([name for name in {late} if name in sys.modules])"
+        f"print([name for name in {late} if name in sys.modules])\n"
+        "print(type(vit.load('cifar10')).__name__, 'torch._dynamo' in sys.modules)\n"
     )
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert printed.splitlines() == [f"True True {vit.__version__}", "False vit.features.pyramid", "[]"]
+    assert printed.splitlines() == [f"True True {vit.__version__}", "False vit.features.pyramid", "[]", LOADED]
 
 
 @pytest.mark.parametrize("module", [vit, vit.attention, vit.weights], ids=lambda module: module.__name__)
@@ -37,8 +40,8 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
         vit.FeaturePyramids  # noqa: B018
 
 
-# Hides all that a base install lacks, then loads and saves, and runs each command.
-BASE_INSTALL = """
+# Hides all that an install lacks.
+INSTALL = """
 import re, sys
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
@@ -63,9 +66,27 @@ hidden = {{top for top, names in tops if not installed & {{*map(simple, names)}}
 for module in list(sys.modules):
     if module.split(".")[0] in hidden:
         del sys.modules[module]
-sys.modules |= dict.fromkeys(hidden)
+
+
+class Installed:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.split(".")[0] in hidden else self.finder.find_spec(name, path, target)
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+
+sys.meta_path[:] = map(Installed, sys.meta_path)
 
 import vit
+{code}
+"""
+
+# Loads and saves, and runs each command.
+BASE = """
 from vit.__main__ import COMMANDS, main
 
 model = vit.VisionTransformer(image_size=8, patch_size=4, embed_dim=12, depth=1, num_heads=3, mlp="gelu_tanh").eval()
@@ -80,7 +101,7 @@ vit.load("cifar10")
 vit.export(plain, "program.pt2")
 main(["weights", "show", "a.safetensors"])
 print("loaded and saved")
-typed = {{"weights": "weights convert a.safetensors a.onnx --to onnx", "export": "export a.safetensors b.onnx"}}
+typed = {"weights": "weights convert a.safetensors a.onnx --to onnx", "export": "export a.safetensors b.onnx"}
 for name, command in COMMANDS.items():
     try:
         main(typed.get(name, command.example).split())
@@ -88,15 +109,51 @@ for name, command in COMMANDS.items():
         print(name, stopped.code, file=sys.stderr)
 """
 
+# Looks at photographs, and reads labelled ones.
+EXPLAIN = """
+import torch
+from torchvision.io import write_png
+from vit.__main__ import main
+
+torch.manual_seed(0)
+for number in range(60):
+    folder = Path("photos", ("cat", "dog")[number % 2])
+    folder.mkdir(parents=True, exist_ok=True)
+    write_png((torch.rand(3, 9, 8) * 255).to(torch.uint8), str(folder / f"{number}.png"))
+vit.save(vit.VisionTransformer(image_size=8, embed_dim=12, depth=1, num_heads=3, num_classes=2), "small.safetensors")
+main("explain photos/cat/0.png --checkpoint small.safetensors --method relevance integrated_gradients --html".split())
+main("features photos --checkpoint small.safetensors -o features.safetensors".split())
+main("evaluate knn --checkpoint small.safetensors --data.root photos".split())
+main("evaluate linear --checkpoint small.safetensors --data.root photos".split())
+data = vit.data.Digits(batch_size=7, normalised=True)
+data.setup("fit")
+print(next(iter(data.train_dataloader()))[0].shape)
+main("analysis --checkpoint small.safetensors --data.root photos --images 20".split())
+print("looked at")
+"""
+
+
+def run_installed(code, extra, folder):
+    """Run code as if the package and its dependencies were installed, those of an extra as well, and nothing else."""
+    project = tomllib.loads((Path(vit.__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    dependencies = project["dependencies"] + (project["optional-dependencies"][extra] if extra else [])
+    environment = os.environ | {"PYTHONPATH": str(Path(vit.__file__).parents[1])}
+    program = [sys.executable, "-c", INSTALL.format(dependencies=dependencies, code=code)]
+    return subprocess.run(program, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+
+
+@pytest.mark.slow
+def test_the_extra_explain_suffices_for_photographs_features_analysis_and_data_without_lightning(tmp_path):
+    done = run_installed(EXPLAIN, "explain", tmp_path)
+    assert done.stdout.endswith("looked at\n"), done.stderr
+    assert "torch.Size([7, 1, 8, 8])" in done.stdout
+    assert len([*tmp_path.glob("explained/*.png")]) == 2
+    assert (tmp_path / "analysed/index.html").exists()
+
 
 @pytest.mark.slow
 def test_the_declared_dependencies_suffice_to_load_and_save_and_each_other_command_names_its_extra(tmp_path):
-    project = tomllib.loads((Path(vit.__file__).parents[1] / "pyproject.toml").read_text())["project"]
-    code = BASE_INSTALL.format(dependencies=project["dependencies"])
-    environment = os.environ | {"PYTHONPATH": str(Path(vit.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
-    )
+    done = run_installed(BASE, None, tmp_path)
     assert done.stdout.endswith("loaded and saved\n"), done.stderr
     lines = done.stderr.splitlines()
     for name, said, ended in zip(COMMANDS, lines[::2], lines[1::2], strict=True):

@@ -41,14 +41,14 @@ COMMANDS = {
         "vit.commands.explain:main", "explain", "draw what a prediction rests on", "explain photo.jpg --html"
     ),
     "analysis": Command(
-        "vit.commands.analysis:main", "train", "measure what the heads do", "analysis --checkpoint best.ckpt"
+        "vit.commands.analysis:main", "explain", "measure what the heads do", "analysis --checkpoint best.ckpt"
     ),
     "weights": Command(
         "vit.commands.weights:main", None, "show or convert a file of weights", "weights show model.safetensors"
     ),
     "evaluate": Command(
         "vit.commands.evaluate:main",
-        "train",
+        "explain",
         "evaluate frozen features by a simple classifier",
         "evaluate knn --checkpoint cifar10 --data.root photos",
     ),

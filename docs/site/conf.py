@@ -33,7 +33,7 @@ RESULTS = "benchmarks/RESULTS"
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:]+)\)")
 PARTS = {
     "Learn": ("notebooks/attention_from_scratch", "notebooks/attention_rollout", "notebooks/reading_digits"),
-    "Train": ("docs/training", "docs/weights", "docs/decoders"),
+    "Train": ("docs/training", "docs/sweeps", "docs/weights", "docs/decoders"),
     "Build": ("docs/backbone", "docs/attention", "docs/inference"),
     "Look inside": ("docs/explain", "docs/trust", "docs/analysis", "docs/claims"),
     "Judge": ("docs/results", "docs/comparison", f"All numbers <{RESULTS}>", "vit/weights/cifar10"),
@@ -63,7 +63,9 @@ def unlink_folders(app: Sphinx, name: str, source: list[str]) -> None:
 def write_index(app: Sphinx, error: Exception | None) -> None:
     """Write the page that a browser opens first."""
     if error is None:
-        Path(app.outdir, "index.html").write_text(f'<meta http-equiv="refresh" content="0; url={root_doc}.html">\n')
+        Path(app.outdir, "index.html").write_text(
+            f'<meta http-equiv="refresh" content="0; url={root_doc}.html">\n', encoding="utf-8"
+        )
 
 
 def setup(app: Sphinx) -> None:

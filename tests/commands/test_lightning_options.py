@@ -57,6 +57,14 @@ def test_a_logger_that_refuses_is_one_line(error_of, monkeypatch):
     assert error_of("fit", *ONE) == "error: the logger refuses: The file store is in maintenance mode"
 
 
+def test_tensorboard_is_an_extra_of_its_own(error_of, monkeypatch):
+    for name in ("_TENSORBOARD_AVAILABLE", "_TENSORBOARDX_AVAILABLE"):
+        monkeypatch.setattr(f"lightning.fabric.loggers.tensorboard.{name}", False)
+    line = error_of("fit", *ONE, "--trainer.logger", "TensorBoardLogger", "--trainer.logger.save_dir", "board")
+    needed = "TensorBoardLogger needs tensorboard, which is not installed: pip install 'vit-attention[tensorboard]'"
+    assert line == f"error: {needed}"
+
+
 def test_another_precision_than_that_of_a_trainer_in_python_is_said(run, monkeypatch, capsys):
     monkeypatch.setattr("vit.commands.training_cli.fastest_precision", lambda accelerator: "bf16-mixed")
     fast = ["--trainer.accelerator", "cpu", "--trainer.fast_dev_run", "true"]

@@ -1,7 +1,11 @@
-"""Every text file is read and written as UTF-8, whatever the machine: PYTHONWARNDEFAULTENCODING finds nothing."""
+"""Every text file is read and written as UTF-8, whatever the machine: in code that tests run, and in all other."""
 
 import ast
+import sys
+from contextlib import nullcontext
 from pathlib import Path
+
+import pytest
 
 import vit
 
@@ -29,6 +33,15 @@ def test_calls_without_an_encoding_are_found():
         assert unsaid(code) == [1], code
     for code in ("open(p, 'rb')", "p.read_text(encoding='utf-8')", "Image.open(p)", "p.open('wb')", "p.open(**UTF8)"):
         assert unsaid(code) == [], code
+
+
+@pytest.mark.skipif(not sys.flags.warn_default_encoding, reason="make test sets PYTHONWARNDEFAULTENCODING")
+def test_a_call_without_an_encoding_is_an_error_in_this_package_and_not_in_others(tmp_path):
+    reading = compile("Path(place).write_text('x')", "a file", "exec")
+    for module, is_ours in (("vit", True), ("vit.data.loader", True), ("vit_pytorch", False), ("PIL", False)):
+        names = {"__name__": module, "Path": Path, "place": tmp_path / "text"}
+        with pytest.raises(EncodingWarning) if is_ours else nullcontext():
+            exec(reading, names)
 
 
 def test_every_call_of_the_package_says_its_encoding():

@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> None:
     """
     if options.images < FEWEST:
         raise ValueError(f"--images ({options.images}) must be at least {FEWEST}: of fewer, no share means anything")
-    # Imported here, as these import Lightning, matplotlib and scikit-learn, which takes seconds.
+    # Imported here, as these import matplotlib and torchvision, which takes seconds.
     from vit.analysis.answers_page import PAGE, TABLE, write_page, write_table
     from vit.analysis.questions import PICTURES, QUESTIONS, Answer, ask
     from vit.analysis.trained_model import read_trained_model

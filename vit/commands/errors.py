@@ -79,6 +79,7 @@ NOT_YET = (
     r"EarlyStopping looks for \1 before it is logged: train_loss and lr are there after log_every_n_steps steps, "
     r"scores after a validation; let it look later by its check_on_train_epoch_end"
 )
+NO_TENSORBOARD = "TensorBoardLogger needs tensorboard, which is not installed: pip install 'vit-attention[tensorboard]'"
 # What the data gives a model and its class does not take.
 UNFIT = r"Expected a ([^\n]+?)\. Got value: ([^\n]+)\n.*Given value: Namespace\(class_path='([\w.]+)'"
 # What is no news to a user.
@@ -268,6 +269,7 @@ def _words(error: BaseException) -> str:
     """Return the message of an error with its remedy: what installs a missing package, options and not arguments."""
     missing = r"Requirement '(\w+).*` *$"
     message = re.sub(missing, r"\1 is not installed: pip install \1", plain_message(error), flags=re.DOTALL)
+    message = re.sub(r"Neither `tensorboard`.*", NO_TENSORBOARD, message, flags=re.DOTALL)
     message = re.sub(TOO_EARLY, NOT_YET, message, flags=re.DOTALL)
     return re.sub(CUT, CUT_BY_OPTIONS, message)
 

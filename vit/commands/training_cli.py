@@ -15,7 +15,7 @@ from jsonargparse import Namespace
 from lightning import Callback, LightningDataModule, Trainer
 from lightning.pytorch.callbacks import ModelSummary, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import Precision
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -265,7 +265,7 @@ class ViTCLI(LightningCLI):
         if self.subcommand == "predict":
             config["devices"] = 1
         if config["logger"] in (None, True):
-            config["logger"] = self._loggers() if fit else False
+            config["logger"] = self._csv_logger() if fit else False
         callbacks = self._callbacks(self._checkpoints() if saves else [])
         has_bar = any(isinstance(callback, ProgressBar) for callback in asked)
         if not has_bar and sys.stdout.isatty() and config["enable_progress_bar"] is not False:
@@ -294,9 +294,9 @@ class ViTCLI(LightningCLI):
             print(f"{origin} is finished; to train on, set a larger --trainer.max_epochs, max_steps or max_time")
             raise SystemExit(0)
 
-    def _loggers(self) -> list[Logger]:
-        place = {"save_dir": self.run_folder.parent.parent, "name": self.run_folder.parent.name}
-        return [logger(**place, version=self.run_folder.name) for logger in (CSVLogger, TensorBoardLogger)]
+    def _csv_logger(self) -> CSVLogger:
+        experiment = self.run_folder.parent
+        return CSVLogger(experiment.parent, experiment.name, self.run_folder.name)
 
     def _precision(self, accelerator: Any) -> str:
         """Return the precision of the training for an evaluation, which repeats its numbers; else the fastest."""

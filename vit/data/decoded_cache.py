@@ -15,15 +15,15 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from lightning.pytorch.utilities import rank_zero_only
-from rich.progress import track
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from vit.data.image_files import DecodedBatch, ImageFiles, collate_readable, name_unreadable, raise_unreadable
+from vit.data.lightning_parts import rank_zero_only
 from vit.support.files import cache_folder, replacing, sweep
+from vit.support.progress import progress
 
 DECODE_BATCH = 256
 # Part of the fingerprint: raise it when decoding gives other pixels than before.
@@ -95,7 +95,7 @@ def _decode_all(files: ImageFiles, num_workers: int, keep_images: bool) -> tuple
     images = torch.empty(len(files) if keep_images else 0, files.in_channels, *files.image_size, dtype=torch.uint8)
     unreadable: Messages = {}
     notes: Notes = {}
-    for decoded in _decoded(files, num_workers, "Decoding" if keep_images else "Checking"):
+    for decoded in _decoded(files, num_workers, "decoded" if keep_images else "checked"):
         unreadable |= decoded.unreadable
         notes |= decoded.notes
         if keep_images and len(decoded.indices):
@@ -105,7 +105,7 @@ def _decode_all(files: ImageFiles, num_workers: int, keep_images: bool) -> tuple
     return images, unreadable, notes
 
 
-def _decoded(files: ImageFiles, num_workers: int, doing: str) -> Iterator[DecodedBatch]:
+def _decoded(files: ImageFiles, num_workers: int, done: str) -> Iterator[DecodedBatch]:
     loader = DataLoader(
         files,
         batch_size=DECODE_BATCH,
@@ -113,7 +113,7 @@ def _decoded(files: ImageFiles, num_workers: int, doing: str) -> Iterator[Decode
         collate_fn=collate_readable,
         generator=torch.Generator(),  # or DataLoader would draw from the global generator, in the first run only
     )
-    return track(loader, description=f"{doing} {len(files):,} images")
+    return progress(loader, f"batches of {DECODE_BATCH} images {done}")
 
 
 def _checksum(images: Tensor, found: str) -> int:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from vit.data.formats import MAX_PIXELS
 from vit.data.identical import Duplicates, find_identical
 from vit.data.image_files import ImageFiles, stored_size
 from vit.data.inventory import Inventory, describe_identical
+from vit.data.lightning_parts import rank_zero_only
 from vit.data.module import ImageDataModule, ImageSet, Stage
 from vit.data.survey import Survey, survey
 from vit.support.checks import (

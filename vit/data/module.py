@@ -5,15 +5,13 @@ import os
 from typing import Any, Literal, get_args
 
 import torch
-from lightning import LightningDataModule
-from lightning.fabric.utilities.data import AttributeDict
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from vit.data.augment import Augment, Flip
 from vit.data.decoded_cache import load_decoded, readable_files
 from vit.data.image_files import ImageFiles
 from vit.data.image_set import ImageSet
+from vit.data.lightning_parts import LightningDataModule, rank_zero_only
 from vit.data.loader import BatchLoader, MemoryLoader, StreamLoader
 from vit.data.sampler import BatchSampler
 from vit.data.split import Stage, fold_numbers, stratify
@@ -259,11 +257,12 @@ class ImageDataModule(LightningDataModule):
     predict_dataloader = test_dataloader
 
     @property
-    def hparams_initial(self) -> AttributeDict:
+    def hparams_initial(self) -> dict[str, Any]:
         """The arguments for the loggers, without those that the module logs itself: its word is the last."""
         module = self.trainer and self.trainer.lightning_module
         logged = {} if module is None else module.hparams_initial
-        return AttributeDict({name: value for name, value in super().hparams_initial.items() if name not in logged})
+        own = super().hparams_initial
+        return type(own)({name: value for name, value in own.items() if name not in logged})
 
     def _loader(self, stage: Stage, augment: Augment | None = None) -> BatchLoader:
         images, labels, trainer = self.sets[stage].images, self.sets[stage].labels, self.trainer

@@ -18,14 +18,26 @@ DEFAULTS: Arguments = {
 MOST_PATCHES = 2**20
 
 
-def build(arguments: Arguments, origin: str, device: str = "cpu") -> VisionTransformer:
-    """Return a model with new weights, or without weights on the device "meta"."""
+class _Outline(VisionTransformer):
+    """A model without values. To draw values on the meta device, torch imports its compiler, which takes 2 s."""
+
+    def init_weights(self) -> None:
+        """Draw nothing."""
+
+
+def outline(arguments: Arguments, origin: str) -> VisionTransformer:
+    """Return a model whose tensors have shapes and no values, on the meta device."""
+    with torch.device("meta"):
+        return build(arguments, origin, _Outline)
+
+
+def build(arguments: Arguments, origin: str, kind: type[VisionTransformer] = VisionTransformer) -> VisionTransformer:
+    """Return a model with new weights."""
     unknown = [name for name in arguments if name not in DEFAULTS]
     try:
         if unknown:
             raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
-        with torch.device(device):
-            return VisionTransformer(**arguments)
+        return kind(**arguments)
     except (TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, LookupError) as error:
         raise ValueError(f"{origin} describes a model that cannot be built: {error}") from error
 
@@ -102,7 +114,7 @@ def _has_shapes(preset: Arguments, arguments: Arguments, state: State) -> bool:
     """Whether the tensors, those of the head aside, have the shapes of a published model."""
     if any(preset[name] != arguments[name] for name in ("embed_dim", "depth", "patch_size")):
         return False
-    expected = build(preset, "a preset", "meta").state_dict()
+    expected = outline(preset, "a preset").state_dict()
     has_no_table = "rope" in preset.get("pos_embed", "")
     return all(
         name in state and state[name].shape == tensor.shape

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from vit.weights.architecture import DEFAULTS, arguments_of, build
+from vit.weights.architecture import DEFAULTS, arguments_of, outline
 from vit.weights.formats import detect, guess_architecture
 from vit.weights.formats.format import Arguments, Format, Reading
 from vit.weights.load_report import LoadedWeights, LoadReport
@@ -29,7 +29,7 @@ def read_foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Loade
     check_numbers(state, source.origin)
     report = _report_reading(source, format, prefix, reading, strict)
     arguments = _read_arguments(source, format, reading, told, report)
-    model = build(arguments, f"{source.origin} ({format.name})", "meta")
+    model = outline(arguments, f"{source.origin} ({format.name})")
     expected = model.state_dict()
     if "pos_embed" not in state and not model.pos_embed.requires_grad:
         state["pos_embed"] = torch.zeros(expected["pos_embed"].shape)  # rotary models have no table

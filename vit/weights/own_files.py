@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from vit.model.layers import PatchDrop
 from vit.model.vision_transformer import CONFIG_KEY, VisionTransformer
-from vit.weights.architecture import DEFAULTS, build
+from vit.weights.architecture import DEFAULTS, outline
 from vit.weights.checkpoint import check_checkpoint, is_ours, read_blocks, read_encoder
 from vit.weights.formats.format import Arguments, State
 from vit.weights.load_report import LoadedWeights, LoadReport
@@ -78,7 +77,7 @@ def read_described(
         depth = arguments["depth"]
         raise ValueError(f"{origin} describes a model of depth {depth!r}, and holds {blocks} blocks: {remedy}")
     # On the meta device: an untrusted file may describe a model of any size.
-    check_same_tensors(build(arguments, origin, "meta"), state, origin, remedy)
+    check_same_tensors(outline(arguments, origin), state, origin, remedy)
     check_numbers(state, origin)
     return LoadedWeights(state, arguments, data, LoadReport(origin, "vit", matched=list(state)))
 
@@ -106,8 +105,7 @@ def check_unchanged(model: VisionTransformer) -> None:
             "save vit.load(model.state_dict())" if isinstance(model, VisionTransformer) else "convert it by vit.load"
         )
         raise ValueError(f"vit.save takes a VisionTransformer, and this is a {type(model).__name__}: {remedy}")
-    with torch.device("meta"):
-        rebuilt = VisionTransformer(**model.config)
+    rebuilt = outline(model.config, "model.config")
     modules, expected = _list_modules(model), _list_modules(rebuilt)
     names = sorted(modules.keys() | expected.keys())
     changed = next((name for name in names if modules.get(name) != expected.get(name)), None)
@@ -117,8 +115,8 @@ def check_unchanged(model: VisionTransformer) -> None:
 
 
 def _list_modules(model: nn.Module) -> dict[str, str]:
-    """Return type and settings of each module, by its name."""
-    modules = dict(model.named_modules(remove_duplicate=False))
+    """Return type and settings of each module inside a model, by its name."""
+    modules = {name: module for name, module in model.named_modules(remove_duplicate=False) if name}
     # The training changes the rate of PatchDrop.
     settings = {name: "" if isinstance(module, PatchDrop) else module.extra_repr() for name, module in modules.items()}
     return {name: f"{type(module)} {settings[name]}" for name, module in modules.items()}
