@@ -154,5 +154,5 @@ def _delete_unused(folder: Path) -> None:
     for path in folder.iterdir():
         with suppress(OSError):
             unused = time.time() - path.stat().st_mtime > UNUSED_DAYS * 24 * 3600
-            if unused and path.suffix in (".safetensors", ".json", ".unfinished", ".tmp"):  # two of earlier versions
+            if unused and path.suffix in (".safetensors", ".json", ".npy", ".unfinished", ".tmp"):  # two of earlier versions
                 path.unlink()
