@@ -169,8 +169,9 @@ class ImageDataModule(LightningDataModule):
                     f"val_fraction ({self.val_fraction}) of {kept.counted} holds out none: make it larger, or 0"
                 )
             sets["train"], sets["val"] = kept, held_out
+        name = type(self).__name__
         if stage == "validate" and "val" not in sets:
-            raise ValueError(f"{type(self).__name__} has no validation images: {self.remedies['val']}, or run test instead")
+            raise ValueError(f"{name} has no validation images: {self.remedies['val']}, or run test instead")
         if self.stored_size != self.image_size:
             for split in sets:
                 if split != "train" or self.augmentation["crop_scale"] is None:  # random crops are cut out of the whole
@@ -254,7 +255,8 @@ class ImageDataModule(LightningDataModule):
     def test_dataloader(self) -> BatchLoader:
         """Return the test batches, each image once; a ValueError if there are none."""
         if "test" not in self.sets:
-            raise ValueError(f"{type(self).__name__} has no test images: {self.remedies['test']}, or run validate instead")
+            name = type(self).__name__
+            raise ValueError(f"{name} has no test images: {self.remedies['test']}, or run validate instead")
         return self._loader("test")
 
     predict_dataloader = test_dataloader

@@ -1,8 +1,8 @@
 """Image files in tar shards, in the layout of webdataset: found by an index, read one by one, written whole.
 
 A shard is an uncompressed tar, in which the files of an example stand beside each other and have one name up to the
-first dot: ``0012.jpg`` and ``0012.cls``, whose content is the class, or ``0012.json`` with ``{"cls": 3}``. Its index says
-where each image begins, so that images are read in any order, each by one system call.
+first dot: ``0012.jpg`` and ``0012.cls``, whose content is the class, or ``0012.json`` with ``{"cls": 3}``. Its index
+says where each image begins, so that images are read in any order.
 """
 
 import hashlib
@@ -122,7 +122,7 @@ def expand(pattern: str) -> list[str]:
     return [f"{before}{part}{end}" for part in parts for end in expand(after)]
 
 
-def digest_of(content: bytes) -> int:
+def digest_of(content: bytes | np.ndarray) -> int:
     """Return a number of 64 bits by which bytes are told apart, never 0."""
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()) or 1
 
@@ -220,21 +220,31 @@ def write_shard(shard: Path, files: Iterable[tuple[str, Path, int | None]]) -> d
         files: Name in the shard up to the dot, path and class number (or None) of each image.
     """
     rows = []
-    with replacing(shard) as unfinished:
-        with tarfile.open(unfinished, "w", format=tarfile.PAX_FORMAT) as tar:
-            for key, path, label in files:
-                content, name = path.read_bytes(), f"{key}{path.suffix.lower()}"
-                text = b"" if label is None else str(label).encode()
-                _add(tar, name, content)
-                place = tar.offset - -(-len(content) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-                rows.append((place, len(content), digest_of(content), text, os.fsencode(name)))
-                if label is not None:
-                    _add(tar, f"{key}.cls", text)
-        with unfinished.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    with replacing(shard) as unfinished, tarfile.open(unfinished, "w", format=tarfile.PAX_FORMAT) as tar:
+        for key, path, label in files:
+            content, name = path.read_bytes(), f"{key}{path.suffix.lower()}"
+            text = b"" if label is None else str(label).encode()
+            _add(tar, name, content)
+            place = tar.offset - -(-len(content) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+            rows.append((place, len(content), digest_of(content), text, os.fsencode(name)))
+            if label is not None:
+                _add(tar, f"{key}.cls", text)
     with replacing(shard.with_name(shard.name + INDEX_SUFFIX)) as unfinished, unfinished.open("wb") as file:
         np.save(file, _index(rows))
-    return {"images": len(rows), "bytes": shard.stat().st_size, "sha256": sha256}
+    return describe_shard(shard)
+
+
+def describe_shard(shard: Path) -> dict[str, Any] | None:
+    """Return what a manifest says of a shard: images, bytes and sha256; None if it is not written, or has changed."""
+    try:
+        index = np.load(shard.with_name(shard.name + INDEX_SUFFIX), allow_pickle=False)
+        content = np.memmap(shard, mode="r")
+    except (OSError, ValueError):
+        return None
+    for offset, size, digest, *_ in index.tolist():
+        if digest_of(content[offset : offset + size]) != digest:
+            return None
+    return {"images": len(index), "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:

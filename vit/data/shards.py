@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +65,8 @@ class Shards(LabelledFiles):
 
     def find_splits(self) -> dict[Stage, LabelledPaths]:
         """Return the images and labels of each split."""
+        folders = dict.fromkeys(shard.parent for shards in self.shards.values() for shard in shards)
+        self.manifests = {folder: read_manifest(folder) for folder in folders}
         splits = {stage: self._read(shards) for stage, shards in self.shards.items()}
         noted = {stage: np.unique(members.index["class"], return_inverse=True) for stage, members in splits.items()}
         found = sorted({text for texts, _ in noted.values() for text in texts.tolist()})
@@ -77,8 +78,8 @@ class Shards(LabelledFiles):
             if not (has_class := members.index["class"] != b"").all():
                 lacking = members[~has_class]
                 raise ValueError(
-                    f"{lacking[0]} has no class, as {len(lacking):,} of {len(members):,} images: add a file .cls beside "
-                    "it, or .json with 'cls'"
+                    f"{lacking[0]} has no class, as {len(lacking):,} of {len(members):,} images: add a file .cls "
+                    "beside it, or .json with 'cls'"
                 )
         names = self._name(found)
         numbers = {text: self.class_names.index(name) for text, name in names.items()}
@@ -110,7 +111,7 @@ class Shards(LabelledFiles):
         indices = []
         for shard in shards:
             try:
-                indices.append(_checked_index(shard))
+                indices.append(_checked_index(shard, self.manifests[shard.parent]))
             except DamagedError as error:
                 if not self.skip_damaged:
                     raise ValueError(f"{error}: {LEAVE_OUT}") from None
@@ -157,14 +158,13 @@ class Shards(LabelledFiles):
                     f"{self.root} has images of {list_names(unknown, 3)}, and {MANIFEST} names {list_names(table, 3)}: "
                     "write the shards again"
                 )
-        self.class_names = list(table) if self.known_classes is None else match_classes(names, self.known_classes, self.root)
+        known = self.known_classes
+        self.class_names = list(table) if known is None else match_classes(names, known, self.root)
         return dict(zip(found, names, strict=True))
 
     def _classes_of_manifest(self) -> list[str]:
         """Return the classes that the manifests name, which must be the same; none without a manifest."""
-        folders = dict.fromkeys(shard.parent for shards in self.shards.values() for shard in shards)
-        manifests = {folder: manifest for folder in folders if (manifest := read_manifest(folder)) is not None}
-        lists = {folder: manifest["classes"] for folder, manifest in manifests.items()}
+        lists = {folder: manifest["classes"] for folder, manifest in self.manifests.items() if manifest is not None}
         for folder, classes in lists.items():
             if classes != (first := next(iter(lists.values()))):
                 raise ValueError(
@@ -198,14 +198,13 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     return manifest
 
 
-def _checked_index(shard: Path) -> np.ndarray:
+def _checked_index(shard: Path, manifest: dict[str, Any] | None) -> np.ndarray:
     """Return the index of a shard, which fits its manifest if there is one.
 
     Raises:
         DamagedError: If the shard is damaged.
         ValueError: If it is empty, or another one than the manifest says.
     """
-    manifest = _manifest_of(shard.parent)
     entry = None if manifest is None else manifest["shards"].get(shard.name)
     if manifest is not None and entry is None:
         raise ValueError(f"{shard.parent / MANIFEST} names no {shard.name}: write the shards again, or delete it")
@@ -226,6 +225,8 @@ def _checked_index(shard: Path) -> np.ndarray:
 
 def _find(pattern: str) -> list[Path]:
     """Return the files that a pattern names; the output of a command is copied to one."""
+    if not pattern:  # a variable of a shell may be empty
+        raise ValueError("'' names no shard: name files as train-{000000..000127}.tar")
     shards = [_fetch(url) if url.startswith(PIPE) else _local(url) for url in expand(pattern)]
     if missing := [shard for shard in shards if not shard.is_file()]:
         raise ValueError(
