@@ -121,9 +121,9 @@ def test_missing_splits_are_held_out(urls):
 def test_missing_test_shards_are_a_line(tmp_path, urls):
     data = ready(module(urls, val_urls=write_shards(tmp_path / "shards", NUMBERS[:11], 2, "val", first=100)))
     assert sorted(levels(data.val_dataloader())) == [*range(100, 111)]
-    with pytest.raises(ValueError, match="Shards has no test images: name them by --data.test_urls, or run validate"):
+    with pytest.raises(ValueError, match=r"Shards has no test images: name them by --data.test_urls, or run validate"):
         data.test_dataloader()
-    with pytest.raises(ValueError, match="Shards has no validation images: name them by --data.val_urls, or run test"):
+    with pytest.raises(ValueError, match=r"Shards has no validation images: name them by --data.val_urls, or run test"):
         module(urls).setup("validate")
 
 

@@ -139,9 +139,7 @@ def _claim(output: Path, manifest: dict[str, Any]) -> None:
     except (ValueError, TypeError, KeyError):
         is_ours = False
     if not is_ours:
-        raise ValueError(
-            f"{output} has shards of other images, or of other options: delete them, or name another folder"
-        )
+        raise ValueError(f"{output} has shards of other images or options: delete them, or name another folder")
     sweep(output)
     _save(path, manifest)
 
