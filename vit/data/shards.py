@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +172,17 @@ class Shards(LabelledFiles):
                     f"({list_names(classes, 3)}): write the shards of all splits together"
                 )
         return next(iter(lists.values()), [])
+
+
+def check_no_command(arguments: Mapping[str, Any], place: object) -> None:
+    """Check that arguments from a file, which may come from a stranger, run no command.
+
+    Raises:
+        ValueError: If one of them is a command.
+    """
+    for name in ("urls", "val_urls", "test_urls"):
+        if str(arguments.get(name)).startswith(PIPE):
+            raise ValueError(f"{place} names its shards by a command: type it by --data.{name}, if you trust it")
 
 
 class DamagedError(ValueError):
