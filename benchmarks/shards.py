@@ -2,9 +2,9 @@
 
 The first cell compares our data path from shards and from a folder with webdataset and litdata alone, and with the
 usual loop over a DataLoader and torchvision's folder. All decode JPEG files of 256 pixels by Pillow, scale them to 224,
-and take turns. The second counts, over two processes of two workers each, the images that an epoch serves twice or not at
-all, and how often two images in a row are of one shard: a random order over the whole set does that as often as shards
-are large. The third starts on 1,281,167 images of 8 x 8 pixels in 1,000 classes.
+and take turns. The second counts, over two processes of two workers each, the images that an epoch serves twice or not
+at all, and how often two images in a row are of one shard: a random order over the whole set does that as often as
+shards are large. The third starts on 1,281,167 images of 8 x 8 pixels in 1,000 classes.
 
 webdataset and litdata are needed: pip install webdataset litdata.
 
@@ -26,11 +26,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import litdata
 import numpy as np
 import torch
-import webdataset
-from litdata.utilities.env import _DistributedEnv
 from PIL import Image, ImageOps
 from records import command_line, comparison, provenance, write_cell
 from side_by_side import compared, interleaved, repeated, spread
@@ -94,7 +91,9 @@ def save_shards(folder: Path, paths: list[Path], count: int) -> list[Path]:
 
 def save_chunks(folder: Path, paths: list[Path], count: int) -> None:
     """Write images in the format of litdata, in about as many chunks as there are shards."""
-    writer = litdata.streaming.writer.BinaryWriter(str(folder), chunk_size=-(-len(paths) // count))
+    from litdata.streaming.writer import BinaryWriter
+
+    writer = BinaryWriter(str(folder), chunk_size=-(-len(paths) // count))
     folder.mkdir()
     for number, path in enumerate(paths):
         writer[number] = (path.read_bytes(), number)
@@ -127,6 +126,7 @@ def members_of(shards: list[Path]) -> tuple[Members, np.ndarray]:
 
 def from_webdataset(shards: list[Path], epoch: int, rank: int, processes: int) -> Batches:
     """Return the batches of webdataset: shards in random order, and a buffer."""
+    import webdataset
 
     def of_process(urls: Iterator[Any]) -> Iterator[Any]:
         yield from itertools.islice(urls, rank, None, processes)
@@ -138,20 +138,19 @@ def from_webdataset(shards: list[Path], epoch: int, rank: int, processes: int) -
     return iter(DataLoader(dataset, batch_size=None, num_workers=WORKERS, prefetch_factor=PREFETCH))
 
 
-class Chunks(litdata.StreamingDataset):
-    """A dataset of litdata that decodes as the others do."""
-
-    def __getitem__(self, index: Any) -> tuple[Tensor, int]:
-        """Return an image and its number."""
-        content, number = super().__getitem__(index)
-        return read(content), number
-
-
 def from_litdata(folder: Path, epoch: int, rank: int, processes: int) -> Batches:
     """Return the batches of litdata."""
+    from litdata import StreamingDataLoader, StreamingDataset
+    from litdata.utilities.env import _DistributedEnv
+
+    class Chunks(StreamingDataset):
+        def __getitem__(self, index: Any) -> tuple[Tensor, int]:
+            content, number = super().__getitem__(index)
+            return read(content), number
+
     dataset = Chunks(str(folder), shuffle=True, drop_last=False, seed=epoch)
     dataset.distributed_env = _DistributedEnv(processes, rank, 1)
-    return iter(litdata.StreamingDataLoader(dataset, batch_size=BATCH, num_workers=WORKERS, prefetch_factor=PREFETCH))
+    return iter(StreamingDataLoader(dataset, batch_size=BATCH, num_workers=WORKERS, prefetch_factor=PREFETCH))
 
 
 def from_folder(folder: Path, epoch: int, rank: int, processes: int) -> Batches:

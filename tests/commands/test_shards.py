@@ -218,12 +218,9 @@ TWO = ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
 
 
 def seen(folder, world_size, epoch):
-    """How often each image of an epoch was served, and the files are gone."""
-    lines = [
-        line
-        for rank in range(world_size)
-        for line in (folder / f"seen_{world_size}_{rank}.txt").read_text().splitlines()
-    ]
+    """How often each image of an epoch was served."""
+    paths = [folder / f"seen_{world_size}_{rank}.txt" for rank in range(world_size)]
+    lines = [line for path in paths for line in path.read_text().splitlines()]
     return Counter(line.split()[1] for line in lines if line.startswith(f"{epoch} "))
 
 
@@ -296,10 +293,9 @@ def test_a_run_on_shards_resumes_with_the_same_bits_and_is_tested_and_predicts(w
 @pytest.mark.slow
 def test_a_checkpoint_runs_no_command_that_it_names(workplace, monkeypatch, capsys):
     monkeypatch.chdir(workplace)
-    run_command(
-        "fit", *URLS, *MODEL, *CPU, "--data.image_size", "8", "--trainer.max_steps", "1", "--experiment", "mine"
-    )
-    path = workplace / "runs/mine/version_0/checkpoints/last.ckpt"
+    brief = ["--data.image_size", "8", "--trainer.max_steps", "1", "--experiment", "brief"]
+    run_command("fit", *URLS, *MODEL, *CPU, *brief)
+    path = workplace / "runs/brief/version_0/checkpoints/last.ckpt"
     content = torch.load(path, weights_only=True)
     content["data"]["init_args"]["urls"] = "pipe:touch hacked; cat shards/train-000000.tar"
     torch.save(content, path)
