@@ -31,9 +31,11 @@ class Member(type(Path())):
     """An image file in a shard, as the path ``train-000000.tar/0012.jpg``.
 
     Attributes:
+        shard: The tar.
         place: Where its bytes begin in the shard, their number and their digest (0 if it is unknown).
     """
 
+    shard: Path
     place: tuple[int, int, int]
 
     def open(self, *_: Any) -> BinaryIO:
@@ -43,7 +45,7 @@ class Member(type(Path())):
             ValueError: If they are not those that were written.
         """
         offset, size, digest = self.place
-        with self.parent.open("rb", buffering=0) as shard:
+        with self.shard.open("rb", buffering=0) as shard:
             shard.seek(offset)
             content = shard.read(size)
         if len(content) < size or digest not in (0, digest_of(content)):
@@ -52,7 +54,7 @@ class Member(type(Path())):
 
     def stat(self, **_: Any) -> os.stat_result:
         """Return what the system knows of the shard."""
-        return self.parent.stat()
+        return self.shard.stat()
 
     def exists(self, **_: Any) -> bool:
         """Return True: it is in the index."""
@@ -86,8 +88,9 @@ class Members(Sequence[Path]):
         if isinstance(index, slice | np.ndarray):
             return Members(self.shards, self.numbers[index], self.index[index])
         row = self.index[index]
-        member = Member(self.shards[self.numbers[index]], text_of(row["name"]))
-        member.place = int(row["offset"]), int(row["size"]), int(row["digest"])
+        shard = self.shards[self.numbers[index]]
+        member = Member(shard, text_of(row["name"]))
+        member.shard, member.place = shard, (int(row["offset"]), int(row["size"]), int(row["digest"]))
         return member
 
     @property
