@@ -135,25 +135,36 @@ def text_of(name: bytes) -> str:
     return os.fsdecode(name)
 
 
-def read_index(shard: Path) -> np.ndarray:
-    """Return the index of a shard: that beside it, or one that a run before has made, or a new one.
-
-    Raises:
-        ValueError: If the shard is damaged, or the index is of another shard.
-    """
-    status = shard.stat()
-    beside = shard.with_name(shard.name + INDEX_SUFFIX)
-    key = hashlib.sha256(os.fsencode(f"{shard.absolute()}\0{status.st_size}\0{status.st_mtime_ns}")).hexdigest()[:32]
-    kept = cache_folder() / f"{key}.npy"
-    for path in (beside, kept):
+def kept_index(shard: Path) -> np.ndarray | None:
+    """Return the index that stands beside a shard, or that a run before has made; None if there is none."""
+    size = shard.stat().st_size
+    for path in (shard.with_name(shard.name + INDEX_SUFFIX), _kept(shard)):
         with suppress(OSError, ValueError):
             index = np.load(path, allow_pickle=False)
-            if not len(index) or (index["offset"] + index["size"]).max() <= status.st_size:
+            if not len(index) or (index["offset"] + index["size"]).max() <= size:
                 return index
-    index = scan(shard)
-    with suppress(OSError), replacing(kept) as unfinished, unfinished.open("wb") as file:  # the next run can scan again
-        np.save(file, index)
+    return None
+
+
+def read_index(shard: Path) -> np.ndarray:
+    """Return the index of a shard, which is scanned if it has none; the next run finds what was scanned.
+
+    Raises:
+        ValueError: If the shard is damaged.
+    """
+    index = kept_index(shard)
+    if index is None:
+        index = scan(shard)
+        # The next run can scan again.
+        with suppress(OSError), replacing(_kept(shard)) as unfinished, unfinished.open("wb") as file:
+            np.save(file, index)
     return index
+
+
+def _kept(shard: Path) -> Path:
+    status = shard.stat()
+    key = os.fsencode(f"{shard.absolute()}\0{status.st_size}\0{status.st_mtime_ns}")
+    return cache_folder() / f"{hashlib.sha256(key).hexdigest()[:32]}.npy"
 
 
 def scan(shard: Path) -> np.ndarray:

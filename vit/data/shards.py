@@ -5,6 +5,8 @@ import json
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,11 @@ from filelock import FileLock
 from vit.data.identical import Identical, find_identical
 from vit.data.labelled_files import LabelledFiles, LabelledPaths
 from vit.data.module import Stage
-from vit.data.shard_files import Members, expand, read_index, text_of
+from vit.data.shard_files import Members, expand, kept_index, read_index, text_of
 from vit.support.class_names import match_classes
 from vit.support.files import cache_folder, replacing
 from vit.support.printable import list_names, printable
+from vit.support.progress import progress
 
 MANIFEST = "manifest.json"
 PIPE = "pipe:"
@@ -108,6 +111,7 @@ class Shards(LabelledFiles):
 
     def _read(self, shards: list[Path]) -> Members:
         """Return the images of shards, without those of damaged ones if the user has said so."""
+        _scan_all([shard for shard in shards if kept_index(shard) is None], self.num_workers)
         indices = []
         for shard in shards:
             try:
@@ -232,6 +236,19 @@ def _checked_index(shard: Path, manifest: dict[str, Any] | None) -> np.ndarray:
             f"{shard} has {len(index):,} images, and {MANIFEST} says {entry['images']:,}: write the shards again"
         )
     return index
+
+
+def _scan_all(shards: list[Path], workers: int) -> None:
+    """Index shards in several processes; the indices are kept."""
+    if min(workers, len(shards)) > 1:
+        with ProcessPoolExecutor(min(workers, len(shards))) as pool:
+            for _ in progress(pool.map(_try_index, shards), "shards indexed", len(shards)):
+                pass
+
+
+def _try_index(shard: Path) -> None:
+    with suppress(ValueError):  # which is raised when the index is needed
+        read_index(shard)
 
 
 def _find(pattern: str) -> list[Path]:
