@@ -88,7 +88,7 @@ def _write(options: argparse.Namespace) -> None:
         unreadable += messages
         if entry is not None:
             entries[job.shard.name] = entry
-        if messages and options.skip_damaged == "false":
+        if messages and (options.skip_damaged == "false" or entry is None):
             raise_unreadable(dict(enumerate(messages)))
     manifest["shards"] = entries
     _save(options.output / MANIFEST, manifest)
