@@ -52,6 +52,11 @@ class Member(type(Path())):
             raise ValueError(CHANGED)
         return io.BytesIO(content)
 
+    @property
+    def parent(self) -> Path:
+        """The shard, or the folder in it, which has no bytes."""
+        return Path(str(super().parent))
+
     def stat(self, **_: Any) -> os.stat_result:
         """Return what the system knows of the shard."""
         return self.shard.stat()
