@@ -258,7 +258,7 @@ def test_an_epoch_goes_on_in_another_number_of_processes_with_the_images_that_ar
     checkpoint = next((workplace / name).glob("epoch=0-step=3*.ckpt"))
     order = seen(workplace, before, 0)
     forget(workplace)
-    common = [*FIT, f"{name}_after", "--ckpt_path", str(checkpoint)]
+    common = [*FIT, name, "--ckpt_path", str(checkpoint)]
     typed = ["--data.batch_size", "5", *processes[after]]
     run = started_from_outside(workplace, f"{name}_after", *typed, processes=after, common=common)
     rest, whole = seen(workplace, after, 0), seen(workplace, after, 1)

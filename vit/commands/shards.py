@@ -26,11 +26,19 @@ CHECKED_SIZE = (32, 32)  # to which images are decoded: a JPEG at an eighth of i
 
 
 class Job(NamedTuple):
-    """A shard to write: its path, and the name, path and class number of each image; None without classes."""
+    """A shard to write.
+
+    Attributes:
+        shard: Its path.
+        files: Name in the shard, path and class number of each image; None without classes.
+        max_pixels: Most pixels of an image.
+        skip_damaged: Whether the shard is written without the images that cannot be read.
+    """
 
     shard: Path
     files: list[tuple[str, Path, int | None]]
     max_pixels: int
+    skip_damaged: bool
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -79,17 +87,16 @@ def _write(options: argparse.Namespace) -> None:
 
     max_pixels = options.max_pixels or MAX_PIXELS
     data = ImageFolder(str(options.folder), max_pixels=max_pixels)
-    jobs = _jobs(data, options.output, options.per_shard, max_pixels)
+    jobs = _jobs(data, options.output, options.per_shard, max_pixels, options.skip_damaged == "true")
     manifest = {"source": _fingerprint(jobs), "classes": data.class_names, "shards": None}
     _claim(options.output, manifest)
     workers = (os.cpu_count() or 1) if options.workers is None else options.workers
     entries, unreadable = {}, []
     for job, (entry, messages) in zip(jobs, _run_all(jobs, min(workers, len(jobs))), strict=True):
-        unreadable += messages
-        if entry is not None:
-            entries[job.shard.name] = entry
-        if messages and (options.skip_damaged == "false" or entry is None):
+        if entry is None:
             raise_unreadable(dict(enumerate(messages)))
+        entries[job.shard.name] = entry
+        unreadable += messages
     manifest["shards"] = entries
     _save(options.output / MANIFEST, manifest)
     if unreadable:
@@ -101,7 +108,7 @@ def _write(options: argparse.Namespace) -> None:
     print(f"train with: python train.py fit --data Shards {_arguments(data, options.output, jobs)}")
 
 
-def _jobs(data: "ImageFolder", output: Path, per_shard: int, max_pixels: int) -> list[Job]:
+def _jobs(data: "ImageFolder", output: Path, per_shard: int, max_pixels: int, skip_damaged: bool) -> list[Job]:
     """Return the shards to write, with the images of each split in an order that depends on their number alone."""
     import numpy as np
 
@@ -112,7 +119,8 @@ def _jobs(data: "ImageFolder", output: Path, per_shard: int, max_pixels: int) ->
             name = f"{place:08}_{paths[index].stem.replace('.', '_')}"  # in webdataset, a dot ends it
             files.append((name, paths[index], labels[index] if data.class_names else None))
         for number, first in enumerate(range(0, len(files), per_shard)):
-            jobs.append(Job(output / f"{stage}-{number:06}.tar", files[first : first + per_shard], max_pixels))
+            shard = output / f"{stage}-{number:06}.tar"
+            jobs.append(Job(shard, files[first : first + per_shard], max_pixels, skip_damaged))
     return jobs
 
 
@@ -159,20 +167,25 @@ def _run_all(jobs: list[Job], workers: int) -> Any:
 
 
 def _write_checked(job: Job) -> tuple[dict[str, Any] | None, list[str]]:
-    """Write the readable images of a shard, unless it is there; return its entry and the messages about the others."""
+    """Write a shard, unless it is there; return its entry, and the messages about images that cannot be read.
+
+    The entry is None if such images are an error, or the shard has no others.
+    """
     from vit.data.image_files import decode
     from vit.data.shard_files import describe_shard, write_shard
 
-    readable, messages = [], []
-    if (entry := describe_shard(job.shard)) is not None:
+    entry = describe_shard(job.shard)
+    if entry is not None and entry["images"] == len(job.files):
         return entry, []
+    readable, messages = [], []
     for file in job.files:
         try:
             decode(file[1], CHECKED_SIZE, 3, max_pixels=job.max_pixels)
             readable.append(file)
         except ValueError as error:
             messages.append(str(error))
-    return (write_shard(job.shard, readable) if readable else None), messages
+    is_written = readable and (job.skip_damaged or not messages)
+    return (write_shard(job.shard, readable) if is_written else None), messages
 
 
 def _arguments(data: "ImageFolder", output: Path, jobs: list[Job]) -> str:
