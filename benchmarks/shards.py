@@ -15,6 +15,7 @@ webdataset and litdata are needed: pip install webdataset litdata.
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -39,7 +40,7 @@ from torchvision import datasets
 from vit.data.image_files import ImageFiles
 from vit.data.loader import StreamLoader
 from vit.data.sampler import BatchSampler
-from vit.data.shard_files import INDEX_SUFFIX, Members, read_index, write_shard
+from vit.data.shard_files import INDEX_SUFFIX, Members, describe_shard, digest_of, read_index, write_shard
 
 CPU = torch.device("cpu")
 IMAGES, SHARDS, SIDE, SIZE = 1200, 6, 256, (224, 224)
@@ -242,20 +243,34 @@ print(f"\\n{seconds} {peak} {len(data.sets['train'].labels)}")
 """
 
 
+def save_tiny_images(shard: Path, first: int, count: int) -> dict[str, Any]:
+    """Write a shard of images of 8 x 8 pixels, which differ in the bytes of their number, from a number on."""
+    image, index_file = shard.with_name("tiny.ppm"), shard.with_name(shard.name + INDEX_SUFFIX)
+    head = b"P6 8 8 255\n"
+    image.write_bytes(head + bytes(8 * 8 * 3))
+    if first == 0 or count < PER_SHARD:
+        write_shard(shard, [(f"{number:08}", image, number % CLASSES) for number in range(count)])
+    else:
+        shutil.copy(shard.with_name("train-000000.tar"), shard)
+        shutil.copy(shard.with_name("train-000000.tar" + INDEX_SUFFIX), index_file)
+    content, index = np.fromfile(shard, dtype=np.uint8), np.load(index_file)
+    for place in range(4):
+        content[index["offset"] + len(head) + place] = np.arange(first, first + count) >> 8 * place & 255
+    index["digest"] = [digest_of(content[row["offset"] :][: row["size"]]) for row in index]
+    content.tofile(shard)
+    np.save(index_file, index)
+    return describe_shard(shard)
+
+
 def measure_start(count: int) -> dict[str, Any]:
     """Return seconds and memory until the first batch of many tiny images."""
     rows = {}
     with TemporaryDirectory() as name:
         folder = Path(name)
-        tiny = []
-        for number in range(16):
-            tiny.append(folder / f"{number}.png")
-            Image.new("RGB", (8, 8), (number * 16, 0, 0)).save(tiny[-1])
         entries = {}
         for number, first in enumerate(range(0, count, PER_SHARD)):
             shard = folder / f"train-{number:06}.tar"
-            images = range(first, min(first + PER_SHARD, count))
-            entries[shard.name] = write_shard(shard, [(f"{i:08}", tiny[i % 16], i % CLASSES) for i in images])
+            entries[shard.name] = save_tiny_images(shard, first, min(PER_SHARD, count - first))
         manifest = {"source": "", "classes": [f"class {number}" for number in range(CLASSES)], "shards": entries}
         (folder / "manifest.json").write_text(json.dumps(manifest))
         pattern = f"{folder}/train-{{000000..{len(entries) - 1:06}}}.tar"
