@@ -126,6 +126,22 @@ def test_missing_test_shards_are_a_line(tmp_path, urls):
         module(urls).setup("validate")
 
 
+def test_a_shard_is_of_one_split(urls):
+    with pytest.raises(ValueError, match=r"train-000000\.tar is named twice"):
+        module(urls, test_urls=urls)
+
+
+def test_folds_cut_training_and_validation_shards(tmp_path, urls):
+    more = write_shards(tmp_path / "shards", NUMBERS[:11], 2, "val", first=100)
+    tested = []
+    for fold in range(3):
+        data = ready(module(urls, val_urls=more, folds=3, fold=fold))
+        parts = [levels([part.decode(torch.arange(len(part.labels)))]) for part in data.sets.values()]
+        assert sorted(sum(parts, [])) == [*range(23), *range(100, 111)]
+        tested += levels(data.test_dataloader())
+    assert sorted(tested) == [*range(23), *range(100, 111)]
+
+
 def test_names_are_classes_and_the_manifest_says_the_order(tmp_path):
     folder = tmp_path / "shards"
     urls = write_shards(folder, [NAMES[int(number)] for number in NUMBERS])
@@ -296,7 +312,7 @@ def test_shards_that_do_not_fit_are_a_line(tmp_path, change, message):
     ("urls", "message"),
     [
         ("", "'' names no shard"),
-        ("{a,a}.tar", "'{a,a}.tar' names a shard twice: each image is seen once an epoch"),
+        ("{a,a}.tar", "a.tar is named twice: a shard belongs to one split, and its images are seen once"),
         (
             "none-*.tar",
             "no shard none-*.tar, as 1 of 1 that 'none-*.tar' names: name files as train-{000000..000127}.tar",

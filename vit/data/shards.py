@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -62,6 +63,9 @@ class Shards(LabelledFiles):
     ) -> None:
         patterns: dict[Stage, str | None] = {"train": urls, "val": val_urls, "test": test_urls}
         self.shards = {stage: _find(pattern) for stage, pattern in patterns.items() if pattern is not None}
+        named = Counter(shard for shards in self.shards.values() for shard in shards)
+        if twice := [shard for shard, count in named.items() if count > 1]:
+            raise ValueError(f"{twice[0]} is named twice: a shard belongs to one split, and its images are seen once")
         self.known_classes = class_names
         super().__init__(root=str(self.shards["train"][0].parent), memory_limit=memory_limit, **kwargs)
         self.decodes_on_demand = memory_limit == 0
@@ -261,8 +265,6 @@ def _find(pattern: str) -> list[Path]:
             f"no shard {missing[0]}, as {len(missing):,} of {len(shards):,} that {pattern!r} names: name files as "
             "train-{000000..000127}.tar"
         )
-    if len(shards) > len(set(shards)):
-        raise ValueError(f"{pattern!r} names a shard twice: each image is seen once an epoch")
     return shards
 
 
