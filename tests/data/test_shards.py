@@ -136,8 +136,8 @@ def test_folds_cut_training_and_validation_shards(tmp_path, urls):
     tested = []
     for fold in range(3):
         data = ready(module(urls, val_urls=more, folds=3, fold=fold))
-        parts = [levels([part.decode(torch.arange(len(part.labels)))]) for part in data.sets.values()]
-        assert sorted(sum(parts, [])) == [*range(23), *range(100, 111)]
+        whole = [part.decode(torch.arange(len(part.labels))) for part in data.sets.values()]
+        assert sorted(levels(whole)) == [*range(23), *range(100, 111)]
         tested += levels(data.test_dataloader())
     assert sorted(tested) == [*range(23), *range(100, 111)]
 
