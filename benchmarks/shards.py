@@ -95,7 +95,6 @@ def save_chunks(folder: Path, paths: list[Path], count: int) -> None:
     from litdata.streaming.writer import BinaryWriter
 
     writer = BinaryWriter(str(folder), chunk_size=-(-len(paths) // count))
-    folder.mkdir()
     for number, path in enumerate(paths):
         writer[number] = (path.read_bytes(), number)
     writer.done()

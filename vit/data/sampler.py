@@ -51,7 +51,7 @@ class BatchSampler:
         self.world_size = world_size
         self.epoch = 0
         self.first_batch = 0
-        self.skipped = 0  # images of this epoch before its batch 0, which other batches served before a resume
+        self.shift = 0  # by which the order of this epoch begins later, after a resume with batches of another size
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which decides the order; Lightning calls this before each epoch."""
@@ -59,7 +59,7 @@ class BatchSampler:
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
-        complete, rest = divmod(self.num_images - self.skipped, self.global_size)
+        complete, rest = divmod(self.num_images, self.global_size)
         return complete if self.shuffle else complete + bool(rest)
 
     @property
@@ -74,7 +74,7 @@ class BatchSampler:
 
     def batches(self, first: int) -> Iterator[Tensor]:
         """Yield the indices (batch_size,) of each batch of this process in this epoch, from batch ``first`` on."""
-        order = self._order()[self.skipped :]
+        order = self._order().roll(-self.shift)
         for batch in range(first, len(self)):
             indices = order[batch * self.global_size : (batch + 1) * self.global_size]
             size = -(-len(indices) // self.world_size)
