@@ -146,7 +146,7 @@ def from_litdata(folder: Path, epoch: int, rank: int, processes: int) -> Batches
     class Chunks(StreamingDataset):
         def __getitem__(self, index: Any) -> tuple[Tensor, int]:
             content, number = super().__getitem__(index)
-            return read(content), number
+            return read(bytes(content)), number
 
     dataset = Chunks(str(folder), shuffle=True, drop_last=False, seed=epoch)
     dataset.distributed_env = _DistributedEnv(processes, rank, 1)
