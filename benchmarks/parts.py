@@ -285,6 +285,13 @@ PARTS: dict[str, Part] = {
         commands=("pipeline.py --sources memory files",),
         sources=(*LOADING, "vit/data/image_files.py"),
     ),
+    "shards": Part(
+        "tar shards beside webdataset, litdata and a plain loop",
+        file="shards",
+        minutes=10,
+        commands=("shards.py",),
+        sources=(*LOADING, *(f"vit/data/{name}.py" for name in ("image_files", "shard_files", "shards"))),
+    ),
     "overhead": Part(
         "Lightning against a bare loop",
         file="overhead",

@@ -37,6 +37,9 @@ COMMANDS = {
         "train for each fold of cross-validation, and for several seeds",
         "folds --config photos --data.root photos --folds 5",
     ),
+    "shards": Command(
+        "vit.commands.shards:main", "train", "write a folder of images as tar shards", "shards photos photo_shards"
+    ),
     "explain": Command(
         "vit.commands.explain:main", "explain", "draw what a prediction rests on", "explain photo.jpg --html"
     ),

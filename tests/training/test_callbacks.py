@@ -7,6 +7,8 @@ import torch
 from lightning import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 
+from vit.data.loader import MemoryLoader
+from vit.data.sampler import BatchSampler
 from vit.training.callbacks import ImagesPerSecondBar, ParameterSummary, SeededSteps, StopAtNaN
 
 
@@ -90,3 +92,14 @@ def test_a_summary_has_the_modules_and_their_parameters_and_no_count_of_operatio
     trainer = SimpleNamespace(strategy=None, is_global_zero=True)
     ParameterSummary().on_fit_start(trainer, module)
     assert capsys.readouterr().out == "  network: Linear, 9 parameters\n"
+
+
+@pytest.mark.parametrize("not_counted", [0, 1])  # in a checkpoint after a validation, and after a step
+def test_a_resume_with_batches_of_another_size_counts_those_of_the_loader(not_counted):
+    images = torch.zeros(13, 1, 2, 2, dtype=torch.uint8)
+    loader = MemoryLoader(images, torch.zeros(13).long(), BatchSampler(13, 2, shuffle=True))
+    loader.load_state_dict({"served": 2, "shift": 0, "global_size": 3})
+    counts = SimpleNamespace(ready=2, started=2, processed=2, completed=2 - not_counted)
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=SimpleNamespace(current=counts)))
+    SeededSteps(0).on_train_start(SimpleNamespace(train_dataloader=loader, fit_loop=loop), None)
+    assert vars(counts) == {"ready": 3, "started": 3, "processed": 3, "completed": 3 - not_counted}

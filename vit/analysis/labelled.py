@@ -9,6 +9,7 @@ import vit.data
 from vit.data.labelled_files import LabelledFiles
 from vit.data.module import ImageDataModule, ImageSet
 from vit.data.normalise import normalise
+from vit.data.shards import check_no_command
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.arguments import constructor_arguments
 from vit.support.class_names import name_classes
@@ -17,6 +18,9 @@ from vit.support.printable import list_names
 # A checkpoint notes all arguments of its data set. These set its splits and pixels; all others only augment.
 SPLITTING = (
     "table",
+    "urls",
+    "val_urls",
+    "test_urls",
     "root",
     "val_fraction",
     "test_fraction",
@@ -93,6 +97,7 @@ def _data_module(model: VisionTransformer, noted: dict[str, Any], root: str | No
         raise ValueError("the model does not say what data it was trained on: name its folder by --data.root DIR")
     names = constructor_arguments(known) & {*SPLITTING}
     arguments = {name: value for name, value in noted.get("init_args", {}).items() if name in names}
+    check_no_command(arguments, "the checkpoint")
     return known(**arguments | ({"root": root} if root else {}))
 
 

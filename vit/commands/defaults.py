@@ -12,6 +12,7 @@ import vit.data
 from vit.commands.models import find_model, is_training_checkpoint
 from vit.commands.own_classes import find_own, part_of_run, path_of
 from vit.commands.typed_arguments import TypedArguments
+from vit.data.shards import check_no_command
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives import DEFAULT, OBJECTIVES
 from vit.runs.folders import experiment_of
@@ -110,6 +111,8 @@ def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefault
     # Only the classes of vit.data: the class path in an untrusted file must import nothing.
     if name in vit.data.__all__:
         known = _known(data.get("init_args", {}), getattr(vit.data, name))
+        typed_options = {word.split("=")[0].removeprefix("--data.") for word in typed.others}
+        check_no_command({name: value for name, value in known.items() if name not in typed_options}, path)
         # Other images are read as those of the training were: at one size, with the same letters.
         taken = constructor_arguments(getattr(vit.data, name)) - {"mean", "std"}
         known |= {name: value for name, value in of_data.items() if name in taken}

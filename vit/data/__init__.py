@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vit.data.mark_pairs import MarkPairs
     from vit.data.module import ImageDataModule
     from vit.data.planted import PlantedDigits
+    from vit.data.shards import Shards
     from vit.data.strings import DigitStrings
     from vit.data.table import ImageTable
     from vit.data.unsorted import UnsortedImages
@@ -33,6 +34,7 @@ __all__ = [
     "ImageTable",
     "MarkPairs",
     "PlantedDigits",
+    "Shards",
     "UnsortedImages",
 ]
 MODULES = {
@@ -47,6 +49,7 @@ MODULES = {
     "ImageTable": "table",
     "MarkPairs": "mark_pairs",
     "PlantedDigits": "planted",
+    "Shards": "shards",
     "UnsortedImages": "unsorted",
 }
 

@@ -29,6 +29,7 @@ DECODE_BATCH = 256
 # Part of the fingerprint: raise it when decoding gives other pixels than before.
 DECODER_VERSION = 3
 UNUSED_DAYS = 30
+UNUSED_KINDS = (".safetensors", ".json", ".npy", ".unfinished", ".tmp")  # .json also of earlier versions, as .tmp
 # By the index of the file.
 Messages = dict[int, str]
 Notes = dict[int, list[str]]
@@ -154,5 +155,5 @@ def _delete_unused(folder: Path) -> None:
     for path in folder.iterdir():
         with suppress(OSError):
             unused = time.time() - path.stat().st_mtime > UNUSED_DAYS * 24 * 3600
-            if unused and path.suffix in (".safetensors", ".json", ".unfinished", ".tmp"):  # two of earlier versions
+            if unused and path.suffix in UNUSED_KINDS:
                 path.unlink()

@@ -6,6 +6,7 @@ PostScript file named .jpg would be run by Ghostscript.
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import BinaryIO
 
 from PIL import Image, UnidentifiedImageError, features
 
@@ -84,7 +85,7 @@ def open_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
 def _identify(path: Path) -> Image.Image:
     tried = [name for name in SUFFIXES if name != "HEIF" and (name != "AVIF" or features.check("avif"))]
     try:
-        return Image.open(path, formats=tried)
+        return Image.open(_source(path), formats=tried)
     except (UnidentifiedImageError, ValueError):
         with path.open("rb") as file:
             start = file.read(12)
@@ -93,8 +94,13 @@ def _identify(path: Path) -> Image.Image:
             raise ValueError(f"it is a HEIC image, which {NEEDS_HEIC}")
         if "HEIF" not in Image.OPEN:
             import_extra("pillow_heif", "heic").register_heif_opener()
-        return Image.open(path, formats=["HEIF"])
+        return Image.open(_source(path), formats=["HEIF"])
     raise ValueError(_why_unidentified(path, start))
+
+
+def _source(path: Path) -> Path | BinaryIO:
+    """Return what Pillow opens: a file of the system, or the content of one that is a part of another file."""
+    return path if type(path) is type(Path()) else path.open("rb")
 
 
 def _why_unidentified(path: Path, start: bytes) -> str:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -54,10 +54,17 @@ class Identical:
         return {(place.stage, place.path) for place in gone}
 
 
-def find_identical(splits: Mapping[Stage, tuple[Sequence[Path], Sequence]]) -> Identical:
-    """Return the groups of identical files of a data set: its files and labels by split.
+def find_identical(
+    splits: Mapping[Stage, tuple[Sequence[Path], Sequence]],
+    same: Callable[[Sequence[Path]], list[list[int]]] | None = None,
+) -> Identical:
+    """Return the groups of identical files of a data set.
 
     A picture that was saved again, in another format or with other EXIF data, is another file.
+
+    Args:
+        splits: The files and labels by split.
+        same: Returns the indices of each group of files with the same bytes; None for ``same_bytes``.
     """
     places = [
         Place(path, stage, tuple(label) if isinstance(label, list) else label)
@@ -66,7 +73,7 @@ def find_identical(splits: Mapping[Stage, tuple[Sequence[Path], Sequence]]) -> I
         for path, label in zip(*splits[stage], strict=True)
     ]
     found = Identical([], [], [])
-    for indices in same_bytes([place.path for place in places]):
+    for indices in (same or same_bytes)([place.path for place in places]):
         group = [places[index] for index in indices]
         if len({place.label for place in group}) > 1:
             found.across_classes.append(group)

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from vit.data.bit_depth import eight_bits, has_more_than_eight_bits, is_nearly_black
 from vit.data.formats import MAX_PIXELS, open_image
+from vit.data.shard_files import Members
 
 BICUBIC = Image.Resampling.BICUBIC
 NAMED = 10  # unreadable files in a message; the others are counted
@@ -203,8 +204,8 @@ class ImageFiles(Dataset):
     """Image files and their labels, decoded on access by ``decode``.
 
     Args:
-        paths: The files.
-        labels: The class number of each, or a row of tokens, or of 0.0 and 1.0.
+        paths: The files, on a disk or in shards.
+        labels: The class number of each, (N,), or a row of tokens, or of 0.0 and 1.0.
         image_size: Rows and columns that every image is scaled and cropped to.
         in_channels: 3 for colour, 1 for grey.
         centre: Rows and columns of the centre that is kept of a scaled image; None for the whole image.
@@ -214,8 +215,8 @@ class ImageFiles(Dataset):
         unreadable: The messages about files that cannot be read, by the file; filled likewise.
     """
 
-    paths: list[Path]
-    labels: list[int] | list[list[int]] | list[list[float]]
+    paths: list[Path] | Members
+    labels: list[int] | np.ndarray | list[list[int]] | list[list[float]]
     image_size: tuple[int, int]
     in_channels: int
     centre: tuple[int, int] | None = None
@@ -244,18 +245,26 @@ class ImageFiles(Dataset):
             return str(error), self.labels[index], int(index), []
         return centre_of(image, self.centre) if self.centre else image, self.labels[index], int(index), notes
 
+    @property
+    def names(self) -> list[str]:
+        """The path of each file as text."""
+        return self.paths.names if isinstance(self.paths, Members) else [str(path) for path in self.paths]
+
     def decode(self, indices: Tensor) -> "DecodedBatch":
         """Return the images at ``indices`` that can be read, and what is wrong with the others."""
         return collate_readable([self[index] for index in indices.tolist()])
 
     def subset(self, indices: Tensor) -> "ImageFiles":
         """Return the files at ``indices``."""
-        chosen = indices.tolist()
-        return replace(self, paths=[self.paths[i] for i in chosen], labels=[self.labels[i] for i in chosen])
+        return replace(self, paths=_take(self.paths, indices), labels=_take(self.labels, indices))
 
     def without(self, left_out: Collection[int]) -> "ImageFiles":
         """Return all files but those at the indices ``left_out``."""
         return self.subset(torch.tensor([index for index in range(len(self)) if index not in left_out]).long())
+
+
+def _take(items: list | Members | np.ndarray, indices: Tensor) -> list | Members | np.ndarray:
+    return [items[index] for index in indices.tolist()] if isinstance(items, list) else items[indices.numpy()]
 
 
 @dataclass

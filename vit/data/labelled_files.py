@@ -5,15 +5,18 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import ConcatDataset
 
 from vit.data.formats import MAX_PIXELS
-from vit.data.identical import Duplicates, find_identical
+from vit.data.identical import Duplicates, Identical, find_identical
 from vit.data.image_files import ImageFiles, stored_size
 from vit.data.inventory import Inventory, describe_identical
 from vit.data.lightning_parts import rank_zero_only
 from vit.data.module import ImageDataModule, ImageSet, Stage
+from vit.data.shard_files import Members
 from vit.data.survey import Survey, survey
 from vit.support.checks import (
     check_choice,
@@ -25,7 +28,7 @@ from vit.support.checks import (
 )
 
 # The files of a split, and the class number, the row of 0 and 1, or the row of tokens of each.
-LabelledPaths = tuple[list[Path], list[int] | list[list[int]] | list[list[float]]]
+LabelledPaths = tuple[list[Path] | Members, list[int] | np.ndarray | list[list[int]] | list[list[float]]]
 
 
 class LabelledFiles(ImageDataModule, ABC):
@@ -94,7 +97,7 @@ class LabelledFiles(ImageDataModule, ABC):
         self.notes: dict[Path, list[str]] = {}
         self.identical: list[str] = []  # what is said of identical images
         self._look_for_identical(duplicates)
-        found = survey([path for paths, _ in self.splits.values() for path in paths], max_pixels)
+        found = survey(ConcatDataset([paths for paths, _ in self.splits.values()]), max_pixels)
         self.in_channels = found.in_channels
         if image_size is None:
             self.image_size = self.choose_size(found)
@@ -107,7 +110,7 @@ class LabelledFiles(ImageDataModule, ABC):
 
     def _look_for_identical(self, duplicates: Duplicates) -> None:
         """Name identical images, or leave them out, or raise a ValueError, as the option says."""
-        found = find_identical(self.splits)
+        found = self.find_identical()
         are_split = "test" not in self.splits and self.test_fraction > 0
         are_split |= "val" not in self.splits and self.val_fraction > 0
         lines = describe_identical(found, self.root, are_split=are_split and duplicates != "drop")
@@ -124,6 +127,10 @@ class LabelledFiles(ImageDataModule, ABC):
                 if not kept:
                     raise ValueError(f"{'; '.join(lines)}: --data.duplicates drop leaves no {stage} image")
                 self.splits[stage] = [paths[index] for index in kept], [labels[index] for index in kept]
+
+    def find_identical(self) -> Identical:
+        """Return the groups of identical images."""
+        return find_identical(self.splits)
 
     @abstractmethod
     def find_splits(self) -> dict[Stage, LabelledPaths]:

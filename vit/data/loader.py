@@ -106,15 +106,29 @@ class BatchLoader(ABC):
     def begin_epoch(self, epoch: int) -> None:
         """Start an epoch at its first batch."""
         self.sampler.set_epoch(epoch)
-        self.sampler.first_batch = 0
+        self.sampler.first_batch = self.sampler.shift = 0
 
     def state_dict(self) -> dict[str, int]:
         """Return the position in the epoch, for Lightning's checkpoints."""
-        return {"served": self.served}
+        is_over = self.served == len(self)  # and the next epoch begins at its first image
+        served, shift = (0, 0) if is_over else (self.served, self.sampler.shift)
+        return {"served": served, "shift": shift, "global_size": self.sampler.global_size}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue an epoch after the batches that were served before."""
-        self.served = self.sampler.first_batch = state["served"] % len(self)
+        """Continue an epoch after the images that were served before, in batches of any size.
+
+        Batches of another size, as of another number of processes, begin at the first image that was not served, and
+        have the numbers of the last batches of an epoch.
+        """
+        sampler, served = self.sampler, state["served"]
+        sampler.shift = state.get("shift", 0)
+        if "global_size" not in state:  # earlier checkpoints, which count all batches at the end of an epoch
+            served %= len(self)
+        elif state["global_size"] != sampler.global_size:
+            images = sampler.shift + served * state["global_size"]
+            served = len(self) - (sampler.num_images - images) // sampler.global_size
+            sampler.shift = images - served * sampler.global_size
+        self.served = sampler.first_batch = served
 
 
 class MemoryLoader(BatchLoader):

@@ -74,6 +74,7 @@ class ImageDataModule(LightningDataModule):
     in_channels: int
     mean: list[float]
     std: list[float]
+    remedies: dict[Stage, str] = {"val": "add a folder val", "test": "add a test/ folder"}  # where images are missing
 
     def __init__(
         self,
@@ -166,8 +167,9 @@ class ImageDataModule(LightningDataModule):
                     f"val_fraction ({self.val_fraction}) of {kept.counted} holds out none: make it larger, or 0"
                 )
             sets["train"], sets["val"] = kept, held_out
+        name = type(self).__name__
         if stage == "validate" and "val" not in sets:
-            raise ValueError(f"{type(self).__name__} has no validation images: add a folder val, or run test instead")
+            raise ValueError(f"{name} has no validation images: {self.remedies['val']}, or run test instead")
         if self.stored_size != self.image_size:
             for split in sets:
                 if split != "train" or self.augmentation["crop_scale"] is None:  # random crops are cut out of the whole
@@ -219,7 +221,7 @@ class ImageDataModule(LightningDataModule):
     def left_out(self) -> int:
         """Number of training images that an epoch leaves out because they fill no batch."""
         sampler = self._sampler("train")
-        return sampler.num_images - len(sampler) * sampler.batch_size * sampler.world_size
+        return sampler.num_images - len(sampler) * sampler.global_size
 
     def decode_or_stream(self, files: ImageFiles, total: int, *, skip_damaged: bool = False) -> ImageSet:
         """Return the files as a split; decode them if the ``total`` images of all splits stay within ``memory_limit``.
@@ -228,12 +230,12 @@ class ImageDataModule(LightningDataModule):
         when they are asked for.
         """
         if self.decodes_on_demand and not skip_damaged:
-            return ImageSet(files, torch.tensor(files.labels), [str(path) for path in files.paths])
+            return ImageSet(files, torch.tensor(files.labels), files.names)
         if total * self.in_channels * math.prod(self.stored_size) <= self.memory_limit * 1e9:
             images, files = load_decoded(files, self.num_workers, skip_damaged=skip_damaged)
         else:
             images = files = readable_files(files, self.num_workers, skip_damaged=skip_damaged)
-        return ImageSet(images, torch.tensor(files.labels), [str(path) for path in files.paths])
+        return ImageSet(images, torch.tensor(files.labels), files.names)
 
     def train_dataloader(self) -> BatchLoader:
         """Return the augmented training batches, in a new order each epoch."""
@@ -251,7 +253,8 @@ class ImageDataModule(LightningDataModule):
     def test_dataloader(self) -> BatchLoader:
         """Return the test batches, each image once; a ValueError if there are none."""
         if "test" not in self.sets:
-            raise ValueError(f"{type(self).__name__} has no test images: add a test/ folder, or run validate instead")
+            name = type(self).__name__
+            raise ValueError(f"{name} has no test images: {self.remedies['test']}, or run validate instead")
         return self._loader("test")
 
     predict_dataloader = test_dataloader

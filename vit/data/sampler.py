@@ -51,6 +51,7 @@ class BatchSampler:
         self.world_size = world_size
         self.epoch = 0
         self.first_batch = 0
+        self.shift = 0  # by which the order of this epoch begins later, after a resume with batches of another size
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which decides the order; Lightning calls this before each epoch."""
@@ -58,8 +59,13 @@ class BatchSampler:
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
-        complete, rest = divmod(self.num_images, self.batch_size * self.world_size)
+        complete, rest = divmod(self.num_images, self.global_size)
         return complete if self.shuffle else complete + bool(rest)
+
+    @property
+    def global_size(self) -> int:
+        """Images of a batch of all processes."""
+        return self.batch_size * self.world_size
 
     def __iter__(self) -> Iterator[Tensor]:
         """Yield the indices (batch_size,) of each batch of this process; after a resume, of the remaining batches."""
@@ -68,10 +74,9 @@ class BatchSampler:
 
     def batches(self, first: int) -> Iterator[Tensor]:
         """Yield the indices (batch_size,) of each batch of this process in this epoch, from batch ``first`` on."""
-        order = self._order()
-        global_size = self.batch_size * self.world_size
+        order = self._order().roll(-self.shift)
         for batch in range(first, len(self)):
-            indices = order[batch * global_size : (batch + 1) * global_size]
+            indices = order[batch * self.global_size : (batch + 1) * self.global_size]
             size = -(-len(indices) // self.world_size)
             padded = torch.nn.functional.pad(indices, (0, size * self.world_size - len(indices)), value=-1)
             yield padded[self.rank * size : (self.rank + 1) * size]

@@ -61,7 +61,7 @@ def survey(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Survey:
         ValueError: If none of the files is an image.
     """
     step = -(-len(paths) // MOST_HEADERS)
-    headers = [_read_header(path, max_pixels) for path in paths[::step]]
+    headers = [_read_header(paths[index], max_pixels) for index in range(0, len(paths), step)]
     readable = [header for header in headers if not isinstance(header, str)]
     if not readable:
         raise ValueError(

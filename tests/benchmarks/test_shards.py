@@ -1,0 +1,43 @@
+"""The benchmark of tar shards, without the other libraries."""
+
+import json
+
+import pytest
+import shards
+import torch
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Five images in two shards and in class folders."""
+    paths = shards.save_images(tmp_path / "files", 5)
+    return paths, shards.save_shards(tmp_path / "shards", paths, 2)
+
+
+def test_shards_and_folders_give_the_same_images(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "BATCH", 5)
+    monkeypatch.setattr(shards, "WORKERS", 0)
+    monkeypatch.setattr(shards, "PREFETCH", None)
+    paths, tars = small
+    found = [shards.ours(*shards.members_of(tars), 0, 0, 1), shards.ours(paths, [*range(5)], 0, 0, 1)]
+    found.append(shards.from_folder(tmp_path / "files", 0, 0, 1))
+    sums = [sorted(next(batches)[0].long().sum(dim=(1, 2, 3)).tolist()) for batches in found]
+    assert sums[0] == sums[1] == sums[2]
+    assert [torch.equal(shards.read(path), shards.read(path.read_bytes())) for path in paths] == [True] * 5
+
+
+def test_the_report_has_a_table_for_each_cell(tmp_path, unpadded):
+    speed = {"images_per_second": [1.0, 2.0, 3.0], "against_best_peer": [1.0, 1.1, 1.2]}
+    epoch = {"twice": 3, "never": 4, "batches": [2.0, 1.5], "same_shard": 0.14}
+    start = {"seconds": 12.34, "peak_gib": 1.234, "train_images": 9}
+    made = {"command": "python benchmarks/shards.py", "commit": "abc1234", "machine": shards.provenance()["machine"]}
+    cells = {
+        "speed": made | {"images": 7, "rounds": 2, "batches": 3, "rows": {"ours, shards": speed}},
+        "epoch": made | {"images": 7, "shards": 3, "rows": {"webdataset": epoch}},
+        "start": made | {"images": 7, "shards": 3, "classes": 1000, "rows": {"with indices": start}},
+    }
+    report = unpadded(shards.report(json.loads(json.dumps(cells))))
+    assert "| ours, shards | 2 (1 to 3) | 1.10 (1.00 to 1.20) |" in report
+    assert "| webdataset | 3 | 4 | 2, 1.5 | 14% |" in report
+    assert "| with indices | 12.3 | 1.23 |" in report
+    assert "7 images of 1,000 classes in 3 shards." in report

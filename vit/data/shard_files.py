@@ -1,0 +1,272 @@
+"""Image files in tar shards, in the layout of webdataset: found by an index, read one by one, written whole.
+
+A shard is an uncompressed tar, in which the files of an example stand beside each other and have one name up to the
+first dot: ``0012.jpg`` and ``0012.cls``, whose content is the class, or ``0012.json`` with ``{"cls": 3}``. Its index
+says where each image begins, so that images are read in any order.
+"""
+
+import hashlib
+import io
+import json
+import os
+import re
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, overload
+
+import numpy as np
+
+from vit.data.formats import FORMAT_OF
+from vit.support.files import cache_folder, replacing
+
+INDEX_SUFFIX = ".index.npy"
+CLASS_KEYS = ("cls", "label", "class")  # of a json file, of which the first one counts
+RANGE = re.compile(r"(\d+)\.\.(\d+)")
+CHANGED = "its bytes are not those that were written: copy the shard again"
+
+
+class Member(type(Path())):
+    """An image file in a shard, as the path ``train-000000.tar/0012.jpg``.
+
+    Attributes:
+        shard: The tar.
+        place: Where its bytes begin in the shard, their number and their digest (0 if it is unknown).
+    """
+
+    shard: Path
+    place: tuple[int, int, int]
+
+    def open(self, *_: Any) -> BinaryIO:
+        """Return its bytes as a file.
+
+        Raises:
+            ValueError: If they are not those that were written.
+        """
+        offset, size, digest = self.place
+        with self.shard.open("rb", buffering=0) as shard:
+            shard.seek(offset)
+            content = shard.read(size)
+        if len(content) < size or digest not in (0, digest_of(content)):
+            raise ValueError(CHANGED)
+        return io.BytesIO(content)
+
+    @property
+    def parent(self) -> Path:
+        """The shard, or the folder in it, which has no bytes."""
+        return Path(str(super().parent))
+
+    def stat(self, **_: Any) -> os.stat_result:
+        """Return what the system knows of the shard."""
+        return self.shard.stat()
+
+    def exists(self, **_: Any) -> bool:
+        """Return True: it is in the index."""
+        return True
+
+    is_file = exists
+
+
+class Members(Sequence[Path]):
+    """Image files in shards, in arrays: worker processes share those, and a million takes a tenth of a gigabyte.
+
+    Args:
+        shards: The shards.
+        numbers: Number of the shard of each image, (N,).
+        index: The rows of their indices, (N,), as ``scan`` returns them.
+    """
+
+    def __init__(self, shards: list[Path], numbers: np.ndarray, index: np.ndarray) -> None:
+        self.shards, self.numbers, self.index = shards, numbers, index
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Member: ...
+    @overload
+    def __getitem__(self, index: slice | np.ndarray) -> "Members": ...
+    def __getitem__(self, index):
+        """Return an image, or those of a slice or at the indices of an array."""
+        if isinstance(index, slice | np.ndarray):
+            return Members(self.shards, self.numbers[index], self.index[index])
+        row = self.index[index]
+        shard = self.shards[self.numbers[index]]
+        member = Member(shard, text_of(row["name"]))
+        member.shard, member.place = shard, (int(row["offset"]), int(row["size"]), int(row["digest"]))
+        return member
+
+    @property
+    def names(self) -> list[str]:
+        """The path of each image."""
+        shards, names = [*map(str, self.shards)], map(text_of, self.index["name"].tolist())
+        return [f"{shards[number]}/{name}" for number, name in zip(self.numbers.tolist(), names, strict=True)]
+
+
+def expand(pattern: str) -> list[str]:
+    """Return the names that a pattern stands for, as those of a shell.
+
+    >>> expand("train-{0008..0010}.tar"), expand("{a,b}.tar")
+    (['train-0008.tar', 'train-0009.tar', 'train-0010.tar'], ['a.tar', 'b.tar'])
+
+    Raises:
+        ValueError: If a brace is not closed, or holds neither a range nor a list.
+    """
+    before, brace, rest = pattern.partition("{")
+    inside, closing, after = rest.partition("}")
+    if (brace and not closing) or "{" in inside or "}" in before:
+        raise ValueError(f"{pattern!r} has a brace that is not closed: write a range as train-{{000000..000127}}.tar")
+    if not brace:
+        return [pattern]
+    if found := RANGE.fullmatch(inside):
+        first, last = found.groups()
+        parts = [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
+    else:
+        parts = inside.split(",")
+    if len(parts) < 2 and not found:
+        raise ValueError(f"{pattern!r} has {{{inside}}}, no range: write a range as train-{{000000..000127}}.tar")
+    return [f"{before}{part}{end}" for part in parts for end in expand(after)]
+
+
+def digest_of(content: bytes | np.ndarray) -> int:
+    """Return a number of 64 bits by which bytes are told apart, never 0."""
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()) or 1
+
+
+def text_of(name: bytes) -> str:
+    """Return a name in an index as text."""
+    return os.fsdecode(name)
+
+
+def kept_index(shard: Path) -> np.ndarray | None:
+    """Return the index that stands beside a shard, or that a run before has made; None if there is none."""
+    size = shard.stat().st_size
+    for path in (shard.with_name(shard.name + INDEX_SUFFIX), _kept(shard)):
+        with suppress(OSError, ValueError):
+            index = np.load(path, allow_pickle=False)
+            if not len(index) or (index["offset"] + index["size"]).max() <= size:
+                return index
+    return None
+
+
+def read_index(shard: Path) -> np.ndarray:
+    """Return the index of a shard, which is scanned if it has none; the next run finds what was scanned.
+
+    Raises:
+        ValueError: If the shard is damaged.
+    """
+    index = kept_index(shard)
+    if index is None:
+        index = scan(shard)
+        # The next run can scan again.
+        with suppress(OSError), replacing(_kept(shard)) as unfinished, unfinished.open("wb") as file:
+            np.save(file, index)
+    return index
+
+
+def _kept(shard: Path) -> Path:
+    status = shard.stat()
+    key = os.fsencode(f"{shard.absolute()}\0{status.st_size}\0{status.st_mtime_ns}")
+    return cache_folder() / f"{hashlib.sha256(key).hexdigest()[:32]}.npy"
+
+
+def scan(shard: Path) -> np.ndarray:
+    """Return a row for each image of a shard, (N,): offset, size, digest (0, as unknown), class and name.
+
+    Raises:
+        ValueError: If the shard is no whole, uncompressed tar, or has two images of one name.
+    """
+    try:
+        with tarfile.open(shard, "r:") as tar:
+            rows = [*_rows(tar, shard)]
+            is_whole = tar.offset + tarfile.BLOCKSIZE <= shard.stat().st_size  # the end is marked by empty blocks
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise ValueError(f"cannot read the shard {shard} ({error}): it is no whole, uncompressed tar") from None
+    if not is_whole:
+        raise ValueError(f"cannot read the shard {shard} (it ends too early): it is no whole, uncompressed tar")
+    return _index(rows)
+
+
+def _rows(tar: tarfile.TarFile, shard: Path) -> Iterator[tuple[int, int, int, bytes, bytes]]:
+    """Yield offset, size, digest, class and name of each image."""
+    before, image, label = None, None, b""
+    for file in tar:
+        tar.members = []  # which would keep all
+        if not file.isfile():
+            continue
+        folder, name = os.path.split(file.name)
+        stem, _, suffix = name.partition(".")
+        key, suffix = (folder, stem), suffix.lower()
+        if key != before:
+            if image is not None:
+                yield *image[:3], label, image[3]
+            before, image, label = key, None, b""
+        if f".{suffix}" in FORMAT_OF:
+            if image is not None:
+                raise ValueError(f"{shard} has two images of the name {'/'.join(filter(None, key))}: keep one of them")
+            image = (file.offset_data, file.size, 0, os.fsencode(file.name))
+        elif suffix in ("cls", "json"):
+            content = tar.extractfile(file).read()
+            label = content.strip() if suffix == "cls" else _class_of(content, f"{shard}/{file.name}") or label
+    if image is not None:
+        yield *image[:3], label, image[3]
+
+
+def _class_of(content: bytes, name: str) -> bytes:
+    try:
+        noted = json.loads(content)
+    except ValueError as error:
+        raise ValueError(f"{name} is no JSON ({error}): write it as {{'cls': 3}}") from None
+    found = [noted[key] for key in CLASS_KEYS if key in noted] if isinstance(noted, dict) else []
+    return str(found[0]).encode() if found else b""
+
+
+def _index(rows: Sequence[tuple[int, int, int, bytes, bytes]]) -> np.ndarray:
+    widths = [max((len(row[column]) for row in rows), default=1) or 1 for column in (3, 4)]
+    kinds = ["<i8", "<i8", "<u8", *(f"S{width}" for width in widths)]
+    return np.array(rows, dtype=[*zip(("offset", "size", "digest", "class", "name"), kinds, strict=True)])
+
+
+def write_shard(shard: Path, files: Iterable[tuple[str, Path, int | None]]) -> dict[str, Any]:
+    """Write a shard and its index, and return what a manifest says of it: images, bytes and sha256.
+
+    The same files give the same bytes. A shard is complete once its index is there.
+
+    Args:
+        shard: Path of the tar.
+        files: Name in the shard up to the dot, path and class number (or None) of each image.
+    """
+    rows = []
+    with replacing(shard) as unfinished, tarfile.open(unfinished, "w", format=tarfile.PAX_FORMAT) as tar:
+        for key, path, label in files:
+            content, name = path.read_bytes(), f"{key}{path.suffix.lower()}"
+            text = b"" if label is None else str(label).encode()
+            _add(tar, name, content)
+            place = tar.offset - -(-len(content) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+            rows.append((place, len(content), digest_of(content), text, os.fsencode(name)))
+            if label is not None:
+                _add(tar, f"{key}.cls", text)
+    with replacing(shard.with_name(shard.name + INDEX_SUFFIX)) as unfinished, unfinished.open("wb") as file:
+        np.save(file, _index(rows))
+    return describe_shard(shard)
+
+
+def describe_shard(shard: Path) -> dict[str, Any] | None:
+    """Return what a manifest says of a shard: images, bytes and sha256; None if it is not written, or has changed."""
+    try:
+        index = np.load(shard.with_name(shard.name + INDEX_SUFFIX), allow_pickle=False)
+        content = np.memmap(shard, mode="r")
+    except (OSError, ValueError):
+        return None
+    for offset, size, digest, *_ in index.tolist():
+        if digest_of(content[offset : offset + size]) != digest:
+            return None
+    return {"images": len(index), "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    header = tarfile.TarInfo(name)
+    header.size = len(content)
+    tar.addfile(header, io.BytesIO(content))
