@@ -1,0 +1,83 @@
+"""Signals of a cluster: a training that has to make room leaves a checkpoint, from which the next start goes on."""
+
+import math
+import os
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import LightningModule, Trainer
+from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+STOP, REQUEUE = 1, 2
+
+
+class Preemption(Checkpoint):
+    """Stop a training between two steps at SIGTERM, and leave a checkpoint.
+
+    Slurm's requeue signal, SIGUSR1 unless its plugin names another, also puts the job back into the queue. A signal to
+    one process stops all: they agree after each step. Lightning's own handlers, which this one replaces during a
+    training, send in the middle of a step what no other process waits for, and save beside no run.
+
+    Args:
+        checkpoint: The file to write.
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.checkpoint = checkpoint
+        self.asked = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take the signals; at the end of the training, Lightning puts back what took them before."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        signals = {signal.SIGTERM: STOP}
+        environment = trainer._accelerator_connector.cluster_environment
+        if isinstance(environment, SLURMEnvironment) and environment.auto_requeue:
+            signals[environment.requeue_signal] = REQUEUE
+        for number, asks in signals.items():
+            signal.signal(number, lambda *_, asks=asks: self._note(asks))
+
+    def _note(self, asks: int) -> None:
+        self.asked = max(self.asked, asks)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Stop if a signal came, unless gradients add up or a validation follows: a resumed run would omit them."""
+        asked, done = self._agree(trainer), batch_idx + 1
+        is_pending = done % trainer.accumulate_grad_batches or done % (trainer.val_check_batch or math.inf) == 0
+        if asked and not trainer.is_last_batch and not is_pending:
+            self._stop(trainer, asked)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop before the test if a signal came in the last step or in the validation after it."""
+        if asked := self._agree(trainer):
+            self._stop(trainer, asked)
+
+    def _agree(self, trainer: Trainer) -> int:
+        """Return what any of the processes was asked."""
+        if trainer.world_size == 1:
+            return self.asked
+        asked = torch.tensor(self.asked, device=trainer.strategy.root_device)
+        return int(trainer.strategy.reduce(asked, reduce_op="max"))
+
+    def _stop(self, trainer: Trainer, asked: int) -> None:
+        trainer.save_checkpoint(self.checkpoint)
+        if asked == REQUEUE:
+            _requeue()
+        raise SIGTERMException
+
+
+@rank_zero_only
+def _requeue() -> None:
+    """Ask Slurm to start the job again."""
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
+    job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
+    subprocess.run(["scontrol", "requeue", job], check=False)
