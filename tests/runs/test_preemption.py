@@ -1,0 +1,109 @@
+"""A signal stops a training between two steps, and leaves a checkpoint."""
+
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnvironment
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from vit.runs import preemption
+from vit.runs.preemption import Preemption
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    """Four batches an epoch, two of them a step, with a validation after the second and the last."""
+    return SimpleNamespace(
+        world_size=1,
+        accumulate_grad_batches=1,
+        val_check_batch=2,
+        is_last_batch=False,
+        save_checkpoint=lambda path: path.touch(),
+        _accelerator_connector=SimpleNamespace(cluster_environment=LightningEnvironment()),
+    )
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def callback(tmp_path, trainer):
+    callback = Preemption(tmp_path / "last.ckpt")
+    callback.on_train_start(trainer, None)
+    return callback
+
+
+def end_batch(callback, trainer, number):
+    callback.on_train_batch_end(trainer, None, None, None, number)
+
+
+def test_without_a_signal_nothing_is_written(callback, trainer):
+    for number in range(4):
+        end_batch(callback, trainer, number)
+    callback.on_train_end(trainer, None)
+    assert not callback.checkpoint.exists()
+
+
+def test_sigterm_stops_after_the_step(callback, trainer):
+    signal.raise_signal(signal.SIGTERM)
+    assert not callback.checkpoint.exists()
+    with pytest.raises(SIGTERMException):
+        end_batch(callback, trainer, 0)
+    assert callback.checkpoint.exists()
+
+
+@pytest.mark.parametrize(
+    "pending",
+    [{"is_last_batch": True, "val_check_batch": 100}, {"val_check_batch": 1}, {"accumulate_grad_batches": 2}],
+)
+def test_a_validation_and_gradients_that_add_up_are_waited_for(callback, trainer, pending):
+    vars(trainer).update(pending)
+    signal.raise_signal(signal.SIGTERM)
+    end_batch(callback, trainer, 0)
+    assert not callback.checkpoint.exists()
+    vars(trainer).update(accumulate_grad_batches=1, val_check_batch=100, is_last_batch=False)
+    with pytest.raises(SIGTERMException):
+        end_batch(callback, trainer, 1)
+
+
+def test_a_signal_in_the_last_step_stops_before_the_test(callback, trainer):
+    signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(SIGTERMException):
+        callback.on_train_end(trainer, None)
+
+
+@pytest.mark.parametrize(
+    ("array", "job"), [({}, "7"), ({"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}, "5_2")]
+)
+def test_slurms_signal_puts_the_job_back_into_the_queue_after_the_checkpoint(
+    tmp_path, trainer, monkeypatch, array, job
+):
+    for name, value in ({"SLURM_JOB_ID": "7"} | array).items():
+        monkeypatch.setenv(name, value)
+    trainer._accelerator_connector.cluster_environment = SLURMEnvironment(requeue_signal=signal.SIGUSR1)
+    callback, asked = Preemption(tmp_path / "last.ckpt"), []
+    callback.on_train_start(trainer, None)
+
+    def run(command, check):
+        assert callback.checkpoint.exists()
+        asked.append(command)
+
+    monkeypatch.setattr(preemption.subprocess, "run", run)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    with pytest.raises(SIGTERMException):
+        end_batch(callback, trainer, 0)
+    assert asked == [["scontrol", "requeue", job]]
+
+
+def test_one_process_that_was_asked_stops_all(callback, trainer):
+    trainer.world_size = 2
+    trainer.strategy = SimpleNamespace(root_device="cpu", reduce=lambda tensor, reduce_op: tensor + 1)
+    with pytest.raises(SIGTERMException):
+        end_batch(callback, trainer, 0)
