@@ -190,6 +190,63 @@ def test_two_processes_train_several_labels_as_one_process_does(folder):
     assert scores[1]["mean_average_precision"] == pytest.approx(scores[0]["mean_average_precision"], abs=0.01)
 
 
+PARTS = """
+trainer:
+  strategy:
+    class_path: vit.training.sharding.FullySharded
+    init_args: {save_distributed_checkpoint: true}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_distributed_checkpoint_is_tested_predicted_and_resumed_as_one_file_is(folder):
+    (folder / "parts.yaml").write_text(PARTS)
+    (folder / "photos").mkdir()
+    Image.new("L", (8, 8), 99).save(folder / "photos/0.png")
+    sharded = ["--trainer.devices", "2", "--model.ema_decay", "null", "--data.batch_size", "20"]
+    ways = {"whole": ["--trainer.strategy", "fsdp2"], "parts": ["--config", "parts.yaml"]}
+    runs = {
+        name: started_from_outside(folder, name, *sharded, *way, processes=2, common=COMMON[:-2])
+        for name, way in ways.items()
+    }
+    file, parts = (run / "checkpoints/last.ckpt" for run in runs.values())
+    assert file.is_file()
+    assert parts.is_dir()
+    assert not [*runs["parts"].rglob("*.unfinished"), *runs["parts"].rglob("*previous*")]
+    expected, found = (vit.load(path).state_dict() for path in (file, parts))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+    def evaluate(path: Path) -> None:
+        os.chdir(folder)
+        sys.argv = ["train.py"]
+        run_command("test", "--ckpt_path", path, *CPU)
+        run_command("predict", "--ckpt_path", path, *CPU, "--data.root", "photos", "--output", f"{path.parts[-4]}.csv")
+
+    process = forked(folder / "parts.txt", evaluate, parts)
+    process.join()
+    assert process.exitcode == 0, (folder / "parts.txt").read_text()
+    tested = json.loads(next(runs["parts"].glob("evaluations/*/results.json")).read_text())
+    assert tested["test_accuracy"] == json.loads((runs["parts"] / "results.json").read_text())["test_accuracy"]
+    assert len((folder / "parts.csv").read_text().splitlines()) == 2
+
+    longer = ["--trainer.max_epochs", "4", "--ckpt_path"]
+    ends = []
+    for name, way, path, processes in (
+        ("file_2", ways["whole"], file, 2),
+        ("parts_2", ways["parts"], parts, 2),
+        ("parts_whole_2", ways["whole"], parts, 2),
+        ("parts_1", ["--trainer.devices", "1", "--data.batch_size", "40"], parts, 1),
+    ):
+        typed = [*sharded, *way, *longer, str(path)]
+        run = started_from_outside(folder, name, *typed, processes=processes, common=COMMON[:-2])
+        ends.append(vit.load(run / "checkpoints/last.ckpt").state_dict())
+    for name, tensor in ends[0].items():
+        assert torch.equal(ends[1][name], tensor)
+        assert torch.equal(ends[2][name], tensor)
+        torch.testing.assert_close(ends[3][name], tensor, rtol=1e-4, atol=1e-6)
+
+
 def same_views(views, images, local_size):
     """Views that do not depend on chance, which is another one in each process."""
     rows, columns = local_size
