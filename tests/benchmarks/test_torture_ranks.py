@@ -1,4 +1,4 @@
-"""A training in two processes, of which one is killed, at a small size."""
+"""A training in several processes, of which one is killed, at a small size."""
 
 import json
 import os
@@ -18,14 +18,14 @@ from vit.runs.curves import RunPictures
 ROOT = Path(__file__).parents[2]
 
 
-# One test, because the workers of pytest-xdist would each torture trainings of their own.
 @pytest.mark.long
 @pytest.mark.slow
-def test_killed_trainings_end_with_the_bits_of_the_undisturbed_one_and_every_image_once(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [2, 4])
+def test_killed_trainings_end_with_the_bits_of_the_undisturbed_one_and_every_image_once(number, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["train.py"])
     for name in ("curves", "images"):  # pictures take longer than the training of a model so small
         monkeypatch.setattr(RunPictures, f"_draw_{name}", lambda *_: None)
-    result = torture_ranks.torture(tmp_path, 2, kills=2, seed=0, kills_a_round=3)
+    result = torture_ranks.torture(tmp_path, number, kills=2, seed=0, kills_a_round=3)
     assert sum(result["kills"].values()) >= 2
 
 

@@ -14,12 +14,15 @@ from vit.runs.preemption import Preemption
 
 @pytest.fixture
 def trainer(tmp_path):
-    """Four batches an epoch, two of them a step, with a validation after the second and the last."""
+    """An epoch with a validation after the second batch."""
     return SimpleNamespace(
         world_size=1,
         accumulate_grad_batches=1,
+        check_val_every_n_epoch=1,
         val_check_batch=2,
         is_last_batch=False,
+        is_global_zero=True,
+        fit_loop=SimpleNamespace(total_batch_idx=6),
         save_checkpoint=lambda path: path.touch(),
         _accelerator_connector=SimpleNamespace(cluster_environment=LightningEnvironment()),
     )
@@ -61,14 +64,19 @@ def test_sigterm_stops_after_the_step(callback, trainer):
 
 @pytest.mark.parametrize(
     "pending",
-    [{"is_last_batch": True, "val_check_batch": 100}, {"val_check_batch": 1}, {"accumulate_grad_batches": 2}],
+    [
+        {"is_last_batch": True, "val_check_batch": 100},
+        {"val_check_batch": 1},
+        {"accumulate_grad_batches": 2},
+        {"val_check_batch": 7, "check_val_every_n_epoch": None},
+    ],
 )
 def test_a_validation_and_gradients_that_add_up_are_waited_for(callback, trainer, pending):
     vars(trainer).update(pending)
     signal.raise_signal(signal.SIGTERM)
     end_batch(callback, trainer, 0)
     assert not callback.checkpoint.exists()
-    vars(trainer).update(accumulate_grad_batches=1, val_check_batch=100, is_last_batch=False)
+    vars(trainer).update(accumulate_grad_batches=1, val_check_batch=float("inf"), is_last_batch=False)
     with pytest.raises(SIGTERMException):
         end_batch(callback, trainer, 1)
 
@@ -77,6 +85,7 @@ def test_a_signal_in_the_last_step_stops_before_the_test(callback, trainer):
     signal.raise_signal(signal.SIGTERM)
     with pytest.raises(SIGTERMException):
         callback.on_train_end(trainer, None)
+    assert not callback.checkpoint.exists()  # that of the last step is there
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,12 @@ import signal
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from lightning import LightningModule, Trainer
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 STOP, REQUEUE = 1, 2
@@ -51,33 +50,32 @@ class Preemption(Checkpoint):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Stop if a signal came, unless gradients add up or a validation follows: a resumed run would omit them."""
-        asked, done = self._agree(trainer), batch_idx + 1
-        is_pending = done % trainer.accumulate_grad_batches or done % (trainer.val_check_batch or math.inf) == 0
-        if asked and not trainer.is_last_batch and not is_pending:
-            self._stop(trainer, asked)
+        is_pending = trainer.is_last_batch or (batch_idx + 1) % trainer.accumulate_grad_batches
+        if self._agree(trainer) and not is_pending and not _validates_next(trainer, batch_idx):
+            trainer.save_checkpoint(self.checkpoint)
+            self._stop(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop before the test if a signal came in the last step or in the validation after it."""
-        if asked := self._agree(trainer):
-            self._stop(trainer, asked)
+        """Stop before the test if a signal came in the last step or after it, which has left its checkpoint."""
+        if self._agree(trainer):
+            self._stop(trainer)
 
-    def _agree(self, trainer: Trainer) -> int:
-        """Return what any of the processes was asked."""
-        if trainer.world_size == 1:
-            return self.asked
-        asked = torch.tensor(self.asked, device=trainer.strategy.root_device)
-        return int(trainer.strategy.reduce(asked, reduce_op="max"))
+    def _agree(self, trainer: Trainer) -> bool:
+        """Note what any of the processes was asked, and return whether it is something."""
+        if trainer.world_size > 1:
+            asked = torch.tensor(self.asked, device=trainer.strategy.root_device)
+            self.asked = int(trainer.strategy.reduce(asked, reduce_op="max"))
+        return self.asked > 0
 
-    def _stop(self, trainer: Trainer, asked: int) -> None:
-        trainer.save_checkpoint(self.checkpoint)
-        if asked == REQUEUE:
-            _requeue()
+    def _stop(self, trainer: Trainer) -> NoReturn:
+        if self.asked == REQUEUE and trainer.is_global_zero:
+            array = os.environ.get("SLURM_ARRAY_JOB_ID")
+            job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
+            subprocess.run(["scontrol", "requeue", job], check=False)
         raise SIGTERMException
 
 
-@rank_zero_only
-def _requeue() -> None:
-    """Ask Slurm to start the job again."""
-    array = os.environ.get("SLURM_ARRAY_JOB_ID")
-    job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
-    subprocess.run(["scontrol", "requeue", job], check=False)
+def _validates_next(trainer: Trainer, batch_idx: int) -> bool:
+    """Return whether a validation follows a batch: each so many of an epoch, or of the training."""
+    done = 1 + (batch_idx if trainer.check_val_every_n_epoch else trainer.fit_loop.total_batch_idx)
+    return done % (trainer.val_check_batch or math.inf) == 0
