@@ -21,6 +21,14 @@ def weights(path) -> dict[str, torch.Tensor]:
     return torch.load(path, weights_only=True)["state_dict"]
 
 
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    for name in ("LOCAL_RANK", "VIT_DECISION"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    os.environ.pop("VIT_DECISION", None)
+
+
 def results(version: int) -> dict:
     return json.loads(Path(f"runs/tiny/version_{version}/results.json").read_text())
 
@@ -58,11 +66,17 @@ def test_the_newest_whole_checkpoint_is_taken_and_a_damaged_one_named(finished, 
         for path in place.glob("checkpoints/*"):
             os.utime(path, (1e9 - age, 1e9 - age))
     (second / "checkpoints/best.ckpt").unlink()
-    run(*AUTO, *LONGER)
+    run(*AUTO, *LONGER, "--seed_everything", "3")
     captured = capsys.readouterr()
     assert "passed over: runs/tiny/version_1/checkpoints/last.ckpt" in captured.err
     assert "goes on from runs/tiny/version_0/checkpoints/last.ckpt" in captured.out
     assert results(2)["epochs"] == 3
+
+
+@pytest.mark.slow
+def test_the_run_of_another_seed_is_not_taken_for_this_one(finished, error_of):
+    line = error_of(*AUTO, "--seed_everything", "4")
+    assert "the newest run, runs/tiny/version_0, has seed_everything 3, and this one 4: give each seed an" in line
 
 
 @pytest.mark.slow
@@ -90,6 +104,6 @@ def test_an_experiment_is_named(error_of, folder):
 @pytest.mark.slow
 def test_a_config_can_ask_for_it(finished, run, folder, capsys):
     (folder / "tiny.yaml").write_text("ckpt_path: auto\n")
-    run("fit", "--config", "tiny.yaml", *TINY, *LONGER)
+    run("fit", "--config", "tiny.yaml", *TINY, *LONGER, "--seed_everything", "3")
     assert "goes on from runs/tiny/version_0/checkpoints/last.ckpt" in capsys.readouterr().out
     assert results(1)["epochs"] == 3

@@ -58,19 +58,19 @@ def read_defaults(typed: TypedArguments) -> TrainedDefaults:
     Raises:
         ValueError: If there is no such model, it does not fit the command, or a command that needs one names none.
     """
-    subcommand, is_auto = typed.subcommand, typed.checkpoint == AUTO
+    subcommand, checkpoint = typed.subcommand, typed.checkpoint
     experiment = typed.experiment or (experiment_of(Path(typed.configs[-1])) if typed.configs else None)
-    if is_auto:
-        typed.checkpoint = _newest_of(experiment, typed)
-    if typed.checkpoint is None:
+    if checkpoint == AUTO:
+        checkpoint = _newest_of(experiment, typed)
+    if checkpoint is None:
         if subcommand in ("validate", "test", "predict") and not typed.only_prints:
             raise ValueError(f"{subcommand} needs trained weights: add --ckpt_path FILE, or --ckpt_path last")
         if subcommand != "fit" or not typed.start or typed.only_prints or typed.objective.encoder != DEFAULT.encoder:
             return TrainedDefaults(typed.objective)
         return _defaults_of_start(typed)
-    if not is_auto and any(word.split("=")[0] == "--model.init_from" for word in typed.others):
+    if typed.checkpoint != AUTO and any(word.split("=")[0] == "--model.init_from" for word in typed.others):
         raise ValueError("--model.init_from starts a training and --ckpt_path continues one: give one of them")
-    name = find_model(typed.checkpoint, experiment or "*", typed.root)
+    name = find_model(checkpoint, experiment or "*", typed.root)
     if is_training_checkpoint(Path(name)):
         return _defaults_of_checkpoint(Path(name), typed)
     if subcommand == "fit":

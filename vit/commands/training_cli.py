@@ -171,6 +171,8 @@ class ViTCLI(LightningCLI):
         self.config = parser.parse_args(self.arguments if trained.path is None else self._with_checkpoint())
         chosen = self.config[subcommand]
         check_seed(chosen["seed_everything"])
+        if self.typed.checkpoint == AUTO:
+            self._check_same_seed(chosen["seed_everything"])
         if chosen["ckpt_path"] == AUTO:  # and there is none yet
             chosen["ckpt_path"] = None
         # A checkpoint that is continued holds the weights.
@@ -194,6 +196,17 @@ class ViTCLI(LightningCLI):
         named = ["--experiment", typed.experiment] if typed.experiment else []
         of_file = ["--ckpt_path", str(self.trained.path)] if self.trained.is_checkpoint else []
         return [typed.subcommand, *words, *self.trained.words, *typed.others, *named, *of_file]
+
+    def _check_same_seed(self, seed: int) -> None:
+        """Check that the run which ``--ckpt_path auto`` has found is not that of another seed."""
+        folder = run_folder_of(self.checkpoint_path)
+        has_config = folder is not None and (folder / "config.yaml").exists()
+        config = read_config(folder / "config.yaml") if has_config else {}
+        if config.get("seed_everything", seed) != seed:
+            raise ValueError(
+                f"the newest run, {folder}, has seed_everything {config['seed_everything']}, and this one {seed}: give "
+                "each seed an --experiment, or name the checkpoint"
+            )
 
     def _config_of_run(self, is_needed: bool) -> Path | None:
         """Return the config of the run to resume; its checkpoint lacks length, seed and precision of the training."""
