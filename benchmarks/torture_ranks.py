@@ -68,7 +68,8 @@ class Ranks(Job):
         killed = self.chance.choice(self.processes)
         if killed.is_alive():
             os.kill(killed.pid, number)
-        killed.join()
+        killed.join(PATIENCE)
+        assert killed.exitcode is not None, "a process did not end at its signal"
         others = [process for process in self.processes if process is not killed]
         for process in others:
             if killed.exitcode and process.is_alive():

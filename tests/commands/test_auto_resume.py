@@ -12,6 +12,7 @@ import torch
 from tests.forked import forked
 from tests.tiny import TINY, run_command
 from vit.objectives.classify.objective import ViTClassifier
+from vit.runs import preemption
 
 AUTO = ["fit", *TINY, "--experiment", "tiny", "--ckpt_path", "auto"]
 LONGER = ["--trainer.max_epochs", "3"]
@@ -33,13 +34,23 @@ def results(version: int) -> dict:
     return json.loads(Path(f"runs/tiny/version_{version}/results.json").read_text())
 
 
+SLURM = {"JOB_ID": "7", "JOB_NAME": "train", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}
+
+
 @pytest.mark.slow
-def test_a_training_that_a_signal_stopped_goes_on_by_the_same_command_as_if_it_had_not_been(run, folder, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_training_that_a_signal_stopped_goes_on_by_the_same_command_as_if_it_had_not_been(
+    number, run, folder, monkeypatch
+):
+    requeued = []
+    monkeypatch.setattr(preemption.subprocess, "run", lambda command, check: requeued.append(command))
+    for name, value in SLURM.items() if number == signal.SIGUSR1 else ():
+        monkeypatch.setenv(f"SLURM_{name}", value)
     run(*AUTO[:-2], "--experiment", "whole")
 
     def stop_at_step_5(module, *_) -> None:
         if module.trainer.global_step == 5:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
 
     with monkeypatch.context() as patch:
         patch.setattr(ViTClassifier, "on_before_optimizer_step", stop_at_step_5, raising=False)
@@ -48,6 +59,8 @@ def test_a_training_that_a_signal_stopped_goes_on_by_the_same_command_as_if_it_h
     assert stopped.value.code == 143
     left = torch.load("runs/tiny/version_0/checkpoints/last.ckpt", weights_only=True)
     assert left["global_step"] == 6
+    assert requeued == ([["scontrol", "requeue", "7"]] if number == signal.SIGUSR1 else [])
+    assert not [*folder.glob("hpc_ckpt*")]
     run(*AUTO)
     one, other = (weights(f"runs/{run}/checkpoints/last.ckpt") for run in ("whole/version_0", "tiny/version_1"))
     assert all(torch.equal(one[name], other[name]) for name in one)

@@ -1,46 +1,43 @@
 """A signal stops a training between two steps, and leaves a checkpoint."""
 
-import os
-import signal
 from types import SimpleNamespace
 
 import pytest
-from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnvironment
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from vit.runs import preemption
 from vit.runs.preemption import Preemption
 
+STOP, REQUEUE = "_sigterm_notifier_fn", "_slurm_sigusr_handler_fn"
+
 
 @pytest.fixture
-def trainer(tmp_path):
+def trainer():
     """An epoch with a validation after the second batch."""
     return SimpleNamespace(
-        world_size=1,
+        _signal_connector=SimpleNamespace(),
         accumulate_grad_batches=1,
         check_val_every_n_epoch=1,
-        val_check_batch=2,
-        is_last_batch=False,
-        is_global_zero=True,
         fit_loop=SimpleNamespace(total_batch_idx=6),
+        is_global_zero=True,
+        is_last_batch=False,
         save_checkpoint=lambda path: path.touch(),
-        _accelerator_connector=SimpleNamespace(cluster_environment=LightningEnvironment()),
+        state=SimpleNamespace(fn=TrainerFn.FITTING),
+        val_check_batch=2,
+        world_size=1,
     )
-
-
-@pytest.fixture(autouse=True)
-def handlers():
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture
 def callback(tmp_path, trainer):
     callback = Preemption(tmp_path / "last.ckpt")
-    callback.on_train_start(trainer, None)
+    callback.setup(trainer, None, "fit")
     return callback
+
+
+def send(trainer, what):
+    vars(trainer._signal_connector)[what](15, None)
 
 
 def end_batch(callback, trainer, number):
@@ -54,8 +51,8 @@ def test_without_a_signal_nothing_is_written(callback, trainer):
     assert not callback.checkpoint.exists()
 
 
-def test_sigterm_stops_after_the_step(callback, trainer):
-    signal.raise_signal(signal.SIGTERM)
+def test_a_signal_stops_after_the_step(callback, trainer):
+    send(trainer, STOP)
     assert not callback.checkpoint.exists()
     with pytest.raises(SIGTERMException):
         end_batch(callback, trainer, 0)
@@ -73,7 +70,7 @@ def test_sigterm_stops_after_the_step(callback, trainer):
 )
 def test_a_validation_and_gradients_that_add_up_are_waited_for(callback, trainer, pending):
     vars(trainer).update(pending)
-    signal.raise_signal(signal.SIGTERM)
+    send(trainer, STOP)
     end_batch(callback, trainer, 0)
     assert not callback.checkpoint.exists()
     vars(trainer).update(accumulate_grad_batches=1, val_check_batch=float("inf"), is_last_batch=False)
@@ -82,30 +79,35 @@ def test_a_validation_and_gradients_that_add_up_are_waited_for(callback, trainer
 
 
 def test_a_signal_in_the_last_step_stops_before_the_test(callback, trainer):
-    signal.raise_signal(signal.SIGTERM)
+    send(trainer, STOP)
     with pytest.raises(SIGTERMException):
         callback.on_train_end(trainer, None)
     assert not callback.checkpoint.exists()  # that of the last step is there
+
+
+def test_a_signal_in_the_test_stops_at_once(callback, trainer):
+    trainer.state.fn = TrainerFn.TESTING
+    with pytest.raises(SIGTERMException):
+        send(trainer, STOP)
 
 
 @pytest.mark.parametrize(
     ("array", "job"), [({}, "7"), ({"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}, "5_2")]
 )
 def test_slurms_signal_puts_the_job_back_into_the_queue_after_the_checkpoint(
-    tmp_path, trainer, monkeypatch, array, job
+    callback, trainer, monkeypatch, array, job
 ):
     for name, value in ({"SLURM_JOB_ID": "7"} | array).items():
         monkeypatch.setenv(name, value)
-    trainer._accelerator_connector.cluster_environment = SLURMEnvironment(requeue_signal=signal.SIGUSR1)
-    callback, asked = Preemption(tmp_path / "last.ckpt"), []
-    callback.on_train_start(trainer, None)
+    asked = []
 
     def run(command, check):
         assert callback.checkpoint.exists()
         asked.append(command)
 
     monkeypatch.setattr(preemption.subprocess, "run", run)
-    os.kill(os.getpid(), signal.SIGUSR1)
+    send(trainer, REQUEUE)
+    send(trainer, STOP)  # which Slurm sends next
     with pytest.raises(SIGTERMException):
         end_batch(callback, trainer, 0)
     assert asked == [["scontrol", "requeue", job]]

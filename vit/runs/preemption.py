@@ -2,16 +2,14 @@
 
 import math
 import os
-import signal
 import subprocess
-import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from lightning import LightningModule, Trainer
-from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 STOP, REQUEUE = 1, 2
@@ -20,9 +18,8 @@ STOP, REQUEUE = 1, 2
 class Preemption(Checkpoint):
     """Stop a training between two steps at SIGTERM, and leave a checkpoint.
 
-    Slurm's requeue signal, SIGUSR1 unless its plugin names another, also puts the job back into the queue. A signal to
-    one process stops all: they agree after each step. Lightning's own handlers, which this one replaces during a
-    training, send in the middle of a step what no other process waits for, and save beside no run.
+    Slurm's requeue signal, which is SIGUSR1 unless the plugin SLURMEnvironment names another, also puts the job back
+    into the queue. A signal to one process stops all: they agree after each step.
 
     Args:
         checkpoint: The file to write.
@@ -32,19 +29,19 @@ class Preemption(Checkpoint):
         self.checkpoint = checkpoint
         self.asked = 0
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the signals; at the end of the training, Lightning puts back what took them before."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        signals = {signal.SIGTERM: STOP}
-        environment = trainer._accelerator_connector.cluster_environment
-        if isinstance(environment, SLURMEnvironment) and environment.auto_requeue:
-            signals[environment.requeue_signal] = REQUEUE
-        for number, asks in signals.items():
-            signal.signal(number, lambda *_, asks=asks: self._note(asks))
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Take the signals for which Lightning registers.
 
-    def _note(self, asks: int) -> None:
-        self.asked = max(self.asked, asks)
+        Its own functions send in the middle of a step what no other process waits for, and save beside no run.
+        """
+        signals = trainer._signal_connector
+        signals._sigterm_notifier_fn = lambda *_: self._note(trainer, STOP)
+        signals._slurm_sigusr_handler_fn = lambda *_: self._note(trainer, REQUEUE)
+
+    def _note(self, trainer: Trainer, asked: int) -> None:
+        self.asked = max(self.asked, asked)
+        if trainer.state.fn != TrainerFn.FITTING:  # but the test after it: the training has left its checkpoint
+            self._stop(trainer)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
