@@ -7,6 +7,7 @@ beside the tensors, without a look at what they call.
 
 import pathlib
 import pickle
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -48,7 +49,7 @@ def read_distributed(folder: Path) -> dict[str, Any]:
             else about
             for name, about in listed.state_dict_metadata.items()
         }
-        checkpoint.load(found, storage_reader=reader, planner=_Planner(flatten_state_dict=False), no_dist=True)
+        _fill(found, reader)
         contents = _nested(found, listed.planner_data or {})
         states = [contents.pop(f"{OPTIMIZER}{number}") for number in range(_count_optimizers(contents))]
         states = [_by_number(state) for state in states]
@@ -65,7 +66,7 @@ def read_description(folder: Path) -> dict[str, Any]:
         reader = _Reader(folder)
         kinds = reader.read_metadata().state_dict_metadata
         values = {name: about for name, about in kinds.items() if isinstance(about, metadata.BytesStorageMetadata)}
-        checkpoint.load(values, storage_reader=reader, planner=_Planner(flatten_state_dict=False), no_dist=True)
+        _fill(values, reader)
     return _read_rest(folder)
 
 
@@ -107,6 +108,13 @@ class _Planner(checkpoint.DefaultLoadPlanner):
     def load_bytes(self, read_item: ReadItem, value: BytesIO) -> None:
         """Take a number or a text; torch's own method would execute what it is given."""
         self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
+
+
+def _fill(found: dict[str, Any], reader: _Reader) -> None:
+    """Read tensors, and what is none, into the places of a dictionary."""
+    planner = _Planner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    with warnings.catch_warnings(action="ignore"):  # of torch, that this process reads alone
+        checkpoint.load(found, storage_reader=reader, planner=planner, no_dist=True)
 
 
 @contextmanager
