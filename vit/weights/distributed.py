@@ -123,12 +123,12 @@ def _damaged(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = " ".join(str(error).split())
-        if "unsupported" in reason.lower():
+        if "unsupported" in str(error).lower():
             raise ValueError(
                 f"{folder} is refused: it carries pickled code, which could do anything when loaded; none of it was "
                 "executed"
             ) from None
+        reason = str(error).strip().rpartition("\n")[2] or type(error).__name__
         raise ValueError(f"{folder} is damaged, or was not written to its end ({reason[:80]})") from None
 
 
