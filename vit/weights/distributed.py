@@ -51,8 +51,7 @@ def read_distributed(folder: Path) -> dict[str, Any]:
         }
         _fill(found, reader)
         contents = _nested(found, listed.planner_data or {})
-        states = [contents.pop(f"{OPTIMIZER}{number}") for number in range(_count_optimizers(contents))]
-        states = [_by_number(state) for state in states]
+        states = [_by_number(contents.pop(name)) for name in sorted(contents) if name.startswith(OPTIMIZER)]
     return contents | ({"optimizer_states": states} if states else {}) | _read_rest(folder)
 
 
@@ -142,10 +141,6 @@ def _nested(found: dict[str, Any], places: dict[str, tuple[str | int, ...]]) -> 
             part = part.setdefault(key, {})
         part[last] = value
     return contents
-
-
-def _count_optimizers(contents: dict[str, Any]) -> int:
-    return sum(name.startswith(OPTIMIZER) for name in contents)
 
 
 def _by_number(state: dict[str, Any]) -> dict[str, Any]:
