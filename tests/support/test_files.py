@@ -140,8 +140,13 @@ def test_a_folder_is_replaced_as_a_whole_or_not_at_all(tmp_path):
         with replacing(path) as unfinished:
             unfinished.mkdir()
             (unfinished / content).touch()
-    with pytest.raises(KeyboardInterrupt), replacing(path) as unfinished:
-        unfinished.mkdir()
-        raise KeyboardInterrupt
+
+    def write_a_third_one():
+        with replacing(path) as unfinished:
+            unfinished.mkdir()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_a_third_one()
     assert [file.name for file in path.iterdir()] == ["second"]
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
