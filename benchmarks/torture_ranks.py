@@ -57,8 +57,8 @@ class Ranks(Job):
         context, count = multiprocessing.get_context("fork"), str(self.number)
         self.processes = []
         for rank in map(str, range(self.number)):
-            ranks = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": "0", "WORLD_SIZE": count}
-            environment = place | ranks | {"LOCAL_WORLD_SIZE": count}
+            ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+            environment = place | ranks | {"TORCHELASTIC_RUN_ID": "none"}
             self.processes.append(context.Process(target=run, args=(self.folder, self.command(), environment)))
             self.processes[-1].start()
         self.process = self.processes[0]

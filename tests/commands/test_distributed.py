@@ -64,7 +64,7 @@ def started_from_outside(
         sys.path.append(str(REPOSITORY / "tests/commands"))
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "XDG_CACHE_HOME": str(folder / "cache")}
         if processes > 1:
-            ranks = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0}
+            ranks = {"RANK": rank, "LOCAL_RANK": rank, "TORCHELASTIC_RUN_ID": "none"}
             ranks |= {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
             os.environ |= {name: str(value) for name, value in ranks.items()}
             rank_zero_only.rank = rank  # as lightning finds it in the environment when it is imported

@@ -20,10 +20,10 @@ def environment(monkeypatch):
 
 def ranks(kind: str, rank: int) -> dict[str, str]:
     if kind == "torchrun":
-        names = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "WORLD_SIZE": PROCESSES}
-        return {name: str(value) for name, value in (names | {"LOCAL_WORLD_SIZE": PROCESSES}).items()}
-    names = {"SLURM_PROCID": rank, "SLURM_NTASKS": PROCESSES, "SLURM_JOB_NAME": "train", "SLURM_JOB_ID": 7}
-    return {name: str(value) for name, value in (names | {"SLURM_STEP_ID": 0, "SLURM_LOCALID": rank}).items()}
+        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": PROCESSES, "TORCHELASTIC_RUN_ID": "none"}
+    else:
+        names = {"SLURM_PROCID": rank, "SLURM_NTASKS": PROCESSES, "SLURM_NTASKS_PER_NODE": PROCESSES}
+    return {name: str(value) for name, value in names.items()}
 
 
 @pytest.mark.slow
