@@ -22,14 +22,6 @@ def weights(path) -> dict[str, torch.Tensor]:
     return torch.load(path, weights_only=True)["state_dict"]
 
 
-@pytest.fixture(autouse=True)
-def alone(monkeypatch):
-    for name in ("LOCAL_RANK", "VIT_DECISION"):
-        monkeypatch.delenv(name, raising=False)
-    yield
-    os.environ.pop("VIT_DECISION", None)
-
-
 def results(version: int) -> dict:
     return json.loads(Path(f"runs/tiny/version_{version}/results.json").read_text())
 

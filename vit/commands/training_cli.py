@@ -54,6 +54,7 @@ from vit.runs.preemption import Preemption
 from vit.runs.record import RunRecord
 from vit.runs.report import write_report
 from vit.runs.results import read_results
+from vit.runs.same_start import SameStart
 from vit.runs.splits import has_split, validates
 from vit.runs.tested_images import PerImageTable
 from vit.training.callbacks import ImagesPerSecondBar, ParameterSummary, SeededSteps, StopAtNaN
@@ -350,7 +351,8 @@ class ViTCLI(LightningCLI):
             text = self.config_text()
         self.record = RunRecord(self.run_folder, self._facts(), text, data)
         seed = int(self._get(self.config, "seed_everything"))
-        return [*programs, *run_callbacks(seed, self.record, checkpoints)]
+        start = [SameStart(self.checkpoint_path)] if self.typed.checkpoint == AUTO else []
+        return [*programs, *start, *run_callbacks(seed, self.record, checkpoints)]
 
     def config_text(self) -> str:
         """Return all options of a training as YAML, typed or not."""
