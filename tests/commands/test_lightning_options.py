@@ -42,7 +42,7 @@ def test_an_option_of_lightning_trains_and_is_noted_whole(run, folder, words):
 @pytest.mark.slow
 def test_checkpoints_can_be_written_while_the_training_goes_on(run, folder):
     run("fit", *ONE)
-    run("fit", *ONE, "--trainer.plugins+", "AsyncCheckpointIO")
+    run("fit", *ONE, "--trainer.plugins+", "lightning.pytorch.plugins.AsyncCheckpointIO")
     paths = [folder / f"runs/one/version_{version}/checkpoints" for version in (0, 1)]
     for name in ("last", "best"):
         one, other = (read_checkpoint(path / f"{name}.ckpt")["state_dict"] for path in paths)
