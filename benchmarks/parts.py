@@ -351,6 +351,13 @@ PARTS: dict[str, Part] = {
         commands=("torture.py --kills 100 --seed 0",),
         sources=("vit/runs/*.py", "vit/support/files.py", "vit/training/callbacks.py"),
     ),
+    "torture_ranks": Part(
+        "trainings of which one process is killed",
+        file="torture_ranks",
+        minutes=15,
+        commands=("torture_ranks.py --kills 10 --processes 2 4 --seed 0",),
+        sources=("vit/runs/*.py", "vit/support/files.py", "vit/training/callbacks.py"),
+    ),
 }
 
 

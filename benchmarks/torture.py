@@ -27,6 +27,7 @@ from pathlib import Path
 
 import torch
 import yaml
+from lightning.pytorch.utilities import rank_zero_only
 from PIL import Image
 from records import command_line, made_at, origin, write_results
 from training_runs import TRAIN
@@ -48,10 +49,11 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM)
 KILLED = {-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM}  # exit codes
 
 
-def run(folder: Path, arguments: list[str]) -> None:
+def run(folder: Path, arguments: list[str], environment: dict[str, str] | None = None) -> None:
     """Run a command of train.py in this process, and end it with the exit status; output goes to ``output.txt``."""
     os.chdir(folder)
-    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    os.environ |= {"XDG_CACHE_HOME": str(folder / "cache")} | (environment or {})
+    rank_zero_only.rank = int(os.environ.get("RANK", 0))  # which Lightning read when it was imported
     output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -170,6 +172,16 @@ def assert_same_weights(one: Path, other: Path) -> None:
         assert not different, f"{one} and {other} differ in {different}"
 
 
+def assert_same_results(one: Path, other: Path) -> None:
+    """Check that two runs have the same scores, after as many steps.
+
+    Raises:
+        AssertionError: If one differs.
+    """
+    for name in ("test_accuracy", "val_accuracy", "steps", "epochs", "scores"):
+        assert _results(one)[name] == _results(other)[name], name
+
+
 def rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of a file of predictions."""
     with path.open(newline="") as file:
@@ -212,8 +224,7 @@ def compare(disturbed: Path, undisturbed: Path) -> None:
     for seed in SEEDS:
         one, other = (finished(folder, seed) for folder in (disturbed, undisturbed))
         assert_same_weights(one, other)
-        for name in ("test_accuracy", "val_accuracy", "steps", "epochs", "scores"):
-            assert _results(one)[name] == _results(other)[name], name
+        assert_same_results(one, other)
     tests = [next(finished(folder, SEEDS[0]).glob("evaluations/*/results.json")) for folder in (disturbed, undisturbed)]
     accuracies = {json.loads(path.read_text())["test_accuracy"] for path in tests}
     assert accuracies == {_results(finished(undisturbed, SEEDS[0]))["test_accuracy"]}

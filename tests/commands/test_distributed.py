@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning import LightningModule
 from lightning.pytorch.utilities import rank_zero_only
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -26,6 +28,7 @@ from vit.data import DigitStrings
 from vit.data.strings import save_numbers
 from vit.data.views import Views
 from vit.model.layers import PatchDrop
+from vit.objectives import ViTClassifier
 from vit.runs.tested_images import read_rows
 
 FULL = StateDictOptions(full_state_dict=True)
@@ -51,9 +54,9 @@ def started_by_the_script(folder: Path, experiment: str, *arguments: str) -> Pat
 
 
 def started_from_outside(
-    folder: Path, experiment: str, *arguments: str, processes: int = 1, common: Sequence[str] = COMMON
+    folder: Path, experiment: str, *arguments: str, processes: int = 1, common: Sequence[str] = COMMON, status: int = 0
 ) -> Path:
-    """Run ``fit`` in processes that find their rank in the environment, as torchrun and srun start them."""
+    """Run ``fit`` in processes that find their rank in the environment, as torchrun starts them."""
     port = free_port()
 
     def fit(rank: int) -> None:
@@ -61,7 +64,9 @@ def started_from_outside(
         sys.path.append(str(REPOSITORY / "tests/commands"))
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "XDG_CACHE_HOME": str(folder / "cache")}
         if processes > 1:
-            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+            ranks = {"RANK": rank, "LOCAL_RANK": rank, "TORCHELASTIC_RUN_ID": "none"}
+            ranks |= {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
+            os.environ |= {name: str(value) for name, value in ranks.items()}
             rank_zero_only.rank = rank  # as lightning finds it in the environment when it is imported
         sys.argv = ["train.py"]
         run_command("fit", *common, "--experiment", experiment, *arguments)
@@ -70,7 +75,7 @@ def started_from_outside(
     started = [forked(output, fit, rank) for rank, output in enumerate(outputs)]
     for process in started:
         process.join()
-        assert process.exitcode == 0, [path.read_text() for path in outputs]
+        assert process.exitcode == status, [path.read_text() for path in outputs]
     return folder / "runs" / experiment / "version_0"
 
 
@@ -188,6 +193,89 @@ def test_two_processes_train_several_labels_as_one_process_does(folder):
     scores = [json.loads((run / "results.json").read_text())["scores"] for run in (one, two)]
     assert scores[1]["count"] == scores[0]["count"] == 41
     assert scores[1]["mean_average_precision"] == pytest.approx(scores[0]["mean_average_precision"], abs=0.01)
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_of_two_processes_stops_both_and_they_go_on_as_if_it_had_not_come(folder, monkeypatch):
+    two = ["--trainer.strategy", "ddp", "--data.batch_size", "20", "--ckpt_path", "auto"]
+
+    def fit(experiment: str, status: int = 0) -> Path:
+        return started_from_outside(folder, experiment, *two, processes=2, common=COMMON[:-2], status=status)
+
+    def stop_one(module: LightningModule, *_: object) -> None:
+        if module.trainer.global_step == 3 and module.global_rank == 1:
+            signal.raise_signal(signal.SIGTERM)
+
+    whole = fit("whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(ViTClassifier, "on_before_optimizer_step", stop_one, raising=False)
+        stopped = fit("stopped", status=143)
+    assert torch.load(stopped / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 4
+    resumed = fit("stopped").with_name("version_1")
+    weights = [torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for run in (whole, resumed)]
+    assert all(torch.equal(weights[1][name], tensor) for name, tensor in weights[0].items())
+    assert json.loads((resumed / "results.json").read_text())["devices"] == 2
+    said = [(folder / f"stopped_{rank}.txt").read_text() for rank in (0, 1)]
+    assert said[0].count("goes on from runs/stopped/version_0/checkpoints/last.ckpt") == 1
+    assert "goes on" not in said[1]
+    assert "Traceback" not in "".join(said)
+
+
+PARTS = """
+trainer:
+  strategy:
+    class_path: vit.training.sharding.FullySharded
+    init_args: {save_distributed_checkpoint: true}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_distributed_checkpoint_is_tested_predicted_and_resumed_as_one_file_is(folder):
+    (folder / "parts.yaml").write_text(PARTS)
+    (folder / "photos").mkdir()
+    Image.new("L", (8, 8), 99).save(folder / "photos/0.png")
+    sharded = ["--trainer.devices", "2", "--model.ema_decay", "null", "--data.batch_size", "20"]
+    ways = {"whole": ["--trainer.strategy", "fsdp2"], "parts": ["--config", "parts.yaml"]}
+    runs = {
+        name: started_from_outside(folder, name, *sharded, *way, processes=2, common=COMMON[:-2])
+        for name, way in ways.items()
+    }
+    file, parts = (run / "checkpoints/last.ckpt" for run in runs.values())
+    assert file.is_file()
+    assert parts.is_dir()
+    assert not [*runs["parts"].rglob("*.unfinished"), *runs["parts"].rglob("*previous*")]
+    expected, found = (vit.load(path).state_dict() for path in (file, parts))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+    def evaluate(path: Path) -> None:
+        os.chdir(folder)
+        sys.argv = ["train.py"]
+        run_command("test", "--ckpt_path", path, *CPU)
+        run_command("predict", "--ckpt_path", path, *CPU, "--data.root", "photos", "--output", f"{path.parts[-4]}.csv")
+
+    process = forked(folder / "parts.txt", evaluate, parts)
+    process.join()
+    assert process.exitcode == 0, (folder / "parts.txt").read_text()
+    tested = json.loads(next(runs["parts"].glob("evaluations/*/results.json")).read_text())
+    assert tested["test_accuracy"] == json.loads((runs["parts"] / "results.json").read_text())["test_accuracy"]
+    assert len((folder / "parts.csv").read_text().splitlines()) == 2
+
+    longer = ["--trainer.max_epochs", "4", "--ckpt_path"]
+    ends = []
+    for name, way, path, processes in (
+        ("file_2", ways["whole"], file, 2),
+        ("parts_2", ways["parts"], parts, 2),
+        ("parts_whole_2", ways["whole"], parts, 2),
+        ("parts_1", ["--trainer.devices", "1", "--data.batch_size", "40"], parts, 1),
+    ):
+        typed = [*sharded, *way, *longer, str(path)]
+        run = started_from_outside(folder, name, *typed, processes=processes, common=COMMON[:-2])
+        ends.append(vit.load(run / "checkpoints/last.ckpt").state_dict())
+    for name, tensor in ends[0].items():
+        assert torch.equal(ends[1][name], tensor)
+        assert torch.equal(ends[2][name], tensor)
+        torch.testing.assert_close(ends[3][name], tensor, rtol=1e-4, atol=1e-6)
 
 
 def same_views(views, images, local_size):

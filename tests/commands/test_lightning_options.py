@@ -3,9 +3,15 @@
 import json
 
 import pytest
+import torch
+from lightning import Trainer
+from lightning.pytorch.callbacks import BackboneFinetuning
 from lightning.pytorch.loggers import csv_logs
 
 from tests.tiny import MODEL, TINY
+from vit.data import Digits
+from vit.objectives import ViTClassifier
+from vit.weights import read_checkpoint
 
 ONE = [*TINY, "--trainer.max_epochs", "1", "--trainer.limit_test_batches", "0", "--experiment", "one"]
 
@@ -31,6 +37,35 @@ def test_an_option_of_lightning_trains_and_is_noted_whole(run, folder, words):
     assert record["finished"]
     assert record["epochs"] == pytest.approx(0.93, abs=0.01)
     run("fit", "--config", "runs/one/version_0/config.yaml", "--trainer.fast_dev_run", "true")
+
+
+@pytest.mark.slow
+def test_checkpoints_can_be_written_while_the_training_goes_on(run, folder):
+    run("fit", *ONE)
+    run("fit", *ONE, "--trainer.plugins+", "lightning.pytorch.plugins.AsyncCheckpointIO")
+    paths = [folder / f"runs/one/version_{version}/checkpoints" for version in (0, 1)]
+    for name in ("last", "best"):
+        one, other = (read_checkpoint(path / f"{name}.ckpt")["state_dict"] for path in paths)
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.slow
+def test_backbone_finetuning_in_python_names_what_is_there_instead(folder):
+    model = ViTClassifier(image_size=8, patch_size=4, in_channels=1, embed_dim=8, depth=1, num_heads=2)
+    options = {"max_steps": 1, "accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+    trainer = Trainer(**options, callbacks=[BackboneFinetuning()], enable_progress_bar=False)
+    with pytest.raises(ValueError, match="here both are one network: freeze=N of ViTClassifier keeps"):
+        trainer.fit(model, Digits())
+
+    class WithBackbone(ViTClassifier):
+        @property
+        def backbone(self):
+            return self.network.blocks
+
+    trainer = Trainer(**options, callbacks=[BackboneFinetuning()], enable_progress_bar=False)
+    model = WithBackbone(image_size=8, patch_size=4, in_channels=1, embed_dim=8, depth=1, num_heads=2)
+    model._trainer = trainer
+    model.configure_callbacks()
 
 
 @pytest.mark.slow

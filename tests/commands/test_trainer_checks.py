@@ -6,7 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from vit.commands import trainer_checks
-from vit.commands.trainer_checks import check_callbacks, check_memory, check_seed, check_sharded, check_trainer
+from vit.commands.trainer_checks import (
+    check_callbacks,
+    check_devices,
+    check_memory,
+    check_seed,
+    check_sharded,
+    check_trainer,
+)
 
 DEFAULTS = {
     "accumulate_grad_batches": 1,
@@ -66,6 +73,23 @@ def test_options_that_train_are_taken(options):
     check_trainer(DEFAULTS | options)
 
 
+@pytest.mark.parametrize("devices", [5, "64"])
+@pytest.mark.parametrize("accelerator", ["cpu", "auto"])
+def test_processes_for_which_a_cpu_has_no_cores_are_refused(devices, accelerator, monkeypatch):
+    monkeypatch.setattr(trainer_checks.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(trainer_checks.torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with pytest.raises(
+        ValueError, match=rf"devices \({devices}\) are more than this CPU has cores \(4\): set --trainer"
+    ):
+        check_devices({"accelerator": accelerator, "devices": devices})
+    check_devices({"accelerator": "gpu", "devices": devices})  # which Lightning counts
+    for possible in (4, "auto", "1", [0, 1]):
+        check_devices({"accelerator": accelerator, "devices": possible})
+    monkeypatch.setenv("LOCAL_RANK", "0")  # torchrun has started as many as it was told
+    check_devices({"accelerator": accelerator, "devices": devices})
+
+
 @pytest.mark.parametrize("seed", [True, False, -1, 2**32, "x", 0.5])
 def test_a_seed_is_a_whole_number_that_numpy_takes(seed):
     with pytest.raises(ValueError, match=r"seed_everything \(.*\) must be a whole number from 0 to 4294967295"):
@@ -91,6 +115,9 @@ def test_what_needs_whole_weights_is_refused_for_sharded_ones_by_the_first_proce
         second.setattr("vit.commands.trainer_checks.WAIT", 0)
         with pytest.raises(SystemExit, match=r"^2$"):
             check_sharded("fsdp2", settings)
+    own = SimpleNamespace(class_path="vit.training.sharding.FullySharded")
+    with pytest.raises(ValueError, match="strategy FullySharded shards the weights"):
+        check_sharded(own, settings)
     check_sharded("ddp", settings)
     check_sharded("fsdp2", {"ema_decay": None, "optimizer": "adamw"})
 

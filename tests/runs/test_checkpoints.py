@@ -4,9 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch.plugins import DoublePrecision
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 from tests.forked import forked
-from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint
+from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint, with_atomic_files
 from vit.training.description import Score
 
 
@@ -40,6 +43,30 @@ def test_a_full_disk_leaves_the_previous_checkpoint_and_says_so(tmp_path):
     assert process.exitcode == 0, tmp_path.with_suffix(".txt").read_text()
     assert AtomicCheckpointIO().load_checkpoint(path)["state_dict"]["weight"][0] == 1.0
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_a_file_takes_the_place_of_the_folder_of_a_distributed_checkpoint(tmp_path):
+    path = tmp_path / "last.ckpt"
+    path.mkdir()
+    (path / ".metadata").touch()
+    AtomicCheckpointIO().save_checkpoint(checkpoint(1.0), path)
+    assert AtomicCheckpointIO().load_checkpoint(path)["state_dict"]["weight"][0] == 1.0
+
+
+def test_files_are_written_whole_also_while_the_training_goes_on(tmp_path):
+    (plugin,) = with_atomic_files([AsyncCheckpointIO()])
+    plugin.save_checkpoint(checkpoint(1.0), tmp_path / "last.ckpt")
+    plugin.teardown()
+    assert plugin.load_checkpoint(tmp_path / "last.ckpt")["state_dict"]["weight"][0] == 1.0
+    assert isinstance(plugin.checkpoint_io, AtomicCheckpointIO)
+
+
+def test_another_way_of_writing_checkpoints_stays_alone():
+    own = TorchCheckpointIO()
+    assert with_atomic_files([own]) == [own]
+    precision, added = with_atomic_files([DoublePrecision()])
+    assert isinstance(precision, DoublePrecision)
+    assert isinstance(added, AtomicCheckpointIO)
 
 
 def test_an_interrupted_write_leaves_the_previous_checkpoint(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from vit.runs.folders import (
     discard_if_unused,
     has_same_length,
     newest_checkpoint,
+    newest_first,
     run_folder_of,
 )
 
@@ -25,6 +26,18 @@ def test_last_and_best_name_the_newest_run(monkeypatch, tmp_path, experiment, ne
         path.touch()
         os.utime(path, (1e9 - age, 1e9 - age))
     assert newest_checkpoint(experiment, "best") == Path("runs") / newest / "checkpoints/best.ckpt"
+
+
+def test_the_checkpoints_of_an_experiment_come_newest_first_and_of_equal_age_the_last_one(tmp_path):
+    ages = {"a/version_0/checkpoints/last": 1, "a/version_1/checkpoints/best": 2, "a/version_1/checkpoints/last": 2}
+    for name, age in (ages | {"b/version_0/checkpoints/last": 0, "a/version_2/checkpoints/step": 0}).items():
+        path = tmp_path / f"{name}.ckpt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (1e9 - age, 1e9 - age))
+    newest = ["a/version_2/checkpoints/step", *ages]
+    newest[2:] = ["a/version_1/checkpoints/last", "a/version_1/checkpoints/best"]
+    assert newest_first("a", tmp_path) == [tmp_path / f"{name}.ckpt" for name in newest]
 
 
 def test_a_folder_is_claimed_after_the_highest_number(tmp_path):

@@ -132,3 +132,21 @@ def test_a_place_is_tried_and_not_asked_for_its_permissions(tmp_path, monkeypatc
 )
 def test_the_number_of_an_error_of_the_system_is_left_out(error, line):
     assert plain_message(error).startswith(line)
+
+
+def test_a_folder_is_replaced_as_a_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "last.ckpt"
+    for content in ("first", "second"):
+        with replacing(path) as unfinished:
+            unfinished.mkdir()
+            (unfinished / content).touch()
+
+    def write_a_third_one():
+        with replacing(path) as unfinished:
+            unfinished.mkdir()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_a_third_one()
+    assert [file.name for file in path.iterdir()] == ["second"]
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]

@@ -9,6 +9,7 @@ from typing import Any
 from lightning import LightningDataModule
 
 import vit.data
+from vit.commands.auto_resume import AUTO, find_newest
 from vit.commands.models import find_model, is_training_checkpoint
 from vit.commands.own_classes import find_own, part_of_run, path_of
 from vit.commands.typed_arguments import TypedArguments
@@ -18,7 +19,7 @@ from vit.objectives import DEFAULT, OBJECTIVES
 from vit.runs.folders import experiment_of
 from vit.support.arguments import constructor_arguments
 from vit.training.base import Objective
-from vit.weights import read_checkpoint
+from vit.weights.checkpoint import describe_checkpoint
 from vit.weights.loading import read_model
 
 NOT_OF_START = ("dropout", "patch_drop", "drop_path", "grad_checkpointing")  # settings of a training, not of a model
@@ -58,17 +59,19 @@ def read_defaults(typed: TypedArguments) -> TrainedDefaults:
     Raises:
         ValueError: If there is no such model, it does not fit the command, or a command that needs one names none.
     """
-    subcommand = typed.subcommand
-    if typed.checkpoint is None:
+    subcommand, checkpoint = typed.subcommand, typed.checkpoint
+    experiment = typed.experiment or (experiment_of(Path(typed.configs[-1])) if typed.configs else None)
+    if checkpoint == AUTO:
+        checkpoint = _newest_of(experiment, typed)
+    if checkpoint is None:
         if subcommand in ("validate", "test", "predict") and not typed.only_prints:
             raise ValueError(f"{subcommand} needs trained weights: add --ckpt_path FILE, or --ckpt_path last")
         if subcommand != "fit" or not typed.start or typed.only_prints or typed.objective.encoder != DEFAULT.encoder:
             return TrainedDefaults(typed.objective)
         return _defaults_of_start(typed)
-    if any(word.split("=")[0] == "--model.init_from" for word in typed.others):
+    if typed.checkpoint != AUTO and any(word.split("=")[0] == "--model.init_from" for word in typed.others):
         raise ValueError("--model.init_from starts a training and --ckpt_path continues one: give one of them")
-    experiment = typed.experiment or (experiment_of(Path(typed.configs[-1])) if typed.configs else "*")
-    name = find_model(typed.checkpoint, experiment, typed.root)
+    name = find_model(checkpoint, experiment or "*", typed.root)
     if is_training_checkpoint(Path(name)):
         return _defaults_of_checkpoint(Path(name), typed)
     if subcommand == "fit":
@@ -76,10 +79,20 @@ def read_defaults(typed: TypedArguments) -> TrainedDefaults:
     return _defaults_of_weights(name, typed)
 
 
+def _newest_of(experiment: str | None, typed: TypedArguments) -> str | None:
+    """Return the checkpoint that ``--ckpt_path auto`` means; None if the training starts without one."""
+    if typed.subcommand != "fit":
+        raise ValueError(
+            f"--ckpt_path auto goes on with a training or starts one: {typed.subcommand} takes --ckpt_path last"
+        )
+    if experiment is None:
+        raise ValueError("--ckpt_path auto takes the newest run of an experiment: name it by --experiment or --config")
+    newest = None if typed.only_prints else find_newest(experiment, typed.root)
+    return None if newest is None else str(newest)
+
+
 def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefaults:
-    if path.is_dir():  # a sharded checkpoint, which needs a config
-        return TrainedDefaults(typed.objective, path=path, is_checkpoint=True)
-    checkpoint = read_checkpoint(path)
+    checkpoint = describe_checkpoint(path)
     arguments, data = dict(checkpoint["hyper_parameters"]), checkpoint.get("data", {})
     name = checkpoint.get("module", DEFAULT.__name__)  # earlier checkpoints have no name
     objective = OBJECTIVES.get(name) or _own_objective(name, path, typed)

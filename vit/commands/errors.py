@@ -80,6 +80,8 @@ NOT_YET = (
     r"scores after a validation; let it look later by its check_on_train_epoch_end"
 )
 NO_TENSORBOARD = "TensorBoardLogger needs tensorboard, which is not installed: pip install 'vit-attention[tensorboard]'"
+# What gloo, NCCL and the store of torch say when a process that they wait for is gone.
+LOST = r"(closed|reset) by peer|Broken pipe|NCCL|TCPStore"
 # What the data gives a model and its class does not take.
 UNFIT = r"Expected a ([^\n]+?)\. Got value: ([^\n]+)\n.*Given value: Namespace\(class_path='([\w.]+)'"
 # What is no news to a user.
@@ -255,6 +257,8 @@ def plain_output() -> Iterator[None]:
             _end(plain_message(error))
         if found := re.search(UNFIT, str(error), re.DOTALL):
             _end(f"{found[3]} takes {found[1]} where the data gives {found[2]}: let it take both")
+        if isinstance(error, RuntimeError) and re.search(LOST, str(error)):
+            _end(f"another process of the training has ended ({_first_line(error)})")
         if (deliberate := _deliberate_cause(error)) is None:
             raise
         _end(_words(deliberate))

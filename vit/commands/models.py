@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vit.runs.folders import RUNS, newest_checkpoint
 from vit.weights import PACKAGED, is_name_of_timm
+from vit.weights.tensor_files import is_distributed
 
 HELP = (
     "a model: the folder of a run, a checkpoint (.ckpt), weights that vit.load reads (a file, or a folder with "
@@ -19,8 +20,8 @@ def add_checkpoint(parser: argparse.ArgumentParser) -> None:
 
 
 def is_training_checkpoint(path: Path) -> bool:
-    """Return whether a path is that of a checkpoint of a run: a .ckpt file, or the folder of a sharded one."""
-    return path.suffix == ".ckpt" or (path.is_dir() and (path / ".metadata").exists())
+    """Return whether a path is that of a checkpoint of a run: a .ckpt file, or the folder of a distributed one."""
+    return path.suffix == ".ckpt" or is_distributed(path)
 
 
 def find_model(name: str | Path, experiment: str = "*", root: Path = Path()) -> str:
@@ -48,7 +49,7 @@ def find_model(name: str | Path, experiment: str = "*", root: Path = Path()) -> 
         if path.is_dir() and (runs := list(path.glob(pattern))):
             newest = max(runs, key=lambda folder: folder.stat().st_mtime).parent
             raise ValueError(f"{path} is {what} of several runs: name one of them, such as {newest}")
-    if path.is_dir() and not (path / "config.json").exists() and not (path / ".metadata").exists():
+    if path.is_dir() and not (path / "config.json").exists() and not is_distributed(path):
         files = sorted(file.name for file in path.glob("*.ckpt"))
         remedy = f"name a file in it, such as {path / files[-1]}" if files else "name the folder of a run, or a file"
         raise ValueError(f"{path} is a folder without a model: {remedy}")

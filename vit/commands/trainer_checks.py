@@ -22,6 +22,7 @@ INSTEAD = {  # of callbacks of Lightning that would change a training behind its
 }
 LARGEST_SEED = 2**32 - 1
 BYTES = {"fit": 16}  # a parameter in float32, its gradient and two averages of the optimiser; elsewhere the parameter
+SHARDING = ("fsdp2", "FullySharded", "ModelParallelStrategy")
 MANY = 10**9  # parameters, which take so long to build that a line says so
 
 
@@ -52,6 +53,20 @@ def check_limit(subcommand: str, config: dict[str, Any]) -> None:
     limit = LIMITS[subcommand]
     if config[limit] == 0:
         raise ValueError(f"{limit} (0) leaves {subcommand} nothing to do: set it to 1 or more, or leave it out")
+
+
+def check_devices(config: dict[str, Any]) -> None:
+    """Check that a CPU has as many cores as processes are to be started on it; Lightning counts the GPUs.
+
+    Raises:
+        ValueError: If it has fewer.
+    """
+    devices, cores = str(config["devices"]), os.cpu_count() or 1
+    is_cpu = config["accelerator"] == "cpu" or (config["accelerator"] == "auto" and not torch.cuda.is_available())
+    if is_cpu and devices.isdecimal() and int(devices) > cores and "LOCAL_RANK" not in os.environ:
+        raise ValueError(
+            f"devices ({devices}) are more than this CPU has cores ({cores}): set --trainer.devices {cores} or fewer"
+        )
 
 
 def check_trainer(config: dict[str, Any]) -> None:
@@ -119,7 +134,8 @@ def check_sharded(strategy: Any, settings: dict[str, Any]) -> None:
     Raises:
         ValueError: If it needs whole ones.
     """
-    if strategy != "fsdp2":
+    strategy = str(getattr(strategy, "class_path", strategy)).rpartition(".")[2]
+    if strategy not in SHARDING:
         return
     remedies = {"ema_decay": "null", "optimizer": "adamw"}
     whole = {name for name in remedies if settings.get(name) not in (None, remedies[name])}
@@ -130,7 +146,7 @@ def check_sharded(strategy: Any, settings: dict[str, Any]) -> None:
         asked = " and ".join(f"{name} {settings[name]}" for name in remedies if name in whole)
         remedy = " ".join(f"--model.{name} {remedies[name]}" for name in remedies if name in whole)
         raise ValueError(
-            f"strategy fsdp2 shards the weights, and {asked} need{'s' if len(whole) == 1 else ''} them whole: add "
+            f"strategy {strategy} shards the weights, and {asked} need{'s' if len(whole) == 1 else ''} them whole: add "
             f"{remedy}, or take strategy ddp"
         )
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from jsonargparse import Namespace
 from lightning import Callback, LightningDataModule, Trainer
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch.callbacks import ModelSummary, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger
@@ -20,12 +21,14 @@ from lightning.pytorch.plugins import Precision
 from lightning.pytorch.utilities import rank_zero_only
 
 import vit.data
+from vit.commands.auto_resume import AUTO
 from vit.commands.configs import read_config
 from vit.commands.defaults import class_path, read_defaults
-from vit.commands.models import HELP
+from vit.commands.models import HELP, is_training_checkpoint
 from vit.commands.parser import add_overwrite
 from vit.commands.trainer_checks import (
     check_callbacks,
+    check_devices,
     check_limit,
     check_memory,
     check_seed,
@@ -33,7 +36,7 @@ from vit.commands.trainer_checks import (
     check_trainer,
 )
 from vit.commands.typed_arguments import limits_of, read_typed
-from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint
+from vit.runs.checkpoints import RunCheckpoint, with_atomic_files
 from vit.runs.console import print_results
 from vit.runs.curves import RunPictures
 from vit.runs.folders import (
@@ -47,9 +50,11 @@ from vit.runs.folders import (
 )
 from vit.runs.optimized_network import OptimizedNetwork
 from vit.runs.predictions import PredictionWriter
+from vit.runs.preemption import Preemption
 from vit.runs.record import RunRecord
 from vit.runs.report import write_report
 from vit.runs.results import read_results
+from vit.runs.same_start import SameStart
 from vit.runs.splits import has_split, validates
 from vit.runs.tested_images import PerImageTable
 from vit.training.callbacks import ImagesPerSecondBar, ParameterSummary, SeededSteps, StopAtNaN
@@ -125,7 +130,10 @@ class ViTCLI(LightningCLI):
             "--data.help CIFAR10."
         )
         path = next(action for action in parser._actions if action.dest == "ckpt_path")
-        path.help = f"{HELP[0].upper()}{HELP[1:]} (of --experiment, if it is given). fit continues its run."
+        path.help = (
+            f"{HELP[0].upper()}{HELP[1:]} (of --experiment, if it is given). fit continues its run; with "
+            '"auto", it continues the newest one of the experiment, and starts where there is none.'
+        )
         if subcommand != "fit":
             parser.add_argument(
                 "--optimize",
@@ -164,6 +172,10 @@ class ViTCLI(LightningCLI):
         self.config = parser.parse_args(self.arguments if trained.path is None else self._with_checkpoint())
         chosen = self.config[subcommand]
         check_seed(chosen["seed_everything"])
+        if self.typed.checkpoint == AUTO:
+            self._check_same_seed(chosen["seed_everything"])
+        if chosen["ckpt_path"] == AUTO:  # and there is none yet
+            chosen["ckpt_path"] = None
         # A checkpoint that is continued holds the weights.
         if "init_from" in (chosen.get("model") or {}).get("init_args", {}) and (trained.path or trained.start):
             chosen.model.init_args.init_from = trained.start
@@ -186,6 +198,17 @@ class ViTCLI(LightningCLI):
         of_file = ["--ckpt_path", str(self.trained.path)] if self.trained.is_checkpoint else []
         return [typed.subcommand, *words, *self.trained.words, *typed.others, *named, *of_file]
 
+    def _check_same_seed(self, seed: int) -> None:
+        """Check that the run which ``--ckpt_path auto`` has found is not that of another seed."""
+        folder = run_folder_of(self.checkpoint_path)
+        has_config = folder is not None and (folder / "config.yaml").exists()
+        config = read_config(folder / "config.yaml") if has_config else {}
+        if config.get("seed_everything", seed) != seed:
+            raise ValueError(
+                f"the newest run, {folder}, has seed_everything {config['seed_everything']}, and this one {seed}: give "
+                "each seed an --experiment, or name the checkpoint"
+            )
+
     def _config_of_run(self, is_needed: bool) -> Path | None:
         """Return the config of the run to resume; its checkpoint lacks length, seed and precision of the training."""
         run_folder = run_folder_of(self.checkpoint_path)
@@ -201,6 +224,8 @@ class ViTCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Check what can be known before the images are read and the model is built."""
         settings = (self._get(self.config, "model") or {}).get("init_args") or {}
+        if self.subcommand is not None:
+            check_devices(self._get(self.config, "trainer"))
         if self.subcommand == "fit":
             check_trainer(self._get(self.config, "trainer"))
             check_sharded(self._get(self.config, "trainer")["strategy"], settings)
@@ -255,7 +280,9 @@ class ViTCLI(LightningCLI):
                 self._tell_precision(config["precision"])
             if fit and self.subcommand:
                 self.config["fit"]["trainer"]["precision"] = config["precision"]  # for config.yaml
-        config["plugins"] = [*plugins, AtomicCheckpointIO()]
+        config["plugins"] = with_atomic_files(plugins)
+        if config["devices"] == "auto" and TorchElasticEnvironment.detect():  # as many as torchrun started
+            config["devices"] = int(os.environ["LOCAL_WORLD_SIZE"])
         if config["strategy"] == "fsdp2":
             config["strategy"] = FullySharded()
         if not fit:
@@ -291,7 +318,8 @@ class ViTCLI(LightningCLI):
             return
         config, finished = origin / "config.yaml", read_results(origin).get("finished", False)
         if finished and config.exists() and has_same_length(config, self._get(self.config, "trainer")):
-            print(f"{origin} is finished; to train on, set a larger --trainer.max_epochs, max_steps or max_time")
+            length = "--trainer.max_epochs, max_steps or max_time"
+            rank_zero_only(print)(f"{origin} is finished; to train on, set a larger {length}")
             raise SystemExit(0)
 
     def _csv_logger(self) -> CSVLogger:
@@ -323,7 +351,8 @@ class ViTCLI(LightningCLI):
             text = self.config_text()
         self.record = RunRecord(self.run_folder, self._facts(), text, data)
         seed = int(self._get(self.config, "seed_everything"))
-        return [*programs, *run_callbacks(seed, self.record, checkpoints)]
+        start = [SameStart(self.checkpoint_path)] if self.typed.checkpoint == AUTO else []
+        return [*programs, *start, *run_callbacks(seed, self.record, checkpoints)]
 
     def config_text(self) -> str:
         """Return all options of a training as YAML, typed or not."""
@@ -366,7 +395,7 @@ class ViTCLI(LightningCLI):
     def _checkpoints(self) -> list[Callback]:
         folder = self.run_folder / "checkpoints"
         best = [RunCheckpoint(folder, "best", self.model.monitor)] if validates(self.datamodule) else []
-        return [*best, RunCheckpoint(folder, "last")]
+        return [*best, RunCheckpoint(folder, "last"), Preemption(folder / "last.ckpt")]
 
     def _experiment(self) -> str:
         origin = run_folder_of(self.checkpoint_path)
@@ -404,7 +433,7 @@ class ViTCLI(LightningCLI):
     def before_validate(self) -> None:
         """Load the weights here: Lightning would require the callbacks of the training."""
         arguments = self.config_init[self.subcommand]
-        if self.checkpoint_path is not None and not self.checkpoint_path.is_dir():
+        if self.checkpoint_path is not None:
             self._load_weights(self.checkpoint_path)
             arguments["ckpt_path"] = None
         if "verbose" in arguments:
@@ -413,7 +442,7 @@ class ViTCLI(LightningCLI):
     before_test = before_predict = before_validate
 
     def _load_weights(self, path: Path) -> None:
-        if path.suffix == ".ckpt":
+        if is_training_checkpoint(path):
             checkpoint = read_checkpoint(path)
         else:
             trained = load(str(path))

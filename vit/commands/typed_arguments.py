@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 from lightning import LightningDataModule
 
+from vit.commands.auto_resume import AUTO
 from vit.commands.configs import read_config
 from vit.commands.own_classes import find_own, path_of
 from vit.commands.parser import Parser
@@ -42,7 +43,7 @@ class TypedArguments:
         given: Names of the arguments of the model that are typed or in a config.
         optimizer: Whether an optimiser is asked for by ``--optimizer``, as Lightning's command line has it.
         configs: The typed configs.
-        checkpoint: The value of ``--ckpt_path``.
+        checkpoint: The value of ``--ckpt_path``, or "auto" if a config has that.
         experiment: The value of ``--experiment``.
         root: The folder in which ``runs/`` is: the value of ``--trainer.default_root_dir``.
         limits: Numbers of batches, as text: the parser reads 1, one batch, as 1.0, all of them.
@@ -131,6 +132,8 @@ def read_typed(arguments: Any) -> TypedArguments:
         if isinstance(trainer, dict):
             about.root = about.root or trainer.get("default_root_dir")
             limits |= limits_of(content)
+        if content.get("ckpt_path") == AUTO:
+            typed.ckpt_path = typed.ckpt_path or AUTO
         model, data = path_of(found) or model, path_of(content.get("data")) or data
         optimizer = optimizer or bool(content.get("optimizer"))
         arguments_of_model = _arguments_of(found)

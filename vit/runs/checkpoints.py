@@ -7,14 +7,16 @@ from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
-from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.fabric.plugins import CheckpointIO, TorchCheckpointIO
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from vit.support.files import UnwritableError, replacing
 from vit.training.description import Score
 from vit.weights import read_checkpoint
+from vit.weights.tensor_files import is_distributed
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -28,8 +30,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """
         path = Path(path)
         try:
-            with replacing(path) as unfinished, unfinished.open("wb") as file:
-                torch.save(checkpoint, file)
+            with replacing(path) as unfinished:
+                with unfinished.open("wb") as file:
+                    torch.save(checkpoint, file)
+                if is_distributed(path):  # of the run that this one goes on from
+                    shutil.rmtree(path)
         except (UnwritableError, RuntimeError) as error:
             reason = error.reason if isinstance(error, UnwritableError) else error
             previous = "the one before is intact; " if path.exists() else ""
@@ -38,6 +43,17 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: Any = None) -> dict[str, Any]:
         """Read a checkpoint onto the CPU; ``vit.weights.read_checkpoint`` lists what it refuses."""
         return read_checkpoint(path)
+
+
+def with_atomic_files(plugins: list[Any]) -> list[Any]:
+    """Return plugins of a trainer with one that writes whole files; a wrapper, such as AsyncCheckpointIO, takes it in.
+
+    A user's own way of writing files stays.
+    """
+    for plugin in plugins:
+        if isinstance(plugin, AsyncCheckpointIO) and plugin.checkpoint_io is None:
+            plugin.checkpoint_io = AtomicCheckpointIO()
+    return plugins if any(isinstance(plugin, CheckpointIO) for plugin in plugins) else [*plugins, AtomicCheckpointIO()]
 
 
 class RunCheckpoint(ModelCheckpoint):
@@ -98,4 +114,4 @@ class RunCheckpoint(ModelCheckpoint):
     @rank_zero_only
     def _copy(self, old: Path, new: Path) -> None:
         with replacing(new) as unfinished:
-            shutil.copy(old, unfinished)
+            (shutil.copytree if old.is_dir() else shutil.copy)(old, unfinished)

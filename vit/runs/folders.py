@@ -90,6 +90,12 @@ def newest_checkpoint(experiment: str, name: str, runs: Path = RUNS) -> Path:
     return max(paths, key=lambda path: path.stat().st_mtime)
 
 
+def newest_first(experiment: str, runs: Path = RUNS) -> list[Path]:
+    """Return all checkpoints of the runs of an experiment, the newest first; of equal age, ``last.ckpt`` first."""
+    ages = {path: path.stat().st_mtime for path in runs.glob(f"{experiment}/*/checkpoints/*.ckpt")}
+    return sorted(ages, key=lambda path: (ages[path], path.stem == "last"), reverse=True)
+
+
 def has_same_length(config: Path, trainer: dict[str, Any]) -> bool:
     """Return whether the ``config.yaml`` of a run asks for a training as long as the options of a trainer do."""
     import yaml

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -79,7 +80,7 @@ def check_outputs(paths: Iterable[Path], overwrite: bool) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; the file written there takes the place of ``path`` at the end.
+    """Yield a temporary path beside ``path``; the file or folder written there takes the place of ``path`` at the end.
 
     After an error, and after a kill, ``path`` is what it was before.
 
@@ -98,12 +99,32 @@ def replacing(path: Path) -> Iterator[Path]:
         unfinished = path.with_name(f".{path.name[:MOST_LETTERS]}.{HOST}.{os.getpid()}.unfinished")
         try:
             yield unfinished
+            if unfinished.is_dir():
+                _replace_folder(path, unfinished)
+                return
             with unfinished.open("r+b") as file:  # on disk before the name points to it, or a power cut leaves neither
                 os.fsync(file.fileno())
             unfinished.replace(path)
         finally:
-            with suppress(OSError):
-                unfinished.unlink(missing_ok=True)
+            _delete(unfinished)
+
+
+def _replace_folder(path: Path, new: Path) -> None:
+    """Give a folder the place of another: for an instant, that one has the name of the previous one."""
+    previous = path.with_stem(f"{path.stem}.previous")
+    _delete(previous)
+    if path.exists():
+        path.rename(previous)
+    new.rename(path)
+    _delete(previous)
+
+
+def _delete(path: Path) -> None:
+    """Delete a file or a folder, if it is there and can be."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -123,12 +144,11 @@ def cache_folder() -> Path:
 
 
 def sweep(folder: Path) -> None:
-    """Delete the unfinished files below a folder whose process, on this machine, was killed."""
+    """Delete the unfinished files and folders below a folder whose process, on this machine, was killed."""
     for path in folder.rglob(f".*.{HOST}.*.unfinished"):
         process = path.name.split(".")[-2]
         if process.isdecimal() and not _is_running(int(process)):
-            with suppress(OSError):
-                path.unlink()
+            _delete(path)
 
 
 def _is_running(process: int) -> bool:

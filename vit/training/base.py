@@ -7,6 +7,7 @@ from typing import Any, ClassVar, get_args
 
 import torch
 from lightning import Callback, LightningModule
+from lightning.pytorch.callbacks import BackboneFinetuning
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
@@ -184,7 +185,17 @@ class Objective(LightningModule, ABC):
                 block.compile()
 
     def configure_callbacks(self) -> list[Callback]:
-        """Return the moving average of the weights, if ``ema_decay`` asks for it."""
+        """Return the moving average of the weights, if ``ema_decay`` asks for it.
+
+        Raises:
+            ValueError: If a callback would thaw weights that the optimiser and the schedule know already.
+        """
+        callbacks = [] if self._trainer is None else self.trainer.callbacks
+        if not hasattr(self, "backbone") and any(isinstance(each, BackboneFinetuning) for each in callbacks):
+            raise ValueError(
+                "BackboneFinetuning looks for a backbone beside the head, and adds its weights to the optimiser later; "
+                "here both are one network: freeze=N of ViTClassifier keeps its first N blocks as they are"
+            )
         return [] if self.hparams.ema_decay is None else [EMA(self.hparams.ema_decay)]
 
     def on_train_start(self) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vit.weights.architecture import DEFAULTS
 from vit.weights.formats.format import Arguments, State
-from vit.weights.tensor_files import is_whole, read_file
+from vit.weights.tensor_files import is_distributed, is_whole, read_file
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -19,6 +19,19 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         ValueError: If the file does not exist, is damaged, is not a training checkpoint, or carries pickled code.
     """
     return check_checkpoint(read_file(Path(path))[0], Path(path))
+
+
+def describe_checkpoint(path: Path) -> dict[str, Any]:
+    """Return what a training checkpoint holds; the tensors of a distributed one, larger than a process, are not read.
+
+    Raises:
+        ValueError: As ``read_checkpoint`` does.
+    """
+    if not is_distributed(path):
+        return read_checkpoint(path)
+    from vit.weights.distributed import read_description  # which needs more of torch
+
+    return check_checkpoint({"state_dict": {}} | read_description(path), path)
 
 
 def check_checkpoint(contents: Any, path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from vit.weights.matching import check_same_tensors
 from vit.weights.own_files import is_own_file, read_described, read_own_file, read_own_model, read_state_dict
 from vit.weights.sources import Source, find_tensors, read_folder, read_module, read_timm
 from vit.weights.surgery import MAY_DIFFER, fit_to_model
-from vit.weights.tensor_files import read_file
+from vit.weights.tensor_files import is_distributed, read_file
 
 PACKAGED = ("cifar10",)  # each a safetensors file and a model card beside this file
 
@@ -31,7 +31,7 @@ def load(source: WeightsSource, *, strict: bool = True, **changes: Any) -> Visio
 
     ``source`` is one of:
 
-    - a training checkpoint (.ckpt), or a file of ``vit.save`` (.safetensors);
+    - a training checkpoint (.ckpt, a file or a distributed folder), or a file of ``vit.save`` (.safetensors);
     - the name "cifar10" of the model that comes with the package (``./cifar10`` is a file of that name);
     - the weights of another library: of timm, transformers, torchvision, Google (.npz), OpenAI, or the authors of
       DINOv2, as a file, a folder with a config.json, a state dict or a live module;
@@ -139,7 +139,7 @@ def read_model(source: WeightsSource, told: Mapping[str, Any], strict: bool = Tr
     if is_name_of_timm(source):
         return read_foreign(read_timm(str(source).removeprefix(OF_TIMM), str(source)), told, strict)
     path = Path(__file__).with_name(f"{source}.safetensors") if source in PACKAGED else Path(source)
-    if path.is_dir() and path.suffix != ".ckpt":
+    if path.is_dir() and path.suffix != ".ckpt" and not is_distributed(path):
         folder = read_folder(path)
         if folder.config is not None:
             return read_described(folder.state, folder.config, folder.data, folder.origin)

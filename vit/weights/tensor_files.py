@@ -16,15 +16,25 @@ from vit.support.files import replacing
 # Weights hardly shrink when they are packed. A file that unpacks to more than this may be made to fill the memory.
 MOST_TIMES, SMALL = 20, 2**26  # times its own size, and bytes that are always taken
 
+LIST = ".metadata"  # of the tensors in the folder of a distributed checkpoint
 SUFFIXES = (".safetensors", ".npz", ".bin", ".pth", ".pt", ".ckpt", ".tar")
 
 
+def is_distributed(path: Path) -> bool:
+    """Return whether a path is the folder of a distributed checkpoint, to which each process wrote its part."""
+    return (path / LIST).is_file()
+
+
 def read_file(path: Path) -> tuple[Any, dict[str, str]]:
-    """Return the contents of a file of any kind, and the metadata of a safetensors file.
+    """Return the contents of a file of any kind or a distributed checkpoint, and the metadata of a safetensors file.
 
     Raises:
         ValueError: If the file does not exist, is of another kind, is damaged, or carries pickled code.
     """
+    if is_distributed(path):
+        from vit.weights.distributed import read_distributed  # which needs more of torch
+
+        return read_distributed(path), {}
     if not path.is_file():
         if path.suffix == ".ckpt":
             raise ValueError(f"no checkpoint at {path}: runs keep theirs in runs/EXPERIMENT/VERSION/checkpoints/")

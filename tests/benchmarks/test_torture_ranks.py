@@ -1,0 +1,84 @@
+"""A training in several processes, of which one is killed, at a small size."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torture_ranks
+
+from tests.tiny import CPU, MODEL
+from vit.runs.curves import RunPictures
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [2, 4])
+def test_killed_trainings_end_with_the_bits_of_the_undisturbed_one_and_every_image_once(number, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py"])
+    for name in ("curves", "images"):  # pictures take longer than the training of a model so small
+        monkeypatch.setattr(RunPictures, f"_draw_{name}", lambda *_: None)
+    result = torture_ranks.torture(tmp_path, number, kills=2, seed=0, kills_a_round=3)
+    assert sum(result["kills"].values()) >= 2
+
+
+def test_a_step_that_was_done_again_counts_once(tmp_path):
+    lines = [[0, 0, [1, 2]], [0, 1, [3, 4]], [0, 1, [3, 4]], [1, 0, [4, 2]]]
+    (tmp_path / "seen_0.txt").write_text("\n".join(map(json.dumps, lines)))
+    (tmp_path / "seen_1.txt").write_text(json.dumps([0, 0, [5, 2]]))
+    assert torture_ranks.seen_images(tmp_path) == {0: Counter([1, 2, 3, 4, 5, 2]), 1: Counter([4, 2])}
+
+
+def first_of(folder: Path, what: str, seconds: int = 200) -> Path:
+    """Wait for the first file of a pattern."""
+    for _ in range(seconds * 10):
+        if found := next(folder.glob(what), None):
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"no {what}")
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_torchrun_goes_on_after_a_process_was_killed_without_a_traceback(tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--max-restarts=1", "--nproc_per_node", "2"]
+    fit = [str(ROOT / "train.py"), "fit", "--data", "Digits", *MODEL, *CPU, "--trainer.max_epochs", "30"]
+    changed = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with (tmp_path / "output.txt").open("w") as output:
+        process = subprocess.Popen(
+            [*torchrun, *fit, "--experiment", "e", "--ckpt_path", "auto"],
+            env=os.environ | changed,
+            cwd=tmp_path,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        first_of(tmp_path, "runs/e/version_0/checkpoints/last.ckpt")
+        of_rank_1 = [
+            int(place.parent.name)
+            for place in Path("/proc").glob("[0-9]*/environ")
+            if _is_rank_1_of(place, process.pid)
+        ]
+        os.kill(of_rank_1[0], signal.SIGKILL)
+        assert process.wait(300) == 0, (tmp_path / "output.txt").read_text()
+    text = (tmp_path / "output.txt").read_text()
+    assert "Traceback" not in text
+    assert "goes on from runs/e/version_0/checkpoints/last.ckpt" in text
+    results = json.loads((tmp_path / "runs/e/version_1/results.json").read_text())
+    assert results["finished"]
+    assert results["devices"] == 2
+
+
+def _is_rank_1_of(place: Path, parent: int) -> bool:
+    """Whether a process is the second one that torchrun has started."""
+    try:
+        started_by = int(place.with_name("stat").read_text().rpartition(")")[2].split()[1])
+        return started_by == parent and b"\0RANK=1\0" in place.read_bytes()
+    except OSError:  # ended, or of another user
+        return False
