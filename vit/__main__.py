@@ -37,6 +37,12 @@ COMMANDS = {
         "train for each fold of cross-validation, and for several seeds",
         "folds --config photos --data.root photos --folds 5",
     ),
+    "plan": Command(
+        "vit.commands.plan:main",
+        "train",
+        "compute what a training will take",
+        "plan --config cifar10_gpu --devices 8 --memory 80 --peak 990e12",
+    ),
     "explain": Command(
         "vit.commands.explain:main", "explain", "draw what a prediction rests on", "explain photo.jpg --html"
     ),
