@@ -3,7 +3,7 @@
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain, repeat
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +16,14 @@ from vit.commands.fit import main as fit
 from vit.commands.parser import Parser
 from vit.commands.trainer_checks import check_sharded, check_trainer
 from vit.commands.training_cli import ViTCLI, fastest_precision
-from vit.runs.plan import Plan, plan_training
+from vit.runs.plan import plan_training
 from vit.runs.report import duration
 from vit.support.checks import check_positive, check_positive_int, check_positive_share
 from vit.training.base import Objective
+from vit.training.batch_advice import FILLED
 
 UTILISATION = 0.4
-IMAGES = 1_000_000  # in an epoch, if their number is not known
+IMAGES = 1_000_000  # whose time is told if the number of images is not known
 SECONDS = 5.0  # of a measurement of the data path
 
 
@@ -82,8 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in ("devices", "classes", "images"):
             if getattr(options, name) is not None:
                 check_positive_int(f"--{name}", getattr(options, name))
-        for line in lines(options, words):
-            print(line, flush=True)
+        for line in planned(options, words)["lines"]:
+            print(line)
     except (ValueError, OSError) as error:
         parser.error(" ".join(str(error).split()))
 
@@ -109,49 +110,58 @@ def make_parser() -> Parser:
     return parser
 
 
-def lines(options: argparse.Namespace, words: Sequence[str]) -> Iterator[str]:
-    """Yield what a training takes, line by line, for the options of ``plan`` and those of ``fit``."""
+def planned(options: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
+    """Return what a training takes, in numbers and in "lines", for the options of ``plan`` and those of ``fit``."""
     cli = fit(["fit", *words], cli=type("Planned", (PlanCLI,), {"classes": options.classes}))
-    trainer = cli.config["fit"].trainer
+    trainer, data, devices = cli.config["fit"].trainer, cli.datamodule, options.devices
     on_gpu = trainer.accelerator != "cpu"
     precision = trainer.precision or ("bf16-mixed" if on_gpu else fastest_precision("cpu"))
-    strategy = trainer.strategy if isinstance(trainer.strategy, str) else "ddp"
-    plan = plan_training(cli.model, precision, devices=options.devices, strategy=strategy, on_gpu=on_gpu)
-    data, batch = cli.datamodule, getattr(cli.datamodule, "batch_size", None) or 1
-    yield (
-        f"{type(cli.model).__name__}: {plan.parameters:,} parameters, {precision}, {options.devices} "
-        f"{'GPU' if on_gpu else 'CPU'}{'s' if options.devices > 1 else ''}"
-        f"{f', {strategy}' if options.devices > 1 else ''}"
-    )
-    yield (
-        f"operations: {plan.training_flop / 1e9:,.4g} GFLOP an image in training, {plan.inference_flop / 1e9:,.4g} in "
-        "inference"
-    )
-    yield from memory_lines(plan, batch, options)
-    if options.peak is not None:
-        speed = options.devices * plan.images_per_second(options.peak, options.utilisation)
-        images = options.images or counted(data)
-        epoch = f"{images or IMAGES:,} images take {duration((images or IMAGES) / speed)}"
-        yield (
-            f"time at {options.utilisation:.0%} of {options.peak / 1e12:g} TFLOP/s: {speed:,.0f} images/s, which the "
-            f"data must deliver; {f'an epoch of {epoch}' if images else epoch}"
-        )
-        if options.measure_data:
-            yield data_line(data, speed)
-
-
-def memory_lines(plan: Plan, batch: int, options: argparse.Namespace) -> Iterator[str]:
-    """Yield the memory of a device with the batches of the config, its parts, and the largest batch."""
+    strategy = "fsdp2" if trainer.strategy == "fsdp2" else "ddp"
+    plan = plan_training(cli.model, precision, devices=devices, strategy=strategy, on_gpu=on_gpu)
+    batch = getattr(data, "batch_size", None) or 1
+    found: dict[str, Any] = {
+        "parameters": plan.parameters,
+        "training_flop": plan.training_flop,
+        "inference_flop": plan.inference_flop,
+        "batch": batch,
+        "bytes": plan.memory(batch),
+        "bytes_per_image": plan.memory(batch) - plan.memory(batch - 1),
+    }
+    on = f"{devices} {'GPU' if on_gpu else 'CPU'}{f's, {strategy}' if devices > 1 else ''}"
     parts = {"weights": plan.weights, "gradients": plan.gradients, "optimiser": plan.optimizer}
     parts |= {"average": plan.average, "exchange": plan.exchanged, "activations": plan.activations(batch)}
     said = ", ".join(f"{in_bytes(size)} {name}" for name, size in parts.items() if size)
-    yield f"memory of a device: {in_bytes(plan.memory(batch))} with batches of {batch:,}: {said}"
+    lines = [
+        f"{type(cli.model).__name__}: {plan.parameters:,} parameters, {precision}, {on}",
+        f"operations: {plan.training_flop / 1e9:,.4g} GFLOP an image in training, {plan.inference_flop / 1e9:,.4g} in "
+        "inference",
+        f"memory of a device: {in_bytes(plan.memory(batch))} with batches of {batch:,}: {said}",
+    ]
     if options.memory is not None:
-        largest = plan.largest_batch(1e9 * options.memory)
-        yield (
-            f"largest batch: {largest:,} images a device, {options.devices * largest:,} in all, in 90 % of "
+        found["largest_batch"] = largest = plan.largest_batch(1e9 * options.memory)
+        lines.append(
+            f"largest batch: {largest:,} images a device, {devices * largest:,} in all, in {FILLED:.0%} of "
             f"{options.memory:g} GB"
         )
+    if options.peak is not None:
+        images = options.images or counted(data) or IMAGES
+        found["images_per_second"] = speed = devices * options.peak * options.utilisation / plan.training_flop
+        lines.append(
+            f"time at {options.utilisation:.0%} of {options.peak / 1e12:g} TFLOP/s: {images:,} images take "
+            f"{in_time(images / speed)}, if the data deliver {speed:,.0f} images/s"
+        )
+        if options.measure_data:
+            lines.append(data_line(data, speed))
+    return found | {"lines": lines}
+
+
+def in_time(seconds: float) -> str:
+    """Return a time as text.
+
+    >>> in_time(0.0213), in_time(754)
+    ('0.021 s', '12 min 34 s')
+    """
+    return f"{seconds:.2g} s" if seconds < 10 else duration(seconds)
 
 
 def in_bytes(size: float) -> str:

@@ -101,10 +101,6 @@ class Plan:
             )
         return min(int((room - moment.fixed) / moment.each) for moment in self.moments if moment.each > 0)
 
-    def images_per_second(self, peak: float, utilisation: float) -> float:
-        """Return the images that a device trains on in a second, by its peak and the share of it that is reached."""
-        return peak * utilisation / self.training_flop
-
 
 class LiveMemory(TorchDispatchMode):
     """Counts the bytes of the tensors that are alive, after each one that is made.
@@ -164,9 +160,9 @@ def plan_training(
 ) -> Plan:
     """Return what a training takes on each of some devices.
 
-    Weights, gradients, averages and activations are those of two steps of the module's own loss and optimiser, of which
-    the second counts. DDP keeps the gradients twice, in buckets that it exchanges. FSDP2 keeps one part of weights,
-    gradients and averages on each device, and for the time of their use two whole blocks with their gradients.
+    Weights, gradients, averages and activations are those of a step of the module's own loss and optimiser. DDP keeps
+    the gradients twice, in buckets that it exchanges. FSDP2 keeps one part of weights, gradients and averages on each
+    device, and for the time of their use two whole blocks with their gradients.
 
     Args:
         module: An objective that was built on the meta device.
@@ -250,22 +246,26 @@ def _batch(module: Objective, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _step_bytes(module: Objective, product_type: torch.dtype | None, batch: int) -> tuple[list[int], int]:
-    """Return the bytes that are alive after each tensor that the second step makes, and those of the optimiser."""
+    """Return the bytes that are alive after each tensor that a step makes, and those of the optimiser.
+
+    Gradients of the step before are there, and the optimiser has its averages.
+    """
     module.train()
-    module.zero_grad()
     optimizer = _optimizer_of(module)
     with LiveMemory() as memory:
         for tensor in (*module.parameters(), *module.buffers()):
             memory.add(tensor)
+        for parameter in module.parameters():
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        optimizer.step()
         images = _batch(module, batch)
-        for _ in range(2):
-            memory.bytes.clear()
-            with torch.autocast("cpu", product_type, enabled=product_type is not None):
-                loss = module.training_loss(images)
-            optimizer.zero_grad()  # between both passes, as Lightning does
-            loss.backward()
-            del loss
-            optimizer.step()
+        memory.bytes.clear()
+        with torch.autocast("cpu", product_type, enabled=product_type is not None):
+            loss = module.training_loss(images)
+        optimizer.zero_grad()  # between both passes, as Lightning does
+        loss.backward()
+        del loss
+        optimizer.step()
     return memory.bytes, _nbytes(
         [each for each in tree_leaves([*optimizer.state.values()]) if isinstance(each, Tensor)]
     )
