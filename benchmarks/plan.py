@@ -21,7 +21,7 @@ from records import command_line, made_at, origin, write_cell
 from scale import allocated
 from torch.utils.data import DataLoader, TensorDataset
 
-from vit.commands.plan import make_parser, planned
+from vit.commands.plan import in_bytes, in_time, make_parser, planned
 from vit.objectives import ViTClassifier
 from vit.runs.plan import plan_training
 from vit.support.markdown import markdown_table
@@ -98,28 +98,50 @@ def step(command: str) -> dict[str, Any]:
     return {"options": command} | planned(*make_parser().parse_known_args(shlex.split(command)))
 
 
+def memory_table(cell: dict[str, Any]) -> str:
+    """Return planned and measured memory as a Markdown table."""
+    rows = [
+        {
+            "width x depth": row["size"],
+            "checkpointing": "yes" if row["checkpointing"] else "no",
+            "precision": row["precision"],
+            "planned, MB": f"{row['planned'] / 1e6:,.1f}",
+            "measured, MB": f"{row['measured'] / 1e6:,.1f}",
+            "difference, %": f"{100 * (row['planned'] / row['measured'] - 1):+.1f}",
+        }
+        for row in cell["rows"]
+    ]
+    return markdown_table(rows, right={*[*rows[0]][3:]})
+
+
+def steps_table(cell: dict[str, Any]) -> str:
+    """Return what is computed for the steps of docs/scale.md as a Markdown table."""
+    rows = [
+        {
+            "step": name,
+            "parameters": f"{row['parameters']:,}",
+            "training, GFLOP an image": f"{row['training_flop'] / 1e9:,.3g}",
+            "a device": f"{in_bytes(row['bytes'])} at {row['batch']}",
+            "largest batch": f"{row['largest_batch']:,}",
+            "images/s": f"{row['images_per_second']:,.0f}" if "images_per_second" in row else "",
+            "an epoch": in_time(row["seconds"]) if "seconds" in row else "",
+        }
+        for name, row in cell["ladder"].items()
+    ]
+    return markdown_table(rows, right={*[*rows[0]][1:]})
+
+
 def report(results: dict[str, Any]) -> str:
     """Return all results as Markdown."""
     parts = [REPORT]
     if "memory" in results:
-        rows = [
-            {
-                "size": row["size"],
-                "checkpointing": "yes" if row["checkpointing"] else "no",
-                "precision": row["precision"],
-                "planned, MB": f"{row['planned'] / 1e6:,.1f}",
-                "measured, MB": f"{row['measured'] / 1e6:,.1f}",
-                "difference, %": f"{100 * (row['planned'] / row['measured'] - 1):+.1f}",
-            }
-            for row in results["memory"]["rows"]
-        ]
-        parts.append(f"{markdown_table(rows, right=[*rows[0]][3:])}\n\n{made_at(results['memory']['made'])}\n")
+        parts.append(f"{memory_table(results['memory'])}\n\n{made_at(results['memory']['made'])}\n")
     if "steps" in results:
-        parts.append("## The steps of docs/scale.md, computed and not measured\n")
-        for name, row in results["steps"]["ladder"].items():
+        parts.append(f"## The steps of docs/scale.md\n\nComputed, not measured.\n\n{steps_table(results['steps'])}\n")
+        for row in results["steps"]["ladder"].values():
             said = "\n".join(row["lines"])
-            parts.append(f"### {name}\n\n`vit-attention plan {row['options']}`\n\n```\n{said}\n```\n")
-        parts.append(f"![What grows](plan_growth.png)\n\n{made_at(results['steps']['made'])}\n")
+            parts.append(f"```\nvit-attention plan {row['options']}\n\n{said}\n```\n")
+        parts.append(f"![Operations and memory of an image](plan_growth.png)\n\n{made_at(results['steps']['made'])}\n")
     return "\n".join(parts)
 
 

@@ -146,9 +146,10 @@ def planned(options: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]
     if options.peak is not None:
         images = options.images or counted(data) or IMAGES
         found["images_per_second"] = speed = devices * options.peak * options.utilisation / plan.training_flop
+        found["seconds"] = images / speed
         lines.append(
             f"time at {options.utilisation:.0%} of {options.peak / 1e12:g} TFLOP/s: {images:,} images take "
-            f"{in_time(images / speed)}, if the data deliver {speed:,.0f} images/s"
+            f"{in_time(found['seconds'])}, if the data deliver {speed:,.0f} images/s"
         )
         if options.measure_data:
             lines.append(data_line(data, speed))
