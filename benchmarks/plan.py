@@ -36,7 +36,7 @@ BASE = "--model.embed_dim 768 --model.depth 12 --model.num_heads 12"
 LARGE = "--model.embed_dim 1024 --model.depth 24 --model.num_heads 16"
 HUGE = "--model.embed_dim 1280 --model.depth 32 --model.num_heads 16 --model.patch_size 14"
 LADDER = {
-    "a laptop: digits": "--config digits --trainer.accelerator cpu --memory 16 --images 1294",
+    "a laptop: digits": "--config digits --trainer.accelerator cpu --memory 16 --images 1295",
     "one GPU: CIFAR-10": f"--config cifar10_gpu --devices 1 {H100} --images 48000",
     "eight GPUs: ImageNet, ViT-B/16": f"{IMAGENET} {BASE} --devices 8 {H100}",
     "512 GPUs: a billion images, ViT-H/14": (
