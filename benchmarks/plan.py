@@ -27,11 +27,12 @@ from vit.runs.plan import plan_training
 from vit.support.markdown import markdown_table
 from vit.support.plotting import BLUE, ORANGE, plot_style
 
-SIZES = {"128x4": (128, 4, 4), "192x6": (192, 6, 3), "384x8": (384, 8, 6)}
+SIZES = {"64x2": (64, 2, 2), "128x3": (128, 3, 4), "256x4": (256, 4, 4)}
 BATCH, STEPS = 16, 2
 IMAGENET = "--data ImageFolder --data.root imagenet --data.image_size 224 --data.batch_size 128 --classes 1000"
 IMAGENET += " --images 1281167 --model.patch_size 16"
 H100 = "--memory 80 --peak 990e12"
+SMALL = "--model.embed_dim 384 --model.depth 12 --model.num_heads 6"
 BASE = "--model.embed_dim 768 --model.depth 12 --model.num_heads 12"
 LARGE = "--model.embed_dim 1024 --model.depth 24 --model.num_heads 16"
 HUGE = "--model.embed_dim 1280 --model.depth 32 --model.num_heads 16 --model.patch_size 14"
@@ -47,11 +48,11 @@ LADDER = {
 GROWTH = {
     "parameters": {
         "ViT-Ti/16": "--model.embed_dim 192 --model.depth 12 --model.num_heads 3",
-        "ViT-S/16": "--model.embed_dim 384 --model.depth 12 --model.num_heads 6",
+        "ViT-S/16": SMALL,
         "ViT-B/16": BASE,
         "ViT-L/16": LARGE,
     },
-    "tokens": {f"{side} pixels": f"{BASE} --data.image_size {side}" for side in (112, 224, 448)},
+    "tokens": {f"{side} pixels": f"{SMALL} --data.image_size {side}" for side in (112, 224, 448)},
 }
 REPORT = f"""# What a training will take
 
@@ -157,7 +158,7 @@ def draw_growth(growth: dict[str, dict[str, Any]], path: Path) -> None:
             ("bytes_per_image", "MB of activations an image", 1e6, ORANGE),
         ):
             axes.plot(places, [row[key] / unit for row in rows.values()], "o-", color=color, label=label)
-        axes.set(xscale="log", yscale="log", xlabel={"tokens": "tokens of an image (ViT-B)"}.get(part, part))
+        axes.set(xscale="log", yscale="log", xlabel={"tokens": "tokens of an image (ViT-S)"}.get(part, part))
         axes.set_xticks(places, [f"{place / 1e6:.0f} M" if place > 1e5 else f"{place:,}" for place in places])
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axes.minorticks_off()
