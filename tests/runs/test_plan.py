@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from vit.objectives import ViTClassifier
+from vit.objectives import OBJECTIVES, ViTClassifier
 from vit.runs.plan import DTYPES, Line, Plan, plan_training
 
 SMALL = {"image_size": 12, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 7}
@@ -117,6 +117,29 @@ def test_the_largest_batch_is_the_last_that_fits_into_nine_tenths():
     assert made.largest_batch(1000) == 114
     with pytest.raises(ValueError, match=r"a batch of one takes 3.52e-07 GB, more than 90% of memory"):
         made.largest_batch(391)
+
+
+VIT = {"image_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2, "in_channels": 1}
+PIXELS = {"image_size": 8, "in_channels": 1, "grid_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
+MODULES = {
+    "ViTClassifier": VIT,
+    "SequenceReader": VIT | {"letters": "abc", "max_length": 4, "decoder_depth": 1},
+    "ImageCompleter": PIXELS | {"objective": "masked"},
+    "MultilabelClassifier": VIT | {"num_classes": 3},
+    "MaskedAutoencoder": VIT | {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2},
+    "SIGReg": VIT,
+    "DINO": VIT | {"prototypes": 16},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_has_a_plan(name):
+    with torch.device("meta"):
+        module = OBJECTIVES[name](**MODULES[name])
+    found = plan_training(module, "bf16-mixed")
+    assert found.memory(20) > found.memory(10) > found.weights
+    assert found.training_flop > 2 * found.inference_flop > 0
 
 
 def test_a_precision_without_a_plan_is_an_error_that_names_the_others():

@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from vit.attention.mechanisms import softmax
+from vit.data.views import Views
+from vit.model import vision_transformer
 from vit.model.decoder_block import DecoderBlock
 from vit.model.embedding import to_pair
 from vit.model.encoder_block import EncoderBlock
@@ -179,7 +181,7 @@ def plan_training(
     weight_type, product_type = DTYPES[precision]
     if (count := module.hparams.get("freeze")) is not None:
         freeze_blocks(module.network, count)
-    with FakeTensorMode(), _kernels(on_gpu):
+    with FakeTensorMode(), _without_values(on_gpu):
         _as_if_on_cpu(module, weight_type)
         moments, training_flop = [], 0.0
         for share, rate in _phases(module):
@@ -210,8 +212,9 @@ def plan_training(
     )
 
 
-def _as_if_on_cpu(module: nn.Module, dtype: torch.dtype) -> None:
+def _as_if_on_cpu(module: Objective, dtype: torch.dtype) -> None:
     """Put fake tensors, which say that they are on a CPU, in the place of those on the meta device."""
+    module._device = torch.device("cpu")  # of Lightning, whose own way would move the tensors
     made: dict[Tensor, Tensor] = {}  # modules may share a parameter
     for part in module.modules():
         for name, old in (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)):
@@ -228,12 +231,15 @@ def _phases(module: Objective) -> list[tuple[float, float | None]]:
 
 
 @contextmanager
-def _kernels(on_gpu: bool) -> Iterator[None]:
-    """Let attention choose its kernel as on a GPU: these tensors say that they are on a CPU."""
-    if not on_gpu:
-        yield
-        return
-    with patch.object(softmax, "_explicit_is_faster", lambda q, k: False):
+def _without_values(on_gpu: bool) -> Iterator[None]:
+    """Leave out what looks at values: how views are cut, and a check; let attention choose its kernel as on a GPU."""
+
+    def view(self: Views, images: Tensor, scale: tuple[float, float], size: tuple[int, int]) -> Tensor:
+        return images.new_empty(*images.shape[:2], *size)
+
+    choose = (lambda q, k: False) if on_gpu else softmax._explicit_is_faster
+    unchecked = patch.object(vision_transformer, "check_numbers_of_patches", lambda *_: None)
+    with unchecked, patch.object(Views, "_view", view), patch.object(softmax, "_explicit_is_faster", choose):
         yield
 
 

@@ -74,7 +74,7 @@ def class_table(scores: Mapping[str, Any], split: str | None, corner: str, share
     classes = lowest_and_highest(scores.get("classes", []), first)
     if not classes:
         return []
-    areas = [name for name in AREAS if name in classes[0] and name not in shares]
+    areas = [name for name in AREAS if name not in shares and any(row.get(name) is not None for row in classes)]
     header = (corner, *shares.values(), *(AREAS[name] for name in areas), "images")
     rows = [
         (
