@@ -344,6 +344,13 @@ PARTS: dict[str, Part] = {
         commands=("any_vit.py",),
         sources=("vit/capture/*.py",),
     ),
+    "plan": Part(
+        "what a training takes, planned and measured",
+        file="plan",
+        minutes=5,
+        commands=("plan.py",),
+        sources=(*MODEL, "vit/runs/plan.py", "vit/training/muon.py", "vit/training/optimizer.py"),
+    ),
     "torture": Part(
         "runs that are killed and resumed",
         file="torture",

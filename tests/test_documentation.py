@@ -17,7 +17,7 @@ from tests.digit_runs import train_once
 from vit.__main__ import COMMANDS, TRAINING
 from vit.analysis.head_table import Kind
 from vit.attention import MECHANISMS
-from vit.commands import folds
+from vit.commands import folds, plan
 from vit.commands.configs import find_configs
 from vit.commands.training_cli import ViTCLI
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS, METHODS
@@ -109,9 +109,11 @@ def test_its_commands_for_training_are_taken(page, parse, monkeypatch):
             command += ["--data.root", "folder"] if command[2] in ("test", "validate") else []
         if not any(word.endswith("help") for word in command):
             parse(command[2:])
-    for command in commands(page, "vit-attention folds"):
-        _, of_fit = folds.make_parser().parse_known_args(command[2:])
-        parse(["fit", *find_configs(of_fit)])
+    for module in (folds, plan):
+        parser = module.make_parser()
+        for command in commands(page, parser.prog):
+            _, of_fit = parser.parse_known_args(command[2:])
+            parse(["fit", *find_configs(of_fit)])
     if options := " ".join(OPTIONS.findall(TEXT[page])):
         classifier = ["--data", "ImageFolder", "--data.root", "folder"]
         reader = ["--data", "DigitStrings", "--model", "SequenceReader"]
@@ -126,7 +128,7 @@ def test_its_other_commands_name_scripts_options_and_targets_that_exist(page):
         assert all(f"$({variable.split('=')[0]})" in makefile for variable in variables)
     scripts = [command[1:] for command in commands(page, "python") if command[1].startswith("benchmarks/")]
     for _, name, *options in commands(page, "vit-attention"):
-        if name != "folds":  # which takes the options of fit, too
+        if name not in ("folds", "plan"):  # which take the options of fit, too
             scripts.append([f"{COMMANDS[name].place.split(':')[0].replace('.', '/')}.py", *options])
     for script, *arguments in scripts:
         shared = ("benchmarks/records.py", "vit/commands/models.py", "vit/commands/parser.py")

@@ -40,6 +40,12 @@ COMMANDS = {
     "shards": Command(
         "vit.commands.shards:main", "train", "write a folder of images as tar shards", "shards photos photo_shards"
     ),
+    "plan": Command(
+        "vit.commands.plan:main",
+        "train",
+        "compute what a training will take",
+        "plan --config cifar10_gpu --devices 8 --memory 80 --peak 990e12",
+    ),
     "explain": Command(
         "vit.commands.explain:main", "explain", "draw what a prediction rests on", "explain photo.jpg --html"
     ),

@@ -33,7 +33,7 @@ RESULTS = "benchmarks/RESULTS"
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:]+)\)")
 PARTS = {
     "Learn": ("notebooks/attention_from_scratch", "notebooks/attention_rollout", "notebooks/reading_digits"),
-    "Train": ("docs/training", "docs/sweeps", "docs/weights", "docs/decoders"),
+    "Train": ("docs/training", "docs/sweeps", "docs/scale", "docs/weights", "docs/decoders"),
     "Build": ("docs/backbone", "docs/attention", "docs/inference"),
     "Look inside": ("docs/explain", "docs/trust", "docs/analysis", "docs/claims"),
     "Judge": ("docs/results", "docs/comparison", f"All numbers <{RESULTS}>", "vit/weights/cifar10"),

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping, Timer
 
 from vit.objectives import ViTClassifier
-from vit.runs.console import print_header, print_memory, print_resume, print_stop
+from vit.runs.console import print_header, print_memory, print_plan, print_resume, print_stop
 
 
 @pytest.fixture
@@ -53,6 +53,27 @@ def test_the_header_has_data_model_device_length_and_folder(header, tmp_path):
 )
 def test_the_length_is_the_limits_of_the_training(header, limits, length):
     assert f"; {length}; " in header(**limits)[0]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "copies", "named"),
+    [
+        ("adamw", 4, "weights, gradients and optimiser"),
+        ("muon", None, "weights, gradients and optimiser"),
+        ("sgd", 2, "weights and gradients"),
+    ],
+)
+def test_the_plan_has_operations_and_what_weights_gradients_and_averages_take(capsys, optimizer, copies, named):
+    model = ViTClassifier(embed_dim=64, depth=1, num_heads=1, optimizer=optimizer.replace("sgd", "adamw"))
+    made = torch.optim.SGD(model.parameters()) if optimizer == "sgd" else model.configure_optimizers()["optimizer"]
+    print_plan(SimpleNamespace(optimizers=[made]), model, 1_234_000_000)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    in_muon = 12 * 64**2  # the matrices of the block, each with one average and not two
+    kept = 4 * (4 * count - in_muon if copies is None else copies * count)
+    assert capsys.readouterr().out == (
+        f"a step takes 1.23 GFLOP an image, and {kept / 1e6:.3g} MB of {named} beside its activations: "
+        "vit-attention plan\n"
+    )
 
 
 def test_images_that_fill_no_batch_are_said(header):

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.utilities import rank_zero_only
@@ -20,6 +21,8 @@ from vit.runs.splits import LoadedImages, count_images, is_brought, splits_of
 from vit.support.printable import printable
 from vit.training.batch_advice import advise_batch, measure_memory
 from vit.training.description import Score
+from vit.training.muon import MuonAdamW
+from vit.training.sharding import own_part
 
 FEW = 50  # validation images
 
@@ -75,6 +78,32 @@ def _length(trainer: Trainer) -> str:
     timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer) and callback._duration]
     named += [str(timedelta(seconds=timer._duration)) for timer in timers]
     return " or ".join(named) or "no end"
+
+
+@rank_zero_only
+def print_plan(trainer: Trainer, pl_module: LightningModule, flop: int) -> None:
+    """Print what a step takes that is known before the first one: operations, and the bytes that do not grow.
+
+    Args:
+        trainer: The trainer.
+        pl_module: The objective.
+        flop: Operations of a training step per image.
+    """
+    parameters = [own_part(parameter) for parameter in pl_module.parameters()]
+    kept = sum(parameter.nbytes * (1 + parameter.requires_grad) for parameter in parameters)
+    optimizer, named = next(iter(trainer.optimizers), None), "weights and gradients"
+    if isinstance(optimizer, torch.optim.AdamW | MuonAdamW):
+        # AdamW keeps two averages of a parameter, Muon one.
+        groups = optimizer.param_groups
+        kept += sum(
+            own_part(each).nbytes * (2 - group.get("muon", False)) for group in groups for each in group["params"]
+        )
+        named = "weights, gradients and optimiser"
+    print(
+        f"a step takes {flop / 1e9:.3g} GFLOP an image, and {kept / 1e6:,.3g} MB of {named} beside its activations: "
+        "vit-attention plan",
+        flush=True,
+    )
 
 
 @rank_zero_only

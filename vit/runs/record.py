@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from vit.runs.console import (
     print_header,
     print_memory,
+    print_plan,
     print_policy,
     print_resume,
     print_stop,
@@ -76,6 +77,7 @@ class RunRecord(Callback):
         self.measurements.start_clocks()
         if not trainer.fast_dev_run:
             print_header(self.facts, self.folder, trainer, pl_module)
+            print_plan(trainer, pl_module, self._flop_of(pl_module))
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the time between epochs out of the training speed, and print that a policy begins."""
@@ -84,10 +86,14 @@ class RunRecord(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Count the operations per image before the step, after which the drop rate may change."""
+        self.flop_now = self._flop_of(pl_module)
+
+    def _flop_of(self, pl_module: LightningModule) -> int:
+        """Return the operations per image at the present drop rate."""
         rate = pl_module.drop_rate
         if rate not in self.flop_per_image:
             self.flop_per_image[rate] = pl_module.training_flop()
-        self.flop_now = self.flop_per_image[rate]
+        return self.flop_per_image[rate]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -112,9 +112,8 @@ def guessing_note(scores: dict[str, Any]) -> str:
     'always saying the most frequent class: 75.00\xa0%'
     """
     counts = [row["support"] for row in scores.get("classes", []) if "support" in row]
-    if not sum(counts):
-        return ""
-    return f"always saying the most frequent class: {100 * max(counts) / sum(counts):.2f}{SPACE}%"
+    largest, count = scores.get("largest_class", max(counts, default=0)), scores.get("count", sum(counts))
+    return f"always saying the most frequent class: {100 * largest / count:.2f}{SPACE}%" if largest else ""
 
 
 def wilson_interval(share: float, count: int) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vit.data.module import ImageSet
+from vit.objectives import ViTClassifier
 from vit.objectives.classify import pictures as classification_pictures
 from vit.objectives.classify.evaluation import Evaluation
 from vit.objectives.classify.pictures import draw_classes, draw_confusion, draw_mistakes, draw_reliability
@@ -142,15 +143,36 @@ def test_a_confusion_has_percent_and_number_of_images_of_each_pair(drawn, tmp_pa
     assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "dog"]
 
 
-@pytest.mark.parametrize(("num_classes", "named"), [(21, True), (100, True), (101, False)])
-def test_a_confusion_of_more_classes_has_names_alone_or_none(monkeypatch, tmp_path, num_classes, named):
+@pytest.mark.parametrize("num_classes", [21, 100])
+def test_a_confusion_of_more_classes_has_names_alone(monkeypatch, tmp_path, num_classes):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
     names = [f"class {number}" for number in range(num_classes)]
     draw_confusion(evaluation(num_classes, 1), names, "a title", tmp_path / "confusion.png")
     axes = drawn[0].axes[0]
     assert not axes.texts
-    assert ([label.get_text() for label in axes.get_yticklabels()] == names) is named
+    assert [label.get_text() for label in axes.get_yticklabels()] == names
+
+
+@pytest.mark.parametrize(("num_classes", "is_there"), [(100, True), (101, False)])
+def test_of_more_than_a_hundred_classes_neither_confusion_nor_curves_are_drawn(
+    tmp_path, monkeypatch, num_classes, is_there
+):
+    called = []
+    for name in (
+        "draw_confusion",
+        "draw_classes",
+        "draw_reliability",
+        "draw_curves",
+        "draw_mistakes",
+        "draw_attention",
+    ):
+        monkeypatch.setattr(classification_pictures, name, lambda *_, name=name: called.append(name))
+    model = ViTClassifier(num_classes=num_classes, embed_dim=8, depth=1, num_heads=1, image_size=4)
+    model.evaluation = evaluation(num_classes, 1)
+    classification_pictures.draw_classification(model, tmp_path, "test", images())
+    assert ({"draw_confusion", "draw_curves"} <= {*called}) is is_there
+    assert {"draw_classes", "draw_mistakes", "draw_attention"} <= {*called}
 
 
 def test_a_mistake_has_the_end_of_the_name_of_its_file(drawn, tmp_path):

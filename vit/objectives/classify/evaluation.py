@@ -1,11 +1,13 @@
 """Sums over an evaluation, what it found of each image, and the scores that follow; the most confident mistakes."""
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor
 
 from vit.objectives.classify.curves import areas, threshold_scores, youden_threshold
@@ -14,6 +16,9 @@ from vit.training.description import number_or_none
 
 MISTAKES = 32
 BEST = 5  # predictions among which top-5 accuracy looks for the class
+MOST_KEPT = 1000  # classes of which every probability of an image is kept; of more, those of its five best classes
+MOST_CONFUSED = 20  # pairs of classes that are told
+MOST_ROWS = 200  # classes that are told: of more, half of them the lowest and half the highest
 BINS = 15  # of confidence, as in Guo et al. 2017, "On Calibration of Modern Neural Networks"
 POSITIVE = 1  # of two classes, the one whose probability has a threshold
 
@@ -34,7 +39,8 @@ class Evaluation:
     """
 
     def __init__(self, num_classes: int, device: torch.device) -> None:
-        self.confusion = torch.zeros(num_classes, num_classes, dtype=torch.long, device=device)
+        # Of each class: its images, the predictions of it, and those that are right. All pairs would be a matrix.
+        self.of_classes = torch.zeros(3, num_classes, dtype=torch.long, device=device)
         precise = torch.double if device.type != "mps" else torch.float
         self.loss_sum = torch.zeros((), dtype=precise, device=device)
         self.correct_views = torch.zeros((), dtype=torch.long, device=device)
@@ -44,7 +50,7 @@ class Evaluation:
         self.bins = torch.zeros(3, BINS, dtype=precise, device=device)
         self.image_rows = ImageRows()
         no_images = torch.zeros(0, num_classes, device=device)
-        self._add_rows(None, torch.zeros(0, dtype=torch.long, device=device), no_images, no_images)
+        self._add_rows(None, torch.zeros(0, dtype=torch.long, device=device), no_images, None)
 
     def update(
         self, logits: Tensor, labels: Tensor, of_views: Tensor | None = None, index: Tensor | None = None
@@ -57,22 +63,25 @@ class Evaluation:
         if of_views is not None:
             self.correct_views += (of_views.argmax(dim=-1) == labels).sum()
         probabilities = logits.float().softmax(dim=-1)
-        self._add_rows(
-            index, labels, probabilities, probabilities if of_views is None else of_views.float().softmax(dim=-1)
-        )
+        self._add_rows(index, labels, probabilities, None if of_views is None else of_views.float().softmax(dim=-1))
         real = labels != PADDING
         logits, labels = logits[real].float(), labels[real]
         self.loss_sum += F.cross_entropy(logits, labels, reduction="sum")
         confidence, predicted = probabilities[real].max(dim=-1)
-        self.confusion.index_put_((labels, predicted), torch.ones_like(labels), accumulate=True)
-        self.among_best += (logits.topk(min(BEST, logits.shape[1])).indices == labels[:, None]).sum()
         correct = predicted == labels
+        for counts, classes in zip(self.of_classes, (labels, predicted, labels[correct]), strict=True):
+            counts.index_add_(0, classes, torch.ones_like(classes))
+        self.among_best += (logits.topk(min(BEST, logits.shape[1])).indices == labels[:, None]).sum()
         bins = (BINS * confidence).long().clamp(0, BINS - 1)
         of_each = torch.stack([confidence, correct, torch.ones_like(confidence)])
         self.bins.index_add_(1, bins, of_each.to(self.bins))
 
-    def _add_rows(self, index: Tensor | None, labels: Tensor, probabilities: Tensor, of_views: Tensor) -> None:
-        self.image_rows.add(index, labels != PADDING, label=labels, probabilities=probabilities, of_views=of_views)
+    def _add_rows(self, index: Tensor | None, labels: Tensor, probabilities: Tensor, of_views: Tensor | None) -> None:
+        kept = {"probabilities": probabilities} if probabilities.shape[1] <= MOST_KEPT else {}
+        columns = kept | dict(zip(("best", "classes"), ranked(probabilities), strict=True))
+        if of_views is not None:
+            columns |= dict(zip(("best_over_views", "classes_over_views"), ranked(of_views), strict=True))
+        self.image_rows.add(index, labels != PADDING, label=labels, **columns)
         for known in ("rows", "areas"):
             self.__dict__.pop(known, None)
 
@@ -80,7 +89,8 @@ class Evaluation:
     def rows(self) -> dict[str, Tensor]:
         """What was found of each image of the processes that called ``gather``, in the order of the data set.
 
-        The columns are "index", "label", "probabilities", and "of_views", the probabilities over views.
+        The columns are "index", "label", "best" and "classes", the five highest probabilities with their classes, and
+        "best_over_views" and "classes_over_views". Of at most 1,000 classes, "probabilities" has all.
         """
         return self.image_rows.gather()
 
@@ -91,18 +101,35 @@ class Evaluation:
     @cached_property
     def areas(self) -> list[tuple[float | None, float | None]]:
         """Area below the ROC curve, and average precision, of each class; None where they have no value."""
+        if "probabilities" not in self.rows:
+            return [(None, None)] * self.of_classes.shape[1]
         probabilities, label = self.rows["probabilities"], self.rows["label"]
         return [areas(probabilities[:, number], label == number) for number in range(probabilities.shape[1])]
 
     @property
     def mistakes(self) -> list[Mistake]:
         """The most confident mistakes, the first one first."""
-        confidence, predicted = self.rows["probabilities"].max(dim=-1)
+        confidence, predicted = self.rows["best"][:, 0], self.rows["classes"][:, 0]
         wrong = torch.where(predicted == self.rows["label"], -1.0, confidence)
         order = wrong.argsort(descending=True, stable=True)[:MISTAKES]
         columns = (wrong, self.rows["index"], self.rows["label"], predicted)
         found = zip(*(column[order].tolist() for column in columns), strict=True)
         return [Mistake(*row) for row in found if row[0] >= 0]
+
+    @property
+    def confusion(self) -> Tensor:
+        """Number of images of each class (rows) that are predicted as each class (columns), (C, C)."""
+        count = self.of_classes.shape[1]
+        pairs = self.rows["label"] * count + self.rows["classes"][:, 0]
+        return rearrange(pairs.bincount(minlength=count**2), "(label predicted) -> label predicted", label=count)
+
+    @property
+    def confusions(self) -> list[tuple[int, int, int]]:
+        """The pairs of a class and another one that most of its images are taken for, with their number of images."""
+        label, predicted = self.rows["label"], self.rows["classes"][:, 0]
+        pairs, counts = torch.stack([label, predicted])[:, label != predicted].unique(dim=1, return_counts=True)
+        order = counts.argsort(descending=True, stable=True)[:MOST_CONFUSED]
+        return list(zip(*pairs[:, order].tolist(), counts[order].tolist(), strict=True))
 
     def best_threshold(self) -> float | None:
         """Return the threshold of the second of two classes that has the largest Youden's J; None without one."""
@@ -110,17 +137,17 @@ class Evaluation:
 
     def sums(self) -> list[Tensor]:
         """Return the tensors that are to be summed over processes."""
-        return [self.confusion, self.loss_sum, self.correct_views, self.among_best, self.bins]
+        return [self.of_classes, self.loss_sum, self.correct_views, self.among_best, self.bins]
 
     @property
     def count(self) -> int:
         """Number of images."""
-        return int(self.confusion.sum())
+        return int(self.of_classes[0].sum())
 
     @property
     def accuracy(self) -> float:
         """Share of the images whose class is the predicted one."""
-        return self.confusion.diagonal().sum().item() / max(self.count, 1)
+        return self.of_classes[2].sum().item() / max(self.count, 1)
 
     @property
     def accuracy_views(self) -> float:
@@ -136,23 +163,36 @@ class Evaluation:
         """Return the scores of the evaluation and of each class, ready for JSON; of two classes, of a threshold, too.
 
         What has no value is None: all scores of a class without images, precision of a class that is never predicted,
-        areas if all images are of one class, top-5 accuracy of five classes or fewer. Balanced accuracy and the areas
-        below the curves are means over the classes with images; the calibration error is the expected one (ECE).
+        areas if all images are of one class or there are more than 1,000 classes, top-5 accuracy of five classes or
+        fewer. Of more than 1,000 classes, "classes" has those of the lowest and of the highest F1. Balanced accuracy
+        and the areas below the curves are means over the classes with images; the calibration error is the expected
+        one (ECE).
         """
-        confusion, (confidence, correct, count) = self.confusion.cpu().double(), self.bins.cpu()
-        hits, support, predicted = confusion.diagonal(), confusion.sum(dim=1), confusion.sum(dim=0)
+        (support, predicted, hits), (confidence, correct, count) = self.of_classes.cpu().double(), self.bins.cpu()
         recall = hits / support
         precision, f1 = (
             torch.where(support > 0, share, torch.nan) for share in (hits / predicted, 2 * hits / (support + predicted))
         )
         classes = zip(class_names, precision, recall, f1, self.areas, support.long().tolist(), strict=True)
         reliability = zip(confidence / count, correct / count, count.long().tolist(), strict=True)
+        of_each = [
+            {
+                "name": name,
+                **{score: number_or_none(value) for score, value in (("precision", p), ("recall", r), ("f1", f))},
+                "roc_auc": roc,
+                "average_precision": average,
+                "support": images,
+            }
+            for name, p, r, f, (roc, average), images in classes
+        ]
         scores = {
             "accuracy": self.accuracy,
             "count": self.count,
+            "class_count": len(hits),
             "classes_with_images": int((support > 0).sum()),
+            "largest_class": int(support.max()),
             "balanced_accuracy": number_or_none(recall.nanmean()),
-            "top5_accuracy": self.among_best.item() / max(self.count, 1) if len(confusion) > BEST else None,
+            "top5_accuracy": self.among_best.item() / max(self.count, 1) if len(hits) > BEST else None,
             "loss": number_or_none(self.loss_sum / self.count),
             "roc_auc": mean_of_known([roc for roc, _ in self.areas]),
             "average_precision": mean_of_known([average for _, average in self.areas]),
@@ -161,15 +201,15 @@ class Evaluation:
                 {"confidence": number_or_none(mean), "accuracy": number_or_none(share), "count": images}
                 for mean, share, images in reliability
             ],
-            "classes": [
+            "classes": of_each if len(hits) <= MOST_KEPT else lowest_and_highest(of_each, "f1"),
+            "confusions": [
                 {
-                    "name": name,
-                    **{score: number_or_none(value) for score, value in (("precision", p), ("recall", r), ("f1", f))},
-                    "roc_auc": roc,
-                    "average_precision": average,
-                    "support": images,
+                    "class": class_names[label],
+                    "predicted": class_names[other],
+                    "count": images,
+                    "share": images / support[label].item(),
                 }
-                for name, p, r, f, (roc, average), images in classes
+                for label, other, images in self.confusions
             ],
         }
         if len(hits) == 2:
@@ -181,6 +221,25 @@ class Evaluation:
             return None
         found = threshold_scores(self.rows["probabilities"][:, POSITIVE], self.rows["label"] == POSITIVE, threshold)
         return {"class": name, "value": threshold, **found}
+
+
+def ranked(probabilities: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the highest probabilities of each image and their classes, the first of equal ones first: (B, C)."""
+    # Stable, as argmax is: the first class of the highest probability is the predicted one.
+    values, classes = probabilities.sort(dim=1, descending=True, stable=True)
+    return values[:, :BEST].clone(), classes[:, :BEST].clone()  # or all of them would be kept
+
+
+def lowest_and_highest(rows: Sequence[dict[str, Any]], score: str) -> list[dict[str, Any]]:
+    """Return the rows of classes in the order of a score, those without one last.
+
+    Of more than 200 rows, those of the lowest and of the highest score are returned, a hundred each.
+    """
+    ranked = sorted(rows, key=lambda row: math.inf if row[score] is None else row[score])
+    if len(ranked) <= MOST_ROWS:
+        return ranked
+    known, half = [row for row in ranked if row[score] is not None], MOST_ROWS // 2
+    return [*known[:half], *known[half:][-half:]]
 
 
 def mean_of_known(values: Sequence[float | None]) -> float | None:

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from vit.data.image_set import ImageSet
 from vit.data.module import ImageDataModule
-from vit.objectives.classify.evaluation import Evaluation
+from vit.objectives.classify.evaluation import Evaluation, ranked
 from vit.objectives.classify.image_rows import places_of_images
 from vit.objectives.classify.pictures import draw_classification
 from vit.objectives.classify.tables import (
     SHARES,
     class_table,
+    confusions_table,
     evaluated_rows,
     mistakes_table,
     notes,
@@ -274,8 +275,12 @@ class ViTClassifier(Objective, EncoderModule):
 
     @classmethod
     def tables(cls, scores: dict[str, Any], split: str | None) -> list[Table]:
-        """Return the scores of the classes, the class of the lowest F1 first, and what a threshold is worth."""
-        return [*class_table(scores, split, "lowest F1 first", SHARES), *threshold_table(scores, split)]
+        """Return the scores of the classes, the lowest F1 first, large confusions, and what a threshold is worth."""
+        return [
+            *class_table(scores, split, "lowest F1 first", SHARES),
+            *confusions_table(scores, split),
+            *threshold_table(scores, split),
+        ]
 
     @classmethod
     def tables_of_images(cls, rows: Sequence[Mapping[str, str]], scores: dict[str, Any]) -> list[Table]:
@@ -295,7 +300,7 @@ class ViTClassifier(Objective, EncoderModule):
 
     def prediction_rows(self, outputs: Tensor) -> list[dict[str, str]]:
         """Return the best class of each image, its probability, and the five best classes: (B, num_classes)."""
-        return predicted_rows(outputs.cpu(), self.names)
+        return predicted_rows(*ranked(outputs.cpu()), self.names)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the threshold of two classes."""

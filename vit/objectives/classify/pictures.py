@@ -12,32 +12,37 @@ from matplotlib.figure import Figure
 from vit.data.image_set import ImageSet
 from vit.objectives.classify.evaluation import POSITIVE, Evaluation
 from vit.objectives.classify.roc_picture import draw_curves
-from vit.objectives.classify.tables import end_of
+from vit.objectives.classify.tables import MOST_IN_MATRIX, end_of
 from vit.support.captioned import draw_captioned, trim_names
 from vit.support.plotting import BLUE, GREEN, GREY, ORANGE, drawable, letters_on, plain_text, plot_style, save_figure
 from vit.training.examples import draw_map
 
-MOST_WRITTEN_CLASSES, MOST_NAMED_CLASSES = 20, 100  # of a confusion matrix with numbers, and with names
+MOST_WRITTEN_CLASSES = 20  # of a confusion matrix with numbers
 MOST_CLASSES, CLASS_LETTERS = 100, 30  # of the chart of classes: its rows, and the length of a name
 MISTAKE_LETTERS, FILE_LETTERS = 17, 22  # of a class and of a file above a mistake
 MISTAKES = {"across": 8, "width": 1.5, "fontsize": 8}
 
 
 def draw_classification(classifier: LightningModule, folder: Path, split: str, image_set: ImageSet) -> None:
-    """Draw the last evaluation of a ``ViTClassifier``, if there was one, and the attention, into a folder."""
+    """Draw the last evaluation of a ``ViTClassifier``, if there was one, and the attention, into a folder.
+
+    Of more than 100 classes there is neither a confusion matrix nor a picture of curves.
+    """
     evaluation = classifier.evaluation
     if evaluation is not None:
         title = f"{split}: {100 * evaluation.accuracy:.2f} % of {evaluation.count:,} images correct"
-        draw_confusion(evaluation, classifier.names, title, folder / "confusion_matrix.png")
+        is_readable = len(classifier.names) <= MOST_IN_MATRIX
+        if is_readable:
+            draw_confusion(evaluation, classifier.names, title, folder / "confusion_matrix.png")
         scores = classifier.scores()
         draw_classes(scores, f"Scores of the classes on the {split} images", folder / "per_class.png")
         draw_reliability(scores, f"Confidence on the {split} images", folder / "reliability.png")
-        targets = F.one_hot(evaluation.rows["label"], len(classifier.names)).bool()
-        threshold = (scores.get("threshold") or {}).get("value")
-        shown = [POSITIVE] if len(classifier.names) == 2 else range(len(classifier.names))
-        draw_curves(
-            evaluation.rows["probabilities"], targets, scores, shown, f"{split} images", folder / "roc.png", threshold
-        )
+        if is_readable:
+            targets = F.one_hot(evaluation.rows["label"], len(classifier.names)).bool()
+            threshold = (scores.get("threshold") or {}).get("value")
+            shown = [POSITIVE] if len(classifier.names) == 2 else range(len(classifier.names))
+            of_images = evaluation.rows["probabilities"], targets, scores, shown, f"{split} images"
+            draw_curves(*of_images, folder / "roc.png", threshold)
         title = f"The most confident mistakes on the {split} images"
         draw_mistakes(evaluation, classifier.names, image_set, title, folder / "mistakes.png")
     draw_attention(classifier, folder, split, image_set)
@@ -57,21 +62,20 @@ def draw_confusion(evaluation: Evaluation, class_names: list[str], title: str, p
     """Draw the confusion matrix, each row in per cent of its class; of few classes, the number of images below."""
     counts = evaluation.confusion.cpu().numpy()
     shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    written, named = len(class_names) <= MOST_WRITTEN_CLASSES, len(class_names) <= MOST_NAMED_CLASSES
-    side = 0.62 * len(class_names) if written else 0.14 * min(len(class_names), MOST_NAMED_CLASSES)
+    written = len(class_names) <= MOST_WRITTEN_CLASSES
+    side = (0.62 if written else 0.14) * len(class_names)
     with drawable(class_names) as names:
         figure = Figure(figsize=(max(side, 2.2) + 3.2, max(side, 2.2) + 2.4), layout="constrained")
         axes = figure.subplots()
         image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=100)
         axes.set(xlabel="predicted class", ylabel="true class")
         figure.suptitle(title)
-        if named:
-            shown, size = trim_names(names, CLASS_LETTERS), None if written else 6
-            places = range(len(shown))
-            axes.set_xticks(
-                places, shown, rotation=45 if written else 90, ha="right", rotation_mode="anchor", fontsize=size
-            )
-            axes.set_yticks(places, shown, fontsize=size)
+        shown, size = trim_names(names, CLASS_LETTERS), None if written else 6
+        places = range(len(shown))
+        axes.set_xticks(
+            places, shown, rotation=45 if written else 90, ha="right", rotation_mode="anchor", fontsize=size
+        )
+        axes.set_yticks(places, shown, fontsize=size)
         for (row, column), count in np.ndenumerate(counts) if written else ():
             if count:
                 share = shares[row, column]
@@ -92,8 +96,8 @@ def draw_classes(scores: dict[str, Any], title: str, path: Path) -> None:
     """
     ranked = sorted(scores["classes"], key=lambda row: 2 if row["f1"] is None else row["f1"])
     rows = ranked[:MOST_CLASSES]
-    if len(rows) < len(ranked):
-        title += f": the {len(rows)} of the lowest F1 of {len(ranked):,}"
+    if len(rows) < (count := scores.get("class_count", len(ranked))):
+        title += f": the {len(rows)} of the lowest F1 of {count:,}"
     figure = Figure(figsize=(8, 1.4 + 0.22 * len(rows)))
     axes = figure.subplots()
     # Of a class without images nothing is known; its precision is zero or none.

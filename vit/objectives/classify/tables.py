@@ -5,24 +5,29 @@ from typing import Any
 
 from torch import Tensor
 
-from vit.objectives.classify.evaluation import MISTAKES
+from vit.objectives.classify.evaluation import MISTAKES, MOST_ROWS, lowest_and_highest
 from vit.support.printable import list_names
 from vit.training.description import NONE, Table, tenths
 
 AREAS = {"roc_auc": "ROC area", "average_precision": "PR area"}  # which results of earlier versions lack
 SHARES = {"f1": "F1, %", "precision": "precision, %", "recall": "recall, %"}
-TOP = 5  # classes of a prediction
 FILE_LETTERS = 48  # of a file in the report
+MOST_IN_MATRIX = 100  # classes of a confusion matrix
+MOST_COLUMNS = 100  # classes with a column of their probability in the table of images
 
 
-def predicted_rows(probabilities: Tensor, names: Sequence[str]) -> list[dict[str, str]]:
-    """Return the best class of each image, its probability, and the five best classes: (N, C) on the CPU."""
-    # Stable: of equal probabilities the first class is the predicted one, as for argmax.
-    values, classes = (part[:, :TOP].tolist() for part in probabilities.sort(dim=1, descending=True, stable=True))
+def predicted_rows(best: Tensor, classes: Tensor, names: Sequence[str]) -> list[dict[str, str]]:
+    """Return the best class of each image, its probability, and the five best classes.
+
+    Args:
+        best: The highest probabilities of each image, the highest first, (N, 5), on the CPU.
+        classes: Their classes, (N, 5).
+        names: Names of the classes.
+    """
     rows = []
-    for best, numbers in zip(values, classes, strict=True):
-        ranked = [f"{names[number]} {value:.4f}" for number, value in zip(numbers, best, strict=True)]
-        rows.append({"class": names[numbers[0]], "probability": f"{best[0]:.4f}", "top5": "; ".join(ranked)})
+    for values, numbers in zip(best.tolist(), classes.tolist(), strict=True):
+        top = [f"{names[number]} {value:.4f}" for number, value in zip(numbers, values, strict=True)]
+        rows.append({"class": names[numbers[0]], "probability": f"{values[0]:.4f}", "top5": "; ".join(top)})
     return rows
 
 
@@ -33,16 +38,21 @@ def probability_rows(probabilities: Tensor, names: Sequence[str]) -> list[dict[s
 
 
 def evaluated_rows(found: Mapping[str, Tensor], names: Sequence[str], *, has_views: bool) -> dict[int, dict[str, str]]:
-    """Return the row of each image by its place in the data set.
+    """Return the row of each image by its place in the data set; of few classes, with the probability of each.
 
     Args:
         found: What an evaluation found of each image: its ``rows``.
         names: Names of the classes.
         has_views: Whether the prediction over several views is told.
     """
-    label, said = found["label"], found["probabilities"].argmax(dim=1)
-    predicted, every = (make(found["probabilities"], names) for make in (predicted_rows, probability_rows))
-    over_views = predicted_rows(found["of_views"], names) if has_views else [{}] * len(predicted)
+    label, said = found["label"], found["classes"][:, 0]
+    predicted = predicted_rows(found["best"], found["classes"], names)
+    every: list[dict[str, str]] = [{}] * len(predicted)
+    if len(names) <= MOST_COLUMNS:
+        every = probability_rows(found["probabilities"], names)
+    over_views = [{}] * len(predicted)
+    if has_views:
+        over_views = predicted_rows(found["best_over_views"], found["classes_over_views"], names)
     rows = {}
     for place, index in enumerate(found["index"].tolist()):
         truth = {"true_class": names[label[place]], "correct": str(bool(label[place] == said[place])).lower()}
@@ -52,7 +62,7 @@ def evaluated_rows(found: Mapping[str, Tensor], names: Sequence[str], *, has_vie
 
 
 def class_table(scores: Mapping[str, Any], split: str | None, corner: str, shares: Mapping[str, str]) -> list[Table]:
-    """Return the scores of the classes, the lowest first; [] if there are none.
+    """Return the scores of the classes, the lowest first; of many, the lowest and the highest; [] if there are none.
 
     Args:
         scores: The scores of an evaluation.
@@ -61,10 +71,10 @@ def class_table(scores: Mapping[str, Any], split: str | None, corner: str, share
         shares: Title of the column of each share; the first share orders the rows.
     """
     first = next(iter(shares))
-    classes = sorted(scores.get("classes", []), key=lambda row: 2 if row[first] is None else row[first])
+    classes = lowest_and_highest(scores.get("classes", []), first)
     if not classes:
         return []
-    areas = [name for name in AREAS if name in classes[0] and name not in shares]
+    areas = [name for name in AREAS if name not in shares and any(row.get(name) is not None for row in classes)]
     header = (corner, *shares.values(), *(AREAS[name] for name in areas), "images")
     rows = [
         (
@@ -75,7 +85,24 @@ def class_table(scores: Mapping[str, Any], split: str | None, corner: str, share
         )
         for row in classes
     ]
-    return [Table(f"{len(rows)} classes, {split} images", header, rows, [row[first] or 0 for row in classes])]
+    count = scores.get("class_count", len(scores["classes"]))
+    title = f"{count:,} classes, {split} images"
+    if len(rows) < count:
+        title += f": the lowest and the highest {MOST_ROWS // 2}"
+    return [Table(title, header, rows, [row[first] or 0 for row in classes])]
+
+
+def confusions_table(scores: Mapping[str, Any], split: str | None) -> list[Table]:
+    """Return the largest confusions of more classes than a matrix can show; [] if there are none.
+
+    >>> scores = {"class_count": 1000, "confusions": [{"class": "cat", "predicted": "dog", "count": 5, "share": 0.1}]}
+    >>> confusions_table(scores, "test")[0].rows
+    [('cat', 'dog', '5', '10.0')]
+    """
+    found = scores.get("confusions", []) if scores.get("class_count", 0) > MOST_IN_MATRIX else []
+    rows = [(row["class"], row["predicted"], f"{row['count']:,}", tenths(row["share"])) for row in found]
+    header = ("true class", "predicted", "images", "% of the class")
+    return [Table(f"The largest confusions, {split} images", header, rows)] if rows else []
 
 
 def thousandths(area: float | None) -> str:
@@ -104,11 +131,12 @@ def notes(scores: Mapping[str, Any]) -> list[str]:
     ['1 of 2 classes is in these images; none is of bee']
     """
     classes, lines = scores.get("classes", []), []
-    absent = [row["name"] for row in classes if not row["support"]]
-    if absent:
-        there = len(classes) - len(absent)
+    absent, count = [row["name"] for row in classes if not row["support"]], scores.get("class_count", len(classes))
+    there = scores.get("classes_with_images", len(classes) - len(absent))
+    if there < count:
         verb = "is" if there == 1 else "are"
-        lines.append(f"{there} of {len(classes):,} classes {verb} in these images; none is of {list_names(absent)}")
+        named = f"; none is of {list_names(absent)}" if absent else ""
+        lines.append(f"{there:,} of {count:,} classes {verb} in these images{named}")
     if scores.get("count") and scores.get("loss", 0.0) is None:
         lines.append("the loss is not finite: for some images the model's answer is no number")
     if "threshold" in scores and scores["threshold"] is None:

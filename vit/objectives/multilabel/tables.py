@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from vit.objectives.classify.evaluation import MISTAKES
-from vit.objectives.classify.tables import SHARES, TOP, end_of, files_title, probability_rows
+from vit.objectives.classify.evaluation import BEST, MISTAKES
+from vit.objectives.classify.tables import SHARES, end_of, files_title, probability_rows
 from vit.training.description import Table, tenths
 
 CLASS_SHARES = {"average_precision": "average precision, %", **SHARES, "threshold": "threshold, %"}
@@ -18,7 +18,7 @@ def predicted_rows(probabilities: Tensor, thresholds: Tensor, names: Sequence[st
     rows = []
     for values in probabilities:
         order = values.argsort(descending=True).tolist()
-        ranked = [f"{names[number]} {values[number]:.4f}" for number in order[:TOP]]
+        ranked = [f"{names[number]} {values[number]:.4f}" for number in order[:BEST]]
         rows.append({"labels": _listed(values >= thresholds, names, order), "probabilities": "; ".join(ranked)})
     return rows
 

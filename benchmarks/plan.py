@@ -1,0 +1,189 @@
+"""Memory of a training by vit-attention plan, beside what PyTorch's profiler measures; and the steps of docs/scale.md.
+
+"memory": three sizes of model train for two steps on invented images of 32 x 32 pixels on the CPU, with and without
+checkpointing, in float32 and bfloat16 autocast, through the Trainer. The profiler counts what is allocated and freed,
+which the plan does not look at. "steps": the plan of each step of docs/scale.md, by its command; nothing is measured.
+
+    python benchmarks/plan.py [--parts memory steps] [--output benchmarks/results]
+"""
+
+import itertools
+import shlex
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import Trainer
+from matplotlib.figure import Figure
+from records import command_line, made_at, origin, write_cell
+from scale import allocated
+from torch.utils.data import DataLoader, TensorDataset
+
+from vit.commands.plan import in_bytes, in_time, make_parser, planned
+from vit.objectives import ViTClassifier
+from vit.runs.plan import plan_training
+from vit.support.markdown import markdown_table
+from vit.support.plotting import BLUE, ORANGE, plot_style
+
+SIZES = {"64x2": (64, 2, 2), "128x3": (128, 3, 4), "256x4": (256, 4, 4)}
+BATCH, STEPS = 16, 2
+IMAGENET = "--data ImageFolder --data.root imagenet --data.image_size 224 --data.batch_size 128 --classes 1000"
+IMAGENET += " --images 1281167 --model.patch_size 16"
+H100 = "--memory 80 --peak 990e12"
+SMALL = "--model.embed_dim 384 --model.depth 12 --model.num_heads 6"
+BASE = "--model.embed_dim 768 --model.depth 12 --model.num_heads 12"
+LARGE = "--model.embed_dim 1024 --model.depth 24 --model.num_heads 16"
+HUGE = "--model.embed_dim 1280 --model.depth 32 --model.num_heads 16 --model.patch_size 14"
+LADDER = {
+    "a laptop: digits": "--config digits --trainer.accelerator cpu --memory 16 --images 1295",
+    "one GPU: CIFAR-10": f"--config cifar10_gpu --devices 1 {H100} --images 48000",
+    "eight GPUs: ImageNet, ViT-B/16": f"{IMAGENET} {BASE} --devices 8 {H100}",
+    "512 GPUs: a billion images, ViT-H/14": (
+        f"{IMAGENET} {HUGE} --model.grad_checkpointing true --trainer.strategy fsdp2 --images 1000000000 "
+        f"--devices 512 {H100}"
+    ),
+}
+GROWTH = {
+    "parameters": {
+        "ViT-Ti/16": "--model.embed_dim 192 --model.depth 12 --model.num_heads 3",
+        "ViT-S/16": SMALL,
+        "ViT-B/16": BASE,
+        "ViT-L/16": LARGE,
+    },
+    "tokens": {f"{side} pixels": f"{SMALL} --data.image_size {side}" for side in (112, 224, 448)},
+}
+REPORT = f"""# What a training will take
+
+## Memory, planned and measured
+
+ViTClassifier on images of 32 x 32 pixels in patches of 4, batches of {BATCH}, AdamW, on a CPU. Planned by
+`vit.runs.plan`; measured by PyTorch's profiler over {STEPS} steps of the Trainer: the most that tensors take at one
+time.
+"""
+
+
+def measured(arguments: dict[str, Any], precision: str) -> int:
+    """Return the most bytes that the tensors of a training take at one time, the model included."""
+
+    def train() -> None:
+        torch.manual_seed(0)
+        images = torch.randint(256, (BATCH * STEPS, 3, 32, 32), dtype=torch.uint8)
+        loader = DataLoader(TensorDataset(images, torch.zeros(len(images), dtype=torch.long)), BATCH)
+        options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+        options |= {"enable_model_summary": False, "max_epochs": 1, "accelerator": "cpu", "precision": precision}
+        Trainer(**options).fit(ViTClassifier(**arguments), loader)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return allocated(train)
+
+
+def memory_rows() -> Iterator[dict[str, Any]]:
+    """Yield planned and measured bytes of each size, with and without checkpointing, in each precision."""
+    for (name, (width, depth, heads)), checkpointing, precision in itertools.product(
+        SIZES.items(), (False, True), ("32-true", "bf16-mixed")
+    ):
+        arguments = {"patch_size": 4, "embed_dim": width, "depth": depth, "num_heads": heads}
+        arguments |= {"grad_checkpointing": checkpointing}
+        with torch.device("meta"):
+            module = ViTClassifier(**arguments)
+        plan = plan_training(module, precision, on_gpu=False)
+        setting = {"size": name, "checkpointing": checkpointing, "precision": precision}
+        yield setting | {"planned": plan.memory(BATCH), "measured": measured(arguments, precision)}
+
+
+def step(command: str) -> dict[str, Any]:
+    """Return what ``vit-attention plan`` computes for its options, and the lines that it prints."""
+    return {"options": command} | planned(*make_parser().parse_known_args(shlex.split(command)))
+
+
+def memory_table(cell: dict[str, Any]) -> str:
+    """Return planned and measured memory as a Markdown table."""
+    rows = [
+        {
+            "width x depth": row["size"],
+            "checkpointing": "yes" if row["checkpointing"] else "no",
+            "precision": row["precision"],
+            "planned, MB": f"{row['planned'] / 1e6:,.1f}",
+            "measured, MB": f"{row['measured'] / 1e6:,.1f}",
+            "difference, %": f"{100 * (row['planned'] / row['measured'] - 1):+.1f}",
+        }
+        for row in cell["rows"]
+    ]
+    return markdown_table(rows, right={*[*rows[0]][3:]})
+
+
+def steps_table(cell: dict[str, Any]) -> str:
+    """Return what is computed for the steps of docs/scale.md as a Markdown table."""
+    rows = [
+        {
+            "step": name,
+            "parameters": f"{row['parameters']:,}",
+            "training, GFLOP an image": f"{row['training_flop'] / 1e9:,.3g}",
+            "a device": f"{in_bytes(row['bytes'])} at {row['batch']}",
+            "largest batch": f"{row['largest_batch']:,}",
+            "images/s": f"{row['images_per_second']:,.0f}" if "images_per_second" in row else "",
+            "an epoch": in_time(row["seconds"]) if "seconds" in row else "",
+        }
+        for name, row in cell["ladder"].items()
+    ]
+    return markdown_table(rows, right={*[*rows[0]][1:]})
+
+
+def report(results: dict[str, Any]) -> str:
+    """Return all results as Markdown."""
+    parts = [REPORT]
+    if "memory" in results:
+        parts.append(f"{memory_table(results['memory'])}\n\n{made_at(results['memory']['made'])}\n")
+    if "steps" in results:
+        parts.append(f"## The steps of docs/scale.md\n\nComputed, not measured.\n\n{steps_table(results['steps'])}\n")
+        for row in results["steps"]["ladder"].values():
+            said = "\n".join(row["lines"])
+            parts.append(f"```\nvit-attention plan {row['options']}\n\n{said}\n```\n")
+        parts.append(f"![Operations and memory of an image](plan_growth.png)\n\n{made_at(results['steps']['made'])}\n")
+    return "\n".join(parts)
+
+
+@plot_style
+def draw_growth(growth: dict[str, dict[str, Any]], path: Path) -> None:
+    """Draw operations and memory of an image over parameters and over tokens."""
+    figure = Figure(figsize=(9, 3.8))
+    for axes, (part, rows) in zip(figure.subplots(1, len(growth)), growth.items(), strict=True):
+        tokens = [(int(name.split()[0]) // 16) ** 2 + 1 for name in rows] if part == "tokens" else []
+        places = tokens or [row["parameters"] for row in rows.values()]
+        for key, label, unit, color in (
+            ("training_flop", "GFLOP of training an image", 1e9, BLUE),
+            ("bytes_per_image", "MB of activations an image", 1e6, ORANGE),
+        ):
+            axes.plot(places, [row[key] / unit for row in rows.values()], "o-", color=color, label=label)
+        axes.set(xscale="log", yscale="log", xlabel={"tokens": "tokens of an image (ViT-S)"}.get(part, part))
+        axes.set_xticks(places, [f"{place / 1e6:.0f} M" if place > 1e5 else f"{place:,}" for place in places])
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+        axes.minorticks_off()
+    figure.axes[0].legend()
+    figure.suptitle("Computed by vit-attention plan, bf16-mixed", x=0.02, ha="left")
+    figure.savefig(path)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, plan and write both parts, and print them."""
+    parser = command_line(__doc__)
+    parser.add_argument("--parts", nargs="+", choices=("memory", "steps"), default=["memory", "steps"])
+    options = parser.parse_args(arguments)
+    path = options.output / "plan.json"
+    if "memory" in options.parts:
+        write_cell(path, "memory", {"made": origin(), "rows": [*memory_rows()]}, report)
+    if "steps" in options.parts:
+        growth = {
+            part: {name: step(f"{IMAGENET} {typed}") for name, typed in of.items()} for part, of in GROWTH.items()
+        }
+        ladder = {name: step(command) for name, command in LADDER.items()}
+        write_cell(path, "steps", {"made": origin(), "ladder": ladder, "growth": growth}, report)
+        draw_growth(growth, options.output / "plan_growth.png")
+    print(path.with_suffix(".md").read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""``vit-attention plan``: every config and objective, classes of a user's own, and mistakes in one line."""
+
+import re
+import sys
+
+import pytest
+
+from tests.test_configs import CONFIGS, header_of
+from vit.commands.plan import main, make_parser, planned
+from vit.objectives import OBJECTIVES
+
+TINY = ["--data", "Digits", "--model.patch_size", "4", "--model.embed_dim", "8", "--model.depth", "1"]
+TINY += ["--model.num_heads", "1", "--trainer.accelerator", "cpu", "--trainer.precision", "32-true"]
+WITHOUT_FOLDER = ("photos", "finetune", "multilabel")
+
+
+def plan(*words):
+    return planned(*make_parser().parse_known_args([str(word) for word in words]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_has_a_plan_with_the_parameters_of_its_header(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where no data are
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    more = ["--classes", 5, "--data.image_size", 32] if config.stem in WITHOUT_FOLDER else []
+    start = ["--model.init_from", "null"] if "init_from: runs/" in config.read_text() else []
+    found = plan("--config", config, "--memory", 80, "--peak", 990e12, *more, *start)
+    assert found["training_flop"] > 1.5 * found["inference_flop"] > 0
+    assert found["largest_batch"] > 100
+    if not more:
+        assert re.search(rf"\b{found['parameters']:,} parameters", header_of(config))
+
+
+def test_the_configs_have_every_objective():
+    text = "\n".join(config.read_text() for config in CONFIGS)
+    assert all(name in text for name in OBJECTIVES.keys() - {"ViTClassifier"})
+
+
+@pytest.mark.slow
+def test_lines_say_parameters_operations_memory_batch_and_time(capsys):
+    main([*TINY, "--devices", "2", "--memory", "1", "--peak", "1e9", "--images", "1000", "--measure_data"])
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"ViTClassifier: [\d,]+ parameters, 32-true, 2 CPUs, ddp", lines[0])
+    assert [line.split(":")[0] for line in lines[1:4]] == ["operations", "memory of a device", "largest batch"]
+    assert re.fullmatch(
+        r"time at 40% of 0.001 TFLOP/s: 1,000 images take [\d.]+ m?s, if the data deliver [\d,]+ images/s", lines[4]
+    )
+    assert re.fullmatch(r"data path of this machine: [\d,]+ images/s, enough", lines[5])
+
+
+@pytest.mark.slow
+def test_a_class_of_a_users_own_is_planned(tmp_path, monkeypatch):
+    (tmp_path / "planned_module.py").write_text(
+        "from vit.objectives import ViTClassifier\n\n\nclass Mine(ViTClassifier):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert plan("--model", "planned_module.Mine", *TINY)["lines"][0].startswith("Mine: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([*TINY, "--peak", "0"], "--peak (0.0) must be a number above 0"),
+        ([*TINY, "--memory", "-1"], "--memory (-1.0) must be a number above 0"),
+        ([*TINY, "--devices", "0"], "--devices (0) must be a positive whole number"),
+        ([*TINY, "--utilisation", "1.5"], "--utilisation (1.5) must be"),
+        (["--data", "Digits"], "the command line has no model: add --model NAME"),
+        ([*TINY, "--memory", "0.00001"], "a batch of one takes"),
+        ([*TINY, "--classes", "3", "--measure_data", "--peak", "1"], "--measure_data reads the images"),
+        (
+            ["--data", "ImageFolder", "--data.root", "nowhere", "--model.depth", "1", "--classes", "3"],
+            "whose size is not known: add --data.image_size 224",
+        ),
+        (["--data", "ImageFolder", "--data.root", "nowhere", "--model.depth", "1"], "no folder nowhere"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+@pytest.mark.slow
+def test_a_mistake_is_one_line(words, said, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("error: ")
+    assert said in line
