@@ -24,8 +24,8 @@ from vit.support.markdown import markdown_table
 from vit.support.plotting import BLUE, BROWN, GREEN, GREY, ORANGE, PINK, VIOLET, plot_style
 
 CHANNELS = 32
-SIDES = (32, 48, 64, 96, 128, 192, 256)  # of square grids: 1,024 to 65,536 tokens
-WINDOWS, WINDOW_SIDE = (4, 8, 16, 32, 64), 64  # 4,096 tokens
+SIDES = (64, 80, 96, 112, 128, 160, 192, 256)  # of square grids: 4,096 to 65,536 tokens; below, calls take the time
+WINDOWS, WINDOW_SIDE = (8, 16, 32, 64, 128), 128  # 16,384 tokens
 ROUNDS = 2
 MOST_SECONDS, MOST_BYTES = 2.0, 1.5e9  # of a pass; a mechanism that would take more is stopped
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -225,7 +225,7 @@ def table(cells: dict[str, Any]) -> str:
         seconds, memory = (medians(cells, "tokens", name, key) for key in ("seconds", "bytes"))
         line = {"mechanism": name, "time ~ tokens^": power(fitted(cells, "tokens", name, "seconds"))}
         line["memory ~ tokens^"] = power(fitted(cells, "tokens", name, "bytes"))
-        for tokens in (1024, 4096, 16384, 65536):
+        for tokens in (4096, 9216, 16384, 65536):
             known = tokens in seconds
             line[f"{tokens:,} tokens"] = (
                 f"{1e3 * seconds[tokens]:.3g} ms, {memory[tokens] / 1e6:.3g} MB" if known else ""

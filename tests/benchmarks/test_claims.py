@@ -150,7 +150,7 @@ def test_live_bytes_are_those_that_are_alive_at_once():
 
 def priced(of_tokens, of_window=2.0):
     """A cell whose seconds and bytes are powers of the tokens, by mechanism; the others have 1."""
-    sizes = (1024, 4096, 9216)
+    sizes = (4096, 6400, 9216)
     cost = {
         name: {str(size): dict.fromkeys(("seconds", "bytes"), size ** of_tokens.get(name, 1.0)) for size in sizes}
         for name in claims_cost.COLORS
@@ -169,12 +169,12 @@ def test_costs_are_three_sentences_about_exponents():
 
 
 def test_a_mechanism_stops_where_its_growth_leaves_the_budget():
-    growing = {"1024": {"seconds": 0.01, "bytes": 1e6}, "2304": {"seconds": 0.05, "bytes": 2e6}}
-    assert claims_cost.affordable(growing, 64**2)
-    assert not claims_cost.affordable({"2304": {"seconds": 1.0, "bytes": 1e6}}, 64**2)
-    assert not claims_cost.affordable({"2304": {"seconds": 0.1, "bytes": 1e9}}, 64**2)
-    assert not claims_cost.affordable(growing, 256**2)  # stopped before
-    assert claims_cost.affordable({}, 1024)
+    growing = {"4096": {"seconds": 0.1, "bytes": 1e6}, "6400": {"seconds": 0.2, "bytes": 2e6}}
+    assert claims_cost.affordable({}, 64**2)
+    assert claims_cost.affordable(growing, 96**2)
+    assert not claims_cost.affordable({"6400": {"seconds": 1.0, "bytes": 1e6}}, 96**2)
+    assert not claims_cost.affordable({"6400": {"seconds": 0.1, "bytes": 1e9}}, 96**2)
+    assert not claims_cost.affordable(growing, 128**2)  # stopped before
 
 
 def damaged(wrong, without, softmax=0.1, convolution=0.1):
