@@ -115,7 +115,10 @@ def costs(passes: dict[str, tuple[Pass, tuple[Tensor, ...]]]) -> dict[str, dict[
 
 
 def affordable(before: dict[str, Any], tokens: int) -> bool:
-    """Return whether a pass stays within the budget if it grows as between the last two lengths, or by the square."""
+    """Return whether a pass stays within the budget if it grows as between the last two lengths.
+
+    Its power is taken for 1 to 2, as the times of two lengths are noisy, and for 2 after a single length.
+    """
     if not before:
         return True
     lengths = list(map(int, before))
@@ -125,7 +128,8 @@ def affordable(before: dict[str, Any], tokens: int) -> bool:
     for key, most in (("seconds", MOST_SECONDS), ("bytes", MOST_BYTES)):
         power = 2.0
         if len(lengths) > 1:
-            power = math.log(last[key] / before[str(lengths[-2])][key]) / math.log(lengths[-1] / lengths[-2])
+            grown = math.log(last[key] / before[str(lengths[-2])][key]) / math.log(lengths[-1] / lengths[-2])
+            power = min(2.0, max(1.0, grown))
         if last[key] * (tokens / lengths[-1]) ** power > most:
             return False
     return True
@@ -147,14 +151,11 @@ def exponent(sizes: list[float], values: list[float]) -> tuple[float, float, flo
 
 
 def medians(cells: dict[str, Any], part: str, name: str | None, key: str) -> dict[int, float]:
-    """Return the median over the runs by size, of the sizes that all runs have measured."""
+    """Return the median over the runs by size."""
     runs = of_setting(cells, "interleaved", part)
     runs = runs if name is None else [run[name] for run in runs]
-    return {
-        int(size): statistics.median(run[size][key] for run in runs)
-        for size in runs[0]
-        if all(size in run for run in runs)
-    }
+    sizes = sorted({int(size) for run in runs for size in run})
+    return {size: statistics.median(run[str(size)][key] for run in runs if str(size) in run) for size in sizes}
 
 
 def fitted(cells: dict[str, Any], part: str, name: str | None, key: str) -> tuple[float, float, float]:
