@@ -254,10 +254,12 @@ def draw(cells: dict[str, Any], path: Path) -> None:
             values = [scale * value for value in found.values()]
             plot.plot(list(found), values, color=color, marker="o", ms=4, label=name)
         plot.set(xlabel="tokens", ylabel=label, xscale="log", yscale="log")
+        plot.set_xticks([4096, 16384, 65536], ["4,096", "16,384", "65,536"])
+        plot.minorticks_off()
     wide = medians(cells, "window", None, "seconds")
     axes[2].plot(list(wide), [1e3 * value for value in wide.values()], color=ORANGE, marker="o", ms=4)
     axes[2].set(xlabel="side of the window, patches", ylabel="time, ms", xscale="log", yscale="log")
     axes[2].set_xticks(list(wide), [str(width) for width in wide])
     axes[2].minorticks_off()
-    axes[0].legend(fontsize="small")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
     figure.savefig(path)

@@ -3,6 +3,7 @@
 Letters in the einops patterns: n images, h rows of pixels, c cells, w columns of pixels of a cell, t tokens.
 """
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,7 @@ def measure(setting: dict[str, Any], seed: int) -> dict[str, Any]:
         labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))]
     losses = fit(model, normalised(data, images), labels, steps=STEPS, lr=LR, warmup=WARMUP, seed=seed)
     images, labels, distances = mark_pairs("test")
-    right = is_right(model, normalised(data, images), labels)
-    shares = [reached(name, blocks) for blocks in range(1, LONGEST + 1)]
+    right, shares = is_right(model, normalised(data, images), labels), reached(name)
     return {
         "accuracy": {str(r): right[distances == r].double().mean().item() for r in range(1, LONGEST + 1)},
         "within_reach": {str(r): shares[depth - 1][r] for r in range(1, LONGEST + 1)},
@@ -97,19 +97,21 @@ def build(name: str, depth: int) -> vit.VisionTransformer:
     )
 
 
+@cache
 @torch.no_grad()
-def reached(name: str, depth: int) -> dict[int, float]:
-    """Return the share of the pairs at each distance whose right token depends on the left one after some blocks.
+def reached(name: str) -> list[dict[int, float]]:
+    """Return the share of the pairs at each distance whose right token sees the left one, after 1 to 15 blocks.
 
     A block leads from token m to token n if a head gives m a weight in n. A way leads through one edge a block, or
     stays.
     """
-    graph = torch.eye(CELLS)
-    for block in build(name, depth).double().blocks:
+    graph, shares = torch.eye(CELLS), []
+    for block in build(name, LONGEST).double().blocks:
         weights = block.attn.weights(torch.randn(1, CELLS, MODEL["embed_dim"]).double(), grid=(1, CELLS))
         edges = reduce((weights != 0).float(), "1 h n m -> n m", "max")
         graph = ((edges + torch.eye(CELLS)) @ graph).clamp(max=1)
-    return {r: graph.diagonal(-r).mean().item() for r in range(1, LONGEST + 1)}
+        shares.append({r: graph.diagonal(-r).mean().item() for r in range(1, LONGEST + 1)})
+    return shares
 
 
 def of_distances(cells: dict[str, Any], setting: str, first: int, last: int) -> list[float]:

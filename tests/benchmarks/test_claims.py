@@ -123,7 +123,7 @@ def test_a_control_that_fails_gives_no_answer(control):
     ],
 )
 def test_the_graph_of_a_mechanism_says_which_marks_meet(name, depth, within):
-    assert list(claims_reach.reached(name, depth).values()) == pytest.approx(within)
+    assert list(claims_reach.reached(name)[depth - 1].values()) == pytest.approx(within)
 
 
 def test_a_prediction_read_at_the_second_mark_depends_on_what_that_token_sees():
