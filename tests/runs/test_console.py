@@ -15,11 +15,11 @@ from vit.runs.console import print_header, print_memory, print_resume, print_sto
 def header(capsys, tmp_path):
     """The lines printed for these numbers of validation images and of images that fill no batch."""
 
-    def header(val=None, left_out=0, max_epochs=None, max_steps=-1, max_time=None, module=None, **facts):
+    def header(val=None, left_out=0, made_worse=(), max_epochs=None, max_steps=-1, max_time=None, module=None, **facts):
         sizes = {"train": 1295, "val": val, "test": 359}
         sets = {name: SimpleNamespace(labels=torch.zeros(size)) for name, size in sizes.items() if size is not None}
         trainer = SimpleNamespace(
-            datamodule=SimpleNamespace(sets=sets, left_out=left_out),
+            datamodule=SimpleNamespace(sets=sets, left_out=left_out, made_worse=made_worse),
             precision="32-true",
             max_epochs=max_epochs,
             max_steps=max_steps,
@@ -53,6 +53,11 @@ def test_the_header_has_data_model_device_length_and_folder(header, tmp_path):
 )
 def test_the_length_is_the_limits_of_the_training(header, limits, length):
     assert f"; {length}; " in header(**limits)[0]
+
+
+def test_what_is_made_worse_on_purpose_is_said(header):
+    lines = ["259 of 1,295 training labels are wrong (seed 0)", "359 test images are corrupted: jpeg 10"]
+    assert header(made_worse=lines)[1:] == lines
 
 
 def test_images_that_fill_no_batch_are_said(header):
