@@ -17,6 +17,7 @@ from typing import Any
 
 import claims_cost
 import claims_norms
+import claims_order
 import claims_quality
 import claims_reach
 import torch
@@ -53,6 +54,7 @@ CLAIMS = {
         claims_reach.SETTINGS, claims_reach.measure, claims_reach.rows, claims_reach.table, claims_reach.draw
     ),
     "norms": Claim(claims_norms.SETTINGS, claims_norms.measure, claims_norms.rows, claims_norms.table),
+    "order": Claim(claims_order.SETTINGS, claims_order.measure, claims_order.rows, claims_order.table),
     "quality": Claim(
         claims_quality.SETTINGS, claims_quality.measure, claims_quality.rows, claims_quality.table, claims_quality.draw
     ),

@@ -5,6 +5,7 @@ import json
 import claims
 import claims_cost
 import claims_norms
+import claims_order
 import claims_quality
 import claims_reach
 import pytest
@@ -15,6 +16,7 @@ from claims_training import FAILS, HOLDS, OPEN, difference
 TINY = {
     "reach": "convolution, depth 2, shuffled labels",
     "norms": "pre, no residual, depth 2, warm-up",
+    "order": "rows around, of other images",
     "quality": "softmax, 40% left out",
     "cost": "interleaved",
 }
@@ -22,7 +24,7 @@ TINY = {
 
 @pytest.fixture
 def tiny(monkeypatch):
-    for module in (claims_reach, claims_norms, claims_quality):
+    for module in (claims_reach, claims_norms, claims_order, claims_quality):
         monkeypatch.setattr(module, "STEPS", 2)
     for name, value in {"SIDES": (4, 6, 8), "WINDOWS": (2, 4, 8), "WINDOW_SIDE": 8}.items():
         monkeypatch.setattr(claims_cost, name, value)
@@ -206,10 +208,32 @@ def test_robustness_is_the_accuracy_that_corruptions_cost(softmax, convolution, 
     assert images["answer"] == answer
 
 
+@pytest.mark.parametrize(
+    ("both", "causal", "answers"), [(0.9, 1.0, [HOLDS, HOLDS]), (1.3, 1.2, [FAILS, FAILS]), (0.9, 0.9, [HOLDS, OPEN])]
+)
+def test_order_is_two_sentences_about_bits(both, causal, answers):
+    bits = dict(zip(claims_order.SETTINGS, (1.1, causal, both, 1.5), strict=True))
+    cells = {
+        f"{setting}, seed {seed}": {"setting": setting, "bits": value + 0.01 * seed}
+        for setting, value in bits.items()
+        for seed in range(3)
+    }
+    assert [row["answer"] for row in claims_order.rows(cells)] == answers
+
+
+def test_the_rows_around_are_those_of_another_image_and_the_middle_stays():
+    pixels = torch.arange(10)[:, None, None].expand(10, 4, 4)
+    others = claims_order.with_rows_of_others(pixels, seed=0)
+    assert torch.equal(others[:, 1:3], pixels[:, 1:3])
+    assert sorted(others[:, 0, 0].tolist()) == sorted(others[:, 3, 0].tolist()) == list(range(10))
+    assert (others[:, 0] != pixels[:, 0]).any()
+
+
 def test_a_sentence_without_all_its_numbers_has_no_row():
     assert claims_reach.rows(reached([], [0.5, 0.5])) == []
     assert claims_norms.rows({}) == []
     assert claims_quality.rows({}) == []
+    assert claims_order.rows({}) == []
 
 
 def wired(**accuracies):

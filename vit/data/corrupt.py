@@ -1,6 +1,7 @@
 """Data made worse on purpose: wrong labels, and images that are compressed, blurred or pale."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -107,7 +108,7 @@ def make_worse(
         said.append(
             f"{int((labels != train.labels).sum()):,} of {len(labels):,} training labels are wrong (seed {SEED})"
         )
-        sets["train"] = ImageSet(train.images, labels, train.files, train.groups)
+        sets["train"] = replace(train, labels=labels)
     stages: dict[str, tuple[Stage, ...]] = {"train": ("train",), "test": ("test",), "both": ("train", "val", "test")}
     for stage in stages[corrupted] if corrupt else ():
         if stage in sets:
@@ -117,8 +118,7 @@ def make_worse(
                     f"corrupt ({dict(corrupt)}) changes images in memory, and those of {stage} are decoded in each "
                     "epoch: raise memory_limit, or leave corrupt out"
                 )
-            images = corrupt_images(chosen.images, corrupt)
-            sets[stage] = ImageSet(images, chosen.labels, chosen.files, chosen.groups)
+            sets[stage] = replace(chosen, images=corrupt_images(chosen.images, corrupt))
             kinds = ", ".join(f"{name} {strength:g}" for name, strength in corrupt.items())
-            said.append(f"{len(images):,} {stage} images are corrupted: {kinds}")
+            said.append(f"{len(chosen.labels):,} {stage} images are corrupted: {kinds}")
     return said
