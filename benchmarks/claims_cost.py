@@ -190,7 +190,8 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     command = {"command": "`python benchmarks/claims.py cost`"}
     return [
         {
-            "sentence": "The time of attention grows with the square of the tokens, that of linear attention with them",
+            "sentence": "Softmax attention takes time that grows with the square of the tokens, linear attention with "
+            "the tokens",
             "who": "Vaswani et al. 2017, table 1; Katharopoulos et al. 2020",
             "measured": f"exponent of the time over the tokens: softmax {power(seconds['softmax'])}, linear "
             f"{power(seconds['linear'])}",
