@@ -183,5 +183,5 @@ def draw(cells: dict[str, Any], path: Path) -> None:
             axes[2].plot(distances, [steps[0][str(r)] for r in distances], color=color, marker="o", ms=4)
     for plot in axes:
         plot.set_xlabel("patches between the marks")
-    axes[0].legend()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
     figure.savefig(path)
