@@ -12,9 +12,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import claims_cost
 import claims_norms
+import claims_order
+import claims_quality
 import claims_reach
 import torch
 from records import RESULTS, Report, command_line, is_measured, made_at, place, provenance, write_cell
@@ -35,17 +39,26 @@ class Claim:
         measure: Trains a model of a setting from a seed, and returns what is kept of it.
         rows: Returns a row of docs/claims.md for each sentence, given all cells.
         table: Returns the numbers in Markdown.
+        draw: Draws them into a file; None for no picture.
     """
 
     settings: dict[str, dict[str, Any]]
     measure: Callable[[dict[str, Any], int], dict[str, Any]]
     rows: Callable[[Cells], list[dict[str, str]]]
     table: Report
+    draw: Callable[[Cells, Path], None] | None = None
 
 
 CLAIMS = {
-    "reach": Claim(claims_reach.SETTINGS, claims_reach.measure, claims_reach.rows, claims_reach.table),
+    "reach": Claim(
+        claims_reach.SETTINGS, claims_reach.measure, claims_reach.rows, claims_reach.table, claims_reach.draw
+    ),
     "norms": Claim(claims_norms.SETTINGS, claims_norms.measure, claims_norms.rows, claims_norms.table),
+    "order": Claim(claims_order.SETTINGS, claims_order.measure, claims_order.rows, claims_order.table),
+    "quality": Claim(
+        claims_quality.SETTINGS, claims_quality.measure, claims_quality.rows, claims_quality.table, claims_quality.draw
+    ),
+    "cost": Claim(claims_cost.SETTINGS, claims_cost.measure, claims_cost.rows, claims_cost.table, claims_cost.draw),
 }
 
 
@@ -82,6 +95,8 @@ def main(arguments: list[str] | None = None) -> None:
                 path, cell, made | {"setting": name, "seed": seed} | measured, lambda cells: report(claim, cells)
             )
             print(f"{cell}: {json.dumps(measured)[:120]}", file=sys.stderr)
+    if claim.draw is not None:
+        claim.draw(json.loads(path.read_text()), path.with_suffix(".png"))
     print(path.with_suffix(".md").read_text())
 
 

@@ -269,6 +269,9 @@ PARTS: dict[str, Part] = {
         for name, what, minutes, further in (
             ("reach", "places far apart", 20, ("vit/data/mark_pairs.py",)),
             ("norms", "residual connections and norms", 20, ("vit/model/rewired_block.py", "vit/data/digits.py")),
+            ("order", "what follows, and a prefix", 3, ("vit/model/middle_model.py", "vit/model/decoder.py")),
+            ("quality", "wrong labels and corrupted images", 5, ("vit/data/corrupt.py", "vit/data/digits.py")),
+            ("cost", "time and memory over tokens and windows", 3, ()),
         )
     },
     "throughput": Part(

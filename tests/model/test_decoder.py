@@ -10,6 +10,7 @@ import vit
 from vit.attention import MECHANISMS
 from vit.model.decoder import ImageToSequence, TransformerDecoder
 from vit.model.decoder_block import DecoderBlock
+from vit.model.encoder_block import EncoderBlock
 from vit.model.positions import sinusoidal_positions
 
 V, D, T, M, C = 13, 24, 7, 5, 12  # tokens of the vocabulary, channels, tokens, tokens and channels of the context
@@ -109,6 +110,59 @@ def test_steps_with_a_cache_give_the_logits_of_one_pass(positions, attention, to
     caches = decoder.new_caches(M)
     parts = [decoder(part, context, caches=caches) for part in tokens.split([1, 3, 1, 2], dim=1)]
     assert_close(torch.cat(parts, dim=1), decoder(tokens, context), **EXACT)
+
+
+MASKED = [name for name in CAUSAL if "mask" in MECHANISMS[name].takes]
+
+
+@pytest.mark.parametrize("positions", ["learned", "rope"])
+@pytest.mark.parametrize("attention", MASKED)
+def test_without_a_prefix_a_decoder_is_causal_and_with_a_full_one_an_encoder(attention, positions, tokens, context):
+    options = {"attention": attention, "positions": positions}
+    causal, encoder = built(**options), built(**options, causal=False)
+    for prefix, same in ((0, causal), (1, causal), (T, encoder)):
+        assert_close(built(**options, prefix=prefix)(tokens, context), same(tokens, context), rtol=0, atol=1e-12)
+
+
+def test_a_full_prefix_gives_the_tokens_of_encoder_blocks(tokens):
+    decoder = randomised(TransformerDecoder(V, D, 2, 3, T, prefix=T))
+    states = decoder.token_embed(tokens) + decoder.pos_embed
+    for block in decoder.blocks:
+        of_encoder = EncoderBlock(D, 3).double().eval()
+        of_encoder.load_state_dict(block.state_dict())
+        states = of_encoder(states)
+    assert_close(decoder.forward_features(tokens), decoder.norm(states), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sincos", "rope"])
+def test_a_token_sees_the_prefix_and_what_comes_before_it(positions, tokens, context):
+    prefix = 3
+    decoder = built(positions=positions, prefix=prefix)
+    embedded = {}
+    decoder.token_embed.register_forward_hook(lambda module, inputs, output: embedded.update(tokens=output))
+    logits = decoder(tokens, context)
+    for step in range(T):
+        (gradient,) = torch.autograd.grad(logits[:, step].square().sum(), embedded["tokens"], retain_graph=True)
+        seen = max(prefix, step + 1)
+        assert gradient[:, seen:].abs().sum() == 0
+        assert gradient[:, :seen].abs().sum(dim=-1).min() > 0
+
+
+@pytest.mark.parametrize("positions", ["learned", "rope"])
+@pytest.mark.parametrize("attention", MASKED)
+@pytest.mark.parametrize("parts", [[3, 1, 1, 2], [5, 2], [7]])
+def test_steps_after_a_prefix_with_a_cache_give_the_logits_of_one_pass(parts, attention, positions, tokens, context):
+    decoder = built(positions=positions, attention=attention, prefix=3)
+    caches = decoder.new_caches(M)
+    steps = [decoder(part, context, caches=caches) for part in tokens.split(parts, dim=1)]
+    assert_close(torch.cat(steps, dim=1), decoder(tokens, context), rtol=0, atol=1e-12)
+
+
+def test_a_prefix_is_given_at_once(tokens, context):
+    decoder = built(prefix=3)
+    for caches in (None, decoder.new_caches(M)):
+        with pytest.raises(ValueError, match=r"2 tokens are fewer than the prefix \(3\), whose tokens see each other"):
+            decoder(tokens[:, :2], context, caches=caches)
 
 
 @pytest.mark.parametrize("attention", ["linear", "recurrent"])
@@ -243,6 +297,10 @@ def test_cached_tokens_count_towards_the_length():
         ({"embed_dim": 15, "positions": "rope"}, r"embed_dim \(15\) over num_heads \(3\) must be even"),
         ({"num_kv_heads": 2}, r"num_heads \(3\) must be divisible by num_kv_heads \(2\)"),
         ({"num_heads": 5}, r"embed_dim \(24\) must be divisible by num_heads \(5\)"),
+        ({"prefix": -1}, r"prefix \(-1\) must be a whole number of at least 0"),
+        ({"prefix": 8}, r"prefix \(8\) is longer than max_length \(7\)"),
+        ({"prefix": 2, "causal": False}, r"prefix \(2\) changes nothing where causal is False"),
+        ({"prefix": 2, "attention": "linear"}, "LinearAttention takes no mask"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(kwargs, message):

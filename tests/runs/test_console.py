@@ -15,11 +15,11 @@ from vit.runs.console import print_header, print_memory, print_plan, print_resum
 def header(capsys, tmp_path):
     """The lines printed for these numbers of validation images and of images that fill no batch."""
 
-    def header(val=None, left_out=0, max_epochs=None, max_steps=-1, max_time=None, module=None, **facts):
+    def header(val=None, left_out=0, made_worse=(), max_epochs=None, max_steps=-1, max_time=None, module=None, **facts):
         sizes = {"train": 1295, "val": val, "test": 359}
         sets = {name: SimpleNamespace(labels=torch.zeros(size)) for name, size in sizes.items() if size is not None}
         trainer = SimpleNamespace(
-            datamodule=SimpleNamespace(sets=sets, left_out=left_out),
+            datamodule=SimpleNamespace(sets=sets, left_out=left_out, made_worse=made_worse),
             precision="32-true",
             max_epochs=max_epochs,
             max_steps=max_steps,
@@ -74,6 +74,11 @@ def test_the_plan_has_operations_and_what_weights_gradients_and_averages_take(ca
         f"a step takes 1.23 GFLOP an image, and {kept / 1e6:.3g} MB of {named} beside its activations: "
         "vit-attention plan\n"
     )
+
+
+def test_what_is_made_worse_on_purpose_is_said(header):
+    lines = ["259 of 1,295 training labels are wrong (seed 0)", "359 test images are corrupted: jpeg 10"]
+    assert header(made_worse=lines)[1:] == lines
 
 
 def test_images_that_fill_no_batch_are_said(header):

@@ -101,6 +101,14 @@ def test_a_test_without_a_training_writes_its_facts_and_its_machine(record, trai
     assert "epochs" not in written
 
 
+def test_what_was_made_worse_on_purpose_is_kept(record, trainer, module):
+    trainer.datamodule.made_worse = ["2 of 10 training labels are wrong (seed 0)"]
+    record.load_state_dict(STATE)
+    record.measurements.start_clocks()
+    record.on_train_end(trainer, module)
+    assert results(record)["made_worse"] == ["2 of 10 training labels are wrong (seed 0)"]
+
+
 @pytest.mark.parametrize(("policy", "late", "epochs"), [("randaugment", 1, 1.0), ("randaugment", 3, 0.0)])
 def test_the_epochs_with_a_policy_that_begins_later_are_counted(record, trainer, module, policy, late, epochs):
     trainer.datamodule.augmentation = {"policy": policy, "policy_from": late}

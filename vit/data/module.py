@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vit.data.augment import Augment, Flip
+from vit.data.corrupt import Corrupted, check_corruptions, make_worse
 from vit.data.decoded_cache import load_decoded, readable_files
 from vit.data.image_files import ImageFiles
 from vit.data.image_set import ImageSet
@@ -54,6 +55,11 @@ class ImageDataModule(LightningDataModule):
             (Hassani et al. 2021).
         balance: What makes up for classes with few images: "sampling" draws each class equally often in training,
             "loss" weights each class in the loss by the inverse of its number of training images.
+        label_noise: Share of the training labels that name another class, each other class equally probable, in [0, 1];
+            the labels of validation and test images stay. Which change is the same for every ``seed``.
+        corrupt: Corruptions of images before any augmentation, each with its strength, such as {"jpeg": 10} for a
+            quality (1 to 100), {"blur": 1.5} for a Gaussian of so many pixels, or {"contrast": 0.3} for a factor.
+        corrupted: Images that are corrupted: those of "train", those of "test", or "both" and validation as well.
         num_workers: Processes that decode image files; None for one per CPU core, at most 8.
         memory_limit: Largest data set kept in memory, in GB of decoded pixels; a larger one is decoded in each epoch.
         seed: Seed of the order and the augmentation of the images; the splits are the same for every seed.
@@ -90,6 +96,9 @@ class ImageDataModule(LightningDataModule):
         cutmix: float = 0.0,
         mix_until: float = 1.0,
         balance: Balance = "none",
+        label_noise: float = 0.0,
+        corrupt: dict[str, float] | None = None,
+        corrupted: Corrupted = "test",
         num_workers: int | None = None,
         memory_limit: float = 4.0,
         seed: int = 0,
@@ -114,6 +123,8 @@ class ImageDataModule(LightningDataModule):
         check_non_negative("cutmix", cutmix, "0 is no cutmix")
         check_positive_share("mix_until", mix_until, "for no mixing, set mixup and cutmix to 0")
         check_choice("balance", balance, get_args(Balance))
+        check_probability("label_noise", label_noise)
+        check_corruptions(corrupt or {}, corrupted)
         if num_workers is not None:
             check_natural("num_workers", num_workers, "0 decodes in the process of the training")
         check_non_negative("memory_limit", memory_limit, "0 keeps no images in memory")
@@ -132,6 +143,10 @@ class ImageDataModule(LightningDataModule):
         }
         self.mix_until = mix_until
         self.balance = balance
+        self.label_noise = label_noise
+        self.corrupt = corrupt or {}
+        self.corrupted = corrupted
+        self.made_worse: list[str] = []  # what label_noise and corrupt have changed, in words
         self.progress = 0.0  # share of the training that is done; the LightningModule sets it after each step
         self.num_workers = min(8, os.cpu_count() or 1) if num_workers is None else num_workers
         self.memory_limit = memory_limit
@@ -174,6 +189,7 @@ class ImageDataModule(LightningDataModule):
             for split in sets:
                 if split != "train" or self.augmentation["crop_scale"] is None:  # random crops are cut out of the whole
                     sets[split] = sets[split].centred(self.image_size)
+        self.made_worse = make_worse(sets, self.num_classes, self.label_noise, self.corrupt, self.corrupted)
         self.sets = sets
 
     def _take_fold(self, images: ImageSet) -> dict[Stage, ImageSet]:

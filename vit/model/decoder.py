@@ -8,11 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.attention import KeyValueCache, MultiHeadAttention, StateCache
+from vit.attention.functional import causal_mask
 from vit.attention.mechanisms.base import draw_weights, set_values, undecayed_parameters
+from vit.attention.multihead_checks import check_takes_mask
 from vit.model.decoder_block import DecoderBlock, DecoderCache
 from vit.model.generation import Generated, Sampling, beam_search, sample
 from vit.model.positions import rotary_angles, sinusoidal_positions
-from vit.support.checks import check_choice, check_positive_int, check_share
+from vit.support.checks import check_choice, check_natural, check_positive_int, check_share
 
 INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 DecoderPositions = Literal["learned", "sincos", "rope"]
@@ -38,6 +40,8 @@ class TransformerDecoder(nn.Module):
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
         drop_path: Probability that a sequence skips a residual branch of the last block, in [0, 1). It grows linearly
             from 0 at the first block.
+        prefix: Number of first tokens that see each other both ways, such as a prompt (Raffel et al. 2020); every later
+            token sees them and the tokens before it. 0 is causal. The mechanism must take a mask.
         block_kwargs: Further arguments of ``DecoderBlock``: num_kv_heads, mlp_ratio, qkv_bias, qk_norm, attention,
             attention_kwargs, causal.
 
@@ -58,6 +62,7 @@ class TransformerDecoder(nn.Module):
         tie_output: bool = True,
         dropout: float = 0.0,
         drop_path: float = 0.0,
+        prefix: int = 0,
         **block_kwargs: Any,
     ) -> None:
         super().__init__()
@@ -72,6 +77,12 @@ class TransformerDecoder(nn.Module):
             )
         check_share("dropout", dropout, "0.1 is usual")
         check_share("drop_path", drop_path, "0.1 is usual")
+        check_natural("prefix", prefix, "0 is causal")
+        if prefix > max_length:
+            raise ValueError(f"prefix ({prefix}) is longer than max_length ({max_length}): shorten it")
+        if prefix and not block_kwargs.get("causal", True):
+            raise ValueError(f"prefix ({prefix}) changes nothing where causal is False, as all tokens see each other")
+        self.prefix = prefix
         self.vocab_size = vocab_size
         self.max_length = max_length
         self.head_dim = embed_dim // num_heads
@@ -95,6 +106,8 @@ class TransformerDecoder(nn.Module):
         )
         for block in self.blocks:
             block.attn.is_rotary = not is_added
+            if prefix:
+                check_takes_mask(block.attn)
         self.norm = nn.LayerNorm(embed_dim, eps=1e-6)
         self.head = None if tie_output else nn.Linear(embed_dim, vocab_size, bias=False)
         self.init_weights()
@@ -133,8 +146,8 @@ class TransformerDecoder(nn.Module):
             caches: Caches from ``new_caches``. This call fills and extends them.
 
         Raises:
-            ValueError: If there are more tokens than ``max_length``, the number of caches is wrong, or a token is
-                outside the vocabulary (checked only in eager mode on the CPU).
+            ValueError: If there are more tokens than ``max_length`` or fewer than ``prefix``, the number of caches is
+                wrong, or a token is outside the vocabulary (checked only in eager mode on the CPU).
         """
         if caches is not None and len(caches) != len(self.blocks):
             raise ValueError(
@@ -150,8 +163,12 @@ class TransformerDecoder(nn.Module):
         else:
             states = states + self.pos_embed[:, start : start + tokens.shape[1]]
         states = self.drop(states)
+        mask = None
+        if self.prefix and not start:  # later tokens see all tokens before them, prefix or not
+            mask = causal_mask(tokens.shape[1], tokens.shape[1], tokens.device)
+            mask = mask | (torch.arange(tokens.shape[1], device=tokens.device) < self.prefix)
         for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
-            states = block(states, context, cache=cache, angles=angles)
+            states = block(states, context, cache=cache, angles=angles, mask=mask)
         return self.norm(states)
 
     def new_caches(self, context_length: int = 0) -> list[DecoderCache]:
@@ -181,6 +198,11 @@ class TransformerDecoder(nn.Module):
         if end > self.max_length:
             raise ValueError(
                 f"{end} tokens are more than max_length ({self.max_length}): shorten them, or build a longer decoder"
+            )
+        if end < self.prefix:
+            raise ValueError(
+                f"{end} tokens are fewer than the prefix ({self.prefix}), whose tokens see each other: give all of "
+                "them at once"
             )
         # Only on the CPU in eager mode: a GPU would have to wait, and an exported program cannot branch on values.
         if tokens.numel() and tokens.device.type == "cpu" and not torch.compiler.is_compiling():

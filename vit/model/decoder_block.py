@@ -18,6 +18,19 @@ class DecoderCache:
     context: KeyValueCache | None
 
 
+class PrefixAttention(MultiHeadAttention):
+    """Causal self-attention whose mask, where one is given, takes the place of the causal one.
+
+    So a prefix is seen both ways (Raffel et al. 2020, fig. 4), and a cache still keeps what came before.
+    """
+
+    def _inputs(
+        self, names: frozenset[str], x: Tensor, mask: Tensor | None, grid: tuple[int, int] | None
+    ) -> dict[str, Any]:
+        inputs = super()._inputs(names, x, mask, grid)
+        return inputs if mask is None else inputs | {"causal": False}
+
+
 class DecoderBlock(nn.Module):
     """One pre-norm decoder layer: causal self-attention, attention to a context, MLP (Vaswani et al. 2017, sec. 3.1).
 
@@ -67,7 +80,7 @@ class DecoderBlock(nn.Module):
         super().__init__()
         shared = {"num_kv_heads": num_kv_heads, "qkv_bias": qkv_bias, "qk_norm": qk_norm}
         self.norm1 = nn.LayerNorm(embed_dim, eps=1e-6)
-        self.attn = MultiHeadAttention(
+        self.attn = PrefixAttention(
             embed_dim, num_heads, causal=causal, mechanism=attention, mechanism_kwargs=attention_kwargs, **shared
         )
         self.has_context = context_dim is not None
@@ -86,6 +99,7 @@ class DecoderBlock(nn.Module):
         *,
         cache: DecoderCache | None = None,
         angles: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
         """Mix each token with the tokens before it and with the context, then transform it: (B, T, D) -> (B, T, D).
 
@@ -94,6 +108,7 @@ class DecoderBlock(nn.Module):
             context: Encoder output that the tokens attend to, (B, M, context_dim).
             cache: What is kept of the tokens so far and of the context. This call fills and extends it.
             angles: Rotary angles (T, d / 2) of the tokens' positions.
+            mask: Which token (row) attends to which (column), (T, T), in place of the causal mask.
 
         Raises:
             ValueError: If the block needs a context and none is given, or a context is given and it needs none.
@@ -105,7 +120,8 @@ class DecoderBlock(nn.Module):
                 else "this block was built without context_dim: pass no context, or give context_dim its width"
             )
         of_tokens, of_context = (None, None) if cache is None else (cache.tokens, cache.context)
-        tokens = tokens + self.drop_path(self.drop(self.attn(self.norm1(tokens), cache=of_tokens, angles=angles)))
+        found = self.attn(self.norm1(tokens), cache=of_tokens, angles=angles, mask=mask)
+        tokens = tokens + self.drop_path(self.drop(found))
         if self.has_context:
             found = self.cross_attn(self.norm_cross(tokens), context, cache=of_context)
             tokens = tokens + self.drop_path(self.drop(found))

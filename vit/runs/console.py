@@ -39,6 +39,8 @@ def print_header(facts: dict[str, Any], folder: Path, trainer: Trainer, pl_modul
         f"{trainer.precision} on {device_name(pl_module.device)}; {_length(trainer)}; {printable(str(folder))}",
         flush=True,
     )
+    for line in getattr(trainer.datamodule, "made_worse", []):
+        print(line)
     if left_out := getattr(trainer.datamodule, "left_out", 0):
         print(f"each epoch leaves out {left_out} training images, others each time: they fill no batch")
     validated = count_images(sets["val"]) if "val" in sets else None

@@ -45,6 +45,8 @@ def write_results(
             results["policy_epochs"] = round(max(0.0, results["epochs"] - late), 2)
     if (inventory := getattr(trainer.datamodule, "inventory", None)) is not None:
         results["inventory"] = inventory.lines
+    if made_worse := getattr(trainer.datamodule, "made_worse", []):
+        results["made_worse"] = made_worse
     results |= {
         "parameters": count_parameters(pl_module),
         "device": device_name(pl_module.device),

@@ -28,7 +28,7 @@ def completer(**kwargs):
     return module
 
 
-@pytest.fixture(params=["causal", "masked"])
+@pytest.fixture(params=["causal", "masked", "middle"])
 def objective(request):
     return request.param
 
@@ -79,25 +79,34 @@ def test_images_are_scaled_down_and_floats_are_read_as_shares_of_white():
     assert torch.equal(module.pixels(images / 255), module.pixels(images))
 
 
-def test_a_completion_keeps_the_upper_half(objective):
+def test_the_middle_loss_is_that_of_the_rows_between_the_given_ones():
+    module = completer(objective="middle")
+    images = torch.randint(0, 256, (3, 1, 6, 8), dtype=torch.uint8)
+    pixels = module.pixels(images)
+    expected = F.cross_entropy(module.network(pixels)[:, 1:5].flatten(0, 2), pixels[:, 1:5].flatten())
+    torch.testing.assert_close(module.training_loss((images, torch.zeros(3))), expected)
+    assert module.counted(pixels)[0].all(dim=1).tolist() == [False, True, True, True, True, False]
+
+
+def test_a_completion_keeps_the_given_rows(objective):
     module = completer(objective=objective)
     images = torch.randint(0, 256, (3, 1, 6, 8), dtype=torch.uint8)
     completed = module.complete(images)
     assert completed.shape == (3, 6, 8)
-    assert torch.equal(completed[:, :3], module.pixels(images)[:, :3])
+    given = [0, 5] if objective == "middle" else [0, 1, 2]
+    assert torch.equal(completed[:, given], module.pixels(images)[:, given])
 
 
-def test_a_completion_is_drawn_from_the_first_row_of_the_lower_half_on(objective, monkeypatch):
+def test_a_completion_is_drawn_from_the_first_row_that_is_not_given_on(objective, monkeypatch):
     module = completer(objective=objective)
     asked = {}
     monkeypatch.setattr(module.network, "complete", lambda *given, generator: asked.update(given=given))
     module.complete(torch.zeros(2, 1, 6, 8, dtype=torch.uint8))
-    if objective == "causal":
-        (upper,) = asked["given"]
-        assert upper.shape == (2, 3, 8)
-    else:
-        _, hidden = asked["given"]
-        assert hidden[0].all(dim=1).tolist() == hidden[0].any(dim=1).tolist() == [False] * 3 + [True] * 3
+    pixels, *hidden = asked["given"]
+    assert pixels.shape == (2, 3 if objective == "causal" else 6, 8)
+    for rows in hidden:
+        assert rows[0].all(dim=1).tolist() == rows[0].any(dim=1).tolist() == [False] * 3 + [True] * 3
+    assert len(hidden) == (objective == "masked")
 
 
 @pytest.mark.slow

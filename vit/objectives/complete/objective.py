@@ -18,6 +18,8 @@ from vit.model.decoder import DecoderPositions
 from vit.model.embedding import to_pair
 from vit.model.image_gpt import ImageGPT
 from vit.model.masked_image import MaskedImageModel
+from vit.model.middle_model import MiddleModel
+from vit.model.pixel_model import PixelModel
 from vit.objectives.complete.evaluation import CompletionEvaluation, PixelStatistics, count_pixels
 from vit.objectives.complete.palette import learn_palette, quantise, resize_images
 from vit.objectives.complete.pictures import draw_completions
@@ -28,7 +30,8 @@ from vit.training.flop import forward_flop
 from vit.training.optimizer import Optimizer
 from vit.training.schedule import Decay
 
-Prediction = Literal["causal", "masked"]
+Prediction = Literal["causal", "masked", "middle"]
+MODELS: dict[str, type[PixelModel]] = {"causal": ImageGPT, "masked": MaskedImageModel, "middle": MiddleModel}
 MOST_IMAGES = 20_000  # of which palette and baselines are learned
 PART = 256  # images that are decoded and counted at once
 
@@ -43,8 +46,9 @@ class ImageCompleter(Objective):
             size. The work grows with the square of the number of pixels.
         patch_size: Rows and columns of pixels that are one token; 1 takes each pixel by itself.
         palette_size: Number of different tokens, which k-means chooses: colours, or patches.
-        objective: Each pixel from those before it, row by row ("causal", as in Image GPT), or hidden pixels from all
-            others ("masked", as in BERT).
+        objective: Each pixel from those before it, row by row ("causal", as in Image GPT), hidden pixels from all
+            others ("masked", as in BERT), or each pixel of the middle rows from those before it and from the rows
+            above and below ("middle").
         embed_dim: Channels of a token.
         depth: Number of blocks.
         num_heads: Attention heads of a block; must divide ``embed_dim``.
@@ -64,7 +68,7 @@ class ImageCompleter(Objective):
         Picture(
             "completions",
             "Completions",
-            "Images, their upper half, and lower halves that were drawn",
+            "Images, the rows that are given, and those that were drawn",
             has_photographs=True,
         ),
     )
@@ -103,9 +107,8 @@ class ImageCompleter(Objective):
         if any(side % patch_size for side in self.size):
             raise ValueError(f"patch_size ({patch_size}) must divide grid_size {self.size}: take another one")
         self.grid = (self.size[0] // patch_size, self.size[1] // patch_size)
-        kind = ImageGPT if objective == "causal" else MaskedImageModel
         further = {"mlp_ratio": mlp_ratio, "positions": positions, "dropout": dropout}
-        self.network = kind(palette_size, self.grid, embed_dim, depth, num_heads, **further)
+        self.network = MODELS[objective](palette_size, self.grid, embed_dim, depth, num_heads, **further)
         # Buffers, so that a checkpoint has them: the training images are not needed again.
         self.register_buffer("palette", torch.zeros(palette_size, in_channels * patch_size**2))
         self.register_buffer("pixel_counts", torch.zeros(1 + palette_size, palette_size, dtype=torch.long))
@@ -148,22 +151,22 @@ class ImageCompleter(Objective):
 
     def predict(self, pixels: Tensor, hidden: Tensor) -> Tensor:
         """Compute the logits of each pixel: (B, r, s) -> (B, r, s, V). Only "masked" reads which pixels are hidden."""
-        return self.network(pixels) if self.hparams.objective == "causal" else self.network(pixels, hidden)
+        return self.network(pixels, hidden) if self.hparams.objective == "masked" else self.network(pixels)
 
     def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the mean cross-entropy of all pixels, or of those that are hidden, a random share of each image."""
+        """Return the mean cross-entropy of the predicted pixels: for "masked" a random share of each image."""
         pixels = self.pixels(batch[0])
-        if self.hparams.objective == "causal":
-            hidden = torch.ones_like(pixels, dtype=torch.bool)
+        if self.hparams.objective == "masked":
+            counted = self.hide(pixels, torch.rand(len(pixels), device=pixels.device))
         else:
-            hidden = self.hide(pixels, torch.rand(len(pixels), device=pixels.device))
-        logits = rearrange(self.predict(pixels, hidden).float(), "b r s v -> b v r s")
-        return self.mean_of_counted(F.cross_entropy(logits, pixels, reduction="none"), hidden)
+            counted = self.counted(pixels)
+        logits = rearrange(self.predict(pixels, counted).float(), "b r s v -> b v r s")
+        return self.mean_of_counted(F.cross_entropy(logits, pixels, reduction="none"), counted)
 
     def training_flop(self) -> int:
         """Return the floating-point operations of a training step per image, in matrix products."""
         pixels = torch.zeros(1, *self.grid, dtype=torch.long, device=self.device)
-        inputs = (pixels,) if self.hparams.objective == "causal" else (pixels, pixels.bool())
+        inputs = (pixels, pixels.bool()) if self.hparams.objective == "masked" else (pixels,)
         return 3 * forward_flop(self.network, *inputs)
 
     def new_evaluation(self) -> CompletionEvaluation:
@@ -171,15 +174,20 @@ class ImageCompleter(Objective):
         return CompletionEvaluation(PixelStatistics(self.pixel_counts), self.hparams.patch_size**2, self.device)
 
     def counted(self, pixels: Tensor) -> Tensor:
-        """Return the pixels that an evaluation counts: all, or for "masked" half of them, the same in each image."""
-        if self.hparams.objective == "causal":
-            return torch.ones_like(pixels, dtype=torch.bool)
+        """Return the pixels that an evaluation counts: all, the middle rows, or for "masked" half of them.
+
+        They are the same in each image.
+        """
+        if self.hparams.objective != "masked":
+            counted = torch.zeros_like(pixels, dtype=torch.bool)
+            counted[:, self.drawn if self.hparams.objective == "middle" else slice(None)] = True
+            return counted
         half = torch.full((1,), 0.5, device=pixels.device)
         return self.hide(pixels[:1], half, torch.Generator().manual_seed(0)).expand_as(pixels)
 
     def hidden(self, counted: Tensor) -> Tensor:
-        """Return the pixels that an evaluation hides: none for "causal", the counted ones for "masked"."""
-        return torch.zeros_like(counted) if self.hparams.objective == "causal" else counted
+        """Return the pixels that an evaluation hides: the counted ones for "masked", else none."""
+        return counted if self.hparams.objective == "masked" else torch.zeros_like(counted)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add a batch to the evaluation."""
@@ -208,17 +216,24 @@ class ImageCompleter(Objective):
         rows = [(name, f"{value:.3f}") for name, value in sorted(bits.items(), key=lambda row: row[1])]
         return [Table(f"Bits per pixel, {split} images", ("fewest first", "bits per pixel"), rows)]
 
+    @property
+    def drawn(self) -> slice:
+        """Rows that ``complete`` draws: the lower half, or for "middle" the rows between those that are given."""
+        return self.network.middle if self.hparams.objective == "middle" else slice(self.grid[0] // 2, self.grid[0])
+
     def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
-        """Draw images of the split whose lower half is completed, into a folder."""
+        """Draw images of the split whose lower half, or middle, is completed, into a folder."""
         draw_completions(self, folder, split, image_set)
 
     def complete(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Draw the lower half of images anew: (B, C, H, W) -> numbers of colours (B, r, s)."""
-        pixels, half = self.pixels(images), self.grid[0] // 2
+        """Draw the lower half of images, or their middle, anew: (B, C, H, W) -> numbers of colours (B, r, s)."""
+        pixels = self.pixels(images)
         if self.hparams.objective == "causal":
-            return self.network.complete(pixels[:, :half], generator=generator)
+            return self.network.complete(pixels[:, : self.drawn.start], generator=generator)
+        if self.hparams.objective == "middle":
+            return self.network.complete(pixels, generator=generator)
         hidden = torch.zeros_like(pixels, dtype=torch.bool)
-        hidden[:, half:] = True
+        hidden[:, self.drawn] = True
         return self.network.complete(pixels, hidden, generator=generator)
 
     def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The picture of an evaluated completer: images whose lower half it has drawn.
+"""The picture of an evaluated completer: images whose lower half, or middle, it has drawn.
 
 Letters in the einops patterns: n images, m versions of an image, c channels, h w rows and columns of pixels.
 """
@@ -16,11 +16,11 @@ from vit.support.plotting import plot_style, save_photographs
 from vit.training.examples import check_whole
 
 SHOWN, DRAWN, ACROSS = 12, 3, 2  # images, completions of each, images side by side
-GREY = 0.6  # brightness of the hidden half
+GREY = 0.6  # brightness of the hidden rows
 
 
 def draw_completions(completer: LightningModule, folder: Path, split: str, image_set: ImageSet) -> None:
-    """Draw images of a split, their upper half, and completions by an ``ImageCompleter``, into a folder."""
+    """Draw images of a split, the rows that are given, and completions by an ``ImageCompleter``, into a folder."""
     check_whole(completer)
     images, _ = image_set.decode(torch.arange(min(SHOWN, len(image_set.labels))))
     was_training = completer.training
@@ -33,13 +33,14 @@ def draw_completions(completer: LightningModule, folder: Path, split: str, image
     whole, *completions = (
         dequantise(version, completer.palette, images.shape[1]).cpu() / 255 for version in (pixels, *drawn)
     )
-    upper = whole.clone()
-    upper[:, :, completer.grid[0] // 2 * completer.hparams.patch_size :] = GREY
-    title = f"Lower halves of {split} images, drawn by the model"
+    given, side = whole.clone(), completer.hparams.patch_size
+    given[:, :, completer.drawn.start * side : completer.drawn.stop * side] = GREY
+    part = "Middle rows" if completer.hparams.objective == "middle" else "Lower halves"
+    title = f"{part} of {split} images, drawn by the model"
     evaluation = completer.evaluation
     if evaluation is not None:
         title += f" ({evaluation.scores()['bits_per_pixel']:.2f} bits per pixel)"
-    draw_sheet([whole, upper, *completions], ["image", "given", *["drawn"] * DRAWN], title, folder / "completions.png")
+    draw_sheet([whole, given, *completions], ["image", "given", *["drawn"] * DRAWN], title, folder / "completions.png")
 
 
 @plot_style

@@ -1,0 +1,266 @@
+"""Claims about time and memory of attention over the number of tokens, and over the width of a window.
+
+The mechanisms alone are measured, without projections: one head of 32 channels, one image, forward, float32.
+"""
+
+import math
+import statistics
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from claims_training import FAILS, HOLDS, OPEN, of_setting
+from matplotlib.figure import Figure
+from scipy import special
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from vit.attention import MECHANISMS, scaled_dot_product_attention
+from vit.support.markdown import markdown_table
+from vit.support.plotting import BLUE, BROWN, GREEN, GREY, ORANGE, PINK, VIOLET, plot_style
+
+CHANNELS = 32
+SIDES = (64, 80, 96, 112, 128, 160, 192, 256)  # of square grids: 4,096 to 65,536 tokens; below, calls take the time
+WINDOWS, WINDOW_SIDE = (8, 16, 32, 64, 128), 128  # 16,384 tokens
+ROUNDS = 2
+MOST_SECONDS, MOST_BYTES = 2.0, 1.5e9  # of a pass; a mechanism that would take more is stopped
+OPTIONS: dict[str, dict[str, Any]] = {
+    "window": {"window": 8},
+    "recurrent": {"num_heads": 1, "head_dim": CHANNELS},
+    "convolution": {"num_heads": 1, "kernel": 3},
+}
+COLORS = {
+    "explicit": GREY,
+    "softmax": BLUE,
+    "chunked": VIOLET,
+    "window": ORANGE,
+    "sparse": PINK,
+    "linear": GREEN,
+    "recurrent": BROWN,
+    "convolution": "black",
+}
+SETTINGS: dict[str, dict[str, Any]] = {"interleaved": {}}  # of which the seeds are runs
+
+Pass = Callable[[], Tensor]
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of tensors that are alive at once, beside those that were there before; ``peak`` is the most.
+
+    What a kernel allocates and frees inside itself is not seen.
+    """
+
+    def __init__(self, *before: Tensor) -> None:
+        super().__init__()
+        self.known = {id(tensor.untyped_storage()): tensor.untyped_storage() for tensor in before}
+        self.alive = self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(output):
+            if isinstance(tensor, Tensor) and id(storage := tensor.untyped_storage()) not in self.known:
+                key, size = id(storage), storage.nbytes()
+                self.known[key] = None
+                self.alive += size
+                weakref.finalize(storage, self._free, key, size)
+        self.peak = max(self.peak, self.alive)
+        return output
+
+    def _free(self, key: int, size: int) -> None:
+        del self.known[key]
+        self.alive -= size
+
+
+def measure(setting: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Return the median seconds and the peak bytes of each mechanism by tokens, and of windows by their width."""
+    torch.manual_seed(seed)
+    over_tokens: dict[str, Any] = {name: {} for name in COLORS}
+    for side in SIDES:
+        passes = {name: one_pass(name, side) for name in COLORS if affordable(over_tokens[name], side**2)}
+        for name, cost in costs(passes).items():
+            over_tokens[name][str(side**2)] = cost
+    over_window = costs({str(width): one_pass("window", WINDOW_SIDE, {"window": width}) for width in WINDOWS})
+    return {"tokens": over_tokens, "window": over_window}
+
+
+def one_pass(name: str, side: int, options: dict[str, Any] | None = None) -> tuple[Pass, tuple[Tensor, ...]]:
+    """Return the pass of a mechanism over a square grid, and its inputs."""
+    q, k, v = torch.randn(3, 1, 1, side**2, CHANNELS)
+    if name == "explicit":
+        return lambda: scaled_dot_product_attention(q, k, v)[0], (q, k, v)
+    mechanism = MECHANISMS[name](**(OPTIONS.get(name, {}) if options is None else options))
+    inputs = {"grid": (side, side)} if "grid" in mechanism.takes else {}
+    return lambda: mechanism(q, k, v, **inputs), (q, k, v)
+
+
+@torch.no_grad()
+def costs(passes: dict[str, tuple[Pass, tuple[Tensor, ...]]]) -> dict[str, dict[str, float]]:
+    """Return seconds and bytes of passes: a first one counts, and the times of the others are interleaved."""
+    counted = {}
+    for name, (run, inputs) in passes.items():
+        with LiveBytes(*inputs) as memory:
+            run()
+        counted[name] = memory.peak
+    times: dict[str, list[float]] = {name: [] for name in passes}
+    for _ in range(ROUNDS):
+        for name, (run, _) in passes.items():  # in turn: the speed of a shared machine changes
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    return {name: {"seconds": statistics.median(times[name]), "bytes": counted[name]} for name in passes}
+
+
+def affordable(before: dict[str, Any], tokens: int) -> bool:
+    """Return whether a pass stays within the budget if it grows as between the last two lengths.
+
+    Its power is taken for 1 to 2, as the times of two lengths are noisy, and for 2 after a single length.
+    """
+    if not before:
+        return True
+    lengths = list(map(int, before))
+    last = before[str(lengths[-1])]
+    if lengths[-1] != max(side**2 for side in SIDES if side**2 < tokens):
+        return False  # it was stopped at an earlier length
+    for key, most in (("seconds", MOST_SECONDS), ("bytes", MOST_BYTES)):
+        power = 2.0
+        if len(lengths) > 1:
+            grown = math.log(last[key] / before[str(lengths[-2])][key]) / math.log(lengths[-1] / lengths[-2])
+            power = min(2.0, max(1.0, grown))
+        if last[key] * (tokens / lengths[-1]) ** power > most:
+            return False
+    return True
+
+
+def exponent(sizes: list[float], values: list[float]) -> tuple[float, float, float]:
+    """Return p of ``value ~ size^p`` and its 95 % interval, by least squares of the logarithms.
+
+    >>> [round(number, 6) for number in exponent([1, 2, 4, 8], [3, 12, 48, 192])]
+    [2.0, 2.0, 2.0]
+    """
+    x, y = ([math.log(number) for number in numbers] for numbers in (sizes, values))
+    mean_x, mean_y = statistics.mean(x), statistics.mean(y)
+    spread = sum((one - mean_x) ** 2 for one in x)
+    slope = sum((one - mean_x) * (other - mean_y) for one, other in zip(x, y, strict=True)) / spread
+    left = sum((other - mean_y - slope * (one - mean_x)) ** 2 for one, other in zip(x, y, strict=True))
+    half = (left / (len(x) - 2) / spread) ** 0.5 * float(special.stdtrit(len(x) - 2, 0.975))
+    return slope, slope - half, slope + half
+
+
+def medians(cells: dict[str, Any], part: str, name: str | None, key: str) -> dict[int, float]:
+    """Return the median over the runs by size."""
+    runs = of_setting(cells, "interleaved", part)
+    runs = runs if name is None else [run[name] for run in runs]
+    sizes = sorted({int(size) for run in runs for size in run})
+    return {size: statistics.median(run[str(size)][key] for run in runs if str(size) in run) for size in sizes}
+
+
+def fitted(cells: dict[str, Any], part: str, name: str | None, key: str) -> tuple[float, float, float]:
+    """Return the exponent of seconds or bytes of a mechanism over the sizes of a part."""
+    found = medians(cells, part, name, key)
+    return exponent(list(found), list(found.values()))
+
+
+def power(found: tuple[float, float, float]) -> str:
+    """Return an exponent and its interval.
+
+    >>> power((1.0, 0.95, 1.05))
+    '1.00 (0.95 to 1.05)'
+    """
+    return "{:.2f} ({:.2f} to {:.2f})".format(*found)
+
+
+def between(steep: tuple[float, float, float], flat: tuple[float, float, float]) -> str:
+    """Return whether one exponent is nearer to 2 and another nearer to 1, as far as their intervals tell."""
+    if steep[1] > 1.5 > flat[2]:
+        return HOLDS
+    return FAILS if steep[2] < 1.5 or flat[1] > 1.5 else OPEN
+
+
+def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
+    """Return the sentences about time, memory and windows with their answers."""
+    if not cells:
+        return []
+    seconds = {name: fitted(cells, "tokens", name, "seconds") for name in COLORS}
+    memory = {name: fitted(cells, "tokens", name, "bytes") for name in COLORS}
+    wide = fitted(cells, "window", None, "seconds")
+    command = {"command": "`python benchmarks/claims.py cost`"}
+    return [
+        {
+            "sentence": "Softmax attention takes time that grows with the square of the tokens, linear attention with "
+            "the tokens",
+            "who": "Vaswani et al. 2017, table 1; Katharopoulos et al. 2020",
+            "measured": f"exponent of the time over the tokens: softmax {power(seconds['softmax'])}, linear "
+            f"{power(seconds['linear'])}",
+            "control": f"convolution {power(seconds['convolution'])}; recurrent {power(seconds['recurrent'])}",
+            "answer": between(seconds["softmax"], seconds["linear"]),
+        }
+        | command,
+        {
+            "sentence": "Exact softmax attention needs no memory that grows with the square of the tokens",
+            "who": "Rabe and Staats 2021; Dao et al. 2022",
+            "measured": f"exponent of the peak memory over the tokens: explicit {power(memory['explicit'])}, chunked "
+            f"{power(memory['chunked'])}",
+            "control": f"the time of the chunked one: {power(seconds['chunked'])}",
+            "answer": between(memory["explicit"], memory["chunked"]),
+        }
+        | command,
+        {
+            "sentence": "Attention in windows costs time that grows with the tokens, and with the square of their side",
+            "who": "Liu et al. 2021, eq. 2",
+            "measured": f"exponent of the time over the side of the window: {power(wide)}; over the tokens: "
+            f"{power(seconds['window'])}",
+            "control": f"softmax over the tokens: {power(seconds['softmax'])}",
+            "answer": between(wide, seconds["window"]),
+        }
+        | command,
+    ]
+
+
+def table(cells: dict[str, Any]) -> str:
+    """Return the exponents and the time at a few lengths, and the time over the side of the window."""
+    lines = []
+    for name in COLORS:
+        seconds, memory = (medians(cells, "tokens", name, key) for key in ("seconds", "bytes"))
+        line = {"mechanism": name, "time ~ tokens^": power(fitted(cells, "tokens", name, "seconds"))}
+        line["memory ~ tokens^"] = power(fitted(cells, "tokens", name, "bytes"))
+        for tokens in (4096, 9216, 16384, 65536):
+            known = tokens in seconds
+            line[f"{tokens:,} tokens"] = (
+                f"{1e3 * seconds[tokens]:.3g} ms, {memory[tokens] / 1e6:.3g} MB" if known else ""
+            )
+        lines.append(line)
+    wide = medians(cells, "window", None, "seconds")
+    over_window = [{"window": f"{width} x {width}", "time": f"{1e3 * value:.3g} ms"} for width, value in wide.items()]
+    note = (
+        f"One head of {CHANNELS} channels, one image, forward, float32, median of interleaved runs; memory is the peak "
+        "of live tensors, counted. Exponents with 95 % intervals are fitted to all lengths measured. A mechanism stops "
+        f"where a pass would take more than {MOST_SECONDS:g} s or {MOST_BYTES / 1e9:g} GB. Windows: "
+        f"{WINDOW_SIDE**2:,} tokens, exponent {power(fitted(cells, 'window', None, 'seconds'))}."
+    )
+    return f"{markdown_table(lines)}\n\n{markdown_table(over_window)}\n\n{note}"
+
+
+@plot_style
+def draw(cells: dict[str, Any], path: Path) -> None:
+    """Draw time and memory over the tokens, and time over the side of the window."""
+    figure = Figure(figsize=(13, 4.4), layout="constrained")
+    axes = figure.subplots(1, 3)
+    for plot, key, scale, label in ((axes[0], "seconds", 1e3, "time, ms"), (axes[1], "bytes", 1e-6, "memory, MB")):
+        for name, color in COLORS.items():
+            found = medians(cells, "tokens", name, key)
+            values = [scale * value for value in found.values()]
+            plot.plot(list(found), values, color=color, marker="o", ms=4, label=name)
+        plot.set(xlabel="tokens", ylabel=label, xscale="log", yscale="log")
+        plot.set_xticks([4096, 16384, 65536], ["4,096", "16,384", "65,536"])
+        plot.minorticks_off()
+    wide = medians(cells, "window", None, "seconds")
+    axes[2].plot(list(wide), [1e3 * value for value in wide.values()], color=ORANGE, marker="o", ms=4)
+    axes[2].set(xlabel="side of the window, patches", ylabel="time, ms", xscale="log", yscale="log")
+    axes[2].set_xticks(list(wide), [str(width) for width in wide])
+    axes[2].minorticks_off()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
+    figure.savefig(path)
