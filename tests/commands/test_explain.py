@@ -20,7 +20,7 @@ from vit.commands.explain import main
 from vit.commands.photographs import locate, read_images, read_shown
 from vit.explain import photograph_sheet
 from vit.explain.maps import METHODS
-from vit.support.glossary import MAPS
+from vit.glossary import MAPS
 
 NAMES = ["cat", "dog", "bird"]
 SMALL = {"image_size": (8, 12), "patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 2, "num_classes": 3}

@@ -8,10 +8,11 @@ from pathlib import Path
 from vit.commands.models import add_checkpoint, find_model
 from vit.commands.parser import Parser, add_overwrite
 from vit.commands.parser import run as run_command
+from vit.glossary import HEADS
 from vit.support.files import check_outputs
-from vit.support.glossary import HEADS, listed
 from vit.support.printable import printable
 from vit.support.progress import progress
+from vit.support.words import listed
 
 FEWEST = 20  # images; of fewer, no share would mean anything
 

@@ -19,12 +19,13 @@ from vit.explain.classes import class_number
 from vit.explain.decomposition import Contributions
 from vit.explain.default_method import DEFAULT_METHOD
 from vit.explain.maps import Subject, check_method
+from vit.glossary import MAPS
 from vit.support.class_names import name_classes
 from vit.support.extras import import_extra
 from vit.support.files import check_outputs
-from vit.support.glossary import MAPS, listed
 from vit.support.printable import printable
 from vit.support.progress import progress
+from vit.support.words import listed
 from vit.weights import PACKAGED
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from vit.glossary import EVERYWHERE, FACTS, RUN
 from vit.objectives import ViTClassifier
 from vit.runs.parts import part_in_words
 from vit.runs.results import known_scores, objective_of, read_results
 from vit.runs.tested_images import read_rows
 from vit.support.files import replacing
-from vit.support.glossary import FACTS, RUN
 from vit.support.pages import data_url, page_templates
 from vit.support.plotting import photographs_in
 from vit.training.base import Objective
@@ -39,7 +39,7 @@ def render_report(folder: Path) -> str:
     results = read_results(folder)
     objective, scores = objective_of(results), results.get("scores") or {}
     files = [(picture, folder / f"{picture.name}.png") for picture in (CURVES, *objective.pictures)]
-    template = page_templates(RUN).get_template("runs/report.html")
+    template = page_templates(RUN, EVERYWHERE).get_template("runs/report.html")
     return template.render(
         name=results.get("experiment") or folder.name,
         subtitle=subtitle(results, folder),
