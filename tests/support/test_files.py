@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import forked
-from vit.support.files import HOST, UnwritableError, check_outputs, plain_message, replacing, sweep
+from vit.support.files import HOST, UnwritableError, check_outputs, plain_message, replacing, sweep, unused_folder
 
 
 def write_and_die(path) -> None:
@@ -132,3 +132,14 @@ def test_a_place_is_tried_and_not_asked_for_its_permissions(tmp_path, monkeypatc
 )
 def test_the_number_of_an_error_of_the_system_is_left_out(error, line):
     assert plain_message(error).startswith(line)
+
+
+def test_an_unused_folder_is_the_named_one_or_the_first_free_number(tmp_path):
+    name = str(tmp_path / "made")
+    assert unused_folder(name, overwrite=False) == tmp_path / "made"
+    (tmp_path / "made").mkdir()  # empty
+    assert unused_folder(name, overwrite=False) == tmp_path / "made"
+    (tmp_path / "made/.hidden").touch()
+    (tmp_path / "made_1").touch()  # a file
+    assert unused_folder(name, overwrite=False) == tmp_path / "made_2"
+    assert unused_folder(name, overwrite=True) == tmp_path / "made"
