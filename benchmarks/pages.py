@@ -19,7 +19,6 @@ import heads
 import mixed_sizes
 import overlap
 import released
-import released_tuning
 import token_merging
 from accuracy import recipes, values, with_first_stages
 from explanations import CROWDED, PLANTED, RECIPE, means, of_recipe
@@ -46,7 +45,7 @@ TRAININGS = {
 PACKAGED = {"cifar10_coarse": "8 x 8 patches side by side", "cifar10_showcase": "16 x 16 patches that overlap"}
 WAYS = ("fp32 eager", "bf16 eager", "fp32 compiled", "bf16 compiled")
 
-READERS, COMPLETERS = "read_digits", "(complete|mask)_.*"  # recipes in decoders.json
+READERS = "read_digits"  # recipe in decoders.json
 TOKENS = ("64", "256", "16384")
 # Columns of the table of maps.
 MEASURED = (
@@ -456,12 +455,6 @@ def pruned() -> str:
     return f"{decoders.pruning_table([*cells.values()])}\n\n{origin}"
 
 
-def completed() -> str:
-    """Return bits per pixel, the error of the middle and linear probes of completers."""
-    cells, origin = of_decoders("completion", COMPLETERS)
-    return f"{decoders.completion_table(cells)}\n\n{origin}"
-
-
 def many_sizes() -> str:
     """Return the time of batches of many sizes."""
     results = read("mixed_sizes")
@@ -498,13 +491,6 @@ def kinds() -> str:
     return kinds_table()
 
 
-def released_tuned() -> str:
-    """Return the accuracy of released weights after fine-tuning on few images."""
-    cells = read("released_tuning")
-    note = f"{released_tuning.note(cells)} {measured_on([*cells.values()])}"
-    return f"{released_tuning.table(cells)}\n\n{note}"
-
-
 def sentences() -> str:
     """Return the sentences of the literature that were tested, each with its answer."""
     return claims.answers(claims.measured_rows())
@@ -515,8 +501,8 @@ TABLES = {
     for table in (
         *(results, accuracy, speed, inference, loading, mechanisms, maps, questions, uniform),
         *(packaged, packaged_maps, overlapping, fine_tuned, pruned_heads),
-        *(reading, generation, peaks, pruned, completed, many_sizes, merged_tokens),
-        *(released_accuracy, released_tuned, glossary, methods, kinds),
+        *(reading, generation, peaks, pruned, many_sizes, merged_tokens),
+        *(released_accuracy, glossary, methods, kinds),
         sentences,
     )
 }
