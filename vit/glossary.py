@@ -311,8 +311,12 @@ def kinds_table() -> str:
 
 
 def glossary_lists() -> str:
-    """Return the words of pages as lists in Markdown."""
-    return "\n\n".join(
-        f"## {title}\n\n" + "\n".join(f"- **{name}**: {word}" for name, word in words.items())
-        for title, words in OF_PAGES.items()
-    )
+    """Return the words of pages as lists in Markdown; words of one meaning share a line."""
+    parts = []
+    for title, words in OF_PAGES.items():
+        names: dict[str, list[str]] = {}
+        for name, word in words.items():
+            names.setdefault(str(word), []).append(name)
+        lines = [f"- **{', '.join(alike)}**: {meaning}" for meaning, alike in names.items()]
+        parts.append("\n".join([f"## {title}", "", *lines]))
+    return "\n\n".join(parts)
