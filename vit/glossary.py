@@ -8,7 +8,7 @@ from vit.support.words import Word
 MAPS = {
     "attention": Word(
         "Where the class token looks in one layer, the last by default, as the mean over heads",
-        "E_h A",
+        "mean over heads of A",
         "Take it to look at a layer or a head, not to explain a class",
     ),
     "rollout": Word(
@@ -28,12 +28,12 @@ MAPS = {
     ),
     "gradient_rollout": Word(
         "Rollout of the attention that raises the score of the class",
-        "product of normalised((E_h A * dy/dA)+ + I)",
+        "product of normalised((mean over heads of A * dy/dA)+ + I)",
         "Take it first: it is quick, and the best of the maps that need one backward pass",
     ),
     "relevance": Word(
         "The attention that raises the score of the class, added up over the layers",
-        "R += (E_h A * dy/dA)+ R; Chefer et al. 2021",
+        "R += (mean over heads of A * dy/dA)+ R; Chefer et al. 2021",
         "Take it as a second opinion beside gradient_rollout, at the same cost",
     ),
     "legrad": Word(
