@@ -73,9 +73,9 @@ def draw_model(
         )
     attentions = capture_attention(model, image[None])
     with drawable(name_classes(class_names, model.num_classes)) as names:
-        figure = Figure(figsize=(8.4, 6), layout="constrained")
+        figure = Figure(figsize=(9.2, 6), layout="constrained")
         upper, lower = figure.subfigures(2, 1)
-        photo, patches, linear, positions = upper.subplots(1, 4, width_ratios=(1, 1.1, 0.85, 0.85))
+        photo, patches, linear, positions = upper.subplots(1, 4, width_ratios=(1, 1.1, 0.95, 0.95))
         block, seen, classes = lower.subplots(1, 3, width_ratios=(0.8, 1, 1))
         _show(photo, pixels, f"an image of {pixels.shape[1]} x {pixels.shape[2]} pixels")
         _show(patches, _spread(pixels, embed.patch_size), f"{embed.num_patches} patches")
