@@ -48,7 +48,15 @@ def main() -> None:
         for index in range(len(CLASSES))
     ]
     path = ROOT / "docs/images/maps.png"
-    print(draw_panels(rows, LOOK, title="What a prediction rests on", bar=BAR, description="maps").save(path))
+    print(
+        draw_panels(
+            rows,
+            LOOK,
+            title="What a prediction rests on",
+            bar=BAR,
+            description="Three photographs, and three maps of each",
+        ).save(path)
+    )
 
 
 if __name__ == "__main__":
