@@ -20,16 +20,14 @@ import mixed_sizes
 import overlap
 import plan
 import released
-import released_tuning
 import token_merging
-import training_parts
-from accuracy import recipes, unseeded, values, with_first_stages
+from accuracy import recipes, values, with_first_stages
 from explanations import CROWDED, PLANTED, RECIPE, means, of_recipe
-from records import RESULTS, commit_of, interval, made_at, place, plus_minus, span, welch
+from records import RESULTS, commit_of, place, plus_minus, span, welch
 from side_by_side import spread
 
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
-from vit.support.glossary import glossary_tables
+from vit.glossary import glossary_lists, kinds_table, methods_table
 from vit.support.markdown import markdown_table
 
 ROOT = Path(__file__).parents[1]
@@ -47,9 +45,8 @@ TRAININGS = {
 # The recipes of the model that comes with the package: its first stage, and the second one, which starts from there.
 PACKAGED = {"cifar10_coarse": "8 x 8 patches side by side", "cifar10_showcase": "16 x 16 patches that overlap"}
 WAYS = ("fp32 eager", "bf16 eager", "fp32 compiled", "bf16 compiled")
-ROWS = {"ours": "", "ours, class token alone": ", class token alone (shortcut of before)"}
 
-READERS, COMPLETERS = "read_digits", "(complete|mask)_.*"  # recipes in decoders.json
+READERS = "read_digits"  # recipe in decoders.json
 TOKENS = ("64", "256", "16384")
 # Columns of the table of maps.
 MEASURED = (
@@ -71,10 +68,19 @@ def measured(cells: Cells) -> str:
     return ", ".join([*dates, *dict.fromkeys(commits)])
 
 
-def made_by(cells: Cells) -> str:
-    """Return commands and machines of cells, as a sentence below their table."""
-    commands = dict.fromkeys(f"`{cell['command']}`" for cell in cells)
-    return f"Made by {', '.join(commands)} on {', '.join(dict.fromkeys(place(cell['machine']) for cell in cells))}."
+def machines(cells: Cells) -> str:
+    """Return the machines of cells, as a sentence below a table of dates."""
+    return f"Measured on {'; '.join(dict.fromkeys(place(cell['machine']) for cell in cells))}."
+
+
+def measured_on(cells: Cells) -> str:
+    """Return machines, dates and commits of cells, as a sentence below their table. benchmarks/ has the commands."""
+    found: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        made = cell.get("made") or {"machine": place(cell["machine"]), "date": cell["machine"]["date"]}
+        facts = found.setdefault(made["machine"], {})
+        facts |= {made["date"]: None, commit_of(cell.get("made", cell)): None}
+    return f"Measured on {'; '.join(', '.join([machine, *facts]) for machine, facts in found.items())}."
 
 
 def percent(cells: Cells, key: str) -> str:
@@ -175,8 +181,7 @@ def accuracy() -> str:
         for title, cells in trainings().items()
     ]
     found = [cells[0] for cells in trainings().values()]
-    made = made_by([cell | {"command": unseeded(cell["command"])} for cell in found])
-    return f"{markdown_table(rows)}\n\n{against_timm()} {made}"
+    return f"{markdown_table(rows)}\n\n{against_timm()} {machines(found)}"
 
 
 def against_timm() -> str:
@@ -192,16 +197,13 @@ def against_timm() -> str:
 
 
 def speed() -> str:
-    """Return the speed of all model sizes over that of the fastest other library."""
+    """Return the speed over that of the fastest other library, with every token computed."""
     rows = []
     for (size, mode), group in throughputs().items():
-        for row, note in ROWS.items():
-            if found := speedups(group, row):
-                computed = next(cell["rows"][row]["computed"] for cell in group.values() if row in cell["rows"])
-                cells = {"model": size, "mode": f"{mode}{note}", "products computed": share(computed)}
-                cells |= {way: f"{found[way]:.2f}" if way in found else "" for way in WAYS}
-                rows.append(cells | {"date": measured([*group.values()])})
-    return f"{markdown_table(rows)}\n\n{made_by([*read('throughput').values()])}"
+        if found := speedups(group, "ours"):
+            rows.append({"model": size, "mode": mode} | {way: f"{found[way]:.2f}" for way in WAYS if way in found})
+            rows[-1]["date"] = measured([*group.values()])
+    return f"{markdown_table(rows)}\n\n{machines([*read('throughput').values()])}"
 
 
 def optimised() -> list[dict[str, Any]]:
@@ -234,7 +236,7 @@ def inference() -> str:
                 )
     accuracy = ", ".join(f"{name} {row['accuracy']:.2%}" for name, row in cells["accuracy"]["rows"].items())
     said = f"The packaged model on {cells['accuracy']['images']:,} test images: {accuracy}."
-    return f"{markdown_table(rows)}\n\n{said} {made_by([*cells.values()])}"
+    return f"{markdown_table(rows)}\n\n{said} {measured_on([*cells.values()])}"
 
 
 def loading() -> str:
@@ -254,33 +256,7 @@ def loading() -> str:
                 "date": measured([cell]),
             }
         )
-    return f"{markdown_table(rows)}\n\n{made_by([*cells.values()])}"
-
-
-def ablation() -> str:
-    """Return the validation accuracy of the ten-minute recipe with one part changed, less that of the recipe."""
-    cells = [cell for cell in read("ablation").values() if "note" not in cell]
-    whole = {(cell["budget"], cell["seed"]): cell["val_accuracy"] for cell in cells if not cell["changed"]}
-    points: dict[tuple[str, str, int], list[float]] = {}
-    for cell in cells:
-        if cell["changed"]:
-            difference = 100 * (cell["val_accuracy"] - whole[cell["budget"], cell["seed"]])
-            part = cell["part"], f"`{' '.join(cell['changed'])}`", cell["budget"]
-            points.setdefault(part, []).append(difference)
-    rows = [
-        {
-            "change": part,
-            "options": options,
-            "steps of the recipe": f"{steps:,}",
-            "points of validation accuracy": plus_minus(found, "+.1f"),
-            "95 % interval": interval(found),
-            "seeds": str(len(found)),
-        }
-        for (part, options, steps), found in sorted(points.items(), key=lambda item: sum(item[1]) / len(item[1]))
-    ]
-    recipe = [cell | {"command": unseeded(cell["command"])} for cell in cells if not cell["changed"]]
-    note = "The interval is that of Student's t over seeds. With the options of each row:"
-    return f"{markdown_table(rows)}\n\n{note} {made_by(recipe)} {measured(cells)}."
+    return f"{markdown_table(rows)}\n\n{machines([*cells.values()])}"
 
 
 def mechanisms() -> str:
@@ -300,8 +276,8 @@ def mechanisms() -> str:
             }
         )
     steps = f"{digits['steps']:,} steps on the digits and {images['steps']:,} on CIFAR-10 (JPEG copy)"
-    made = f"{made_at(digits['made'])} {made_at(images['made'])}"
-    return f"{markdown_table(rows)}\n\nAccuracy on test images after {steps}, one run each. {made}"
+    note = f"Accuracy on test images after {steps}, one run each. {measured_on([digits, images])}"
+    return f"{markdown_table(rows)}\n\n{note}"
 
 
 def maps() -> str:
@@ -332,10 +308,10 @@ def maps() -> str:
         sizes += f" and {crowded[0]['images']} among digits"
         seeds += f" and {len(crowded)} on digits among digits"
     deviation = ", ± is their standard deviation" if max(len(trained), len(planted)) > 1 else ""
-    origins = dict.fromkeys(made_at(cell["made"]) for cell in (*trained, *planted, *crowded))
     right = f"{how_accurate(trained, 'photographs')} {how_accurate(planted, 'digits in clutter')}"
     right += f" {how_accurate(crowded, 'digits among digits')}" if crowded else ""
-    return f"{markdown_table(rows)}\n\n{sizes}; {seeds}{deviation}. {right} {' '.join(origins)}"
+    made = measured_on([*trained, *planted, *crowded])
+    return f"{markdown_table(rows)}\n\n{sizes}; {seeds}{deviation}. {right} {made}"
 
 
 # The question that a map is asked, the maps to take, and the part and the measure of explanations.json that decide it.
@@ -395,7 +371,7 @@ def packaged() -> str:
             "date": measured([cell]),
         }
         rows.append(facts)
-    return f"{markdown_table(rows)}\n\n{made_by(cells)}"
+    return f"{markdown_table(rows)}\n\n{machines(cells)}"
 
 
 def packaged_maps() -> str:
@@ -409,22 +385,20 @@ def packaged_maps() -> str:
     ]
     note = f"{cell['images']} test images; mean and 95 % interval. docs/trust.md explains the columns. "
     note += how_accurate([cell], "images")
-    return f"{markdown_table(rows)}\n\n{note} {made_at(cell['made'])}"
+    return f"{markdown_table(rows)}\n\n{note} {measured_on([cell])}"
 
 
 def overlapping() -> str:
     """Return the accuracy of models with overlapping patches, without further training."""
     cells = read("overlap")
-    made = dict.fromkeys(made_at(cell["made"]) for cell in cells.values())
-    return f"{overlap.table(cells)}\n\n{' '.join(made)}"
+    return f"{overlap.table(cells)}\n\n{measured_on([*cells.values()])}"
 
 
 def fine_tuned() -> str:
     """Return the accuracy after fine-tuning on few images, and from scratch."""
     cells = read("finetune")
     seeds = ", ".join(str(seed) for seed in sorted({cell["seed"] for cell in cells.values()}))
-    made = [*cells.values()]
-    return f"{finetune.table(cells)}\n\n5,000 test images; seeds {seeds}. {made_by(made)} {measured(made)}."
+    return f"{finetune.table(cells)}\n\n5,000 test images; seeds {seeds}. {measured_on([*cells.values()])}"
 
 
 def uniform() -> str:
@@ -438,33 +412,11 @@ def uniform() -> str:
     return markdown_table([{"uniform attention in": "predictions changed"} | flips])
 
 
-def trained_heads() -> tuple[Cells, int]:
-    """Return the cells of the longest trainings in heads.json, and their steps."""
-    cells = [cell for cell in read("heads").values() if "budget" in cell]
-    steps = max(cell["budget"] for cell in cells)
-    return [cell for cell in cells if cell["budget"] == steps], steps
-
-
-def head_trainings() -> str:
-    """Return the accuracy of one small model trained with one part changed."""
-    cells, steps = trained_heads()
-    rows = heads.trained_rows(heads.ROWS, cells, heads.times_of(read("heads"), steps))
-    seeds = [str(seed) for seed in sorted({cell["seed"] for cell in cells})]
-    deviation = (
-        "; ± is the standard deviation over them, and the interval that of Student's t"
-        if len(seeds) > 1
-        else ", one training each"
-    )
-    note = f"{steps:,} steps, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}{deviation}."
-    # A row is the same beside any other rows.
-    whole = [cell | {"command": re.sub(r" --only( (?!--)('[^']*'|\S+))+", "", cell["command"])} for cell in cells]
-    timed = [cell for cell in read("heads").values() if "times" in cell]
-    return f"{markdown_table(rows)}\n\n{note} {made_by(whole)} {measured([*cells, *timed])}."
-
-
 def pruned_heads() -> str:
     """Return the accuracy of the model with the most heads, pruned to fewer."""
-    cells = [cell for cell in trained_heads()[0] if "pruned" in cell]
+    trained = [cell for cell in read("heads").values() if "budget" in cell]
+    steps = max(cell["budget"] for cell in trained)
+    cells = [cell for cell in trained if cell["budget"] == steps and "pruned" in cell]
     if not cells:
         return "Not measured yet."
     return f"{markdown_table(heads.pruned_rows(cells))}\n\n{heads.pruned_note(cells)}"
@@ -477,8 +429,7 @@ def of_decoders(part: str, recipe: str) -> tuple[dict[str, Any], str]:
     }
     seeds = ", ".join(dict.fromkeys(str(cell["training"]["seed"]) for cell in cells.values()))
     images = " or ".join(f"{count:,}" for count in sorted({cell["images"] for cell in cells.values()}))
-    origins = dict.fromkeys(made_at(cell["made"]) for cell in cells.values())
-    return cells, f"{images} test images; seeds {seeds}. {' '.join(origins)}"
+    return cells, f"{images} test images; seeds {seeds}. {measured_on([*cells.values()])}"
 
 
 def reading() -> str:
@@ -490,7 +441,7 @@ def reading() -> str:
 def generation() -> str:
     """Return how much faster generation is with a cache."""
     cell = read("decoders")[decoders.GENERATION]
-    return f"{decoders.generation_sentence(cell)} {made_at(cell['made'])}"
+    return f"{decoders.generation_sentence(cell)} {measured_on([cell])}"
 
 
 def peaks() -> str:
@@ -505,36 +456,18 @@ def pruned() -> str:
     return f"{decoders.pruning_table([*cells.values()])}\n\n{origin}"
 
 
-def completed() -> str:
-    """Return bits per pixel, the error of the middle and linear probes of completers."""
-    cells, origin = of_decoders("completion", COMPLETERS)
-    return f"{decoders.completion_table(cells)}\n\n{origin}"
-
-
 def many_sizes() -> str:
     """Return the time of batches of many sizes."""
     results = read("mixed_sizes")
     note = f"Time of {mixed_sizes.IMAGES} images, as a multiple of that of `forward_mixed`."
-    return f"{mixed_sizes.table(results)}\n\n{note} {made_at(results['made'])}"
+    return f"{mixed_sizes.table(results)}\n\n{note} {measured_on([results])}"
 
 
 def merged_tokens() -> str:
     """Return accuracy and time of the packaged model as it merges tokens."""
     results = read("token_merging")
     note = f"{results['images']:,} test images; time of {token_merging.BATCH} images, where 1 is that without merging."
-    return f"{token_merging.table(results)}\n\n{note} {made_at(results['made'])}"
-
-
-def parts_of_training() -> str:
-    """Return the time of the parts of the training that timm has as well."""
-    results = read("training_parts")
-    return f"{training_parts.table(results)}\n\n{made_at(results['made'])}"
-
-
-def released_parity() -> str:
-    """Return how far released weights are from other runtimes."""
-    results = read("released")
-    return f"{released.parity_table(results['parity'])}\n\n{made_at(results['made'])}"
+    return f"{token_merging.table(results)}\n\n{note} {measured_on([results])}"
 
 
 def released_accuracy() -> str:
@@ -546,14 +479,17 @@ def released_accuracy() -> str:
 
 def glossary() -> str:
     """Return the words that pages print, which are not measured."""
-    return glossary_tables()
+    return glossary_lists()
 
 
-def released_tuned() -> str:
-    """Return the accuracy of released weights after fine-tuning on few images."""
-    cells = read("released_tuning")
-    made = dict.fromkeys(made_at(cell["made"]) for cell in cells.values())
-    return f"{released_tuning.table(cells)}\n\n{released_tuning.note(cells)} {' '.join(made)}"
+def methods() -> str:
+    """Return the methods, from the glossary."""
+    return methods_table()
+
+
+def kinds() -> str:
+    """Return the kinds of head, from the glossary."""
+    return kinds_table()
 
 
 def sentences() -> str:
@@ -564,23 +500,24 @@ def sentences() -> str:
 def planned_memory() -> str:
     """Return the memory of trainings, planned and measured."""
     cell = read("plan")["memory"]
-    return f"{plan.memory_table(cell)}\n\n{made_at(cell['made'])}"
+    return f"{plan.memory_table(cell)}\n\n{measured_on([cell])}"
 
 
 def planned_steps() -> str:
     """Return what the steps from a laptop to a cluster take, as computed."""
     cell = read("plan")["steps"]
-    return f"{plan.steps_table(cell)}\n\n{made_at(cell['made'])}"
+    return f"{plan.steps_table(cell)}\n\n{measured_on([cell])}"
 
 
 TABLES = {
     table.__name__: table
     for table in (
-        *(results, accuracy, speed, inference, loading, ablation, mechanisms, maps, questions, uniform),
-        *(packaged, packaged_maps, overlapping, fine_tuned, head_trainings, pruned_heads),
-        *(reading, generation, peaks, pruned, completed, many_sizes, merged_tokens, parts_of_training),
+        *(results, accuracy, speed, inference, loading, mechanisms, maps, questions, uniform),
+        *(packaged, packaged_maps, overlapping, fine_tuned, pruned_heads),
+        *(reading, generation, peaks, pruned, many_sizes, merged_tokens),
         *(planned_memory, planned_steps),
-        *(released_parity, released_accuracy, released_tuned, glossary, sentences),
+        *(released_accuracy, glossary, methods, kinds),
+        sentences,
     )
 }
 

@@ -558,14 +558,17 @@ def draw(facts: dict[str, Any], shown: dict[str, Tensor], path: Path) -> Figure:
     """Draw a row for each photograph: the image, attention, rollout, principal components, norms with outliers."""
     titles = (
         "photograph",
-        "attention of the class token,\nlast layer",
+        "attention of the class\ntoken, last layer",
         "rollout",
         "first three principal\ncomponents",
-        f"norms of the tokens after\nblock {facts['block_shown']}; outliers circled",
+        f"norms after block {facts['block_shown']};\noutliers circled",
     )
     images = shown["images"]
     pixels = images.shape[-1] // shown["norms"].shape[-1]
-    figure = Figure(figsize=(13, 2.45 * len(images) + 0.6), layout="constrained", dpi=110)
+    figure = Figure(figsize=(11, 2.1 * len(images) + 1), layout="constrained", dpi=110)
+    figure.suptitle(
+        f"What a DINOv2 looks at (maps: grey for 0, yellow for the highest {100 - COLOURS} % of the patches)"
+    )
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)
     axes = figure.subplots(len(images), len(titles), squeeze=False)
     limits = shown["norms"].min().item(), shown["norms"].max().item()
@@ -580,16 +583,16 @@ def draw(facts: dict[str, Any], shown: dict[str, Tensor], path: Path) -> Figure:
         drawn = axes[row, -1].imshow(shown["norms"][row].numpy(), cmap="cividis", vmin=limits[0], vmax=limits[1])
         ys, xs = shown["outliers"][row].nonzero(as_tuple=True)
         axes[row, -1].scatter(xs, ys, s=30, facecolors="none", edgecolors=ORANGE, linewidths=1.1)
-        axes[row, 0].set_ylabel(name, fontsize=12)
+        axes[row, 0].set_ylabel(name, fontsize=13)
         counted = f"{len(xs)} of {shown['norms'][row].numel():,}"
         axes[row, -1].text(0.97, 0.04, counted, transform=axes[row, -1].transAxes, **NOTE)
     for ax, title in zip(axes[0], titles, strict=True):
-        ax.set_title(title, fontsize=11)
+        ax.set_title(title, fontsize=13)
     for ax in axes.flat:
         ax.set(xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
     bar = figure.colorbar(drawn, ax=axes[:, -1], shrink=0.6, aspect=30, pad=0.03)
-    bar.set_label("norm")
+    bar.set_label("norm of a token", fontsize=12)
     bar.outline.set_visible(False)
     figure.savefig(path)
     return figure

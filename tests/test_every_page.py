@@ -14,11 +14,12 @@ from vit.analysis.answer import Answer
 from vit.analysis.answers_page import SHOWN, write_page
 from vit.explain import explorer, text_explorer
 from vit.explain.evaluation.findings import Finding, TrustReport
+from vit.glossary import ANALYSIS, EVERYWHERE, EXPLORER, FACTS, MAPS, RUN, TRUST
 from vit.model.decoder import ImageToSequence, TransformerDecoder
 from vit.objectives import ViTClassifier
 from vit.runs.report import CURVES, write_report
 from vit.support.captioned import draw_captioned
-from vit.support.glossary import ANALYSIS, EXPLORER, FACTS, MAPS, RUN, TRUST, find_word
+from vit.support.words import find_word
 
 LONG = "a_name_without_any_place_to_break_" * 4
 # Labels that say themselves what they are.
@@ -157,7 +158,7 @@ def test_every_label_of_columns_and_legends_is_a_word_of_the_glossary_or_plain(p
     assert len(labels) >= 3
     words = WRITTEN[page.kind][1]
     unnumbered = [label.rstrip("0123456789 ") for label in labels]
-    assert [label for label in unnumbered if label not in PLAIN and find_word(label, words) is None] == []
+    assert [label for label in unnumbered if label not in PLAIN and find_word(label, words, EVERYWHERE) is None] == []
 
 
 def test_a_word_opens_its_meaning_by_keyboard_and_escape_closes_it(page):

@@ -16,7 +16,7 @@ from vit.analysis.questions import QUESTIONS
 from vit.analysis.trained_model import read_trained_model
 from vit.commands.analysis import main
 from vit.data import Digits
-from vit.support.glossary import HEADS
+from vit.glossary import HEADS
 
 SMALL = {"image_size": 8, "patch_size": 4, "in_channels": 1, "embed_dim": 12, "depth": 2, "num_heads": 3}
 PICTURES = (

@@ -20,7 +20,7 @@ from vit.commands.explain import main
 from vit.commands.photographs import locate, read_images, read_shown
 from vit.explain import photograph_sheet
 from vit.explain.maps import METHODS
-from vit.support.glossary import MAPS
+from vit.glossary import MAPS
 
 NAMES = ["cat", "dog", "bird"]
 SMALL = {"image_size": (8, 12), "patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 2, "num_classes": 3}
@@ -82,6 +82,29 @@ def test_the_command_writes_an_overlay_on_the_photograph_and_names_it(here, monk
     with Image.open(here / "explained/photo_gradient_rollout.png") as picture:
         assert picture.info["Description"] == f"gradient_rollout of {first}"
         assert picture.width > 520  # 13 times 40, and a margin
+
+
+def test_a_second_run_writes_beside_the_first_and_changes_nothing_of_it(here, capsys):
+    command = ["photo.png", "--checkpoint", "best.ckpt"]
+    main(command)
+    (here / "explained/mine.txt").write_text("kept")
+    before = {path: path.read_bytes() for path in (here / "explained").iterdir()}
+    main([*command, "--method", "rollout"])
+    main(command)
+    assert "explained_2/sheet.png: all on one sheet" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in (here / "explained").iterdir()} == before
+    assert (here / "explained_1/photo_rollout.png").exists()
+    main([*command, "--overwrite"])
+    assert "explained/sheet.png: all on one sheet" in capsys.readouterr().out
+    assert not (here / "explained_3").exists()
+
+
+def test_a_folder_of_a_users_own_is_only_written_over_on_request(here, capsys):
+    command = ["photo.png", "--checkpoint", "best.ckpt", "--out", "mine"]
+    main(command)
+    with pytest.raises(SystemExit):
+        main(command)
+    assert "exists: add --overwrite" in capsys.readouterr().err
 
 
 # How a photograph is stored whose EXIF orientation turns it upright again.

@@ -284,7 +284,8 @@ def test_a_missing_folder_is_named(tmp_path):
 def test_a_folder_without_class_folders_is_named_with_what_it_needs(tmp_path, made):
     (tmp_path / made).mkdir(exist_ok=True)
     (tmp_path / made / "notes.txt").touch()
-    message = f"^no class folders with images in {tmp_path}: it needs CLASS/image.jpg or train/CLASS/image.jpg$"
+    message = f"^no class folders with images in {tmp_path}: it needs CLASS/image.jpg or train/CLASS/image.jpg, "
+    message += "or without labels any image files$"
     with pytest.raises(ValueError, match=message):
         ImageFolder(str(tmp_path))
 

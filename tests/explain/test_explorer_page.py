@@ -34,7 +34,7 @@ from vit.explain.explorer_page import (
 )
 from vit.explain.heatmap import overlay, shade
 from vit.explain.maps import Subject, signed_map
-from vit.support.glossary import MAPS
+from vit.glossary import MAPS
 
 SMALL = {"image_size": (12, 16), "patch_size": 4, "embed_dim": 24, "depth": 3, "num_heads": 4, "num_classes": 7}
 NAMES = [f"kind {letter}" for letter in "ABCDEFG"]

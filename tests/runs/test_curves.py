@@ -1,21 +1,36 @@
+import pytest
 from matplotlib.figure import Figure
 
 from vit.objectives import ViTClassifier
 from vit.runs.curves import draw_curves
 
+TRAIN = [{"epoch": 0.5, "loss": 2.0, "lr": 0.1}, {"epoch": 1.0, "loss": 1.0, "lr": 0.0}]
 
-def test_the_legend_is_outside_of_the_plots_where_it_covers_no_curve(tmp_path, monkeypatch):
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that are drawn, of which no file is written."""
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
-    train = [{"epoch": 0.5, "loss": 2.0, "lr": 0.1}, {"epoch": 1.0, "loss": 1.0, "lr": 0.0}]
-    draw_curves({"train": train, "val": []}, ViTClassifier.monitor, tmp_path / "curves.png")
-    assert [axes.get_legend() for axes in figures[0].axes] == [None] * 3
-    assert [text.get_text() for text in figures[0].legends[0].get_texts()] == ["training (augmented)"]
+    return figures
 
 
-def test_curves_need_no_validation(tmp_path):
-    train = [{"epoch": 0.5, "loss": 2.0, "lr": 0.1}, {"epoch": 1.0, "loss": 1.0, "lr": 0.0}]
+def test_the_legend_is_outside_of_the_plots_where_it_covers_no_curve(tmp_path, drawn):
+    draw_curves({"train": TRAIN, "val": []}, ViTClassifier.monitor, tmp_path / "curves.png")
+    assert not any(axes.get_legend() for axes in drawn[0].axes)
+    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["training (augmented)"]
+
+
+def test_each_thing_that_was_measured_has_a_panel_and_none_is_empty(tmp_path, drawn):
     val = [{"epoch": 1.0, "loss": 1.5, "accuracy": 0.5}]
-    for number, history in enumerate(({"train": train, "val": val}, {"train": train, "val": []})):
-        draw_curves(history, ViTClassifier.monitor, tmp_path / f"{number}.png")
-        assert (tmp_path / f"{number}.png").stat().st_size > 5000
+    for points in (val, []):
+        draw_curves({"train": TRAIN, "val": points}, ViTClassifier.monitor, tmp_path / "curves.png")
+    with_validation, without = ([axes.get_title() for axes in figure.axes] for figure in drawn)
+    assert with_validation == ["Loss", "Validation: Accuracy\n(last: 50.00\xa0%)", "Learning rate"]
+    assert without == ["Loss", "Learning rate"]
+    assert all(axes.lines for figure in drawn for axes in figure.axes)
+
+
+def test_the_picture_is_written(tmp_path):
+    draw_curves({"train": TRAIN, "val": []}, ViTClassifier.monitor, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 5000

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import forked
-from vit.support.files import HOST, UnwritableError, check_outputs, plain_message, replacing, sweep
+from vit.support.files import HOST, UnwritableError, check_outputs, plain_message, replacing, sweep, unused_folder
 
 
 def write_and_die(path) -> None:
@@ -150,3 +150,14 @@ def test_a_folder_is_replaced_as_a_whole_or_not_at_all(tmp_path):
         write_a_third_one()
     assert [file.name for file in path.iterdir()] == ["second"]
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_an_unused_folder_is_the_named_one_or_the_first_free_number(tmp_path):
+    name = str(tmp_path / "made")
+    assert unused_folder(name, overwrite=False) == tmp_path / "made"
+    (tmp_path / "made").mkdir()  # empty
+    assert unused_folder(name, overwrite=False) == tmp_path / "made"
+    (tmp_path / "made/.hidden").touch()
+    (tmp_path / "made_1").touch()  # a file
+    assert unused_folder(name, overwrite=False) == tmp_path / "made_2"
+    assert unused_folder(name, overwrite=True) == tmp_path / "made"

@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from vit.support.glossary import TRUST
+from vit.glossary import EVERYWHERE, TRUST
 from vit.support.pages import data_url, page_templates
 
 
@@ -33,7 +33,7 @@ def test_a_picture_is_held_by_its_url(tmp_path):
 
 
 def test_the_first_label_of_a_word_is_a_button_that_names_its_meaning():
-    shown = page_templates(TRUST).from_string(
+    shown = page_templates(TRUST, EVERYWHERE).from_string(
         "{% extends 'support/frame.html' %}{% block page %}"
         "{{ explained('Faith') }}|{{ explained('faith') }}|{{ explained('<b>') }}|{{ explained('class') }}"
         "{% endblock %}"

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vit.analysis.answer import Answer
+from vit.glossary import ANALYSIS, EVERYWHERE, HEADS
 from vit.support.files import replacing
-from vit.support.glossary import ANALYSIS, HEADS
 from vit.support.pages import data_url, page_templates
 
 PAGE, TABLE = "index.html", "heads.csv"
@@ -39,7 +39,7 @@ def write_page(
     found = [answer for answer in answers.values() if isinstance(answer, Answer)]
     rows = head_rows(found)
     page = (
-        page_templates(ANALYSIS)
+        page_templates(ANALYSIS, EVERYWHERE)
         .get_template("analysis/answers_page.html")
         .render(
             kinds=HEADS,

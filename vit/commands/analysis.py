@@ -3,16 +3,17 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from vit.commands.models import add_checkpoint, find_model
-from vit.commands.parser import Parser, add_overwrite
+from vit.commands.parser import Parser, add_out, add_overwrite
 from vit.commands.parser import run as run_command
-from vit.support.files import check_outputs
-from vit.support.glossary import HEADS, listed
+from vit.glossary import HEADS
+from vit.support.files import check_outputs, unused_folder
 from vit.support.printable import printable
 from vit.support.progress import progress
+from vit.support.words import listed
 
+OUT = "analysed"  # the folder of all files
 FEWEST = 20  # images; of fewer, no share would mean anything
 
 
@@ -35,7 +36,7 @@ def _parser() -> Parser:
     add_checkpoint(parser)
     add("--data.root", dest="root", metavar="DIR", help="folder of class folders; default: the data of the checkpoint")
     add("--images", type=int, default=500, metavar="N", help="most test images that are measured; default: 500")
-    add("--out", type=Path, default=Path("analysed"), metavar="FOLDER", help="for all files; default: analysed")
+    add_out(parser, OUT)
     add_overwrite(parser)
     return parser
 
@@ -53,13 +54,14 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> None:
     from vit.analysis.questions import PICTURES, QUESTIONS, Answer, ask
     from vit.analysis.trained_model import read_trained_model
 
-    check_outputs([options.out / name for name in (PAGE, TABLE, *PICTURES)], options.overwrite)
+    out = options.out or unused_folder(OUT, options.overwrite)
+    check_outputs([out / name for name in (PAGE, TABLE, *PICTURES)], options.overwrite)
     subject = read_trained_model(find_model(options.checkpoint), options.root, options.images)
     answers: dict[str, Answer | str] = {}
     for question in progress(QUESTIONS, "questions"):
-        answers[question] = answer = ask(question, subject, options.out)
+        answers[question] = answer = ask(question, subject, out)
         found = f"Not measured: {answer}" if isinstance(answer, str) else f"{answer.found}\n  Control: {answer.control}"
         print(f"{question} {found}", flush=True)
-    write_table(options.out / TABLE, [answer for answer in answers.values() if isinstance(answer, Answer)])
+    write_table(out / TABLE, [answer for answer in answers.values() if isinstance(answer, Answer)])
     title = f"What the heads of {options.checkpoint} do"
-    print(printable(str(write_page(options.out, title, subject.facts(), answers, command))))
+    print(printable(str(write_page(out, title, subject.facts(), answers, command))))

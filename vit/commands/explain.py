@@ -12,25 +12,27 @@ from torch import Tensor
 import vit
 from vit.commands.contributions import draw_terms, write_terms
 from vit.commands.models import HELP, find_model
-from vit.commands.parser import Parser, add_max_pixels, add_overwrite
+from vit.commands.parser import Parser, add_max_pixels, add_out, add_overwrite
 from vit.commands.parser import run as run_command
 from vit.explain import CLASS_AGNOSTIC, METHODS, explorer, trust_report
 from vit.explain.classes import class_number
 from vit.explain.decomposition import Contributions
 from vit.explain.default_method import DEFAULT_METHOD
 from vit.explain.maps import Subject, check_method
+from vit.glossary import MAPS
 from vit.support.class_names import name_classes
 from vit.support.extras import import_extra
-from vit.support.files import check_outputs
-from vit.support.glossary import MAPS, listed
+from vit.support.files import check_outputs, unused_folder
 from vit.support.printable import printable
 from vit.support.progress import progress
+from vit.support.words import listed
 from vit.weights import PACKAGED
 
 if TYPE_CHECKING:
     from vit.explain.explained import Explained
     from vit.explain.inputs import Photograph
 
+OUT = "explained"  # the folder of the pictures
 MOST_ON_A_SHEET = 24  # images
 ALL = "all"  # in place of a method
 FORMATS = ("png", "svg", "pdf")
@@ -75,7 +77,7 @@ def _parser() -> Parser:
     add("--compare", metavar="MODEL", help="a second model, whose maps are drawn beside those of the first")
     add("--size", type=int, metavar="N", help="pixels of the longer side of a photograph; default: its own, to 1,600")
     add("--format", choices=FORMATS, default="png", help="of the pictures; default: png")
-    add("--out", type=Path, default=Path("explained"), metavar="FOLDER", help="for the pictures; default: explained")
+    add_out(parser, OUT)
     add(
         "--html",
         nargs="?",
@@ -134,15 +136,16 @@ def run(options: argparse.Namespace) -> None:
     max_pixels = options.max_pixels or MAX_PIXELS
     files = without_damaged(find_images(options.image), max_pixels)
     file_names = distinct_names(files)
-    pages = _name_pages(options.html, file_names, options.out)
+    out = options.out or unused_folder(OUT, options.overwrite)
+    pages = _name_pages(options.html, file_names, out)
     if options.trust:
         import_extra("jinja2", "explain")  # which writes the page
-    sheet, cells, report = (options.out / name for name in (f"sheet.{options.format}", "cells.csv", "trust.html"))
-    compared = [options.out / "cells_compared.csv"] if options.compare else []
+    sheet, cells, report = (out / name for name in (f"sheet.{options.format}", "cells.csv", "trust.html"))
+    compared = [out / "cells_compared.csv"] if options.compare else []
     drawn = [] if of_all else asked
-    pictures = [[options.out / f"{name}_{each.file_name}.{options.format}" for each in drawn] for name in file_names]
-    terms = [options.out / f"{name}_contributions.png" for name in file_names if options.contributions]
-    table = options.out / "contributions.csv"
+    pictures = [[out / f"{name}_{each.file_name}.{options.format}" for each in drawn] for name in file_names]
+    terms = [out / f"{name}_contributions.png" for name in file_names if options.contributions]
+    table = out / "contributions.csv"
     outputs = [*chain(*pictures), *pages, sheet, cells, *compared, *([report] if options.trust else [])]
     outputs += [*terms, *([table] if terms else [])]
     _check_overwrites_nothing(outputs, files)

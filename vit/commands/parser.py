@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from vit.support.checks import check_positive_int
@@ -42,6 +43,12 @@ def run(
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
     """Add the option that all commands share which write files."""
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist; else they are an error")
+
+
+def add_out(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the option of the folder that a command writes to; its default is ``unused_folder`` of the name."""
+    said = f"to write to; default: {name}, or {name}_1, {name}_2, ... where files are there already"
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help=said)
 
 
 def add_max_pixels(parser: argparse.ArgumentParser) -> None:

@@ -104,7 +104,8 @@ def _class_folders(root: Path, known: list[str] | None) -> tuple[dict[Stage, dic
             return {stage: {"": below.images} for stage, below in whole.items()}, found
     if not next(iter(splits.values())):
         raise ValueError(
-            f"no class folders with images in {root}: it needs CLASS/image.jpg or train/CLASS/image.jpg{found.hint}"
+            f"no class folders with images in {root}: it needs CLASS/image.jpg or train/CLASS/image.jpg, or without "
+            f"labels any image files{found.hint}"
         )
     return splits, found
 

@@ -29,9 +29,9 @@ from vit.explain.default_method import DEFAULT_METHOD
 from vit.explain.heatmap import displayable
 from vit.explain.maps.methods import signed_map
 from vit.explain.maps.subject import Subject
+from vit.glossary import EVERYWHERE, EXPLORER, MAPS
 from vit.support.class_names import name_classes
 from vit.support.files import replacing
-from vit.support.glossary import EVERYWHERE, EXPLORER, MAPS
 from vit.support.printable import printable
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from vit.support.class_names import name_classes
 from vit.support.plotting import BLUE, GREY, ORANGE, drawable, plain_text, save_figure
 
 BEST = 4  # classes with a bar
+LETTERS = 11  # points
 STEPS = ("norm", "attention", "+", "norm", "MLP", "+")  # of a block, from the bottom to the top
 HEIGHTS = (0.05, 0.19, 0.34, 0.49, 0.63, 0.78)
 CIRCLE = {"boxstyle": "circle,pad=0.1", "fc": "white", "ec": GREY}
@@ -72,10 +73,10 @@ def draw_model(
         )
     attentions = capture_attention(model, image[None])
     with drawable(name_classes(class_names, model.num_classes)) as names:
-        figure = Figure(figsize=(13.5, 3), layout="constrained")
-        photo, patches, linear, positions, block, seen, classes = figure.subplots(
-            1, 7, width_ratios=(1, 1.15, 0.75, 0.75, 0.8, 1, 0.9)
-        )
+        figure = Figure(figsize=(9.2, 6), layout="constrained")
+        upper, lower = figure.subfigures(2, 1)
+        photo, patches, linear, positions = upper.subplots(1, 4, width_ratios=(1, 1.1, 0.95, 0.95))
+        block, seen, classes = lower.subplots(1, 3, width_ratios=(0.8, 1, 1))
         _show(photo, pixels, f"an image of {pixels.shape[1]} x {pixels.shape[2]} pixels")
         _show(patches, _spread(pixels, embed.patch_size), f"{embed.num_patches} patches")
         _draw_tokens(linear, embed(image[None])[0], "one matrix maps each\nto a token, a row")
@@ -94,7 +95,7 @@ def _says(model: VisionTransformer) -> str:
 
 def _show(axes: Axes, picture: Tensor, title: str) -> None:
     axes.imshow(rearrange(picture.cpu(), "c y x -> y x c").numpy(), interpolation="nearest")
-    axes.set_title(title, fontsize=9)
+    axes.set_title(title, fontsize=LETTERS)
     axes.set_axis_off()
 
 
@@ -111,20 +112,20 @@ def _draw_tokens(axes: Axes, tokens: Tensor, title: str) -> None:
     axes.imshow(
         tokens.cpu().numpy(), cmap="RdBu_r", vmin=-deepest, vmax=deepest, aspect="auto", interpolation="nearest"
     )
-    axes.set_title(title, fontsize=9)
-    axes.set_xlabel(f"{tokens.shape[1]} channels", fontsize=9)
-    axes.set_ylabel(f"{len(tokens)} tokens", fontsize=9)
+    axes.set_title(title, fontsize=LETTERS)
+    axes.set_xlabel(f"{tokens.shape[1]} channels", fontsize=LETTERS)
+    axes.set_ylabel(f"{len(tokens)} tokens", fontsize=LETTERS)
     axes.set(xticks=[], yticks=[])
 
 
 def _draw_block(axes: Axes, depth: int) -> None:
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.set_axis_off()
-    axes.set_title(f"{depth} blocks of\nthese steps", fontsize=9)
+    axes.set_title(f"{depth} blocks of\nthese steps", fontsize=LETTERS)
     axes.annotate("", (0.35, 0.97), (0.35, 0), arrowprops={"arrowstyle": "->", "color": GREY, "lw": 1.5})
     for step, height in zip(STEPS, HEIGHTS, strict=True):
         if step == "+":
-            axes.text(0.35, height + 0.05, step, ha="center", va="center", fontsize=12, bbox=CIRCLE, zorder=3)
+            axes.text(0.35, height + 0.05, step, ha="center", va="center", fontsize=LETTERS + 3, bbox=CIRCLE, zorder=3)
             # The skip connection goes around the two steps below.
             axes.annotate("", (0.42, height + 0.05), (0.92, height - 0.32), arrowprops=SKIP)
             axes.plot([0.35, 0.92], [height - 0.32] * 2, color=GREY, lw=1.2)
@@ -132,7 +133,7 @@ def _draw_block(axes: Axes, depth: int) -> None:
             color = BLUE if step in ("attention", "MLP") else GREY
             box = FancyBboxPatch((0.06, height), 0.58, 0.09, boxstyle="round,pad=0.01", fc="white", ec=color, zorder=3)
             axes.add_patch(box)
-            axes.text(0.35, height + 0.045, step, ha="center", va="center", fontsize=9, color=color, zorder=4)
+            axes.text(0.35, height + 0.045, step, ha="center", va="center", fontsize=LETTERS, color=color, zorder=4)
 
 
 def _attended(model: VisionTransformer, attn: Tensor, pixels: Tensor) -> Tensor:
@@ -147,10 +148,10 @@ def _draw_classes(axes: Axes, logits: Tensor, names: Sequence[str], title: str) 
     best = logits.softmax(dim=0).topk(min(BEST, len(logits)))
     shares, chosen = (100 * best.values).tolist(), [names[k] for k in best.indices.tolist()]
     bars = axes.barh(range(len(chosen)), shares, color=[ORANGE] + [GREY] * (len(chosen) - 1))
-    axes.bar_label(bars, fmt="%.0f %%", padding=3, fontsize=9)
-    axes.set_yticks(range(len(chosen)), chosen, fontsize=9)
+    axes.bar_label(bars, fmt="%.0f %%", padding=3, fontsize=LETTERS)
+    axes.set_yticks(range(len(chosen)), chosen, fontsize=LETTERS)
     axes.invert_yaxis()
     axes.set(xlim=(0, 130), xticks=[])
-    axes.set_title(title, fontsize=9)
+    axes.set_title(title, fontsize=LETTERS)
     for side in axes.spines.values():
         side.set_visible(False)

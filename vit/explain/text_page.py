@@ -18,7 +18,7 @@ from vit.explain.explorer_page import Explorer
 from vit.explain.heatmap import displayable, overlay
 from vit.explain.maps.rollout import attention_rollout
 from vit.explain.texts import capture_text
-from vit.support.glossary import MAPS
+from vit.glossary import EVERYWHERE, MAPS
 
 
 def text_explorer(
@@ -81,7 +81,7 @@ def text_explorer(
     # The tokens do not hold the one written after the last of them: it is the most probable token.
     written = torch.cat([tokens[0, 1:], probabilities[-1:].argmax(dim=-1)])
     of_written = probabilities.gather(1, rearrange(written, "t -> t 1"))[:, 0].tolist()
-    page = page_templates({"rollout": MAPS["rollout"]}).get_template("explain/text_page.html")
+    page = page_templates({"rollout": MAPS["rollout"]}, EVERYWHERE).get_template("explain/text_page.html")
     return Explorer(
         page.render(
             model=type(model).__name__,

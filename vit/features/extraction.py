@@ -69,5 +69,5 @@ def read_features(path: str | Path) -> tuple[list[str], Tensor]:
     path = Path(path)
     tensors, metadata = read_safetensors(path)
     if "features" not in tensors or FILES not in metadata:
-        raise ValueError(f"{path} holds no features with names: `python -m vit features` writes such files")
+        raise ValueError(f"{path} holds no features with names: `vit-attention features` writes such files")
     return json.loads(metadata[FILES]), tensors["features"]

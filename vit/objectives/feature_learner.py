@@ -70,7 +70,7 @@ class FeatureLearner(Objective, EncoderModule):
         """
         name = type(self).__name__
         if stage == "predict":
-            raise ValueError(f"{name} predicts no labels: python -m vit features writes the features of images")
+            raise ValueError(f"{name} predicts no labels: vit-attention features writes the features of images")
         data = None if self._trainer is None else self.trainer.datamodule
         if stage != "fit" or not isinstance(data, ImageDataModule):
             return

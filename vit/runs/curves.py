@@ -79,22 +79,26 @@ class RunPictures(Callback):
 @plot_style
 def draw_curves(history: dict[str, list[dict[str, float]]], monitor: Score, path: Path) -> None:
     """Draw "train" points (epoch, loss, lr) and "val" points (epoch, loss, monitored score) over the epochs."""
-    figure = Figure(figsize=(12, 3.6))
-    loss, score, rate = figure.subplots(1, 3)
     # A run that an earlier version began may have been monitored by another score.
     train, val = history["train"], [point for point in history["val"] if monitor.name in point]
+    panels = 3 if val else 2
+    figure = Figure(figsize=(3.2 * panels, 3.2))
+    loss, *scores, rate = figure.subplots(1, panels)
     loss.plot(_column(train, "epoch"), _column(train, "loss"), color=BLUE, label="training (augmented)")
-    if val:
+    for score in scores:
         loss.plot(_column(val, "epoch"), _column(val, "loss"), "o-", ms=3, color=ORANGE, label="validation")
         values = (100 if monitor.unit else 1) * _column(val, monitor.name)
         score.plot(_column(val, "epoch"), values, "o-", ms=3, color=ORANGE)
+        # In the title, because a label in the plot could cover the curve.
+        score.set_ylabel(monitor.unit)
+        score.set_title(f"Validation: {monitor.label}\n(last: {monitor.text(val[-1][monitor.name])})")
     figure.legend(loc="outside lower left", ncols=2)  # not in the plot, where it could cover the curves
     rate.plot(_column(train, "epoch"), _column(train, "lr"), color=GREY)
-    # In the title, because a label in the plot could cover the curve.
-    last = f" (last: {monitor.text(val[-1][monitor.name])})" if val else ""
-    for axes, title in ((loss, "Loss"), (score, f"Validation: {monitor.label}{last}"), (rate, "Learning rate")):
-        axes.set(title=title, xlabel="epoch")
-        axes.set_ylim(bottom=0 if axes is rate else None)
+    rate.set_title("Learning rate")
+    rate.set_ylim(bottom=0)
+    loss.set_title("Loss")
+    for axes in figure.axes:
+        axes.set_xlabel("epoch")
     save_figure(figure, path)
 
 

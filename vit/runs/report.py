@@ -8,12 +8,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from vit.glossary import EVERYWHERE, FACTS, RUN
 from vit.objectives import ViTClassifier
 from vit.runs.parts import part_in_words
 from vit.runs.results import known_scores, objective_of, read_results
 from vit.runs.tested_images import read_rows
 from vit.support.files import replacing
-from vit.support.glossary import FACTS, RUN
 from vit.support.pages import data_url, page_templates
 from vit.support.plotting import photographs_in
 from vit.training.base import Objective
@@ -39,7 +39,7 @@ def render_report(folder: Path) -> str:
     results = read_results(folder)
     objective, scores = objective_of(results), results.get("scores") or {}
     files = [(picture, folder / f"{picture.name}.png") for picture in (CURVES, *objective.pictures)]
-    template = page_templates(RUN).get_template("runs/report.html")
+    template = page_templates(RUN, EVERYWHERE).get_template("runs/report.html")
     return template.render(
         name=results.get("experiment") or folder.name,
         subtitle=subtitle(results, folder),
@@ -89,20 +89,19 @@ def headline(results: dict[str, Any]) -> list[tuple[str, str, str]]:
     tiles = []
     for score, value in known_scores(results).items():
         of, part = monitored.get(score.name), parts.get(score.name.split("_")[0])
-        notes = [part_in_words(part, of)] if of and part else []
         has_interval = of is not None and of == scored and monitor.is_of_images
-        notes += [interval_note(value, results["scores"]["count"])] if has_interval else [score.note]
+        count = results["scores"]["count"] if has_interval else 0
+        notes = [part_in_words(part, of) if of and part else f"{count:,} images" if has_interval else ""]
+        notes += [interval_note(value, count) if count else score.note]
         notes += [guessing_note(results["scores"])] if has_interval else []
         tiles.append((score.label, score.text(value), "; ".join(filter(None, notes))))
     return tiles
 
 
 def interval_note(share: float, count: int) -> str:
-    """Return the number of images of a share and its 95 % interval, in words."""
-    if not count:
-        return "no images"
+    """Return the 95 % interval of a share of some images, in words."""
     low, high = wilson_interval(share, count)
-    return f"{count:,} images; 95{SPACE}% interval {100 * low:.2f} to {100 * high:.2f}{SPACE}%"
+    return f"95{SPACE}% interval {100 * low:.2f} to {100 * high:.2f}{SPACE}%"
 
 
 def guessing_note(scores: dict[str, Any]) -> str:
@@ -171,8 +170,8 @@ def commands(results: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         found.append(("Predict images of your own", f"{_command('predict', tested)} --data.root FOLDER"))
         if issubclass(objective_of(results), ViTClassifier):
             named = f"--checkpoint {shlex.quote(str(tested))}"
-            found.append(("See which patches a prediction rests on", f"python -m vit.explain IMAGE {named} --html"))
-            found.append(("See what its heads do", f"python -m vit.analysis {named}"))
+            found.append(("See which patches a prediction rests on", f"vit-attention explain IMAGE {named} --html"))
+            found.append(("See what its heads do", f"vit-attention analysis {named}"))
     return found
 
 

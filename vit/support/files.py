@@ -6,6 +6,7 @@ import shutil
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain, count
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -76,6 +77,24 @@ def check_outputs(paths: Iterable[Path], overwrite: bool) -> None:
         # Tried, as permissions tell neither a full disk nor that nothing can be created below /proc.
         with writing(path), TemporaryFile(dir=folder):
             pass
+
+
+def unused_folder(name: str, overwrite: bool) -> Path:
+    """Return a folder for the outputs of a command, with a number behind its name where files are there already.
+
+    >>> from tempfile import mkdtemp
+    >>> folder = Path(mkdtemp())
+    >>> (folder / "cells.csv").touch()
+    >>> unused_folder(str(folder), overwrite=False).name == f"{folder.name}_1"
+    True
+
+    Args:
+        name: The folder, without a number.
+        overwrite: Whether files in that folder are to be replaced, so that it needs no number.
+    """
+    names = chain([name], (f"{name}_{number}" for number in count(1)))
+    free = (path for path in map(Path, names) if not path.exists() or (path.is_dir() and not any(path.iterdir())))
+    return Path(name) if overwrite else next(free)
 
 
 @contextmanager

@@ -11,36 +11,36 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from vit.support.glossary import Word, find_word
 from vit.support.printable import printable
+from vit.support.words import Word, find_word
 
 
-def page_templates(words: Mapping[str, Word] | None = None) -> Environment:
+def page_templates(*words: Mapping[str, Word]) -> Environment:
     """Return the templates of one page by their paths below ``vit``, such as "runs/report.html".
 
-    ``explained(label)`` of a template shows a label as a button that says what it means: by the page's own words, one
-    of the groups of ``vit.support.glossary``, or by those of every page.
+    ``explained(label)`` of a template shows a label as a button that says what it means, by the first of these groups
+    of words that has it.
     """
     templates = Environment(
         loader=PackageLoader("vit", ""), autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_shown
     )
-    templates.globals["explained"] = Explained(words or {})
+    templates.globals["explained"] = Explained(*words)
     return templates
 
 
 class Explained:
     """Shows labels as buttons that open the meanings of their words; the frame ends with those in ``used``."""
 
-    def __init__(self, words: Mapping[str, Word]) -> None:
+    def __init__(self, *words: Mapping[str, Word]) -> None:
         self.words = words
         self.used: list[tuple[str, str, Word]] = []  # identifier, label, word
 
     def __call__(self, label: str, words: Mapping[str, Word] | None = None) -> str | Markup:
         """Return a label as a button the first time that its word is on the page; else, or without a word, as it is.
 
-        The word is one of ``words`` (None: those of the page), or of every page.
+        The word is one of ``words``, or else of the page's.
         """
-        word = find_word(label, self.words if words is None else words)
+        word = find_word(label, words or {}, *self.words)
         if word is None or any(word is known for _, _, known in self.used):
             return label
         name = f"word-{len(self.used)}"

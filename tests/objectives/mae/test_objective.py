@@ -148,7 +148,7 @@ def test_a_test_repeats_the_scores_and_a_prediction_is_refused_with_what_writes_
     assert again == pytest.approx(json.loads((trained[0] / "results.json").read_text())["scores"])
     message = error_of("predict", "--ckpt_path", checkpoint, "--data.root", trained[0])
     assert (
-        message == "error: MaskedAutoencoder predicts no labels: python -m vit features writes the features of images"
+        message == "error: MaskedAutoencoder predicts no labels: vit-attention features writes the features of images"
     )
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from vit.explain.evaluation.intervals import fewest_images
+from vit.glossary import EVERYWHERE, MAPS, TRUST
 from vit.support.files import replacing
-from vit.support.glossary import MAPS, TRUST
 
 Level = Literal["green", "amber", "red"]
 
@@ -81,7 +81,7 @@ class TrustReport:
         """
         from vit.support.pages import page_templates  # imports Jinja
 
-        page = page_templates(TRUST).get_template("explain/trust_page.html")
+        page = page_templates(TRUST, EVERYWHERE).get_template("explain/trust_page.html")
         facts = {"marks": MARKS, "subject": subject, "summary": self._summary(), "maps": MAPS}
         with replacing(Path(path)) as unfinished:
             text = page.render(**facts, groups=self._by_method())

@@ -9,21 +9,22 @@ from vit.analysis.head_table import Kind
 from vit.explain.evaluation.findings import Level
 from vit.explain.evaluation.trust import CHECKS
 from vit.explain.maps import CONTROLS, METHODS
-from vit.objectives import OBJECTIVES
-from vit.objectives.classify.tables import AREAS, SHARES
-from vit.support.glossary import (
+from vit.glossary import (
     ANALYSIS,
     EVERYWHERE,
     GROUPS,
     HEADS,
     MAPS,
+    OF_PAGES,
     RUN,
     TRUST,
-    Word,
-    find_word,
-    glossary_tables,
-    listed,
+    glossary_lists,
+    kinds_table,
+    methods_table,
 )
+from vit.objectives import OBJECTIVES
+from vit.objectives.classify.tables import AREAS, SHARES
+from vit.support.words import find_word
 
 
 def test_each_method_and_each_kind_of_head_has_a_sentence_and_says_when_to_take_it():
@@ -35,7 +36,7 @@ def test_each_method_and_each_kind_of_head_has_a_sentence_and_says_when_to_take_
 
 
 def test_it_has_the_columns_of_an_analysis_and_the_checks_and_levels_of_a_trust_report():
-    assert [label for label in SHOWN.values() if find_word(label, ANALYSIS) is None] == []
+    assert [label for label in SHOWN.values() if find_word(label, ANALYSIS, EVERYWHERE) is None] == []
     checks = {*CHECKS, *get_args(Level), "faith", "agreement", "attention", "outliers", "zero", "constant"}
     assert checks <= TRUST.keys()
 
@@ -48,8 +49,8 @@ def test_it_has_the_scores_of_all_objectives():
 
 
 def test_a_word_of_a_group_comes_before_that_of_every_page():
-    assert find_word("attention", TRUST) is TRUST["attention"]
-    assert find_word("Attention", ANALYSIS) is EVERYWHERE["attention"]
+    assert find_word("attention", TRUST, EVERYWHERE) is TRUST["attention"]
+    assert find_word("Attention", ANALYSIS, EVERYWHERE) is EVERYWHERE["attention"]
     assert find_word("Validation accuracy", RUN) is RUN["validation accuracy"]
     assert find_word("Validation F1, %", RUN) is RUN["F1"]
     assert find_word("precision of a cat", RUN) is None
@@ -66,15 +67,9 @@ def test_a_meaning_is_one_plain_sentence_that_a_table_can_hold(title):
         assert str(word).endswith(".")
 
 
-def test_help_lists_words_with_hanging_lines():
-    words = {"one": Word("The first", "a paper", "Take it"), "three": Word("word " * 30)}
-    lines = listed(words, width=60).splitlines()
-    assert lines[0] == "  one    The first (a paper). Take it."
-    assert [line[:9] for line in lines[1:3]] == ["  three  ", " " * 9]
-    assert max(map(len, lines)) <= 60
-
-
-def test_every_word_is_in_the_tables():
-    tables = glossary_tables()
-    assert all(f"## {title}" in tables for title in GROUPS)
-    assert all(word.says in tables for words in GROUPS.values() for word in words.values())
+def test_every_word_is_on_a_page():
+    lists = glossary_lists()
+    assert all(f"**{name}" in lists or f", {name}" in lists for words in OF_PAGES.values() for name in words)
+    assert all(lists.count(f"**: {word}\n") == 1 for word in {str(word) for word in RUN.values()})
+    assert [name for name in MAPS if f"`{name}`" not in methods_table()] == [*CONTROLS]
+    assert all(word.says in kinds_table() and word.take in kinds_table() for word in HEADS.values())

@@ -1,102 +1,81 @@
-"""The words that pages, ``--help`` and docs/glossary.md use, each with one plain sentence."""
+"""The words that pages, ``--help`` and docs/ use, each with one plain sentence."""
 
-import re
-import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from vit.support.markdown import markdown_table
-
-
-@dataclass(frozen=True)
-class Word:
-    """A word that a page prints.
-
-    Attributes:
-        says: What it means, in one sentence.
-        source: The paper or the equation.
-        take: When to take it, of methods and of kinds of head.
-    """
-
-    says: str
-    source: str = ""
-    take: str = ""
-
-    def __str__(self) -> str:
-        source = f" ({self.source})" if self.source else ""
-        return f"{self.says}{source}." + (f" {self.take}." if self.take else "")
-
+from vit.support.words import Word
 
 MAPS = {
     "attention": Word(
-        "How much the read-out attends to each patch in the last layer, as the mean over heads",
-        "mean over h of A[class, patch]",
-        "Take it to look at one layer; it depends on no class, and scores about as a bell in the centre",
+        "Where the class token looks in one layer, the last by default, as the mean over heads",
+        "mean over heads of A",
+        "Take it to look at a layer or a head, not to explain a class",
     ),
     "rollout": Word(
-        "Attention of all layers multiplied, half of each token staying where it is",
-        "product of (A + I) / 2; Abnar and Zuidema 2020",
-        "Take it to see how information flows to the read-out, not why a class was chosen",
+        "How attention mixes tokens through all layers, half of each token staying where it is",
+        "product of A / 2 + I / 2; Abnar and Zuidema 2020",
+        "Take it to see where information may flow, not why a class was chosen",
     ),
     "value": Word(
-        "The length of the vector that each patch adds to the read-out in the last layer",
+        "The length of what each patch adds to the class token in one layer, the last by default",
         "norm of the sum over h of A W_O v; Kobayashi et al. 2020",
-        "Take it in place of attention, as a patch of much attention and a small value adds little",
+        "Take it in place of attention, where values differ in length",
     ),
     "value_rollout": Word(
-        "Rollout with the length of the added vectors in place of attention",
-        "Kobayashi et al. 2021",
-        "Take it in place of rollout, to see how information flows",
+        "Rollout of the lengths that value draws, in place of attention",
+        "Kobayashi et al. 2021; Abnar and Zuidema 2020",
+        "Take it in place of rollout, for the same reason",
     ),
     "gradient_rollout": Word(
-        "Rollout of attention times its gradient for the class",
-        "product of normalised((A * dy/dA)+ + I)",
-        "Take it first: the best of the maps that need one backward pass",
+        "Rollout of the attention that raises the score of the class",
+        "product of normalised((mean over heads of A * dy/dA)+ + I)",
+        "Take it first: it is quick, and the best of the maps that need one backward pass",
     ),
     "relevance": Word(
-        "Attention times its gradient for the class, added up over the layers",
-        "R += (A * dy/dA)+ R; Chefer et al. 2021",
-        "Take it as a second opinion beside gradient_rollout",
+        "The attention that raises the score of the class, added up over the layers",
+        "R += (mean over heads of A * dy/dA)+ R; Chefer et al. 2021",
+        "Take it as a second opinion beside gradient_rollout, at the same cost",
     ),
     "legrad": Word(
-        "The gradient of the class with respect to attention, averaged over the layers",
-        "mean of (dy/dA)+; Bousselham et al. 2025",
-        "Take it where one of several objects is asked about",
+        "The gradient of what each layer by itself says of the class, with respect to its attention",
+        "mean of (ds/dA)+; Bousselham et al. 2025",
+        "Take it for mosaics of the packaged model; elsewhere relevance scores higher",
     ),
     "gradcam": Word(
-        "The features of the last layer, weighted by the gradient of the class",
+        "The features of the last layer, weighted by their mean gradient",
         "(sum of w z)+; Selvaraju et al. 2017",
-        "Take it to compare with convolutional networks, or where attention cannot be read",
+        "Take it if time counts most, or if attention cannot be read",
     ),
     "input_gradient": Word(
         "Pixels times the gradient of the class, added up over each patch",
         "x * dy/dx",
-        "Take it as a quick first-order estimate of integrated_gradients; it is noisy",
+        "Take it as a baseline: a quick and noisy estimate of integrated_gradients",
     ),
     "integrated_gradients": Word(
-        "The gradient on the way from a grey image to this one; all patches add up to what the score gains",
+        "The gradient on the way from a grey image to this one",
         "Sundararajan et al. 2017",
-        "Take it where the values must add up; it takes 32 passes",
+        "Take it if the values must add up: to the logit less that of a grey image; it needs 32 passes",
     ),
     "smoothgrad": Word(
         "The size of the gradient, averaged over noisy copies of the image",
         "Smilkov et al. 2017",
-        "Take it to see which pixels the score is sensitive to, for or against",
+        "Take it as a baseline: which pixels the score is sensitive to, for or against",
     ),
     "occlusion": Word(
         "How much the score falls when a patch is painted grey",
         "y(x) - y(x without patch); Zeiler and Fergus 2014",
-        "Take it where the values must be right and one pass for each patch is affordable",
+        "Take it for right values, and for any classifier; it needs a pass for each patch",
     ),
     "token_drop": Word(
         "How much the score falls when the token of a patch is left out",
         "y(all) - y(all but one token)",
-        "Take it where one pass for each patch is affordable: the best by measurement",
+        "Take it if a pass for each patch is affordable: the best by measurement",
     ),
     "attnlrp": Word(
-        "The score sent back through the model, each step dividing it among its inputs",
+        "The score sent back through every step of the model, each dividing it among its inputs",
         "Achtibat et al. 2024",
-        "Take it for values that may speak against the class at the price of one backward pass",
+        "Take it if all paths must count; its authors' library says that such propagation is patented: ask before you "
+        "sell it",
     ),
     "random": Word("A control: noise", take="Compare with it: it is the least that a map must beat"),
     "uniform": Word("A control: the same value everywhere", take="Compare with it: it marks nothing"),
@@ -122,23 +101,24 @@ HEADS = {
     "sink": Word(
         "One token gets more than 0.3 of all attention of the head",
         "Gu et al. 2025",
-        "As a place to rest: the head adds little where it has nothing to add",
+        "The value of that token is often short: compare the map of the head with that of the method value",
     ),
     "positional": Word(
-        "More than 0.9 of the attention is the same for all images, or goes to one offset",
+        "More than 0.9 of the attention is the same for all images, or most patches attend to one offset",
         "Voita et al. 2019",
-        "To mix by place, as a convolution does",
+        "It moves information by place: --model.attention positional trains with nothing else",
     ),
     "local": Word(
         "The distance is less than half of that of uniform attention",
-        "Dosovitskiy et al. 2021",
-        "To put a patch together with its surroundings",
+        "attention distance, Dosovitskiy et al. 2021",
+        "It mixes neighbours: --model.attention window trains with nothing else",
     ),
     "content": Word(
-        "The attention is far, and more than half of what differs between images moves along with the image",
-        take="To find what looks alike, or belongs together, anywhere",
+        "More than half of what differs between images moves along when the image is rolled by half its size",
+        "cosine of the attention before and after",
+        "It follows what the image shows: its map is worth a look",
     ),
-    "mixed": Word("None of the other kinds", take="Look at its maps in the explorer"),
+    "mixed": Word("None of the other kinds", take="The table heads.csv has its measures"),
 }
 
 EVERYWHERE = {
@@ -294,9 +274,8 @@ FACTS = {
     "tested weights": Word("Whether the best epoch by validation was tested, or the last one"),
 }
 
-GROUPS: dict[str, Mapping[str, Word]] = {
-    "Kinds of map": MAPS,
-    "Kinds of head": HEADS,
+CONTROL = "A control: "  # how the meaning of a control map begins
+OF_PAGES: dict[str, Mapping[str, Word]] = {
     "On every page": EVERYWHERE,
     "On the explorer": EXPLORER,
     "On the page of an analysis": ANALYSIS,
@@ -304,48 +283,40 @@ GROUPS: dict[str, Mapping[str, Word]] = {
     "Scores of a run": RUN,
     "Facts of a run": FACTS,
 }
-UNIT = re.compile(r", (%|px)$")
-SPLIT = re.compile(r"^(test|validation) | over views$")  # of a score
+GROUPS = {"Kinds of map": MAPS, "Kinds of head": HEADS, **OF_PAGES}
 
 
-def find_word(label: str, group: Mapping[str, Word]) -> Word | None:
-    """Return the word of a label, with or without a unit, from a group or from those of every page.
-
-    >>> find_word("Distance, px", ANALYSIS).says
-    'How far away a patch attends on average, in pixels'
-    >>> find_word("tabby cat", RUN) is None
-    True
-    """
-    name = UNIT.sub("", label)
-    small = name[:1].lower() + name[1:]
-    for known in (group, EVERYWHERE):
-        for spelling in (name, small, SPLIT.sub("", small)):
-            if spelling in known:
-                return known[spelling]
-    return None
+def methods_table() -> str:
+    """Return the methods that are no controls as a table in Markdown."""
+    rows = [
+        {
+            "method": f"`{name}`",
+            "what it shows": word.says,
+            "equation or paper": word.source,
+            "take it": word.take.removeprefix("Take it "),
+        }
+        for name, word in MAPS.items()
+        if not word.says.startswith(CONTROL)
+    ]
+    return markdown_table(rows)
 
 
-def listed(words: Mapping[str, Word], width: int = 100) -> str:
-    """Return words as the lines that ``--help`` prints below the options."""
-    indent = 2 + max(map(len, words)) + 2
-    lines = []
-    for name, word in words.items():
-        first = f"  {name}".ljust(indent)
-        lines.append(
-            textwrap.fill(
-                str(word), width, initial_indent=first, subsequent_indent=" " * indent, break_on_hyphens=False
-            )
-        )
-    return "\n".join(lines)
+def kinds_table() -> str:
+    """Return the kinds of head as a table in Markdown."""
+    rows = [
+        {"kind": name, "the test": word.says, "source": word.source, "what follows": word.take}
+        for name, word in HEADS.items()
+    ]
+    return markdown_table(rows)
 
 
-def glossary_tables() -> str:
-    """Return the tables of docs/glossary.md."""
+def glossary_lists() -> str:
+    """Return the words of pages as lists in Markdown; words of one meaning share a line."""
     parts = []
-    for title, words in GROUPS.items():
-        rows = [{"word": name, "meaning": word.says, "equation or paper": word.source} for name, word in words.items()]
-        if any(word.take for word in words.values()):
-            column = "when to take it" if words is MAPS else "what it is good for"
-            rows = [row | {column: word.take} for row, word in zip(rows, words.values(), strict=True)]
-        parts.append(f"## {title}\n\n{markdown_table(rows)}")
+    for title, words in OF_PAGES.items():
+        names: dict[str, list[str]] = {}
+        for name, word in words.items():
+            names.setdefault(str(word), []).append(name)
+        lines = [f"- **{', '.join(alike)}**: {meaning}" for meaning, alike in names.items()]
+        parts.append("\n".join([f"## {title}", "", *lines]))
     return "\n\n".join(parts)

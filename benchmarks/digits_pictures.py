@@ -1,0 +1,53 @@
+"""The pictures of docs/ that the run of `make demo` gives: its curves, its mistakes, its analysis, other attention.
+
+    vit-attention analysis --checkpoint runs/digits/version_0 --out analysed
+    python benchmarks/digits_pictures.py runs/digits/version_0 analysed/index.html
+
+Needs Chromium: `playwright install chromium`.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+import vit
+from vit.commands.models import find_model
+from vit.data import Digits
+from vit.explain import adversarial_attention
+from vit.explain.evaluation.adversarial_figure import draw_adversarial
+
+ROOT = Path(__file__).parents[1]
+WIDTH = 900  # pixels of the page
+SHOWN = ("Which layers need their heads?", "Is attention low-rank?")
+IMAGES = 3
+
+
+def draw(run: Path, page: Path, folder: Path) -> None:
+    """Write the pictures of a run and of the page of its analysis into a folder."""
+    for name in ("curves", "mistakes"):
+        shutil.copyfile(run / f"{name}.png", folder / f"{name}.png")
+    data = Digits()
+    data.setup("test")
+    pixels = data.sets["test"].images[:IMAGES]
+    found = adversarial_attention(vit.load(find_model(str(run))), (pixels / 255 - data.mean[0]) / data.std[0])
+    draw_adversarial(pixels, found, folder / "adversarial.png")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        view = browser.new_page(viewport={"width": WIDTH, "height": 1000})
+        view.goto(page.resolve().as_uri())
+        for section in view.locator("main > *").all():
+            if not section.locator("h2", has_text=SHOWN[0]).or_(section.locator("h2", has_text=SHOWN[1])).count():
+                section.evaluate("section => section.remove()")
+        view.locator("main").screenshot(path=folder / "analysis.png")
+        browser.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path, help="folder of the run")
+    parser.add_argument("page", type=Path, help="page of its analysis")
+    parser.add_argument("--folder", type=Path, default=ROOT / "docs/images", help="of the pictures")
+    options = parser.parse_args()
+    draw(options.run, options.page, options.folder)
