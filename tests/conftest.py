@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import gc
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +16,15 @@ def _one_thread() -> None:
     import torch  # takes seconds, and the process that hands out the tests does without
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator:
+    """A browser for all pages: it takes a second to start."""
+    from tests.browser import running_browser
+
+    with running_browser() as browser:
+        yield browser
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
