@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,6 +23,15 @@ def _one_thread() -> None:
 def _quiet_children() -> None:
     """Let the processes that tests start print no warnings about the text files of libraries."""
     os.environ.pop("PYTHONWARNDEFAULTENCODING", None)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator:
+    """A browser for all pages: it takes a second to start."""
+    from tests.browser import running_browser
+
+    with running_browser() as browser:
+        yield browser
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,5 +1,6 @@
 """Runs of the real command line, on the digits and small enough for a test."""
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from lightning import LightningModule
 from torch import Tensor
 
@@ -76,15 +78,19 @@ def pictures() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder ``runs`` of a finished training, which all tests share."""
-    return train_once(tmp_path_factory.getbasetemp() / "trained")
+    return train_once(tmp_path_factory.getbasetemp())
 
 
 @cache  # the fixture is another one in each folder whose conftest imports it
-def train_once(place: Path) -> Path:
-    place.mkdir()
-    with drawing(), working_in(place) as folder:
-        run_command("fit", *TINY, "--experiment", "tiny", "--seed_everything", "3", "--model.test_views", "six")
-    return folder / "runs"
+def train_once(base: Path) -> Path:
+    """Train in a folder of the session, which the workers of pytest-xdist share."""
+    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "trained"
+    with FileLock(f"{place}.lock"):
+        if not place.exists():
+            place.mkdir()
+            with drawing(), working_in(place):
+                run_command("fit", *TINY, "--experiment", "tiny", "--seed_everything", "3", "--model.test_views", "six")
+    return place / "runs"
 
 
 @pytest.fixture

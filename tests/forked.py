@@ -1,5 +1,6 @@
 """Copies of the process of pytest, which have nothing to import: what a test kills, or what runs beside it."""
 
+import importlib
 import multiprocessing
 import os
 import sys
@@ -8,10 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
+
+# What commands import when they need it: here once, and not in each copy.
+IMPORTED = ("attrs", "sklearn.datasets", "torch.distributed.algorithms.join", "torch.utils.tensorboard")
 
 
 def forked(output: Path, function: Callable[..., Any], *arguments: Any) -> multiprocessing.Process:
     """Start a function in a copy of this process, which prints to a file and ends with the status of SystemExit."""
+    Image.init()
+    for name in IMPORTED:
+        importlib.import_module(name)
     process = multiprocessing.get_context("fork").Process(target=_run, args=(output, function, arguments))
     process.start()
     return process

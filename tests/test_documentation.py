@@ -53,7 +53,7 @@ def test_python_runs_from_top_to_bottom_and_gives_the_shapes_in_its_comments(
     page, tmp_path, tmp_path_factory, monkeypatch
 ):
     if "runs/digits" in TEXT[page]:  # the run that make demo leaves, of a smaller model
-        runs = train_once(tmp_path_factory.getbasetemp() / "trained")
+        runs = train_once(tmp_path_factory.getbasetemp())
         shutil.copytree(runs / "tiny", tmp_path / "runs/digits")
     monkeypatch.chdir(tmp_path)
     Image.new("RGB", (50, 40), "orange").save("photo.jpg")

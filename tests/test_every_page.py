@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import vit
-from tests.browser import axe_core, opened, running_browser, violations
+from tests.browser import axe_core, opened, violations
 from vit.analysis.answer import Answer
 from vit.analysis.answers_page import SHOWN, write_page
 from vit.explain import explorer, text_explorer
@@ -100,12 +100,6 @@ WRITTEN = {
     "run": (write_run, RUN | {name: word for name, word in FACTS.items() if name not in RUN}),
 }
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with running_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module", params=WRITTEN)

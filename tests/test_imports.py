@@ -13,21 +13,31 @@ import vit
 from vit.__main__ import COMMANDS
 
 LOADED = "VisionTransformer False"  # torch's compiler, which takes 2 s, is not imported to read weights
+# What each import leaves for later: all of training and plotting, and torchvision, which takes seconds.
+LATE = {
+    "vit": ("lightning", "timm", "torchvision", "matplotlib", "jsonargparse", "sklearn", "safetensors"),
+    "vit.explain, vit.analysis": ("matplotlib", "captum", "lightning", "PIL", "vit.training"),
+    "vit.commands.explain, vit.commands.photographs, vit.explain.photograph_sheet": ("lightning", "torchvision"),
+}
 
 
 @pytest.mark.slow
-def test_import_vit_alone_gives_models_and_attention_and_loads_no_library_of_training_or_plotting():
-    late = ["lightning", "timm", "torchvision", "matplotlib", "jsonargparse", "sklearn", "safetensors"]
+def test_imports_give_models_and_attention_and_load_no_library_before_it_is_used():
     code = (
         "import sys, vit\n"
         "model = vit.VisionTransformer(image_size=8, embed_dim=12, depth=1, num_heads=3)\n"
         "print(type(model.blocks[0].attn) is vit.attention.MultiHeadAttention, callable(vit.load), vit.__version__)\n"
         "print('vit.features' in sys.modules, vit.FeaturePyramid.__module__)\n"
-        f"print([name for name in {late} if name in sys.modules])\n"
-        "print(type(vit.load('cifar10')).__name__, 'torch._dynamo' in sys.modules)\n"
     )
+    for modules, late in LATE.items():
+        code += f"import {modules}\nprint([name for name in {late} if name in sys.modules])\n"
+    code += "print(type(vit.load('cifar10')).__name__, 'torch._dynamo' in sys.modules)\n"
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert printed.splitlines() == [f"True True {vit.__version__}", "False vit.features.pyramid", "[]", LOADED]
+    assert printed.splitlines() == [
+        *(f"True True {vit.__version__}", "False vit.features.pyramid"),
+        *["[]"] * len(LATE),
+        LOADED,
+    ]
 
 
 @pytest.mark.parametrize("module", [vit, vit.attention, vit.weights], ids=lambda module: module.__name__)
@@ -159,13 +169,6 @@ def test_the_declared_dependencies_suffice_to_load_and_save_and_each_other_comma
     for name, said, ended in zip(COMMANDS, lines[::2], lines[1::2], strict=True):
         assert ended == f"{name} 2"
         assert re.fullmatch(r"error: .*, which is not installed: pip install 'vit-attention\[\w+\]'", said)
-
-
-@pytest.mark.slow
-def test_image_files_are_read_without_lightning():
-    code = "import sys, vit.commands.explain, vit.commands.photographs; print('lightning' in sys.modules)"
-    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert printed.strip() == "False"
 
 
 def test_every_name_of_the_data_modules_is_imported_when_it_is_used():

@@ -22,7 +22,6 @@ from transformers import (
 
 import vit
 from tests.architectures import EXACT, randomised
-from vit.weights.export import export_program
 
 SMALL = {"image_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 4}
 
@@ -64,21 +63,6 @@ def test_torch_func_gives_directional_derivatives_by_the_kernel_that_has_them():
     step = 1e-6
     difference = (model(images + step * direction) - model(images - step * direction)) / (2 * step)
     assert_close(derivative, difference, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # those of the compiler
-def test_aotinductor_compiles_an_exported_program(tmp_path):
-    model = small(depth=1)
-    quickly = {"aot_inductor.compile_wrapper_opt_level": "O0"}  # of C++, which takes most of the time
-    package = torch._inductor.aoti_compile_and_package(
-        export_program(model), package_path=str(tmp_path / "model.pt2"), inductor_configs=quickly
-    )
-    compiled = torch._inductor.aoti_load_package(package)
-    for size in ((5, 3, 16, 16), (2, 3, 16, 16), (3, 3, 24, 12)):
-        images = torch.randn(size)
-        assert_close(compiled(images), model(images), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import re
 import pytest
 from PIL import Image
 
-from tests.browser import opened, running_browser
+from tests.browser import opened
 from vit.analysis.answers_page import head_rows, write_page, write_table
 from vit.analysis.questions import Answer
 
@@ -33,12 +33,6 @@ def answers(tmp_path):
 def page(answers, tmp_path):
     command = ["python", "-m", "vit.analysis", "--checkpoint", "my runs/last.ckpt"]
     return write_page(tmp_path, "What the heads do", ["Digits: right on 90 %", HOSTILE], answers, command)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with running_browser() as running:
-        yield running
 
 
 def test_a_head_is_one_row_with_the_columns_of_all_answers(answers, tmp_path):

@@ -1,7 +1,6 @@
 """The commands evaluate and features."""
 
 from argparse import Namespace
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -77,15 +76,20 @@ def test_features_are_written_with_the_names_of_the_images(photos, tmp_path, cap
     assert "left out" in printed.err
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not find_spec("openvino"), reason="openvino is not installed")
-def test_features_are_computed_by_an_optimised_program_on_request(photos, tmp_path):
+def test_features_are_computed_by_an_optimised_program_on_request(photos, tmp_path, monkeypatch):
+    asked = []
+
+    def doubled(model, dtype):
+        asked.append((model.num_classes, dtype))
+        return lambda images: 2 * model(images)
+
+    monkeypatch.setattr("vit.commands.features.optimize", doubled)
     words = [str(photos / "test"), "--checkpoint", "cifar10", "-o"]
     features([*words, str(tmp_path / "model.safetensors")])
     features([*words, str(tmp_path / "program.safetensors"), "--optimize", "bfloat16"])
     (_, expected), (_, found) = (read_features(tmp_path / f"{name}.safetensors") for name in ("model", "program"))
-    largest = (found - expected).abs().max() / expected.abs().max()
-    assert 1e-6 < largest < 0.05
+    assert asked == [(0, torch.bfloat16)]
+    torch.testing.assert_close(found, 2 * expected)
 
 
 @pytest.mark.parametrize(

@@ -27,15 +27,8 @@ RUNS = {
     "finetune": "train.py fit --config finetune --data.root PHOTOS/photos --trainer.max_steps 2 "
     "--trainer.limit_test_batches 0",
 }
-# What commands import when they need it: here once, and not in each copy.
-IMPORTED = (
-    "attrs",
-    "sklearn.cluster",
-    "torch.utils.tensorboard",
-    "vit.analysis",
-    "vit.commands.explain",
-    "vit.features",
-)
+# What these commands import when they need it, beside what all do.
+IMPORTED = ("sklearn.cluster", "vit.analysis", "vit.commands.explain", "vit.features")
 LONGEST = 600  # characters of the line of an error
 SECONDS = 60  # after which a command hangs
 

@@ -1,7 +1,5 @@
 """Image files of a command line, read for a model."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -156,10 +154,3 @@ def test_the_table_names_each_cell_of_each_map_with_its_pixels(tmp_path):
 )
 def test_names_that_would_collide_keep_what_tells_them_apart(files, names):
     assert distinct_names([Path(file) for file in files]) == names
-
-
-@pytest.mark.slow
-def test_photographs_are_read_and_drawn_without_torchvision_whose_import_takes_seconds():
-    code = "import sys, vit.commands.photographs, vit.explain.photograph_sheet; print('torchvision' in sys.modules)"
-    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert printed.strip() == "False"

@@ -30,16 +30,17 @@ def test_convert_writes_what_the_library_reads(tmp_path, capsys):
     assert all(torch.equal(tensor, again[name]) for name, tensor in theirs.state_dict().items())
 
 
-@pytest.mark.slow
-def test_convert_to_onnx_writes_the_program_of_the_model(tmp_path, capsys):
-    onnxruntime = pytest.importorskip("onnxruntime")
+def test_convert_to_onnx_exports_the_model(tmp_path, capsys, monkeypatch):
+    exported = []
+    monkeypatch.setattr("vit.commands.weights.export", lambda *given: exported.append(given))
     model = vit.VisionTransformer(image_size=8, patch_size=4, embed_dim=12, depth=1, num_heads=3).eval()
     vit.save(model, tmp_path / "model.safetensors")
     main(["convert", str(tmp_path / "model.safetensors"), str(tmp_path / "model.onnx"), "--to", "onnx"])
     assert capsys.readouterr().out.splitlines()[-1] == f"written as onnx: {tmp_path / 'model.onnx'}"
+    ((read, path),) = exported
     images = torch.randn(3, 3, 8, 8)
-    (logits,) = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(None, {"images": images.numpy()})
-    assert torch.allclose(torch.from_numpy(logits), model(images), atol=1e-4)
+    assert path == tmp_path / "model.onnx"
+    assert torch.equal(read(images), model(images))
 
 
 def test_without_the_extra_convert_to_onnx_says_what_to_install(tmp_path, monkeypatch, capsys):

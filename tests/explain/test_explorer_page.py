@@ -14,7 +14,6 @@ from timm.models.deit import VisionTransformerDistilled
 from torch.testing import assert_close
 
 from tests.browser import opened as opened_file
-from tests.browser import running_browser
 from tests.capture.around import Around
 from vit import VisionTransformer
 from vit.analysis import prune_heads
@@ -321,12 +320,6 @@ def test_the_explorer_is_saved_and_shown_in_notebooks(model, image, tmp_path):
     assert shown.startswith("<iframe")
     assert 'sandbox="allow-scripts"' in shown
     assert shown.count("<") == 2  # the markup of the page is escaped
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with running_browser() as browser:
-        yield browser
 
 
 @contextmanager

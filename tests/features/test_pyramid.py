@@ -331,7 +331,6 @@ class Segmenter(nn.Module):
         return F.interpolate(self.head(self.pyramid(images)["0"]), size=images.shape[-2:], mode="bilinear")
 
 
-@pytest.fixture(scope="module")
 def segmented():
     """The classes that a trained model finds in new images, and the true ones."""
     steps = 800
@@ -352,21 +351,16 @@ def segmented():
         return model.eval()(images).argmax(dim=1), labels
 
 
+# One test, because the workers of pytest-xdist would each train a model for tests of their own.
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_segmenter_learns_more_than_outlines_and_colours_can_tell(segmented):
-    found, labels = segmented
+def test_a_segmenter_learns_more_than_outlines_and_colours_can_tell_as_it_tells_discs_from_squares():
+    found, labels = segmented()
     constant = max(mean_iou(torch.full_like(labels, kind), labels) for kind in KINDS)
     # Colours say where a shape is, and nothing about which: perfect outlines, with one class for both shapes.
     outlines = max(mean_iou(labels.sign() * kind, labels) for kind in (DISC, SQUARE))
     assert constant < outlines < 0.55
     assert mean_iou(found, labels) > outlines + 0.2
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_it_tells_discs_from_squares_in_most_of_their_pixels(segmented):
-    found, labels = segmented
     in_shapes = (labels != BACKGROUND) & (found != BACKGROUND)
     assert (found == labels)[in_shapes].float().mean() > 0.8
     assert ((found == BACKGROUND) == (labels == BACKGROUND)).float().mean() > 0.95

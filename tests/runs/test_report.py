@@ -10,7 +10,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from scipy.stats import binomtest
 
-from tests.browser import opened, running_browser
+from tests.browser import opened
 from vit.objectives import ViTClassifier
 from vit.runs.report import CURVES, wilson_interval, write_report
 from vit.runs.tested_images import write_rows
@@ -296,12 +296,6 @@ def test_on_a_dark_screen_charts_are_dark_and_photographs_are_as_taken(browser, 
     assert len(filters) == len(PICTURES)
     for picture in PICTURES:
         assert (filters[picture.alt] == "none") == (picture.name in ("mistakes", "attention"))
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with running_browser() as browser:
-        yield browser
 
 
 def test_a_part_of_the_test_images_is_told_beside_their_score(folder):

@@ -28,9 +28,13 @@ def check(program, model):
         assert_close(program(images), model(images), rtol=1e-5, atol=1e-5)
 
 
+# The size decides which branches the positions take, and strict who reads the code: each in both its ways.
 @pytest.mark.slow
-@pytest.mark.parametrize("example", [(48, 40), (48, 32)], ids=["another size", "size of the training"])
-@pytest.mark.parametrize("strict", [False, True], ids=["loose", "strict"])
+@pytest.mark.parametrize(
+    ("example", "strict"),
+    [((48, 40), False), ((48, 32), True)],
+    ids=["another size, loose", "size of the training, strict"],
+)
 def test_an_exported_program_runs_at_any_size_from_either_example(example, strict):
     model = model_of()
     shapes = {0: Dim("batch"), 2: 4 * Dim("rows", min=2), 3: 4 * Dim("columns", min=2)}
@@ -63,9 +67,9 @@ def test_each_kind_of_model_is_exported(kwargs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("patch_size", [(4, 8), (8, 4)], ids=str)
-def test_a_program_takes_any_number_of_patches_that_are_not_square(patch_size):
-    (p, q), model = patch_size, model_of(depth=1, patch_size=patch_size)
+def test_a_program_takes_any_number_of_patches_that_are_not_square():
+    p, q = 4, 8
+    model = model_of(depth=1, patch_size=(p, q))
     program = export_program(model).module()
     for rows, columns in ((3, 5), (5, 3)):
         images = torch.randn(2, 3, p * rows, q * columns)
@@ -125,18 +129,30 @@ def test_without_openvino_or_a_compiler_the_error_says_what_to_install(tmp_path,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.fixture(scope="module")
+def program():
+    """A program that is exported once, for what is done with it."""
+    return export_program(model_of(depth=1))
+
+
+@pytest.fixture
+def model(program, monkeypatch):
+    """Its model, for which ``export`` takes it."""
+    monkeypatch.setattr(sys.modules["vit.weights.export"], "export_program", lambda _: program)
+    return model_of(depth=1)
+
+
 @pytest.mark.slow
-def test_a_program_is_saved_and_compared(tmp_path):
-    model = model_of(depth=1)
+def test_a_program_is_saved_and_compared(model, tmp_path):
     assert export(model, tmp_path / "model.pt2") < 1e-5
     check(torch.export.load(tmp_path / "model.pt2").module(), model)
 
 
 @pytest.mark.slow
-def test_a_program_with_other_logits_is_refused_and_not_left(tmp_path, monkeypatch):
+def test_a_program_with_other_logits_is_refused_and_not_left(model, tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules["vit.weights.export"], "TOLERANCE", -1.0)
     with pytest.raises(ValueError, match=r"the program's logits differ from the model's by .*: nothing was written"):
-        export(model_of(depth=1), tmp_path / "model.pt2")
+        export(model, tmp_path / "model.pt2")
     assert not list(tmp_path.iterdir())
 
 
@@ -150,11 +166,11 @@ def test_other_files_and_models_in_training_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_program_that_computes_nan_at_one_size_is_refused(tmp_path, monkeypatch):
+def test_a_program_that_computes_nan_at_one_size_is_refused(model, tmp_path, monkeypatch):
     found = iter([1e-6, float("nan"), 1e-6, 1e-6, 1e-6])
     monkeypatch.setattr(sys.modules["vit.weights.export"], "_compare", lambda *_: next(found))
     with pytest.raises(ValueError, match="nothing was written"):
-        export(model_of(), tmp_path / "model.pt2")
+        export(model, tmp_path / "model.pt2")
     assert not list(tmp_path.iterdir())
 
 

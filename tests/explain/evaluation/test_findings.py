@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.browser import opened, running_browser
+from tests.browser import opened
 from vit.explain.evaluation.findings import Finding, TrustReport
 
 REPORT = TrustReport(
@@ -14,12 +14,6 @@ REPORT = TrustReport(
     images=31,
     intervals=23,
 )
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with running_browser() as browser:
-        yield browser
 
 
 def test_it_prints_a_line_for_each_sentence_and_a_summary():

@@ -24,6 +24,12 @@ IMAGES = 71  # for the models by hand
 pytestmark = pytest.mark.usefixtures("short_search")
 
 
+@pytest.fixture
+def without_advice(monkeypatch):
+    """How many images would decide is not computed, which takes most of a report: hundreds are about their levels."""
+    monkeypatch.setattr("vit.explain.evaluation.verdicts.images_needed", lambda *_: None)
+
+
 @pytest.fixture(scope="module")
 def report(model, images, short_search):
     return trust_report(model, images, ["rollout", "center", "token_drop"])
@@ -120,6 +126,7 @@ def test_the_shuffles_decide_nothing_where_they_disagree():
     assert finding.more == "more images would hardly change this"
 
 
+@pytest.mark.usefixtures("without_advice")
 @pytest.mark.long
 def test_an_untrained_model_and_the_centre_get_a_green_faith_or_weights_in_at_most_5_of_100_reports(monkeypatch):
     monkeypatch.setattr("vit.explain.evaluation.evidence.SEARCH_STEPS", 1)
@@ -325,6 +332,7 @@ def some_of(evidence, chosen):
     return replace(evidence, **parts)
 
 
+@pytest.mark.usefixtures("without_advice")
 @pytest.mark.slow
 @pytest.mark.parametrize("of_model", [untrained, constant, bag_of_patches, shortcut])
 def test_of_200_reports_on_other_images_no_more_are_wrong_than_the_level_promises(of_model):
@@ -339,6 +347,7 @@ def test_of_200_reports_on_other_images_no_more_are_wrong_than_the_level_promise
     assert wrong <= 0.05 * 200
 
 
+@pytest.mark.usefixtures("without_advice")
 @pytest.mark.slow
 @pytest.mark.parametrize("images", [13, 59, 211])
 def test_of_200_reports_on_numbers_at_the_thresholds_about_the_level_claim_anything_at_all(images):
