@@ -152,7 +152,7 @@ def run_installed(code, extra, folder):
     return subprocess.run(program, capture_output=True, text=True, cwd=folder, env=environment, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_extra_explain_suffices_for_photographs_features_analysis_and_data_without_lightning(tmp_path):
     done = run_installed(EXPLAIN, "explain", tmp_path)
     assert done.stdout.endswith("looked at\n"), done.stderr

@@ -59,7 +59,8 @@ class AppleGPU(TorchFunctionMode):
             raise RuntimeError(f"{name} is given float64 of the CPU and a tensor on mps")
         is_moved = any(map(_is_device, others))
         if is_moved:
-            args = [CPU if _is_device(leaf) else leaf for leaf in args]
+            copies = (leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in args)  # "to" may return its input
+            args = [CPU if _is_device(leaf) else leaf for leaf in copies]
             kwargs = {key: CPU if _is_device(leaf) else leaf for key, leaf in kwargs.items()}
         found = function(*args, **kwargs)
         for leaf in _leaves(found) if is_here or is_moved else ():

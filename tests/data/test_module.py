@@ -154,7 +154,7 @@ def test_testing_without_test_images_is_an_error():
 
 def test_the_base_class_is_not_a_data_set():
     with pytest.raises(
-        ValueError, match=r"^ImageDataModule is not a data set: choose CIFAR10, .*, MarkPairs or PlantedDigits$"
+        ValueError, match=r"^ImageDataModule is not a data set: choose CIFAR10, .*, PlantedDigits or Shards$"
     ):
         ready(ImageDataModule)
 

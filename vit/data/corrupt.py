@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from io import BytesIO
 from typing import Any, Literal, get_args
 
 import torch
+from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
@@ -18,8 +20,19 @@ SEED = 0  # of the wrong labels
 
 
 def jpeg(images: Tensor, quality: float) -> Tensor:
-    """Compress images as JPEG of a quality from 1 to 100, and read them again."""
-    return tv.jpeg(images, int(quality))
+    """Compress images as JPEG of a quality from 1 to 100, and read them again.
+
+    Raises:
+        ValueError: If they are neither grey nor in colour.
+    """
+    if images.shape[1] not in (1, 3):
+        raise ValueError(f"jpeg holds images of 1 or 3 channels, and these have {images.shape[1]}: leave it out")
+    written = []
+    for image in images:
+        with BytesIO() as file:
+            tv.to_pil_image(image).save(file, "JPEG", quality=int(quality))
+            written.append(tv.pil_to_tensor(Image.open(file)))
+    return torch.stack(written)
 
 
 def blur(images: Tensor, sigma: float) -> Tensor:
