@@ -68,18 +68,25 @@ def test_losses_are_the_same_again_and_with_two_threads(losses, unchanged):
     assert fingerprint.close(unchanged, first_losses.first_losses(SMALL, threads=2)["losses"])
 
 
-# One setting for each thing that must take part: several steps of the optimiser (the first does not depend on betas),
-# the tolerance (decay moves losses least), the progress at its start and end, averaged weights, what is drawn, batches.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "option",
     [
-        "--model.betas=[0.9,0.98]",
+        "--model.lr=6.1e-3",
         "--model.weight_decay=0.1",
+        "--model.betas=[0.9,0.98]",
+        "--model.optimizer=adamw",
+        "--model.init=glorot",
         "--model.warmup=0.3",
         "--model.decay=cosine",
+        "--model.label_smoothing=0.11",
         "--model.ema_decay=null",
+        "--model.dropout=0.01",
+        "--model.patch_drop=0.5",
         "--data.flip=false",
+        "--data.crop_padding=2",
+        "--data.policy=randaugment",
+        "--data.cutmix=1",
         "--data.batch_size=128",
     ],
 )

@@ -127,6 +127,11 @@ def test_what_does_not_exist_is_one_line(arguments, message):
         ImageDataModule(**arguments)
 
 
+def test_jpeg_holds_grey_and_colour_alone():
+    with pytest.raises(ValueError, match="jpeg holds images of 1 or 3 channels, and these have 4: leave it out"):
+        corrupt_images(torch.zeros(2, 4, 8, 8, dtype=torch.uint8), {"jpeg": 50})
+
+
 def test_images_that_are_decoded_in_each_epoch_are_not_corrupted():
     class Streamed(Digits):
         def load_sets(self):
