@@ -6,6 +6,8 @@ import pytest
 import shards
 import torch
 
+from vit.data.image_files import decode
+
 
 @pytest.fixture
 def small(tmp_path):
@@ -29,15 +31,27 @@ def test_shards_and_folders_give_the_same_images(small, tmp_path, monkeypatch):
 def test_the_report_has_a_table_for_each_cell(tmp_path, unpadded):
     speed = {"images_per_second": [1.0, 2.0, 3.0], "against_best_peer": [1.0, 1.1, 1.2]}
     epoch = {"twice": 3, "never": 4, "batches": [2.0, 1.5], "same_shard": 0.14}
-    start = {"seconds": 12.34, "peak_gib": 1.234, "train_images": 9}
+    start = {"seconds": 12.34, "processor_seconds": 5.67, "peak_gib": 1.234}
     made = {"command": "python benchmarks/shards.py", "commit": "abc1234", "machine": shards.provenance()["machine"]}
     cells = {
         "speed": made | {"images": 7, "rounds": 2, "batches": 3, "rows": {"ours, shards": speed}},
         "epoch": made | {"images": 7, "shards": 3, "rows": {"webdataset": epoch}},
-        "start": made | {"images": 7, "shards": 3, "classes": 1000, "rows": {"with indices": start}},
+        "start": made | {"images": 7, "shards": 3, "classes": 1000, "rows": {"ours, shards": start}},
     }
     report = unpadded(shards.report(json.loads(json.dumps(cells))))
     assert "| ours, shards | 2 (1 to 3) | 1.10 (1.00 to 1.20) |" in report
     assert "| webdataset | 3 | 4 | 2, 1.5 | 14% |" in report
-    assert "| with indices | 12.3 | 1.23 |" in report
+    assert "| ours, shards | 12.3 | 5.7 | 1.23 |" in report
     assert "7 images of 1,000 classes in 3 shards." in report
+
+
+def test_tiny_images_differ_and_the_set_is_written_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "PER_SHARD", 5)
+    pattern = shards.save_tiny_set(tmp_path / "tiny", 13)
+    assert pattern == f"{tmp_path}/tiny/train-{{000000..000002}}.tar"
+    members, classes = shards.members_of(sorted((tmp_path / "tiny").glob("*.tar")))
+    images = [decode(member, None, 3) for member in members]
+    assert [int(image[0, 0, 0]) for image in images] == [*range(13)]
+    assert classes.tolist() == [0, 1, 2, 3, 4] * 2 + [0, 1, 2]
+    monkeypatch.setattr(shards, "save_tiny_images", None)
+    assert shards.save_tiny_set(tmp_path / "tiny", 13) == pattern
