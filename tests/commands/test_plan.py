@@ -19,6 +19,7 @@ def plan(*words):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_has_a_plan_with_the_parameters_of_its_header(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where no data are
