@@ -18,7 +18,6 @@ import finetune
 import heads
 import mixed_sizes
 import overlap
-import plan
 import released
 import released_tuning
 import token_merging
@@ -561,25 +560,12 @@ def sentences() -> str:
     return claims.answers(claims.measured_rows())
 
 
-def planned_memory() -> str:
-    """Return the memory of trainings, planned and measured."""
-    cell = read("plan")["memory"]
-    return f"{plan.memory_table(cell)}\n\n{made_at(cell['made'])}"
-
-
-def planned_steps() -> str:
-    """Return what the steps from a laptop to a cluster take, as computed."""
-    cell = read("plan")["steps"]
-    return f"{plan.steps_table(cell)}\n\n{made_at(cell['made'])}"
-
-
 TABLES = {
     table.__name__: table
     for table in (
         *(results, accuracy, speed, inference, loading, ablation, mechanisms, maps, questions, uniform),
         *(packaged, packaged_maps, overlapping, fine_tuned, head_trainings, pruned_heads),
         *(reading, generation, peaks, pruned, completed, many_sizes, merged_tokens, parts_of_training),
-        *(planned_memory, planned_steps),
         *(released_parity, released_accuracy, released_tuned, glossary, sentences),
     )
 }
