@@ -19,6 +19,7 @@ def plan(*words):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_has_a_plan_with_the_parameters_of_its_header(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where no data are
@@ -65,6 +66,7 @@ def test_a_class_of_a_users_own_is_planned(tmp_path, monkeypatch):
         ([*TINY, "--memory", "-1"], "--memory (-1.0) must be a number above 0"),
         ([*TINY, "--devices", "0"], "--devices (0) must be a positive whole number"),
         ([*TINY, "--utilisation", "1.5"], "--utilisation (1.5) must be"),
+        ([*TINY, "--measure_data"], "add --peak, such as 990e12"),
         (["--data", "Digits"], "the command line has no model: add --model NAME"),
         ([*TINY, "--memory", "0.00001"], "a batch of one takes"),
         ([*TINY, "--classes", "3", "--measure_data", "--peak", "1"], "--measure_data reads the images"),

@@ -71,8 +71,8 @@ def test_the_plan_has_operations_and_what_weights_gradients_and_averages_take(ca
     in_muon = 12 * 64**2  # the matrices of the block, each with one average and not two
     kept = 4 * (4 * count - in_muon if copies is None else copies * count)
     assert capsys.readouterr().out == (
-        f"a step takes 1.23 GFLOP an image, and {kept / 1e6:.3g} MB of {named} beside its activations: "
-        "vit-attention plan\n"
+        f"plan: 1.23 GFLOP an image in training; {kept / 1e6:.3g} MB of {named} (activations, largest batch and time: "
+        "vit-attention plan)\n"
     )
 
 

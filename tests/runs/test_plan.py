@@ -145,3 +145,17 @@ def test_every_objective_has_a_plan(name):
 def test_a_precision_without_a_plan_is_an_error_that_names_the_others():
     with pytest.raises(ValueError, match="precision '64-true' has no plan: take one of 32-true, bf16-mixed"):
         plan("64-true")
+
+
+class Counting(ViTClassifier):
+    """Its loss depends on values."""
+
+    def training_loss(self, batch):
+        return super().training_loss(batch) * batch[1].bincount().sum()
+
+
+def test_a_loss_of_a_users_own_that_reads_values_is_an_error_that_names_its_class():
+    with torch.device("meta"):
+        module = Counting(**SMALL)
+    with pytest.raises(ValueError, match=r"Counting reads values in its training step \(aten.bincount.default\)"):
+        plan_training(module, "32-true")

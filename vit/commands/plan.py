@@ -19,6 +19,7 @@ from vit.commands.training_cli import ViTCLI, fastest_precision
 from vit.runs.plan import plan_training
 from vit.runs.report import duration
 from vit.support.checks import check_positive, check_positive_int, check_positive_share
+from vit.support.interrupts import stoppable
 from vit.training.base import Objective
 from vit.training.batch_advice import FILLED
 
@@ -83,8 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in ("devices", "classes", "images"):
             if getattr(options, name) is not None:
                 check_positive_int(f"--{name}", getattr(options, name))
-        for line in planned(options, words)["lines"]:
-            print(line)
+        if options.measure_data and options.peak is None:
+            raise ValueError("--measure_data compares with the images that a peak needs: add --peak, such as 990e12")
+        with stoppable():
+            print("\n".join(planned(options, words)["lines"]))
     except (ValueError, OSError) as error:
         parser.error(" ".join(str(error).split()))
 

@@ -102,8 +102,8 @@ def print_plan(trainer: Trainer, pl_module: LightningModule, flop: int) -> None:
         )
         named = "weights, gradients and optimiser"
     print(
-        f"a step takes {flop / 1e9:.3g} GFLOP an image, and {kept / 1e6:,.3g} MB of {named} beside its activations: "
-        "vit-attention plan",
+        f"plan: {flop / 1e9:.3g} GFLOP an image in training; {kept / 1e6:,.3g} MB of {named} (activations, largest "
+        "batch and time: vit-attention plan)",
         flush=True,
     )
 

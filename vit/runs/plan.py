@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -174,7 +174,7 @@ def plan_training(
         on_gpu: Whether attention runs by the kernels of GPUs.
 
     Raises:
-        ValueError: If the precision has no plan.
+        ValueError: If the precision has no plan, or the module's loss depends on values in a way that is not known.
     """
     if precision not in DTYPES:
         raise ValueError(f"precision {precision!r} has no plan: take one of {', '.join(DTYPES)}")
@@ -184,13 +184,18 @@ def plan_training(
     with FakeTensorMode(), _without_values(on_gpu):
         _as_if_on_cpu(module, weight_type)
         moments, training_flop = [], 0.0
-        for share, rate in _phases(module):
-            if rate is not None:
-                module.network.patch_drop.rate = rate
-            found, states = zip(*(_step_bytes(module, product_type, batch) for batch in BATCHES), strict=True)
-            moments += _lines(*found)
-            training_flop += share * _flop(module)
-        inference_flop = _flop(module.eval())
+        try:
+            for share, rate in _phases(module):
+                if rate is not None:
+                    module.network.patch_drop.rate = rate
+                found, states = zip(*(_step_bytes(module, product_type, batch) for batch in BATCHES), strict=True)
+                moments += _lines(*found)
+                training_flop += share * _flop(module)
+            inference_flop = _flop(module.eval())
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise ValueError(
+                f"{type(module).__name__} reads values in its training step ({error}), and a plan has none: no plan"
+            ) from None
     parameters = [*module.parameters()]
     weights = _nbytes([*parameters, *module.buffers()])
     gradients = _nbytes([parameter for parameter in parameters if parameter.requires_grad])

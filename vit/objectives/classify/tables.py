@@ -74,7 +74,8 @@ def class_table(scores: Mapping[str, Any], split: str | None, corner: str, share
     classes = lowest_and_highest(scores.get("classes", []), first)
     if not classes:
         return []
-    areas = [name for name in AREAS if name not in shares and any(row.get(name) is not None for row in classes)]
+    has_areas = any(row.get(name) is not None for row in classes for name in AREAS)
+    areas = [name for name in AREAS if has_areas and name not in shares]
     header = (corner, *shares.values(), *(AREAS[name] for name in areas), "images")
     rows = [
         (
