@@ -8,9 +8,6 @@ from tests.without_double import MPS, AppleGPU, on_mps
 from vit import analysis
 from vit.analysis.truncation import attention_spectra
 from vit.explain import METHODS, attention_flow, capture_attention, explain
-from vit.explain.evaluation import sanity
-from vit.explain.evaluation.scoring import score
-from vit.explain.evaluation.trust import trust_report
 from vit.support.precision import in_double
 
 
@@ -49,6 +46,7 @@ def test_the_device_refuses_what_apples_refuses(images):
             images * in_double(images)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_map_is_that_of_the_cpu(model, images, method):
     with AppleGPU():
@@ -56,26 +54,11 @@ def test_a_map_is_that_of_the_cpu(model, images, method):
     assert found.shape == (2, 4, 4)
 
 
-def test_maps_are_judged(model, images, labels, monkeypatch):
-    monkeypatch.setattr("vit.explain.evaluation.evidence.SEARCH_STEPS", 2)
-    with AppleGPU():
-        report = trust_report(model, images, ("rollout", "relevance"), labels, clusters=torch.arange(8) // 2)
-    assert report.findings
-
-
-def test_maps_are_scored_and_attention_is_replaced(model, images, labels):
-    with AppleGPU():
-        scores = score(model, [(images, labels)], ["rollout"])
-        table = sanity.uniform_attention(model, images, labels)
-    assert scores.rows
-    assert table.rows
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "measure",
     [
         lambda model, images, labels: analysis.describe_heads(model, images),
-        lambda model, images, labels: analysis.truncation_curve(model, images, labels, [1, 2]),
         lambda model, images, labels: attention_spectra(model, images),
         lambda model, images, labels: analysis.attribute_edges(model, images, query=0),
         lambda model, images, labels: analysis.projection_ranks(model),
@@ -83,7 +66,7 @@ def test_maps_are_scored_and_attention_is_replaced(model, images, labels):
         lambda model, images, labels: analysis.token_norms(model, images),
         lambda model, images, labels: attention_flow(capture_attention(model, images[:1])).isfinite().all(),
     ],
-    ids=["heads", "truncation", "spectra", "edges", "ranks", "importance", "norms", "flow"],
+    ids=["heads", "spectra", "edges", "ranks", "importance", "norms", "flow"],
 )
 def test_heads_are_measured(model, images, labels, measure):
     with AppleGPU():
