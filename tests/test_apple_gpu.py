@@ -2,13 +2,27 @@
 
 import pytest
 import torch
+from torch import nn
 
 import vit
 from tests.without_double import MPS, AppleGPU, on_mps
 from vit import analysis
 from vit.analysis.truncation import attention_spectra
 from vit.explain import METHODS, attention_flow, capture_attention, explain
+from vit.explain.evaluation import sanity
+from vit.explain.evaluation.scoring import score
 from vit.support.precision import in_double
+
+
+@pytest.fixture(autouse=True)
+def _copies_stay_on_mps(monkeypatch):
+    copied = nn.Parameter.__deepcopy__
+
+    def copy(parameter, memo):
+        on_mps(found := copied(parameter, memo))
+        return found
+
+    monkeypatch.setattr(nn.Parameter, "__deepcopy__", copy)
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +68,21 @@ def test_a_map_is_that_of_the_cpu(model, images, method):
     assert found.shape == (2, 4, 4)
 
 
+@pytest.mark.long
+def test_maps_are_scored_and_attention_is_replaced(model, images, labels):
+    with AppleGPU():
+        scores = score(model, [(images, labels)], ["rollout"])
+        table = sanity.uniform_attention(model, images, labels)
+    assert scores.rows
+    assert table.rows
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "measure",
     [
         lambda model, images, labels: analysis.describe_heads(model, images),
+        lambda model, images, labels: analysis.truncation_curve(model, images, labels, [1, 2]),
         lambda model, images, labels: attention_spectra(model, images),
         lambda model, images, labels: analysis.attribute_edges(model, images, query=0),
         lambda model, images, labels: analysis.projection_ranks(model),
@@ -66,7 +90,7 @@ def test_a_map_is_that_of_the_cpu(model, images, method):
         lambda model, images, labels: analysis.token_norms(model, images),
         lambda model, images, labels: attention_flow(capture_attention(model, images[:1])).isfinite().all(),
     ],
-    ids=["heads", "spectra", "edges", "ranks", "importance", "norms", "flow"],
+    ids=["heads", "truncation", "spectra", "edges", "ranks", "importance", "norms", "flow"],
 )
 def test_heads_are_measured(model, images, labels, measure):
     with AppleGPU():
