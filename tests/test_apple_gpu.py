@@ -11,6 +11,7 @@ from vit.analysis.truncation import attention_spectra
 from vit.explain import METHODS, attention_flow, capture_attention, explain
 from vit.explain.evaluation import sanity
 from vit.explain.evaluation.scoring import score
+from vit.explain.evaluation.trust import trust_report
 from vit.support.precision import in_double
 
 
@@ -66,6 +67,14 @@ def test_a_map_is_that_of_the_cpu(model, images, method):
     with AppleGPU():
         found = explain(model, images[:2], method)
     assert found.shape == (2, 4, 4)
+
+
+@pytest.mark.long
+def test_maps_are_judged(model, images, labels, monkeypatch):
+    monkeypatch.setattr("vit.explain.evaluation.evidence.SEARCH_STEPS", 2)
+    with AppleGPU():
+        report = trust_report(model, images, ("rollout", "relevance"), labels, clusters=torch.arange(8) // 2)
+    assert report.findings
 
 
 @pytest.mark.long

@@ -140,7 +140,7 @@ def collect(subject: Subject, methods: Sequence[str], labels: Tensor | None = No
 
 def _means(values: Tensor, clusters: Tensor) -> Tensor:
     """Average numbers (..., B) over the images of each cluster that have one: (..., clusters)."""
-    values = values.double()
+    values = in_double(values)
     places = clusters[: values.shape[-1]].to(values.device).unique(return_inverse=True)[1]
     has = ~values.isnan()
     sums = values.new_zeros(2, *values.shape[:-1], int(places.max()) + 1)

@@ -87,7 +87,7 @@ def median(values: Tensor, confidence: float) -> tuple[Expected, int]:
 
 def share(chosen: Tensor, confidence: float) -> Expected:
     """Estimate the share of images that are chosen. Some may count in part, as the mean of a cluster does."""
-    count, total = chosen.double().sum().item(), len(chosen)
+    count, total = in_double(chosen).sum().item(), len(chosen)
 
     def expected(images: float) -> Estimate:
         among = count if images == total else round(images * count / total)
