@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 import vit
 from tests.without_double import MPS, AppleGPU, on_mps
@@ -12,6 +13,17 @@ from vit.explain.evaluation import sanity
 from vit.explain.evaluation.scoring import score
 from vit.explain.evaluation.trust import trust_report
 from vit.support.precision import in_double
+
+
+@pytest.fixture(autouse=True)
+def _copies_stay_on_mps(monkeypatch):
+    copied = nn.Parameter.__deepcopy__
+
+    def copy(parameter, memo):
+        on_mps(found := copied(parameter, memo))
+        return found
+
+    monkeypatch.setattr(nn.Parameter, "__deepcopy__", copy)
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +61,7 @@ def test_the_device_refuses_what_apples_refuses(images):
             images * in_double(images)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_map_is_that_of_the_cpu(model, images, method):
     with AppleGPU():
@@ -56,6 +69,7 @@ def test_a_map_is_that_of_the_cpu(model, images, method):
     assert found.shape == (2, 4, 4)
 
 
+@pytest.mark.long
 def test_maps_are_judged(model, images, labels, monkeypatch):
     monkeypatch.setattr("vit.explain.evaluation.evidence.SEARCH_STEPS", 2)
     with AppleGPU():
@@ -63,6 +77,7 @@ def test_maps_are_judged(model, images, labels, monkeypatch):
     assert report.findings
 
 
+@pytest.mark.long
 def test_maps_are_scored_and_attention_is_replaced(model, images, labels):
     with AppleGPU():
         scores = score(model, [(images, labels)], ["rollout"])
@@ -71,6 +86,7 @@ def test_maps_are_scored_and_attention_is_replaced(model, images, labels):
     assert table.rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "measure",
     [

@@ -51,14 +51,15 @@ class AppleGPU(TorchFunctionMode):
         if name == "device":
             return MPS if is_here else function(*args)
         others = [leaf for leaf in leaves if isinstance(leaf, (torch.device, str))]
-        if is_here and (name in ("cpu", "tolist", "item") or CPU in others or "cpu" in others):
+        to_cpu = name == "to" and len(args) > 1 and isinstance(args[1], Tensor) and not _is_on_mps(args[1])
+        if is_here and (to_cpu or name in ("cpu", "tolist", "item") or CPU in others or "cpu" in others):
             return function(*(leaf.clone() if _is_on_mps(leaf) else leaf for leaf in args), **kwargs)
         if is_here and name in ("numpy", "__array__"):
             raise TypeError("can't convert mps:0 device type tensor to numpy. Use Tensor.cpu()")
-        if is_here and any(isinstance(leaf, Tensor) and leaf.dtype in WIDE and leaf.ndim for leaf in leaves):
+        is_moved = any(map(_is_device, others)) or (is_here and name in ("to", "copy_"))
+        if is_here and not is_moved and any(isinstance(x, Tensor) and x.dtype in WIDE and x.ndim for x in leaves):
             raise RuntimeError(f"{name} is given float64 of the CPU and a tensor on mps")
-        is_moved = any(map(_is_device, others))
-        if is_moved:
+        if is_moved and name != "copy_":
             copies = (leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in args)  # "to" may return its input
             args = [CPU if _is_device(leaf) else leaf for leaf in copies]
             kwargs = {key: CPU if _is_device(leaf) else leaf for key, leaf in kwargs.items()}
