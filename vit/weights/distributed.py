@@ -121,7 +121,7 @@ def _damaged(folder: Path) -> Iterator[None]:
     """Raise any error as one of the checkpoint: what is read may be arbitrary bytes."""
     try:
         yield
-    except Exception as error:
+    except (Exception, checkpoint.CheckpointException) as error:  # torch derives its own from BaseException
         if "unsupported" in str(error).lower():
             raise ValueError(
                 f"{folder} is refused: it carries pickled code, which could do anything when loaded; none of it was "
