@@ -12,6 +12,8 @@ from vit.explain import METHODS, attention_flow, capture_attention, explain
 from vit.explain.evaluation import sanity
 from vit.explain.evaluation.scoring import score
 from vit.explain.evaluation.trust import trust_report
+from vit.model.embedding import resize_patches
+from vit.objectives.feature_evaluation import feature_std
 from vit.support.precision import in_double
 
 
@@ -104,3 +106,19 @@ def test_maps_are_scored_and_attention_is_replaced(model, images, labels):
 def test_heads_are_measured(model, images, labels, measure):
     with AppleGPU():
         assert measure(model, images, labels)
+
+
+def test_patches_are_resized_there(model):
+    weight = model.patch_embed.proj.weight
+    expected = resize_patches(weight.detach().clone(), 6)
+    with AppleGPU():
+        resized = resize_patches(weight.detach(), 6)
+        assert resized.device == MPS
+    torch.testing.assert_close(resized, expected)
+
+
+def test_the_spread_of_features_is_told_there(images):
+    features = images.flatten(1)
+    on_mps(features)
+    with AppleGPU():
+        assert 0 < feature_std(features) < 1

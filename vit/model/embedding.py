@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vit.model.model_checks import check_divides, check_images, check_overlap
 from vit.support.checks import check_positive_int, check_size
 from vit.support.hooks import is_plain
+from vit.support.precision import in_double
 
 torch.fx.wrap("rearrange")  # stays one node in an fx trace: it reads sizes, which a trace does not know
 Size = int | tuple[int, int]
@@ -107,7 +108,7 @@ def resize_patches(weight: Tensor, size: Size) -> Tensor:
     pixels = rearrange(torch.eye(p * q, dtype=torch.float64), "x (p q) -> x 1 p q", p=p)
     # Row x is R applied to a patch whose pixel x is 1 and whose other pixels are 0.
     resizing = F.interpolate(pixels, size=(m, n), mode="bicubic", antialias=True, align_corners=False)
-    inverse = torch.linalg.pinv(rearrange(resizing, "x 1 m n -> x (m n)")).to(weight.device)
-    flat = rearrange(weight.double(), "d c p q -> d c (p q)")
-    resized = einsum(inverse, flat, "y x, d c x -> d c y")
-    return rearrange(resized, "d c (m n) -> d c m n", m=m).to(weight.dtype)
+    inverse = torch.linalg.pinv(rearrange(resizing, "x 1 m n -> x (m n)"))
+    flat = rearrange(in_double(weight), "d c p q -> d c (p q)")
+    resized = einsum(inverse.to(flat.device), flat, "y x, d c x -> d c y")
+    return rearrange(resized, "d c (m n) -> d c m n", m=m).to(weight)

@@ -43,7 +43,7 @@ def feature_std(features: Tensor) -> float:
     >>> feature_std(torch.tensor([[3.0, 4.0], [6.0, 8.0]])), feature_std(torch.tensor([[1.0, 0.0], [-2.0, 0.0]]))
     (0.0, 1.0)
     """
-    directions = F.normalize(features.double(), dim=1)
+    directions = F.normalize(in_double(features), dim=1)
     return reduce(directions, "n d -> d", "mean").square().sum().neg().add(1).clamp(min=0).sqrt().item()
 
 

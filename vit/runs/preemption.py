@@ -13,13 +13,14 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 STOP, REQUEUE = 1, 2
+EVERY = 4  # batches, after which processes agree: the host waits for the device then
 
 
 class Preemption(Checkpoint):
     """Stop a training between two steps at SIGTERM, and leave a checkpoint.
 
     Slurm's requeue signal, which is SIGUSR1 unless the plugin SLURMEnvironment names another, also puts the job back
-    into the queue. A signal to one process stops all: they agree after each step.
+    into the queue. A signal to one process stops all: they agree after every fourth batch.
 
     Args:
         checkpoint: The file to write.
@@ -48,7 +49,8 @@ class Preemption(Checkpoint):
     ) -> None:
         """Stop if a signal came, unless gradients add up or a validation follows: a resumed run would omit them."""
         is_pending = trainer.is_last_batch or (batch_idx + 1) % trainer.accumulate_grad_batches
-        if self._agree(trainer) and not is_pending and not _validates_next(trainer, batch_idx):
+        is_due = trainer.world_size == 1 or (trainer.fit_loop.total_batch_idx + 1) % EVERY == 0
+        if is_due and self._agree(trainer) and not is_pending and not _validates_next(trainer, batch_idx):
             trainer.save_checkpoint(self.checkpoint)
             self._stop(trainer)
 
