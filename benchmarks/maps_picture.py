@@ -11,9 +11,10 @@ from einops import repeat
 import vit
 from vit.commands.photographs import read_images
 from vit.explain import CLASS_AGNOSTIC, explain, overlay
-from vit.explain.panels import Bar, Look, Panel, draw_panels
+from vit.explain.panels import Bar, Look, Panel, Picture, draw_panels
 
 ROOT = Path(__file__).parents[1]
+PICTURE = ROOT / "docs/images/maps.png"
 CLASSES = ("cat", "frog", "ship")
 METHODS = ("gradient_rollout", "rollout", "random")
 LARGER = 6  # times as many pixels a side
@@ -22,8 +23,8 @@ BAR = Bar("value of a patch, as a share of the largest one on the map", ("0", "0
 
 
 @torch.no_grad()
-def main() -> None:
-    """Draw the picture."""
+def draw() -> Picture:
+    """Draw three maps of three photographs."""
     model = vit.load("cifar10")
     pixels, images = read_images([ROOT / f"notebooks/cifar10/{name}_0000.jpg" for name in CLASSES], model)
     shares, predicted = model(images).softmax(dim=1).max(dim=1)
@@ -47,17 +48,10 @@ def main() -> None:
         ]
         for index in range(len(CLASSES))
     ]
-    path = ROOT / "docs/images/maps.png"
-    print(
-        draw_panels(
-            rows,
-            LOOK,
-            title="What a prediction rests on",
-            bar=BAR,
-            description="Three photographs, and three maps of each",
-        ).save(path)
+    return draw_panels(
+        rows, LOOK, title="What a prediction rests on", bar=BAR, description="Three photographs, and three maps of each"
     )
 
 
 if __name__ == "__main__":
-    main()
+    print(draw().save(PICTURE))

@@ -1,6 +1,5 @@
 """The notebooks run from top to bottom, and are committed with their outputs."""
 
-import base64
 import re
 import shutil
 from collections import Counter
@@ -96,14 +95,6 @@ def test_each_numbered_section_shows_a_picture(path):
     numbered = {name: count for name, count in shown.items() if name and name[0].isdigit()}
     assert numbered
     assert all(numbered.values()), numbered
-
-
-def test_the_first_picture_of_the_readme_is_one_of_the_rollout_notebook():
-    link = re.search(r"!\[.*\]\((.*)\)", (ROOT / "README.md").read_text())[1]
-    shown = base64.b64encode((ROOT / link).read_bytes()).decode()
-    notebook = nbformat.read(ROOT / "notebooks/attention_rollout.ipynb", as_version=4)
-    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
-    assert shown in ["".join(output.get("data", {}).get("image/png", "").split()) for output in outputs]
 
 
 @each_notebook

@@ -9,7 +9,6 @@ import vit
 from tests.analysis.circuits import HEAD, LAYER, TOKEN, TOKENS, bright_and_dark, circuit
 from tests.analysis.test_knockout import strongest
 from vit.analysis import attribute_patches, patch_activations, prune_heads
-from vit.analysis.measures import rank_correlation
 
 SITES = ("head", "attention", "mlp", "residual")
 
@@ -82,13 +81,12 @@ def test_a_patch_equals_a_pass_by_hand(ours, images, site):
 @pytest.mark.parametrize("site", SITES)
 def test_the_quick_form_is_exact_for_small_differences_and_has_the_same_shape(ours, images, site):
     ours, images = ours.double(), images.double()
-    near = images[:3] + 1e-4 * images[3:6]
+    near = images[:3] + 1e-6 * images[3:6]
     exhaustive = patch_activations(ours, images[:3], near, site, 2, batch_size=2)
     quick = attribute_patches(ours, images[:3], near, site, 2, batch_size=2)
     assert quick.shape == exhaustive.shape
-    agreement = rank_correlation(quick.flatten(1), exhaustive.flatten(1))
-    assert (agreement > 0.99).all()
-    assert_close(quick, exhaustive, atol=0.02 * exhaustive.abs().max().item(), rtol=0.02)
+    # Ranks would not do: effects that are zero differ by the rounding of the machine.
+    assert_close(quick, exhaustive, atol=2e-4 * exhaustive.abs().max().item(), rtol=2e-4)
 
 
 def test_chosen_places_alone_are_patched(ours, images):

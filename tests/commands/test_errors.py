@@ -98,7 +98,7 @@ def broken_configs(folder) -> None:
         (["--data.val_fraction", "1"], "val_fraction (1.0) must be in [0, 1)"),
         (
             ["--data.root", "photos"],
-            "--data.root is an option of CIFAR10, CIFAR100, ImageFolder, ImageStrings, ImageTable: add",
+            "--data.root is an option of CIFAR10, CIFAR100, ImageFolder, ImageStrings, ImageTable, Shards: add",
         ),
         (["--data.root", "R\udcff\x1b[31m"], r"error: R\udcff\x1b[31m has bytes that are no text in UTF-8: rename the"),
         (["--experiment", "../../x"], "experiment ('../../x') must be the name of one folder"),
@@ -179,7 +179,7 @@ def test_a_wrong_argument(error_of, broken_configs, arguments, answer):
         (["fit"], "add --config FILE, or --data NAME"),
         (
             ["fit", "--data.root", "photos"],
-            "--data.root is an option of CIFAR10, CIFAR100, ImageFolder, ImageStrings, ImageTable: add",
+            "--data.root is an option of CIFAR10, CIFAR100, ImageFolder, ImageStrings, ImageTable, Shards: add",
         ),
         (["fit", "--data", "7"], "no data module 7: choose one of CIFAR10"),
         (["fit", "--model", "3"], "--model: "),
