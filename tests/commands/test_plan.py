@@ -4,6 +4,7 @@ import re
 import sys
 
 import pytest
+from PIL import Image
 
 from tests.test_configs import CONFIGS, header_of
 from vit.commands.plan import main, make_parser, planned
@@ -51,6 +52,15 @@ def test_lines_say_parameters_operations_memory_batch_and_time(capsys):
 
 
 @pytest.mark.slow
+def test_images_that_are_held_out_are_not_trained_on(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for index in range(10):
+            Image.new("RGB", (8, 8), (index, 0, 0)).save(tmp_path / "photos" / name / f"{index}.png")
+    words = ["--data", "ImageFolder", "--data.root", tmp_path / "photos", *TINY[2:], "--peak", 1e12]
+    assert re.search(" 13 images take ", plan(*words, "--data.val_fraction", 0.2)["lines"][-1])  # of 20, 0.8 of 0.8
+
+
 def test_a_class_of_a_users_own_is_planned(tmp_path, monkeypatch):
     (tmp_path / "planned_module.py").write_text(
         "from vit.objectives import ViTClassifier\n\n\nclass Mine(ViTClassifier):\n    pass\n"

@@ -1,6 +1,7 @@
 """The command ``vit-attention plan``: what a training will take, before it starts and on any machine."""
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -183,8 +184,8 @@ def counted(data: Any) -> int | None:
     splits = getattr(data, "splits", {})
     if "train" not in splits:
         return None
-    share = 1 if "val" in splits else 1 - data.val_fraction
-    return round(share * len(splits["train"][0]))
+    held_out = [getattr(data, f"{stage}_fraction") for stage in ("val", "test") if stage not in splits]
+    return round(math.prod([len(splits["train"][0]), *(1 - share for share in held_out)]))
 
 
 def data_line(data: LightningDataModule, needed: float) -> str:
