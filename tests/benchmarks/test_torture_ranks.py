@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 4])
-def test_killed_trainings_end_with_the_bits_of_the_undisturbed_one_and_every_image_once(number, tmp_path, monkeypatch):
+def test_killed_trainings_end_with_the_weights_of_the_undisturbed_one_and_every_image_once(
+    number, tmp_path, monkeypatch
+):
     monkeypatch.setattr("sys.argv", ["train.py"])
     for name in ("curves", "images"):  # pictures take longer than the training of a model so small
         monkeypatch.setattr(RunPictures, f"_draw_{name}", lambda *_: None)
@@ -48,7 +50,8 @@ def first_of(folder: Path, what: str, seconds: int = 200) -> Path:
 @pytest.mark.long
 @pytest.mark.slow
 def test_torchrun_goes_on_after_a_process_was_killed_without_a_traceback(tmp_path):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--max-restarts=1", "--nproc_per_node", "2"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=1"]
+    torchrun += ["--nproc_per_node", "2"]
     fit = [str(ROOT / "train.py"), "fit", "--data", "Digits", *MODEL, *CPU, "--trainer.max_epochs", "30"]
     changed = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     with (tmp_path / "output.txt").open("w") as output:

@@ -28,7 +28,7 @@ def test_every_config_has_a_plan_with_the_parameters_of_its_header(config, tmp_p
     more = ["--classes", 5, "--data.image_size", 32] if config.stem in WITHOUT_FOLDER else []
     start = ["--model.init_from", "null"] if "init_from: runs/" in config.read_text() else []
     found = plan("--config", config, "--memory", 80, "--peak", 990e12, *more, *start)
-    assert found["training_flop"] > 1.5 * found["inference_flop"] > 0
+    assert found["training_flop"] > found["inference_flop"] > 0  # with 70 % of the patches dropped, 1.3 times
     assert found["largest_batch"] > 100
     if not more:
         assert re.search(rf"\b{found['parameters']:,} parameters", header_of(config))
