@@ -181,7 +181,7 @@ def plan_training(
     weight_type, product_type = DTYPES[precision]
     if (count := module.hparams.get("freeze")) is not None:
         freeze_blocks(module.network, count)
-    with FakeTensorMode(), _without_values(on_gpu):
+    with FakeTensorMode(allow_non_fake_inputs=True), _without_values(on_gpu):  # such as the rate of DropPath
         _as_if_on_cpu(module, weight_type)
         moments, training_flop = [], 0.0
         try:
