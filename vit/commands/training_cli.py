@@ -53,6 +53,7 @@ from vit.runs.predictions import PredictionWriter
 from vit.runs.preemption import Preemption
 from vit.runs.record import RunRecord
 from vit.runs.report import write_report
+from vit.runs.restarts import meet_anew
 from vit.runs.results import read_results
 from vit.runs.same_start import SameStart
 from vit.runs.splits import has_split, validates
@@ -281,8 +282,10 @@ class ViTCLI(LightningCLI):
             if fit and self.subcommand:
                 self.config["fit"]["trainer"]["precision"] = config["precision"]  # for config.yaml
         config["plugins"] = with_atomic_files(plugins)
-        if config["devices"] == "auto" and TorchElasticEnvironment.detect():  # as many as torchrun started
-            config["devices"] = int(os.environ["LOCAL_WORLD_SIZE"])
+        if TorchElasticEnvironment.detect():
+            meet_anew()
+            if config["devices"] == "auto":  # as many as torchrun started
+                config["devices"] = int(os.environ["LOCAL_WORLD_SIZE"])
         if config["strategy"] == "fsdp2":
             config["strategy"] = FullySharded()
         if not fit:
