@@ -105,7 +105,8 @@ def message_of(error: Exception) -> str:
 
 def is_suspicious(warning: Warning | str) -> bool:
     """Return whether a warning of Pillow is about pixels; the EXIF data of many photographs have mistakes."""
-    return not str(warning).startswith("Corrupt EXIF data")
+    is_of_code = isinstance(warning, (EncodingWarning, DeprecationWarning))
+    return not is_of_code and not str(warning).startswith("Corrupt EXIF data")
 
 
 def _has_several_frames(file: Image.Image) -> bool:
