@@ -116,5 +116,7 @@ def test_slurms_signal_puts_the_job_back_into_the_queue_after_the_checkpoint(
 def test_one_process_that_was_asked_stops_all(callback, trainer):
     trainer.world_size = 2
     trainer.strategy = SimpleNamespace(root_device="cpu", reduce=lambda tensor, reduce_op: tensor + 1)
+    end_batch(callback, trainer, 0)  # the seventh: they agree after every fourth batch
+    trainer.fit_loop.total_batch_idx = 7
     with pytest.raises(SIGTERMException):
         end_batch(callback, trainer, 0)
