@@ -28,7 +28,8 @@ def check(program, model):
         assert_close(program(images), model(images), rtol=1e-5, atol=1e-5)
 
 
-# The size decides which branches the positions take, and strict who reads the code: each in both its ways.
+# Positions take one branch at the size of the training and another at other sizes; a strict export reads the code in
+# another way than a loose one. Both branches and both ways are exported.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "strict"),

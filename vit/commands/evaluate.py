@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from vit.commands.models import add_checkpoint, find_model
-from vit.commands.parser import Parser, add_max_pixels, run
+from vit.commands.parser import Parser, add_max_pixels, add_skip_damaged, run
 from vit.features import CLASSIFIERS, extract
 from vit.support.checks import check_positive_int
 from vit.support.progress import progress
@@ -36,13 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add(
         "--data.root", dest="root", required=True, metavar="DIR", help="folder of class folders, or of train/ and test/"
     )
-    add(
-        "--data.skip_damaged",
-        dest="skip_damaged",
-        choices=["true", "false"],
-        default="false",
-        help="true leaves out files that cannot be read; default: false, which names them",
-    )
+    add_skip_damaged(parser)
     add("--images", type=int, metavar="N", help="most images of each split (default: all)")
     add_max_pixels(parser)
     run(parser, arguments, _evaluate)

@@ -61,3 +61,14 @@ def add_max_pixels(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="most pixels of an image file; larger ones count as damaged, as a small file may claim to be huge",
     )
+
+
+def add_skip_damaged(parser: argparse.ArgumentParser) -> None:
+    """Add the option that leaves out images which cannot be read, by its name in the training."""
+    parser.add_argument(
+        "--data.skip_damaged",
+        dest="skip_damaged",
+        choices=["true", "false"],
+        default="false",
+        help="true leaves out files that cannot be read; default: false, which names them",
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from vit.commands.parser import Parser, add_max_pixels, run
+from vit.commands.parser import Parser, add_max_pixels, add_skip_damaged, run
 from vit.support.checks import check_natural, check_positive_int
 from vit.support.files import replacing, sweep
 from vit.support.progress import progress
@@ -56,13 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("output", type=Path, help="folder to write to")
     add("--per_shard", type=int, default=PER_SHARD, metavar="N", help=f"images of a shard (default: {PER_SHARD:,})")
     add("--workers", type=int, metavar="N", help="processes that write (default: one for each core)")
-    add(
-        "--data.skip_damaged",
-        dest="skip_damaged",
-        choices=["true", "false"],
-        default="false",
-        help="true leaves out files that cannot be read; default: false, which names them",
-    )
+    add_skip_damaged(parser)
     add_max_pixels(parser)
     run(parser, arguments, _shards)
 

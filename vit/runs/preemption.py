@@ -75,6 +75,6 @@ class Preemption(Checkpoint):
 
 
 def _validates_next(trainer: Trainer, batch_idx: int) -> bool:
-    """Return whether a validation follows a batch: each so many of an epoch, or of the training."""
+    """Return whether a validation follows this batch, by the count of the epoch or of the whole training."""
     done = 1 + (batch_idx if trainer.check_val_every_n_epoch else trainer.fit_loop.total_batch_idx)
     return done % (trainer.val_check_batch or math.inf) == 0
