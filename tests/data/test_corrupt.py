@@ -1,5 +1,7 @@
 """Data made worse on purpose: what changes, how much, and what stays."""
 
+import math
+
 import pytest
 import torch
 
@@ -125,6 +127,13 @@ def test_corruptions_follow_in_their_order(photographs):
 def test_what_does_not_exist_is_one_line(arguments, message):
     with pytest.raises(ValueError, match=message):
         ImageDataModule(**arguments)
+
+
+def test_an_image_of_one_row_is_blurred_along_it():
+    row = torch.tensor([0, 0, 90, 0, 0], dtype=torch.uint8).view(1, 1, 1, 5)
+    blurred = corrupt_images(row, {"blur": 0.5}).flatten().tolist()
+    weights = [math.exp(-(x**2) / (2 * 0.5**2)) for x in (-2, -1, 0, 1, 2)]
+    assert blurred == [pytest.approx(90 * weight / sum(weights), abs=1) for weight in weights]
 
 
 def test_jpeg_holds_grey_and_colour_alone():

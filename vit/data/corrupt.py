@@ -36,10 +36,9 @@ def jpeg(images: Tensor, quality: float) -> Tensor:
 
 
 def blur(images: Tensor, sigma: float) -> Tensor:
-    """Blur images by a Gaussian of ``sigma`` pixels, cut off at three of them."""
-    largest = min(images.shape[-2:]) - 1  # pixels that a border may reflect
-    radius = max(1, min(round(3 * sigma), largest))
-    return tv.gaussian_blur(images, [2 * radius + 1] * 2, [sigma] * 2)
+    """Blur images by a Gaussian of ``sigma`` pixels, cut off at three of them and at what a border may reflect."""
+    rows, columns = (min(max(1, round(3 * sigma)), side - 1) for side in images.shape[-2:])
+    return tv.gaussian_blur(images, [2 * columns + 1, 2 * rows + 1], [sigma] * 2)
 
 
 def contrast(images: Tensor, factor: float) -> Tensor:
