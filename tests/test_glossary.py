@@ -1,5 +1,6 @@
 """The glossary: it has every word that a page prints in its legends and columns, once."""
 
+import re
 from typing import get_args
 
 import pytest
@@ -65,6 +66,7 @@ def test_a_meaning_is_one_plain_sentence_that_a_table_can_hold(title):
             assert not text.endswith(".")
             assert ". " not in text.replace("et al. ", "")
         assert str(word).endswith(".")
+        assert not re.search(r"\b(19|20)\d\d\b", word.says + word.take)  # papers are sources
 
 
 def test_every_word_is_on_a_page():

@@ -190,7 +190,7 @@ def test_options_out_of_range_are_a_line(photos, capsys, options, message):
 
 
 def test_a_folder_that_is_not_there_is_a_line(tmp_path, capsys):
-    assert error_of(tmp_path / "none", capsys).startswith(f"error: no folder {tmp_path}/none: ")
+    assert error_of(tmp_path / "none", capsys).startswith(f"error: no folder {tmp_path}/none: name the folder of the")
 
 
 # trainings

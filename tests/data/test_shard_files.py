@@ -71,6 +71,8 @@ def test_an_image_is_read_from_the_middle_of_a_shard(tmp_path):
     assert members.names == [str(member) for member in members] == [f"{shard}/{number}.png" for number in range(5)]
     assert members[np.array([3, 1])].names == [members.names[3], members.names[1]]
     assert (members[2].suffix, members[2].name, members[2].parent) == (".png", "2.png", shard)
+    assert members[2].exists()
+    assert members[2].is_file()
 
 
 def test_the_formats_of_folders_are_those_of_shards(tmp_path):

@@ -65,6 +65,8 @@ def _shards(options: argparse.Namespace) -> None:
     check_positive_int("--per_shard", options.per_shard, f"{PER_SHARD} is usual")
     if options.workers is not None:
         check_natural("--workers", options.workers, "0 writes in this process")
+    if not options.folder.is_dir():
+        raise ValueError(f"no folder {options.folder}: name the folder of the images")
     options.output.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(options.output / ".shards.lock").acquire(timeout=0):
