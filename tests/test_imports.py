@@ -111,6 +111,7 @@ vit.load("cifar10")
 vit.export(plain, "program.pt2")
 main(["weights", "show", "a.safetensors"])
 print("loaded and saved")
+Path("photos").mkdir()
 typed = {"weights": "weights convert a.safetensors a.onnx --to onnx", "export": "export a.safetensors b.onnx"}
 for name, command in COMMANDS.items():
     try:

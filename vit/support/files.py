@@ -106,8 +106,8 @@ def replacing(path: Path) -> Iterator[Path]:
     >>> from tempfile import mkdtemp
     >>> path = Path(mkdtemp()) / "results.json"
     >>> with replacing(path) as unfinished:
-    ...     _ = unfinished.write_text("{}")
-    >>> path.read_text()
+    ...     _ = unfinished.write_text("{}", encoding="utf-8")
+    >>> path.read_text(encoding="utf-8")
     '{}'
 
     Raises:
