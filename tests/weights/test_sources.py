@@ -367,6 +367,24 @@ def test_what_is_assumed_is_reported():
     assert not vit.load(of_timm()).load_report.assumed
 
 
+@pytest.mark.parametrize(
+    ("model", "told", "assumed"),
+    [
+        ({"image_size": (20, 12)}, {}, ["image_size 16"]),  # 3 x 5 patches and the class token, or 4 x 4
+        ({"image_size": (20, 12)}, {"image_size": (20, 12)}, []),
+        ({"image_size": 16}, {}, []),
+        ({"num_classes": 0}, {}, ["pool cls"]),
+        ({"num_classes": 0}, {"pool": "mean"}, []),
+    ],
+)
+def test_a_grid_or_a_pool_that_the_tensors_leave_open_is_reported_as_assumed(model, told, assumed):
+    state = dict(
+        vit.VisionTransformer(**{"image_size": 16, "embed_dim": 16, "depth": 1, "num_heads": 2} | model).state_dict()
+    )
+    known = {"num_heads": 2, "mlp": "gelu", "norm_eps": 1e-6}
+    assert vit.load(state, **known, **told).load_report.assumed == [*assumed, "mean and std of 0.5"]
+
+
 def test_heads_that_the_tensors_tell_are_not_overruled(tmp_path):
     vit.save(vit.VisionTransformer(**OURS, mlp="gelu_tanh"), tmp_path / "model.npz", format="google")
     assert vit.load(tmp_path / "model.npz").config["num_heads"] == HEADS

@@ -73,7 +73,11 @@ def _read_arguments(
             f"{source.origin} ({format.name}) pools by attention beside a class token or registers: its library leaves "
             "these out of the pooling, and the backbone does not"
         )
+    has_bare_prefix = arguments["no_embed_class"] and "no_embed_class" not in known and "pos_embed" in state
     assumed = {
+        # Positions of a square grid alone may be those of an oblong one and the class token: 4 x 4 = 3 x 5 + 1.
+        "image_size": has_bare_prefix and "image_size" not in {*known, *told},
+        "pool": not arguments["num_classes"] and "pool" not in {*known, *told},  # the head's tensors would tell
         "num_heads": "num_heads" not in known and "blocks.0.attn.q_norm.weight" not in state,
         "mlp": "mlp" not in stated,  # the default of a family is a guess: its files are of several kinds
         "norm_eps": "norm_eps" not in known,
