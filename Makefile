@@ -1,7 +1,8 @@
 # make demo       install, and train on handwritten digits for half a minute; no download
-# make test       lint, and all tests but the longest ones
-# make test-long  the tests that make test leaves out: notebooks, killed runs, hundreds of wrong commands
-# make test-fast  only tests of less than half a second
+# make test       lint, and the tests of less than half a second
+# make test-fast  only tests of less than a tenth of a second
+# make test-long  the tests that make test leaves out: trainings, notebooks, killed runs, pages in a browser
+# make durations  measure how long each test takes, which decides where it runs: tests/durations.json
 # make cifar10    the 10-minute CIFAR-10 run (DATA=folder for images of your own)
 # make bench      measure speed: five libraries, the data path, Lightning against a bare loop
 # make reproduce  measure the stated numbers that are out of date, part by part (PART="heads digits", DATA=folder);
@@ -21,7 +22,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.14; 
 # compiles all tests again. A text file that vit opens without saying its encoding is an error.
 PYTEST = PYTHONDONTWRITEBYTECODE= PYTHONWARNDEFAULTENCODING=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: demo test test-long test-fast cifar10 bench reproduce notebook site lint
+.PHONY: demo test test-long test-fast durations cifar10 bench reproduce notebook site lint
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed-train
@@ -30,13 +31,16 @@ demo: $(VENV)/installed-train
 test: $(VENV)/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(PYTEST) -m "not long"
-
-test-long: $(VENV)/installed-test
-	$(PYTEST) -m long
+	$(PYTEST) -m "not slow"
 
 test-fast: $(VENV)/installed-test
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not medium"
+
+test-long: $(VENV)/installed-test
+	$(PYTEST) -m slow
+
+durations: $(VENV)/installed-test
+	$(PYTEST) --measure
 
 cifar10: $(VENV)/installed-train
 	$(BIN)/python train.py fit --config configs/cifar10_quick.yaml $(if $(DATA),--data ImageFolder --data.root $(DATA))

@@ -6,9 +6,28 @@ from collections.abc import Iterator
 
 import pytest
 
-SLOW_EXAMPLES = ("vit.weights.export.export",)  # docstrings have no marks
+from tests import durations
 
 gc.disable()  # until all tests are collected: imports leave no garbage, and a look at all that they leave takes long
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of ``make durations``."""
+    parser.addoption("--measure", action="store_true", help="write tests/durations.json anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure the tests if that is asked for.
+
+    Raises:
+        pytest.UsageError: If not all of them are to run.
+    """
+    if config.getoption("measure"):
+        options, is_worker = config.option, hasattr(config, "workerinput")
+        is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not options.markexpr + options.keyword
+        if not is_whole and not is_worker:
+            raise pytest.UsageError("--measure writes a file about all tests: name none, and leave out -m and -k")
+        config.pluginmanager.register(durations.Measurement())
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -35,13 +54,11 @@ def browser() -> Iterator:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark long tests as slow. Begin with the modules that copy their process, then with those that have slow tests.
+    """Mark what takes long. Begin with the modules that copy their process, then with those that have slow tests.
 
     A copy cannot train once some test before it had autograd start threads. At the end no worker waits for a slow test.
     """
-    for item in items:
-        if item.name in SLOW_EXAMPLES or item.get_closest_marker("long"):
-            item.add_marker("slow")
+    durations.mark(items)
     slow = {item.module for item in items if item.get_closest_marker("slow") and isinstance(item, pytest.Function)}
     copying = {module for module in slow if {"forked", "torture"} & vars(module).keys()}
     items.sort(

@@ -63,7 +63,6 @@ def test_the_device_refuses_what_apples_refuses(images):
             images * in_double(images)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_map_is_that_of_the_cpu(model, images, method):
     with AppleGPU():
@@ -71,7 +70,6 @@ def test_a_map_is_that_of_the_cpu(model, images, method):
     assert found.shape == (2, 4, 4)
 
 
-@pytest.mark.long
 def test_maps_are_judged(model, images, labels, monkeypatch):
     monkeypatch.setattr("vit.explain.evaluation.evidence.SEARCH_STEPS", 2)
     with AppleGPU():
@@ -79,7 +77,6 @@ def test_maps_are_judged(model, images, labels, monkeypatch):
     assert report.findings
 
 
-@pytest.mark.long
 def test_maps_are_scored_and_attention_is_replaced(model, images, labels):
     with AppleGPU():
         scores = score(model, [(images, labels)], ["rollout"])
@@ -88,7 +85,6 @@ def test_maps_are_scored_and_attention_is_replaced(model, images, labels):
     assert table.rows
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "measure",
     [

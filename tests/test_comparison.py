@@ -141,7 +141,6 @@ def test_features_are_maps_in_timm_and_tokens_in_transformers():
     assert of_transformers()(IMAGES, output_hidden_states=True).hidden_states[0].shape == (2, 17, 24)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", [of_timm, of_transformers, of_torchvision, of_vit_pytorch])
 def test_all_compile_to_one_graph(make):
     torch.compile(make(), fullgraph=True, backend="eager")(IMAGES)
@@ -153,7 +152,6 @@ def export(model, example=IMAGES):
     return torch.export.export(model, (example,), dynamic_shapes=shapes, strict=False).module()
 
 
-@pytest.mark.slow
 def test_programs_take_images_of_any_size_in_timm_and_of_some_sizes_in_transformers():
     program = export(of_timm(dynamic_img_size=True))
     assert [len(program(images)) for images in (IMAGES, SQUARE, WIDE)] == [2, 2, 2]
@@ -165,7 +163,6 @@ def test_programs_take_images_of_any_size_in_timm_and_of_some_sizes_in_transform
             program(refused)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", [of_torchvision, of_vit_pytorch])
 def test_programs_of_torchvision_and_vit_pytorch_are_for_the_size_of_the_training(make):
     with pytest.raises(Exception, match=r"Guard failed|Constraints violated"):

@@ -26,7 +26,6 @@ def results(name):
     return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
 
 
-@pytest.mark.slow
 @for_each
 def test_it_builds_and_its_header_has_command_and_parameters(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

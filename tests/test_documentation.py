@@ -43,7 +43,6 @@ def commands(page, start):
     return [shlex.split(line, comments=True) for line in lines if line.startswith(f"{start} ")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
     [path for path in PAGES if path.name != "CONTRIBUTING.md" and blocks(path, "python")],
@@ -99,7 +98,6 @@ def parse():
     return found[0].parse_args
 
 
-@pytest.mark.slow
 @each_page
 def test_its_commands_for_training_are_taken(page, parse, monkeypatch):
     monkeypatch.chdir(ROOT)

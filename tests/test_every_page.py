@@ -99,7 +99,6 @@ WRITTEN = {
     "analysis": (write_analysis, ANALYSIS),
     "run": (write_run, RUN | {name: word for name, word in FACTS.items() if name not in RUN}),
 }
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", params=WRITTEN)

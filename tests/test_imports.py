@@ -21,7 +21,6 @@ LATE = {
 }
 
 
-@pytest.mark.slow
 def test_imports_give_models_and_attention_and_load_no_library_before_it_is_used():
     code = (
         "import sys, vit\n"
@@ -153,7 +152,6 @@ def run_installed(code, extra, folder):
     return subprocess.run(program, capture_output=True, text=True, cwd=folder, env=environment, check=False)
 
 
-@pytest.mark.long
 def test_the_extra_explain_suffices_for_photographs_features_analysis_and_data_without_lightning(tmp_path):
     done = run_installed(EXPLAIN, "explain", tmp_path)
     assert done.stdout.endswith("looked at\n"), done.stderr
@@ -163,7 +161,6 @@ def test_the_extra_explain_suffices_for_photographs_features_analysis_and_data_w
     assert (tmp_path / "analysed/index.html").exists()
 
 
-@pytest.mark.slow
 def test_the_declared_dependencies_suffice_to_load_and_save_and_each_other_command_names_its_extra(tmp_path):
     done = run_installed(BASE, None, tmp_path)
     assert done.stdout.endswith("loaded and saved\n"), done.stderr

@@ -282,7 +282,6 @@ def check(fast, model, tolerance):
 
 @needs_compiler
 @of_engines
-@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_torchs_compiler_computes_the_logits(dtype):
     model = model_of()
@@ -292,7 +291,6 @@ def test_torchs_compiler_computes_the_logits(dtype):
 
 
 # Both engines take this program; that of the other kinds of models runs in OpenVINO below.
-@pytest.mark.slow
 @pytest.mark.parametrize("kwargs", KINDS[:2], ids=str)
 def test_the_program_of_an_engine_computes_the_logits(kwargs):
     model = model_of(**kwargs)
@@ -305,7 +303,6 @@ def test_the_program_of_an_engine_computes_the_logits(kwargs):
 
 @needs_openvino
 @of_engines
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_openvino_computes_the_logits(dtype):
     model = model_of()
@@ -321,7 +318,6 @@ def test_openvino_computes_the_logits(dtype):
 
 @needs_openvino
 @of_engines
-@pytest.mark.long
 @pytest.mark.parametrize("kwargs", KINDS[1:], ids=str)
 def test_openvino_computes_the_logits_of_each_kind_of_model(kwargs):
     model = model_of(**kwargs)
@@ -330,7 +326,6 @@ def test_openvino_computes_the_logits_of_each_kind_of_model(kwargs):
 
 @needs_nncf
 @of_engines
-@pytest.mark.long
 def test_int8_predicts_as_the_packaged_model():
     model = vit.load("cifar10")
     images = images_for(model, 40)

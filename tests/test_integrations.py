@@ -65,7 +65,6 @@ def test_torch_func_gives_directional_derivatives_by_the_kernel_that_has_them():
     assert_close(derivative, difference, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torchao warns of names that it will remove
 def test_torchao_quantises_the_linear_layers_to_int8():
     torchao = pytest.importorskip("torchao.quantization")
@@ -94,7 +93,6 @@ def test_accelerate_prepares_and_trains_a_model():
     assert_close(vit.load(accelerator.get_state_dict(prepared))(images), model(images))
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # transformers warns of its own arguments
 def test_the_trainer_of_transformers_trains_saves_and_resumes_a_model(tmp_path):
     torch.manual_seed(0)

@@ -50,7 +50,6 @@ def test_arguments_reach_the_command(capsys):
     assert "weights of cifar10 (vit)" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_the_package_is_a_command_of_python():
     found = subprocess.run([sys.executable, "-m", "vit", "weights", "show", "cifar10"], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr

@@ -50,8 +50,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "notebooks"
 
 
-@pytest.mark.long
-@pytest.mark.slow
 @each_notebook
 def test_it_runs_from_top_to_bottom_and_draws_as_many_pictures_as_stored(path, folder):
     stored, fresh = (nbformat.read(path, as_version=4) for _ in range(2))

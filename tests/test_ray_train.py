@@ -14,7 +14,6 @@ import vit
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.long
 @pytest.mark.skipif(find_spec("ray") is None, reason='ray is not installed: pip install "ray[train]"')
 def test_two_workers_of_ray_train_a_classifier_whose_checkpoint_is_loaded(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}

@@ -23,9 +23,6 @@ def site(tmp_path_factory):
     return folder
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
-
-
 def test_every_page_of_the_repository_is_a_page_of_the_site(site):
     pages = [*ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("benchmarks/results/*.md")]
     for page in [*pages, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:

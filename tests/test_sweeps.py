@@ -11,7 +11,6 @@ PAGE = Path(vit.__file__).parents[1] / "docs" / "sweeps.md"
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # Lightning's advice
 
 
-@pytest.mark.long
 def test_optuna_finds_settings_and_ends_trainings_that_are_worse_than_the_others():
     optuna = pytest.importorskip("optuna", reason="docs/sweeps.md is not tested: pip install optuna optuna-integration")
     pytest.importorskip("optuna_integration", reason="docs/sweeps.md is not tested: pip install optuna-integration")

@@ -60,7 +60,6 @@ def test_texts_are_escaped(page):
     assert "<script>" not in page.read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 400])
 def test_it_needs_no_network_and_is_as_wide_as_the_window(browser, page, width, scheme):

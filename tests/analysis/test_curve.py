@@ -118,7 +118,6 @@ def test_a_pruned_model_is_pruned_further(ours, images, labels, batches):
         assert [point.heads_left for point in points] == [9, 3, 0]
 
 
-@pytest.mark.slow
 def test_a_model_of_timm_with_the_same_weights_is_pruned_alike(ours, images, labels, batches):
     twin = timm.models.VisionTransformer(
         img_size=(12, 20), patch_size=4, embed_dim=40, depth=3, num_heads=5, num_classes=10
@@ -134,7 +133,6 @@ def test_a_model_of_timm_with_the_same_weights_is_pruned_alike(ours, images, lab
             assert point.loss == pytest.approx(other.loss, rel=1e-4)
 
 
-@pytest.mark.slow
 def test_a_model_of_transformers_is_pruned_in_every_order(transformers_vit, images, labels, batches):
     for order in ("importance", "oracle", "weight", "random"):
         points = pruning_curve(transformers_vit, batches, (images, labels), order, step=5)
@@ -142,7 +140,6 @@ def test_a_model_of_transformers_is_pruned_in_every_order(transformers_vit, imag
         assert all(after.parameters < before.parameters for before, after in pairwise(points))
 
 
-@pytest.mark.slow
 def test_only_the_heads_of_the_chosen_layers_go(ours, images, labels, batches):
     for order in ("importance", "oracle", "weight", "random"):
         points = pruning_curve(ours, batches, (images, labels), order, step=2, layers=[1])

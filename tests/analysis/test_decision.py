@@ -29,7 +29,6 @@ def of_circuit():
     return subject_of(model, images[[0, 1, 3, 2, 4, 5, 7, 6, 8, 9, 11, 10, 12, 13, 15, 14]])
 
 
-@pytest.mark.slow
 def test_the_head_of_the_circuit_carries_the_decision_and_the_class_token_takes_it_over_there(of_circuit, tmp_path):
     answer = decision.what_the_decision_rests_on(of_circuit, tmp_path)
     assert f"head {HEAD} of layer {LAYER} carries the most of this" in answer.found
@@ -55,7 +54,6 @@ def test_the_head_is_chosen_on_one_half_and_its_fall_is_that_of_the_other(ours, 
     assert answer.columns["fall_without"][1][4] == drawn[1][4].item() == pytest.approx(2)
 
 
-@pytest.mark.slow
 def test_without_a_class_token_nothing_is_said_of_one(images, tmp_path):
     torch.manual_seed(0)
     model = vit.VisionTransformer(

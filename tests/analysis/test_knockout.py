@@ -57,7 +57,6 @@ def test_a_cut_edge_leaves_its_weight_to_the_others(ours, images):
             assert_close(falls[:, head, key], intact - ours(images)[:, 4], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", ["ours", "timms", "transformers_vit"])
 def test_cut_heads_are_pruned_heads(model, images, request):
     model = request.getfixturevalue(model)
@@ -76,7 +75,6 @@ def test_cut_heads_are_pruned_heads(model, images, request):
         assert_close(cut_layers(model, images, 3, against=5)[:, 1], difference(model) - without, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.slow
 def test_the_predicted_class_is_asked_about_by_default_and_batches_change_nothing(ours, images):
     predicted = ours(images).argmax(dim=-1)
     for function in (cut_edges, attribute_edges):

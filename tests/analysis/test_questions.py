@@ -79,7 +79,6 @@ def test_rare_patches_count_where_attention_is_above_the_control_and_the_head_is
     assert answer.columns["rare_patches"][0][1] == pytest.approx(0.3, abs=0.01)  # the half that is reported
 
 
-@pytest.mark.slow
 def test_layers_are_numbered_from_0_in_every_sentence_and_column(subject, tmp_path, monkeypatch):
     monkeypatch.setattr("vit.analysis.curve.ROUNDS", 1)
     answers = [answer(subject, tmp_path) for answer in QUESTIONS.values()]

@@ -160,7 +160,6 @@ def test_under_vmap_it_has_the_same_losses_and_gradients_per_image(name):
 
 
 @EVERY
-@pytest.mark.slow
 def test_compiled_it_is_one_graph_and_gives_the_same_output_and_gradients(name):
     torch.manual_seed(0)
     torch.compiler.reset()
@@ -174,7 +173,6 @@ def test_compiled_it_is_one_graph_and_gives_the_same_output_and_gradients(name):
     assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.slow
 @EVERY
 def test_exported_it_takes_batches_of_any_size(name):
     module = attention(name, (3, 5)).eval()

@@ -19,7 +19,6 @@ RESULTS = {"test_accuracy": 0.5, "seconds": 3.0} | dict.fromkeys(attention.KEPT[
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory of a process from /proc")
 
 
-@pytest.mark.slow
 def test_it_writes_a_table_the_numbers_and_two_plots(monkeypatch, tmp_path, capsys):
     given = []
     monkeypatch.setattr(attention, "train", lambda name, typed: given.append(typed) or RESULTS)
@@ -40,7 +39,6 @@ def test_it_writes_a_table_the_numbers_and_two_plots(monkeypatch, tmp_path, caps
         assert (results / picture).stat().st_size > 10_000
 
 
-@pytest.mark.slow
 def test_a_mechanism_whose_training_fails_is_one_line_and_stops_no_other(monkeypatch, tmp_path, unpadded, capsys):
     def train(name, typed):
         if name == "linear":
@@ -73,7 +71,6 @@ def test_results_of_some_mechanisms_and_lengths_without_a_grid_are_refused(argum
     assert error in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_costs_that_are_too_high_or_fail_are_left_out(monkeypatch, capsys):
     assert costs(["softmax"], 64, 1, {})["softmax"]["rounds"] == 1
     before = {"64": {"softmax": {"seconds": {MEASURED: 31.0}, "bytes": {MEASURED: 1}}}}

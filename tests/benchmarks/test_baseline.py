@@ -107,7 +107,6 @@ def test_its_attention_is_the_one_that_trains_fastest():
         assert {block.attn.fused_attn for block in make_model(DEFAULTS, dtype).blocks} == {not slow}
 
 
-@pytest.mark.slow
 def test_it_trains_for_its_time_and_writes_a_cell(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(baseline, "BATCH", 16)
     main(["--data", str(folder), "--minutes", "0.01", "--seeds", "3", "--output", str(tmp_path)])
@@ -146,7 +145,6 @@ def test_the_best_rate_of_the_grid_is_taken_if_it_is_inside(grid, tmp_path):
         best_of_grid(path, DEFAULTS)
 
 
-@pytest.mark.slow
 def test_a_grid_reads_no_test_image_and_the_strongest_recipe_takes_its_best(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(baseline, "BATCH", 16)
     arguments = ["--data", str(folder), "--recipe", "strongest", "--minutes", "1e-5", "--output", str(tmp_path)]

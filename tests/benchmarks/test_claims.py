@@ -31,7 +31,6 @@ def tiny(monkeypatch):
     monkeypatch.setattr(records, "commit", lambda: "abc1234")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_each_cell_is_written_once_and_a_second_call_measures_what_is_missing(name, tiny, tmp_path, capsys):
     setting = TINY[name]

@@ -60,7 +60,6 @@ def small(monkeypatch):
     monkeypatch.setattr(DigitStrings, "numbers", few)
 
 
-@pytest.mark.slow
 def test_each_checkpoint_is_a_cell_and_the_report_shows_all(checkpoint, small, tmp_path):
     digits = {"class_path": "vit.data.Digits", "init_args": {}}
     paths = [checkpoint(reader(), 0, {}), checkpoint(completer("causal"), 0, digits)]

@@ -27,7 +27,6 @@ def checkpoint(run: Path, seed: int, **settings: object) -> str:
     return str(path)
 
 
-@pytest.mark.slow
 def test_each_training_is_a_cell_and_the_tables_are_over_all_of_a_recipe(save_noise, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(explanations, "ROUNDS", 1)
     monkeypatch.setattr(mosaic_training, "BATCH", 32)

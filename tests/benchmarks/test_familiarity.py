@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 import torch
 from familiarity import SIDE, main, other_images
 from PIL import Image
@@ -28,7 +27,6 @@ def test_each_kind_has_images_that_differ_and_scrambled_ones_have_the_pixels_of_
         )
 
 
-@pytest.mark.slow
 def test_scores_and_thresholds_are_written(tmp_path, capsys):
     names = vit.load("cifar10").pretrained_cfg["class_names"]
     for part in ("train", "test"):

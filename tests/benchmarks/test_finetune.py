@@ -41,7 +41,6 @@ def test_a_draw_has_some_training_images_of_each_class_and_all_of_its_test_image
     assert names_of(again, "train") == first
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("count", COUNTS)
 def test_the_command_line_takes_each_row(row, count, images, tmp_path, monkeypatch):

@@ -14,7 +14,6 @@ DIGITS = ["--config", "configs/digits.yaml"]
 # The smallest model that has everything whose change must be noticed.
 SMALL = [*DIGITS, "--model.embed_dim", "16", "--model.depth", "1", "--model.num_heads", "2", "--data.flip", "true"]
 FILES = sorted(RESULTS.glob("*.json"))
-LONG = "accuracy"  # of seven configs
 
 
 @pytest.mark.parametrize("module", [fingerprint, parts])
@@ -24,11 +23,7 @@ def test_the_examples_in_the_docstrings(module):
     assert failures == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "file",
-    [pytest.param(file, id=file.stem, marks=[pytest.mark.long] if file.stem == LONG else []) for file in FILES],
-)
+@pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
 def test_a_result_is_current_or_says_that_it_is_out_of_date(file):
     for part, name, origin, found in fingerprint.states(json.loads(file.read_text()), file.stem):
         if found in ("current", "no fingerprint"):
@@ -61,14 +56,12 @@ def unchanged(losses):
     return losses()
 
 
-@pytest.mark.slow
 def test_losses_are_the_same_again_and_with_two_threads(losses, unchanged):
     assert len(unchanged) == first_losses.STEPS + 1
     assert losses() == unchanged
     assert fingerprint.close(unchanged, first_losses.first_losses(SMALL, threads=2)["losses"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "option",
     [
@@ -94,13 +87,11 @@ def test_a_changed_setting_changes_the_losses(losses, unchanged, option):
     assert not fingerprint.close(unchanged, losses(option))
 
 
-@pytest.mark.slow
 def test_the_settings_hold_what_the_first_losses_cannot_show():
     found = first_losses.first_losses([*SMALL, "--model.ema_decay=0.98", "--trainer.gradient_clip_val=0.1"])
     assert found["settings"] == {"ema_decay": 0.98, "clip": 0.1, "max_epochs": 30}
 
 
-@pytest.mark.slow
 def test_the_end_of_mixing_changes_the_losses(losses):
     assert not fingerprint.close(losses("--data.cutmix=1"), losses("--data.cutmix=1", "--data.mix_until=0.5"))
 

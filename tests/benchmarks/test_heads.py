@@ -78,7 +78,6 @@ def test_each_row_is_trained_under_each_seed_and_examined_at_two_sizes(run):
     assert 0 <= cell["larger"] <= 1
 
 
-@pytest.mark.slow
 def test_what_was_measured_is_not_measured_again(run, tmp_path):
     before, trained = run("--only", "1 head")
     assert len(trained) == 2
@@ -98,7 +97,6 @@ def test_a_failure_stops_no_other_row(run, tmp_path, capsys):
     assert len(json.loads((tmp_path / "heads.json").read_text())) == 2
 
 
-@pytest.mark.slow
 def test_the_model_of_16_heads_is_pruned_and_differences_are_taken_under_the_same_seed(run, tmp_path, unpadded):
     cells, _ = run("--only", "16 heads", "8 heads", "1 head", "no positions")
     pruned = cells[cell_name("16 heads", 7, SEEDS[0])]["pruned"]
@@ -147,7 +145,6 @@ def test_questions_without_a_trained_reference_are_one_line(run, capsys):
     assert "error: questions, 7 steps: no checkpoint runs/heads_8_heads_7_11/" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_the_questions_are_asked_of_the_reference_once(run, tmp_path, monkeypatch):
     monkeypatch.setattr("vit.analysis.curve.ROUNDS", 1)
     monkeypatch.setattr(heads, "EXAMINED", 80)
@@ -161,7 +158,6 @@ def test_the_questions_are_asked_of_the_reference_once(run, tmp_path, monkeypatc
     run("--only", "8 heads", "questions")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_the_command_line_takes_every_row_and_builds_its_model(row, build):
     config = Path(heads.__file__).parents[1] / "configs" / "digits.yaml"

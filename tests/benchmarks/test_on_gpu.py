@@ -40,7 +40,6 @@ def test_a_part_that_fails_is_one_line_and_the_next_begins(scripts, tmp_path, ca
     assert (tmp_path / "out" / "on_gpu.log").read_text().endswith("here\n")
 
 
-@pytest.mark.slow
 def test_at_the_end_of_the_time_a_part_is_stopped_and_the_next_is_skipped(scripts, capsys):
     start = time.monotonic()
     with pytest.raises(SystemExit, match="1 parts failed"):
@@ -68,7 +67,6 @@ def test_the_command_line_takes_every_rung(name, build):
     build(["--config", str(ROOT / on_gpu.RECIPE), *typed[typed.index("--") + 1 :], *narrow])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("smoke", [False, True])
 def test_the_scripts_take_the_arguments_of_their_parts(smoke, tmp_path, monkeypatch):
     for script in (throughput, pipeline):
@@ -100,8 +98,6 @@ def test_unknown_parts_and_a_trial_among_the_results_are_refused(arguments, erro
     assert error in capsys.readouterr().err
 
 
-@pytest.mark.long
-@pytest.mark.slow
 def test_a_trial_runs_on_any_machine(save_noise, tmp_path, monkeypatch, capsys):
     for name in ("train/a", "train/b", "test/a", "test/b"):
         save_noise(tmp_path / "images" / name, 26)

@@ -7,7 +7,6 @@ import pytest
 from overhead import main
 
 
-@pytest.mark.slow
 def test_it_leaves_a_cell_with_both_and_a_report(tmp_path, capsys):
     main(["--rounds", "1", "--batches", "2", "--output", str(tmp_path)])
     ((title, cell),) = json.loads((tmp_path / "overhead.json").read_text()).items()

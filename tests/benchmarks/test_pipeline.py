@@ -92,7 +92,6 @@ def test_photographs_have_many_sizes_and_names(tmp_path, monkeypatch):
     assert 5 <= min(sides) < max(sides) <= 20
 
 
-@pytest.mark.slow
 def test_it_measures_every_path_with_and_without_workers(tmp_path, monkeypatch, unpadded, capsys):
     monkeypatch.setattr(pipeline, "POLICIES", {"crop, flip and RandAugment": "randaugment"})
     monkeypatch.setattr(pipeline, "BATCHES", 2)

@@ -9,8 +9,6 @@ ROW = {"options": "--config digits", "parameters": 1e6, "training_flop": 3e9, "b
 ROW |= {"bytes_per_image": 3e7, "largest_batch": 900, "images_per_second": 2e5, "seconds": 7.0, "lines": ["a line"]}
 
 
-@pytest.mark.slow
-@pytest.mark.long
 def test_a_training_by_the_trainer_takes_what_is_planned(monkeypatch):
     monkeypatch.setattr("plan.SIZES", {"48x2": (48, 2, 3)})
     rows = [*memory_rows()]

@@ -38,7 +38,6 @@ def test_labelled_images_are_a_share_of_each_class_and_those_that_choose_are_oth
     assert labelled(images, tmp_path / "work", 0.5, seed=1) == folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_the_command_line_takes_pretraining_and_fine_tuning(objective, images, tmp_path, monkeypatch):
     monkeypatch.setattr(ViTCLI, "_run_subcommand", lambda *_: None)

@@ -191,7 +191,6 @@ def test_few_images_are_of_all_classes_and_depend_on_the_seed():
     assert not torch.equal(drawn, released.few(labels, 3, seed=1))
 
 
-@pytest.mark.slow
 def test_features_are_classified_beside_the_packaged_model_and_pixels(save_noise, tmp_path, monkeypatch, dino, images):
     for split in ("train", "test"):
         for name in ("a", "b"):
@@ -245,7 +244,6 @@ def test_all_results_are_reported(unpadded):
     assert re.search(r"after block 11 get 20.0% of .* and 25.0% of its rollout", text)
 
 
-@pytest.mark.slow
 def test_maps_are_drawn_for_each_photograph(tmp_path):
     torch.manual_seed(0)
     marked = torch.zeros(2, 4, 4, dtype=torch.bool)

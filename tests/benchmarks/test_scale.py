@@ -36,7 +36,6 @@ def test_memory_is_the_most_that_tensors_take_at_one_time():
     assert allocated(lambda: None) == 0
 
 
-@pytest.mark.slow
 def test_all_libraries_are_measured_and_written_and_drawn(run, tmp_path, capsys, unpadded):
     cells = run("--dtypes", "fp32", "--parts", "tokens", "batch")
     assert set(cells) == {
@@ -54,7 +53,6 @@ def test_all_libraries_are_measured_and_written_and_drawn(run, tmp_path, capsys,
     assert capsys.readouterr().out.strip() == text.strip()
 
 
-@pytest.mark.slow
 def test_features_of_both_ways_are_those_of_the_same_weights(run):
     (cell,) = run("--dtypes", "fp32", "--parts", "features").values()
     assert set(cell["rows"]) == {

@@ -2,14 +2,12 @@
 
 import json
 
-import pytest
 import token_merging
 import torch
 
 import vit
 
 
-@pytest.mark.slow
 def test_each_number_of_merged_patches_is_a_row_beside_the_model_as_it_is(save_noise, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(token_merging, "MERGED", (0, 40))
     for name in ("cat", "dog"):

@@ -28,8 +28,6 @@ def tampered(folder, what):
 
 
 # One test, because the workers of pytest-xdist would each torture runs of their own.
-@pytest.mark.long
-@pytest.mark.slow
 def test_killed_runs_end_with_the_bits_of_undisturbed_ones_and_a_difference_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["train.py"])
     for name in ("curves", "images"):  # pictures take longer than the training of a model so small

@@ -18,8 +18,6 @@ from vit.runs.curves import RunPictures
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 4])
 def test_killed_trainings_end_with_the_weights_of_the_undisturbed_one_and_every_image_once(
     number, tmp_path, monkeypatch
@@ -47,8 +45,6 @@ def first_of(folder: Path, what: str, seconds: int = 200) -> Path:
     raise AssertionError(f"no {what}")
 
 
-@pytest.mark.long
-@pytest.mark.slow
 def test_torchrun_goes_on_after_a_process_was_killed_without_a_traceback(tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=1"]
     torchrun += ["--nproc_per_node", "2"]

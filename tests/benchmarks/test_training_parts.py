@@ -9,7 +9,6 @@ import training_parts
 import vit
 
 
-@pytest.mark.slow
 def test_each_part_has_a_time_of_ours_and_of_timms(tmp_path, capsys):
     training_parts.main(["--rounds", "1", "--output", str(tmp_path)])
     parts = json.loads((tmp_path / "training_parts.json").read_text())["parts"]

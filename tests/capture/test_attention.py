@@ -337,7 +337,6 @@ def test_a_model_in_training_is_refused(random_vit):
         capture_attention(random_vit().train(), torch.randn(2, 3, 6, 10).double())
 
 
-@pytest.mark.slow
 def test_compiled_models_are_refused(random_vit):
     images = torch.randn(2, 3, 6, 10).double()
     with pytest.raises(ValueError, match=r"the model \(OptimizedModule\) is compiled, .*: give its ._orig_mod"):

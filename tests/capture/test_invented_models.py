@@ -356,9 +356,7 @@ READ = {
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if "compiled" in name else []) for name in READ]
-)
+@pytest.mark.parametrize("name", READ)
 def test_maps_are_those_of_the_weights_that_the_model_notes(name):
     make, reads = READ[name]
     model = make()

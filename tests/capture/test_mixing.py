@@ -70,7 +70,6 @@ def logits_of_layer(model, layer):
     return logits_between(q, k)
 
 
-@pytest.mark.slow
 def test_a_compiled_function_is_read_and_stays_as_it_was():
     compiled = torch.compile(lambda q, k, v: logits_between(q, k).softmax(dim=-1) @ v, backend="eager")
     model = spelled(fused, compiled, fused)

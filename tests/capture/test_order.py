@@ -67,7 +67,6 @@ def test_attention_is_that_of_the_model_whose_tokens_stay(name, before, back):
     assert_close(slopes, expected_slopes, **EXACT)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["windows", "backwards, class token too", "class token last"])
 @pytest.mark.parametrize("back", [False, True])
 def test_maps_are_those_of_the_model_whose_tokens_stay(name, back):

@@ -122,7 +122,6 @@ def test_the_packaged_model_and_weights_of_another_library_are_read_with_a_folde
     assert "The model does not name its classes: the class folders were taken in the order" in " ".join(foreign.facts())
 
 
-@pytest.mark.slow
 def test_what_a_mechanism_does_not_allow_is_said_and_the_rest_is_measured(tmp_path, capsys):
     save_checkpoint(tmp_path / "talking.ckpt", attention="talking", depth=1)
     main(["--checkpoint", str(tmp_path / "talking.ckpt"), "--images", "20", "--out", str(tmp_path)])

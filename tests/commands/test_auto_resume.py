@@ -29,7 +29,6 @@ def results(version: int) -> dict:
 SLURM = {"JOB_ID": "7", "JOB_NAME": "train", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_training_that_a_signal_stopped_goes_on_by_the_same_command_as_if_it_had_not_been(
     number, run, folder, monkeypatch
@@ -61,7 +60,6 @@ def test_a_training_that_a_signal_stopped_goes_on_by_the_same_command_as_if_it_h
     assert ended.value.code == 0
 
 
-@pytest.mark.slow
 def test_the_newest_whole_checkpoint_is_taken_and_a_damaged_one_named(finished, run, folder, capsys):
     second = folder / "runs/tiny/version_1"
     shutil.copytree(finished, second)
@@ -78,13 +76,11 @@ def test_the_newest_whole_checkpoint_is_taken_and_a_damaged_one_named(finished, 
     assert results(2)["steps"] == results(0)["steps"] * 3 // 2
 
 
-@pytest.mark.slow
 def test_the_run_of_another_seed_is_not_taken_for_this_one(finished, error_of):
     line = error_of(*AUTO, "--seed_everything", "4")
     assert "the newest run, runs/tiny/version_0, has seed_everything 3, and this one 4: give each seed an" in line
 
 
-@pytest.mark.slow
 def test_two_runs_that_start_at_once_have_a_folder_each(folder):
     def fit(seed: int) -> None:
         run_command(*AUTO[:-2], "--seed_everything", seed)
@@ -106,7 +102,6 @@ def test_an_experiment_is_named(error_of, folder):
     assert "must be the name of one folder" in error_of(*AUTO[:-4], "--experiment", "*", "--ckpt_path", "auto")
 
 
-@pytest.mark.slow
 def test_a_config_can_ask_for_it(finished, run, folder, capsys):
     (folder / "tiny.yaml").write_text("ckpt_path: auto\n")
     run("fit", "--config", "tiny.yaml", *TINY, *LONGER, "--seed_everything", "3")

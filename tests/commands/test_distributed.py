@@ -118,8 +118,6 @@ def two_processes(request: pytest.FixtureRequest, folder: Path) -> Path:
 
 
 # One test, because the workers of pytest-xdist would each start the three runs anew for tests of their own.
-@pytest.mark.long
-@pytest.mark.slow
 def test_two_processes_train_and_evaluate_as_one_process_does_on_the_joined_batch(folder, one_process, two_processes):
     paths = [run / "checkpoints/last.ckpt" for run in (one_process, two_processes)]
     weights_of_one, weights_of_two = (torch.load(path, weights_only=True)["state_dict"] for path in paths)
@@ -142,7 +140,6 @@ def test_two_processes_train_and_evaluate_as_one_process_does_on_the_joined_batc
     assert epochs[0] == epochs[1]
 
 
-@pytest.mark.slow
 def test_the_command_of_the_documentation_for_sharded_training_runs_on_two_processes_of_a_cpu(tmp_path):
     (line,) = (line for line in (REPOSITORY / "docs/training.md").read_text().splitlines() if "strategy fsdp2" in line)
     typed = shlex.split(line.removeprefix("python train.py fit"))
@@ -153,7 +150,6 @@ def test_the_command_of_the_documentation_for_sharded_training_runs_on_two_proce
     assert 0 <= results["val_accuracy"] <= 1
 
 
-@pytest.mark.slow
 def test_two_processes_train_a_reader_as_one_process_does(tmp_path):
     numbers = DigitStrings(count=90).numbers("train")
     for split, rows in (("train", slice(0, 40)), ("val", slice(40, 61)), ("test", slice(61, 90))):
@@ -174,7 +170,6 @@ def test_two_processes_train_a_reader_as_one_process_does(tmp_path):
     assert [result["devices"] for result in results] == [1, 2]
 
 
-@pytest.mark.slow
 def test_two_processes_train_several_labels_as_one_process_does(folder):
     rows = ["file,split,one,odd"]
     for path in sorted((folder / "digits").rglob("*.png")):
@@ -195,7 +190,6 @@ def test_two_processes_train_several_labels_as_one_process_does(folder):
     assert scores[1]["mean_average_precision"] == pytest.approx(scores[0]["mean_average_precision"], abs=0.01)
 
 
-@pytest.mark.slow
 def test_a_signal_to_one_of_two_processes_stops_both_and_they_go_on_as_if_it_had_not_come(folder, monkeypatch):
     two = ["--trainer.strategy", "ddp", "--data.batch_size", "20", "--ckpt_path", "auto"]
 
@@ -229,8 +223,6 @@ trainer:
 """
 
 
-@pytest.mark.long
-@pytest.mark.slow
 def test_a_distributed_checkpoint_is_tested_predicted_and_resumed_as_one_file_is(folder):
     (folder / "parts.yaml").write_text(PARTS)
     (folder / "photos").mkdir()
@@ -284,7 +276,6 @@ def same_views(views, images, local_size):
     return [images, images.flip(3), images[..., :rows, -columns:].contiguous()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "options"),
     [
@@ -311,7 +302,6 @@ def test_two_processes_learn_without_labels_as_one_process_does(objective, optio
         assert scores[1][name] == pytest.approx(scores[0][name], abs=0.01)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["softmax", "talking", "performer"])
 def test_a_sharded_model_from_the_meta_device_is_initialised_whole(attention, tmp_path):
     port = free_port()

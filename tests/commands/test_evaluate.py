@@ -32,7 +32,6 @@ def test_a_folder_that_is_not_there_is_answered_with_an_option_of_this_command(c
     assert error_of(capsys, "--data.root", tmp_path / "none").startswith(f"error: no folder {tmp_path}/none: name a")
 
 
-@pytest.mark.slow
 def test_the_option_that_is_advised_for_damaged_files_is_taken(capsys, photos, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(photos / ".cache"))
     assert "by --data.skip_damaged true" in error_of(capsys, "--data.root", photos)

@@ -142,7 +142,6 @@ def planted(here):
     return squares
 
 
-@pytest.mark.slow
 def test_the_brightest_cell_lies_on_the_planted_square_of_the_photograph_as_taken(planted, here, monkeypatch):
     def brightness(subject):
         return subject.sum_over_patches(subject.images - subject.images.min())
@@ -370,7 +369,6 @@ def test_the_help_names_methods_and_options(capsys):
     assert all(f" {name} {word}" in printed for name, word in MAPS.items())
 
 
-@pytest.mark.slow
 def test_without_a_checkpoint_it_takes_the_model_of_the_package_and_says_so(here, capsys):
     main(["photo.png"])
     first, second, *_ = capsys.readouterr().out.splitlines()

@@ -25,7 +25,6 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("classifier", ["knn", "linear"])
 def test_evaluate_prints_the_accuracy_of_frozen_features(photos, classifier, capsys):
     evaluate([classifier, "--checkpoint", "cifar10", "--data.root", str(photos)])

@@ -75,7 +75,6 @@ def read_table(path):
         return list(csv.DictReader(file))
 
 
-@pytest.mark.slow
 def test_each_image_is_predicted_by_the_fold_that_was_not_trained_on_its_group(crops):
     rows = read_table(crops[0] / "runs/crops/test_images.csv")
     truth = {row["file"]: row for row in read_table(crops[0] / "labels.csv")}
@@ -89,7 +88,6 @@ def test_each_image_is_predicted_by_the_fold_that_was_not_trained_on_its_group(c
     assert {fold for _, fold in folds_of_groups} == {"0", "1", "2"}
 
 
-@pytest.mark.slow
 def test_the_predictions_are_those_of_the_weights_of_the_fold(crops):
     results = json.loads((crops[0] / "runs/crops/results.json").read_text())
     models = {
@@ -104,7 +102,6 @@ def test_the_predictions_are_those_of_the_weights_of_the_fold(crops):
         assert row["class"] == "ab"[probabilities[1] > probabilities[0]]
 
 
-@pytest.mark.slow
 def test_the_scores_are_those_of_the_runs_which_are_ordinary_ones(crops):
     folder, trainer = crops
     assert list(trainer.trained) == ["fold 0, seed 5", "fold 1, seed 5", "fold 2, seed 5"]
@@ -121,7 +118,6 @@ def test_the_scores_are_those_of_the_runs_which_are_ordinary_ones(crops):
         assert run["test_accuracy"] == sum(row["class"] == row["true_class"] for row in rows) / len(rows)
 
 
-@pytest.mark.slow
 def test_what_is_finished_is_not_trained_again_and_further_seeds_are_added(crops, trainer, monkeypatch, capsys):
     monkeypatch.chdir(crops[0])
     again = trainer()
@@ -136,7 +132,6 @@ def test_what_is_finished_is_not_trained_again_and_further_seeds_are_added(crops
     assert capsys.readouterr().err.strip() == "stopped; 1 of 3 runs finished: the same command goes on"
 
 
-@pytest.mark.slow
 def test_a_run_that_was_stopped_continues_from_its_last_checkpoint(folder, trainer, capsys):
     write_images()
     command = [*TRAINING, "--trainer.max_steps", "6", "--seeds", "1", "2", "--experiment", "seeds"]
@@ -238,7 +233,6 @@ def test_folds_and_seeds_are_trained_alone_or_together(folder, monkeypatch, type
     assert set(last) <= set(asked[names[-1]])
 
 
-@pytest.mark.slow
 def test_runs_that_start_from_trained_weights_are_recognised(folder, trainer, capsys):
     write_images()
     data = ["--data", "ImageTable", "--data.table", "labels.csv", "--data.num_workers", "0", "--data.batch_size", "4"]

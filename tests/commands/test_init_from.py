@@ -17,7 +17,6 @@ START = "runs/tiny/version_0/checkpoints/last.ckpt"
 FINER = ["--model.patch_size", "2", "--model.init_from", START, "--experiment", "finer"]
 
 
-@pytest.mark.slow
 def test_a_run_starts_from_the_weights_of_another_one_and_is_resumed_without_them(run, finished, folder, capsys):
     run("fit", *TINY, *FINER, "--model.lr", "0", "--data.val_fraction", "0.1")
     printed = capsys.readouterr().out
@@ -34,7 +33,6 @@ def test_a_run_starts_from_the_weights_of_another_one_and_is_resumed_without_the
     run("test", "--ckpt_path", tuned)
 
 
-@pytest.mark.slow
 def test_average_weights_start_from_the_file_too(run, finished, folder):
     run("fit", *TINY, *FINER, "--model.lr", "0", "--model.ema_decay", "0.9")
     tuned = vit.load(folder / "runs/finer/version_0/checkpoints/last.ckpt")
@@ -65,7 +63,6 @@ def test_the_blocks_of_a_completer_are_a_start(run, finished):
     assert torch.equal(classifier.network.blocks[0].attn.qkv.weight.detach(), expected)
 
 
-@pytest.mark.slow
 def test_a_folder_of_images_is_scaled_and_normalised_as_the_weights_take_images(run, finished, folder, tmp_path):
     for name in ("a", "b"):
         (tmp_path / "photos" / name).mkdir(parents=True)
@@ -86,7 +83,6 @@ def test_a_folder_of_images_is_scaled_and_normalised_as_the_weights_take_images(
     assert (typed.image_size, typed.mean, typed.std) == ((12, 12), [0.1, 0.2, 0.3], data.std)
 
 
-@pytest.mark.slow
 def test_frozen_blocks_stay_bit_for_bit_and_the_others_train(run, finished, folder):
     run(
         "fit",

@@ -21,7 +21,6 @@ def without_report(monkeypatch):
     monkeypatch.setattr("vit.commands.training_cli.write_report", lambda folder: None)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -39,7 +38,6 @@ def test_an_option_of_lightning_trains_and_is_noted_whole(run, folder, words):
     run("fit", "--config", "runs/one/version_0/config.yaml", "--trainer.fast_dev_run", "true")
 
 
-@pytest.mark.slow
 def test_checkpoints_can_be_written_while_the_training_goes_on(run, folder):
     run("fit", *ONE)
     run("fit", *ONE, "--trainer.plugins+", "lightning.pytorch.plugins.AsyncCheckpointIO")
@@ -49,7 +47,6 @@ def test_checkpoints_can_be_written_while_the_training_goes_on(run, folder):
         assert all(torch.equal(one[key], other[key]) for key in one)
 
 
-@pytest.mark.slow
 def test_backbone_finetuning_in_python_names_what_is_there_instead(folder):
     model = ViTClassifier(image_size=8, patch_size=4, in_channels=1, embed_dim=8, depth=1, num_heads=2)
     options = {"max_steps": 1, "accelerator": "cpu", "logger": False, "enable_checkpointing": False}
@@ -68,7 +65,6 @@ def test_backbone_finetuning_in_python_names_what_is_there_instead(folder):
     model.configure_callbacks()
 
 
-@pytest.mark.slow
 def test_overfit_batches_of_one_is_one_batch_and_a_note_of_lightning_that_is_none_is_hidden(run, folder, capsys):
     cli = run("fit", *ONE, "--trainer.overfit_batches", "1")
     assert cli.trainer.global_step == 1

@@ -85,8 +85,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize(("status", "command"), COMMANDS, ids=[command for _, command in COMMANDS])
 def test_a_command_ends_as_it_should_and_changes_no_file_that_was_there(workplace, tmp_path, status, command):
     before, folders = files_below(workplace), {*workplace.glob("**/")}

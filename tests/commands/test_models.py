@@ -54,7 +54,6 @@ def test_every_command_says_the_same_where_there_is_no_model(folder, capsys, com
     assert capsys.readouterr().err.startswith("error: no model at gone: name the folder of a run, a checkpoint (.ckpt)")
 
 
-@pytest.mark.slow
 def test_weights_without_a_run_are_tested_and_predict(run, error_of, finished, folder):
     model = vit.load(finished / "checkpoints/last.ckpt")
     vit.save(model, "weights.safetensors")

@@ -9,7 +9,6 @@ import pytest
 BEFORE = Path(__file__).parents[1] / "before"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classifier", "reader", "completer", "masked"])
 def test_an_old_run_is_continued_with_the_losses_of_the_version_that_began_it(run, folder, capsys, kind):
     shutil.copytree(BEFORE / kind, folder / kind)

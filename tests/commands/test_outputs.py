@@ -145,7 +145,6 @@ def test_ctrl_c_at_work_is_one_line(typed, at, here, capsys, monkeypatch):
     assert end_of([word.format("new") for word in typed], capsys) == (130, f"{STOPPED}\n")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "at", "told"),
     [
@@ -179,7 +178,6 @@ def test_predictions_are_written_over_a_file_with_overwrite_alone(finished, here
     assert [path.name for path in here.glob("said*")] == ["said.csv"]
 
 
-@pytest.mark.slow
 def test_a_prediction_goes_on_after_the_rows_of_files_that_begin_like_formulas(finished, here, capsys, monkeypatch):
     monkeypatch.chdir(here / "photos")
     for name in ("=a.png", "=b.png", "=c.png"):

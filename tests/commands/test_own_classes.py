@@ -59,7 +59,6 @@ def test_the_scores_are_those_of_the_same_images_by_our_data_module(own, run, mo
     assert ours["scores"]["loss"] == pytest.approx(theirs["scores"]["loss"], rel=1e-5)
 
 
-@pytest.mark.slow
 def test_it_is_tested_validated_predicted_resumed_and_explained_by_the_name_of_its_run(own, run, monkeypatch, capsys):
     monkeypatch.chdir(own.parents[2])
     for command, score in (("test", "test_accuracy"), ("validate", "val_accuracy")):
@@ -74,7 +73,6 @@ def test_it_is_tested_validated_predicted_resumed_and_explained_by_the_name_of_i
     assert vit.load(own / "checkpoints/last.ckpt").pretrained_cfg["mean"] == [MEAN]
 
 
-@pytest.mark.slow
 def test_a_run_with_data_of_the_user_that_is_resumed_ends_with_the_same_weights(run, monkeypatch):
     def save_first(module):
         if module.trainer.current_epoch == 0:
@@ -107,7 +105,6 @@ def test_the_normalisation_is_asked_for_at_the_first_batch(error_of):
     )
 
 
-@pytest.mark.slow
 def test_what_it_does_not_tell_is_typed_and_noted_in_the_config(run, folder):
     typed = [*TOLD, "--model.mean", f"[{MEAN}]", "--model.std", f"[{STD}]"]
     run("fit", "--data", "tests.brought.Bare", *SHORT, *typed, "--experiment", "bare", "--trainer.max_steps", "2")
@@ -191,7 +188,6 @@ def test_the_config_of_a_run_is_read_only_beside_its_checkpoint(own, tmp_path):
 # optimisers
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Plain", "Reused", "OneCycle", "Manual"])
 def test_an_optimiser_of_the_user_trains_from_the_command_line(run, folder, name):
     unclipped = ["--trainer.gradient_clip_val", "null"] if name == "Manual" else []  # which steps by itself
@@ -201,7 +197,6 @@ def test_an_optimiser_of_the_user_trains_from_the_command_line(run, folder, name
     assert cli.model.progress == 1.0
 
 
-@pytest.mark.slow
 def test_optimizer_and_lr_scheduler_are_taken_as_lightning_has_them_and_resumed(run, folder, capsys):
     asked = ["--optimizer", "SGD", "--optimizer.lr", "0.1", "--lr_scheduler", "StepLR", "--lr_scheduler.step_size", "1"]
     cli = run("fit", *TINY, *asked, "--lr_scheduler.gamma", "0.5", "--experiment", "sgd")

@@ -19,8 +19,6 @@ def plan(*words):
     return planned(*make_parser().parse_known_args([str(word) for word in words]))
 
 
-@pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_has_a_plan_with_the_parameters_of_its_header(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where no data are
@@ -39,7 +37,6 @@ def test_the_configs_have_every_objective():
     assert all(name in text for name in OBJECTIVES.keys() - {"ViTClassifier"})
 
 
-@pytest.mark.slow
 def test_lines_say_parameters_operations_memory_batch_and_time(capsys):
     main([*TINY, "--devices", "2", "--memory", "1", "--peak", "1e9", "--images", "1000", "--measure_data"])
     lines = capsys.readouterr().out.splitlines()
@@ -51,7 +48,6 @@ def test_lines_say_parameters_operations_memory_batch_and_time(capsys):
     assert re.fullmatch(r"data path of this machine: [\d,]+ images/s, enough", lines[5])
 
 
-@pytest.mark.slow
 def test_images_that_are_held_out_are_not_trained_on(tmp_path):
     for name in ("a", "b"):
         (tmp_path / "photos" / name).mkdir(parents=True)
@@ -88,7 +84,6 @@ def test_a_class_of_a_users_own_is_planned(tmp_path, monkeypatch):
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-@pytest.mark.slow
 def test_a_mistake_is_one_line(words, said, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(words)

@@ -57,7 +57,6 @@ def test_a_run_resumed_from_the_middle_of_an_epoch_ends_with_the_same_bits(whole
 
 # Lightning's own callback, which is in another folder now.
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
     [[], ["--data.val_fraction", "0"], ["--data.val_fraction", "0", "--trainer.limit_train_batches", "6"]],
@@ -101,7 +100,6 @@ def test_a_run_killed_in_its_test_is_resumed_to_test_the_same_weights(whole, run
     assert (after["steps"], after["seed"]) == (before["steps"], before["seed"])
 
 
-@pytest.mark.slow
 def test_the_best_weights_come_along_from_a_folder_that_was_moved(whole, run, folder):
     moved = folder / "elsewhere"
     shutil.copytree(whole / "runs", moved)
@@ -141,14 +139,12 @@ def test_a_checkpoint_without_its_config_is_refused(whole, error_of, folder):
     assert "last.ckpt has lost the config.yaml of its run" in error_of("fit", "--ckpt_path", "last")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("other", [["--model.optimizer", "muon"], ["--model.layer_decay", "0.5"]])
 def test_the_state_of_another_optimizer_is_refused(whole, error_of, other):
     longer = ["--trainer.max_epochs", "3"]
     assert f"leave {other[0]} as it was" in error_of("fit", *RANDOM, *other, *longer, "--ckpt_path", whole / LAST)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["fit", "test", "predict"])
 def test_sigterm_ends_with_the_status_that_a_shell_expects(whole, run, folder, monkeypatch, command):
     def terminated(*_) -> None:

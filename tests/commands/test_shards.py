@@ -93,7 +93,6 @@ def test_images_of_a_shard_come_from_the_whole_set(photos):
     assert len(set(levels.values())) == 2
 
 
-@pytest.mark.slow
 def test_several_processes_write_the_same_bytes(photos):
     assert contents(write(photos, "two", "--workers", "2")) == contents(write(photos, "one"))
 
@@ -229,7 +228,6 @@ def forget(folder):
         path.unlink()
 
 
-@pytest.mark.slow
 def test_two_processes_train_on_shards_as_one_does(workplace):
     forget(workplace)
     one = started_from_outside(workplace, "one", "--data.batch_size", "10", common=[*FIT, "of_one"])
@@ -247,7 +245,6 @@ def test_two_processes_train_on_shards_as_one_does(workplace):
     assert (one / "report.html").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
 def test_an_epoch_goes_on_in_another_number_of_processes_with_the_images_that_are_left(workplace, before, after):
     forget(workplace)
@@ -272,7 +269,6 @@ def test_an_epoch_goes_on_in_another_number_of_processes_with_the_images_that_ar
     assert json.loads((run / "results.json").read_text())["steps"] == steps
 
 
-@pytest.mark.slow
 def test_a_run_on_shards_resumes_with_the_same_bits_and_is_tested_and_predicts(workplace, monkeypatch, capsys):
     monkeypatch.chdir(workplace)
     monkeypatch.syspath_prepend(Path(__file__).parent)
@@ -290,7 +286,6 @@ def test_a_run_on_shards_resumes_with_the_same_bits_and_is_tested_and_predicts(w
     assert len((runs[0] / "predictions.csv").read_text().splitlines()) == 1 + 7
 
 
-@pytest.mark.slow
 def test_a_checkpoint_runs_no_command_that_it_names(workplace, monkeypatch, capsys):
     monkeypatch.chdir(workplace)
     brief = ["--data.image_size", "8", "--trainer.max_steps", "1", "--experiment", "brief"]

@@ -63,7 +63,6 @@ def test_a_run_leaves_a_complete_record(finished):
     assert all(float(row["lr"]) > 0 for row in rows if row["train_loss"])
 
 
-@pytest.mark.slow
 def test_the_config_of_a_run_repeats_it_to_the_last_bit(run, finished, folder):
     run("fit", "--config", finished / "config.yaml", "--experiment", "copy")
     copied = folder / "runs/copy/version_0"
@@ -71,7 +70,6 @@ def test_the_config_of_a_run_repeats_it_to_the_last_bit(run, finished, folder):
     assert all(torch.equal(tensor, weights(finished)[name]) for name, tensor in weights(copied).items())
 
 
-@pytest.mark.slow
 def test_a_second_run_gets_its_own_folder_and_another_seed_other_weights(run, finished):
     run("fit", *TINY, "--experiment", "tiny", "--seed_everything", "4", "--trainer.limit_test_batches", "0")
     second = finished.parent / "version_1"
@@ -148,7 +146,6 @@ def test_a_profiler_shows_its_table_and_frameworks_no_notices(run, capsys, caplo
     assert "number of training batches" not in printed.out + printed.err
 
 
-@pytest.mark.slow
 def test_a_run_without_a_config_is_named_after_its_data(run, folder):
     for name in ("train/cat", "train/dog"):
         (folder / "pets" / name).mkdir(parents=True)
@@ -175,7 +172,6 @@ def test_a_checkpoint_is_evaluated_without_a_config_and_gives_the_same_number(ru
     assert results(finished / f"evaluations/{command}_last_0")[name] == pytest.approx(before[name])
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("pictures")
 def test_an_evaluation_has_a_record_of_its_own_and_leaves_that_of_the_training(run, finished, folder):
     before = {path.name: path.read_bytes() for path in finished.iterdir() if path.is_file()}
@@ -207,7 +203,6 @@ def test_the_record_of_a_checkpoint_outside_of_a_run_is_below_runs(run, finished
     assert results(folder / "runs/borrowed/evaluations/test_mine_0")["checkpoint"] == "mine.ckpt"
 
 
-@pytest.mark.slow
 def test_test_views_of_the_checkpoint_are_the_default_of_a_test_and_change_no_other_accuracy(run, finished):
     before = results(finished)
     assert before["test_views"] == "six"
@@ -233,7 +228,6 @@ def test_a_run_from_before_there_were_views_is_tested(run, finished):
     assert results(finished / "evaluations/test_last_0")["test_views"] == "none"
 
 
-@pytest.mark.slow
 def test_the_test_of_a_training_takes_the_best_weights_on_request(run, folder, monkeypatch):
     monkeypatch.setattr("vit.runs.checkpoints.RunCheckpoint.check_monitor_top_k", lambda self, *_: first(self))
 
@@ -249,7 +243,6 @@ def test_the_test_of_a_training_takes_the_best_weights_on_request(run, folder, m
     assert results(run_folder)["test_weights"] == "best"
 
 
-@pytest.mark.slow
 def test_a_resumed_run_keeps_the_arguments_of_the_run_except_for_those_typed(run, finished, folder, monkeypatch):
     rates, step = [], torch.optim.AdamW.step
 
@@ -286,7 +279,6 @@ def test_options_that_this_version_does_not_have_are_left_out(run, finished, cap
         assert f"the checkpoint was trained with {name}, which this version does not have: left out\n" in printed
 
 
-@pytest.mark.slow
 def test_a_test_is_in_the_precision_of_the_run_unless_one_is_typed(run, finished):
     test = ["test", "--ckpt_path", finished / "checkpoints/last.ckpt", "--trainer.accelerator", "cpu"]
     before = results(finished)
@@ -361,7 +353,6 @@ def test_predict_crops_as_the_data_of_the_training_did(run, finished, photos):
     assert (cli.datamodule.files.image_size, cli.datamodule.files.centre) == ((16, 16), (8, 8))
 
 
-@pytest.mark.slow
 def test_no_prediction_is_written_over_another(run, error_of, finished, photos):
     predict = ["predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root"]
     for root in ("photos", "photos/nested", "photos"):
@@ -376,7 +367,6 @@ def test_no_prediction_is_written_over_another(run, error_of, finished, photos):
     )
 
 
-@pytest.mark.slow
 def test_a_prediction_that_was_killed_is_continued(run, finished, photos, monkeypatch, capsys):
     predict = ["predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root", "photos"]
     predict += ["--data.batch_size", "2", "--output", "out.csv"]
@@ -406,7 +396,6 @@ def test_a_prediction_that_was_killed_is_continued(run, finished, photos, monkey
     assert not [*Path().glob("*.partial*")]
 
 
-@pytest.mark.slow
 def test_two_equal_predictions_at_once_do_not_mix(run, finished, photos, monkeypatch):
     predict = ["predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root", "photos"]
     refused, step = [], ViTClassifier.predict_step
@@ -450,7 +439,6 @@ def test_a_run_that_ends_before_its_first_validation_has_a_best_checkpoint(run, 
     assert best.read_bytes() == last.read_bytes()
 
 
-@pytest.mark.slow
 def test_runs_are_below_the_folder_that_is_asked_for_and_are_found_there(run, error_of, folder):
     elsewhere = ["--trainer.default_root_dir", "mine"]
     run("fit", *TINY, *elsewhere, "--trainer.max_steps", "1", "--trainer.limit_test_batches", "0")
@@ -477,7 +465,6 @@ def test_a_part_of_the_test_images_is_even_over_the_classes_and_named_everywhere
         assert f"({count} of 359 test images)" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_one_batch_is_not_read_as_all_batches_and_the_config_of_the_run_keeps_it(run, folder):
     cli = run("fit", *TINY, "--trainer.max_epochs", "1", "--trainer.limit_train_batches", "1", "--experiment", "one")
     assert cli.trainer.global_step == 1
@@ -487,7 +474,6 @@ def test_one_batch_is_not_read_as_all_batches_and_the_config_of_the_run_keeps_it
     assert run("fit", "--config", "one.yaml").trainer.global_step == 1
 
 
-@pytest.mark.slow
 def test_a_progress_bar_that_is_asked_for_takes_the_place_of_the_own_one(run, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     fit = ["fit", *TINY, "--trainer.fast_dev_run", "true"]
@@ -505,7 +491,6 @@ def test_training_without_validation_images_keeps_the_last_checkpoint(run, folde
     assert results(folder / "runs/all/version_0")["val_accuracy"] is None
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("pictures")
 def test_ctrl_c_keeps_the_last_checkpoint_and_the_results_and_prints_how_to_resume(folder):
     def train_for_long() -> None:

@@ -41,7 +41,6 @@ def place(tmp_path_factory):
         yield folder
 
 
-@pytest.mark.slow
 def test_the_features_that_are_learned_from_it_start_a_classifier(place):
     checkpoint = place / "runs/mae/version_0/checkpoints/last.ckpt"
     results = json.loads((checkpoint.parents[1] / "results.json").read_text())
@@ -54,7 +53,6 @@ def test_the_features_that_are_learned_from_it_start_a_classifier(place):
     assert (cli.model.network.num_classes, cli.model.network.embed_dim) == (3, 8)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("classifier", ["knn", "linear"])
 def test_its_features_are_judged_on_labelled_images(place, capsys, classifier):
     run = place / "runs/mae/version_0"
@@ -63,7 +61,6 @@ def test_its_features_are_judged_on_labelled_images(place, capsys, classifier):
     assert "% of 9 test images, from 31 training images of 3 classes" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "options"),
     [

@@ -79,7 +79,6 @@ def test_boxes_are_everywhere_on_the_patch_grid_and_within_the_canvas(planted):
     assert boxes[:, :2].float().mean().item() == pytest.approx(12, abs=0.05)
 
 
-@pytest.mark.slow
 def test_every_patch_is_empty_or_a_quarter_of_a_digit_of_the_same_split(planted, digits):
     for stage in STAGES:
         known = {cell for image in quarters(digits[stage].images) for cell in image} | {(0,) * 16}

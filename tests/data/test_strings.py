@@ -110,7 +110,6 @@ def outside(numbers):
     return ink & ~within(0), ink & within(1) & ~within(0)
 
 
-@pytest.mark.slow
 def test_clutter_lies_outside_and_touches_no_digit(numbers):
     clean, _ = outside(numbers["val"])
     assert not clean.any()
@@ -141,7 +140,6 @@ def test_batches_are_pictures_and_tokens(data):
     assert len(data.val_dataloader().sampler) == -(-2000 // 64)
 
 
-@pytest.mark.slow
 def test_pictures_are_written_with_a_line_for_each(numbers, tmp_path):
     save_numbers(numbers["test"], tmp_path)
     with (tmp_path / "texts.csv").open() as file:

@@ -301,7 +301,6 @@ def test_class_names_cannot_end_the_data(model, image):
     assert set(data_of(page)["classes"]) <= set(names)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("image_size", "patch_size", "limit"), [(32, 4, 1e6), (224, 16, 8e6)], ids=["CIFAR-10", "ViT-B/16"]
 )
@@ -629,7 +628,6 @@ def test_a_map_that_is_zero_or_negative_lists_no_patch(browser, model, image, tm
         assert "1.0 times the mean" in page.locator("#scale").inner_text()
 
 
-@pytest.mark.slow
 def test_a_head_of_the_page_is_the_one_that_pruning_removes(page, model, image):
     press(page, "[", ".", ".", ".", "x")
     assert page.locator("figcaption").first.inner_text() == "Layer 1, head 2"
@@ -687,7 +685,6 @@ def test_keys_and_slider_move_patch_layer_and_head(page, model, image):
     assert_shows(page, truth[0, 2, 3 + 1])
 
 
-@pytest.mark.slow
 def test_switching_off_shows_the_logits_of_the_ablated_model(page, model, image):
     _, intact = captured(model, image)
 
@@ -716,7 +713,6 @@ def test_switching_off_shows_the_logits_of_the_ablated_model(page, model, image)
     check(intact)
 
 
-@pytest.mark.slow
 def test_tapping_locks_on_a_narrow_screen_without_sideways_scrolling(browser, page_text, tmp_path):
     phone = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
     with opened(browser, page_text, tmp_path, **phone) as page:
@@ -748,7 +744,6 @@ LOWEST_CONTRAST = """() => {
 }"""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 800, 1400])
 def test_on_any_screen_texts_are_legible_nothing_overflows_and_tiles_stand_beside_the_image(
@@ -765,7 +760,6 @@ def test_on_any_screen_texts_are_legible_nothing_overflows_and_tiles_stand_besid
         )
 
 
-@pytest.mark.slow
 def test_a_printed_page_is_light_and_has_its_colours_and_no_controls(browser, page_text, tmp_path):
     with opened(browser, page_text, tmp_path, color_scheme="dark") as page:
         page.emulate_media(media="print", color_scheme="dark")
@@ -795,7 +789,6 @@ def test_names_are_shown_as_text(browser, model, image, tmp_path):
         assert page.evaluate("window.hacked === undefined && !document.getElementById('x')")
 
 
-@pytest.mark.slow
 def test_two_explorers_in_one_notebook_are_independent(browser, page_text, tmp_path):
     with opened(browser, f"<!doctype html><meta charset='utf-8'>{page_text._repr_html_() * 2}", tmp_path) as page:
         first, second = (page.locator("iframe").nth(i).content_frame for i in range(2))
@@ -805,7 +798,6 @@ def test_two_explorers_in_one_notebook_are_independent(browser, page_text, tmp_p
             assert frame.locator(".controls [aria-pressed=true]").get_attribute("id") == name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kwargs", "start"),
     [

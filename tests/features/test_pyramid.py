@@ -352,8 +352,6 @@ def segmented():
 
 
 # One test, because the workers of pytest-xdist would each train a model for tests of their own.
-@pytest.mark.long
-@pytest.mark.slow
 def test_a_segmenter_learns_more_than_outlines_and_colours_can_tell_as_it_tells_discs_from_squares():
     found, labels = segmented()
     constant = max(mean_iou(torch.full_like(labels, kind), labels) for kind in KINDS)

@@ -221,7 +221,6 @@ def test_logits_are_the_product_of_the_normed_tokens_and_the_embedding(tokens, c
     assert_close(decoder(tokens, context), decoder.norm(states) @ decoder.token_embed.weight.T, **EXACT)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("positions", ["learned", "rope"])
 def test_a_decoder_is_exported_and_compiled_for_any_length(positions):
     decoder = TransformerDecoder(V, D, 1, 3, T, positions=positions).eval()

@@ -106,7 +106,6 @@ def test_a_decoder_whose_channels_its_heads_do_not_divide_is_refused():
         PatchAutoencoder(encoder, embed_dim=14, depth=1, num_heads=3)
 
 
-@pytest.mark.slow
 def test_prediction_and_loss_are_those_of_transformers():
     from transformers import ViTMAEConfig, ViTMAEForPreTraining
 

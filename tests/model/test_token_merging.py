@@ -157,7 +157,6 @@ def test_images_are_normalised_as_for_the_model():
     assert vit.TokenMerging(model, r=8).pretrained_cfg is model.pretrained_cfg
 
 
-@pytest.mark.slow
 def test_a_merging_model_is_exported():
     merging, images = vit.TokenMerging(made().float(), r=3), torch.randn(2, 3, 16, 16)
     program = torch.export.export(merging, (images,), dynamic_shapes=({0: torch.export.Dim("batch")},))

@@ -256,7 +256,6 @@ def test_an_empty_batch_has_no_logits(kwargs):
     assert model(images).shape == model.train()(images).shape == (0, model.num_classes)
 
 
-@pytest.mark.slow
 def test_an_empty_batch_has_no_logits_in_a_compiled_model_either():
     model = torch.compile(VisionTransformer(**SMALL).eval(), backend="eager")
     assert model(torch.zeros(0, 3, 6, 10)).shape == (0, SMALL["num_classes"])
@@ -968,7 +967,6 @@ def test_bfloat16_autocast_gives_nearly_the_same_logits():
     assert (rounded - exact).norm() < 0.02 * exact.norm()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["cls", "cls+mean"])
 def test_the_compiled_model_is_one_graph_and_gives_the_same_logits_and_gradients(pool):
     model = small(depth=2, pool=pool, num_registers=5, qk_norm=True, layer_scale=0.1)
@@ -982,7 +980,6 @@ def test_the_compiled_model_is_one_graph_and_gives_the_same_logits_and_gradients
     assert_close((logits, gradients), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_the_exported_model_takes_batches_of_any_size():
     model = small(depth=2, num_registers=5, qk_norm=True, layer_scale=0.1).eval()
     program = torch.export.export(model, (images_for(model),), dynamic_shapes=({0: torch.export.Dim("batch")},))

@@ -1,6 +1,5 @@
 """Features of handwritten digits that were learned without labels, beside raw pixels and an untrained network."""
 
-import pytest
 import torch
 
 import vit
@@ -20,8 +19,6 @@ LEARN = [
 
 
 # One test, as its trainings take half a minute.
-@pytest.mark.long
-@pytest.mark.slow
 def test_neighbours_by_learned_features_are_right_more_often_than_by_pixels_or_untrained_features(run, folder):
     data = Digits()
     data.setup("fit")

@@ -2,7 +2,6 @@
 
 import os
 
-import pytest
 import torch
 
 from tests.commands.test_distributed import free_port
@@ -17,7 +16,6 @@ def test_one_process_alone_takes_its_own_values():
     assert number_of_processes() == 1
 
 
-@pytest.mark.slow
 def test_the_mean_gradient_of_two_processes_is_that_of_one_process_with_all_samples(tmp_path):
     samples, port = torch.randn(1, 6, 3, generator=torch.manual_seed(0)) ** 3, free_port()
 

@@ -19,7 +19,6 @@ def registered(monkeypatch):
     monkeypatch.setitem(OBJECTIVES, "Brightness", Brightness)
 
 
-@pytest.mark.slow
 def test_an_objective_without_accuracy_trains_and_is_resumed_bit_for_bit(registered, whole_and_resumed, folder):
     whole, resumed = whole_and_resumed(Brightness, *TOY)
     assert list(whole) == list(resumed)
@@ -29,7 +28,6 @@ def test_an_objective_without_accuracy_trains_and_is_resumed_bit_for_bit(registe
     assert not [name for name in results if "accuracy" in name]
 
 
-@pytest.mark.slow
 def test_it_is_tested_predicted_reported_and_drawn_and_its_encoder_loads(registered, run, folder, capsys, pictures):
     run("fit", *TOY)
     assert "val_error 0." in (printed := capsys.readouterr().out)

@@ -52,7 +52,6 @@ def test_without_a_test_attention_is_shown_on_validation_images_with_the_average
         assert torch.equal(saved["state_dict"]["network.head.weight"], head)
 
 
-@pytest.mark.slow
 def test_the_callback_draws_and_logs_and_the_weights_stay_the_same(untested, run, folder, capsys, monkeypatch):
     to_loggers = []
     monkeypatch.setattr(attention_over_time, "log_pictures", lambda *given, name: to_loggers.append((*given[1], name)))
@@ -79,7 +78,6 @@ def test_the_callback_draws_and_logs_and_the_weights_stay_the_same(untested, run
     assert not (folder / "runs/again").exists()
 
 
-@pytest.mark.slow
 def test_a_mechanism_without_weights_is_trained_and_the_reason_for_no_picture_is_printed(run, folder, capsys):
     run("fit", *TINY, "--experiment", "linear", "--model.attention", "linear", CALLBACK, "--trainer.max_epochs", "1")
     lines = capsys.readouterr().out.splitlines()
@@ -103,7 +101,6 @@ def test_arguments_below_one_are_refused(name):
         AttentionMaps(**{name: 0})
 
 
-@pytest.mark.slow
 def test_a_picture_that_fails_does_not_end_the_run(run, folder, monkeypatch, capsys):
     def fail(*args, **kwargs):
         raise RuntimeError("the disk\nis full")
@@ -117,7 +114,6 @@ def test_a_picture_that_fails_does_not_end_the_run(run, folder, monkeypatch, cap
     assert "val_accuracy: " in printed
 
 
-@pytest.mark.slow
 def test_bfloat16_and_negative_weights_are_shown_by_fit_and_test(run, folder, capsys):
     precise = ("--trainer.precision", "bf16-true", "--model.attention", "talking", "--trainer.max_epochs", "1")
     run("fit", *TINY, *precise, "--experiment", "half", CALLBACK)

@@ -39,7 +39,6 @@ def test_of_few_steps_without_classes_the_beginning_is_unknown():
     assert describe_divergence([], 900.0, num_classes=0) is None
 
 
-@pytest.mark.slow
 def test_a_run_of_one_step_that_is_much_too_large_ends_with_a_warning_and_others_do_not(run, finished, folder, capsys):
     assert "diverged" not in json.loads((finished / "results.json").read_text())
     capsys.readouterr()

@@ -57,7 +57,6 @@ def test_a_program_computes_predictions_on_request(run, finished, folder):
     assert by_program["class"] not in [part.split()[0] for part in by_model["top5"].split("; ")]
 
 
-@pytest.mark.slow
 @needs_openvino
 def test_a_test_by_a_real_program_gives_the_number_of_the_training(run, finished):
     before = json.loads((finished / "results.json").read_text())

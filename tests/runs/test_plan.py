@@ -42,7 +42,6 @@ def measured(precision, **changes):
     return max(itertools.accumulate(sizes))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "changes"),
     [
@@ -76,14 +75,12 @@ def test_operations_are_those_of_the_counter_and_the_embedding_needs_no_gradient
     assert small.training_flop == whole - embedding
 
 
-@pytest.mark.slow
 def test_checkpointing_takes_less_memory_and_more_operations(small):
     again = plan(grad_checkpointing=True)
     assert again.memory(100) < small.memory(100) / 1.5
     assert small.training_flop < again.training_flop < small.training_flop * 4 / 3
 
 
-@pytest.mark.slow
 def test_memory_is_that_of_whole_images_if_dropping_ends_and_operations_are_a_mean(small):
     dropped, ends = plan(patch_drop=0.5), plan(patch_drop=0.5, patch_drop_until=0.75)
     assert dropped.memory(100) < small.memory(100)
@@ -91,7 +88,6 @@ def test_memory_is_that_of_whole_images_if_dropping_ends_and_operations_are_a_me
     assert ends.training_flop == pytest.approx(0.75 * dropped.training_flop + 0.25 * small.training_flop)
 
 
-@pytest.mark.slow
 def test_an_average_is_one_more_copy_and_frozen_blocks_have_no_gradients(small):
     averaged, frozen = plan(ema_decay=0.9), plan(freeze=2)
     assert averaged.average == 4 * small.parameters
@@ -99,7 +95,6 @@ def test_an_average_is_one_more_copy_and_frozen_blocks_have_no_gradients(small):
     assert frozen.gradients == 4 * (2 * 24 + 24 * 7 + 7)  # final norm and head
 
 
-@pytest.mark.slow
 def test_several_devices_keep_all_and_buckets_or_a_part_and_two_whole_blocks(small):
     copies, parts = plan(devices=4, strategy="ddp"), plan(devices=4, strategy="fsdp2")
     assert copies.memory(5) == small.memory(5) + small.gradients
@@ -132,7 +127,6 @@ MODULES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_objective_has_a_plan(name):
     with torch.device("meta"):

@@ -259,7 +259,6 @@ def test_the_tested_file_is_told_with_its_digest(folder):
     assert "<dt>Tested file</dt><dd>runs/a/last.ckpt, SHA-256 0123456789abcdef\u2026</dd>" in text
 
 
-@pytest.mark.slow
 def test_names_are_shown_as_text_and_no_other_file_is_needed(browser, folder):
     with opened(browser, write_report(folder)) as page:
         assert page.title() == "pets: test accuracy 75.00\u00a0%"
@@ -269,7 +268,6 @@ def test_names_are_shown_as_text_and_no_other_file_is_needed(browser, folder):
         assert page.evaluate("[...document.images].every(image => image.naturalWidth == 1000)")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 1200])
 def test_the_page_fits_a_phone_and_a_screen_without_sideways_scrolling(browser, folder, width):
     write_rows(folder / "test_images.csv", ROWS)
@@ -277,7 +275,6 @@ def test_the_page_fits_a_phone_and_a_screen_without_sideways_scrolling(browser, 
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.slow
 def test_a_dark_screen_has_a_dark_page(browser, folder):
     colors = []
     for scheme in ("light", "dark"):
@@ -286,7 +283,6 @@ def test_a_dark_screen_has_a_dark_page(browser, folder):
     assert colors == ["rgb(251, 250, 248)", "rgb(19, 20, 23)"]
 
 
-@pytest.mark.slow
 def test_on_a_dark_screen_charts_are_dark_and_photographs_are_as_taken(browser, folder):
     with opened(browser, write_report(folder), color_scheme="dark") as page:
         filters = {

@@ -21,7 +21,6 @@ def results(folder) -> dict:
     return json.loads((folder / "results.json").read_text())
 
 
-@pytest.mark.slow
 def test_the_accuracies_of_the_table_are_those_of_the_results_to_the_last_bit(finished):
     rows, record = read_rows(finished), results(finished)
     assert [row["file"] for row in rows] == [str(number) for number in range(record["scores"]["count"])]
@@ -31,7 +30,6 @@ def test_the_accuracies_of_the_table_are_those_of_the_results_to_the_last_bit(fi
     assert {row["correct"] == "true" for row in rows if row["class"] != row["true_class"]} == {False}
 
 
-@pytest.mark.slow
 def test_the_results_name_the_tested_file_and_its_digest(finished):
     record, checkpoint = results(finished), finished / "checkpoints/last.ckpt"
     assert record["tested_file"] == "runs/tiny/version_0/checkpoints/last.ckpt"
@@ -52,7 +50,6 @@ def files(folder):
     return sorted((folder / "photos").rglob("*.png"))
 
 
-@pytest.mark.slow
 def test_files_of_a_part_of_the_classes_have_rows_that_load_and_predict_repeat(run, finished, files, folder, capsys):
     of_files = ["--data", "ImageFolder", "--data.root", "photos", "--data.num_workers", 0]
     run("test", "--ckpt_path", finished, *of_files, *CPU, "--model.test_views", "none")
@@ -86,7 +83,6 @@ def test_files_of_a_part_of_the_classes_have_rows_that_load_and_predict_repeat(r
     assert predicted == [{name: row[name] for name in predicted[0]} for row in rows]
 
 
-@pytest.mark.slow
 def test_a_test_of_some_batches_has_the_rows_of_an_even_part_of_the_images(run, finished):
     run("test", "--ckpt_path", finished, *CPU, "--trainer.limit_test_batches", 2)
     rows, every = read_rows(finished / "evaluations/test_last_0"), read_rows(finished)

@@ -20,7 +20,6 @@ def classifier():
     return ViTClassifier(mean=[0.1] * 3, std=[0.5] * 3, **kwargs)
 
 
-@pytest.mark.slow
 def test_the_model_is_as_before_after_an_analysis_of_its_copy(classifier):
     classifier.train()
     classifier.network.blocks[0].eval()

@@ -30,7 +30,6 @@ def check(program, model):
 
 # Positions take one branch at the size of the training and another at other sizes; a strict export reads the code in
 # another way than a loose one. Both branches and both ways are exported.
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "strict"),
     [((48, 40), False), ((48, 32), True)],
@@ -43,7 +42,6 @@ def test_an_exported_program_runs_at_any_size_from_either_example(example, stric
     check(program.module(), model)
 
 
-@pytest.mark.slow
 def test_sizes_may_be_left_to_torch():
     model = model_of(depth=1)
     shapes = {0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO}
@@ -51,7 +49,6 @@ def test_sizes_may_be_left_to_torch():
     check(program.module(), model)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "kwargs",
     [
@@ -67,7 +64,6 @@ def test_each_kind_of_model_is_exported(kwargs):
     check(export_program(model).module(), model)
 
 
-@pytest.mark.slow
 def test_a_program_takes_any_number_of_patches_that_are_not_square():
     p, q = 4, 8
     model = model_of(depth=1, patch_size=(p, q))
@@ -79,7 +75,6 @@ def test_a_program_takes_any_number_of_patches_that_are_not_square():
     assert all(rows % p == columns % q == 0 for rows, columns in _sizes(model))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kwargs", [{}, {"pos_embed": "rope"}], ids=str)
 def test_an_onnx_file_runs_at_any_size(kwargs, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -89,7 +84,6 @@ def test_an_onnx_file_runs_at_any_size(kwargs, tmp_path):
     check(lambda images: torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0]), model)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of the translation
 @pytest.mark.parametrize("kwargs", [{}, {"pool": "mean"}], ids=str)
 def test_openvinos_files_run_for_any_number_of_images(kwargs, tmp_path):
@@ -104,7 +98,6 @@ def test_openvinos_files_run_for_any_number_of_images(kwargs, tmp_path):
         assert_close(torch.from_numpy(logits), model(images), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # those of the compiler
 def test_a_compiled_program_runs_at_any_size(tmp_path):
     model = model_of(depth=1)
@@ -143,13 +136,11 @@ def model(program, monkeypatch):
     return model_of(depth=1)
 
 
-@pytest.mark.slow
 def test_a_program_is_saved_and_compared(model, tmp_path):
     assert export(model, tmp_path / "model.pt2") < 1e-5
     check(torch.export.load(tmp_path / "model.pt2").module(), model)
 
 
-@pytest.mark.slow
 def test_a_program_with_other_logits_is_refused_and_not_left(model, tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules["vit.weights.export"], "TOLERANCE", -1.0)
     with pytest.raises(ValueError, match=r"the program's logits differ from the model's by .*: nothing was written"):
@@ -166,7 +157,6 @@ def test_other_files_and_models_in_training_are_refused(tmp_path):
         export(model_of().train(), tmp_path / "model.pt2")
 
 
-@pytest.mark.slow
 def test_a_program_that_computes_nan_at_one_size_is_refused(model, tmp_path, monkeypatch):
     found = iter([1e-6, float("nan"), 1e-6, 1e-6, 1e-6])
     monkeypatch.setattr(sys.modules["vit.weights.export"], "_compare", lambda *_: next(found))

@@ -45,7 +45,6 @@ ARCHITECTURES = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.slow
 @given(kwargs=ARCHITECTURES, format=st.sampled_from([*PATHS]), seed=st.integers(0, 9))
 # The same architectures in each run; 3,000 others were tried once.
 @settings(max_examples=150, deadline=None, derandomize=True)

@@ -99,7 +99,6 @@ def peak_bytes(attend, tokens, trace):
     return max(event["Total Allocated"] for event in events) - before
 
 
-@pytest.mark.slow
 def test_its_memory_is_under_a_tenth_of_the_explicit_form_and_grows_with_the_number_of_tokens(tmp_path):
     trace = tmp_path / "trace.json"
     explicit = peak_bytes(lambda *qkv: scaled_dot_product_attention(*qkv)[0], 2048, trace)

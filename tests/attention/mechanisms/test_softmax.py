@@ -111,7 +111,6 @@ def fused_kernels(function, *arguments):
     return planned
 
 
-@pytest.mark.slow
 def test_compiling_does_not_turn_the_explicit_form_back_into_the_fused_kernel():
     def scaled_after_the_product(q, k, v):
         return (q @ k.mT * D**-0.5).softmax(dim=-1) @ v

@@ -87,7 +87,6 @@ def packaged():
     return vit.load("cifar10"), torch.nn.functional.interpolate(coarse, (32, 32), mode="bilinear")
 
 
-@pytest.mark.slow
 def test_terms_predict_effects_better_than_attention_does_in_a_trained_model(packaged):
     table = ablation_agreement(*packaged, ablations=48)
     assert table.row(prediction="difference")["effect"].low > 0

@@ -27,7 +27,6 @@ def probabilities(model, images, result):
     return run_intercepted(model, images, lambda layer, attn: attentions.get(layer, attn)).softmax(dim=-1)
 
 
-@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("layers", [None, [0], [1]])
 def test_the_predictions_stay_within_the_tolerance_with_the_attention_that_is_returned(model, images, layers):
@@ -64,7 +63,6 @@ def test_the_divergence_is_at_most_ln_2():
     assert_close(jensen_shannon(apart[0], apart[1]), torch.tensor(math.log(2), dtype=torch.float64))
 
 
-@pytest.mark.slow
 def test_attention_that_does_not_matter_can_be_anywhere(images):
     blind = VisionTransformer((6, 10), 2, embed_dim=12, depth=2, num_heads=3, num_classes=7, pool="mean").eval()
     with torch.no_grad():
@@ -96,7 +94,6 @@ def test_it_works_within_inference_mode(model, images):
         assert (adversarial_attention(model, images[FEW], steps=3).total_variation <= 0.01).all()
 
 
-@pytest.mark.slow
 def test_keys_of_weight_zero_stay_at_zero(images):
     local = VisionTransformer(**OURS | {"attention": "neighborhood", "attention_kwargs": {"kernel": 3}}).eval()
     result = adversarial_attention(local, images[FEW], steps=STEPS)
@@ -106,7 +103,6 @@ def test_keys_of_weight_zero_stay_at_zero(images):
         assert (after[before == 0] == 0).all()
 
 
-@pytest.mark.slow
 def test_attention_pooling_is_a_layer_of_one_query(images):
     pooled = of_timm(global_pool="map", class_token=False)().eval()
     result = adversarial_attention(pooled, images[FEW], steps=STEPS)

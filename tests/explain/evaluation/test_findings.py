@@ -31,7 +31,6 @@ def test_a_notebook_shows_marks_besides_colours_and_texts_as_text():
     assert "<b>stable" not in html
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1200])
 def test_the_page_is_read_without_scrolling_sideways_in_both_schemes(browser, tmp_path, width, scheme):

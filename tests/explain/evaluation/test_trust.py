@@ -127,7 +127,6 @@ def test_the_shuffles_decide_nothing_where_they_disagree():
 
 
 @pytest.mark.usefixtures("without_advice")
-@pytest.mark.long
 def test_an_untrained_model_and_the_centre_get_a_green_faith_or_weights_in_at_most_5_of_100_reports(monkeypatch):
     monkeypatch.setattr("vit.explain.evaluation.evidence.SEARCH_STEPS", 1)
     green = 0
@@ -169,7 +168,6 @@ def test_attention_that_is_already_uniform_explains_nothing(images):
     assert "few depend on this layer by itself, as others may make up for it" in found[2].text
 
 
-@pytest.mark.slow
 def test_a_model_that_finds_a_planted_patch_twice_depends_on_attention_although_on_no_layer_alone():
     jointly, permuted, first, second, *_ = findings(report_on(shortcut), "attention")
     assert jointly.level == permuted.level == "green"
@@ -186,7 +184,6 @@ def test_attention_that_has_to_look_at_the_planted_patch_has_no_adversary_far_aw
         assert "the search found none that is far away, though there may be" in finding.text
 
 
-@pytest.mark.slow
 def test_attention_that_does_not_matter_is_one_of_many_that_fit():
     jointly, alone = findings(report_on(bag_of_patches), "attention")[-2:]
     for finding, where in ((jointly, "all layers jointly"), (alone, "layer 1 alone")):
@@ -241,7 +238,6 @@ def test_a_bag_of_patches_does_not_depend_on_attention_and_says_that_the_map_is_
     assert findings(report, "occlusion: faith")[0].level == "green"
 
 
-@pytest.mark.slow
 def test_zero_maps_of_a_constant_model_do_not_agree():
     report = report_on(constant)
     for method in ("relevance", "occlusion"):
@@ -333,7 +329,6 @@ def some_of(evidence, chosen):
 
 
 @pytest.mark.usefixtures("without_advice")
-@pytest.mark.slow
 @pytest.mark.parametrize("of_model", [untrained, constant, bag_of_patches, shortcut])
 def test_of_200_reports_on_other_images_no_more_are_wrong_than_the_level_promises(of_model):
     generator = torch.Generator().manual_seed(4)
@@ -348,7 +343,6 @@ def test_of_200_reports_on_other_images_no_more_are_wrong_than_the_level_promise
 
 
 @pytest.mark.usefixtures("without_advice")
-@pytest.mark.slow
 @pytest.mark.parametrize("images", [13, 59, 211])
 def test_of_200_reports_on_numbers_at_the_thresholds_about_the_level_claim_anything_at_all(images):
     generator = torch.Generator().manual_seed(images)

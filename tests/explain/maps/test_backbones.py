@@ -38,7 +38,6 @@ def of_size(backbone):
     return IMAGES if "Dinov2" not in type(backbone).__name__ else torch.randn(3, 3, 8, 8).double()
 
 
-@pytest.mark.slow
 def test_every_method_explains_a_feature_a_similarity_and_a_patch(backbone):
     images = of_size(backbone)
     for model in (

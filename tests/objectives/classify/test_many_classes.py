@@ -11,8 +11,6 @@ from vit.objectives.classify.tables import evaluated_rows
 from vit.runs.report import write_report
 from vit.runs.tested_images import write_rows
 
-pytestmark = pytest.mark.slow
-
 
 def evaluated(classes, images=700):
     """An evaluation of invented predictions: most are right, and class 1 is taken for class 2 a hundred times."""

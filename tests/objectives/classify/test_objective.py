@@ -83,7 +83,6 @@ def test_it_is_rebuilt_from_its_checkpoint_alone(tmp_path):
 EXPECTED = [(True, 0.5)] * 6 + [(False, 0.5)] + [(False, 0.0)] * 3
 
 
-@pytest.mark.slow
 def test_mixing_and_patch_drop_end_after_their_share_of_the_steps_and_stay_so_in_a_resumed_run(
     run, folder, steps, monkeypatch
 ):
@@ -154,7 +153,6 @@ def test_an_argument_out_of_its_range_is_an_error_before_training(arguments, mes
         ViTClassifier(**arguments, **SIZES)
 
 
-@pytest.mark.slow
 def test_compiled_blocks_keep_their_names_and_their_output():
     model = ViTClassifier(compile=True, **SIZES)
     names, images = list(model.state_dict()), torch.rand(2, 3, 6, 6)
@@ -198,7 +196,6 @@ def zeros_and_ones(folder):
     return ["--data", "ImageFolder", "--data.root", "pair", "--data.num_workers", "0", "--data.val_fraction", "0.4"]
 
 
-@pytest.mark.slow
 def test_two_classes_have_a_threshold_of_validation_images_which_a_later_test_takes(run, folder, zeros_and_ones):
     short = ["--trainer.max_steps", "2", "--experiment", "pair", "--trainer.log_every_n_steps", "1"]
     data = run("fit", *zeros_and_ones, *MODEL, *CPU, *short).datamodule

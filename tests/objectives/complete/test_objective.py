@@ -109,7 +109,6 @@ def test_a_completion_is_drawn_from_the_first_row_that_is_not_given_on(objective
     assert len(hidden) == (objective == "masked")
 
 
-@pytest.mark.slow
 def test_a_run_learns_its_palette_and_is_measured_beside_the_baselines(run, folder, capsys, objective, pictures):
     run("fit", *COMPLETE, "--model.objective", objective, "--experiment", "draw")
     folder = folder / "runs/draw/version_0"
@@ -141,7 +140,6 @@ def test_a_run_learns_its_palette_and_is_measured_beside_the_baselines(run, fold
     assert bits["black.png"] != bits["noise.png"]
 
 
-@pytest.mark.slow
 def test_texts_do_not_matter_and_weights_of_classes_are_refused(run, error_of):
     run("fit", *COMPLETE[4:], "--data", "DigitStrings", "--data.count", "64", "--data.batch_size", "64")
     message = error_of("fit", *COMPLETE, "--data.balance", "loss")
@@ -173,7 +171,6 @@ def test_the_operations_are_those_of_all_matrix_products(dtype, objective):
     assert module.pixels(torch.zeros(1, 1, 6, 8, dtype=torch.uint8)).unique().tolist() == [0]
 
 
-@pytest.mark.slow
 def test_tokens_may_be_patches(run, folder, pictures):
     run("fit", *COMPLETE, "--model.grid_size", "8", "--model.patch_size", "2", "--experiment", "draw")
     scores = json.loads((folder / "runs/draw/version_0/results.json").read_text())["scores"]
@@ -194,7 +191,6 @@ def test_a_grid_without_pixels_is_refused(error_of, size):
     assert "grid_size (" in error_of("fit", *COMPLETE, "--model.grid_size", size)
 
 
-@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits(whole_and_resumed, objective):
     random = ["--model.dropout", "0.1", "--model.ema_decay", "0.9", "--trainer.max_epochs", "3"]
     whole, resumed = whole_and_resumed(ImageCompleter, *COMPLETE, "--model.objective", objective, *random)

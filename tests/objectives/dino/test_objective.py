@@ -139,7 +139,6 @@ def test_a_batch_of_one_is_refused_in_one_line(error_of):
     assert error_of("fit", *RUN, "--data.batch_size", "1").startswith("error: a batch of 1 is too small for DINO")
 
 
-@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits(whole_and_resumed):
     whole, resumed = whole_and_resumed(DINO, *RUN, "--model.dropout", "0.1", "--model.teacher_decay", "0.5")
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
@@ -152,7 +151,6 @@ def test_the_temperatures_are_those_of_the_paper():
     assert (TEACHER_TEMPERATURE, STUDENT_TEMPERATURE) == (0.04, 0.1)
 
 
-@pytest.mark.slow
 def test_without_centring_alone_it_collapses_and_the_log_and_the_report_say_so(run, folder, capsys):
     quick = [
         *("--data.batch_size", "200", "--model.local_views", "0", "--model.flip", "false", "--model.distort", "false"),
@@ -170,7 +168,6 @@ def test_without_centring_alone_it_collapses_and_the_log_and_the_report_say_so(r
     assert "collapsed" not in (folder / "runs/dino/version_1/report.html").read_text()
 
 
-@pytest.mark.slow
 def test_the_teacher_is_the_backbone_that_loads_and_is_evaluated(run, folder, pictures):
     run("fit", *RUN)
     place = folder / "runs/dino/version_0"

@@ -103,7 +103,6 @@ def trained(module_folder):
     return module_folder / "runs/mae/version_0", printed.getvalue()
 
 
-@pytest.mark.slow
 def test_a_run_has_its_scores_in_results_console_metrics_and_report(trained):
     run, printed = trained
     results = json.loads((run / "results.json").read_text())
@@ -123,7 +122,6 @@ def test_a_run_has_its_scores_in_results_console_metrics_and_report(trained):
     assert {path.name for path in run.glob("*.png")} == {"curves.png", "neighbours.png", "reconstructions.png"}
 
 
-@pytest.mark.slow
 def test_its_checkpoint_is_a_backbone_that_loads_and_starts_a_classifier(trained, module_folder, run, monkeypatch):
     checkpoint = trained[0] / "checkpoints/last.ckpt"
     model = vit.load(checkpoint)
@@ -140,7 +138,6 @@ def test_its_checkpoint_is_a_backbone_that_loads_and_starts_a_classifier(trained
     assert torch.equal(cli.model.network.blocks[0].attn.qkv.weight, model.blocks[0].attn.qkv.weight)
 
 
-@pytest.mark.slow
 def test_a_test_repeats_the_scores_and_a_prediction_is_refused_with_what_writes_features(trained, run, error_of):
     checkpoint = trained[0] / "checkpoints/last.ckpt"
     cli = run("test", "--ckpt_path", checkpoint)
@@ -152,7 +149,6 @@ def test_a_test_repeats_the_scores_and_a_prediction_is_refused_with_what_writes_
     )
 
 
-@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits(whole_and_resumed):
     random = ["--model.dropout", "0.1", "--model.ema_decay", "0.9", "--trainer.max_epochs", "3"]
     whole, resumed = whole_and_resumed(MaskedAutoencoder, *MAE, *random)
@@ -171,7 +167,6 @@ def test_what_only_a_classifier_needs_is_refused(error_of, option, message):
     assert error_of("fit", *MAE, f"--data.{option}") == f"error: {message}"
 
 
-@pytest.mark.slow
 def test_texts_do_not_matter_and_a_batch_of_one_trains(run, folder):
     few = ["--data.count", "40", "--data.batch_size", "1", "--trainer.max_steps", "2", "--model.patch_size", "8"]
     few += ["--trainer.limit_val_batches", "2", "--trainer.limit_test_batches", "2"]

@@ -46,7 +46,6 @@ def command(photographs):
     return [*table, *few, "--model", "MultilabelClassifier", *MODEL, *CPU, "--experiment", "labels"]
 
 
-@pytest.mark.slow
 def test_a_run_with_a_table_is_trained_tested_predicted_and_reported(
     run, command, folder, photographs, capsys, pictures
 ):
@@ -114,7 +113,6 @@ def read(path):
     return np.array(Image.open(path))
 
 
-@pytest.mark.slow
 def test_it_is_resumed_bit_for_bit(whole_and_resumed, command):
     mixed = ["--data.mixup", "0.8", "--data.flip", "true", "--model.ema_decay", "0.9", "--data.val_fraction", "0.2"]
     whole, resumed = whole_and_resumed(MultilabelClassifier, *command, *mixed)
@@ -135,7 +133,6 @@ def test_the_loss_is_binary_cross_entropy_with_smoothed_targets_and_weights():
     assert_close(module.training_loss((images, numbers)), module.training_loss((images, rows)))
 
 
-@pytest.mark.slow
 def test_positive_weights_are_negatives_over_positives(run, command, photographs):
     module = run("fit", *command, "--model.positive_weights", "balanced", "--data.test_fraction", 0).model
     labels = module.data.sets["train"].labels

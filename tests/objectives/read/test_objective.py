@@ -160,7 +160,6 @@ def test_a_run_has_scores_pictures_and_a_report(trained):
     assert "confusion" not in page.lower()
 
 
-@pytest.mark.slow
 def test_its_checkpoint_tells_the_command_line_what_it_is(trained, run, error_of, folder):
     last = trained / "checkpoints/last.ckpt"
     assert torch.load(last, weights_only=True)["module"] == "SequenceReader"
@@ -182,7 +181,6 @@ def test_its_defaults_are_its_own(run, capsys):
         assert default in printed
 
 
-@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits(whole_and_resumed):
     whole, resumed = whole_and_resumed(SequenceReader, *READ, "--model.dropout", "0.1", "--model.ema_decay", "0.9")
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
@@ -213,7 +211,6 @@ def test_beam_search_never_reads_a_less_probable_text():
     assert (next(per_token) <= next(per_token) + 1e-5).all()
 
 
-@pytest.mark.slow
 def test_other_texts_are_read_with_the_letters_of_the_training(run, error_of, folder):
     for name, texts in (("long", ["ab", "cab", "b", "ca", "ba"]), ("short", ["a", "b"])):
         (folder / name).mkdir()
@@ -250,7 +247,6 @@ def test_vit_load_returns_the_encoder(trained):
     assert encoder.num_classes == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [

@@ -92,7 +92,6 @@ def test_a_batch_of_one_is_refused_in_one_line(error_of):
     )
 
 
-@pytest.mark.slow
 def test_a_run_learns_shows_its_views_and_its_checkpoint_is_a_backbone(run, folder, pictures, capsys):
     run("fit", *SIGREG)
     place = folder / "runs/sigreg/version_0"
@@ -105,7 +104,6 @@ def test_a_run_learns_shows_its_views_and_its_checkpoint_is_a_backbone(run, fold
     assert torch.equal(model.blocks[1].mlp.fc2.weight, state["network.encoder.blocks.1.mlp.fc2.weight"])
 
 
-@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits(whole_and_resumed):
     whole, resumed = whole_and_resumed(SIGReg, *SIGREG, "--model.dropout", "0.1", "--model.ema_decay", "0.9")
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)

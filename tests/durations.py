@@ -1,0 +1,68 @@
+"""How long the tests take, as measured: what ``make test`` and ``make test-fast`` leave out.
+
+``durations.json`` holds the mean seconds of each test function over its cases. Those from ``MEDIUM`` on are marked as
+medium, those from ``SLOW`` on as slow; a test that the file lacks is neither. ``make durations`` measures all tests,
+which wants a machine without other work, and writes the file anew.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+FILE = Path(__file__).with_name("durations.json")
+MEDIUM, SLOW = 0.1, 0.5  # seconds
+
+
+def function_of(test: str) -> str:
+    """Return the function that a test is a case of.
+
+    >>> function_of("tests/test_imports.py::test_a_name[vit-1]")
+    'tests/test_imports.py::test_a_name'
+    """
+    return test.partition("[")[0]
+
+
+def mark(items: list[pytest.Item]) -> None:
+    """Mark the tests that are medium or slow."""
+    durations = json.loads(FILE.read_text(encoding="utf-8"))
+    for item in items:
+        seconds = durations.get(function_of(item.nodeid), 0.0)
+        if seconds >= MEDIUM:
+            item.add_marker("slow" if seconds >= SLOW else "medium")
+
+
+class Measurement:
+    """Measures all tests of a session, in each process that runs some, and writes the file at its end."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}  # of each test
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Measure a test with its fixtures."""
+        before = time.perf_counter()
+        result = yield
+        self.seconds[item.nodeid] = time.perf_counter() - before
+        return result
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        """Take what another process has measured."""
+        self.seconds |= getattr(node, "workeroutput", {}).get("seconds", {})
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the file, or hand the seconds to the process that does."""
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["seconds"] = self.seconds
+            return
+        total, cases = Counter(), Counter()
+        for test, seconds in self.seconds.items():
+            total[function_of(test)] += seconds
+            cases[function_of(test)] += 1
+        means = {function: round(total[function] / cases[function], 2) for function in sorted(total)}
+        durations = {function: seconds for function, seconds in means.items() if seconds >= MEDIUM}
+        FILE.write_text(json.dumps(durations, indent=0) + "\n", encoding="utf-8")
