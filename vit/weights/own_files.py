@@ -18,6 +18,7 @@ from vit.weights.sources import holds_tensors, unwrap
 from vit.weights.tensor_files import write_safetensors
 
 KEY = "vit"  # of the metadata: a JSON object with "config" and "pretrained_cfg"
+PAIRS = ("image_size", "patch_size", "patch_stride")  # tuples, which JSON turns into lists
 
 
 def save_own_file(model: VisionTransformer, path: Path) -> None:
@@ -71,7 +72,8 @@ def read_described(
     state: State, arguments: Arguments, data: dict[str, Any], origin: str, remedy: str = "it is damaged"
 ) -> LoadedWeights:
     """Return tensors of a model of this package with all of its arguments, after a check that they fit."""
-    arguments = DEFAULTS | arguments
+    pairs = {name: tuple(arguments[name]) for name in PAIRS if isinstance(arguments.get(name), list)}
+    arguments = DEFAULTS | arguments | pairs
     blocks = len({name.split(".")[1] for name in state if name.startswith("blocks.")})
     if arguments["depth"] != blocks:
         depth = arguments["depth"]
