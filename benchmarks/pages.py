@@ -18,6 +18,7 @@ import finetune
 import heads
 import mixed_sizes
 import overlap
+import plan
 import released
 import token_merging
 from accuracy import recipes, values, with_first_stages
@@ -496,13 +497,25 @@ def sentences() -> str:
     return claims.answers(claims.measured_rows())
 
 
+def planned_memory() -> str:
+    """Return the memory of trainings, planned and measured."""
+    cell = read("plan")["memory"]
+    return f"{plan.memory_table(cell)}\n\n{measured_on([cell])}"
+
+
+def planned_steps() -> str:
+    """Return what the steps from a laptop to a cluster take, as computed."""
+    cell = read("plan")["steps"]
+    return f"{plan.steps_table(cell)}\n\nComputed, {cell['made']['date']}, {commit_of(cell['made'])}."
+
+
 TABLES = {
     table.__name__: table
     for table in (
         *(results, accuracy, speed, inference, loading, mechanisms, maps, questions, uniform),
         *(packaged, packaged_maps, overlapping, fine_tuned, pruned_heads),
         *(reading, generation, peaks, pruned, many_sizes, merged_tokens),
-        *(released_accuracy, glossary, methods, kinds),
+        *(planned_memory, planned_steps, released_accuracy, glossary, methods, kinds),
         sentences,
     )
 }

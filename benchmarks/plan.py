@@ -53,6 +53,10 @@ GROWTH = {
         "ViT-L/16": LARGE,
     },
     "tokens": {f"{side} pixels": f"{SMALL} --data.image_size {side}" for side in (112, 224, 448)},
+    "devices": {
+        f"{strategy} {count}": f"{LARGE} --data.batch_size 16 --trainer.strategy {strategy} --devices {count}"
+        for strategy, count in itertools.product(("ddp", "fsdp2"), (1, 8, 64, 512))
+    },
 }
 REPORT = f"""# What a training will take
 
@@ -148,21 +152,31 @@ def report(results: dict[str, Any]) -> str:
 
 @plot_style
 def draw_growth(growth: dict[str, dict[str, Any]], path: Path) -> None:
-    """Draw operations and memory of an image over parameters and over tokens."""
-    figure = Figure(figsize=(9, 3.8))
-    for axes, (part, rows) in zip(figure.subplots(1, len(growth)), growth.items(), strict=True):
-        tokens = [(int(name.split()[0]) // 16) ** 2 + 1 for name in rows] if part == "tokens" else []
-        places = tokens or [row["parameters"] for row in rows.values()]
+    """Draw operations and memory of an image over parameters and over tokens, and memory of a device over devices."""
+    figure = Figure(figsize=(13, 3.8))
+    over_parameters, over_tokens, over_devices = figure.subplots(1, 3)
+    parameters = [row["parameters"] for row in growth["parameters"].values()]
+    tokens = [(int(name.split()[0]) // 16) ** 2 + 1 for name in growth["tokens"]]
+    for axes, places, part in ((over_parameters, parameters, "parameters"), (over_tokens, tokens, "tokens")):
         for key, label, unit, color in (
             ("training_flop", "GFLOP of training an image", 1e9, BLUE),
             ("bytes_per_image", "MB of activations an image", 1e6, ORANGE),
         ):
-            axes.plot(places, [row[key] / unit for row in rows.values()], "o-", color=color, label=label)
-        axes.set(xscale="log", yscale="log", xlabel={"tokens": "tokens of an image (ViT-S)"}.get(part, part))
+            axes.plot(places, [row[key] / unit for row in growth[part].values()], "o-", color=color, label=label)
+        axes.set(xscale="log", yscale="log")
         axes.set_xticks(places, [f"{place / 1e6:.0f} M" if place > 1e5 else f"{place:,}" for place in places])
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    for strategy, color in (("ddp", BLUE), ("fsdp2", ORANGE)):
+        sizes = {int(name.split()[1]): row["bytes"] for name, row in growth["devices"].items() if strategy in name}
+        over_devices.plot([*sizes], [size / 1e9 for size in sizes.values()], "o-", color=color, label=strategy)
+    over_devices.set(xscale="log", ylim=0)
+    over_devices.set_xticks([*sizes], [*map(str, sizes)])
+    labels = ("parameters", "tokens of an image (ViT-S)", "devices, each with 16 images (ViT-L)")
+    for axes, label in zip(figure.axes, labels, strict=True):
+        axes.set_xlabel(label)
         axes.minorticks_off()
-    figure.axes[0].legend()
+    over_parameters.legend()
+    over_devices.legend(title="GB of a device")
     figure.suptitle("Computed by vit-attention plan, bf16-mixed", x=0.02, ha="left")
     figure.savefig(path)
 

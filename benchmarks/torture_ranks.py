@@ -41,7 +41,7 @@ RECIPE = [
 COUNTS = {"train": 240, "val": 40, "test": 40}  # images of the training in several processes
 ROUNDING = 1e-4  # of weights after 120 steps
 BATCH = 20  # images of all processes together
-PATIENCE = 30  # seconds that torchrun gives the other processes to end after one was killed
+PATIENCE = 300  # seconds in which the other processes must end after one was killed, on a machine with other work
 
 
 @dataclass

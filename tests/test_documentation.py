@@ -101,12 +101,13 @@ def parse():
 @each_page
 def test_its_commands_for_training_are_taken(page, parse, monkeypatch):
     monkeypatch.chdir(ROOT)
-    for command in commands(page, "python train.py"):
-        if "--ckpt_path" in command:  # which gives what a config and --data give otherwise
-            command[3:3] = ["--config", "configs/digits.yaml"] if command[2] == "fit" else ["--data", "ImageFolder"]
-            command += ["--data.root", "folder"] if command[2] in ("test", "validate") else []
-        if not any(word.endswith("help") for word in command):
-            parse(command[2:])
+    for command in (*commands(page, "python train.py"), *commands(page, "torchrun"), *commands(page, "srun")):
+        name, *words = command[command.index("train.py") + 1 :]
+        if "--ckpt_path" in words and "auto" not in words:  # which gives what a config and --data give otherwise
+            words[:0] = ["--config", "configs/digits.yaml"] if name == "fit" else ["--data", "ImageFolder"]
+            words += ["--data.root", "folder"] if name in ("test", "validate") else []
+        if not any(word.endswith("help") for word in words):
+            parse([name, *words])
     for module in (folds, plan):
         parser = module.make_parser()
         for command in commands(page, parser.prog):

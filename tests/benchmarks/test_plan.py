@@ -1,8 +1,11 @@
 """The benchmark of plans: small ones, its report and picture, and what its figures have to show."""
 
+import json
+
 import pytest
 from PIL import Image
 from plan import GROWTH, LADDER, draw_growth, memory_rows, report
+from records import RESULTS
 
 MADE = {"command": "python benchmarks/plan.py", "machine": "a machine", "commit": "abc1234", "date": "2026-11-24"}
 ROW = {"options": "--config digits", "parameters": 1e6, "training_flop": 3e9, "batch": 64, "bytes": 2e9}
@@ -29,3 +32,10 @@ def test_the_report_has_both_parts(tmp_path):
     draw_growth(growth, tmp_path / "growth.png")
     with Image.open(tmp_path / "growth.png") as picture:
         assert min(picture.size) > 200
+
+
+def test_planned_memory_is_within_a_tenth_of_the_measured_one_at_three_sizes():
+    rows = json.loads((RESULTS / "plan.json").read_text())["memory"]["rows"]
+    assert len({row["size"] for row in rows}) == 3
+    assert {row["checkpointing"] for row in rows} == {True, False}
+    assert all(abs(row["planned"] / row["measured"] - 1) < 0.1 for row in rows)

@@ -38,6 +38,12 @@ def test_the_path_in_the_repository_is_found_from_any_folder(tmp_path, monkeypat
     assert find_config("configs/digits.yaml") == str(packaged_configs()["digits"])
 
 
+def test_a_folder_of_the_same_name_is_no_config(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    assert find_config("photos") == str(packaged_configs()["photos"])
+
+
 def test_configs_inside_the_package_are_those_of_a_wheel(tmp_path, monkeypatch):
     (tmp_path / "one.yaml").write_text("model: {}")
     monkeypatch.setattr(configs, "FOLDERS", (tmp_path, *configs.FOLDERS))

@@ -83,11 +83,19 @@ def test_processes_for_which_a_cpu_has_no_cores_are_refused(devices, accelerator
         ValueError, match=rf"devices \({devices}\) are more than this CPU has cores \(4\): set --trainer"
     ):
         check_devices({"accelerator": accelerator, "devices": devices})
-    check_devices({"accelerator": "gpu", "devices": devices})  # which Lightning counts
     for possible in (4, "auto", "1", [0, 1]):
         check_devices({"accelerator": accelerator, "devices": possible})
     monkeypatch.setenv("LOCAL_RANK", "0")  # torchrun has started as many as it was told
     check_devices({"accelerator": accelerator, "devices": devices})
+
+
+@pytest.mark.parametrize("accelerator", ["gpu", "cuda", "mps"])
+def test_a_gpu_that_is_not_there_is_named_and_those_that_are_there_lightning_counts(accelerator, monkeypatch):
+    monkeypatch.setattr(trainer_checks.torch.accelerator, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=f"accelerator {accelerator}: PyTorch finds no GPU on this machine; take"):
+        check_devices({"accelerator": accelerator, "devices": 8})
+    monkeypatch.setattr(trainer_checks.torch.accelerator, "is_available", lambda: True)
+    check_devices({"accelerator": accelerator, "devices": 8})
 
 
 @pytest.mark.parametrize("seed", [True, False, -1, 2**32, "x", 0.5])

@@ -314,15 +314,13 @@ def test_shards_that_do_not_fit_are_a_line(tmp_path, change, message):
     [
         ("", "'' names no shard"),
         ("{a,a}.tar", "a.tar is named twice: a shard belongs to one split, and its images are seen once"),
-        (
-            "none-*.tar",
-            "no shard none-*.tar, as 1 of 1 that 'none-*.tar' names: name files as train-{000000..000127}.tar",
-        ),
-        ("s3://bucket/a.tar", "s3://bucket/a.tar is on no disk: copy it, or read it by a command, such as 'pipe:curl"),
+        ("none-*.tar", "no shard none-*.tar: name files as train-{000000..000127}.tar"),
+        ("s3://bucket/a.tar", "s3://bucket/a.tar is on no disk: copy it, or name a command, as 'pipe:curl"),
         (
             "pipe:echo no luck >&2; exit 3",
             "pipe:echo no luck >&2; exit 3 ended with status 3 (no luck): check the command",
         ),
+        ("pipe:exit 3", "pipe:exit 3 ended with status 3: check the command"),
     ],
 )
 def test_patterns_that_name_no_shards_are_a_line(tmp_path, monkeypatch, urls, message):

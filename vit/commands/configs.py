@@ -43,10 +43,10 @@ def find_config(name: str) -> str:
     >>> Path(find_config("digits")).name
     'digits.yaml'
     """
-    if Path(name).exists():
+    path, known = Path(name), packaged_configs()
+    wanted = path.stem if path.parent in (Path(), Path("configs")) else name
+    if path.exists() and not (path.is_dir() and wanted in known):  # photos/ has images
         return name
-    known = packaged_configs()
-    wanted = Path(name).stem if Path(name).parent in (Path(), Path("configs")) else name
     if wanted not in known:
         raise ValueError(f"no config {name}{nearest_hint(wanted, known)}: name a file, or one of {', '.join(known)}")
     return str(known[wanted])

@@ -56,11 +56,15 @@ def check_limit(subcommand: str, config: dict[str, Any]) -> None:
 
 
 def check_devices(config: dict[str, Any]) -> None:
-    """Check that a CPU has as many cores as processes are to be started on it; Lightning counts the GPUs.
+    """Check that there is a GPU if one is asked for, and that a CPU has a core for each process; Lightning counts GPUs.
 
     Raises:
-        ValueError: If it has fewer.
+        ValueError: If there is none, or the CPU has fewer cores.
     """
+    if config["accelerator"] in ("gpu", "cuda", "mps") and not torch.accelerator.is_available():
+        raise ValueError(
+            f"accelerator {config['accelerator']}: PyTorch finds no GPU on this machine; take --trainer.accelerator cpu"
+        )
     devices, cores = str(config["devices"]), os.cpu_count() or 1
     is_cpu = config["accelerator"] == "cpu" or (config["accelerator"] == "auto" and not torch.cuda.is_available())
     if is_cpu and devices.isdecimal() and int(devices) > cores and "LOCAL_RANK" not in os.environ:

@@ -128,7 +128,10 @@ def _reduce(file: Image.Image, side: int) -> tuple[float, float]:
 
 
 def _fit(image: Image.Image, extent: tuple[float, float], size: tuple[int, int]) -> Image.Image:
-    """Scale and centre-crop an image that fills ``extent``, as ImageOps.fit does; sizes are width, height."""
+    """Scale and centre-crop an image that fills ``extent``; sizes are width, height.
+
+    ImageOps.fit does the same for whole pixels. It would take the padding of a reduced JPEG for a part of the image.
+    """
     if image.size == size == extent:
         return image
     return image.resize(size, BICUBIC, box=seen_box(extent, size[::-1]))

@@ -261,16 +261,16 @@ def _find(pattern: str) -> list[Path]:
         raise ValueError("'' names no shard: name files as train-{000000..000127}.tar")
     shards = [_fetch(url) if url.startswith(PIPE) else _local(url) for url in expand(pattern)]
     if missing := [shard for shard in shards if not shard.is_file()]:
-        raise ValueError(
-            f"no shard {missing[0]}, as {len(missing):,} of {len(shards):,} that {pattern!r} names: name files as "
-            "train-{000000..000127}.tar"
-        )
+        among = f", as {len(missing):,} of {len(shards):,} that {pattern!r} names" if len(shards) > 1 else ""
+        raise ValueError(f"no shard {missing[0]}{among}: name files as train-{{000000..000127}}.tar")
     return shards
 
 
 def _local(url: str) -> Path:
     if re.match(r"[a-z0-9]+://", url.removeprefix("file:")):
-        raise ValueError(f"{url} is on no disk: copy it, or read it by a command, such as 'pipe:curl -sfL {url}'")
+        raise ValueError(
+            f"{url} is on no disk: copy it, or name a command, as 'pipe:curl -sfL URL' or 'pipe:aws s3 cp URL -'"
+        )
     return Path(re.sub("^file:(//)?", "", url))
 
 
@@ -284,6 +284,7 @@ def _fetch(url: str) -> Path:
         with replacing(path) as unfinished, unfinished.open("wb") as file:
             done = subprocess.run(url.removeprefix(PIPE), shell=True, stdout=file, stderr=subprocess.PIPE, check=False)
             if done.returncode:
-                said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-                raise ValueError(f"{url} ended with status {done.returncode} ({''.join(said)}): check the command")
+                last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+                said = "".join(f" ({line})" for line in last)
+                raise ValueError(f"{url} ended with status {done.returncode}{said}: check the command")
     return path

@@ -6,11 +6,8 @@ step, and no number is computed.
 
 import math
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from vit.attention.mechanisms import softmax
-from vit.data.views import Views
-from vit.model import vision_transformer
 from vit.model.decoder_block import DecoderBlock
 from vit.model.embedding import to_pair
 from vit.model.encoder_block import EncoderBlock
@@ -107,7 +101,7 @@ class Plan:
 class LiveMemory(TorchDispatchMode):
     """Counts the bytes of the tensors that are alive, after each one that is made.
 
-    Values are not known: a number that is read is 0, and a mask chooses everything.
+    Values are not known: a number that is read is 0, a condition is true, and a mask chooses everything.
 
     >>> with FakeTensorMode(), LiveMemory() as memory:
     ...     kept = torch.zeros(3, 5)
@@ -138,7 +132,7 @@ class LiveMemory(TorchDispatchMode):
         """Run an operation, and count what it made."""
         aten = torch.ops.aten
         if func is aten._local_scalar_dense.default:
-            return 0
+            return args[0].dtype == torch.bool
         if func is aten.nonzero.default:
             return args[0].new_empty((args[0].numel(), args[0].ndim), dtype=torch.long)
         if func is aten.index.Tensor:
@@ -179,9 +173,12 @@ def plan_training(
     if precision not in DTYPES:
         raise ValueError(f"precision {precision!r} has no plan: take one of {', '.join(DTYPES)}")
     weight_type, product_type = DTYPES[precision]
+    if on_gpu:  # of the same size, and a CPU has an attention of its own for bfloat16
+        weight_type, product_type = (torch.float16 if kind is torch.bfloat16 else kind for kind in DTYPES[precision])
     if (count := module.hparams.get("freeze")) is not None:
         freeze_blocks(module.network, count)
-    with FakeTensorMode(allow_non_fake_inputs=True), _without_values(on_gpu):  # such as the rate of DropPath
+    _leave_out_values(module)
+    with FakeTensorMode(allow_non_fake_inputs=True):  # such as the rate of DropPath
         _as_if_on_cpu(module, weight_type)
         moments, training_flop = [], 0.0
         try:
@@ -235,17 +232,10 @@ def _phases(module: Objective) -> list[tuple[float, float | None]]:
     return [(1.0, None)] if until == 1 else [(until, module.drop_rate), (1 - until, 0.0)]
 
 
-@contextmanager
-def _without_values(on_gpu: bool) -> Iterator[None]:
-    """Leave out what looks at values: how views are cut, and a check; let attention choose its kernel as on a GPU."""
-
-    def view(self: Views, images: Tensor, scale: tuple[float, float], size: tuple[int, int]) -> Tensor:
-        return images.new_empty(*images.shape[:2], *size)
-
-    choose = (lambda q, k: False) if on_gpu else softmax._explicit_is_faster
-    unchecked = patch.object(vision_transformer, "check_numbers_of_patches", lambda *_: None)
-    with unchecked, patch.object(Views, "_view", view), patch.object(softmax, "_explicit_is_faster", choose):
-        yield
+def _leave_out_values(module: Objective) -> None:
+    """Let views be empty: how they are cut depends on random numbers, which there are not."""
+    if views := getattr(module, "views", None):
+        views._view = lambda images, scale, size: images.new_empty(*images.shape[:2], *size)
 
 
 def _batch(module: Objective, count: int) -> tuple[Tensor, Tensor]:

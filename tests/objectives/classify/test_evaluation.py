@@ -5,7 +5,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import balanced_accuracy_score, precision_recall_fscore_support, top_k_accuracy_score
-from torchmetrics.functional.classification import multiclass_calibration_error
+from torchmetrics.functional.classification import (
+    multiclass_accuracy,
+    multiclass_calibration_error,
+    multiclass_confusion_matrix,
+    multiclass_f1_score,
+    multiclass_precision,
+    multiclass_recall,
+)
 
 from vit.objectives.classify.evaluation import BINS, MISTAKES, Evaluation
 from vit.objectives.classify.tables import notes
@@ -84,12 +91,33 @@ def test_scores_are_those_of_scikit_learn_over_batches_and_processes(predictions
     assert scores["loss"] == pytest.approx(F.cross_entropy(logits, labels).item())
 
 
-def test_the_calibration_error_is_that_of_torchmetrics_over_batches_and_processes(predictions):
+def test_scores_are_those_of_torchmetrics_to_1e_7(predictions):
     logits, labels = predictions
-    scores = scores_of(logits, labels)
-    expected = multiclass_calibration_error(logits.softmax(dim=1), labels, num_classes=7, n_bins=BINS)
-    assert scores["calibration_error"] == pytest.approx(expected.item(), rel=1e-6)
+    scores, probabilities, some = scores_of(logits, labels), logits.softmax(dim=1).double(), {"num_classes": 7}
+    expected = {
+        "accuracy": multiclass_accuracy(logits, labels, average="micro", **some),
+        "balanced_accuracy": multiclass_accuracy(logits, labels, average="macro", **some),
+        "top5_accuracy": multiclass_accuracy(logits, labels, average="micro", top_k=5, **some),
+        "calibration_error": multiclass_calibration_error(probabilities, labels, n_bins=BINS, **some),
+    }
+    assert {name: scores[name] for name in expected} == pytest.approx(
+        {name: value.item() for name, value in expected.items()}, rel=0, abs=1e-7
+    )
+    of_classes = {"precision": multiclass_precision, "recall": multiclass_recall, "f1": multiclass_f1_score}
+    for name, measure in of_classes.items():
+        values = measure(logits, labels, average="none", **some).tolist()
+        assert [row[name] for row in scores["classes"]] == pytest.approx(values, rel=0, abs=1e-7)
     assert sum(row["count"] for row in scores["reliability"]) == 101
+
+
+def test_confusions_are_the_largest_of_torchmetrics_matrix(predictions):
+    logits, labels = predictions
+    evaluation = Evaluation(7, torch.device("cpu"))
+    evaluation.update(logits, labels)
+    matrix = multiclass_confusion_matrix(logits, labels, num_classes=7)
+    assert evaluation.confusion.equal(matrix)
+    largest = matrix.fill_diagonal_(0).flatten().sort(descending=True).values
+    assert [images for *_, images in evaluation.confusions] == largest[: len(evaluation.confusions)].tolist()
 
 
 def test_a_calibration_by_hand(evaluation):
