@@ -20,6 +20,7 @@ import claims_norms
 import claims_order
 import claims_quality
 import claims_reach
+import claims_routed
 import torch
 from records import RESULTS, Report, command_line, is_measured, made_at, place, provenance, write_cell
 
@@ -57,6 +58,9 @@ CLAIMS = {
     "order": Claim(claims_order.SETTINGS, claims_order.measure, claims_order.rows, claims_order.table),
     "quality": Claim(
         claims_quality.SETTINGS, claims_quality.measure, claims_quality.rows, claims_quality.table, claims_quality.draw
+    ),
+    "routed": Claim(
+        claims_routed.SETTINGS, claims_routed.measure, claims_routed.rows, claims_routed.table, claims_routed.draw
     ),
     "cost": Claim(claims_cost.SETTINGS, claims_cost.measure, claims_cost.rows, claims_cost.table, claims_cost.draw),
 }
