@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import claims_cost
+import claims_heads
 import claims_norms
 import claims_order
 import claims_quality
@@ -59,6 +60,7 @@ CLAIMS = {
     "quality": Claim(
         claims_quality.SETTINGS, claims_quality.measure, claims_quality.rows, claims_quality.table, claims_quality.draw
     ),
+    "heads": Claim(claims_heads.SETTINGS, claims_heads.measure, claims_heads.rows, claims_heads.table),
     "routed": Claim(
         claims_routed.SETTINGS, claims_routed.measure, claims_routed.rows, claims_routed.table, claims_routed.draw
     ),

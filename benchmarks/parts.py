@@ -279,6 +279,7 @@ PARTS: dict[str, Part] = {
             ("norms", "residual connections and norms", 20, (), ("model/rewired_block", "data/digits")),
             ("order", "what follows, and a prefix", 3, (), (*ORDERED, "data/digits")),
             ("quality", "wrong labels and corrupted images", 5, CONVOLUTION, ("data/corrupt", "data/digits")),
+            ("heads", "heads and their projections", 5, ("positional", "uniform"), ("analysis/*", "data/digits")),
             ("routed", "heads chosen for each input", 5, ("routed", "linear"), ("data/digits",)),
             ("cost", "time and memory over tokens and windows", 3, (*CONVOLUTION, *RECURRENT, "chunked", "sparse"), ()),
         )

@@ -4,6 +4,7 @@ import json
 
 import claims
 import claims_cost
+import claims_heads
 import claims_norms
 import claims_order
 import claims_quality
@@ -19,6 +20,7 @@ TINY = {
     "norms": "pre, no residual, depth 2, warm-up",
     "order": "rows around, of other images",
     "quality": "softmax, 40% left out",
+    "heads": "queries, keys and values tied",
     "routed": "at random, 2 of 8",
     "cost": "interleaved",
 }
@@ -26,7 +28,7 @@ TINY = {
 
 @pytest.fixture
 def tiny(monkeypatch):
-    for module in (claims_reach, claims_norms, claims_order, claims_quality, claims_routed):
+    for module in (claims_reach, claims_norms, claims_order, claims_quality, claims_heads, claims_routed):
         monkeypatch.setattr(module, "STEPS", 2)
     for name, value in {"SIDES": (4, 6, 8), "WINDOWS": (2, 4, 8), "WINDOW_SIDE": 8}.items():
         monkeypatch.setattr(claims_cost, name, value)
@@ -237,6 +239,7 @@ def test_a_sentence_without_all_its_numbers_has_no_row():
     assert claims_quality.rows({}) == []
     assert claims_order.rows({}) == []
     assert claims_routed.rows({}) == []
+    assert claims_heads.rows({}) == []
 
 
 def wired(**accuracies):
@@ -296,3 +299,31 @@ def test_controls_choose_at_random_or_the_same_heads_and_computed_heads_are_coun
     torch.testing.assert_close(drawn.mean(dim=1), torch.full((2, 8), 2 / 8), atol=0.08, rtol=0)
     by_token = torch.tensor(claims_routed.uses(claims_routed.build("by token", 2), images, labels))
     torch.testing.assert_close(by_token.sum(dim=-1), torch.full((2, 10), 2.0))
+
+
+def headed(joint, **accuracies):
+    """Cells of three seeds whose rank of all heads together is multiplied by training; the others have 90 %."""
+    return {
+        f"{setting}, seed {seed}": {
+            "setting": setting,
+            "accuracy": accuracies.get(setting, 0.9) + 0.0001 * seed,
+            "ranks_before": {"one head": 4.0, "all heads": 20.0},
+            "ranks_after": {"one head": 3.0, "all heads": 20.0 * joint + 0.01 * seed},
+        }
+        for setting in claims_heads.SETTINGS
+        for seed in range(3)
+    }
+
+
+def test_heads_are_five_sentences_each_about_one_change():
+    cells = headed(0.5, **{"1 head": 0.8, "1 head, unscaled": 0.7, "positions alone": 0.95})
+    assert [row["answer"] for row in claims_heads.rows(cells)] == [HOLDS, FAILS, HOLDS, OPEN, HOLDS]
+    assert claims_heads.rows(cells)[-1]["control"] == "all heads together: 0.500; one head: 0.750"
+    assert claims_heads.rows(headed(0.9))[-1]["answer"] == FAILS
+
+
+def test_ranks_before_training_are_near_the_width_of_a_head_and_of_a_token():
+    torch.manual_seed(0)
+    ranks = claims_heads.ranks(claims_heads.vit.VisionTransformer(**claims_heads.MODEL, num_heads=8))
+    assert 3 < ranks["one head"] < 4
+    assert 16 < ranks["all heads"] < 32
