@@ -112,7 +112,8 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Half of the heads, chosen for each image, do as well as all of them",
             "measured": f"accuracy on the digits with {HALF} of {HEADS} heads, chosen by a router, less with all: "
-            f"{points(as_all)}; as well is at most {-100 * AS_GOOD:g} point less",
+            f"{points(as_all)}; "
+            f"as well: at most {-100 * AS_GOOD:g} point less",
             "control": f"{HALF} drawn at random: {percent(half_at_random)}; the same {HALF} for all: "
             f"{percent(half_the_same)}",
             "answer": HOLDS if as_all[1] > AS_GOOD else FAILS if as_all[2] < AS_GOOD else OPEN,
