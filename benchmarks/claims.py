@@ -108,13 +108,17 @@ def main(arguments: list[str] | None = None) -> None:
 
 def report(claim: Claim, cells: Cells) -> str:
     """Return the rows and the numbers of an experiment as Markdown."""
-    made = " ".join(dict.fromkeys(made_at(origin_of(cell)) for cell in cells.values()))
-    return f"# Claims\n\n{answers(claim.rows(cells))}\n\n{claim.table(cells)}\n\n{made}\n"
+    return f"# Claims\n\n{answers(claim.rows(cells))}\n\n{claim.table(cells)}\n\n{origins(cells)}\n"
 
 
 def answers(rows: list[dict[str, str]]) -> str:
     """Return the rows of sentences as a table."""
     return markdown_table(rows) if rows else "No sentence has all its numbers yet."
+
+
+def origins(cells: Cells) -> str:
+    """Return what made the cells, where, when and at which commit, in sentences."""
+    return " ".join(dict.fromkeys(made_at(origin_of(cell)) for cell in cells.values()))
 
 
 def origin_of(cell: dict[str, Any]) -> dict[str, Any]:
@@ -123,11 +127,13 @@ def origin_of(cell: dict[str, Any]) -> dict[str, Any]:
     return kept | {"machine": place(cell["machine"]), "date": cell["machine"]["date"]}
 
 
-def measured_rows() -> list[dict[str, str]]:
-    """Return the rows of all experiments that were measured, in the order of ``CLAIMS``."""
+def measured() -> str:
+    """Return the rows of all experiments that were measured, in the order of ``CLAIMS``, and what made them."""
     paths = {name: RESULTS / f"claims_{name}.json" for name in CLAIMS}
     found = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
-    return [row for name, cells in found.items() for row in CLAIMS[name].rows(cells)]
+    rows = {name: CLAIMS[name].rows(cells) for name, cells in found.items()}
+    made = "\n".join(f"- {origins(found[name])}" for name, some in rows.items() if some)
+    return f"{answers([row for some in rows.values() for row in some])}\n\n{made}"
 
 
 if __name__ == "__main__":
