@@ -80,7 +80,7 @@ def bits(values: list[float]) -> str:
 def less(found: tuple[float, float, float]) -> str:
     """Return a difference of bits and its interval."""
     mean, low, high = found
-    return f"{mean:+.3f}" + (f" ({low:+.3f} to {high:+.3f})" if math.isfinite(low) else "")
+    return f"{mean:+.3f} bits per pixel" + (f" ({low:+.3f} to {high:+.3f})" if math.isfinite(low) else "")
 
 
 def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
@@ -93,23 +93,23 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         (
             "What follows helps to fill in the middle",
             "Donahue et al. 2020; Bavarian et al. 2022",
-            "the rows above and below, less given those above alone",
+            "rows above and below, less the rows above alone",
             difference(both, above),
-            f"rows above and below of another image: {bits(others)}; rows above alone: {bits(above)}",
+            f"rows around of other images: {bits(others)}; rows above: {bits(above)}",
         ),
         (
-            "A prefix predicts what follows better if its tokens see each other both ways",
+            "A prefix that is seen both ways predicts better than a causal one",
             "Liu et al. 2018; Raffel et al. 2020",
-            "the rows above and below seen both ways, less seen causally",
+            "the given rows seen both ways, less causally",
             difference(both, causal),
-            f"seen causally: {bits(causal)}; rows above alone: {bits(above)}",
+            f"causal: {bits(causal)}; rows above alone: {bits(above)}",
         ),
     )
     return [
         {
             "sentence": sentence,
             "who": who,
-            "measured": f"bits per pixel of the middle rows of digits, given {what}: {less(found)}",
+            "measured": f"the middle rows of digits, {what}: {less(found)}",
             "control": control,
             "answer": HOLDS if found[2] < 0 else FAILS if found[1] > 0 else OPEN,
         }
@@ -124,6 +124,6 @@ def table(cells: dict[str, Any]) -> str:
     lines = [{"given": setting, "bits per pixel": bits(values)} for setting, values in found.items() if values]
     note = (
         f"Middle rows of test digits of {SIDE} x {SIDE} pixels in {LEVELS} greys, mean and 95 % interval over seeds; "
-        f"a guess takes {math.log2(LEVELS):g} bits. {STEPS} steps of 64 images."
+        f"{math.log2(LEVELS):g} bits know nothing. {STEPS} steps of 64 images."
     )
     return f"{markdown_table(lines)}\n\n{note}"
