@@ -65,8 +65,8 @@ class WindowAttention(LocalAttention):
     The grid is cut into windows of ``window`` x ``window`` patches. Every other block shifts the cuts by half a window,
     so that information passes between windows. A side of the grid no longer than the window is not cut.
 
-    Causal, tokens are a sequence without a grid: each attends to itself and the ``window - 1`` tokens before it
-    (Beltagy et al. 2020), so that information passes through as many in every block.
+    If causal, the tokens are a sequence without a grid: each attends to itself and the ``window - 1`` tokens before it
+    (Beltagy et al. 2020), so that information moves by as many tokens a block.
 
     Args:
         window: Patches along a side of a window, or tokens of a sequence that a token attends to.

@@ -26,8 +26,8 @@ class RoutedAttention(Mechanism):
     gates of one, and with all heads softmax attention. Queries, keys and values of all heads are projected. There is no
     loss that makes the router use its heads evenly.
 
-    For each token by itself, as in the paper, the map is of that token. This saves no time: all heads are computed, as
-    the keys of a head serve all tokens that choose it.
+    With ``by="token"``, as in the paper, each token has a choice and gates of its own. This saves no time: all heads
+    are computed, as a head that one token leaves out serves another.
 
     Args:
         k: Heads that are computed; None means half of them, rounded up.

@@ -26,7 +26,8 @@ class SparseAttention(Mechanism):
     patch reaches any other in two steps, with about ``2 sqrt(N)`` keys a query instead of N. A ``stride`` of 1 is full
     attention. Prefix tokens attend to all tokens, and all tokens attend to them.
 
-    Causal, tokens are a sequence without a grid, which take the place of the patches, and none attends to a later one.
+    If causal, the tokens are a sequence without a grid: they take the place of the patches, and none attends to a later
+    one.
 
     Args:
         block: Patches of a block; None means the columns of the grid, and 16 in a sequence.
@@ -45,7 +46,7 @@ class SparseAttention(Mechanism):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, grid: Grid | None = None) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
         check_qkv(q, k, v)
-        if causal and q.shape[-2] < k.shape[-2]:  # few queries beside a cache: groups would compute those before again
+        if causal and q.shape[-2] < k.shape[-2]:  # beside a cache, where groups would have the old queries as well
             return attend(q, k, v, mask=self._pattern(q, k, causal, grid))
         prefix, block, stride = self._sizes(q, k, causal, grid)
         patches = _attend_in_groups(q, k, v, prefix, block, stride, causal)
@@ -59,11 +60,9 @@ class SparseAttention(Mechanism):
         """Return which token (row) attends to which (column): (N, M), boolean."""
         prefix, block, stride = self._sizes(q, k, causal, grid)
         j = torch.arange(k.shape[-2] - prefix, device=q.device)
-        i = rearrange(j, "n -> n 1")
+        i = rearrange(j[k.shape[-2] - q.shape[-2] :], "n -> n 1")
         pattern = (i // block == j // block) | (i % stride == j % stride)
-        if causal:
-            return (pattern & (j <= i))[k.shape[-2] - q.shape[-2] :]
-        return F.pad(pattern, (prefix, 0, prefix, 0), value=True)
+        return pattern & (j <= i) if causal else F.pad(pattern, (prefix, 0, prefix, 0), value=True)
 
     def _sizes(self, q: Tensor, k: Tensor, causal: bool, grid: Grid | None) -> tuple[int, int, int]:
         """Return the number of prefix tokens, the block and the stride."""
