@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import claims_cost
+import claims_heads
 import claims_norms
 import claims_order
 import claims_quality
 import claims_reach
+import claims_routed
 import torch
 from records import RESULTS, Report, command_line, is_measured, made_at, place, provenance, write_cell
 
@@ -57,6 +59,10 @@ CLAIMS = {
     "order": Claim(claims_order.SETTINGS, claims_order.measure, claims_order.rows, claims_order.table),
     "quality": Claim(
         claims_quality.SETTINGS, claims_quality.measure, claims_quality.rows, claims_quality.table, claims_quality.draw
+    ),
+    "heads": Claim(claims_heads.SETTINGS, claims_heads.measure, claims_heads.rows, claims_heads.table),
+    "routed": Claim(
+        claims_routed.SETTINGS, claims_routed.measure, claims_routed.rows, claims_routed.table, claims_routed.draw
     ),
     "cost": Claim(claims_cost.SETTINGS, claims_cost.measure, claims_cost.rows, claims_cost.table, claims_cost.draw),
 }
@@ -102,13 +108,17 @@ def main(arguments: list[str] | None = None) -> None:
 
 def report(claim: Claim, cells: Cells) -> str:
     """Return the rows and the numbers of an experiment as Markdown."""
-    made = " ".join(dict.fromkeys(made_at(origin_of(cell)) for cell in cells.values()))
-    return f"# Claims\n\n{answers(claim.rows(cells))}\n\n{claim.table(cells)}\n\n{made}\n"
+    return f"# Claims\n\n{answers(claim.rows(cells))}\n\n{claim.table(cells)}\n\n{origins(cells)}\n"
 
 
 def answers(rows: list[dict[str, str]]) -> str:
     """Return the rows of sentences as a table."""
     return markdown_table(rows) if rows else "No sentence has all its numbers yet."
+
+
+def origins(cells: Cells) -> str:
+    """Return what made the cells, where, when and at which commit, in sentences."""
+    return " ".join(dict.fromkeys(made_at(origin_of(cell)) for cell in cells.values()))
 
 
 def origin_of(cell: dict[str, Any]) -> dict[str, Any]:
@@ -117,11 +127,13 @@ def origin_of(cell: dict[str, Any]) -> dict[str, Any]:
     return kept | {"machine": place(cell["machine"]), "date": cell["machine"]["date"]}
 
 
-def measured_rows() -> list[dict[str, str]]:
-    """Return the rows of all experiments that were measured, in the order of ``CLAIMS``."""
+def measured() -> str:
+    """Return the rows of all experiments that were measured, in the order of ``CLAIMS``, and what made them."""
     paths = {name: RESULTS / f"claims_{name}.json" for name in CLAIMS}
     found = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
-    return [row for name, cells in found.items() for row in CLAIMS[name].rows(cells)]
+    rows = {name: CLAIMS[name].rows(cells) for name, cells in found.items()}
+    made = "\n".join(f"- {origins(found[name])}" for name, some in rows.items() if some)
+    return f"{answers([row for some in rows.values() for row in some])}\n\n{made}"
 
 
 if __name__ == "__main__":

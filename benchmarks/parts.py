@@ -26,6 +26,9 @@ MODEL = (
 LOADING = tuple(f"vit/data/{name}.py" for name in ("loader", "sampler", "augment", "crops", "operations", "policies"))
 STEP = tuple(f"vit/training/{name}.py" for name in ("base", "callbacks", "ema", "muon", "optimizer", "schedule"))
 MAPS = ("vit/capture/*.py", "vit/explain/maps/*.py", "vit/explain/evaluation/*.py")
+# Mechanisms, and those that they import.
+CONVOLUTION, RECURRENT = ("convolution", "local"), ("recurrent", "linear", "local")
+ORDERED = tuple(f"model/{name}" for name in ("decoder", "decoder_block", "pixel_model", "image_gpt", "middle_model"))
 DECODER = (*ATTENTION, *(f"vit/model/{name}.py" for name in ("decoder", "decoder_block", "generation")))
 FORMATS = ("vit/weights/**/*.py",)
 PACKAGED = ("vit/weights/cifar10.safetensors",)
@@ -264,14 +267,21 @@ PARTS: dict[str, Part] = {
             file=f"claims_{name}",
             minutes=minutes,
             commands=(f"claims.py {name}",),
-            sources=(*ATTENTION, *MODEL, *(f"benchmarks/claims_{file}.py" for file in (name, "training")), *further),
+            sources=(
+                *MODEL,
+                *(f"vit/attention/mechanisms/{mechanism}.py" for mechanism in mechanisms),
+                *(f"benchmarks/claims_{file}.py" for file in (name, "training")),
+                *(f"vit/{file}.py" for file in further),
+            ),
         )
-        for name, what, minutes, further in (
-            ("reach", "places far apart", 20, ("vit/data/mark_pairs.py",)),
-            ("norms", "residual connections and norms", 20, ("vit/model/rewired_block.py", "vit/data/digits.py")),
-            ("order", "what follows, and a prefix", 3, ("vit/model/middle_model.py", "vit/model/decoder.py")),
-            ("quality", "wrong labels and corrupted images", 5, ("vit/data/corrupt.py", "vit/data/digits.py")),
-            ("cost", "time and memory over tokens and windows", 3, ()),
+        for name, what, minutes, mechanisms, further in (
+            ("reach", "places far apart", 20, (*CONVOLUTION, *RECURRENT, "uniform"), ("data/mark_pairs",)),
+            ("norms", "residual connections and norms", 20, (), ("model/rewired_block", "data/digits")),
+            ("order", "what follows, and a prefix", 3, (), (*ORDERED, "data/digits")),
+            ("quality", "wrong labels and corrupted images", 5, CONVOLUTION, ("data/corrupt", "data/digits")),
+            ("heads", "heads and their projections", 5, ("positional", "uniform"), ("analysis/*", "data/digits")),
+            ("routed", "heads chosen for each input", 5, ("routed", "linear"), ("data/digits",)),
+            ("cost", "time and memory over tokens and windows", 3, (*CONVOLUTION, *RECURRENT, "chunked", "sparse"), ()),
         )
     },
     "throughput": Part(

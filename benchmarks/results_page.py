@@ -8,6 +8,7 @@ What was not measured has no section.
 import argparse
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import ablate
 import accuracy
 import attention
 import baseline
+import claims
 import decoders
 import explanations
 import finetune
@@ -160,6 +162,15 @@ class File(NamedTuple):
     draw: Callable[[dict[str, Any], Path], None] | None = None
 
 
+def of_claim(name: str, claim: claims.Claim) -> File:
+    """Return what is written from the results of an experiment about sentences."""
+
+    def draw(cells: dict[str, Any], path: Path) -> None:
+        claim.draw(cells, path.with_suffix(".png"))
+
+    return File(f"claims: {name}", partial(claims.report, claim), draw=draw if claim.draw else None)
+
+
 FILES = {
     "accuracy": File("accuracy", accuracy.report, accuracy_section),
     "baseline_grid": File("learning rates of the baselines", baseline.grid_report),
@@ -179,6 +190,7 @@ FILES = {
     "decoders": File("decoders", decoders.report),
     "finetune": File("fine-tuning", finetune.report),
     "heads": File("heads", heads.report, draw=lambda cells, path: draw_heads(cells, path.with_suffix(".png"))),
+    **{f"claims_{name}": of_claim(name, claim) for name, claim in claims.CLAIMS.items()},
 }
 
 

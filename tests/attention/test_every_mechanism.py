@@ -14,7 +14,7 @@ from vit.attention import MECHANISMS, MultiHeadAttention
 from vit.attention.mechanisms import build
 from vit.attention.mechanisms.base import options_of
 
-EVERY = pytest.mark.parametrize("name", MECHANISMS)
+EVERY = pytest.mark.parametrize("name", [*MECHANISMS, "routed by token"])  # the first word is that of the table
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 # Small enough that the output differs from softmax on a grid of 3 x 5 patches.
 OPTIONS = {
@@ -26,6 +26,7 @@ OPTIONS = {
     "performer": {"num_features": 9},
     "lowrank": {"landmarks": 3, "iterations": 3},
     "linformer": {"landmarks": 3},
+    "routed by token": {"by": "token"},
 }
 
 
@@ -33,7 +34,7 @@ def attention(name, grid, heads=2, head_dim=6, **kwargs):
     return MultiHeadAttention(
         heads * head_dim,
         heads,
-        mechanism=name,
+        mechanism=name.split()[0],
         mechanism_kwargs=OPTIONS.get(name),
         block_index=1,
         grid_size=grid,
@@ -43,7 +44,7 @@ def attention(name, grid, heads=2, head_dim=6, **kwargs):
 
 def small_model(name, **kwargs):
     arguments = {"image_size": (12, 20), "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 2} | kwargs
-    return vit.VisionTransformer(attention=name, attention_kwargs=OPTIONS.get(name), **arguments)
+    return vit.VisionTransformer(attention=name.split()[0], attention_kwargs=OPTIONS.get(name), **arguments)
 
 
 @EVERY
@@ -111,7 +112,7 @@ def test_its_weights_times_the_values_are_its_output_or_it_refuses_to_show_them(
 @EVERY
 def test_masks_and_causality_are_supported_or_refused(name):
     tokens, mask = torch.randn(2, 16, 12), torch.ones(16, 16, dtype=torch.bool).tril(-3)
-    takes = MECHANISMS[name].takes
+    takes = MECHANISMS[name.split()[0]].takes
     if "mask" in takes:
         module = attention(name, (3, 5))
         changed = tokens.clone()
@@ -228,7 +229,7 @@ def test_the_page_of_attention_has_a_row_for_each_mechanism_with_its_arguments()
     assert written == {name: list(options_of(mechanism)) for name, mechanism in MECHANISMS.items()}
 
 
-@EVERY
+@pytest.mark.parametrize("name", MECHANISMS)
 def test_it_needs_no_options(name):
     offered = {"num_heads": 2, "embed_dim": 12, "head_dim": 6, "value_head_dim": 6, "block_index": 0}
     assert isinstance(build(name, MECHANISMS, {}, **offered, grid_size=(2, 3)), MECHANISMS[name])

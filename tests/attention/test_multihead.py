@@ -392,8 +392,8 @@ def test_rotary_angles_make_the_weights_depend_on_the_distance_of_two_tokens_alo
         ),
         ({"mechanism": "simplified", "qk_norm": True}, "SimplifiedAttention has no projections"),
         (
-            {"mechanism": "window", "causal": True},
-            "attention 'window' cannot be causal: choose one of softmax, chunked",
+            {"mechanism": "neighborhood", "causal": True},
+            "attention 'neighborhood' cannot be causal: choose one of softmax, chunked, window",
         ),
         ({"mechanism": "performer", "causal": True}, "attention 'performer' cannot be causal"),
     ],

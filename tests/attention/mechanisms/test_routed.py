@@ -1,5 +1,7 @@
 """Attention of chosen heads, against softmax attention times gates."""
 
+import itertools
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -19,9 +21,10 @@ def tokens():
     return torch.randn(2, N, C, dtype=torch.float64)
 
 
-def test_with_all_heads_and_gates_of_one_it_is_softmax_attention(tokens):
+@pytest.mark.parametrize("by", ["image", "token"])
+def test_with_all_heads_and_gates_of_one_it_is_softmax_attention(by, tokens):
     q, k, v = qkv(N, M, D, E)
-    attention = RoutedAttention(C, H, k=H).double()
+    attention = RoutedAttention(C, H, k=H, by=by).double()
     torch.nn.init.zeros_(attention.router)
     expected, weights = scaled_dot_product_attention(q, k, v)
     assert_close(attention(q, k, v, tokens=tokens), expected, rtol=0, atol=1e-12)
@@ -44,6 +47,21 @@ def test_each_image_has_its_best_heads_times_their_gates_and_zeros_elsewhere(kep
     assert_close(attention.weights(q, k, tokens=tokens), weights * gates[..., None, None], **EXACT)
 
 
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_each_token_has_its_best_heads_times_their_gates_and_zeros_elsewhere(kept, tokens):
+    inputs = q, k, v = qkv(N, M, D, E)
+    attention = randomised(RoutedAttention(C, H, kept, by="token"))
+    gates = torch.zeros(2, H, N, 1).double()
+    for image, token in itertools.product(range(2), range(N)):
+        logits = attention.router @ tokens[image, token]
+        best = sorted(range(H), key=lambda head: -logits[head])[:kept]
+        gates[image, best, token, 0] = H * logits.softmax(dim=0)[best]
+    mixed, weights = scaled_dot_product_attention(q, k, v)
+    assert_same_forward_and_backward(attention(q, k, v, tokens=tokens), mixed * gates.detach(), inputs)
+    assert_close(attention.weights(q, k, tokens=tokens), weights * gates, **EXACT)
+    assert len(gates[0].unique(dim=1)) > 1  # tokens of an image differ
+
+
 def test_images_of_a_batch_choose_their_own_heads():
     attention = RoutedAttention(C, H, k=1).double()
     attention.router.data = torch.eye(H, C).double()
@@ -62,8 +80,10 @@ def test_heads_left_out_are_not_computed():
     assert (all_heads - router) / (few - router) == pytest.approx(4, rel=0.01)
 
 
-def test_the_router_learns():
-    model = vit.VisionTransformer((6, 10), 2, embed_dim=12, depth=2, num_heads=3, attention="routed")
+@pytest.mark.parametrize("by", ["image", "token"])
+def test_the_router_learns(by):
+    widths = {"embed_dim": 12, "depth": 2, "num_heads": 3}
+    model = vit.VisionTransformer((6, 10), 2, **widths, attention="routed", attention_kwargs={"by": by})
     torch.nn.init.normal_(model.head.weight)
     model(torch.randn(3, 3, 6, 10)).square().sum().backward()
     assert all((block.attn.mechanism.router.grad != 0).any() for block in model.blocks)
@@ -78,8 +98,14 @@ def test_the_attention_of_a_model_is_captured_with_its_gates():
     assert ((first != 0).any(dim=(2, 3)).sum(dim=1) == 2).all()  # the half of three heads, rounded up
 
 
-@pytest.mark.parametrize(("k", "message"), [(4, r"k \(4\) heads are more than num_heads \(3\): take at most 3"),
-                                            (0, r"k \(0\) must be a positive whole number")])  # fmt: skip
-def test_more_heads_than_there_are_and_none_are_refused(k, message):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 4}, r"k \(4\) heads are more than num_heads \(3\): take at most 3"),
+        ({"k": 0}, r"k \(0\) must be a positive whole number"),
+        ({"by": "class"}, "by 'class'"),
+    ],
+)
+def test_more_heads_than_there_are_and_none_and_another_choice_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        RoutedAttention(C, H, k)
+        RoutedAttention(C, H, **options)

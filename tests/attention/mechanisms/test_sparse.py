@@ -39,6 +39,24 @@ def test_a_patch_attends_to_its_block_and_to_patches_a_multiple_of_the_stride_aw
     assert_close(sparse.weights(q, k, grid=(rows, columns)), weights, **EXACT)
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    tokens=st.sampled_from([1, 2, 3, 5, 7, 11, 37]),
+    before=st.integers(0, 20),
+    block=st.none() | st.integers(1, 13),
+    stride=st.none() | st.integers(1, 13),
+)
+def test_causal_a_token_attends_to_those_of_the_pattern_that_come_before_it(tokens, before, block, stride):
+    q, k, v = inputs = qkv(tokens, tokens + before)
+    j = torch.arange(tokens + before)
+    i = j[before:, None]
+    mask = ((i // (block or 16) == j // (block or 16)) | ((i - j) % (stride or 16) == 0)) & (j <= i)
+    expected, weights = scaled_dot_product_attention(q, k, v, mask=mask)
+    sparse = SparseAttention(block, stride)
+    assert_same_forward_and_backward(sparse(q, k, v, causal=True), expected, inputs)
+    assert_close(sparse.weights(q, k, causal=True), weights, **EXACT)
+
+
 def test_the_cost_grows_with_n_to_the_power_of_three_halves():
     few, many = (flop_of(SparseAttention(), *torch.randn(3, 1, 1, side**2, 8), grid=(side, side)) for side in (32, 64))
     assert many / few == pytest.approx(8, rel=0.1)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor
 
-from vit.attention.functional import attention_weights
+from vit.attention.functional import attention_weights, causal_mask, check_qkv
 from vit.attention.mechanisms.base import Mechanism
 from vit.attention.mechanisms.softmax import attend
 from vit.support.checks import check_positive_int
@@ -65,8 +65,11 @@ class WindowAttention(LocalAttention):
     The grid is cut into windows of ``window`` x ``window`` patches. Every other block shifts the cuts by half a window,
     so that information passes between windows. A side of the grid no longer than the window is not cut.
 
+    If causal, the tokens are a sequence without a grid: each attends to itself and the ``window - 1`` tokens before it
+    (Beltagy et al. 2020), so that information moves by as many tokens a block.
+
     Args:
-        window: Patches along a side of a window.
+        window: Patches along a side of a window, or tokens of a sequence that a token attends to.
     """
 
     def __init__(self, window: int = 4, block_index: int = 0) -> None:
@@ -74,6 +77,17 @@ class WindowAttention(LocalAttention):
         check_positive_int("window", window)
         self.window = window
         self.shift = window // 2 if block_index % 2 else 0
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, grid: Grid | None = None) -> Tensor:
+        """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
+        return _attend_to_last(q, k, v, self.window) if causal else super().forward(q, k, v, grid=grid)
+
+    def weights(self, q: Tensor, k: Tensor, *, causal: bool = False, grid: Grid | None = None) -> Tensor:
+        """Compute the attention weights, zero outside the window: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+        if not causal:
+            return super().weights(q, k, grid=grid)
+        n, m = q.shape[-2], k.shape[-2]
+        return attention_weights(q, k, mask=causal_mask(n, m, q.device).triu(m - n - self.window + 1))
 
     def tiles(self, size: int, device: torch.device) -> Tiles:
         """Make each window a tile, which attends to itself."""
@@ -170,6 +184,27 @@ def _tile_mask(rows: Tiles, columns: Tiles, prefix: int, heads: int) -> Tensor |
     in_both = rearrange(by_row, "r p y -> r 1 p 1 y 1") & rearrange(by_column, "c q x -> 1 c 1 q 1 x")
     mask = rearrange(in_both, "r c p q y x -> (r c) (p q) (y x)")
     return repeat(F.pad(mask, (prefix, 0), value=True), "t n m -> 1 (h t) n m", h=heads)
+
+
+def _attend_to_last(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
+    """Compute the output of the last N of M tokens, each from itself and the ``window - 1`` tokens before it.
+
+    A tile has as many queries as a window, or all of them, and the keys from the first that its first query sees.
+    """
+    check_qkv(q, k, v)
+    heads, n, m = q.shape[1], q.shape[-2], k.shape[-2]
+    window = max(1, min(window, m))
+    tile = max(1, min(window, n))
+    filling = -n % tile
+    padding = window - 1 - (m - n), filling  # a negative one leaves out keys that no query sees
+    first = rearrange(torch.arange(0, n + filling, tile, device=q.device), "t -> t 1")
+    places = first + torch.arange(tile + window - 1, device=q.device)  # of the padded keys
+    queries = rearrange(F.pad(q, (0, 0, 0, filling)), "b h (t n) d -> b (h t) n d", n=tile)
+    keys, values = (rearrange(F.pad(x, (0, 0, *padding))[..., places, :], "b h t m d -> b (h t) m d") for x in (k, v))
+    seen = causal_mask(tile, tile + window - 1, q.device).triu()  # query i: the places i to i + window - 1
+    visible = seen & rearrange(places >= padding[0], "t m -> t 1 m")
+    output = attend(queries, keys, values, mask=repeat(visible, "t n m -> 1 (h t) n m", h=heads))
+    return rearrange(output, "b (h t) n d -> b h (t n) d", h=heads)[..., :n, :]
 
 
 def with_prefix(patches: Tensor, q: Tensor, k: Tensor, v: Tensor, prefix: int) -> Tensor:

@@ -1,7 +1,9 @@
-"""Attention whose heads are chosen for each image.
+"""Attention whose heads are chosen for each image, or for each token.
 
 Letters in the einops patterns: b batch, h heads, n tokens, c channels of a token, k chosen heads.
 """
+
+from typing import Literal, get_args
 
 import torch
 from einops import einsum, rearrange, reduce
@@ -11,7 +13,9 @@ from vit.attention.functional import attention_weights, check_qkv
 from vit.attention.mechanisms.base import Mechanism
 from vit.attention.mechanisms.linear import at_least_float32
 from vit.attention.mechanisms.softmax import attend
-from vit.support.checks import check_positive_int
+from vit.support.checks import check_choice, check_positive_int
+
+Chooser = Literal["image", "token"]
 
 
 class RoutedAttention(Mechanism):
@@ -22,17 +26,23 @@ class RoutedAttention(Mechanism):
     gates of one, and with all heads softmax attention. Queries, keys and values of all heads are projected. There is no
     loss that makes the router use its heads evenly.
 
+    With ``by="token"``, as in the paper, each token has a choice and gates of its own. This saves no time: all heads
+    are computed, as a head that one token leaves out serves another.
+
     Args:
         k: Heads that are computed; None means half of them, rounded up.
+        by: What the router chooses heads for, "image" or "token".
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, k: int | None = None) -> None:
+    def __init__(self, embed_dim: int, num_heads: int, k: int | None = None, by: Chooser = "image") -> None:
         super().__init__()
         if k is not None:
             check_positive_int("k", k)
         if k is not None and k > num_heads:
             raise ValueError(f"k ({k}) heads are more than num_heads ({num_heads}): take at most {num_heads}")
+        check_choice("by", by, get_args(Chooser))
         self.k = -(-num_heads // 2) if k is None else k
+        self.by = by
         self.router = nn.Parameter(torch.empty(num_heads, embed_dim))
         self.init_weights()
 
@@ -44,6 +54,8 @@ class RoutedAttention(Mechanism):
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e), tokens (B, N, D) -> (B, H, N, e)."""
         check_qkv(q, k, v)
         heads, gates = self.route(tokens)
+        if self.by == "token":
+            return attend(q, k, v) * self._spread(heads, gates).to(v.dtype)
         of_images = _rows(heads), heads
         mixed = attend(*(x[of_images] for x in (q, k, v)))
         return _put_back(mixed * rearrange(gates, "b k -> b k 1 1").to(mixed.dtype), of_images, q.shape[1])
@@ -51,20 +63,28 @@ class RoutedAttention(Mechanism):
     def weights(self, q: Tensor, k: Tensor, *, tokens: Tensor) -> Tensor:
         """Compute the weights times the gates, zero for heads left out: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
         heads, gates = self.route(tokens)
+        if self.by == "token":
+            return attention_weights(q, k) * self._spread(heads, gates).to(q.dtype)
         of_images = _rows(heads), heads
         weights = attention_weights(q[of_images], k[of_images])
         return _put_back(weights * rearrange(gates, "b k -> b k 1 1").to(weights.dtype), of_images, q.shape[1])
 
     def route(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the heads of each image and their gates: (B, N, D) -> numbers (B, k), floats (B, k).
+        """Return the chosen heads and their gates: (B, N, D) -> numbers and floats (B, k), or (B, N, k) by token.
 
         Logits are computed in float32 or wider, so that autocast changes no choice.
         """
         with torch.autocast(tokens.device.type, enabled=False):
-            mean = reduce(at_least_float32(tokens), "b n c -> b c", "mean")
-            gates = len(self.router) * einsum(mean, self.router.to(mean.dtype), "b c, h c -> b h").softmax(dim=-1)
-            chosen = gates.topk(self.k, dim=-1)
+            tokens = at_least_float32(tokens)
+            chooser = tokens if self.by == "token" else reduce(tokens, "b n c -> b c", "mean")
+            logits = einsum(chooser, self.router.to(chooser.dtype), "b ... c, h c -> b ... h")
+            chosen = (len(self.router) * logits.softmax(dim=-1)).topk(self.k, dim=-1)
             return chosen.indices, chosen.values
+
+    def _spread(self, heads: Tensor, gates: Tensor) -> Tensor:
+        """Put the gates of tokens in the places of their heads among zeros: (B, N, k) -> (B, H, N, 1)."""
+        empty = gates.new_zeros(*gates.shape[:2], len(self.router))
+        return rearrange(empty.scatter(-1, heads, gates), "b n h -> b h n 1")
 
 
 def _rows(heads: Tensor) -> Tensor:

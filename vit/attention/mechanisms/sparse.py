@@ -12,8 +12,10 @@ from torch import Tensor
 from vit.attention.functional import attention_logits, attention_weights, check_qkv, mask_logits, softmax_or_zeros
 from vit.attention.mechanisms.base import Mechanism
 from vit.attention.mechanisms.local import Grid, prefix_length, with_prefix
-from vit.attention.mechanisms.softmax import DenseAttention
+from vit.attention.mechanisms.softmax import DenseAttention, attend
 from vit.support.checks import check_positive_int
+
+SIDE = 16  # block and stride in a sequence, which has no columns
 
 
 class SparseAttention(Mechanism):
@@ -24,9 +26,13 @@ class SparseAttention(Mechanism):
     patch reaches any other in two steps, with about ``2 sqrt(N)`` keys a query instead of N. A ``stride`` of 1 is full
     attention. Prefix tokens attend to all tokens, and all tokens attend to them.
 
+    If causal, the tokens are a sequence without a grid: they take the place of the patches, and none attends to a later
+    one.
+
     Args:
-        block: Patches of a block; None means the columns of the grid.
-        stride: Distance between the patches attended to outside the block; None means the columns of the grid.
+        block: Patches of a block; None means the columns of the grid, and 16 in a sequence.
+        stride: Distance between the patches attended to outside the block; None means the columns of the grid, and 16
+            in a sequence.
     """
 
     def __init__(self, block: int | None = None, stride: int | None = None) -> None:
@@ -37,21 +43,32 @@ class SparseAttention(Mechanism):
         self.block = block
         self.stride = stride
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, grid: Grid | None = None) -> Tensor:
-        """Mix the values: (B, H, N, d), (B, H, N, d), (B, H, N, e) -> (B, H, N, e)."""
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, grid: Grid | None = None) -> Tensor:
+        """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
         check_qkv(q, k, v)
-        prefix = prefix_length("SparseAttention", q, k, grid)
-        patches = _attend_in_groups(q, k, v, prefix, self.block or grid[1], self.stride or grid[1])
+        if causal and q.shape[-2] < k.shape[-2]:  # beside a cache, where groups would have the old queries as well
+            return attend(q, k, v, mask=self._pattern(q, k, causal, grid))
+        prefix, block, stride = self._sizes(q, k, causal, grid)
+        patches = _attend_in_groups(q, k, v, prefix, block, stride, causal)
         return with_prefix(patches, q, k, v, prefix)
 
-    def weights(self, q: Tensor, k: Tensor, *, grid: Grid | None = None) -> Tensor:
-        """Compute the attention weights, zero outside the pattern: (B, H, N, d), (B, H, N, d) -> (B, H, N, N)."""
-        prefix = prefix_length("SparseAttention", q, k, grid)
-        block, stride = self.block or grid[1], self.stride or grid[1]
-        j = torch.arange(grid[0] * grid[1], device=q.device)
-        i = j[:, None]
-        mask = (i // block == j // block) | (i % stride == j % stride)
-        return attention_weights(q, k, mask=F.pad(mask, (prefix, 0, prefix, 0), value=True))
+    def weights(self, q: Tensor, k: Tensor, *, causal: bool = False, grid: Grid | None = None) -> Tensor:
+        """Compute the attention weights, zero outside the pattern: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+        return attention_weights(q, k, mask=self._pattern(q, k, causal, grid))
+
+    def _pattern(self, q: Tensor, k: Tensor, causal: bool, grid: Grid | None) -> Tensor:
+        """Return which token (row) attends to which (column): (N, M), boolean."""
+        prefix, block, stride = self._sizes(q, k, causal, grid)
+        j = torch.arange(k.shape[-2] - prefix, device=q.device)
+        i = rearrange(j[k.shape[-2] - q.shape[-2] :], "n -> n 1")
+        pattern = (i // block == j // block) | (i % stride == j % stride)
+        return pattern & (j <= i) if causal else F.pad(pattern, (prefix, 0, prefix, 0), value=True)
+
+    def _sizes(self, q: Tensor, k: Tensor, causal: bool, grid: Grid | None) -> tuple[int, int, int]:
+        """Return the number of prefix tokens, the block and the stride."""
+        prefix = 0 if causal else prefix_length("SparseAttention", q, k, grid)
+        side = SIDE if causal else grid[1]
+        return prefix, self.block or side, self.stride or side
 
 
 class TopKAttention(DenseAttention):
@@ -76,7 +93,7 @@ class TopKAttention(DenseAttention):
         return softmax_or_zeros(logits.masked_fill(logits < kth_best, -torch.inf))
 
 
-def _attend_in_groups(q: Tensor, k: Tensor, v: Tensor, prefix: int, block: int, stride: int) -> Tensor:
+def _attend_in_groups(q: Tensor, k: Tensor, v: Tensor, prefix: int, block: int, stride: int, causal: bool) -> Tensor:
     """Compute the output of the patches, by one softmax over the keys of the prefix, the block and the stride."""
     n = q.shape[-2] - prefix
     q = q[..., prefix:, :] * q.shape[-1] ** -0.5
@@ -92,6 +109,8 @@ def _attend_in_groups(q: Tensor, k: Tensor, v: Tensor, prefix: int, block: int, 
         if layout is strided:  # without the keys that are also in the block
             blocks = positions // block
             visible = visible & (rearrange(blocks, "g n -> g n 1") != rearrange(blocks, "g m -> g 1 m"))
+        if causal:
+            visible = visible & (rearrange(positions, "g m -> g 1 m") <= rearrange(positions, "g n -> g n 1"))
         logits.append(_from_groups(products.masked_fill(~visible, -torch.inf), n, layout[0]))
     weights = torch.cat(logits, dim=-1).softmax(dim=-1)
     to_prefix, to_block, to_strided = weights.split([part.shape[-1] for part in logits], dim=-1)

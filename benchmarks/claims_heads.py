@@ -1,0 +1,132 @@
+"""Claims about heads and what they compute, on small models that are trained on the handwritten digits."""
+
+import statistics
+from typing import Any
+
+import torch
+from claims_training import FAILS, HOLDS, OPEN, difference, fit, is_right, normalised, of_setting, percent, points
+
+import vit
+from vit.analysis.projections import projection_ranks
+from vit.data import Digits
+from vit.support.markdown import markdown_table
+
+STEPS, LR, WARMUP = 300, 3e-3, 50
+MODEL = {"image_size": 8, "patch_size": 2, "in_channels": 1, "embed_dim": 32, "depth": 2, "mlp_ratio": 2.0}
+UNSCALED = {"attention_kwargs": {"scaled": False}}
+BASE = "8 heads"
+SETTINGS: dict[str, dict[str, Any]] = {
+    **{f"{heads} head{'s' if heads > 1 else ''}": {"num_heads": heads} for heads in (1, 2, 4, 8, 16)},
+    "1 head, unscaled": {"num_heads": 1} | UNSCALED,
+    "8 heads, unscaled": {"num_heads": 8} | UNSCALED,
+    "queries, keys and values tied": {"num_heads": 8, "tie_qkv": True},
+    "keys and values tied": {"num_heads": 8, "tie_kv": True},
+    "positions alone": {"num_heads": 8, "attention": "positional"},
+    "uniform": {"num_heads": 8, "attention": "uniform"},
+}
+
+
+def measure(setting: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Train a model. Return its test accuracy, and the ranks of queries and keys after training over those before."""
+    torch.manual_seed(seed)
+    data = Digits()
+    data.setup("fit")
+    model = vit.VisionTransformer(**MODEL, **setting)
+    has_ranks = not {"tie_qkv", "tie_kv"} & setting.keys()
+    before = ranks(model) if has_ranks else None
+    train, test = data.sets["train"], data.sets["test"]
+    fit(model, normalised(data, train.images), train.labels, steps=STEPS, lr=LR, warmup=WARMUP, seed=seed)
+    after = ranks(model) if has_ranks else None
+    accuracy = is_right(model, normalised(data, test.images), test.labels).double().mean().item()
+    return {"accuracy": accuracy, "ranks_before": before, "ranks_after": after}
+
+
+def ranks(model: vit.VisionTransformer) -> dict[str, float]:
+    """Return the effective rank of the product of queries and keys, of a head and of all heads; means over blocks."""
+    found = [layer.effective_ranks() for layer in projection_ranks(model)]
+    return {
+        "one head": statistics.mean(of["query_key"].mean().item() for of in found),
+        "all heads": statistics.mean(of["shared_query_key"].item() for of in found),
+    }
+
+
+def since_training(cells: dict[str, Any], setting: str, whose: str) -> list[float]:
+    """Return the rank after training over that before, of each seed; nothing where heads have none of their own."""
+    before, after = (of_setting(cells, setting, f"ranks_{when}") for when in ("before", "after"))
+    return [one[whose] / other[whose] for one, other in zip(after, before, strict=True) if one]
+
+
+def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
+    """Return the sentences about heads with their answers."""
+    found = {setting: of_setting(cells, setting, "accuracy") for setting in SETTINGS}
+    if not all(found.values()):
+        return []
+    shown = {setting: f"{setting}: {percent(values)}" for setting, values in found.items()}
+    command = {"command": "`python benchmarks/claims.py heads`"}
+    compared = (
+        (
+            "Several heads do better than one of their joint width",
+            "Vaswani et al. 2017, table 3",
+            ("8 heads", "1 head"),
+            ("2 heads", "16 heads"),
+        ),
+        (
+            "What a token attends to has to depend on the image",
+            "Vaswani et al. 2017; Tay et al. 2021 contradict",
+            ("8 heads", "positions alone"),
+            ("uniform",),
+        ),
+        (
+            "Products of queries and keys need their scale",
+            "Vaswani et al. 2017, sec. 3.2.1",
+            ("1 head", "1 head, unscaled"),
+            ("8 heads, unscaled", "8 heads"),
+        ),
+        (
+            "Queries, keys and values need projections of their own",
+            "Vaswani et al. 2017; Kitaev et al. 2020 contradict for queries and keys",
+            ("8 heads", "queries, keys and values tied"),
+            ("keys and values tied",),
+        ),
+    )
+    lines = []
+    for sentence, who, (better, worse), controls in compared:
+        gain = difference(found[better], found[worse])
+        line = {"sentence": sentence, "who": who, "measured": f"accuracy on the digits, {better}, less "}
+        line["measured"] += f"{worse}: {points(gain)}"
+        line["control"] = "; ".join(shown[name] for name in (*controls, better) if name != worse)
+        lines.append(line | {"answer": HOLDS if gain[1] > 0 else FAILS if gain[2] < 0 else OPEN} | command)
+    joint, own = (since_training(cells, BASE, whose) for whose in ("all heads", "one head"))
+    fallen = difference(joint, own)
+    mean, low, high = fallen
+    lines.append(
+        {
+            "sentence": "Heads learn to share the dimensions of their queries and keys",
+            "who": "Cordonnier et al. 2020, fig. 1",
+            "measured": f"effective rank of queries and keys of {BASE} after training over that before, all heads "
+            f"together less one head: {mean:+.3f} ({low:+.3f} to {high:+.3f})",
+            "control": f"all heads together: {statistics.mean(joint):.3f}; one head: {statistics.mean(own):.3f}",
+            "answer": HOLDS if high < 0 else FAILS if low > 0 else OPEN,
+        }
+        | command
+    )
+    return lines
+
+
+def table(cells: dict[str, Any]) -> str:
+    """Return the accuracy of each setting, and its ranks before and after training."""
+    lines = []
+    for setting in SETTINGS:
+        if found := of_setting(cells, setting, "accuracy"):
+            line = {"model": setting, "test accuracy": percent(found)}
+            for whose in ("one head", "all heads"):
+                before, after = (of_setting(cells, setting, f"ranks_{when}") for when in ("before", "after"))
+                means = [statistics.mean(of[whose] for of in ranks) for ranks in (before, after) if ranks[0]]
+                line[f"rank of {whose}, before and after"] = ", ".join(f"{mean:.1f}" for mean in means)
+            lines.append(line)
+    note = (
+        f"Mean and 95 % interval over seeds. {MODEL['embed_dim']} channels, {MODEL['depth']} blocks, {STEPS} steps of "
+        "64 images. Ranks are effective ranks of the product of the projections to queries and keys, means over blocks "
+        "and seeds; heads with shared projections have none of their own."
+    )
+    return f"{markdown_table(lines)}\n\n{note}"

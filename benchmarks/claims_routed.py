@@ -1,0 +1,165 @@
+"""Claims about heads that are chosen for each input, on the handwritten digits.
+
+Letters in the einops patterns: n images, k chosen heads, h heads.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from claims_training import FAILS, HOLDS, OPEN, difference, fit, is_right, normalised, of_setting, percent, points
+from einops import reduce
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+import vit
+from vit.data import Digits
+from vit.support.markdown import markdown_table
+from vit.support.plotting import BLUE, BROWN, GREY, ORANGE, plot_style
+
+STEPS, LR, WARMUP = 300, 3e-3, 50
+HEADS = 8
+MODEL = {"image_size": 8, "patch_size": 2, "in_channels": 1, "embed_dim": 32, "num_heads": HEADS, "depth": 2}
+MODEL |= {"mlp_ratio": 2.0}
+COLORS = {"by image": BLUE, "by token": BROWN, "at random": ORANGE, "the same for all": GREY}
+KEPT = (1, 2, 4)
+FEW, HALF = 2, HEADS // 2  # heads that the two sentences are about
+AS_GOOD = -0.01  # difference of accuracies from which heads do as well
+ALL = "all heads"
+SETTINGS: dict[str, dict[str, Any]] = {ALL: {}} | {
+    f"{way}, {k} of {HEADS}": {"way": way, "k": k} for way in COLORS for k in KEPT
+}
+
+
+def measure(setting: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Train a model. Return its test accuracy, and the share of the test images of each class that use each head."""
+    torch.manual_seed(seed)
+    data = Digits()
+    data.setup("fit")
+    model = build(**setting)
+    train, test = data.sets["train"], data.sets["test"]
+    fit(model, normalised(data, train.images), train.labels, steps=STEPS, lr=LR, warmup=WARMUP, seed=seed)
+    images = normalised(data, test.images)
+    accuracy = is_right(model, images, test.labels).double().mean().item()
+    return {"accuracy": accuracy, "use": uses(model, images, test.labels) if setting else None}
+
+
+def build(way: str | None = None, k: int = HEADS) -> vit.VisionTransformer:
+    """Return an untrained model whose heads are chosen in a way; all heads unless one is given.
+
+    Heads at random are drawn anew for each image and call. Both controls have gates of one.
+    """
+    if way is None:
+        return vit.VisionTransformer(**MODEL)
+    by = "token" if way == "by token" else "image"
+    model = vit.VisionTransformer(**MODEL, attention="routed", attention_kwargs={"k": k, "by": by})
+    control = {"at random": torch.rand, "the same for all": torch.zeros}.get(way)
+    for block in model.blocks if control else ():
+        block.attn.mechanism.route = partial(best, k, control)
+    return model
+
+
+def best(k: int, draw: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the k heads of each image with the largest of drawn numbers, and gates of one: (N, T, D) -> (N, k)."""
+    heads = draw(len(tokens), HEADS).argsort(dim=1, descending=True, stable=True)[:, :k]
+    return heads, torch.ones(heads.shape)
+
+
+@torch.no_grad()
+def uses(model: vit.VisionTransformer, images: Tensor, labels: Tensor) -> list[list[list[float]]]:
+    """Return how often the images (or tokens) of each class use each head of each block: [block][class][head]."""
+    chosen = []
+
+    def keep(attention: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        chosen.append(attention.mechanism.route(inputs[0])[0])
+
+    hooks = [block.attn.register_forward_pre_hook(keep) for block in model.blocks]
+    model.eval()(images)
+    for hook in hooks:
+        hook.remove()
+    each = [reduce(F.one_hot(heads, HEADS).double(), "n ... k h -> n ... h", "sum") for heads in chosen]
+    each = [reduce(used, "n ... h -> n h", "mean") for used in each]
+    return [[used[labels == label].mean(dim=0).tolist() for label in range(Digits.num_classes)] for used in each]
+
+
+def accuracies(cells: dict[str, Any], way: str, k: int) -> list[float]:
+    """Return the accuracy of each seed."""
+    return of_setting(cells, f"{way}, {k} of {HEADS}", "accuracy")
+
+
+def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
+    """Return the sentences about chosen heads with their answers."""
+    of_few = {way: accuracies(cells, way, FEW) for way in COLORS}
+    half, whole = accuracies(cells, "by image", HALF), of_setting(cells, ALL, "accuracy")
+    half_at_random, half_the_same = (accuracies(cells, way, HALF) for way in ("at random", "the same for all"))
+    if not all((*of_few.values(), half, whole, half_at_random, half_the_same)):
+        return []
+    over_same, over_random = (difference(of_few["by image"], of_few[way]) for way in ("the same for all", "at random"))
+    as_all = difference(half, whole)
+    command = {"who": "Jin et al. 2024", "command": "`python benchmarks/claims.py routed`"}
+    return [
+        {
+            "sentence": "Heads that are chosen for each image do more than the same heads for all images",
+            "measured": f"accuracy on the digits with {FEW} of {HEADS} heads, chosen by a router, less with the same "
+            f"{FEW} for all: {points(over_same)}",
+            "control": f"less with {FEW} drawn at random: {points(over_random)}; chosen for each token: "
+            f"{percent(of_few['by token'])}; all heads: {percent(whole)}",
+            "answer": HOLDS if min(over_same[1], over_random[1]) > 0 else FAILS if over_same[2] < 0 else OPEN,
+        }
+        | command,
+        {
+            "sentence": "Half of the heads, chosen for each image, do as well as all of them",
+            "measured": f"accuracy on the digits with {HALF} of {HEADS} heads, chosen by a router, less with all: "
+            f"{points(as_all)}; "
+            f"as well: at most {-100 * AS_GOOD:g} point less",
+            "control": f"{HALF} drawn at random: {percent(half_at_random)}; the same {HALF} for all: "
+            f"{percent(half_the_same)}",
+            "answer": HOLDS if as_all[1] > AS_GOOD else FAILS if as_all[2] < AS_GOOD else OPEN,
+        }
+        | command,
+    ]
+
+
+def table(cells: dict[str, Any]) -> str:
+    """Return the accuracy by number of heads, and how evenly the heads are used."""
+    lines = []
+    for way in COLORS:
+        line = {"heads are chosen": way}
+        for k in KEPT:
+            line[f"{k} of {HEADS}"] = percent(accuracies(cells, way, k))
+        use = of_setting(cells, f"{way}, {FEW} of {HEADS}", "use")
+        shares = reduce(torch.tensor(use), "s b c h -> s b h", "mean") if use else torch.empty(0)
+        line[f"use of the busiest head, {FEW} of {HEADS}"] = f"{100 * shares.amax(-1).mean():.0f} %" if use else ""
+        lines.append(line)
+    note = (
+        f"Test accuracy, mean and 95 % interval over seeds; all heads: {percent(of_setting(cells, ALL, 'accuracy'))}. "
+        f"{STEPS} steps of 64 images. The use is the share of the test images (or tokens), mean over blocks and seeds; "
+        f"{100 * FEW / HEADS:.0f} % is even."
+    )
+    return f"{markdown_table(lines)}\n\n{note}"
+
+
+@plot_style
+def draw(cells: dict[str, Any], path: Path) -> None:
+    """Draw accuracy over the number of heads, and which classes use which heads in a model of a seed."""
+    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    axes = figure.subplots(1, 1 + MODEL["depth"])
+    for way, color in COLORS.items():
+        found = {k: accuracies(cells, way, k) for k in KEPT}
+        means = {k: 100 * sum(values) / len(values) for k, values in found.items() if values}
+        axes[0].plot(list(means), list(means.values()), color=color, marker="o", ms=4, label=way)
+    if whole := of_setting(cells, ALL, "accuracy"):
+        axes[0].axhline(100 * sum(whole) / len(whole), color="black", ls=":", lw=1, label=ALL)
+    axes[0].set(xlabel=f"heads of {HEADS}", ylabel="test accuracy, %", xticks=KEPT)
+    axes[0].legend()
+    use = of_setting(cells, f"by image, {FEW} of {HEADS}", "use")
+    for block, plot in enumerate(axes[1:]):
+        plot.set(title=f"images that use a head, block {block + 1}", xlabel="head", ylabel="class")
+        plot.set(xticks=range(HEADS), yticks=range(Digits.num_classes))
+        plot.grid(False)
+        if use:
+            image = plot.imshow(100 * torch.tensor(use[0][block]), cmap="Blues", vmin=0, vmax=100, aspect="auto")
+            figure.colorbar(image, ax=plot, label="%")
+    figure.savefig(path)
