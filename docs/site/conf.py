@@ -9,7 +9,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
 
 from vit.version import __version__ as version
 
@@ -22,6 +25,8 @@ include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md",
 include_patterns += ["benchmarks/RESULTS.md", "benchmarks/results/*.md", "vit/weights/*.md", "docs/site/*.md"]
 nb_execution_mode = "off"
 myst_heading_anchors = 4
+myst_enable_extensions = ["dollarmath"]
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = "vit"
 html_copy_source = False
@@ -60,6 +65,12 @@ def unlink_folders(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = LINK.sub(lambda link: link[1] if (here / link[2]).is_dir() else link[0], source[0])
 
 
+def write_formula(writer: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
+    """Write a formula as MathML, which browsers draw without a script from elsewhere."""
+    writer.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
+    raise nodes.SkipNode
+
+
 def write_index(app: Sphinx, error: Exception | None) -> None:
     """Write the page that a browser opens first."""
     if error is None:
@@ -73,3 +84,4 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", add_contents)
     app.connect("source-read", unlink_folders)
     app.connect("build-finished", write_index)
+    app.add_html_math_renderer("mathml", (write_formula, None), (write_formula, None))

@@ -38,12 +38,19 @@ def test_every_kind_has_its_colour_and_every_head_its_entropy(drawn, table):
 
 
 @pytest.mark.parametrize(
-    ("lowest", "highest", "limits"), [(0.1, 1.0, (0, 1)), (-0.2, 1.0, (-1, 1)), (-0.5, 0.01, (-0.5, 0.5))]
+    ("lowest", "highest", "limits", "shown"),
+    [
+        (0.1, 1.0, (0, 1), ["0.1", "1.0"]),
+        (-0.2, 1.0, (-1, 1), ["-0.2", "1.0"]),
+        (-0.5, 0.01, (-0.5, 0.5), ["-0.50", "0.01"]),
+        (-0.0004, 0.88, (-0.88, 0.88), ["0.00", "0.88"]),  # and not -0.00
+        (0.0, 0.00021, (0, 0.00021), ["0.00000", "0.00021"]),
+    ],
 )
-def test_colours_of_importance_are_white_at_zero_and_cover_all_values(drawn, lowest, highest, limits):
+def test_colours_of_importance_are_white_at_zero_and_cover_all_values(drawn, lowest, highest, limits, shown):
     importance = [torch.tensor([lowest, highest]), torch.empty(0), torch.tensor([lowest])]
     axes, bar = drawn(charts.draw_importance, importance, "rise, nats").axes
-    assert texts(axes) == [f"{value:.1g}" for value in (lowest, highest, lowest)]
+    assert texts(axes) == [*shown, shown[0]]
     assert bar.get_ylabel() == "rise, nats"
     assert axes.images[0].get_clim() == pytest.approx(limits)
 

@@ -19,6 +19,7 @@ import vit
 from vit.commands.explain import main
 from vit.commands.photographs import locate, read_images, read_shown
 from vit.explain import photograph_sheet
+from vit.explain.default_method import NOT_MEASURED
 from vit.explain.maps import METHODS
 from vit.glossary import MAPS
 
@@ -74,11 +75,12 @@ def test_the_command_writes_an_overlay_on_the_photograph_and_names_it(here, monk
     runpy.run_module("vit.explain", run_name="__main__")
     printed = capsys.readouterr()
     assert printed.err == ""
-    first, second, third, last = printed.out.splitlines()
+    first, second, third, fourth, last = printed.out.splitlines()
     assert first.removeprefix("photo.png: ").split(" (")[0] in NAMES
     assert second == "  explained/photo_gradient_rollout.png"
     assert third == "explained/cells.csv: the cells of all maps, in pixels of the photographs"
-    assert last == "explained/sheet.png: all on one sheet"
+    assert fourth == "explained/sheet.png: all on one sheet"
+    assert last == f"note: {NOT_MEASURED} Measure yours: --trust"
     with Image.open(here / "explained/photo_gradient_rollout.png") as picture:
         assert picture.info["Description"] == f"gradient_rollout of {first}"
         assert picture.width > 520  # 13 times 40, and a margin
@@ -205,11 +207,21 @@ def test_the_page_has_the_maps_that_were_asked_for_and_names_model_and_file(here
     page = (here / "new/pages/one.html").read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
     assert (data["model"], data["image"]) == ("best.ckpt", "photo.png")
+    assert data["worth"].startswith(NOT_MEASURED)
     assert data["mapNames"] == ["rollout: the same for every class", "relevance: why dog, and not bird?"]
     with (here / "explained/cells.csv").open(newline="") as file:
         written = [float(row["value"]) for row in csv.DictReader(file)]
     shown = struct.unpack("<12f", zlib.decompress(base64.b64decode(data["maps"])))
     assert shown == pytest.approx(written, rel=1e-4)
+
+
+def test_pages_of_the_newest_run_say_which_run_that_is(here):
+    save_checkpoint(here / "best.ckpt")
+    (here / "runs/ants/version_3/checkpoints").mkdir(parents=True)
+    (here / "best.ckpt").rename(here / "runs/ants/version_3/checkpoints/last.ckpt")
+    main(["photo.png", "--checkpoint", "last", "--html", "page.html"])
+    data = json.loads(re.search(r'id="data">(.*?)</script>', (here / "page.html").read_text())[1])
+    assert data["model"] == "runs/ants/version_3"
 
 
 @pytest.mark.parametrize(
@@ -346,6 +358,7 @@ def test_the_trust_report_is_about_the_predicted_class_and_written_as_a_page(her
     main(["photo.png", "--checkpoint", "best.ckpt", "--method", "rollout", "--trust", "--target", "dog"])
     printed = capsys.readouterr().out
     assert "note: the report is about maps of the predicted classes" in printed
+    assert NOT_MEASURED not in printed
     assert "rollout does not depend on the class" in printed
     assert printed.splitlines()[-1] == "explained/trust.html: the same as a page"
     page = (here / "explained/trust.html").read_text()
@@ -371,12 +384,13 @@ def test_the_help_names_methods_and_options(capsys):
 
 def test_without_a_checkpoint_it_takes_the_model_of_the_package_and_says_so(here, capsys):
     main(["photo.png"])
-    first, second, *_ = capsys.readouterr().out.splitlines()
+    first, second, *_, last = capsys.readouterr().out.splitlines()
     assert first.startswith(
         "model: cifar10, which comes with the package; it sees 32 x 32 pixels and knows 10 classes: "
     )
     assert first.endswith("ship, truck. --checkpoint FILE takes yours")
     assert second.startswith("photo.png: ")
+    assert last == "explained/sheet.png: all on one sheet"
     assert (here / "explained/photo_gradient_rollout.png").exists()
 
 

@@ -11,6 +11,7 @@ from PIL.PngImagePlugin import PngInfo
 from scipy.stats import binomtest
 
 from tests.browser import opened
+from vit.explain.default_method import NOT_MEASURED
 from vit.objectives import ViTClassifier
 from vit.runs.report import CURVES, wilson_interval, write_report
 from vit.runs.tested_images import write_rows
@@ -104,8 +105,10 @@ def test_the_page_of_a_run_has_its_figures_classes_pictures_and_commands(folder)
         f"python train.py test --ckpt_path {checkpoint}",
         f"python train.py predict --ckpt_path {checkpoint} --data.root FOLDER",
         f"vit-attention explain IMAGE --checkpoint {checkpoint} --html",
+        f"vit-attention explain IMAGES --checkpoint {checkpoint} --trust",
         f"vit-attention analysis --checkpoint {checkpoint}",
     ]
+    assert f'</figure>\n    <p class="quiet small">{NOT_MEASURED} Measure yours by ' in text
     assert sorted(sections(text)) == sorted([*SECTIONS.values(), "3 classes, test images", "Run", "Commands"])
 
 
@@ -211,6 +214,7 @@ def test_the_page_of_an_evaluation_names_the_checkpoint_that_was_evaluated(folde
         "python train.py test --ckpt_path best",
         "python train.py predict --ckpt_path &#39;runs/my pets/best.ckpt&#39; --data.root FOLDER",
         "vit-attention explain IMAGE --checkpoint &#39;runs/my pets/best.ckpt&#39; --html",
+        "vit-attention explain IMAGES --checkpoint &#39;runs/my pets/best.ckpt&#39; --trust",
         "vit-attention analysis --checkpoint &#39;runs/my pets/best.ckpt&#39;",
     ]
 

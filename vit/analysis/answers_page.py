@@ -65,7 +65,7 @@ def _section(question: str, answer: Answer | str, folder: Path) -> dict[str, obj
 
 
 def _shown(value: object) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+    return f"{value:z.2f}" if isinstance(value, float) else str(value)
 
 
 def head_rows(answers: Sequence[Answer]) -> list[dict[str, object]]:

@@ -3,6 +3,7 @@
 Letters in the einops patterns: h heads, k singular values.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -89,11 +90,12 @@ def draw_importance(importance: Sequence[Tensor], quantity: str, path: Path) -> 
     # The model may be better without some heads: their values are negative. Zero is white either way.
     signed = {"cmap": "RdBu_r", "vmin": -highest, "vmax": highest}
     image = axes.imshow(values, **(signed if lowest < 0 else {"cmap": "Blues", "vmin": 0, "vmax": highest}))
+    digits = max(0, 1 - math.floor(math.log10(highest)))  # two of the largest value
     if values.shape[1] <= MOST_NUMBERED:
         for (layer, head), value in np.ndenumerate(values):
             if np.isfinite(value):
                 color = letters_on(image.to_rgba(value)[:3])
-                axes.text(head, layer, f"{value:.2g}", ha="center", va="center", color=color, fontsize=8)
+                axes.text(head, layer, f"{value:z.{digits}f}", ha="center", va="center", color=color, fontsize=8)
     figure.colorbar(image, label=quantity, shrink=0.8)
     save_figure(figure, path, dpi=120)
 
@@ -151,7 +153,7 @@ def draw_truncation(points: Sequence[RankPoint], uniform: float, path: Path) -> 
     axes.plot(ranks, [100 * point.accuracy for point in points], "o-", ms=4, color=BLUE, label="best subspace")
     controls = [100 * point.random_accuracy for point in points]
     axes.plot(ranks, controls, "o-", ms=4, color=GREY, label="random subspace")
-    axes.axhline(100 * uniform, color=AMBER, ls="--", label="uniform attention")
+    axes.axhline(100 * uniform, color=ORANGE, ls="--", label="uniform attention")
     axes.set_xscale("log", base=2)
     axes.set_xticks(ranks, [str(rank) for rank in ranks])
     axes.minorticks_off()

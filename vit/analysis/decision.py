@@ -30,7 +30,7 @@ def what_the_decision_rests_on(subject: TrainedModel, folder: Path) -> Answer:
     layer, head = max(places, key=lambda place: chosen[place[0]][place[1]].item())
     strongest = mean_interval(falls[layer][1][:, head])
     typical = median(torch.cat(reported).tolist())
-    charts.draw_importance(reported, "fall of the logit difference without the head", folder / "cut.png")
+    charts.draw_importance(reported, "fall of the logit difference\nwithout the head", folder / "cut.png")
     lead = mean_interval(logit_of(_logits(subject, images), target, against))
     token, quick_form = _tokens(subject, images, folder / "residual.png")
     return Answer(

@@ -36,10 +36,10 @@ class Interval(NamedTuple):
         >>> Interval(0.025, -0.01, 0.06).as_points()
         '2.5 points (-1.0 to 6.0)'
         """
-        return f"{100 * self.value:.1f} points ({100 * self.low:.1f} to {100 * self.high:.1f})"
+        return f"{100 * self.value:z.1f} points ({100 * self.low:z.1f} to {100 * self.high:z.1f})"
 
     def __str__(self) -> str:
-        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
+        return f"{self.value:z.2f} ({self.low:z.2f} to {self.high:z.2f})"
 
 
 def percent(share: float) -> str:

@@ -203,9 +203,9 @@ def do_heads_look_at_rare_patches(subject: TrainedModel, folder: Path) -> Answer
         "the attention that a patch gets with its distance from the most similar other patch is surely more than "
         f"{NOTICEABLE} above the control. Head {head} of layer {layer} is furthest above it on one half of the images; "
         f"on the other half, it is above it by {mean_interval(differences[layer, head])}, and its correlation is "
-        f"{own[layer][head]:+.2f}. The mean over heads is {torch.cat(own).mean():+.2f}.",
+        f"{own[layer][head]:+z.2f}. The mean over heads is {torch.cat(own).mean():+z.2f}.",
         f"With the rarity of another image, which keeps only the part of the places, these two are "
-        f"{others[layer][head]:+.2f} and {torch.cat(others).mean():+.2f}.",
+        f"{others[layer][head]:+z.2f} and {torch.cat(others).mean():+z.2f}.",
         {"rare.png": "Correlation of attention with rarity for each head, beside that with another image"},
         {"rare_patches": listed(own), "rare_patches_of_another_image": listed(others)},
     )

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from vit.commands.models import add_checkpoint, find_model
+from vit.commands.models import add_checkpoint, find_model, title_of
 from vit.commands.parser import Parser, add_out, add_overwrite
 from vit.commands.parser import run as run_command
 from vit.glossary import HEADS
@@ -56,12 +56,13 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> None:
 
     out = options.out or unused_folder(OUT, options.overwrite)
     check_outputs([out / name for name in (PAGE, TABLE, *PICTURES)], options.overwrite)
-    subject = read_trained_model(find_model(options.checkpoint), options.root, options.images)
+    model = find_model(options.checkpoint)
+    subject = read_trained_model(model, options.root, options.images)
     answers: dict[str, Answer | str] = {}
     for question in progress(QUESTIONS, "questions"):
         answers[question] = answer = ask(question, subject, out)
         found = f"Not measured: {answer}" if isinstance(answer, str) else f"{answer.found}\n  Control: {answer.control}"
         print(f"{question} {found}", flush=True)
     write_table(out / TABLE, [answer for answer in answers.values() if isinstance(answer, Answer)])
-    title = f"What the heads of {options.checkpoint} do"
+    title = f"What the heads of {title_of(model)} do"
     print(printable(str(write_page(out, title, subject.facts(), answers, command))))

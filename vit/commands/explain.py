@@ -11,13 +11,13 @@ from torch import Tensor
 
 import vit
 from vit.commands.contributions import draw_terms, write_terms
-from vit.commands.models import HELP, find_model
+from vit.commands.models import HELP, find_model, title_of
 from vit.commands.parser import Parser, add_max_pixels, add_out, add_overwrite
 from vit.commands.parser import run as run_command
 from vit.explain import CLASS_AGNOSTIC, METHODS, explorer, trust_report
 from vit.explain.classes import class_number
 from vit.explain.decomposition import Contributions
-from vit.explain.default_method import DEFAULT_METHOD
+from vit.explain.default_method import DEFAULT_METHOD, NOT_MEASURED
 from vit.explain.maps import Subject, check_method
 from vit.glossary import MAPS
 from vit.support.class_names import name_classes
@@ -182,7 +182,7 @@ def run(options: argparse.Namespace) -> None:
                 f"{each.title}: {_about(each.method, first.question(index))}": of for each, of in found[0].maps.items()
             }
             about = {"target": int(first.explained[index]), "versus": first.versus, "image_name": file.name}
-            _save_page(first.model, first.images[index], titled, options.checkpoint, about, pages[index])
+            _save_page(first.model, first.images[index], titled, first.name, about, pages[index])
     for number, path in enumerate([cells, *compared]):
         of_model = [found[number] for found in explained]
         fitting = [each for each in asked if all(each in one.maps for one in of_model)]
@@ -204,7 +204,9 @@ def run(options: argparse.Namespace) -> None:
             f"note: maps of {', '.join(agnostic)} are the same for every class; --method {DEFAULT_METHOD} depends on it"
         )
     if options.trust:
-        _report_trust(options.checkpoint, first, [each.method for each in asked], files, report, of_class)
+        _report_trust(first, [each.method for each in asked], files, report, of_class)
+    elif first.name not in PACKAGED and not options.compare:
+        print(f"note: {NOT_MEASURED} Measure yours: --trust")
 
 
 def _check_classifies_images(model: vit.VisionTransformer, checkpoint: str) -> None:
@@ -256,7 +258,8 @@ def _ask_model(options: argparse.Namespace, name: str, files: Sequence[Path], ma
     """Load a model, and have it classify all images."""
     from vit.explain.inputs import read_images
 
-    model = vit.load(find_model(name))
+    found = find_model(name)
+    model = vit.load(found)
     _check_classifies_images(model, name)
     names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)
     if name in PACKAGED:
@@ -270,7 +273,7 @@ def _ask_model(options: argparse.Namespace, name: str, files: Sequence[Path], ma
     pixels, images = read_images(files, model, max_pixels)
     with torch.no_grad():
         logits = torch.cat([model(part) for part in images.split(32)])
-    asked = _Asked(name, model, names, pixels, images, logits, target, versus)
+    asked = _Asked(title_of(found), model, names, pixels, images, logits, target, versus)
     _check_not_equal(asked.explained, versus, files, names)
     return asked
 
@@ -317,12 +320,12 @@ def _save_page(
     model: vit.VisionTransformer,
     image: Tensor,
     maps: dict[str, Tensor],
-    checkpoint: str,
+    name: str,
     about: dict[str, Any],
     path: Path,
 ) -> None:
     settings = {name: model.pretrained_cfg[name] for name in ("class_names", "mean", "std")} | about
-    page = explorer(model, image, maps=maps, model_name=checkpoint, **settings)
+    page = explorer(model, image, maps=maps, model_name=name, **settings)
     print(f"  {printable(str(page.save(path)))}")
 
 
@@ -341,13 +344,11 @@ def _scaled(box: tuple[int, int, int, int], photograph: "Photograph") -> str:
     return f": {width:,} x {height:,} of {photograph.width:,} x {photograph.height:,} pixels"
 
 
-def _report_trust(
-    checkpoint: str, asked: _Asked, methods: Sequence[str], files: Sequence[Path], path: Path, of_class: bool
-) -> None:
+def _report_trust(asked: _Asked, methods: Sequence[str], files: Sequence[Path], path: Path, of_class: bool) -> None:
     if of_class:
         print("note: the report is about maps of the predicted classes, not of --target or --versus")
     found = trust_report(asked.model, asked.images, methods)
     print(found)
-    on = f"{checkpoint}: {', '.join(methods)} on {files[0]}"
+    on = f"{asked.name}: {', '.join(methods)} on {files[0]}"
     found.save(path, on + (f" and {len(files) - 1:,} more" if len(files) > 1 else ""))
     print(f"{printable(str(path))}: the same as a page")

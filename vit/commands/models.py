@@ -24,6 +24,20 @@ def is_training_checkpoint(path: Path) -> bool:
     return path.suffix == ".ckpt" or is_distributed(path)
 
 
+def title_of(model: str) -> str:
+    """Return how pages call what ``find_model`` found: a checkpoint of a run by the run.
+
+    >>> title_of("runs/digits/version_0/checkpoints/last.ckpt"), title_of("runs/digits/version_0/checkpoints/best.ckpt")
+    ('runs/digits/version_0', 'runs/digits/version_0, best')
+    >>> title_of("cifar10")
+    'cifar10'
+    """
+    path = Path(model)
+    if path.parent.name != "checkpoints":
+        return model
+    return f"{path.parents[1]}" if path.stem == "last" else f"{path.parents[1]}, {path.stem}"
+
+
 def find_model(name: str | Path, experiment: str = "*", root: Path = Path()) -> str:
     """Return the file, the folder or the name for ``vit.load`` that a user's words stand for.
 

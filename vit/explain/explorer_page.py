@@ -25,7 +25,8 @@ from vit.capture.attention import capture_attention, run_intercepted
 from vit.capture.footprint import check_even
 from vit.explain import heatmap
 from vit.explain.decomposition import contributions
-from vit.explain.default_method import DEFAULT_METHOD
+from vit.explain.default_method import DEFAULT_METHOD, NOT_MEASURED
+from vit.explain.familiarity import is_packaged
 from vit.explain.heatmap import displayable
 from vit.explain.maps.methods import signed_map
 from vit.explain.maps.subject import Subject
@@ -159,6 +160,7 @@ def explorer(
         {
             "model": printable(model_name) or type(model).__name__,
             "image": printable(image_name),
+            "worth": "" if is_packaged(model) else f"{NOT_MEASURED} Measure yours: vit-attention explain --trust",
             "grid": anatomy.grid,
             "heads": heads,
             "modules": name_modules(anatomy.parts.layer_names, len(heads)),

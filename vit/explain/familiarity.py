@@ -48,9 +48,14 @@ def caution_about(model: nn.Module, logits: Tensor) -> Caution | None:
 
     Nothing is known of the test images of models that do not come with the package: they get no warning.
     """
+    return caution(known_energies(), energy(logits).item()) if is_packaged(model) else None
+
+
+def is_packaged(model: nn.Module) -> bool:
+    """Return whether a model is the one that comes with the package, by its weights."""
     known = known_energies()
-    is_known = sum(each.numel() for each in model.parameters()) == known["parameters"]
-    return caution(known, energy(logits).item()) if is_known and known["weights"] == fingerprint_of(model) else None
+    is_as_large = sum(each.numel() for each in model.parameters()) == known["parameters"]
+    return is_as_large and known["weights"] == fingerprint_of(model)
 
 
 def caution(known: dict[str, Any], value: float) -> Caution | None:

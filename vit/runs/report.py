@@ -171,6 +171,7 @@ def commands(results: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         if issubclass(objective_of(results), ViTClassifier):
             named = f"--checkpoint {shlex.quote(str(tested))}"
             found.append(("See which patches a prediction rests on", f"vit-attention explain IMAGE {named} --html"))
+            found.append(("Measure what such maps are worth", f"vit-attention explain IMAGES {named} --trust"))
             found.append(("See what its heads do", f"vit-attention analysis {named}"))
     return found
 

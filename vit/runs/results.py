@@ -137,4 +137,7 @@ def device_name(device: torch.device) -> str:
     """Return the name of a GPU, or the number of threads of a CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{device.type}, {torch.get_num_threads()} threads" if device.type == "cpu" else device.type
+    if device.type == "cpu":
+        threads = torch.get_num_threads()
+        return f"cpu, {threads} thread{'s' if threads > 1 else ''}"
+    return device.type

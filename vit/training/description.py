@@ -51,6 +51,7 @@ class Picture:
         alt: What it shows, in words.
         place: Its place in the report: a row of its own, beside the tables, or beside the facts of the run.
         has_photographs: Whether it shows photographs, whose colours a dark page must not change.
+        note: What a reader has to know of it, written below it.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Picture:
     alt: str
     place: Literal["row", "tables", "facts"] = "row"
     has_photographs: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vit.data.image_set import ImageSet
 from vit.data.module import ImageDataModule
+from vit.explain.default_method import NOT_MEASURED
 from vit.objectives.classify.evaluation import Evaluation, ranked
 from vit.objectives.classify.image_rows import places_of_images
 from vit.objectives.classify.pictures import draw_classification
@@ -81,6 +82,7 @@ class ViTClassifier(Objective, EncoderModule):
             "Maps",
             "Images beside the patches that speak for their most probable class",
             has_photographs=True,
+            note=f"{NOT_MEASURED} Measure yours by vit-attention explain --trust.",
         ),
         Picture(
             "reliability",

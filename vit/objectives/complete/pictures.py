@@ -15,7 +15,7 @@ from vit.objectives.complete.palette import dequantise
 from vit.support.plotting import plot_style, save_photographs
 from vit.training.examples import check_whole
 
-SHOWN, DRAWN, ACROSS = 12, 3, 2  # images, completions of each, images side by side
+SHOWN, DRAWN = 6, 3  # images, completions of each
 GREY = 0.6  # brightness of the hidden rows
 
 
@@ -36,7 +36,7 @@ def draw_completions(completer: LightningModule, folder: Path, split: str, image
     given, side = whole.clone(), completer.hparams.patch_size
     given[:, :, completer.drawn.start * side : completer.drawn.stop * side] = GREY
     part = "Middle rows" if completer.hparams.objective == "middle" else "Lower halves"
-    title = f"{part} of {split} images, drawn by the model"
+    title = f"{part} of {split} images,\ndrawn by the model"
     evaluation = completer.evaluation
     if evaluation is not None:
         title += f" ({evaluation.scores()['bits_per_pixel']:.2f} bits per pixel)"
@@ -45,22 +45,20 @@ def draw_completions(completer: LightningModule, folder: Path, split: str, image
 
 @plot_style
 def draw_sheet(versions: list[torch.Tensor], names: list[str], title: str, path: Path) -> None:
-    """Draw versions of images (N, C, H, W), in [0, 1], side by side, ``ACROSS`` images in a row."""
+    """Draw versions of images (N, C, H, W), in [0, 1], side by side, an image in a row."""
     stacked = repeat(torch.stack(versions), "m n c h w -> n m (k c) h w", k=3 if versions[0].shape[1] == 1 else 1)
     framed = torch.nn.functional.pad(stacked, (1, 1, 1, 1), value=1.0)
-    across = min(ACROSS, len(framed))
-    framed = framed[: len(framed) - len(framed) % across]
-    sheet = rearrange(framed, "(n k) m c h w -> (n h) (k m w) c", k=across)
+    sheet = rearrange(framed, "n m c h w -> (n h) (m w) c")
     height, width = sheet.shape[:2]
-    figure = Figure(figsize=(9, 9 * height / width + 0.7), layout="constrained")
+    figure = Figure(figsize=(6, 6 * height / width + 1), layout="constrained")
     axes = figure.subplots()
-    axes.imshow(sheet.numpy(), extent=(0, across * len(names), len(framed) // across, 0), aspect="auto")
-    axes.set_xticks([place + 0.5 for place in range(across * len(names))], names * across, fontsize=8)
+    axes.imshow(sheet.numpy(), extent=(0, len(names), len(framed), 0), aspect="auto")
+    axes.set_xticks([place + 0.5 for place in range(len(names))], names, fontsize=13)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     axes.set_yticks([])
     axes.grid(visible=False)
     for side in axes.spines.values():
         side.set_visible(False)
-    axes.set_title(title, fontsize=10)
+    axes.set_title(title, fontsize=14)
     save_photographs(figure, path)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.data.image_set import ImageSet
+from vit.explain.default_method import NOT_MEASURED
 from vit.objectives.classify.objective import ViTClassifier
 from vit.objectives.classify.tables import class_table
 from vit.objectives.multilabel.evaluation import MultilabelEvaluation, one_row_each
@@ -54,6 +55,7 @@ class MultilabelClassifier(ViTClassifier):
             "Maps",
             "Images beside the patches that speak for their most probable class",
             has_photographs=True,
+            note=f"{NOT_MEASURED} Measure yours by vit-attention explain --trust.",
         ),
     )
     test_fields: ClassVar = {"test_mean_average_precision_views": None, "test_views": "none"}
