@@ -59,8 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     A copy cannot train once some test before it had autograd start threads. At the end no worker waits for a slow test.
     """
     durations.mark(items)
-    slow = {item.module for item in items if item.get_closest_marker("slow") and isinstance(item, pytest.Function)}
-    copying = {module for module in slow if {"forked", "torture"} & vars(module).keys()}
+    functions = [item for item in items if isinstance(item, pytest.Function)]
+    slow = {item.module for item in functions if item.get_closest_marker("slow")}
+    copying = {module for module in {item.module for item in functions} if {"forked", "torture"} & vars(module).keys()}
     items.sort(
         key=lambda item: (getattr(item, "module", None) not in copying, getattr(item, "module", None) not in slow)
     )
