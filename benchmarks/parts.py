@@ -189,6 +189,13 @@ PARTS: dict[str, Part] = {
         commands=(f"finetune.py {DATA}",),
         training=always(f"--config configs/finetune.yaml --model.init_from null {SHAPE}"),
     ),
+    "pretraining": Part(
+        "learning without labels, then from few",
+        file="pretraining",
+        minutes=1170,
+        commands=(f"pretraining.py {DATA}",),
+        sources=(*MODEL, *STEP, *(f"vit/objectives/{name}/*.py" for name in ("mae", "sigreg", "dino"))),
+    ),
     "explanations": Part(
         "all kinds of map on three trainings",
         file="explanations",
