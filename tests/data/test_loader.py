@@ -1,6 +1,8 @@
 """The loaders of whole batches."""
 
 import itertools
+import os
+import signal
 
 import pytest
 import torch
@@ -55,6 +57,19 @@ def test_a_batch_holds_the_images_and_labels_at_the_indices_of_the_sampler(make,
     assert torch.cat(images).tolist() == [image.tolist() for image, *_ in expected]
     assert torch.cat(labels).tolist() == [label for _, label, *_ in expected]
     assert images[0].dtype == torch.uint8
+
+
+@pytest.mark.slow
+def test_workers_outlive_the_signals_of_a_cluster_and_end_with_their_loader(image_files):
+    loader = two_workers(image_files, BatchSampler(13, 5))
+    expected, workers = listed(loader), loader.loader._iterator._workers
+    for worker, number in itertools.product(workers, (signal.SIGTERM, signal.SIGUSR1)):
+        os.kill(worker.pid, number)
+    assert listed(loader) == expected
+    del loader
+    for worker in workers:
+        worker.join(20)
+    assert [worker.exitcode for worker in workers] == [0, 0]
 
 
 @pytest.mark.parametrize("make", WITHOUT_WORKERS)

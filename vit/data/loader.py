@@ -8,6 +8,7 @@ Letter in the einops patterns: b batch.
 """
 
 import math
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -179,6 +180,7 @@ class StreamLoader(BatchLoader):
             # The workers decode the next group during the training steps of this one.
             prefetch_factor=max(2, math.ceil(self.group_size / num_workers)) if num_workers else None,
             persistent_workers=num_workers > 0,
+            worker_init_fn=outlive_a_signal,
             generator=torch.Generator(),  # or DataLoader would draw from the global generator
         )
 
@@ -190,6 +192,17 @@ class StreamLoader(BatchLoader):
             images = [decoded.images.to(self.device, non_blocking=True) for decoded in group]
             labels = [decoded.labels.to(self.device, non_blocking=True) for decoded in group]
             yield (images[0], labels[0]) if len(group) == 1 else (torch.cat(images), torch.cat(labels))
+
+
+def outlive_a_signal(worker: int) -> None:
+    """Let a worker go on after a SIGTERM and at SIGUSR1, which torchrun and Slurm send to workers, too.
+
+    The training stops after its step, and its workers end with it. A second SIGTERM ends a worker: the training sends
+    it to one that hangs.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    if hasattr(signal, "SIGUSR1"):  # Windows has none
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 def grouped(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
