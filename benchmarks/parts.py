@@ -26,8 +26,8 @@ MODEL = (
 LOADING = tuple(f"vit/data/{name}.py" for name in ("loader", "sampler", "augment", "crops", "operations", "policies"))
 STEP = tuple(f"vit/training/{name}.py" for name in ("base", "callbacks", "ema", "muon", "optimizer", "schedule"))
 MAPS = ("vit/capture/*.py", "vit/explain/maps/*.py", "vit/explain/evaluation/*.py")
-# Mechanisms, and those that they import.
-CONVOLUTION, RECURRENT = ("convolution", "local"), ("recurrent", "linear", "local")
+# Mechanisms, and those that they import; what is recurrent imports local as well.
+CONVOLUTION, RECURRENT = ("convolution", "local"), ("recurrent", "linear")
 ORDERED = tuple(f"model/{name}" for name in ("decoder", "decoder_block", "pixel_model", "image_gpt", "middle_model"))
 DECODER = (*ATTENTION, *(f"vit/model/{name}.py" for name in ("decoder", "decoder_block", "generation")))
 FORMATS = ("vit/weights/**/*.py",)
