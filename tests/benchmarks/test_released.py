@@ -258,7 +258,7 @@ def test_maps_are_drawn_for_each_photograph(tmp_path):
     }
     figure = released.draw({"photographs": ["one", "two"], "block_shown": 3}, shown, tmp_path / "maps.png")
     assert (tmp_path / "maps.png").stat().st_size
-    last = figure.axes[4]
+    last = figure.axes[8]  # the first of the fifth row
     assert last.collections[0].get_offsets().tolist() == [[2.0, 1.0]]
     assert [text.get_text() for text in last.texts] == ["1 of 16"]
 

@@ -22,6 +22,7 @@ from vit.capture.anatomy import examine
 from vit.capture.attention import capture_attention
 from vit.explain import explorer_page as page_module
 from vit.explain.decomposition import contributions
+from vit.explain.default_method import NOT_MEASURED
 from vit.explain.explorer_page import (
     FINE,
     TOP,
@@ -779,6 +780,13 @@ def test_the_page_names_the_file_and_the_model_and_says_what_attention_does_not_
         assert page.locator("#subtitle").inner_text().startswith(r"a\x1b[2J<b>.jpg · 3 layers")
         assert "not what it would do without it" in page.locator("header").inner_text()
         assert page.locator("#kinds button").count() == 2  # attention and contributions
+
+
+def test_a_map_says_that_it_was_not_measured_on_this_model_and_attention_does_not(browser, page_text, tmp_path):
+    with opened(browser, page_text, tmp_path) as page:
+        assert NOT_MEASURED not in page.locator("main").inner_text()
+        page.locator("#kinds button").nth(1).click()
+        assert NOT_MEASURED in page.locator("#about").inner_text()
 
 
 def test_names_are_shown_as_text(browser, model, image, tmp_path):
