@@ -148,6 +148,14 @@ def test_a_program_with_other_logits_is_refused_and_not_left(model, tmp_path, mo
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("attention", "suffix"), [("window", "pt2"), ("linformer", "onnx")])
+def test_a_mechanism_whose_program_fails_at_another_size_is_refused(attention, suffix, tmp_path):
+    model = model_of(image_size=(8, 16), depth=1, attention=attention)
+    with pytest.raises(ValueError, match=rf"\(attention '{attention}'\) cannot be exported for images of any size: "):
+        export(model, tmp_path / f"model.{suffix}")
+    assert not list(tmp_path.iterdir())
+
+
 def test_other_files_and_models_in_training_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"model\.trt ends in '\.trt': programs are written to files that end in"):
         export(model_of(), tmp_path / "model.trt")

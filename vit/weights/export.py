@@ -73,10 +73,7 @@ def export(model: VisionTransformer, path: str | Path) -> float:
         with torch.no_grad():
             program = openvino_model(batch_program(model)) if path.suffix == ".xml" else export_program(model)
     except Exception as error:  # torch.export raises many kinds
-        reason, attention = " ".join(str(error).split())[:200], model.config["attention"]
-        raise ValueError(
-            f"the model (attention {attention!r}) cannot be exported for images of any size: {reason}"
-        ) from error
+        raise ValueError(_of_one_size(model, error)) from error
     if path.suffix == ".xml":
         return _write_openvino(program, model, path)
     writers = {".pt2": _write_program, ".onnx": _write_onnx, ".aoti": _write_compiled}
@@ -103,6 +100,12 @@ def export_program(model: VisionTransformer) -> torch.export.ExportedProgram:
     sides = [torch.export.Dim(name, min=FEWEST_PATCHES) for name in ("rows", "columns")]
     shapes = {0: torch.export.Dim("batch", min=1), 2: p * sides[0], 3: q * sides[1]}
     return torch.export.export(without_unread(model), (images,), dynamic_shapes=(shapes,))
+
+
+def _of_one_size(model: VisionTransformer, error: Exception) -> str:
+    """Return why a program of a model does not take images of any size."""
+    reason = " ".join(str(error).split())[:200]
+    return f"the model (attention {model.config['attention']!r}) cannot be exported for images of any size: {reason}"
 
 
 def _write_program(program: torch.export.ExportedProgram, path: Path) -> Any:
@@ -164,4 +167,8 @@ def _check_logits(model: VisionTransformer, run: Any, sizes: list[tuple[int, int
 def _compare(model: VisionTransformer, run: Any, size: tuple[int, int]) -> float:
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(3, model.patch_embed.in_channels, *size, generator=generator).to(model.pos_embed.device)
-    return (run(images).cpu() - model(images).cpu()).abs().max().item()
+    try:
+        found = run(images)
+    except Exception as error:  # of many kinds, where what is computed depends on the size
+        raise ValueError(_of_one_size(model, error)) from error
+    return (found.cpu() - model(images).cpu()).abs().max().item()
