@@ -30,6 +30,7 @@ from vit.support.markdown import markdown_table
 
 Cells = dict[str, Any]
 SEEDS = [0, 1, 2]
+COLUMNS = ("sentence", "who", "measured", "control", "answer", "command")
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,8 @@ def report(claim: Claim, cells: Cells) -> str:
 
 def answers(rows: list[dict[str, str]]) -> str:
     """Return the rows of sentences as a table."""
-    return markdown_table(rows) if rows else "No sentence has all its numbers yet."
+    ordered = [{column: row[column] for column in COLUMNS} for row in rows]
+    return markdown_table(ordered) if rows else "No sentence has all its numbers yet."
 
 
 def origins(cells: Cells) -> str:
