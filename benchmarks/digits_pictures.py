@@ -40,7 +40,7 @@ def draw(run: Path, page: Path, folder: Path) -> None:
         view = browser.new_page(viewport={"width": WIDTH, "height": 1000}, device_scale_factor=2)
         view.goto(page.resolve().as_uri())
         view.evaluate(LEAVE, SHOWN)
-        view.locator("main").screenshot(path=folder / "analysis.png")
+        view.locator("body").screenshot(path=folder / "analysis.png")
         browser.close()
 
 

@@ -18,7 +18,7 @@ from vit.explain import explorer
 
 ROOT = Path(__file__).parents[1]
 IMAGE, HELD = Path("test/cat/0000.jpg"), (4, 9)  # row and column of a patch on the edge of the head
-SCREEN = {"width": 1100, "height": 1010}
+SCREEN = {"width": 800, "height": 975}  # the narrowest with tiles beside the image
 
 
 def draw(data: Path, picture: Path) -> None:
@@ -29,7 +29,7 @@ def draw(data: Path, picture: Path) -> None:
     page = explorer(model, images[0], model_name="cifar10", image_name=IMAGE.name, **settings)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        view = browser.new_page(viewport=SCREEN)
+        view = browser.new_page(viewport=SCREEN, device_scale_factor=1.5)
         view.goto(page.save(Path(folder) / "page.html").as_uri())
         stage = view.locator("#stage")
         box = stage.bounding_box()

@@ -74,6 +74,7 @@ def draw_model(
     attentions = capture_attention(model, image[None])
     with drawable(name_classes(class_names, model.num_classes)) as names:
         figure = Figure(figsize=(9.2, 6), layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
         upper, lower = figure.subfigures(2, 1)
         photo, patches, linear, positions = upper.subplots(1, 4, width_ratios=(1, 1.1, 0.95, 0.95))
         block, seen, classes = lower.subplots(1, 3, width_ratios=(0.8, 1, 1))
