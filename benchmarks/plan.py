@@ -125,7 +125,7 @@ def steps_table(cell: dict[str, Any]) -> str:
         {
             "step": name,
             "parameters": f"{row['parameters']:,}",
-            "training, GFLOP an image": f"{row['training_flop'] / 1e9:,.3g}",
+            "training, GFLOP an image": f"{row['training_flop'] / 1e9:,.4g}",
             "a device": f"{in_bytes(row['bytes'])} at {row['batch']}",
             "largest batch": f"{row['largest_batch']:,}",
             "images/s": f"{row['images_per_second']:,.0f}" if "images_per_second" in row else "",
