@@ -59,7 +59,6 @@ def test_a_batch_holds_the_images_and_labels_at_the_indices_of_the_sampler(make,
     assert images[0].dtype == torch.uint8
 
 
-@pytest.mark.slow
 def test_workers_outlive_the_signals_of_a_cluster_and_end_with_their_loader(image_files):
     loader = two_workers(image_files, BatchSampler(13, 5))
     expected, workers = listed(loader), loader.loader._iterator._workers
