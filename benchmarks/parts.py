@@ -25,6 +25,8 @@ MODEL = (
 )
 LOADING = tuple(f"vit/data/{name}.py" for name in ("loader", "sampler", "augment", "crops", "operations", "policies"))
 STEP = tuple(f"vit/training/{name}.py" for name in ("base", "callbacks", "ema", "muon", "optimizer", "schedule"))
+RESUMED = tuple(f"vit/runs/{name}.py" for name in ("checkpoints", "folders", "preemption", "record", "restarts"))
+RESUMED += ("vit/support/files.py", "vit/training/callbacks.py")
 MAPS = ("vit/capture/*.py", "vit/explain/maps/*.py", "vit/explain/evaluation/*.py")
 # Mechanisms, and those that they import; what is recurrent imports local as well.
 CONVOLUTION, RECURRENT = ("convolution", "local"), ("recurrent", "linear")
@@ -376,14 +378,14 @@ PARTS: dict[str, Part] = {
         file="torture",
         minutes=40,
         commands=("torture.py --kills 100 --seed 0",),
-        sources=("vit/runs/*.py", "vit/support/files.py", "vit/training/callbacks.py"),
+        sources=RESUMED,
     ),
     "torture_ranks": Part(
         "trainings of which one process is killed",
         file="torture_ranks",
         minutes=15,
         commands=("torture_ranks.py --kills 10 --processes 2 4 --seed 0",),
-        sources=("vit/runs/*.py", "vit/support/files.py", "vit/training/callbacks.py"),
+        sources=RESUMED,
     ),
 }
 
