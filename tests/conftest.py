@@ -8,6 +8,8 @@ import pytest
 
 from tests import durations
 
+FORKING = {"forked", "torture", "torture_ranks"}  # what a module imports that copies its process
+
 gc.disable()  # until all tests are collected: imports leave no garbage, and a look at all that they leave takes long
 
 
@@ -61,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     durations.mark(items)
     functions = [item for item in items if isinstance(item, pytest.Function)]
     slow = {item.module for item in functions if item.get_closest_marker("slow")}
-    copying = {module for module in {item.module for item in functions} if {"forked", "torture"} & vars(module).keys()}
+    copying = {module for module in {item.module for item in functions} if FORKING & vars(module).keys()}
     items.sort(
         key=lambda item: (getattr(item, "module", None) not in copying, getattr(item, "module", None) not in slow)
     )

@@ -37,7 +37,7 @@ def header(capsys, tmp_path):
 
 def test_the_header_has_data_model_device_length_and_folder(header, tmp_path):
     (line,) = header(val=143, max_epochs=30)
-    assert line.startswith("Digits: 1,295 train, 143 val, 359 test images; 9 parameters; 32-true on cpu, 1 threads; ")
+    assert line.startswith("Digits: 1,295 train, 143 val, 359 test images; 9 parameters; 32-true on cpu, 1 thread; ")
     assert line.endswith(f"; 30 epochs; {tmp_path}")
 
 

@@ -60,7 +60,7 @@ def test_a_mechanism_takes_the_keyword_arguments_of_its_forward():
     assert Recorded.weights_take == set()
     assert MECHANISMS["gated"].takes == {"tokens", "mask", "causal"}
     assert MECHANISMS["gated"].weights_take == {"mask", "causal"}
-    assert MECHANISMS["window"].takes == MECHANISMS["window"].weights_take == {"grid"}
+    assert MECHANISMS["window"].takes == MECHANISMS["window"].weights_take == {"grid", "causal"}
 
 
 def test_weights_are_refused_by_mechanisms_that_never_form_them():
