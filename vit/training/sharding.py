@@ -33,9 +33,10 @@ class FullySharded(ModelParallelStrategy):
         super().setup_environment()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None) -> None:
-        """Save a checkpoint; a folder is written beside the previous one, and then takes its place."""
+        """Save a checkpoint; what is written beside the previous one then takes its place."""
         if not self._save_distributed_checkpoint:
-            super().save_checkpoint(checkpoint, filepath, storage_options)
+            # ModelParallelStrategy would have all processes at once delete a folder that this file replaces.
+            super(ModelParallelStrategy, self).save_checkpoint(checkpoint, filepath, storage_options)
             return
         with replacing(Path(filepath)) if self.is_global_zero else nullcontext() as unfinished:
             super().save_checkpoint(checkpoint, unfinished, storage_options)  # at the path that the first process names
