@@ -39,6 +39,19 @@ def test_neighbours_among_the_other_images_are_those_without_the_image(neighbour
     assert knn_accuracy_left_out(features, labels, neighbours) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("at_once", [1, 500])
+def test_no_more_cosines_are_computed_at_once_than_memory_is_meant_for(at_once, monkeypatch):
+    monkeypatch.setattr(classifiers, "AT_ONCE", at_once)
+    vote, counted = classifiers._vote, []
+    monkeypatch.setattr(
+        classifiers, "_vote", lambda cosines, *rest: counted.append(cosines.numel()) or vote(cosines, *rest)
+    )
+    features, labels = clusters(53, 2.0, 0)
+    knn_accuracy(features, labels, features, labels)
+    knn_accuracy_left_out(features, labels)
+    assert max(counted) <= max(at_once, 53)
+
+
 def test_a_linear_classifier_separates_what_is_separable_and_not_noise():
     (known, labels), (asked, answers) = clusters(60, 0.2, 0), clusters(30, 0.2, 1)
     assert linear_accuracy(known, labels, asked, answers) == 1.0

@@ -46,6 +46,10 @@ def assert_follows(mechanism, grid, prefix, is_seen):
     assert_close(mechanism.weights(q, k, grid=grid), weights, **EXACT)
 
 
+def test_windows_of_a_grid_are_not_causal():
+    assert_follows(WindowAttention(3), (5, 7), 1, lambda a, b, size: same_window(a, b, size, 3, 0))
+
+
 @settings(max_examples=40, deadline=None)
 @given(rows=SIDES, columns=SIDES, prefix=st.integers(0, 3), window=st.integers(1, 9), block_index=st.integers(0, 3))
 def test_a_patch_attends_to_its_window_which_every_other_block_shifts_by_half(
