@@ -31,13 +31,13 @@ demo: $(VENV)/installed-train
 test: $(VENV)/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not long"
 
 test-fast: $(VENV)/installed-test
-	$(PYTEST) -m "not slow and not medium"
+	$(PYTEST) -m "not medium"
 
 test-long: $(VENV)/installed-test
-	$(PYTEST) -m slow
+	$(PYTEST) -m long
 
 durations: $(VENV)/installed-test
 	$(PYTEST) --measure

@@ -56,16 +56,16 @@ def browser() -> Iterator:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what takes long. Begin with the modules that copy their process, then with those that have slow tests.
+    """Mark what takes long. Begin with the modules that copy their process, then with those that have long tests.
 
-    A copy cannot train once some test before it had autograd start threads. At the end no worker waits for a slow test.
+    A copy cannot train once some test before it had autograd start threads. At the end no worker waits for a long test.
     """
     durations.mark(items)
     functions = [item for item in items if isinstance(item, pytest.Function)]
-    slow = {item.module for item in functions if item.get_closest_marker("slow")}
+    long = {item.module for item in functions if item.get_closest_marker("long")}
     copying = {module for module in {item.module for item in functions} if FORKING & vars(module).keys()}
     items.sort(
-        key=lambda item: (getattr(item, "module", None) not in copying, getattr(item, "module", None) not in slow)
+        key=lambda item: (getattr(item, "module", None) not in copying, getattr(item, "module", None) not in long)
     )
 
 

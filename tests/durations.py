@@ -1,8 +1,8 @@
 """How long the tests take, as measured: what ``make test`` and ``make test-fast`` leave out.
 
-``durations.json`` holds the mean seconds of each test function over its cases. Those from ``MEDIUM`` on are marked as
-medium, those from ``SLOW`` on as slow; a test that the file lacks is neither. ``make durations`` measures all tests,
-which wants a machine without other work, and writes the file anew.
+``durations.json`` holds the mean seconds of each test function over its cases, and ``MARKS`` from how many seconds on a
+test has a mark; one that the file lacks has none. ``make durations`` measures all tests, which wants a machine without
+other work, and writes the file anew.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 FILE = Path(__file__).with_name("durations.json")
-MEDIUM, SLOW = 0.1, 0.5  # seconds
+MARKS = {"medium": 0.1, "long": 0.5, "slow": 2.0}  # seconds
 
 
 def function_of(test: str) -> str:
@@ -27,12 +27,12 @@ def function_of(test: str) -> str:
 
 
 def mark(items: list[pytest.Item]) -> None:
-    """Mark the tests that are medium or slow."""
+    """Mark the tests by their seconds."""
     durations = json.loads(FILE.read_text(encoding="utf-8"))
     for item in items:
         seconds = durations.get(function_of(item.nodeid), 0.0)
-        if seconds >= MEDIUM:
-            item.add_marker("slow" if seconds >= SLOW else "medium")
+        for name in (name for name, least in MARKS.items() if seconds >= least):
+            item.add_marker(name)
 
 
 class Measurement:
@@ -64,5 +64,5 @@ class Measurement:
             total[function_of(test)] += seconds
             cases[function_of(test)] += 1
         means = {function: round(total[function] / cases[function], 2) for function in sorted(total)}
-        durations = {function: seconds for function, seconds in means.items() if seconds >= MEDIUM}
+        durations = {function: seconds for function, seconds in means.items() if seconds >= min(MARKS.values())}
         FILE.write_text(json.dumps(durations, indent=0) + "\n", encoding="utf-8")

@@ -17,14 +17,14 @@ def file(tmp_path, monkeypatch):
     ("test", "marks"),
     [
         ("tests/test_a.py::test_of_a_tenth[case]", ["medium"]),
-        ("tests/test_a.py::test_of_half_a_second", ["slow"]),
+        ("tests/test_a.py::test_of_half_a_second", ["medium", "long"]),
+        ("tests/test_a.py::test_of_two_seconds", ["medium", "long", "slow"]),
         ("tests/test_a.py::test_that_is_new", []),
     ],
 )
 def test_a_test_is_marked_by_what_was_measured(test, marks, file):
-    file.write_text(
-        json.dumps({"tests/test_a.py::test_of_a_tenth": 0.1, "tests/test_a.py::test_of_half_a_second": 0.5})
-    )
+    seconds = {"test_of_a_tenth": 0.1, "test_of_half_a_second": 0.5, "test_of_two_seconds": 2.0}
+    file.write_text(json.dumps({f"tests/test_a.py::{name}": value for name, value in seconds.items()}))
     found = []
     mark([SimpleNamespace(nodeid=test, add_marker=found.append)])
     assert found == marks
