@@ -51,8 +51,10 @@ def read_distributed(folder: Path) -> dict[str, Any]:
         }
         _fill(found, reader)
         contents = _nested(found, listed.planner_data or {})
-        states = [_by_number(contents.pop(name)) for name in sorted(contents) if name.startswith(OPTIMIZER)]
-    return contents | ({"optimizer_states": states} if states else {}) | _read_rest(folder)
+        states = [contents.pop(name) for name in sorted(contents) if name.startswith(OPTIMIZER)]
+        for state in states:
+            state["param_groups"] = [group for _, group in sorted(state["param_groups"].items())]
+    return contents | ({"optimizer_states": [*map(numbered, states)]} if states else {}) | _read_rest(folder)
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -143,9 +145,9 @@ def _nested(found: dict[str, Any], places: dict[str, tuple[str | int, ...]]) -> 
     return contents
 
 
-def _by_number(state: dict[str, Any]) -> dict[str, Any]:
+def numbered(state: dict[str, Any]) -> dict[str, Any]:
     """Return the state of an optimiser with numbers in place of names, as ``Optimizer.load_state_dict`` takes it."""
-    groups = [group for _, group in sorted(state["param_groups"].items())]
+    groups = state["param_groups"]
     names = [name for group in groups for name in group["params"]]
     number = {name: place for place, name in enumerate(names)}
     return {
