@@ -1,6 +1,7 @@
 """The loaders of whole batches."""
 
 import itertools
+import multiprocessing.util
 import os
 import signal
 
@@ -69,6 +70,18 @@ def test_workers_outlive_the_signals_of_a_cluster_and_end_with_their_loader(imag
     for worker in workers:
         worker.join(20)
     assert [worker.exitcode for worker in workers] == [0, 0]
+
+
+def test_a_process_ends_whose_workers_are_alive(image_files):
+    def serve_a_batch() -> None:
+        loader = two_workers(image_files, BatchSampler(13, 5))
+        next(batches := iter(loader))
+        multiprocessing.util.Finalize(None, list, (batches,), exitpriority=-1)  # which keeps the workers until the end
+
+    process = multiprocessing.get_context("fork").Process(target=serve_a_batch)
+    process.start()
+    process.join(20)
+    assert process.exitcode == 0
 
 
 @pytest.mark.parametrize("make", WITHOUT_WORKERS)

@@ -7,12 +7,16 @@ label -1, or a row of it, marks padding.
 Letter in the einops patterns: b batch.
 """
 
+import ctypes
 import math
+import os
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import islice, repeat
+from multiprocessing import RawValue, util
 from typing import TypeVar
 
 import torch
@@ -171,6 +175,7 @@ class StreamLoader(BatchLoader):
         num_workers: int = 0,
     ) -> None:
         super().__init__(sampler, augment, device, files.image_size)
+        is_over = RawValue(ctypes.c_bool)
         self.loader = DataLoader(
             files,
             batch_sampler=sampler,
@@ -180,9 +185,12 @@ class StreamLoader(BatchLoader):
             # The workers decode the next group during the training steps of this one.
             prefetch_factor=max(2, math.ceil(self.group_size / num_workers)) if num_workers else None,
             persistent_workers=num_workers > 0,
-            worker_init_fn=outlive_a_signal,
+            worker_init_fn=partial(outlive_a_signal, is_over),
             generator=torch.Generator(),  # or DataLoader would draw from the global generator
         )
+        if num_workers:
+            # A process that ends sends its workers one SIGTERM, after this, and waits for them.
+            util.Finalize(self.loader, setattr, (is_over, "value", True), exitpriority=0)
 
     def groups(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the images and labels of ``group_size`` batches at a time, before augmentation, on the device."""
@@ -194,13 +202,19 @@ class StreamLoader(BatchLoader):
             yield (images[0], labels[0]) if len(group) == 1 else (torch.cat(images), torch.cat(labels))
 
 
-def outlive_a_signal(worker: int) -> None:
+def outlive_a_signal(is_over: ctypes.c_bool, worker: int) -> None:
     """Let a worker go on after a SIGTERM and at SIGUSR1, which torchrun and Slurm send to workers, too.
 
-    The training stops after its step, and its workers end with it. A second SIGTERM ends a worker: the training sends
-    it to one that hangs.
+    The training stops after its step, and its workers end with it. A second SIGTERM ends a worker, and so does the
+    first one once the training ``is_over``.
     """
-    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+    def go_on_once(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if is_over.value:
+            os._exit(0)  # as torch's own handler, which this one replaces: another status is an error there
+
+    signal.signal(signal.SIGTERM, go_on_once)
     if hasattr(signal, "SIGUSR1"):  # Windows has none
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
