@@ -29,7 +29,7 @@ MAPS = {
     "gradient_rollout": Word(
         "Rollout of the attention that raises the score of the class",
         "product of normalised((mean over heads of A * dy/dA)+ + I)",
-        "Take it first: it is quick, and the best of the maps that need one backward pass",
+        "Take it first: it is quick, and on photographs the best of the maps that need one backward pass",
     ),
     "relevance": Word(
         "The attention that raises the score of the class, added up over the layers",
@@ -39,7 +39,7 @@ MAPS = {
     "legrad": Word(
         "The gradient of what each layer by itself says of the class, with respect to its attention",
         "mean of (ds/dA)+; Bousselham et al. 2025",
-        "Take it for mosaics of the packaged model; elsewhere relevance scores higher",
+        "Take it for mosaics of the packaged model; on other models relevance scores higher",
     ),
     "gradcam": Word(
         "The features of the last layer, weighted by their mean gradient",
@@ -69,7 +69,7 @@ MAPS = {
     "token_drop": Word(
         "How much the score falls when the token of a patch is left out",
         "y(all) - y(all but one token)",
-        "Take it if a pass for each patch is affordable: the best by measurement",
+        "Take it if a pass for each patch is affordable: the best where tokens are dropped",
     ),
     "attnlrp": Word(
         "The score sent back through every step of the model, each dividing it among its inputs",
