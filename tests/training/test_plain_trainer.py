@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lightning import LightningModule, Trainer
+from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateFinder
 from lightning.pytorch.tuner import Tuner
 from torch.utils.data import DataLoader
@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 from tests.brought import Bare, Manual, OneCycle, OwnData, Plain, Reused
 from vit.data import Digits
 from vit.objectives import ViTClassifier
+from vit.training.callbacks import SeededSteps
 
 SMALL = {"image_size": 8, "in_channels": 1, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2}
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # Lightning's advice
@@ -107,6 +108,43 @@ def test_overfitting_repeats_the_same_images_in_each_epoch():
     assert len(seen) == 4
     assert torch.equal(torch.cat(seen[:2]), torch.cat(seen[2:]))
     assert len(seen[0].unique(dim=0)) > 50
+
+
+class SavedAtHalf(Callback):
+    """Saves a checkpoint after two of four epochs, as the epoch ends or with its last step."""
+
+    def __init__(self, path, hook):
+        self.path = path
+        setattr(self, hook, self.save)
+
+    def save(self, trainer, *_):
+        if trainer.global_step == 8:
+            trainer.save_checkpoint(self.path)
+            trainer.should_stop = True
+
+
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_train_epoch_end"])
+@pytest.mark.parametrize("batch_size", [160, 320, 640])
+def test_a_training_goes_on_from_its_half_in_batches_of_another_size(batch_size, hook, tmp_path):
+    path, seen = tmp_path / "half.ckpt", []
+
+    class Seeing(ViTClassifier):
+        def on_train_batch_end(self, *args):
+            super().on_train_batch_end(*args)
+            seen.append((self.trainer.current_epoch, self.progress))
+
+    def fit(module, size, callbacks, checkpoint=None):
+        limits = {"max_steps": -1, "max_epochs": 4, "limit_val_batches": 0}
+        data = Digits(batch_size=size)
+        trainer(callbacks=[SeededSteps(0), *callbacks], **limits).fit(module, data, ckpt_path=checkpoint)
+
+    fit(model(), 320, [SavedAtHalf(path, hook)])
+    fit(model(Seeing), batch_size, [], path)
+    steps = {160: 8, 320: 4, 640: 2}[batch_size]
+    assert [epoch for epoch, _ in seen] == [2] * steps + [3] * steps
+    assert [progress for _, progress in seen] == pytest.approx(
+        [(1 + n / steps / 2) / 2 for n in range(1, 2 * steps + 1)]
+    )
 
 
 def test_predictions_are_of_a_loader_of_images_of_pairs_and_of_our_test_images():

@@ -13,8 +13,10 @@ from vit.training.schedule import ProgressSchedule, TrainingLength, learning_rat
 ALONE = SimpleNamespace(broadcast=lambda value: value)
 
 
-def trainer(steps, *callbacks):
-    return SimpleNamespace(estimated_stepping_batches=steps, callbacks=list(callbacks))
+def trainer(steps, *callbacks, epochs=1, max_steps=-1):
+    return SimpleNamespace(
+        estimated_stepping_batches=steps, callbacks=list(callbacks), max_epochs=epochs, max_steps=max_steps
+    )
 
 
 class StoppedTimer(Timer):
@@ -51,6 +53,24 @@ def test_progress_is_the_share_of_the_steps_or_of_the_time_whichever_is_larger()
     assert TrainingLength(trainer(10, timer)).progress(9, ALONE) == 0.9
     first_process = SimpleNamespace(broadcast=lambda value: 20.0)  # its time is that of all
     assert TrainingLength(trainer(math.inf, timer)).progress(5, first_process) == 0.5
+
+
+@pytest.mark.parametrize(("steps", "first", "last"), [(80, 40, 80), (40, 20, 40), (160, 80, 160)])
+def test_half_of_the_epochs_are_half_of_a_training_that_goes_on_in_batches_of_another_size(steps, first, last):
+    before = TrainingLength(trainer(80, epochs=4)).state_dict()
+    length = TrainingLength(trainer(steps, epochs=4))
+    length.go_on(before, 40)
+    assert length.progress(40, ALONE) == 0.5
+    assert length.progress(40 + last - first, ALONE) == 1.0
+    again = TrainingLength(trainer(80, epochs=4))
+    again.go_on(length.state_dict(), 40)
+    assert (again.shift, again.progress(60, ALONE)) == (0, 0.75)
+
+
+def test_steps_are_the_progress_of_a_training_of_so_many():
+    length = TrainingLength(trainer(100, epochs=4, max_steps=100))
+    length.go_on(TrainingLength(trainer(80, epochs=4)).state_dict(), 40)
+    assert length.progress(40, ALONE) == 0.4
 
 
 def test_a_timer_without_a_limit_and_an_unknown_number_of_steps_are_no_end():

@@ -89,6 +89,8 @@ class Objective(LightningModule, ABC):
         self.save_hyperparameters()
         self.check_hyperparameters()
         self.progress = 0.0
+        self.length: TrainingLength | None = None
+        self.length_before: Mapping[str, float] | None = None  # of a resumed training
         self.data: ImageDataModule | None = None
         self.evaluation: Any = None
         self.brought = BroughtBatches()
@@ -208,6 +210,8 @@ class Objective(LightningModule, ABC):
         # the position in the epoch.
         self.length = TrainingLength(self.trainer)
         self.data = self.trainer.datamodule if isinstance(self.trainer.datamodule, ImageDataModule) else None
+        if self.length_before is not None and self.trainer.global_step:
+            self.length.go_on(self.length_before, self.trainer.global_step)
         self.length.check_end([name for name, is_used in self.shares().items() if is_used])
         self._update_progress()
         if self.schedule is not None:
@@ -323,6 +327,8 @@ class Objective(LightningModule, ABC):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the name of the class, which the command line builds again, and the encoder, which ``vit.load`` does."""
         checkpoint |= {"module": type(self).__name__, "encoder": None, "normalised": self.brought.normalised}
+        if self.length is not None:
+            checkpoint["length"] = self.length.state_dict()
         if self.encoder is not None:
             arguments = dict(self.get_submodule(self.encoder).config)
             about = {"arguments": arguments, "about": self.about_encoder()}
@@ -337,6 +343,7 @@ class Objective(LightningModule, ABC):
         upgrade(checkpoint)  # of load_from_checkpoint, which reads the file by itself
         self.check_fits(checkpoint)
         self.take_notes(checkpoint)
+        self.length_before = checkpoint.get("length")
         before = checkpoint["hyper_parameters"]
         for name in ("optimizer", "layer_decay"):
             if name in before and before[name] != self.hparams.get(name):

@@ -25,12 +25,16 @@ class SeededSteps(Callback):
         self.generators = (torch.Generator(), torch.Generator())
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count the batches of a resumed epoch as the loader does: another number of processes takes other batches."""
+        """Count the batches of a resumed epoch as the loader does: another number of processes takes other batches.
+
+        A loader at the end of an epoch has served none of the next one, and Lightning counts all of the last one.
+        """
         loader, done = trainer.train_dataloader, trainer.fit_loop.epoch_loop.batch_progress.current
-        if isinstance(loader, BatchLoader) and (loader.served or loader.sampler.shift):
+        if isinstance(loader, BatchLoader) and done.ready:
+            is_inside = loader.served or loader.sampler.shift
             not_counted = done.ready - done.completed
-            done.ready = done.started = done.processed = loader.served
-            done.completed = loader.served - not_counted
+            done.ready = done.started = done.processed = loader.served if is_inside else len(loader)
+            done.completed = done.ready - not_counted
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Pass the epoch to the loader: Lightning's is one too high after a resume from the end of an epoch.

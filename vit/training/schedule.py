@@ -1,7 +1,7 @@
 """The schedule of a training: its length, its progress, and the learning rate as a function of the progress."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from lightning import Trainer
@@ -71,6 +71,10 @@ class TrainingLength:
         total_steps = trainer.estimated_stepping_batches
         # Lightning returns -1 if neither the steps nor the batches of an epoch are limited.
         self.total_steps = total_steps if total_steps > 0 else math.inf
+        self.epoch_steps = math.inf
+        if trainer.max_steps != total_steps and math.isfinite(self.total_steps):  # epochs are the limit
+            self.epoch_steps = total_steps // max(trainer.max_epochs, 1)
+        self.shift = 0
         timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer)]
         self.timer = next((timer for timer in timers if timer._duration), None)
 
@@ -78,6 +82,19 @@ class TrainingLength:
     def has_end(self) -> bool:
         """Whether the number of steps or the time is limited."""
         return math.isfinite(self.total_steps) or self.timer is not None
+
+    def state_dict(self) -> dict[str, float]:
+        """Return what a resumed training needs to count on: the steps of an epoch, and what was added to those done."""
+        return {"epoch_steps": self.epoch_steps, "shift": self.shift}
+
+    def go_on(self, before: Mapping[str, float], step: int) -> None:
+        """Count on after ``step`` steps, if an epoch had another number of them before.
+
+        Half of the epochs are half of the training, whatever the number of processes and the batch size were.
+        """
+        if math.isinf(self.epoch_steps) or math.isinf(before["epoch_steps"]):
+            return
+        self.shift = round((step + before["shift"]) * self.epoch_steps / before["epoch_steps"]) - step
 
     def check_end(self, shares: list[str]) -> None:
         """Check that a training has an end if there are settings that are a share of it.
@@ -97,4 +114,4 @@ class TrainingLength:
         if self.timer is not None:
             # Processes must agree to the last bit, or their weights drift apart.
             by_time = strategy.broadcast(self.timer.time_elapsed()) / self.timer._duration
-        return min(1.0, max(step / self.total_steps, by_time))
+        return min(1.0, max((step + self.shift) / self.total_steps, by_time))
