@@ -5,9 +5,11 @@ import math
 
 import pytest
 import torch
+from lightning import Trainer
 
 import vit
 from tests.tiny import CPU, MODEL
+from vit.data import Digits
 from vit.objectives import DINO
 from vit.objectives.dino.evaluation import DistillationEvaluation
 from vit.objectives.dino.objective import STUDENT_TEMPERATURE, TEACHER_TEMPERATURE, distillation_losses
@@ -17,13 +19,13 @@ RUN = [
     *("--model.prototypes", "13", "--model.local_views", "1", "--trainer.max_epochs", "2", "--experiment", "dino"),
 ]
 
+SIZES = {"image_size": (6, 10), "patch_size": 2, "in_channels": 1, "embed_dim": 12, "depth": 1, "num_heads": 3}
 REAL = torch.ones(5, dtype=torch.bool)
 
 
 def learner(**changes):
     torch.manual_seed(0)
-    sizes = {"image_size": (6, 10), "patch_size": 2, "in_channels": 1, "embed_dim": 12, "depth": 1, "num_heads": 3}
-    return DINO(**sizes | {"prototypes": 7, "local_views": 1} | changes)
+    return DINO(**SIZES | {"prototypes": 7, "local_views": 1} | changes)
 
 
 @pytest.fixture
@@ -93,6 +95,33 @@ def test_the_teacher_is_the_moving_average_of_the_student_and_has_no_dropout():
     module.network.move_teacher(1 - module.decay_now())
     for old, new in zip(before, module.network.teacher.parameters(), strict=True):
         torch.testing.assert_close(new, old + 0.25)
+
+
+class OwnOptimizer(DINO):
+    """An optimiser without a schedule."""
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+class OwnSchedule(DINO):
+    """A schedule that Lightning steps once an epoch."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), 0.1)
+        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # Lightning's advice
+@pytest.mark.parametrize("cls", [DINO, OwnOptimizer, OwnSchedule])
+def test_the_teacher_moves_once_with_each_step_of_any_optimiser(cls, monkeypatch):
+    module = cls(**SIZES | {"image_size": 8, "patch_size": 4, "prototypes": 7, "local_views": 1})
+    moves = []
+    monkeypatch.setattr(module.network, "move_teacher", moves.append)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_model_summary", "enable_progress_bar"), False)
+    limits = {"max_epochs": 2, "limit_train_batches": 4, "limit_val_batches": 0, "accumulate_grad_batches": 2}
+    Trainer(**quiet, **limits, accelerator="cpu").fit(module, Digits(batch_size=8))
+    assert moves == pytest.approx([(1 - 0.996) * (1 + math.cos(math.pi * step / 4)) / 2 for step in range(1, 5)])
 
 
 @pytest.mark.parametrize(("progress", "decay"), [(0.0, 0.9), (0.5, 0.95), (1.0, 1.0)])

@@ -22,6 +22,7 @@ from vit.objectives.view_learner import ViewLearner
 from vit.objectives.view_pictures import draw_views
 from vit.support.checks import check_probability, check_share
 from vit.training.description import Score
+from vit.training.schedule import ProgressSchedule
 
 TEACHER_TEMPERATURE, STUDENT_TEMPERATURE = 0.04, 0.1  # the teacher's is lower: it sharpens
 PROJECTION_DIM = 64
@@ -115,10 +116,26 @@ class DINO(ViewLearner):
         mean = mean_over_processes(reduce(answers, "g b k -> k", "mean"))
         self.centre.lerp_(mean.to(self.centre), 1 - self.hparams.centre_momentum)
 
-    def lr_scheduler_step(self, scheduler: torch.optim.lr_scheduler.LambdaLR, metric: Any) -> None:
-        """Move the teacher after each step of the optimiser."""
+    def on_train_start(self) -> None:
+        """Count the moves of the teacher from the first step on."""
+        super().on_train_start()
+        self.moved_at = self.trainer.global_step
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Move the teacher after each step of the optimiser, before callbacks save it."""
         super().lr_scheduler_step(scheduler, metric)
-        self.network.move_teacher(1 - self.decay_now())
+        if isinstance(scheduler, ProgressSchedule):
+            self._move_teacher()
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Move the teacher where Lightning steps no schedule of ours."""
+        super().on_train_batch_end(outputs, batch, batch_idx)
+        self._move_teacher()
+
+    def _move_teacher(self) -> None:
+        if self.moved_at != self.trainer.global_step:
+            self.moved_at = self.trainer.global_step
+            self.network.move_teacher(1 - self.decay_now())
 
     def decay_now(self) -> float:
         """Return the weight of the past in the teacher: it rises along a cosine to 1."""
