@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+import vit
+from tests.tiny import CPU
 from vit.commands.defaults import read_defaults
 from vit.commands.typed_arguments import read_typed
 
@@ -31,3 +33,16 @@ def test_the_folder_of_the_training_is_not_that_of_other_data(of_folder, typed, 
 def test_a_table_that_is_missing_is_asked_for(error_of, of_folder):
     answer = error_of("test", "--ckpt_path", of_folder, "--data", "ImageTable")
     assert answer == "error: an argument is missing: add --data.table, for ImageTable"
+
+
+def test_a_model_normalises_a_data_set_without_that_option_as_the_images_of_its_training(run, of_folder):
+    checkpoint = torch.load(of_folder, weights_only=True)
+    checkpoint["hyper_parameters"] |= {"mean": [0.449], "std": [0.226]}
+    torch.save(checkpoint, of_folder)
+    tested = run("test", "--ckpt_path", of_folder, "--data", "Digits", *CPU)
+    assert (tested.model.hparams.mean, tested.model.hparams.std) == ([0.449], [0.226])
+    image = tested.datamodule.sets["test"].images[:1]
+    network = vit.load(of_folder).eval()
+    with torch.no_grad():
+        expected = network((image / 255 - 0.449) / 0.226)
+        torch.testing.assert_close(tested.model.eval()(image), expected)

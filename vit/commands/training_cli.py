@@ -58,6 +58,7 @@ from vit.runs.results import read_results
 from vit.runs.same_start import SameStart
 from vit.runs.splits import has_split, validates
 from vit.runs.tested_images import PerImageTable
+from vit.support.arguments import constructor_arguments
 from vit.training.callbacks import ImagesPerSecondBar, ParameterSummary, SeededSteps, StopAtNaN
 from vit.training.sharding import FullySharded
 from vit.weights import load, read_checkpoint
@@ -105,7 +106,7 @@ class ViTCLI(LightningCLI):
         if self.typed.subcommand != "predict" and self.typed.describes_data:  # else the model is that of the checkpoint
             for name in self.trained.objective.from_data:
                 parser.link_arguments(
-                    "data", f"model.init_args.{name}", lambda data, name=name: getattr(data, name, None), "instantiate"
+                    "data", f"model.init_args.{name}", lambda data, name=name: self._of_data(name, data), "instantiate"
                 )
         # Only the class that is asked for: jsonargparse passes the defaults of a default class on to another one.
         if self.typed.model is None or self.typed.model == self.trained.objective.__name__:
@@ -123,6 +124,13 @@ class ViTCLI(LightningCLI):
             default="last",
             help="Weights that the test at the end of fit takes: those of the last step, or of the best validation.",
         )
+
+    def _of_data(self, name: str, data: LightningDataModule) -> Any:
+        """Return what the model takes from the data: of data without options for them, trained weights keep theirs."""
+        is_evaluated = self.typed.subcommand != "fit" and name in ("mean", "std") and name in self.trained.of_images
+        if is_evaluated and name not in constructor_arguments(type(data)):
+            return self.trained.of_images[name]
+        return getattr(data, name, None)
 
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
