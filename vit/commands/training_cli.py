@@ -36,7 +36,7 @@ from vit.commands.trainer_checks import (
     check_trainer,
 )
 from vit.commands.typed_arguments import limits_of, read_typed
-from vit.runs.checkpoints import RunCheckpoint, with_atomic_files
+from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint, with_atomic_files
 from vit.runs.console import print_results
 from vit.runs.curves import RunPictures
 from vit.runs.folders import (
@@ -472,6 +472,7 @@ class ViTCLI(LightningCLI):
         ending = {"model": self.model, "datamodule": self.datamodule, "verbose": False}
         if has_split(self.datamodule, "val") and self.record.measurements.last_step("val") != self.trainer.global_step:
             self.trainer.validate(**ending)
+            self._note_choices()
         self._keep_best()
         if has_split(self.datamodule, "test") and self.trainer.limit_test_batches != 0:
             if self._get(self.config, "test_weights") == "best":
@@ -479,6 +480,13 @@ class ViTCLI(LightningCLI):
             self.trainer.test(**ending)
         self.record.write_results(self.trainer, self.model, finished=True)
         self._print_results()
+
+    @rank_zero_only
+    def _note_choices(self) -> None:
+        """Put the thresholds of a validation after the last step into the checkpoint, which was saved before."""
+        path = self.run_folder / "checkpoints/last.ckpt"
+        if path.is_file() and self.model.note_choices(checkpoint := read_checkpoint(path)):
+            AtomicCheckpointIO().save_checkpoint(checkpoint, path)
 
     def _keep_best(self) -> None:
         """Make ``best.ckpt`` the last checkpoint in a run that ended before its first validation."""

@@ -334,6 +334,10 @@ class Objective(LightningModule, ABC):
             about = {"arguments": arguments, "about": self.about_encoder()}
             checkpoint["encoder"] = {"prefix": f"{self.encoder}."} | about
 
+    def note_choices(self, checkpoint: dict[str, Any]) -> bool:
+        """Put what the last validation has chosen into a checkpoint; return whether it chooses anything."""
+        return False
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that a checkpoint fits before torch loads it: its messages would be longer.
 

@@ -113,6 +113,19 @@ def read(path):
     return np.array(Image.open(path))
 
 
+def test_the_checkpoint_of_a_training_that_ends_within_an_epoch_has_the_thresholds_of_its_results(run, command, folder):
+    run("fit", *command, "--trainer.max_steps", 6)
+    place = folder / "runs/labels/version_0"
+    scores = json.loads((place / "results.json").read_text())["scores"]
+    checkpoint = torch.load(place / "checkpoints/last.ckpt", weights_only=True)
+    expected = pytest.approx([row["threshold"] for row in scores["classes"]])
+    assert checkpoint["global_step"] == 6
+    assert checkpoint["state_dict"]["thresholds"].tolist() == expected
+    assert checkpoint["encoder"]["about"]["thresholds"] == expected
+    run("test", "--ckpt_path", place)
+    assert json.loads((place / "evaluations/test_last_0/results.json").read_text())["scores"] == scores
+
+
 def test_it_is_resumed_bit_for_bit(whole_and_resumed, command):
     mixed = ["--data.mixup", "0.8", "--data.flip", "true", "--model.ema_decay", "0.9", "--data.val_fraction", "0.2"]
     whole, resumed = whole_and_resumed(MultilabelClassifier, *command, *mixed)

@@ -310,6 +310,12 @@ class ViTClassifier(Objective, EncoderModule):
         if self.network.num_classes == 2:
             checkpoint["threshold"] = self.threshold
 
+    def note_choices(self, checkpoint: dict[str, Any]) -> bool:
+        """Put the threshold of two classes into a checkpoint."""
+        if self.network.num_classes == 2:
+            checkpoint["threshold"] = self.threshold
+        return self.network.num_classes == 2
+
     def take_notes(self, checkpoint: dict[str, Any]) -> None:
         """Take the threshold of two classes."""
         super().take_notes(checkpoint)

@@ -95,6 +95,12 @@ class MultilabelClassifier(ViTClassifier):
         """Return an evaluation over no images."""
         return MultilabelEvaluation(self.thresholds, self.device)
 
+    def note_choices(self, checkpoint: dict[str, Any]) -> bool:
+        """Put the thresholds into a checkpoint."""
+        checkpoint["state_dict"]["thresholds"] = self.thresholds.cpu()
+        checkpoint["encoder"] |= {"about": self.about_encoder()}
+        return True
+
     def choose_thresholds(self) -> None:
         """Choose the threshold of each class on the images of the last evaluation."""
         self.thresholds.copy_(self.evaluation.best_thresholds())
