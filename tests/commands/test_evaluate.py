@@ -5,6 +5,7 @@ import torch
 from PIL import Image
 
 import vit
+from tests.tiny import CPU, MODEL
 from vit.commands import evaluate
 from vit.commands.evaluate import main
 
@@ -37,6 +38,23 @@ def test_the_option_that_is_advised_for_damaged_files_is_taken(capsys, photos, m
     assert "by --data.skip_damaged true" in error_of(capsys, "--data.root", photos)
     main(["knn", "--checkpoint", "cifar10", "--data.root", str(photos), "--data.skip_damaged", "true"])
     assert "knn: 100.00 % of 4 test images, from 8 training images of 2 classes" in capsys.readouterr().out
+
+
+def test_no_test_image_was_seen_in_the_training(tmp_path, monkeypatch, run):
+    for name, count in (("0", 30), ("1", 25), ("2", 40), ("3", 2)):
+        for number in range(count):
+            (tmp_path / "digits" / name).mkdir(parents=True, exist_ok=True)
+            Image.new("L", (8, 8), 2 * number).save(tmp_path / "digits" / name / f"{number:02}.png")
+    names = ["--data.class_names", '["3","2","1","0"]']
+    folder = ["--data", "ImageFolder", "--data.root", tmp_path / "digits", "--data.test_fraction", "0.2", *names]
+    trained = run("fit", *folder, *MODEL, *CPU, "--trainer.max_steps", "1").datamodule
+    seen = {file for split in ("train", "val") for file in trained.sets[split].files}
+    asked = {}
+    monkeypatch.setattr(evaluate, "_drawn", lambda images, _: asked.setdefault(len(asked), images))
+    main(["knn", "--checkpoint", "last", "--data.root", str(tmp_path / "digits")])
+    assert len(asked) == 2
+    assert not seen & {*asked[1].files}
+    assert {*asked[0].files} == {*trained.sets["train"].files}
 
 
 def test_images_are_cropped_as_the_model_takes_them(tmp_path, monkeypatch):

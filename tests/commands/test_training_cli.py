@@ -20,6 +20,7 @@ from tests.tiny import CPU, MODEL, TINY, run_command
 from vit.commands.training_cli import run_callbacks
 from vit.objectives import OBJECTIVES, ViTClassifier
 from vit.runs.curves import RunPictures
+from vit.runs.predictions import PredictionWriter
 from vit.runs.record import RunRecord
 from vit.runs.tested_images import PerImageTable
 from vit.support.arguments import constructor_arguments
@@ -394,6 +395,23 @@ def test_a_prediction_that_was_killed_is_continued(run, finished, photos, monkey
     run(*predict[:-1], "whole.csv")
     assert resumed == rows_of(Path("whole.csv"))
     assert not [*Path().glob("*.partial*")]
+
+
+def test_a_prediction_of_another_crop_is_not_continued(run, finished, photos, monkeypatch):
+    predict = ["predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root", "photos", *CPU]
+    predict += ["--data.batch_size", "2", "--output"]
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PredictionWriter, "on_predict_end", killed)
+        with pytest.raises(SystemExit):
+            run(*predict, "out.csv")
+    assert len([*Path().glob("out.csv.*.partial")]) == 1
+    run(*predict, "out.csv", "--data.crop_ratio", "0.5")
+    run(*predict, "fresh.csv", "--data.crop_ratio", "0.5")
+    assert rows_of(Path("out.csv")) == rows_of(Path("fresh.csv"))
 
 
 def test_two_equal_predictions_at_once_do_not_mix(run, finished, photos, monkeypatch):

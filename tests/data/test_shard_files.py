@@ -41,6 +41,13 @@ def test_a_brace_that_is_not_closed_or_holds_no_range_is_refused(pattern):
         expand(pattern)
 
 
+@pytest.mark.parametrize("label", [["a", "b"], 1.5, True, {"name": "a"}])
+def test_a_class_is_a_name_or_a_number(label, tmp_path):
+    files = [("1.png", picture(1)), ("1.json", json.dumps({"cls": label}).encode())]
+    with pytest.raises(ValueError, match=r"1\.json has the class .*: write a name or a whole number, as {'cls': 3}"):
+        scan(write_tar(tmp_path / "a.tar", files))
+
+
 def test_the_images_of_a_tar_are_found_with_the_class_that_stands_beside_them(tmp_path):
     files = [
         ("one/000.jpg", picture(1, ".jpg")),
@@ -54,10 +61,12 @@ def test_the_images_of_a_tar_are_found_with_the_class_that_stands_beside_them(tm
         ("004.txt", b"no image"),
         ("005.png", picture(5)),
         ("005.json", b"{}"),
+        ("006.png", picture(6)),
+        ("006.json", b'{"cls": null, "label": null}'),
     ]
     index = scan(write_tar(tmp_path / "a.tar", files))
-    assert index["name"].tolist() == [b"one/000.jpg", b"one/001.PNG", b"002.webp", b"003.png", b"005.png"]
-    assert index["class"].tolist() == [b"7", b"ant", b"5", b"bee", b""]
+    assert index["name"].tolist() == [b"one/000.jpg", b"one/001.PNG", b"002.webp", b"003.png", b"005.png", b"006.png"]
+    assert index["class"].tolist() == [b"7", b"ant", b"5", b"bee", b"", b""]
     content = (tmp_path / "a.tar").read_bytes()
     assert [content[row["offset"] :][: row["size"]] for row in index] == [
         content for name, content in files if name.lower().endswith(("jpg", "png", "webp"))

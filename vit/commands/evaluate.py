@@ -52,14 +52,13 @@ def _evaluate(options: argparse.Namespace) -> None:
         raise ValueError(f"no folder {options.root}: name a folder of class folders by --data.root")
     options.checkpoint = find_model(options.checkpoint)
     model = load(options.checkpoint)
-    crop, embed = model.pretrained_cfg["crop_ratio"], model.patch_embed
+    crop, embed, typed = model.pretrained_cfg["crop_ratio"], model.patch_embed, options.max_pixels
     data = ImageFolder(
         options.root,
         image_size=embed.image_size,
         crop_ratio=crop,
-        val_fraction=0.0,
         skip_damaged=options.skip_damaged == "true",
-        **_split(options) | ({} if options.max_pixels is None else {"max_pixels": options.max_pixels}),
+        **{"val_fraction": 0.0} | _split(options) | ({} if typed is None else {"max_pixels": typed}),
     )
     if data.without_classes is not None:
         raise ValueError(data.without_classes)
@@ -87,7 +86,8 @@ def _split(options: argparse.Namespace) -> dict[str, Any]:
     if not noted.get("test_fraction"):  # a training on all its images, which may be others and without classes
         known.remove("test_fraction")
     if Path(noted.get("root") or "").resolve() == Path(options.root).resolve():
-        known += ["test_fraction", "folds", "fold"]
+        # Images are held out class by class, in the order of the classes, so that some are left for validation.
+        known += ["test_fraction", "val_fraction", "class_names", "folds", "fold"]
     return {name: value for name, value in noted.items() if name in known}
 
 

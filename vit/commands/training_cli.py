@@ -393,8 +393,10 @@ class ViTCLI(LightningCLI):
         path = Path(output) if output else self.run_folder / "predictions.csv"
         source, data = self.checkpoint_path, self.datamodule
         weights = zlib.crc32(source.read_bytes()) if source.is_file() else source
-        about = [getattr(data, name, None) for name in ("root", "image_size")]
-        predicted = f"{weights} {about[0]} {about[1]} {dict(self.model.hparams)}"
+        images = ("image_size", "centre", "stretch", "in_channels", "max_pixels")
+        about = [getattr(data, "root", None), *(getattr(getattr(data, "files", None), name, None) for name in images)]
+        how = [self._get(self.config, "optimize"), self._get(self.config, "trainer")["precision"]]
+        predicted = f"{weights} {about} {how} {dict(self.model.hparams)}"
         return PredictionWriter(
             path,
             output is not None,

@@ -219,7 +219,9 @@ def _class_of(content: bytes, name: str) -> bytes:
         noted = json.loads(content)
     except ValueError as error:
         raise ValueError(f"{name} is no JSON ({error}): write it as {{'cls': 3}}") from None
-    found = [noted[key] for key in CLASS_KEYS if key in noted] if isinstance(noted, dict) else []
+    found = [noted[key] for key in CLASS_KEYS if noted.get(key) is not None] if isinstance(noted, dict) else []
+    if found and (isinstance(found[0], bool) or not isinstance(found[0], str | int)):
+        raise ValueError(f"{name} has the class {found[0]!r}: write a name or a whole number, as {{'cls': 3}}")
     return str(found[0]).encode() if found else b""
 
 

@@ -1,5 +1,7 @@
 import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from tests.forked import forked
 from vit.data.loader import MemoryLoader
 from vit.data.sampler import BatchSampler
 from vit.objectives.classify.image_rows import ImageRows, places_of_images
@@ -14,6 +16,40 @@ def test_rows_of_several_processes_are_in_the_order_of_the_data_set_without_padd
     found = rows.gather()
     assert found["index"].tolist() == [*range(7)]
     assert found["square"].tolist() == [number**2 for number in range(7)]
+
+
+def test_lightnings_sampler_tells_which_images_it_deals_to_a_process():
+    data = TensorDataset(torch.arange(7))
+    rows = ImageRows()
+    for rank in range(2):
+        sampler = DistributedSampler(data, num_replicas=2, rank=rank, shuffle=False)
+        loader = DataLoader(data, batch_size=3, sampler=sampler)
+        for (images,), index in zip(loader, places_of_images(loader), strict=True):
+            rows.add(index, index >= 0, image=images)
+    found = rows.gather()
+    assert found["image"].tolist() == found["index"].tolist() == [0, 0, *range(1, 7)]  # the first one fills up
+
+
+def test_a_sampler_that_shuffles_tells_nothing():
+    data = TensorDataset(torch.arange(7))
+    sampler = DistributedSampler(data, num_replicas=2, rank=0, shuffle=True)
+    assert places_of_images(DataLoader(data, sampler=sampler)) == []
+
+
+def test_no_two_images_of_an_unknown_loader_have_one_number(tmp_path):
+    def add(rank):
+        torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=rank, world_size=2)
+        rows = ImageRows()
+        for count in (2, 1):
+            rows.add(None, torch.ones(count, dtype=torch.bool), rank=torch.full((count,), rank))
+        found = rows.gather()
+        assert found["index"].tolist() == [*range(6)]
+        assert found["rank"].tolist() == [0, 1, 0, 1, 0, 1]
+
+    processes = [forked(tmp_path / f"{rank}.txt", add, rank) for rank in range(2)]
+    for rank, process in enumerate(processes):
+        process.join()
+        assert process.exitcode == 0, (tmp_path / f"{rank}.txt").read_text()
 
 
 def test_rows_of_an_unknown_loader_are_counted():

@@ -165,3 +165,8 @@ def test_positive_weights_are_negatives_over_positives(run, command, photographs
 )
 def test_a_mistake_is_one_line(error_of, command, arguments, message):
     assert message in error_of("fit", *command, *arguments)
+
+
+def test_weights_of_single_classes_are_refused(error_of):
+    typed = ["--data", "Digits", "--model", "MultilabelClassifier", *MODEL, *CPU, "--data.balance", "loss"]
+    assert "and --model.positive_weights balanced" in error_of("fit", *typed)

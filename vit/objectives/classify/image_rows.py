@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DistributedSampler
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from vit.data.sampler import BatchSampler
@@ -35,6 +36,8 @@ class ImageRows:
         """
         if index is None:
             index = torch.arange(self.seen, self.seen + len(is_real))
+            if is_distributed():  # no two images of one number
+                index = torch.distributed.get_world_size() * index + torch.distributed.get_rank()
         self.seen += len(is_real)
         columns["index"] = index.to(is_real.device).where(is_real, PADDING)
         for name, values in columns.items():
@@ -46,7 +49,7 @@ class ImageRows:
         The processes have equally many rows, as their batches are filled up.
         """
         columns = {name: torch.cat(parts) for name, parts in self.parts.items()}
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if is_distributed():
             columns = {name: torch.cat(gather_all_tensors(values)) for name, values in columns.items()}
         columns = {name: values.cpu() for name, values in columns.items()}
         order = columns["index"].argsort(stable=True)
@@ -54,10 +57,21 @@ class ImageRows:
         return {name: values[order] for name, values in columns.items()}
 
 
+def is_distributed() -> bool:
+    """Return whether this is one of several processes."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def places_of_images(loader: Any) -> list[Tensor]:
     """Return the place of each image in the data set, (B,) for each batch of a loader; [] if the loader does not tell.
 
-    The sampler of an evaluation yields the same batches each time.
+    The sampler of an evaluation yields the same batches each time. Lightning's, in several processes, deals the images
+    out in turn.
     """
-    sampler = getattr(loader, "batch_sampler", None)
-    return [*sampler] if isinstance(sampler, BatchSampler) else []
+    batches = getattr(loader, "batch_sampler", None)
+    if isinstance(batches, BatchSampler):
+        return [*batches]
+    sampler = getattr(batches, "sampler", None)
+    if isinstance(sampler, DistributedSampler) and not sampler.shuffle:
+        return [torch.tensor(batch) for batch in batches]
+    return []

@@ -72,6 +72,11 @@ class MultilabelClassifier(ViTClassifier):
     def on_train_start(self) -> None:
         """Start the schedule, and count the labels for ``positive_weights``."""
         super().on_train_start()
+        if self.data is not None and self.data.balance == "loss":
+            raise ValueError(
+                "balance 'loss' weights the one class of an image, and each class has its own loss here: set it to "
+                "'none', and --model.positive_weights balanced"
+            )
         self.class_weights = None
         if self.hparams.positive_weights == "balanced":
             if self.data is None:
