@@ -147,6 +147,18 @@ def test_a_training_goes_on_from_its_half_in_batches_of_another_size(batch_size,
     )
 
 
+def test_without_the_average_a_training_goes_on_with_the_weights_of_its_optimiser(tmp_path):
+    first = trainer()
+    first.fit(model(ema_decay=0.9), Digits(batch_size=100))
+    first.save_checkpoint(tmp_path / "average.ckpt")
+    saved = torch.load(tmp_path / "average.ckpt", weights_only=True)
+    assert not torch.equal(saved["state_dict"]["network.head.weight"], saved["training_weights"]["network.head.weight"])
+    resumed = model()
+    trainer().fit(resumed, Digits(batch_size=100), ckpt_path=tmp_path / "average.ckpt")  # which has no step left
+    for name, parameter in resumed.named_parameters():
+        assert torch.equal(parameter, saved["training_weights"][name])
+
+
 def test_predictions_are_of_a_loader_of_images_of_pairs_and_of_our_test_images():
     module, images = model(), torch.rand(10, 1, 8, 8)
     alone = trainer().predict(module, DataLoader(images, 4))

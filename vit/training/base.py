@@ -8,6 +8,7 @@ from typing import Any, ClassVar, get_args
 import torch
 from lightning import Callback, LightningModule
 from lightning.pytorch.callbacks import BackboneFinetuning
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
@@ -250,10 +251,13 @@ class Objective(LightningModule, ABC):
             losses: A loss for each token or pixel.
             counted: Which of them count, boolean, of the same shape.
         """
-        count = counted.sum().float()
+        return self.mean_of_all((losses * counted).sum(), counted.sum().float())
+
+    def mean_of_all(self, total: Tensor, count: Tensor) -> Tensor:
+        """Return a sum over the batch, divided by the mean count of all processes, which DDP makes the mean of all."""
         if self._trainer is not None:
             count = self.trainer.strategy.reduce(count, reduce_op="mean")
-        return (losses * counted).sum() / count
+        return total / count
 
     def _reset_loss(self) -> None:
         self.loss_sum = torch.zeros((), device=self.device)
@@ -348,6 +352,9 @@ class Objective(LightningModule, ABC):
         self.check_fits(checkpoint)
         self.take_notes(checkpoint)
         self.length_before = checkpoint.get("length")
+        if self.hparams.ema_decay is None and self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING:
+            # The optimiser has trained these, and not their average. A sharded model has loaded them already.
+            checkpoint.get("state_dict", {}).update(checkpoint.get("training_weights", {}))
         before = checkpoint["hyper_parameters"]
         for name in ("optimizer", "layer_decay"):
             if name in before and before[name] != self.hparams.get(name):

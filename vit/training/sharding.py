@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -73,7 +74,10 @@ class FullySharded(ModelParallelStrategy):
         checkpoint = torch.load(path, mmap=True, map_location="cpu", weights_only=weights_only)
         strict = self.lightning_module.strict_loading
         options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=strict)
-        set_model_state_dict(self.model, checkpoint.pop("state_dict"), options=options)
+        weights = checkpoint.pop("state_dict")
+        if self.lightning_module.trainer.state.fn == TrainerFn.FITTING:
+            weights |= checkpoint.get("training_weights", {})  # which the optimiser has trained, and not their average
+        set_model_state_dict(self.model, weights, options=options)
         for optimizer, state in zip(self.optimizers, checkpoint.get("optimizer_states", []), strict=False):
             set_optimizer_state_dict(self.model, optimizer, named(state, optimizer, self.model), options=options)
         return checkpoint

@@ -1,6 +1,7 @@
 """The LightningModule: its loss, its schedule, its checkpoints."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -66,6 +67,18 @@ def test_the_loss_weighs_the_classes_as_the_data_asks(run):
     images, labels = torch.rand(7, 1, 8, 8), torch.randint(0, 10, (7,))
     loss = cli.model.training_step((images, labels), 0)
     torch.testing.assert_close(loss, F.cross_entropy(cli.model(images), labels, weights))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_weighted_loss_of_two_processes_is_that_of_their_images_together(smoothing):
+    module = ViTClassifier(label_smoothing=smoothing, **SIZES | {"num_classes": 3}).eval()
+    module.class_weights = torch.tensor([0.2, 1.0, 5.0])
+    images, labels = torch.rand(6, 3, 6, 6), torch.tensor([0, 0, 1, 2, 2, 1])
+    expected = F.cross_entropy(module(images), labels, module.class_weights, label_smoothing=smoothing)
+    mean_weight = module.class_weights[labels].sum() / 2
+    module._trainer = SimpleNamespace(strategy=SimpleNamespace(reduce=lambda weight, reduce_op: mean_weight))
+    losses = [module.training_loss(part) for part in zip(images.split(3), labels.split(3), strict=True)]
+    torch.testing.assert_close(sum(losses) / 2, expected)
 
 
 def test_it_is_rebuilt_from_its_checkpoint_alone(tmp_path):

@@ -191,8 +191,12 @@ class ViTClassifier(Objective, EncoderModule):
     def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Return the cross-entropy with the labels, or with the soft targets of mixup and cutmix."""
         images, targets = batch
-        logits, smoothing = self(images).float(), self.hparams.label_smoothing
-        return F.cross_entropy(logits, targets, self.class_weights, label_smoothing=smoothing)
+        logits, weights = self(images).float(), self.class_weights
+        options = {"weight": weights, "label_smoothing": self.hparams.label_smoothing}
+        if weights is None or targets.is_floating_point():
+            return F.cross_entropy(logits, targets, **options)
+        # Processes have images of different weights.
+        return self.mean_of_all(F.cross_entropy(logits, targets, **options, reduction="sum"), weights[targets].sum())
 
     def new_evaluation(self) -> Evaluation:
         """Return the sums of an evaluation over no images."""
