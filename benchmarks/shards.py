@@ -44,7 +44,7 @@ from vit.data.shards import MANIFEST
 
 CPU = torch.device("cpu")
 IMAGES, SHARDS, SIDE, SIZE = 1200, 6, 256, (224, 224)
-BATCH, BATCHES, WORKERS, PREFETCH = 32, 6, 2, 2
+BATCH, BATCHES, WORKERS, PREFETCH = 32, 30, 2, 2
 PAUSE = 1.0  # seconds before each turn, in which the workers of the path before fill their queues and stop
 BUFFER = 400  # images of webdataset's shuffle, a third of all
 PROCESSES = 2
