@@ -162,6 +162,11 @@ def table(cells: dict[str, Any]) -> str:
     return f"{markdown_table(lines)}\n\n{note}"
 
 
+def marker_of(name: str) -> dict[str, Any]:
+    """Return the marker of a line; that of softmax is a ring, since another line lies on it."""
+    return {"marker": "o", "ms": 8, "mfc": "none"} if name == "softmax" else {"marker": "o", "ms": 4}
+
+
 @plot_style
 def draw(cells: dict[str, Any], path: Path) -> None:
     """Draw accuracy over distance at the least and the greatest depth, and the blocks needed over distance."""
@@ -174,14 +179,14 @@ def draw(cells: dict[str, Any], path: Path) -> None:
             found = of_setting(cells, f"{name}, depth {depth}", "accuracy")
             if found:
                 means = [100 * sum(of[str(r)] for of in found) / len(found) for r in distances]
-                plot.plot(distances, means, color=color, marker="o", ms=4, label=name)
+                plot.plot(distances, means, color=color, label=name, **marker_of(name))
                 within = of_setting(cells, f"{name}, depth {depth}", "within_reach")[0]
                 plot.plot(distances, [50 + 50 * within[str(r)] for r in distances], color=color, ls=":", lw=1)
     axes[2].set(title="blocks needed", ylabel="blocks that lead from mark to mark")
     for name, color in COLORS.items():
         if steps := of_setting(cells, f"{name}, depth 1", "steps_needed"):
-            axes[2].plot(distances, [steps[0][str(r)] for r in distances], color=color, marker="o", ms=4)
+            axes[2].plot(distances, [steps[0][str(r)] for r in distances], color=color, **marker_of(name))
     for plot in axes:
-        plot.set_xlabel("patches between the marks")
+        plot.set(xlabel="distance of the marks in patches", xticks=range(1, LONGEST + 1, 2))
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
     figure.savefig(path)
