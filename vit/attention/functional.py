@@ -248,11 +248,12 @@ def check_mask(mask: Tensor, logits_shape: torch.Size, device: torch.device) -> 
         )
 
 
-def rotate(x: Tensor, angles: Tensor) -> Tensor:
+def rotate(x: Tensor, angles: Tensor, parts: int = 1) -> Tensor:
     """Turn pairs of channels by an angle for each position: (B, H, N, d), (N, d / 2) -> (B, H, N, d).
 
     Channel i turns with channel i + d / 2; angles of (B, N, d / 2) are those of each sequence. The product of a rotated
-    query and a rotated key depends on the difference of their positions (Su et al. 2021).
+    query and a rotated key depends on the difference of their positions (Su et al. 2021). With several ``parts``, each
+    part of the channels turns by itself, as if it were a head: every p-th frequency of d channels is one of d / p.
 
     Raises:
         ValueError: If the angles have another shape.
@@ -262,6 +263,8 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
             f"angles have shape {tuple(angles.shape)}, and the tokens need ({x.shape[2]}, {x.shape[3] // 2}): compute "
             "them by rotary_angles for the positions of these tokens"
         )
+    if parts > 1:
+        return torch.cat([rotate(part, angles[..., ::parts]) for part in x.chunk(parts, dim=-1)], dim=-1)
     if angles.ndim == 3:
         angles = rearrange(angles, "b n d -> b 1 n d")
     first, second = rearrange(x, "b h n (two d) -> two b h n d", two=2)

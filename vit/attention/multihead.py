@@ -275,7 +275,10 @@ class MultiHeadAttention(nn.Module):
             )
         q, k, v = project(self, x)
         q, k, v = self._split_queries(q), self._split_keys(k), self._split_values(v)
-        return (q, k, v) if angles is None else (rotate(q, angles), rotate(k, angles), v)
+        if angles is None:
+            return q, k, v
+        parts = self.mechanism.rotated_parts
+        return rotate(q, angles, parts), rotate(k, angles, parts), v
 
     def queries(self, x: Tensor) -> Tensor:
         """Compute the queries of each head beside a context: (B, N, D) -> (B, H, N, d)."""

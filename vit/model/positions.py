@@ -193,16 +193,19 @@ def indexed_axial_angles(grid: Grid, trained_grid: Grid, head_dim: int, like: Te
 ROTARY = {"rope": axial_angles, "rope_eva": indexed_axial_angles}
 
 
-def check_axial(width: int, num_heads: int, name: str = "embed_dim") -> None:
+def check_axial(width: int, num_heads: int, name: str = "embed_dim", parts: int = 1) -> None:
     """Raise a ValueError if the width of a head is no multiple of 4, as rotary positions of a grid need.
 
-    ``name`` is the argument that sets the width of all heads.
+    ``name`` is the argument that sets the width of all heads, and ``parts`` the number of those of a head that turn by
+    themselves.
     """
-    if width // num_heads % 4:
-        enough = 4 * max(width // num_heads // 4, 1)
+    multiple = 4 * parts
+    if width // num_heads % multiple:
+        enough = multiple * max(width // num_heads // multiple, 1)
+        halves = "" if parts == 1 else f", in each of {parts} parts of a head"
         raise ValueError(
-            f"rotary positions turn pairs of channels by row and by column, so the width of a head ({width} / "
-            f"{num_heads}) must be a multiple of 4: take {name} {enough * num_heads}"
+            f"rotary positions turn pairs of channels by row and by column{halves}, so the width of a head ({width} / "
+            f"{num_heads}) must be a multiple of {multiple}: take {name} {enough * num_heads}"
         )
 
 

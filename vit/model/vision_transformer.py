@@ -33,7 +33,7 @@ from vit.model.model_checks import (
     count_features,
     mechanisms_of_blocks,
 )
-from vit.model.positions import ROTARY, Interpolation, resize_positions, sinusoidal_positions_2d
+from vit.model.positions import ROTARY, Interpolation, check_axial, resize_positions, sinusoidal_positions_2d
 from vit.model.rewired_block import Norm, RewiredBlock, check_rewiring
 from vit.support.checks import check_choice, check_natural
 
@@ -216,6 +216,9 @@ class VisionTransformer(nn.Module):
         for block, (mechanism, _) in zip(self.blocks, mechanisms, strict=True):
             attn: Any = block.attn
             attn.is_rotary = pos_embed in ROTARY
+            if attn.is_rotary:
+                name = "embed_dim" if key_dim is None else "key_dim"
+                check_axial(self.config[name], num_heads, name, attn.mechanism.rotated_parts)
             check_patch_drop(patch_drop, attn.mechanism, mechanism)
         norm_after_pool = pool == "mean" if fc_norm is None else fc_norm
         self.norm = nn.Identity() if norm_after_pool else nn.LayerNorm(embed_dim, eps=norm_eps)

@@ -11,6 +11,8 @@ from tests.architectures import EXACT
 from tests.attention.inputs import qkv
 from vit.attention import MultiHeadAttention, scaled_dot_product_attention
 from vit.attention.mechanisms import DifferentialAttention
+from vit.model import TransformerDecoder, VisionTransformer
+from vit.model.positions import ROTARY, rotary_angles
 
 N, M, D, E = 5, 7, 8, 13
 
@@ -43,3 +45,36 @@ def test_the_initial_lambda_grows_with_the_block_index():
 def test_heads_that_cannot_be_halved_are_refused():
     with pytest.raises(ValueError, match=r"splits each head in halves: .* \(7\) must be even; take another number"):
         MultiHeadAttention(21, 3, mechanism="differential")
+
+
+def test_rotary_positions_count_by_their_difference_as_each_half_turns_by_itself():
+    attention = MultiHeadAttention(24, 3, mechanism="differential").double()
+    x, places = torch.randn(2, 6, 24).double(), torch.arange(6).double()
+    near, far = (attention(x, angles=rotary_angles(places + start, 8)) for start in (0, 50))
+    assert_close(near, far, **EXACT)
+    q, k, _ = attention.heads(x, angles=rotary_angles(places, 8))
+    plain_q, plain_k, _ = attention.heads(x)
+    angles = rotary_angles(places, 4)
+    turns = torch.polar(torch.ones_like(angles), angles)
+    for half in (slice(0, 4), slice(4, 8)):
+        for turned, plain in ((q, plain_q), (k, plain_k)):
+            pairs = torch.complex(*plain[..., half].chunk(2, dim=-1)) * turns
+            assert_close(turned[..., half], torch.cat([pairs.real, pairs.imag], dim=-1), **EXACT)
+
+
+@pytest.mark.parametrize("kind", ROTARY)
+def test_rotary_positions_of_a_grid_turn_each_half_by_row_and_by_column(kind):
+    model = VisionTransformer(embed_dim=48, depth=1, num_heads=3, attention="differential", pos_embed=kind)
+    half = ROTARY[kind]((8, 8), (8, 8), 8, model.pos_embed)
+    assert_close(model._angles((8, 8), model.pos_embed)[1:, ::2], half)
+
+
+def test_halves_that_cannot_turn_are_refused():
+    with pytest.raises(
+        ValueError, match=r"2 parts of a head, so the width of a head \(36 / 3\) must be a mult.* of 8: t"
+    ):
+        VisionTransformer(embed_dim=36, depth=1, num_heads=3, attention="differential", pos_embed="rope")
+    with pytest.raises(
+        ValueError, match=r"embed_dim \(18\) over num_heads \(3\) must be a multiple of 4 for positions"
+    ):
+        TransformerDecoder(7, 18, 1, 3, 5, attention="differential", positions="rope")

@@ -4,7 +4,7 @@ Letters in the einops patterns: b batch, h heads, n tokens, d channels of a half
 """
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from einops import rearrange
@@ -21,8 +21,10 @@ class DifferentialAttention(DenseAttention):
     The queries and keys of each head are split in halves: ``(softmax(q1 k1^T) - lambda softmax(q2 k2^T)) v``, then each
     head is normalised and scaled by ``1 - lambda_init``. ``lambda = exp(lq1 . lk1) - exp(lq2 . lk2) + lambda_init`` is
     learned, with ``lambda_init = 0.8 - 0.6 exp(-0.3 block_index)``. Lambda 0 gives softmax attention of the first
-    halves, normalised and scaled.
+    halves, normalised and scaled. Rotary positions turn each half by itself, as it has a softmax of its own.
     """
+
+    rotated_parts: ClassVar[int] = 2
 
     def __init__(self, head_dim: int, value_head_dim: int, block_index: int = 0) -> None:
         super().__init__()
