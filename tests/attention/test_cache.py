@@ -103,3 +103,12 @@ def test_a_state_is_of_causal_self_attention_by_a_mechanism_that_has_one():
         MultiHeadAttention(H * D, H, mechanism="linear")(x, cache=StateCache())
     with pytest.raises(ValueError, match=r"SoftmaxAttention has no state of constant size, .* keep them in a KeyValue"):
         MultiHeadAttention(H * D, H, causal=True)(x, cache=StateCache())
+
+
+def test_a_mask_that_is_refused_leaves_the_cache_as_it_was():
+    attention = MultiHeadAttention(12, 3, causal=True, mechanism="window").eval()
+    cache, x = KeyValueCache(4), torch.randn(2, 4, 12)
+    attention(x[:, :2], cache=cache)
+    with pytest.raises(ValueError, match="WindowAttention takes no mask"):
+        attention(x[:, 2:], mask=torch.ones(2, 4, dtype=torch.bool), cache=cache)
+    assert_close(attention(x[:, 2:], cache=cache), attention(x)[:, 2:])

@@ -35,6 +35,13 @@ def test_a_rotary_block_without_angles_is_refused(context):
         decoder.blocks[0](torch.randn(2, T, D).double(), context)
 
 
+def test_rotary_positions_need_pairs_of_channels_in_each_part_of_a_head():
+    differential = {"attention": "differential", "positions": "rope"}
+    TransformerDecoder(V, 24, depth=1, num_heads=3, max_length=T, **differential)  # two parts of 4
+    with pytest.raises(ValueError, match=r"embed_dim \(24\) over num_heads \(4\) must be a multiple of 4 .* 2 parts"):
+        TransformerDecoder(V, 24, depth=1, num_heads=4, max_length=T, **differential)
+
+
 @pytest.fixture
 def tokens():
     return torch.randint(V, (2, T))
@@ -275,6 +282,23 @@ def test_an_untrained_decoder_is_undecided(tokens):
 def test_tokens_that_do_not_fit_are_refused(tokens, message):
     with pytest.raises(ValueError, match=message):
         TransformerDecoder(V, D, 1, 3, T)(tokens)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+@pytest.mark.parametrize("filled", [0, 3])
+def test_a_refused_step_leaves_the_caches_as_they_were(filled, attention, tokens, context):
+    decoder = built(attention=attention)
+    expected = decoder(tokens, context)
+    caches = decoder.new_caches(M)
+    if filled:
+        decoder(tokens[:, :filled], context, caches=caches)
+    wrong = torch.randn(2, M, C + 1).double()
+    with pytest.raises(ValueError, match="context"):
+        decoder(tokens[:, filled:], wrong, caches=caches)
+    with pytest.raises(ValueError, match="context"):
+        decoder.blocks[0](torch.randn(2, 1, D).double(), wrong, cache=caches[0])
+    assert [cache.tokens.length for cache in caches] == [filled, filled]
+    assert_close(decoder(tokens[:, filled:], context, caches=caches), expected[:, filled:], **EXACT)
 
 
 def test_cached_tokens_count_towards_the_length():

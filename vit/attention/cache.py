@@ -3,6 +3,9 @@
 Letters: B batch, H heads that keys and values have, N new tokens, M tokens so far, d channels per head.
 """
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
 from torch import Tensor
 
 from vit.support.checks import check_positive_int
@@ -124,3 +127,16 @@ class StateCache:
         """Keep these rows of the batch, in this order; a row may be named twice or not at all."""
         if self._state is not None:
             self._state = self._state[rows]
+
+
+@contextmanager
+def kept_at_errors(caches: Iterable[KeyValueCache | StateCache]) -> Iterator[None]:
+    """Leave caches as they were before the block if it raises an error, so that the next call goes on from there."""
+    before = [(cache, dict(vars(cache))) for cache in caches]
+    try:
+        yield
+    except BaseException:
+        for cache, attributes in before:
+            # What was written behind the old length is not read.
+            vars(cache).update(attributes)
+        raise

@@ -121,6 +121,7 @@ def check_cache(attention: nn.Module, cache: KeyValueCache, q: Tensor, mask: Ten
     """Check that self-attention may keep its keys, and the mask before the cache grows."""
     _check_causal(attention)
     if mask is not None:
+        check_takes_mask(attention)
         check_mask(mask, (*q.shape[:3], cache.length + q.shape[2]), q.device)
 
 

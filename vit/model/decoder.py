@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.attention import KeyValueCache, MultiHeadAttention, StateCache
+from vit.attention.cache import kept_at_errors
 from vit.attention.functional import causal_mask
 from vit.attention.mechanisms.base import draw_weights, set_values, undecayed_parameters
 from vit.attention.multihead_checks import check_takes_mask
@@ -106,6 +107,12 @@ class TransformerDecoder(nn.Module):
         )
         for block in self.blocks:
             block.attn.is_rotary = not is_added
+            parts = block.attn.mechanism.rotated_parts
+            if not is_added and self.head_dim % (2 * parts):
+                raise ValueError(
+                    f"embed_dim ({embed_dim}) over num_heads ({num_heads}) must be a multiple of {2 * parts} for "
+                    f"positions 'rope', which turn pairs of channels in each of {parts} parts of a head"
+                )
             if prefix:
                 check_takes_mask(block.attn)
         self.norm = nn.LayerNorm(embed_dim, eps=1e-6)
@@ -143,7 +150,7 @@ class TransformerDecoder(nn.Module):
         Args:
             tokens: Numbers of the tokens. If there are caches, only the tokens after the cached tokens.
             context: Encoder output that the tokens attend to, (B, M, context_dim).
-            caches: Caches from ``new_caches``. This call fills and extends them.
+            caches: Caches from ``new_caches``. This call fills and extends them, unless it raises an error.
 
         Raises:
             ValueError: If there are more tokens than ``max_length`` or fewer than ``prefix``, the number of caches is
@@ -167,8 +174,9 @@ class TransformerDecoder(nn.Module):
         if self.prefix and not start:  # later tokens see all tokens before them, prefix or not
             mask = causal_mask(tokens.shape[1], tokens.shape[1], tokens.device)
             mask = mask | (torch.arange(tokens.shape[1], device=tokens.device) < self.prefix)
-        for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
-            states = block(states, context, cache=cache, angles=angles, mask=mask)
+        with kept_at_errors(part for cache in caches or [] for part in cache.parts):
+            for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
+                states = block(states, context, cache=cache, angles=angles, mask=mask)
         return self.norm(states)
 
     def new_caches(self, context_length: int = 0) -> list[DecoderCache]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from vit.attention import AttentionName, KeyValueCache, MultiHeadAttention, StateCache
+from vit.attention.cache import kept_at_errors
 from vit.model.layers import DropPath, Mlp
 
 
@@ -16,6 +17,11 @@ class DecoderCache:
 
     tokens: KeyValueCache | StateCache
     context: KeyValueCache | None
+
+    @property
+    def parts(self) -> list[KeyValueCache | StateCache]:
+        """The caches that are there."""
+        return [self.tokens] if self.context is None else [self.tokens, self.context]
 
 
 class PrefixAttention(MultiHeadAttention):
@@ -106,7 +112,8 @@ class DecoderBlock(nn.Module):
         Args:
             tokens: The tokens. If there is a cache, only the tokens after the cached tokens.
             context: Encoder output that the tokens attend to, (B, M, context_dim).
-            cache: What is kept of the tokens so far and of the context. This call fills and extends it.
+            cache: What is kept of the tokens so far and of the context. This call fills and extends it, unless it
+                raises an error.
             angles: Rotary angles (T, d / 2) of the tokens' positions.
             mask: Which token (row) attends to which (column), (T, T), in place of the causal mask.
 
@@ -120,12 +127,13 @@ class DecoderBlock(nn.Module):
                 else "this block was built without context_dim: pass no context, or give context_dim its width"
             )
         of_tokens, of_context = (None, None) if cache is None else (cache.tokens, cache.context)
-        found = self.attn(self.norm1(tokens), cache=of_tokens, angles=angles, mask=mask)
-        tokens = tokens + self.drop_path(self.drop(found))
-        if self.has_context:
-            found = self.cross_attn(self.norm_cross(tokens), context, cache=of_context)
+        with kept_at_errors([] if cache is None else cache.parts):
+            found = self.attn(self.norm1(tokens), cache=of_tokens, angles=angles, mask=mask)
             tokens = tokens + self.drop_path(self.drop(found))
-        return tokens + self.drop_path(self.mlp(self.norm2(tokens)))
+            if self.has_context:
+                found = self.cross_attn(self.norm_cross(tokens), context, cache=of_context)
+                tokens = tokens + self.drop_path(self.drop(found))
+            return tokens + self.drop_path(self.mlp(self.norm2(tokens)))
 
     if TYPE_CHECKING:  # the calls of nn.Module return Any
         __call__: Callable[..., Tensor]
