@@ -98,6 +98,13 @@ def test_patches_that_cannot_be_predicted_are_refused(changes, message):
         autoencoder(**changes)
 
 
+def test_as_many_patches_of_another_grid_are_refused(images, keep):
+    with pytest.raises(
+        ValueError, match=rf"images have \({COLUMNS * P}, {ROWS * Q}\) pixels, and the decoder has posit"
+    ):
+        autoencoder()(images.reshape(-1, CHANNELS, COLUMNS * P, ROWS * Q), keep)
+
+
 def test_a_decoder_whose_channels_its_heads_do_not_divide_is_refused():
     encoder = vit.VisionTransformer(image_size=8, embed_dim=12, depth=1, num_heads=3)
     with pytest.raises(

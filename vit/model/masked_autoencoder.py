@@ -172,7 +172,17 @@ class PatchAutoencoder(nn.Module):
         self.decoder = PatchDecoder(encoder.embed_dim, embedding.grid_size, pixels, *sizes)
 
     def forward(self, images: Tensor, keep: Tensor) -> Tensor:
-        """Predict the pixels of all patches: (B, C, H, W), numbers of visible patches (B, K) -> (B, N, P)."""
+        """Predict the pixels of all patches: (B, C, H, W), numbers of visible patches (B, K) -> (B, N, P).
+
+        Raises:
+            ValueError: If the images have another size than those of the encoder, which the decoder has positions for.
+        """
+        expected = self.encoder.patch_embed.image_size
+        if tuple(images.shape[-2:]) != expected:
+            raise ValueError(
+                f"images have {tuple(images.shape[-2:])} pixels, and the decoder has positions for {expected}: resize "
+                "the images, or build the encoder with their image_size"
+            )
         return self.decoder(self.encoder.forward_features(images, keep=keep), keep)
 
     def no_weight_decay(self) -> set[str]:
