@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
 
 from tests.tiny import TINY, run_command
 from vit.training.ema import EMA
@@ -64,15 +65,21 @@ def test_a_decay_outside_of_zero_and_one_is_refused(decay):
         EMA(decay)
 
 
-def test_the_average_of_a_model_in_bfloat16_is_kept_in_float32():
+@pytest.mark.parametrize("validates", [False, True])
+def test_the_average_of_a_model_in_bfloat16_is_kept_in_float32(validates):
     module = torch.nn.Module()
     module.network = torch.nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
-    trainer, ema = SimpleNamespace(global_step=10_000), EMA(0.999)
+    trainer = SimpleNamespace(global_step=10_000, state=SimpleNamespace(fn=TrainerFn.FITTING))
+    ema = EMA(0.999)
     torch.nn.init.ones_(module.network.weight)
     ema.on_fit_start(trainer, module)
     torch.nn.init.constant_(module.network.weight, 2)
     for trainer.global_step in range(10_001, 10_101):
         ema.on_train_batch_end(trainer, module)
+        if validates:
+            ema.on_validation_start(trainer, module)
+            ema.on_validation_end(trainer, module)
+            assert module.network.weight.item() == 2
     # 100 steps of a thousandth of the way from 1 to 2; after 1 comes 1 + 1 / 128 in bfloat16.
     assert ema.average["network.weight"].item() == pytest.approx(2 - 0.999**100)
     checkpoint = {"state_dict": {}}

@@ -28,7 +28,7 @@ class EMA(Callback):
             raise ValueError(f"ema_decay ({decay}) must be between 0 and 1, such as 0.999; null leaves it out")
         self.decay = decay
         self.average: dict[str, Tensor] = {}
-        self.in_use = False  # whether the module holds the average, and ``average`` the training weights
+        self.kept: dict[str, Tensor] = {}  # the training weights while the module holds the average
         self.last_step = 0
         self.resumed_weights: dict[str, Tensor] | None = None
 
@@ -44,7 +44,7 @@ class EMA(Callback):
             name: parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32), copy=True)
             for name, parameter in pl_module.named_parameters()
         }
-        self.in_use = False
+        self.kept = {}
         self.last_step = trainer.global_step
         if self.resumed_weights is not None:
             pl_module.load_state_dict(self.resumed_weights, strict=False)
@@ -62,39 +62,45 @@ class EMA(Callback):
         torch._foreach_lerp_(averages, weights, 1 - decay)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the average into the module; at the end of the validation, put the training weights back."""
+        """Put the average into the module."""
         if trainer.state.fn == TrainerFn.FITTING:
-            self._swap(pl_module)
+            self._put_average(pl_module)
 
-    on_validation_end = on_validation_start
+    @torch.no_grad()
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the training weights back into the module."""
+        if trainer.state.fn == TrainerFn.FITTING:
+            for name, parameter in pl_module.named_parameters():
+                parameter.copy_(self.kept[name])
+            self.kept = {}
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the average into the module for good."""
-        self._swap(pl_module)
+        self._put_average(pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the average into the module if a resumed run had nothing left to train."""
-        if not self.in_use:
-            self._swap(pl_module)
+        self._put_average(pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Save the average as the weights of the model, and the training weights for a resume."""
         if not self.average:
             return
         module = {name: parameter.detach() for name, parameter in pl_module.named_parameters()}
-        kept = {name: self.average[name].to(parameter.dtype) for name, parameter in module.items()}
-        average, weights = (module, kept) if self.in_use else (kept, module)
+        average = {name: self.average[name].to(parameter.dtype) for name, parameter in module.items()}
         checkpoint["state_dict"] = {**checkpoint["state_dict"], **average}
-        checkpoint["training_weights"] = weights
+        checkpoint["training_weights"] = self.kept or module
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Keep the training weights until the module is on its device."""
         self.resumed_weights = checkpoint.get("training_weights")
 
     @torch.no_grad()
-    def _swap(self, pl_module: LightningModule) -> None:
+    def _put_average(self, pl_module: LightningModule) -> None:
+        """Put the average into the module, unless it is there, and keep the training weights."""
+        if self.kept:
+            return
+        # The average itself stays as it is: a module in bfloat16 would round it at each validation.
+        self.kept = {name: parameter.clone() for name, parameter in pl_module.named_parameters()}
         for name, parameter in pl_module.named_parameters():
-            weights = parameter.clone()
             parameter.copy_(self.average[name])
-            self.average[name].copy_(weights)
-        self.in_use = not self.in_use

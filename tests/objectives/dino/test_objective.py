@@ -168,6 +168,12 @@ def test_a_batch_of_one_is_refused_in_one_line(error_of):
     assert error_of("fit", *RUN, "--data.batch_size", "1").startswith("error: a batch of 1 is too small for DINO")
 
 
+def test_weights_that_round_the_steps_of_the_teacher_to_zero_are_refused_in_one_line(error_of):
+    said = error_of("fit", *RUN, "--trainer.precision", "bf16-true")
+    assert said.startswith("error: the weights are torch.bfloat16, in which the small steps of DINO's teacher are")
+    assert said.rstrip().endswith("--trainer.precision bf16-mixed")
+
+
 def test_a_resumed_run_ends_with_the_same_bits(whole_and_resumed):
     whole, resumed = whole_and_resumed(DINO, *RUN, "--model.dropout", "0.1", "--model.teacher_decay", "0.5")
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)

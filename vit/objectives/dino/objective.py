@@ -117,8 +117,18 @@ class DINO(ViewLearner):
         self.centre.lerp_(mean.to(self.centre), 1 - self.hparams.centre_momentum)
 
     def on_train_start(self) -> None:
-        """Count the moves of the teacher from the first step on."""
+        """Count the moves of the teacher from the first step on.
+
+        Raises:
+            ValueError: If the weights are of 16 bits, so that the teacher would stay where it is.
+        """
         super().on_train_start()
+        dtype = next(self.network.teacher.parameters()).dtype
+        if torch.finfo(dtype).bits < 32:
+            raise ValueError(
+                f"the weights are {dtype}, in which the small steps of DINO's teacher are rounded to zero: take "
+                "--trainer.precision bf16-mixed"
+            )
         self.moved_at = self.trainer.global_step
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
