@@ -50,6 +50,16 @@ def test_the_threshold_is_in_the_middle_between_the_probabilities_that_it_separa
     assert youden_threshold(torch.tensor([0.5, 0.5, 0.5, 0.5]), is_positive) == 0.5
 
 
+@pytest.mark.parametrize("steps", range(4))
+def test_the_threshold_separates_neighbouring_numbers(steps):
+    probabilities = torch.ones(2)  # as of a model that is sure
+    for _ in range(steps):
+        probabilities = probabilities.nextafter(torch.zeros(2))
+    probabilities[0] = probabilities[0].nextafter(torch.tensor(0.0))
+    threshold = youden_threshold(probabilities, torch.tensor([False, True]))
+    assert (probabilities >= threshold).tolist() == [False, True]
+
+
 @pytest.mark.parametrize("is_positive", [torch.zeros(3).bool(), torch.ones(3).bool(), torch.zeros(0).bool()])
 def test_images_of_one_class_alone_have_no_area_and_no_threshold(is_positive):
     probabilities = torch.rand(len(is_positive))

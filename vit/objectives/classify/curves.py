@@ -70,7 +70,9 @@ def youden_threshold(probabilities: Tensor, is_positive: Tensor) -> float | None
     # The first point, above all probabilities, is no threshold between two of them.
     best = thresholds[1:][(true_positives - false_positives)[1:].argmax()]
     below = probabilities[probabilities < best]
-    return float((best + below.max()) / 2) if len(below) else float(best)
+    middle = (best + below.max()) / 2 if len(below) else best
+    # Between two neighbouring numbers there is none, and the middle is rounded to one of them.
+    return float(middle if (middle > below).all() else best)
 
 
 def threshold_scores(probabilities: Tensor, is_positive: Tensor, threshold: float) -> dict[str, float | None]:
