@@ -8,6 +8,7 @@ from PIL import Image
 
 from tests.test_configs import CONFIGS, header_of
 from vit.commands.plan import main, make_parser, planned
+from vit.data import ImageFolder
 from vit.objectives import OBJECTIVES
 
 TINY = ["--data", "Digits", "--model.patch_size", "4", "--model.embed_dim", "8", "--model.depth", "1"]
@@ -55,6 +56,21 @@ def test_images_that_are_held_out_are_not_trained_on(tmp_path):
             Image.new("RGB", (8, 8), (index, 0, 0)).save(tmp_path / "photos" / name / f"{index}.png")
     words = ["--data", "ImageFolder", "--data.root", tmp_path / "photos", *TINY[2:], "--peak", 1e12]
     assert re.search(" 13 images take ", plan(*words, "--data.val_fraction", 0.2)["lines"][-1])  # of 20, 0.8 of 0.8
+
+
+@pytest.mark.parametrize("splits", [(), ("train", "val", "test")])
+def test_images_of_a_fold_are_not_trained_on(splits, tmp_path):
+    folders = [tmp_path / split for split in splits] or [tmp_path]
+    for number, folder in enumerate(place / name for place in folders for name in "ab"):
+        folder.mkdir(parents=True)
+        for image in range(30 if splits else 90):
+            Image.new("L", (8, 8), (30 * number + image) % 256).save(folder / f"{image}.png")
+    words = ["--data", "ImageFolder", "--data.root", tmp_path, "--model.embed_dim", 8, "--model.depth", 1]
+    words += ["--model.num_heads", 1, "--trainer.accelerator", "cpu", "--data.folds", 3, "--data.fold", 1]
+    found = plan(*words, "--peak", 1e9, "--data.val_fraction", 0.1)["lines"][-1]
+    data = ImageFolder(str(tmp_path), folds=3, fold=1, val_fraction=0.1)
+    data.setup("fit")
+    assert f" {len(data.sets['train'].labels)} images take " in found
 
 
 def test_a_class_of_a_users_own_is_planned(tmp_path, monkeypatch):
