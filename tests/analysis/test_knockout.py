@@ -10,8 +10,7 @@ from torch.testing import assert_close
 import vit
 from tests.analysis.circuits import HEAD, LAYER, TOKEN, bright_and_dark, circuit
 from tests.architectures import ARCHITECTURES, made
-from vit.analysis import attribute_edges, cut_edges, cut_heads, cut_layers, prune_heads
-from vit.analysis.measures import rank_correlation
+from vit.analysis import attribute_edges, cut_edges, cut_heads, cut_layers, prune_heads, rank_correlation
 from vit.explain import capture_attention
 
 

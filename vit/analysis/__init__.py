@@ -14,6 +14,7 @@ from vit.analysis.rarity import rare_attention
 from vit.analysis.sequences import SequencePruningPoint, sequence_head_importance, sequence_pruning_curve
 from vit.analysis.tokens import TokenNorms, token_norms
 from vit.analysis.truncation import RankPoint, truncation_curve
+from vit.support.ranks import rank_correlation
 
 __all__ = [
     "Head",
@@ -38,6 +39,7 @@ __all__ = [
     "projection_ranks",
     "prune_heads",
     "pruning_curve",
+    "rank_correlation",
     "rare_attention",
     "sequence_head_importance",
     "sequence_pruning_curve",

@@ -10,10 +10,10 @@ from vit.analysis import cause_charts, charts
 from vit.analysis.answer import Answer
 from vit.analysis.intervals import Interval, halves, mean_interval
 from vit.analysis.knockout import cut_heads, logit_of
-from vit.analysis.measures import rank_correlation
 from vit.analysis.patching import attribute_patches, patch_activations
 from vit.analysis.trained_model import TrainedModel
 from vit.capture.attention import logits_of
+from vit.support.ranks import rank_correlation
 
 IMAGES = 64  # test images; each head takes one pass over them
 CHECKED = 64  # places of the residual stream where the quick form is compared with real patches

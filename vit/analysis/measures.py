@@ -202,23 +202,6 @@ def redundancy(means: Tensor) -> Tensor:
     return cosines.fill_diagonal_(-torch.inf).amax(dim=-1)
 
 
-def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
-    """Compute Spearman's correlation over the last axis: (..., M), (..., M) -> (...). It is 0 if all values are equal.
-
-    >>> rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([9.0, 5.0, 4.0])).round(decimals=4)
-    tensor(-1.)
-    """
-    first, second = (ranks - ranks.mean(dim=-1, keepdim=True) for ranks in (_ranks(first), _ranks(second)))
-    spread = first.norm(dim=-1) * second.norm(dim=-1)
-    return (first * second).sum(dim=-1) / spread.clamp(min=torch.finfo(spread.dtype).tiny)
-
-
-def _ranks(values: Tensor) -> Tensor:
-    """Return the rank of each value in its row: (..., M) -> (..., M). Equal values share their mean rank."""
-    ordered, values = values.sort(dim=-1).values.contiguous(), values.contiguous()
-    return (torch.searchsorted(ordered, values) + torch.searchsorted(ordered, values, right=True)) / 2
-
-
 def _patches(grid: Grid, num_prefix_tokens: int) -> slice:
     return slice(num_prefix_tokens, num_prefix_tokens + grid[0] * grid[1])
 

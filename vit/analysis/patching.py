@@ -117,7 +117,7 @@ def attribute_patches(
     of the activations. It is right to first order. ``rank_correlation`` says how near it comes to the patches
     themselves.
 
-    >>> from vit.analysis.measures import rank_correlation
+    >>> from vit.analysis import rank_correlation
     >>> model = VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
     >>> clean, corrupted = torch.randn(2, 5, 3, 32, 32)
     >>> quick, exhaustive = (

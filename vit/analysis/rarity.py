@@ -9,12 +9,13 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from vit.analysis.batches import in_batches
-from vit.analysis.measures import column_mass, rank_correlation
+from vit.analysis.measures import column_mass
 from vit.analysis.modules import emptied_layers
 from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.anatomy import examine
 from vit.capture.attention import run_intercepted
 from vit.capture.footprint import check_even
+from vit.support.ranks import rank_correlation
 
 
 def rare_attention(model: nn.Module, images: Tensor, batch_size: int = 32) -> tuple[list[Tensor], list[Tensor]]:

@@ -4,13 +4,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.architectures import Unread
 from tests.explain.evaluation.by_hand import planted, shortcut
 from vit import VisionTransformer
 from vit.explain.evaluation import permuted_attention, uniform_attention
-from vit.explain.evaluation.evidence import JOINTLY, collect
+from vit.explain.evaluation.evidence import JOINTLY, _outliers, collect
 from vit.explain.evaluation.faithfulness import removal_curves
 from vit.explain.evaluation.shuffled import SEEDS, head_parameters, mean_of_others, shuffled
-from vit.explain.evaluation.similarity import rank_correlation, top_overlap
+from vit.explain.evaluation.similarity import map_correlation, top_overlap
 from vit.explain.maps import CONTROLS, Subject, signed_map
 
 
@@ -25,6 +26,15 @@ pytestmark = pytest.mark.usefixtures("short_search")
 @pytest.fixture(scope="module")
 def evidence(model, images, short_search):
     return collect(Subject(model, images), ["rollout", "relevance", "uniform"], torch.arange(31) % 7)
+
+
+def test_outliers_get_the_attention_of_the_last_layer_that_the_logits_read(model, images):
+    with torch.no_grad():
+        images = images.clone()
+        images[::3, :, :2, :2] *= 40  # patches whose tokens are long
+    found, expected = (_outliers(Subject(each, images)) for each in (Unread(model).eval(), model))
+    assert expected[:, 1].max() > 0
+    assert_close(found, expected)
 
 
 def test_every_number_is_there_for_every_image_but_of_the_search(evidence):
@@ -51,7 +61,7 @@ def test_maps_are_compared_with_those_of_several_shuffles_whatever_the_sign(evid
     for seed in (0, SEEDS - 1):
         untrained, head = shuffled(subject, seed), shuffled(subject, seed, head_parameters(subject))
         for found, other in ((evidence.random_weights, untrained), (evidence.random_head, head)):
-            expected = rank_correlation(maps, signed_map("relevance", other)).abs()
+            expected = map_correlation(maps, signed_map("relevance", other)).abs()
             assert_close(found["relevance"][seed], expected)
 
 
@@ -93,7 +103,7 @@ def test_changed_predictions_are_those_of_the_tables_of_replaced_attention(evide
 
 def test_maps_are_compared_in_their_order_and_their_highest_patches(evidence, model, images):
     maps = [signed_map(method, Subject(model, images)) for method in ("rollout", "relevance")]
-    assert_close(evidence.order["rollout", "relevance"], rank_correlation(*maps))
+    assert_close(evidence.order["rollout", "relevance"], map_correlation(*maps))
     assert_close(evidence.top["rollout", "relevance", 1], top_overlap(*maps, 1))
 
 

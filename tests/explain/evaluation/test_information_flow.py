@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from vit import VisionTransformer
 from vit.explain.evaluation.information_flow import follow_noise, noise_effects
-from vit.explain.evaluation.similarity import rank_correlation
+from vit.explain.evaluation.similarity import map_correlation
 from vit.explain.maps import CONTROLS, Subject, signed_map
 from vit.explain.maps.noise import draw_for_each
 
@@ -45,7 +45,7 @@ def test_methods_are_compared_with_the_mean_effect_beside_the_controls(model, im
     assert found.column("method") == ["rollout", *(control for control in CONTROLS if control != "uniform")]
     subject = Subject(model, images)
     effects = (noise_effects(subject, 0) + noise_effects(subject, 1)) / 2
-    assert_close(found.values["rollout"]["flow"], rank_correlation(signed_map("rollout", subject), effects))
+    assert_close(found.values["rollout"]["flow"], map_correlation(signed_map("rollout", subject), effects))
     assert found.row(method="rollout")["flow"].low > found.row(method="random")["flow"].high
 
 

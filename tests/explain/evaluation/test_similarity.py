@@ -5,7 +5,7 @@ import torch
 from scipy.stats import spearmanr
 from torch.testing import assert_close
 
-from vit.explain.evaluation.similarity import is_constant, rank_correlation, top_overlap
+from vit.explain.evaluation.similarity import is_constant, map_correlation, top_overlap
 
 RISING = torch.arange(15.0).view(1, 3, 5)
 CONSTANT = torch.ones(1, 3, 5)
@@ -14,24 +14,24 @@ CONSTANT = torch.ones(1, 3, 5)
 def test_rank_correlation_is_spearmans_also_with_ties():
     maps, others = torch.randint(4, (3, 3, 5)).float(), torch.randint(4, (3, 3, 5)).float()
     expected = [spearmanr(one.flatten(), other.flatten()).statistic for one, other in zip(maps, others, strict=True)]
-    assert_close(rank_correlation(maps, others), torch.tensor(expected, dtype=torch.float32))
+    assert_close(map_correlation(maps, others), torch.tensor(expected, dtype=torch.float32))
 
 
 @pytest.mark.parametrize("constant", [CONSTANT, 0 * CONSTANT])
 def test_two_constant_maps_neither_agree_nor_disagree(constant):
-    assert rank_correlation(constant, constant).isnan()
+    assert map_correlation(constant, constant).isnan()
     assert top_overlap(constant, constant, 2).isnan()
 
 
 def test_a_constant_map_and_another_one_agree_by_chance():
-    assert rank_correlation(CONSTANT, RISING).item() == 0
+    assert map_correlation(CONSTANT, RISING).item() == 0
     assert top_overlap(CONSTANT, RISING, 2).item() == pytest.approx(2 / 15)
 
 
 def test_a_map_is_constant_although_its_last_digits_differ():
     maps = torch.cat([CONSTANT, 0 * CONSTANT, CONSTANT + 1e-7 * RISING, RISING, 1e-12 * RISING])
     assert is_constant(maps).tolist() == [True, True, True, False, False]
-    assert rank_correlation(maps[2:3], maps[2:3]).isnan()
+    assert map_correlation(maps[2:3], maps[2:3]).isnan()
 
 
 def test_highest_patches_in_common_are_counted():

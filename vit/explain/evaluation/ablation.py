@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vit.capture.attention import run_intercepted
 from vit.capture.attention_output import AttentionOutput, capture_outputs
 from vit.explain.evaluation.intervals import mean_interval
-from vit.explain.evaluation.similarity import rank_correlation
+from vit.explain.evaluation.similarity import map_correlation
 from vit.explain.evaluation.table import Table
 from vit.explain.maps.subject import Subject, Target
 from vit.explain.readout import last_boundary, linear_readout
@@ -125,7 +125,7 @@ def _draw(outputs: list[AttentionOutput], count: int, seed: int) -> list[Place]:
 
 
 def _agreement(predicted: Tensor, effects: Tensor) -> Tensor:
-    return rank_correlation(*(rearrange(values, "b t -> b 1 t") for values in (predicted, effects)))
+    return map_correlation(*(rearrange(values, "b t -> b 1 t") for values in (predicted, effects)))
 
 
 def _attention_to(subject: Subject, outputs: list[AttentionOutput], place: Place) -> Tensor:

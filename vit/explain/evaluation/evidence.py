@@ -18,7 +18,7 @@ from vit.explain.evaluation.faithfulness import Removal, removal_curves
 from vit.explain.evaluation.intervals import fewest_images
 from vit.explain.evaluation.sanity import Replacement, other_class, permuted, replaced_logits, uniform
 from vit.explain.evaluation.shuffled import SEEDS, head_parameters, mean_of_others, shuffled
-from vit.explain.evaluation.similarity import is_constant, rank_correlation, top_overlap
+from vit.explain.evaluation.similarity import is_constant, map_correlation, top_overlap
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS, Subject, signed_map
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.perturbation import can_drop
@@ -121,14 +121,14 @@ def collect(subject: Subject, methods: Sequence[str], labels: Tensor | None = No
     for method, of_method in maps.items():
         evidence.zero[method] = reduce(of_method != 0, "b r s -> b", "max").logical_not()
         evidence.constant[method] = is_constant(of_method)
-        evidence.noisy[method] = rank_correlation(of_method, signed_map(method, _with_noise(subject)))
+        evidence.noisy[method] = map_correlation(of_method, signed_map(method, _with_noise(subject)))
         evidence.above_control |= {(method, control): owns[method] - area for control, area in areas.items()}
         if method not in CONTROLS:
             mean_map = mean_of_others(of_method)
             evidence.above_control[method, MEAN_MAP] = owns[method] - _area(subject, mean_map, removal)
     _shuffle_weights(evidence, subject, maps, owns, removal)
     for one, other in combinations(maps, 2):
-        evidence.order[one, other] = rank_correlation(maps[one], maps[other])
+        evidence.order[one, other] = map_correlation(maps[one], maps[other])
         for count in sorted({1, max(1, evidence.patches // TOP)}):
             top = top_overlap(maps[one], maps[other], count)
             evidence.top[one, other, count] = torch.where(top.isnan(), top, top > 0.5) if count == 1 else top
@@ -167,9 +167,9 @@ def _shuffle_weights(
         other_head, untrained = shuffled(subject, seed, head) if of_head else None, shuffled(subject, seed)
         for method, trained in maps.items():
             map_of_untrained = signed_map(method, untrained)
-            of_all[method].append(rank_correlation(trained, map_of_untrained).abs())
+            of_all[method].append(map_correlation(trained, map_of_untrained).abs())
             if method in of_head:
-                of_head[method].append(rank_correlation(trained, signed_map(method, other_head)).abs())
+                of_head[method].append(map_correlation(trained, signed_map(method, other_head)).abs())
             if method in areas:
                 areas[method].append(_area(subject, map_of_untrained, removal))
     evidence.random_head = {method: torch.stack(found) for method, found in of_head.items()}
@@ -232,7 +232,7 @@ def _outliers(subject: Subject) -> Tensor | None:
         return attn
 
     with anatomy.parts.layers[-1].seen(lambda tokens: norms.append(tokens[:, anatomy.patches].norm(dim=-1))):
-        run_intercepted(subject.model, subject.images, keep_share)
+        run_intercepted(subject.model, subject.images, keep_share, anatomy.calls)
     flat = outliers(rearrange(norms[0], "b n -> (b n)"))  # among the tokens of all images
     marked = in_double(rearrange(flat, "(b n) -> b n", b=len(norms[0])))
     share = shares[0].to(marked.device)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vit.capture.trace import Change
 from vit.explain.evaluation.intervals import mean_interval
 from vit.explain.evaluation.scoring import Scores
-from vit.explain.evaluation.similarity import rank_correlation
+from vit.explain.evaluation.similarity import map_correlation
 from vit.explain.maps import CONTROLS, Subject, signed_map
 from vit.explain.maps.gradients import SAMPLES_AT_ONCE
 from vit.explain.maps.noise import draw_for_each
@@ -74,7 +74,7 @@ def follow_noise(model: nn.Module, images: Tensor, methods: Sequence[str] = FLOW
     subject = Subject(model, images)
     effects = reduce([noise_effects(subject, seed) for seed in range(seeds)], "s b r k -> b r k", "mean")
     names = (*methods, *(control for control in CONTROLS if control not in (*methods, "uniform")))
-    values = {m: {"flow": rank_correlation(signed_map(m, subject), effects).cpu()} for m in names}
+    values = {m: {"flow": map_correlation(signed_map(m, subject), effects).cpu()} for m in names}
     rows = [{"method": name, "flow": mean_interval(of["flow"])} for name, of in values.items()]
     return Scores(rows, f"{len(images)} images; mean (95 % interval)", values)
 

@@ -14,7 +14,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from vit.capture.attention import influential_calls, run_intercepted
-from vit.explain.evaluation.similarity import rank_correlation
+from vit.explain.evaluation.similarity import map_correlation
 from vit.explain.evaluation.table import Table
 from vit.explain.maps import Subject, signed_map
 from vit.explain.maps.noise import draw_for_each
@@ -40,7 +40,7 @@ def other_class(subject: Subject, methods: Sequence[str]) -> dict[str, Tensor]:
         raise ValueError(f"{name} has one logit only: there is no other class to compare its maps with")
     first, second = subject.logits.topk(2, dim=-1).indices.unbind(dim=-1)
     one, other = (replace(subject, target=target) for target in (first, second))
-    return {m: rank_correlation(signed_map(m, one), signed_map(m, other)) for m in methods}
+    return {m: map_correlation(signed_map(m, one), signed_map(m, other)) for m in methods}
 
 
 def uniform_attention(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> Table:

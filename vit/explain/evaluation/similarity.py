@@ -7,6 +7,8 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor
 
+from vit.support.ranks import rank_correlation
+
 
 def is_constant(maps: Tensor) -> Tensor:
     """Return whether all patches of a map have one value, apart from rounding: (B, rows, columns) -> (B,), boolean."""
@@ -17,20 +19,18 @@ def is_constant(maps: Tensor) -> Tensor:
     return high - low <= rounding * largest
 
 
-def rank_correlation(maps: Tensor, others: Tensor) -> Tensor:
+def map_correlation(maps: Tensor, others: Tensor) -> Tensor:
     """Compute Spearman's correlation of two maps of each image: (B, rows, columns) twice -> (B,), from -1 to 1.
 
     If one map is constant, the result is 0. If both are constant, it is NaN: neither orders its patches.
 
     >>> rising = torch.tensor([[[0.0, 1.0], [2.0, 3.0]]])
-    >>> rank_correlation(rising, rising.exp()).item(), rank_correlation(rising, -rising).item()
-    (1.0, -1.0)
+    >>> [round(map_correlation(rising, other).item(), 4) for other in (rising.exp(), -rising)]
+    [1.0, -1.0]
     """
-    ranks, other_ranks = (_centred_ranks(rearrange(x, "b r s -> b (r s)")) for x in (maps, others))
-    product = reduce(ranks * other_ranks, "b n -> b", "sum")
-    norms = (reduce(ranks**2, "b n -> b", "sum") * reduce(other_ranks**2, "b n -> b", "sum")).sqrt()
+    rows, other_rows = (rearrange(x, "b r s -> b (r s)") for x in (maps, others))
     flat, other_flat = is_constant(maps), is_constant(others)
-    correlation = torch.where(flat | other_flat, 0.0, product / norms.clamp(min=1e-12))
+    correlation = torch.where(flat | other_flat, 0.0, rank_correlation(rows, other_rows))
     return torch.where(flat & other_flat, torch.nan, correlation)
 
 
@@ -58,11 +58,3 @@ def share_highest(values: Tensor, count: int | Tensor) -> Tensor:
     above, tied = values > last, values == last
     share = (count - above.sum(dim=-1, keepdim=True)) / tied.sum(dim=-1, keepdim=True)
     return above + tied * share
-
-
-def _centred_ranks(values: Tensor) -> Tensor:
-    """Return the ranks of each row minus their mean; equal values share their mean rank: (B, N) -> (B, N)."""
-    below = (values[:, :, None] > values[:, None]).sum(dim=-1)
-    equal = (values[:, :, None] == values[:, None]).sum(dim=-1)
-    ranks = below + (equal - 1) / 2
-    return ranks - reduce(ranks, "b n -> b 1", "mean")
