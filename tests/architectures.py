@@ -169,6 +169,19 @@ def of_vit_pytorch(name: str, **kwargs: object) -> Callable[[], nn.Module]:
     return make
 
 
+class Unread(nn.Module):
+    """A model that first computes attention which its logits do not read."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.model.embed(images)[:, None]
+        nn.functional.scaled_dot_product_attention(tokens, tokens, tokens)
+        return self.model(images)
+
+
 class OfTorch(nn.Module):
     """A small ViT around ``nn.TransformerEncoder``, whose inference runs in one fused kernel."""
 

@@ -6,7 +6,7 @@ from einops import rearrange
 from torch import nn
 
 import vit
-from vit.analysis import measures, projection_ranks, prune_heads
+from vit.analysis import measures, projection_ranks, prune_heads, weight_importance
 from vit.analysis.modules import attention_modules
 from vit.analysis.projections import head_projections
 
@@ -85,6 +85,15 @@ def test_models_of_unknown_projections_are_refused():
         projection_ranks(nn.Sequential(nn.Linear(3, 3)))
     with pytest.raises(ValueError, match="MultiHeadAttention has no joint projection"):
         projection_ranks(vit.VisionTransformer(24, 8, embed_dim=24, depth=1, num_heads=3, attention="simplified"))
+
+
+def test_the_pooling_attention_of_siglip_does_not_stand_for_its_layers():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 3}
+    model = transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**sizes, image_size=8, patch_size=4))
+    for measure in (projection_ranks, weight_importance):
+        with pytest.raises(ValueError, match="has attention of 3 SiglipAttention beside 1 MultiheadAttention"):
+            measure(model)
 
 
 def test_pooling_attention_is_not_a_layer():

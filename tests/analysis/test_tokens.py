@@ -3,7 +3,7 @@ import timm
 import torch
 from torch import nn
 
-from tests.architectures import ARCHITECTURES, made
+from tests.architectures import ARCHITECTURES, Unread, made
 from vit.analysis import TokenNorms, prune_heads, token_norms
 from vit.explain import capture_attention
 
@@ -27,6 +27,12 @@ def test_norms_of_other_libraries_are_measured(name):
     found = token_norms(made(name), ARCHITECTURES[name].images())
     assert found.norms.shape == found.received.shape == (3, 2, ARCHITECTURES[name].tokens)
     assert (found.norms > 0).all()
+
+
+def test_attention_that_the_logits_do_not_read_is_no_layer(ours, images):
+    found, expected = (token_norms(model, images) for model in (Unread(ours).eval(), ours))
+    torch.testing.assert_close(found.norms, expected.norms)
+    torch.testing.assert_close(found.received, expected.received)
 
 
 def designed():

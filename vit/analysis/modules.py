@@ -35,9 +35,16 @@ def attention_modules(model: nn.Module) -> list[nn.Module]:
     """Return the attention of each layer, in order: ours, timm's, transformers' or ``nn.MultiheadAttention``.
 
     Raises:
-        ValueError: If the model has no such attention.
+        ValueError: If the model has no such attention, or other attention beside it.
     """
     found = [module for module in model.modules() if _is_attention(module)]
+    others = [module for module in model.modules() if _is_other_attention(module)]
+    if found and others:
+        raise ValueError(
+            f"{type(model).__name__} has attention of {len(others)} {type(others[0]).__name__} beside {len(found)} "
+            f"{type(found[0]).__name__}, and the heads of the former cannot be separated: use describe_heads to "
+            "measure them"
+        )
     if not found:
         raise ValueError(
             f"{type(model).__name__} has no attention with qkv and proj (as here and in timm) or in_proj_weight and "
@@ -85,3 +92,9 @@ def _is_attention(module: nn.Module) -> bool:
     joint = hasattr(module, "num_heads") and isinstance(getattr(module, "qkv", None), nn.Linear)
     known = isinstance(module, MultiHeadAttention | nn.MultiheadAttention | NoHeads)
     return joint or known or is_of_transformers(module)
+
+
+def _is_other_attention(module: nn.Module) -> bool:
+    """Return whether a module is an attention of other parts, as of SigLIP and CLIP in transformers."""
+    parts = [getattr(module, name, None) for name in ("q_proj", "k_proj", "v_proj")]
+    return not _is_attention(module) and all(isinstance(part, nn.Linear) for part in parts)

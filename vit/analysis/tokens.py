@@ -104,6 +104,6 @@ def token_norms(
         for layer, boundary in enumerate(leaving):
             stack.enter_context(boundary.seen(partial(keep_norms, layer)))
         for batch in in_batches(model, images, batch_size):
-            run_intercepted(model, batch, keep_received)
+            run_intercepted(model, batch, keep_received, anatomy.calls)
     together = [torch.stack([torch.cat(batches) for batches in layers]) for layers in (norms, received)]
     return TokenNorms(*together, anatomy.patches)
