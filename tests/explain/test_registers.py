@@ -69,6 +69,16 @@ def test_norms_fall_and_predictions_stay_which_random_neurons_do_not_achieve(fou
     assert f"outliers are {before} of the patches before, 0.0 % now, and {random} with random neurons" in str(found)
 
 
+def test_the_control_moves_as_many_neurons_each_once(images, monkeypatch):
+    moved, move = [], vit.explain.registers._with_register
+    monkeypatch.setattr(vit.explain.registers, "_with_register", lambda *args: moved.append(args[1]) or move(*args))
+    found = add_register(with_outliers(images), images, num_neurons=60)
+    neurons, drawn = map(list, moved)
+    assert neurons == found.neurons
+    assert sorted(layer for layer, _ in drawn) == sorted(layer for layer, _ in neurons)
+    assert len(set(drawn)) == len(drawn) == 60
+
+
 def test_the_register_gets_the_largest_activation_and_the_patches_none():
     linear = RegisterLinear(nn.Linear(4, 4, bias=False), [1, 3], register=1)
     with torch.no_grad():

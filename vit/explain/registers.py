@@ -99,8 +99,7 @@ def add_register(model: VisionTransformer, images: Tensor, *, num_neurons: int =
         )
     best = scores.flatten().topk(num_neurons).indices
     neurons = [tuple(divmod(number, scores.shape[1])) for number in best.tolist()]
-    generator = torch.Generator().manual_seed(seed)
-    drawn = [(of, int(torch.randint(scores.shape[1], (), generator=generator))) for of, _ in neurons]
+    drawn = _draw_as_many(neurons, scores.shape[1], seed)
     predicted, changed = model(images).argmax(dim=-1), _with_register(model, neurons)
 
     def measure(measured: VisionTransformer) -> Measured:
@@ -153,6 +152,17 @@ def _with_register(model: VisionTransformer, neurons: Sequence[Neuron]) -> Visio
         mlp: Any = changed.blocks[layer].mlp
         mlp.fc2 = RegisterLinear(mlp.fc2, sorted({neuron for of, neuron in neurons if of == layer}), place)
     return changed.eval()
+
+
+def _draw_as_many(neurons: Sequence[Neuron], width: int, seed: int) -> list[Neuron]:
+    """Draw a random neuron of the same layer for each neuron, all of them different."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn: dict[Neuron, None] = {}
+    for layer, _ in neurons:
+        count = len(drawn)
+        while len(drawn) == count:
+            drawn[layer, int(torch.randint(width, (), generator=generator))] = None
+    return list(drawn)
 
 
 def _norms(model: VisionTransformer, images: Tensor) -> Tensor:
