@@ -5,8 +5,10 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.architectures import IMAGES, TARGET
-from vit.explain import contributions, displayable, logit_lens
+import vit
+from tests.architectures import IMAGES, TARGET, randomised
+from vit.capture import examine
+from vit.explain import contributions, displayable, logit_lens, overlay
 from vit.explain.contribution_figure import draw_contributions
 
 
@@ -55,3 +57,17 @@ def test_patches_without_evidence_against_the_class_leave_that_picture_grey(rand
     found.heads.abs_()
     draw_contributions(torch.rand(1, 6, 10), found, logit_lens(model, IMAGES), tmp_path / "terms.png")
     assert "Patches against the class: -0.00" in texts or "Patches against the class: +0.00" in texts
+
+
+def test_patches_lie_where_the_model_has_them(tmp_path, monkeypatch):
+    # Of 12 pixels, patches of 5 have 5, 5 and 2, and not 4 each.
+    model = randomised(vit.VisionTransformer(12, 5, embed_dim=12, depth=1, num_heads=3, pad_images=True)).eval()
+    image, drawn = torch.rand(1, 3, 12, 12, dtype=torch.float64), []
+    monkeypatch.setattr("vit.explain.contribution_figure.save_figure", lambda figure, path: drawn.append(figure))
+    found = contributions(model, image)
+    draw_contributions(image[0], found, logit_lens(model, image), tmp_path / "terms.png")
+    for_class, against = (axes.images[0].get_array() for axes in drawn[0].axes if "the class" in axes.get_title())
+    both = torch.cat([found.patches, -found.patches]).clamp(min=0)
+    expected = overlay(image.expand(2, -1, -1, -1), both, cells=examine(model, image).cells, scale="common")
+    for picture, of in zip((for_class, against), expected, strict=True):
+        torch.testing.assert_close(torch.tensor(picture.data), of.permute(1, 2, 0))

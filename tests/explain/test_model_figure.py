@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from matplotlib.patches import FancyArrowPatch
 from torch.testing import assert_close
 
 import vit
@@ -65,19 +66,60 @@ def test_the_map_is_the_attention_of_the_class_token_in_the_last_block(drawn):
     assert_close(numbers(panels[5]), overlay(image[None], attn.detach())[0].permute(1, 2, 0))
 
 
+@pytest.mark.parametrize("changes", [{"pool": "mean", "num_registers": 2}, {"pool": "map"}])
+def test_without_a_class_token_the_map_is_the_attention_of_the_mean_patch_in_the_last_block(drawn, changes):
+    model, image, panels = drawn(class_token=False, **changes)
+    first = model.num_prefix_tokens
+    attn = capture_attention(model, image[None])[1][0].mean(dim=0)[first:, first:].mean(dim=0).reshape(1, 2, 6)
+    assert_close(numbers(panels[5]), overlay(image[None], attn.detach())[0].permute(1, 2, 0))
+
+
 @pytest.mark.parametrize(
     ("changes", "tokens", "read"),
     [
         ({}, "positions added, and one\nlearned token on top", "the class token"),
         ({"num_registers": 2}, "positions added, and 3\nlearned tokens on top", "the class token"),
         ({"class_token": False, "pool": "mean"}, "positions added", "the mean of all patches"),
+        ({"pos_embed": "sincos"}, "positions added, and one\nlearned token on top", "the class token"),
+        ({"pos_embed": "none"}, "no positions added,\none learned token on top", "the class token"),
+        ({"pos_embed": "rope"}, "no positions added,\none learned token on top", "the class token"),
     ],
 )
 def test_the_titles_say_which_tokens_there_are_and_which_the_head_reads(drawn, changes, tokens, read):
     _, _, panels = drawn(**changes)
     assert panels[3].get_title() == tokens
     assert panels[6].get_title() == f"the head reads\n{read}"
+    assert panels[1].get_title() == "12 patches of 4 x 2 pixels,\nwith a stride of 4 rows, 2 columns"
     assert panels[4].get_title() == "2 blocks of\nthese steps"
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({}, ["norm", "attention", "+", "norm", "MLP", "+"]),
+        ({"norm": "post"}, ["attention", "+", "norm", "MLP", "+", "norm"]),
+        ({"norm": "none"}, ["attention", "+", "MLP", "+"]),
+        ({"residual": False}, ["norm", "attention", "norm", "MLP"]),
+        ({"norm": "none", "residual": False}, ["attention", "MLP"]),
+    ],
+)
+def test_a_block_has_the_steps_of_the_model(drawn, changes, steps):
+    _, _, panels = drawn(**changes)
+    written = sorted((text.get_position()[1], text.get_text()) for text in panels[4].texts if text.get_text())
+    assert [step for _, step in written] == steps
+    skips = [line.get_ydata()[0] for line in panels[4].lines]
+    assert len(skips) == steps.count("+")
+    # Each skip connection starts below the attention or MLP that it goes around, and above what comes before.
+    order = sorted([*written, *((height, "skip") for height in skips)])
+    names = [name for _, name in order if name not in ("norm",)]
+    assert names == [name for of in ("attention", "MLP") for name in (["skip", of, "+"] if skips else [of])]
+
+
+def test_an_arrow_leads_from_each_panel_to_the_next_one(drawn):
+    _, _, panels = drawn()
+    figure = panels[0].get_figure(root=True)
+    arrows = [artist for artist in figure.artists if isinstance(artist, FancyArrowPatch)]
+    assert len(arrows) == len(panels) - 1
 
 
 def test_models_without_side_by_side_patches_or_without_classes_are_refused():

@@ -56,7 +56,7 @@ def draw_contributions(
         patches = found.patches[index]
         _draw_picture(figure.add_subplot(grid[1, :2]), image, "What the model sees")
         for place, sign, text in ((slice(2, 4), 1, "for the class"), (slice(4, 6), -1, "against the class")):
-            _draw_patches(figure.add_subplot(grid[1, place]), image, patches, sign, text)
+            _draw_patches(figure.add_subplot(grid[1, place]), image, patches, found.cells, sign, text)
         _draw_lens(figure.add_subplot(grid[1, 6:]), lens[index], shown_names)
         save_figure(figure, path)
 
@@ -91,10 +91,10 @@ def _draw_heads(axes: Axes, heads: Tensor) -> None:
     axes.figure.colorbar(drawn, ax=axes, label="logit")
 
 
-def _draw_patches(axes: Axes, image: Tensor, patches: Tensor, sign: int, text: str) -> None:
+def _draw_patches(axes: Axes, image: Tensor, patches: Tensor, cells: Tensor, sign: int, text: str) -> None:
     # One scale for both pictures: colours can be compared.
     both = torch.stack([patches, -patches]).clamp(min=0)
-    pictures = overlay(repeat(image, "c y x -> b c y x", b=2), both, scale="common")
+    pictures = overlay(repeat(image, "c y x -> b c y x", b=2), both, cells=cells, scale="common")
     carried = (sign * patches).clamp(min=0).sum().item() * sign
     _draw_picture(axes, pictures[0 if sign > 0 else 1], f"Patches {text}: {carried:+.2f}")
 

@@ -33,6 +33,7 @@ class Contributions:
         logits: The logits that the model computes, (B,).
         grid: Rows and columns of patches.
         num_prefix_tokens: Number of tokens before the patches.
+        cells: The patch that each pixel belongs to, (H, W), as in ``overlay``.
     """
 
     heads: Tensor
@@ -42,6 +43,7 @@ class Contributions:
     logits: Tensor
     grid: tuple[int, int]
     num_prefix_tokens: int
+    cells: Tensor
 
     @cached_property
     def total(self) -> Tensor:
@@ -132,6 +134,7 @@ def contributions(model: nn.Module, images: Tensor, target: Target = None, *, ve
             subject.score(subject.logits),
             anatomy.grid,
             anatomy.num_prefix_tokens,
+            anatomy.cells,
         )
     _check_complete(model, found)
     return found

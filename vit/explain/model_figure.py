@@ -3,15 +3,18 @@
 Letters in the einops patterns: c channels, h w rows and columns of patches, p q rows and columns of pixels of a patch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange, reduce
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.path import Path as Corners
 from torch import Tensor
 
 from vit.capture.attention import capture_attention
@@ -22,7 +25,8 @@ from vit.support.plotting import BLUE, GREY, ORANGE, drawable, plain_text, save_
 
 BEST = 4  # classes with a bar
 LETTERS = 11  # points
-STEPS = ("norm", "attention", "+", "norm", "MLP", "+")  # of a block, from the bottom to the top
+# Around attention and MLP, by the model's norm, and the heights of the steps of a block, from the bottom to the top.
+BRANCHES = {"pre": ("norm", "{}", "+"), "post": ("{}", "+", "norm"), "none": ("{}", "+")}
 HEIGHTS = (0.05, 0.19, 0.34, 0.49, 0.63, 0.78)
 CIRCLE = {"boxstyle": "circle,pad=0.1", "fc": "white", "ec": GREY}
 SKIP = {"arrowstyle": "->", "color": GREY, "lw": 1.2, "connectionstyle": "angle,angleA=90,angleB=0,rad=6"}
@@ -79,17 +83,27 @@ def draw_model(
         photo, patches, linear, positions = upper.subplots(1, 4, width_ratios=(1, 1.1, 0.95, 0.95))
         block, seen, classes = lower.subplots(1, 3, width_ratios=(0.8, 1, 1))
         _show(photo, pixels, f"an image of {pixels.shape[1]} x {pixels.shape[2]} pixels")
-        _show(patches, _spread(pixels, embed.patch_size), f"{embed.num_patches} patches")
+        p, q = embed.patch_size
+        stride = f"{p} pixels" if p == q else f"{p} rows, {q} columns"
+        title = f"{embed.num_patches} patches of {p} x {q} pixels,\nwith a stride of {stride}"
+        _show(patches, _spread(pixels, embed.patch_size), title)
         _draw_tokens(linear, embed(image[None])[0], "one matrix maps each\nto a token, a row")
         _draw_tokens(positions, model.embed(image[None])[0], _says(model))
-        _draw_block(block, len(model.blocks))
-        _show(seen, _attended(model, attentions[-1][0], pixels), "attention of the last block,\nmean of its heads")
+        _draw_block(block, len(model.blocks), model.config)
+        # After the blocks, attention with one query may pool the tokens.
+        *_, last = (attn[0] for attn in attentions if attn.shape[-2] > 1)
+        _show(seen, _attended(model, last, pixels), "attention of the last block,\nmean of its heads")
         _draw_classes(classes, attentions.logits[0], names, f"the head reads\n{READ[model.pool]}")
+        _draw_arrows(figure, [photo, patches, linear, positions], [block, seen, classes])
         save_figure(figure, path, dpi=110)
 
 
 def _says(model: VisionTransformer) -> str:
     prefix = model.num_prefix_tokens
+    if model.config["pos_embed"] not in ("learned", "sincos"):
+        return "no positions added" + {0: "", 1: ",\none learned token on top"}.get(
+            prefix, f",\n{prefix} tokens on top"
+        )
     top = {0: "", 1: ", and one\nlearned token on top"}.get(prefix, f", and {prefix}\nlearned tokens on top")
     return f"positions added{top}"
 
@@ -119,17 +133,21 @@ def _draw_tokens(axes: Axes, tokens: Tensor, title: str) -> None:
     axes.set(xticks=[], yticks=[])
 
 
-def _draw_block(axes: Axes, depth: int) -> None:
+def _draw_block(axes: Axes, depth: int, config: Mapping[str, Any]) -> None:
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.set_axis_off()
     axes.set_title(f"{depth} blocks of\nthese steps", fontsize=LETTERS)
     axes.annotate("", (0.35, 0.97), (0.35, 0), arrowprops={"arrowstyle": "->", "color": GREY, "lw": 1.5})
-    for step, height in zip(STEPS, HEIGHTS, strict=True):
+    branch = [step for step in BRANCHES[config["norm"]] if step != "+" or config["residual"]]
+    steps = [(step.format(name), place) for name in ("attention", "MLP") for place, step in enumerate(branch)]
+    for number, (step, place) in enumerate(steps):
+        height = HEIGHTS[number]
         if step == "+":
+            below = HEIGHTS[number - place] - 0.03
             axes.text(0.35, height + 0.05, step, ha="center", va="center", fontsize=LETTERS + 3, bbox=CIRCLE, zorder=3)
-            # The skip connection goes around the two steps below.
-            axes.annotate("", (0.42, height + 0.05), (0.92, height - 0.32), arrowprops=SKIP)
-            axes.plot([0.35, 0.92], [height - 0.32] * 2, color=GREY, lw=1.2)
+            # The skip connection goes around the steps of the branch.
+            axes.annotate("", (0.42, height + 0.05), (0.92, below), arrowprops=SKIP)
+            axes.plot([0.35, 0.92], [below] * 2, color=GREY, lw=1.2)
         else:
             color = BLUE if step in ("attention", "MLP") else GREY
             box = FancyBboxPatch((0.06, height), 0.58, 0.09, boxstyle="round,pad=0.01", fc="white", ec=color, zorder=3)
@@ -138,11 +156,32 @@ def _draw_block(axes: Axes, depth: int) -> None:
 
 
 def _attended(model: VisionTransformer, attn: Tensor, pixels: Tensor) -> Tensor:
-    """Lay the attention (H, N, N) of the class token over the image, or that of the mean token if there is none."""
+    """Lay the attention (H, N, N) of the class token over the image, or that of the mean patch if there is none."""
     mixed, first = reduce(attn, "head n m -> n m", "mean"), model.num_prefix_tokens
-    row = mixed[0] if model.config["class_token"] else reduce(mixed, "n m -> m", "mean")
+    row = mixed[0] if model.config["class_token"] else reduce(mixed[first:], "n m -> m", "mean")
     seen = rearrange(row[first:], "(h w) -> 1 h w", h=model.patch_embed.grid_size[0])
     return overlay(pixels[None], seen)[0]
+
+
+def _draw_arrows(figure: Figure, upper: Sequence[Axes], lower: Sequence[Axes]) -> None:
+    """Lead from each panel to the next one, and around the end of the upper row to the lower one."""
+    figure.draw_without_rendering()  # places the panels
+    to_shares = figure.transFigure.inverted().transform_bbox
+    for row in (upper, lower):
+        for left, right in pairwise(row):
+            height = to_shares(right.bbox).y1 - 0.03  # beside no label
+            start, end = (to_shares(axes.get_tightbbox()) for axes in (left, right))
+            _draw_arrow(figure, [(start.x1 + 0.004, height), (end.x0 - 0.004, height)])
+    last, first, title = (
+        to_shares(box) for box in (upper[-1].get_tightbbox(), lower[0].bbox, lower[0].title.get_window_extent())
+    )
+    right, left, height = (last.x0 + last.x1) / 2, first.x0 + 0.35 * first.width, (last.y0 + title.y1) / 2
+    _draw_arrow(figure, [(right, last.y0), (right, height), (left, height), (left, title.y1)])
+
+
+def _draw_arrow(figure: Figure, corners: Sequence[tuple[float, float]]) -> None:
+    look = {"transform": figure.transFigure, "color": BLUE, "lw": 1.5}
+    figure.add_artist(FancyArrowPatch(path=Corners(corners), arrowstyle="->", mutation_scale=11, fill=False, **look))
 
 
 def _draw_classes(axes: Axes, logits: Tensor, names: Sequence[str], title: str) -> None:
