@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.export import Dim
 from torch.testing import assert_close
 
@@ -98,13 +99,41 @@ def test_openvinos_files_run_for_any_number_of_images(kwargs, tmp_path):
         assert_close(torch.from_numpy(logits), model(images), rtol=1e-4, atol=1e-4)
 
 
+def test_a_model_that_pads_its_images_is_refused_or_fixed_to_their_size(tmp_path):
+    model = model_of(depth=1, image_size=(30, 21), pad_images=True)
+    for suffix in (".pt2", ".onnx", ".aoti"):
+        message = (
+            r"pads images of 30 x 21 pixels to whole patches of 4 x 4, .* vit\.load\(model, image_size=\(32, 24\)\)"
+        )
+        with pytest.raises(ValueError, match=message):
+            export(model, tmp_path / f"model{suffix}")
+    assert not list(tmp_path.iterdir())
+    whole, images = vit.load(model, image_size=(32, 24)), torch.randn(2, 3, 30, 21)
+    export(whole, tmp_path / "model.pt2")
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    assert_close(program(F.pad(images, (0, 3, 0, 2))), model(images), rtol=1e-5, atol=1e-5)
+
+
+def test_openvino_takes_the_images_of_a_model_that_pads_them(tmp_path):
+    openvino = pytest.importorskip("openvino")
+    model, images = model_of(depth=1, image_size=(30, 21), pad_images=True), torch.randn(2, 3, 30, 21)
+    export(model, tmp_path / "model.xml")
+    compiled = openvino.Core().compile_model(tmp_path / "model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    logits = compiled({"images": images.numpy()})["logits"]
+    assert_close(torch.from_numpy(logits), model(images), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.filterwarnings("ignore")  # those of the compiler
-def test_a_compiled_program_runs_at_any_size(tmp_path):
+def test_a_compiled_program_runs_at_any_size(tmp_path, monkeypatch):
+    monkeypatch.setenv("AOTI_RUNTIME_CHECK_INPUTS", "1")
     model = model_of(depth=1)
     assert export(model, tmp_path / "model.aoti") < 1e-4
     with (tmp_path / "model.aoti").open("rb") as file:
         program = torch._inductor.aoti_load_package(file)
     check(program, model)
+    for wrong in (torch.zeros(2, 3, 47, 30), torch.zeros(2, 1, 48, 32), torch.zeros(2, 3, 48, 32).double()):
+        with pytest.raises(RuntimeError):
+            program(wrong)
 
 
 def test_without_openvino_or_a_compiler_the_error_says_what_to_install(tmp_path, monkeypatch):

@@ -90,6 +90,10 @@ def test_a_model_is_read_again_bit_for_bit_or_refused_when_it_is_written(tmp_pat
         ({"no_embed_class": True}, "transformers", r"transformers \(ViT\) has no_embed_class False, and not True"),
         ({"no_embed_class": True}, "torchvision", "torchvision has no_embed_class False, and not True"),
         ({"no_embed_class": True, "layer_scale": 0.1}, "transformers", r"\(DINOv2\) has no_embed_class False"),
+        *(
+            ({"layer_scale": 0.1, "mlp": mlp}, "transformers", r"DINOv2.* has pool 'cls\+mean', and not 'cls'")
+            for mlp in ("gelu", "swiglu")
+        ),
         ({"qkv_bias": False}, "torchvision", "torchvision has qkv_bias True, and not False"),
         ({"qkv_bias": False, "mlp": "gelu_tanh"}, "google", r"Google \.npz has qkv_bias True, and not False"),
         ({"pool": "cls+dist", "num_registers": 2}, "timm", r"\(distilled DeiT\) has num_registers 1, and not 2"),

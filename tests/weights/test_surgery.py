@@ -108,6 +108,15 @@ def test_another_image_size_resizes_by_the_convention_of_the_model(size, interpo
     assert_close(model(images), source(images), **EXACT)
 
 
+@pytest.mark.parametrize("interpolation", ["bilinear", "torchvision"])
+def test_another_image_size_resizes_by_the_interpolation_that_is_asked_for(interpolation):
+    source = trained()
+    model = vit.load(source, image_size=(20, 8), pos_embed_interpolation=interpolation)
+    assert_close(model.pos_embed, resize_positions(source.pos_embed, (3, 3), (5, 2), interpolation), rtol=0, atol=0)
+    images = images_of(20, 8)
+    assert_close(model(images), vit.load(source, pos_embed_interpolation=interpolation)(images), **EXACT)
+
+
 def test_a_timm_checkpoint_of_224_pixels_fits_models_of_32_and_of_448_x_336_as_timm_resizes_it():
     small = {"embed_dim": 12, "depth": 2, "num_heads": 3, "num_classes": 5}
     source = randomised(timm.create_model("vit_tiny_patch16_224", **small))

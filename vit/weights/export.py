@@ -26,8 +26,9 @@ def export(model: VisionTransformer, path: str | Path) -> float:
     """Write a program that computes the logits of images of any number and size; return how far it is from the model.
 
     The program takes normalised images (B, C, H, W) in float32 as ``images``, at least two patches on each side, and
-    returns ``logits``. It is compared with the model on images of several sizes, that of the training included. For
-    OpenVINO it takes images of the model's ``image_size`` alone, as its reader of programs knows no open sizes.
+    returns ``logits``. Sides are whole patches, also where the model would pad them. The program is compared with the
+    model on images of several sizes, that of the training included. For OpenVINO it takes images of the model's
+    ``image_size`` alone, as its reader of programs knows no open sizes.
 
     >>> from tempfile import mkdtemp
     >>> model = VisionTransformer(image_size=8, patch_size=4, embed_dim=12, depth=1, num_heads=3).eval()
@@ -39,14 +40,16 @@ def export(model: VisionTransformer, path: str | Path) -> float:
         path: File to write: .pt2 for ``torch.export.load``, .onnx (needs ``pip install 'vit-attention[export]'``), .xml
             for OpenVINO, with the weights in a .bin beside it (needs ``pip install 'vit-attention[openvino]'``), or
             .aoti for ``torch._inductor.aoti_load_package(open(path, "rb"))``: compiled for this kind of CPU, it starts
-            in a second (needs a C++ compiler).
+            in a second (needs a C++ compiler). It checks its images only where the environment has
+            ``AOTI_RUNTIME_CHECK_INPUTS=1``: without, those of another type, channels or parts of patches get wrong
+            logits.
 
     Returns:
         The largest difference between logits of the program and of the model.
 
     Raises:
         ValueError: If the path has another suffix, the model is in training mode or cannot be exported, autocast is on,
-            or the program computes other logits; then no file is left.
+            the model pads images of its ``image_size``, or the program computes other logits; then no file is left.
     """
     path = Path(path)
     if path.suffix not in FORMATS:
@@ -60,6 +63,14 @@ def export(model: VisionTransformer, path: str | Path) -> float:
         raise ValueError(f"the model computes in {model.pos_embed.dtype}: export model.float()")
     if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
         raise ValueError("autocast is on, and the program would keep its types: call vit.export outside of it")
+    embed = model.patch_embed
+    (rows, columns), (p, q), (down, across) = embed.image_size, embed.patch_stride, embed.grid_size
+    if path.suffix != ".xml" and (rows, columns) != (down * p, across * q):
+        raise ValueError(
+            f"the model pads images of {rows} x {columns} pixels to whole patches of {p} x {q}, and a {path.suffix} "
+            f"program takes whole patches alone: export vit.load(model, image_size=({down * p}, {across * q})), and "
+            "pad images by zeros at the right and at the bottom, or write .xml"
+        )
     if path.suffix == ".onnx":
         for module in ("onnxscript", "onnxruntime"):  # torch.onnx needs the first
             import_extra(module, "export")
@@ -141,7 +152,7 @@ def _write_openvino(program: Any, model: VisionTransformer, path: Path) -> float
         core = openvino.Core()
         compiled = core.compile_model(core.read_model(written), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         difference = _check_logits(
-            model, lambda images: torch.from_numpy(compiled(images.numpy())[0]), _sizes(model)[:1]
+            model, lambda images: torch.from_numpy(compiled(images.numpy())[0]), [model.patch_embed.image_size]
         )
         unfinished.write_bytes(written.read_bytes())
         unfinished_weights.write_bytes(written.with_suffix(".bin").read_bytes())

@@ -78,7 +78,9 @@ def load(source: WeightsSource, *, strict: bool = True, **changes: Any) -> Visio
     state = state | {name: own[name] for name in report.fresh if name in own}
     if any(arguments[name] != value for name, value in trained.arguments.items()):
         same_classes = arguments["num_classes"] == trained.arguments["num_classes"]
-        state = fit_to_model(state, trained.arguments, model, report, same_classes)
+        # Positions are resized as the caller asks, or else as the trained model does.
+        asked = {name: changes[name] for name in ("pos_embed_interpolation",) if name in changes}
+        state = fit_to_model(state, trained.arguments | asked, model, report, same_classes)
         check_same_tensors(model, state, report.origin, "change fewer arguments")
     model.load_state_dict(state)
     model.pretrained_cfg = describe_data(model, trained)

@@ -99,7 +99,10 @@ DINOV2 = Format(
     outside=r"classifier\..*",
     pools=("cls", "cls+mean"),
     defaults=CONVENTION,
-    requires=lambda arguments: {"no_embed_class": arguments["num_registers"] > 0},
+    requires=lambda arguments: {
+        "no_embed_class": arguments["num_registers"] > 0,
+        "pool": "cls+mean" if arguments["num_classes"] else "cls",  # its head reads both
+    },
     data=IMAGENET,
     # With registers, the model resizes as timm does.
     told_by_tensors=lambda state: {
