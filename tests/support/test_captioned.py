@@ -1,6 +1,16 @@
 import pytest
+import torch
+from PIL import Image
 
-from vit.support.captioned import trim_name, trim_names
+from vit.support.captioned import draw_captioned, trim_name, trim_names
+
+
+@pytest.mark.parametrize(("count", "across"), [(1, 1), (7, 7), (8, 8), (9, 5), (10, 5), (16, 8)])
+def test_rows_are_as_even_as_can_be(count, across, tmp_path):
+    images, path = [torch.zeros(1, 2, 2, dtype=torch.uint8)] * count, tmp_path / "picture.png"
+    draw_captioned(images, ["a"] * count, ["black"] * count, "Title", path, across=8, width=0.5, fontsize=8)
+    with Image.open(path) as picture:
+        assert picture.width == across * 60  # 120 dots an inch
 
 
 @pytest.mark.parametrize(

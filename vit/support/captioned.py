@@ -37,13 +37,14 @@ def draw_captioned(
         colors: The colour of each text.
         title: Title of the picture.
         path: File of the picture.
-        across: Images in a row.
+        across: The most images in a row; rows are as even as can be.
         width: Width of an image in inches.
         fontsize: Size of the captions in points.
     """
     height = width * images[0].shape[-2] / images[0].shape[-1] if images else 0.0
     caption = LINE * (1 + captions[0].count("\n")) * fontsize / 8 + 0.06 if images else 0.0
     down = -(-len(images) // across)
+    across = -(-len(images) // down) if images else across  # rows of about the same length
     size = across * width, TITLE + down * (height + caption)
     figure = Figure(figsize=size)
     # One Axes for all images: the layout of one for each takes seconds.
