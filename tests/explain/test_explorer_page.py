@@ -380,6 +380,11 @@ def press(page, *keys):
             page.keyboard.press(key)
 
 
+def click_button(page, name, **options):
+    with settled(page):
+        page.get_by_role("button", name=name, **options).click()
+
+
 def numbers_in(text):
     return torch.tensor([float(number) for number in re.findall(r"[-+]?\d+\.\d+", text.replace(MINUS, "-"))])
 
@@ -507,8 +512,7 @@ def test_maps_of_the_model_are_shown_in_place_of_attention(page, model, image):
     name = page.locator("#kinds button").nth(1).inner_text()
     assert re.fullmatch(r"gradient_rollout: why kind [A-G]\?", name)
     truth = signed_map("gradient_rollout", Subject(model, image[None]))[0]
-    with settled(page):
-        page.get_by_role("button", name=name).click()
+    click_button(page, name)
     row, column = divmod(truth.argmax().item(), 4)
     assert page.locator("#top li").first.inner_text().split("\n") == [f"row {row}, column {column}", "1.00"]
     times = f"{truth.max() / truth.clamp(min=0).mean():.2g} times the mean"
@@ -530,7 +534,7 @@ def amounts_in(text):
 def test_contributions_are_a_layer_of_the_page_with_the_numbers_of_the_model(page, model, image):
     found = contributions(model, image[None])
     heads, predicted = found.heads[0].double(), NAMES[model(image[None]).argmax()]
-    page.get_by_role("button", name=f"Contributions to {predicted}").click()
+    click_button(page, f"Contributions to {predicted}")
     press(page, ".", ".", "[")
     chosen = heads[1, 1]
     assert page.locator("figcaption").first.inner_text().startswith("Layer 1, head 1: ")
@@ -652,8 +656,7 @@ def test_clicking_locks_a_patch_and_lets_it_go(page, model, image):
     click(page, 0, 1)
     press(page, "Escape")
     assert page.locator("#lock").is_hidden()
-    with settled(page):
-        page.get_by_role("button", name="register 1").click()
+    click_button(page, "register 1")
     hover(page, 2, 3)
     assert page.locator("#question").inner_text() == "Register 1 attends to"
     assert_shows(page, truth[LAST, :, 2].mean(dim=0))
@@ -681,8 +684,7 @@ def test_keys_and_slider_move_patch_layer_and_head(page, model, image):
     press(page, "ArrowLeft")
     assert page.locator("#layer-name").inner_text() == "Layer 1 (0 to 2)"
     assert page.locator("#question").inner_text() == "Row 0, column 1 attends to"
-    with settled(page):
-        page.get_by_role("button", name="Layer 0, head 2", exact=True).click()
+    click_button(page, "Layer 0, head 2", exact=True)
     assert_shows(page, truth[0, 2, 3 + 1])
 
 
@@ -702,15 +704,16 @@ def test_switching_off_shows_the_logits_of_the_ablated_model(page, model, image)
     press(page, ".", ".", "x")
     check(without(model, image, LAST, [1]))
     assert page.locator("#matrix .off").count() == 1
-    page.click("#layer-off")
+    with settled(page):
+        page.click("#layer-off")
     check(without(model, image, LAST, range(4)))
     assert page.locator("#matrix .off").count() == 4 + 1
-    page.get_by_role("button", name="Switch off all of layer 0").click()
+    click_button(page, "Switch off all of layer 0")
     check(without(model, image, 0, range(4)))
     page.get_by_role("button", name="Layer 1, head 3", exact=True).hover()
-    page.get_by_role("button", name="Switch off layer 1, head 3").click()
+    click_button(page, "Switch off layer 1, head 3")
     check(without(model, image, 1, [3]))
-    page.get_by_role("button", name="Switch off layer 1, head 3").click()
+    click_button(page, "Switch off layer 1, head 3")
     check(intact)
 
 
@@ -785,7 +788,8 @@ def test_the_page_names_the_file_and_the_model_and_says_what_attention_does_not_
 def test_a_map_says_that_it_was_not_measured_on_this_model_and_attention_does_not(browser, page_text, tmp_path):
     with opened(browser, page_text, tmp_path) as page:
         assert NOT_MEASURED not in page.locator("main").inner_text()
-        page.locator("#kinds button").nth(1).click()
+        with settled(page):
+            page.locator("#kinds button").nth(1).click()
         assert NOT_MEASURED in page.locator("#about").inner_text()
 
 
@@ -800,8 +804,9 @@ def test_names_are_shown_as_text(browser, model, image, tmp_path):
 def test_two_explorers_in_one_notebook_are_independent(browser, page_text, tmp_path):
     with opened(browser, f"<!doctype html><meta charset='utf-8'>{page_text._repr_html_() * 2}", tmp_path) as page:
         first, second = (page.locator("iframe").nth(i).content_frame for i in range(2))
-        first.locator("#reverse").click()
-        second.locator("#shared").click()
+        with settled(page):
+            first.locator("#reverse").click()
+            second.locator("#shared").click()
         for frame, name in ((first, "reverse"), (second, "shared")):
             assert frame.locator(".controls [aria-pressed=true]").get_attribute("id") == name
 
