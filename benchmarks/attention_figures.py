@@ -42,33 +42,61 @@ def draw_accuracy(result: dict[str, Any], path: Path) -> None:
 
 @plot_style
 def draw_cost(result: dict[str, Any], path: Path) -> None:
-    """Draw time and memory of one attention layer against the number of tokens, a column for each family."""
-    measured = next(iter(result["cost"].values()))
-    families = {family: (color, names) for family, (color, names) in FAMILIES.items() if measured.keys() & {*names}}
-    figure = Figure(figsize=(13, 6.6))
-    grid = figure.subplots(2, len(families), sharex=True, sharey="row", squeeze=False)
+    """Draw time and memory of one attention layer against the number of tokens, a colour for each family."""
+    figure = Figure(figsize=(12, 6.6))
     rows = (("seconds", 1e3, "time, ms"), ("bytes", 1e-6, "memory, MB"))
-    for row, (what, scale, label) in zip(grid, rows, strict=True):
-        row[0].set_ylabel(f"{label} ({MEASURED})")
-        for axes, (family, (color, names)) in zip(row, families.items(), strict=True):
-            if "softmax" not in names:
-                _line(axes, result, "softmax", what, scale, color=GREY, ls="-", lw=1)
-            for name, (style, marker) in zip(names, STYLES, strict=False):
-                _line(axes, result, name, what, scale, color=color, ls=style, marker=marker, ms=5)
-            axes.set(xscale="log", yscale="log")
-            axes.set_title(family if what == "seconds" else None)
-            axes.legend(loc="upper left")
     tokens = [int(length) for length in result["cost"]]
-    for axes in grid[1]:
-        axes.set_xlabel("tokens")
+    for axes, (what, scale, label) in zip(figure.subplots(1, 2), rows, strict=True):
+        axes.set(xscale="log", yscale="log", xlabel="tokens", title=f"{label} ({MEASURED})")
         axes.set_xticks(tokens, [f"{length:,}" for length in tokens])
+        axes.set_xlim(0.8 * tokens[0], 12 * tokens[-1])
         axes.minorticks_off()
+        ends = {}
+        for family, (color, names) in FAMILIES.items():
+            for name, (style, marker) in zip(names, STYLES, strict=False):
+                if points := _points(result, name, what, scale):
+                    look = {"color": color, "ls": style, "marker": marker, "ms": 5}
+                    axes.plot(*zip(*points, strict=True), label=None if ends.get(family) else family, **look)
+                    ends.setdefault(family, {})[name] = (points[-1], color)
+        _name_ends(axes, {name: end for of_family in ends.values() for name, end in of_family.items()})
+        axes.legend(loc="upper left")
     figure.savefig(path)
 
 
-def _line(axes: Axes, result: dict[str, Any], name: str, what: str, scale: float, **style: Any) -> None:
+def _name_ends(axes: Axes, ends: dict[str, tuple[tuple[int, float], str]]) -> None:
+    """Write the name of each line to the right of its end, with a thin line between the two."""
+    axes.figure.draw_without_rendering()
+    known = dict(sorted(ends.items(), key=lambda item: item[1][0][1]))
+    heights = axes.transData.transform([end for end, _ in known.values()])[:, 1]
+    column = axes.transData.transform((1.7 * max(tokens for (tokens, _), _ in known.values()), 1))[0]
+    places = _spread_out(heights.tolist(), 0.15 * axes.figure.dpi)
+    for (name, (end, color)), height in zip(known.items(), places, strict=True):
+        line = {"arrowstyle": "-", "color": color, "lw": 0.6, "relpos": (0, 0.5)}
+        place = axes.transData.inverted().transform((column, height))
+        axes.annotate(name, end, place, arrowprops=line, va="center", color=color, fontsize=9)
+
+
+def _spread_out(places: list[float], gap: float) -> list[float]:
+    """Move ascending places apart to a gap at least, each group around its mean.
+
+    >>> _spread_out([1.0, 1.0, 9.0], 2.0)
+    [0.0, 2.0, 9.0]
+    """
+    groups: list[list[float]] = []
+    for place in places:
+        groups.append([place])
+        while len(groups) > 1 and _lowest(groups[-1], gap) < _lowest(groups[-2], gap) + len(groups[-2]) * gap:
+            last = groups.pop()
+            groups[-1] += last
+    return [_lowest(group, gap) + gap * number for group in groups for number in range(len(group))]
+
+
+def _lowest(group: list[float], gap: float) -> float:
+    return sum(group) / len(group) - gap * (len(group) - 1) / 2
+
+
+def _points(result: dict[str, Any], name: str, what: str, scale: float) -> list[tuple[int, float]]:
     costs = {int(tokens): costs[name] for tokens, costs in result["cost"].items() if costs.get(name)}
     points = [(tokens, scale * cost[what][MEASURED]) for tokens, cost in costs.items()]
     # Less than a megabyte cannot be told from the other memory of the process.
-    points = [(tokens, value) for tokens, value in points if what == "seconds" or value >= 1]
-    axes.plot(*zip(*points, strict=True), label=name, **style)
+    return [(tokens, value) for tokens, value in points if what == "seconds" or value >= 1]

@@ -10,6 +10,7 @@ import argparse
 import shutil
 from pathlib import Path
 
+from PIL import Image, ImageChops
 from playwright.sync_api import sync_playwright
 
 import vit
@@ -42,6 +43,15 @@ def draw(run: Path, page: Path, folder: Path) -> None:
         view.evaluate(LEAVE, SHOWN)
         view.locator("body").screenshot(path=folder / "analysis.png")
         browser.close()
+    trim_above(folder / "analysis.png")
+
+
+def trim_above(picture: Path) -> None:
+    """Cut the empty band above a picture of a page to the width of its left margin."""
+    with Image.open(picture) as opened:
+        page = opened.convert("RGB")
+    left, top, _, _ = ImageChops.difference(page, Image.new("RGB", page.size, page.getpixel((0, 0)))).getbbox()
+    page.crop((0, max(0, top - left), *page.size)).save(picture)
 
 
 if __name__ == "__main__":

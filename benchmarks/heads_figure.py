@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 
 from vit.support.plotting import BLUE, GREEN, GREY, ORANGE, plot_style
 
-LEVELS = {"attention by positions alone": GREEN, "uniform attention": GREY}
+# Controls: colour, and where the dashes begin, in widths of the line: those of one line fill the gaps of the other.
+LEVELS = {"attention by positions alone": (GREEN, 0), "uniform attention": (GREY, 6)}
 
 
 @plot_style
@@ -29,14 +30,19 @@ def draw_heads(cells: dict[str, Any], path: Path) -> None:
         left = sorted(map(int, pruned[0]["pruned"]))
         values = [_percent([cell["pruned"][str(count)]["accuracy"] for cell in pruned]) for count in left]
         values.append(_percent([cell["accuracy"] for cell in pruned]))
-        axes.plot([*left, 16], values, "o--", color=ORANGE, label="trained with 16, pruned to so many")
-    for name, color in LEVELS.items():
+        axes.plot([*left, 16], values, "o--", color=ORANGE, label="trained with 16 heads, pruned to so many")
+    for name, (color, start) in LEVELS.items():
         if level := [cell["accuracy"] for cell in trained if cell["row"] == name]:
-            axes.axhline(_percent(level), color=color, ls=":", label=name)
+            label = f"{name}, {_percent(level):.1f} %"
+            axes.axhline(_percent(level), color=color, ls=(start, (6, 6)), label=label)
     axes.set_xscale("log", base=2)
     axes.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
     axes.minorticks_off()
-    axes.set(title=f"Heads, at {steps:,} steps", xlabel="heads in each layer", ylabel="test accuracy, %")
+    axes.set(
+        title=f"Training with few heads, and pruning to few, after {steps:,} steps",
+        xlabel="heads in each layer",
+        ylabel="test accuracy, %",
+    )
     axes.set_ylim(bottom=0)
     axes.legend()
     figure.savefig(path)

@@ -246,7 +246,8 @@ def main(arguments: list[str] | None = None) -> None:
                     Process(name, dtype, batch).end()
                 continue
             write_cell(path, f"{dtype} batch {batch}", made | measure(dtype, batch, options.rounds), report)
-    return print(path.with_suffix(".md").read_text() if path.exists() else "")
+    page = path.with_suffix(".md")
+    return print(page.read_text() if page.exists() else "")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ TRAININGS = {
     "cifar10_quick": "CIFAR-10 (JPEG copy), ten minutes",
     "timm ViT 96x6, torchvision loader.*": "the same ten minutes, timm's defaults",
     "timm ViT 96x6, strongest.*": "the same ten minutes, timm's strongest recipe",
-    "cifar10_1h": "CIFAR-10 (JPEG copy), one hour",
+    "cifar10": "CIFAR-10 (JPEG copy), one hour",
     "cifar10_showcase": "the packaged model, both stages",
 }
 # The recipes of the model that comes with the package: its first stage, and the second one, which starts from there.
@@ -62,10 +62,25 @@ def read(name: str) -> dict[str, Any]:
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
+def shown_commit(record: dict[str, Any]) -> str:
+    """Return the commit of a result in words; "" if it is not known exactly. What is out of date is always marked.
+
+    >>> shown_commit({"commit": "abc1234"}), shown_commit({"commit": "abc1234-dirty"}), shown_commit({})
+    ('commit abc1234', '', '')
+    >>> shown_commit({"commit": "abc1234-dirty", "stale": "vit/model has changed"})
+    '(out-of-date)'
+    """
+    commit = record.get("commit")
+    if commit and not commit.endswith("-dirty"):
+        return commit_of(record)
+    return "(out-of-date)" if record.get("stale") else ""
+
+
 def measured(cells: Cells) -> str:
     """Return dates and commits of cells."""
-    dates, commits = (sorted(found) for found in ({cell["machine"]["date"] for cell in cells}, map(commit_of, cells)))
-    return ", ".join([*dates, *dict.fromkeys(commits)])
+    dates = sorted({cell["machine"]["date"] for cell in cells})
+    commits = sorted({shown_commit(cell) for cell in cells} - {""})
+    return ", ".join([*dates, *commits])
 
 
 def machines(cells: Cells) -> str:
@@ -79,8 +94,8 @@ def measured_on(cells: Cells) -> str:
     for cell in cells:
         made = cell.get("made") or {"machine": place(cell["machine"]), "date": cell["machine"]["date"]}
         facts = found.setdefault(made["machine"], {})
-        facts |= {made["date"]: None, commit_of(cell.get("made", cell)): None}
-    return f"Measured on {'; '.join(', '.join([machine, *facts]) for machine, facts in found.items())}."
+        facts |= {made["date"]: None, shown_commit(cell.get("made", cell)): None}
+    return f"Measured on {'; '.join(', '.join(filter(None, [machine, *facts])) for machine, facts in found.items())}."
 
 
 def percent(cells: Cells, key: str) -> str:
@@ -159,7 +174,7 @@ def results() -> str:
         rows.append({"measured": "speed of training through Lightning", "result": result, "cells": [cell]})
         rows[-1]["compared with"] = "a bare loop on one fixed batch"
     for row in rows:
-        if any("out-of-date" in commit_of(cell) for cell in row["cells"]):
+        if any("out-of-date" in shown_commit(cell) for cell in row["cells"]):
             row["result"] += " (out-of-date)"
     return markdown_table([{name: row[name] for name in ("measured", "result", "compared with")} for row in rows])
 
@@ -432,6 +447,11 @@ def of_decoders(part: str, recipe: str) -> tuple[dict[str, Any], str]:
     return cells, f"{images} test images; seeds {seeds}. {measured_on([*cells.values()])}"
 
 
+def below_reading(table: str, origin: str) -> str:
+    """Return a table of the page that has the table of reading first, with its origin only where it is another one."""
+    return table if origin == of_decoders("reading", READERS)[1] else f"{table}\n\n{origin}"
+
+
 def reading() -> str:
     """Return the share of texts that are read without a mistake."""
     cells, origin = of_decoders("reading", READERS)
@@ -447,13 +467,13 @@ def generation() -> str:
 def peaks() -> str:
     """Return the share of letters on which the attention peaks."""
     cells, origin = of_decoders("peaks", READERS)
-    return f"{decoders.shares_table([*cells.values()], 'peaks')}\n\n{origin}"
+    return below_reading(decoders.shares_table([*cells.values()], "peaks"), origin)
 
 
 def pruned() -> str:
     """Return the share of exact texts as the heads of each kind are removed."""
     cells, origin = of_decoders("pruning", READERS)
-    return f"{decoders.pruning_table([*cells.values()])}\n\n{origin}"
+    return below_reading(decoders.pruning_table([*cells.values()]), origin)
 
 
 def many_sizes() -> str:
@@ -506,7 +526,8 @@ def planned_memory() -> str:
 def planned_steps() -> str:
     """Return what the steps from a laptop to a cluster take, as computed."""
     cell = read("plan")["steps"]
-    return f"{plan.steps_table(cell)}\n\nComputed, {cell['made']['date']}, {commit_of(cell['made'])}."
+    facts = filter(None, ("Computed", cell["made"]["date"], shown_commit(cell["made"])))
+    return f"{plan.steps_table(cell)}\n\n{', '.join(facts)}."
 
 
 TABLES = {

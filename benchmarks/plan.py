@@ -25,7 +25,7 @@ from vit.commands.plan import in_bytes, in_time, make_parser, planned
 from vit.objectives import ViTClassifier
 from vit.runs.plan import plan_training
 from vit.support.markdown import markdown_table
-from vit.support.plotting import BLUE, ORANGE, plot_style
+from vit.support.plotting import BLUE, GREEN, ORANGE, PINK, plot_style
 
 SIZES = {"64x2": (64, 2, 2), "128x3": (128, 3, 4), "256x4": (256, 4, 4)}
 BATCH, STEPS = 16, 2
@@ -153,31 +153,39 @@ def report(results: dict[str, Any]) -> str:
 @plot_style
 def draw_growth(growth: dict[str, dict[str, Any]], path: Path) -> None:
     """Draw operations and memory of an image over parameters and over tokens, and memory of a device over devices."""
-    figure = Figure(figsize=(13, 3.8))
+    figure = Figure(figsize=(13, 4.2))
     over_parameters, over_tokens, over_devices = figure.subplots(1, 3)
     parameters = [row["parameters"] for row in growth["parameters"].values()]
+    models = [f"{name}\n{count / 1e6:.0f} M" for name, count in zip(growth["parameters"], parameters, strict=True)]
     tokens = [(int(name.split()[0]) // 16) ** 2 + 1 for name in growth["tokens"]]
-    for axes, places, part in ((over_parameters, parameters, "parameters"), (over_tokens, tokens, "tokens")):
-        for key, label, unit, color in (
-            ("training_flop", "GFLOP of training an image", 1e9, BLUE),
-            ("bytes_per_image", "MB of activations an image", 1e6, ORANGE),
+    images = [f"{count:,}\n{name}" for name, count in zip(growth["tokens"], tokens, strict=True)]
+    for axes, places, names, part in (
+        (over_parameters, parameters, models, "parameters"),
+        (over_tokens, tokens, images, "tokens"),
+    ):
+        for key, label, unit, color, mark in (
+            ("training_flop", "operations in training, GFLOP", 1e9, BLUE, "o-"),
+            ("bytes_per_image", "memory of activations, MB", 1e6, ORANGE, "s--"),
         ):
-            axes.plot(places, [row[key] / unit for row in growth[part].values()], "o-", color=color, label=label)
-        axes.set(xscale="log", yscale="log")
-        axes.set_xticks(places, [f"{place / 1e6:.0f} M" if place > 1e5 else f"{place:,}" for place in places])
+            axes.plot(places, [row[key] / unit for row in growth[part].values()], mark, color=color, label=label)
+        axes.set(xscale="log", yscale="log", ylabel="of one image, in GFLOP or MB")
+        axes.set_xticks(places, names)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    for strategy, color in (("ddp", BLUE), ("fsdp2", ORANGE)):
+        axes.legend()
+    for strategy, color, mark in (("ddp", GREEN, "o-"), ("fsdp2", PINK, "s--")):
         sizes = {int(name.split()[1]): row["bytes"] for name, row in growth["devices"].items() if strategy in name}
-        over_devices.plot([*sizes], [size / 1e9 for size in sizes.values()], "o-", color=color, label=strategy)
-    over_devices.set(xscale="log", ylim=0)
+        over_devices.plot([*sizes], [size / 1e9 for size in sizes.values()], mark, color=color, label=strategy)
+    over_devices.set(xscale="log", ylim=0, ylabel="memory of a device, GB")
     over_devices.set_xticks([*sizes], [*map(str, sizes)])
-    labels = ("parameters", "tokens of an image (ViT-S)", "devices, each with 16 images (ViT-L)")
+    over_devices.legend()
+    labels = ("parameters", "tokens of an image of a ViT-S/16", "devices, each with 16 images of a ViT-L/16")
     for axes, label in zip(figure.axes, labels, strict=True):
         axes.set_xlabel(label)
         axes.minorticks_off()
-    over_parameters.legend()
-    over_devices.legend(title="GB of a device")
-    figure.suptitle("Computed by vit-attention plan, bf16-mixed", x=0.02, ha="left")
+    over_parameters.set_title("A larger model")
+    over_tokens.set_title("A larger image")
+    over_devices.set_title("More devices")
+    figure.suptitle("Computed by vit-attention plan, in bf16-mixed")
     figure.savefig(path)
 
 

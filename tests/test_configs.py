@@ -51,11 +51,6 @@ def scored(recipe):
     return [cell for cell in planted if cell["recipe"] == recipe]
 
 
-def config_of(cell):
-    """The config that made a result; a result from before its config was renamed names that of today."""
-    return cell.get("config", f"configs/{cell['recipe']}.yaml")
-
-
 def fine_tuned():
     """Mean and deviation of each row of the comparison of fine-tuning with training from scratch."""
     percents = {}
@@ -67,7 +62,7 @@ def fine_tuned():
 @for_each
 def test_the_accuracies_in_its_header_are_those_of_the_results(config):
     header = header_of(config)
-    cells = [cell for cell in results("accuracy").values() if config_of(cell) == f"configs/{config.name}"]
+    cells = [cell for cell in results("accuracy").values() if cell["recipe"] == config.stem]
     measured = {f"{100 * cell['accuracy']:.1f}" for cell in scored(config.stem)}
     measured |= fine_tuned() if config.stem in ("finetune", "photos") else set()
     for key in ("test_accuracy", "test_accuracy_views", "val_accuracy") if cells else ():
@@ -80,11 +75,3 @@ def test_the_accuracies_in_its_header_are_those_of_the_results(config):
         mean = 100 * statistics.mean(cell["test_accuracy"] for cell in cells)
         assert f"{mean:.2f}" in stated, f"its mean test accuracy is {mean:.2f} %"
         assert {cell["machine"]["date"] for cell in cells} <= {*re.findall(r"\d{4}-\d\d-\d\d", header)}
-
-
-def test_a_result_under_an_older_name_says_which_config_made_it():
-    renamed = [cell for cell in results("accuracy").values() if "config" in cell]
-    assert renamed
-    for cell in renamed:
-        assert cell["config"] in cell["command"]
-        assert (ROOT / cell["config"]).exists()

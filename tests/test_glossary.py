@@ -73,5 +73,6 @@ def test_every_word_is_on_a_page():
     lists = glossary_lists()
     assert all(f"**{name}" in lists or f", {name}" in lists for words in OF_PAGES.values() for name in words)
     assert all(lists.count(f"**: {word}\n") == 1 for word in {str(word) for word in RUN.values()})
+    assert lists.count("**effective rank**") == 1  # of an analysis and of a run
     assert [name for name in MAPS if f"`{name}`" not in methods_table()] == [*CONTROLS]
     assert all(word.says in kinds_table() and word.take in kinds_table() for word in HEADS.values())

@@ -7,7 +7,7 @@ from vit.support.words import Word
 
 MAPS = {
     "attention": Word(
-        "Where the class token looks in one layer, the last by default, as the mean over heads",
+        "Where the class token looks in one layer, by default the last, as the mean over heads",
         "mean over heads of A",
         "Take it to look at a layer or a head, not to explain a class",
     ),
@@ -29,15 +29,15 @@ MAPS = {
     "gradient_rollout": Word(
         "Rollout of the attention that raises the score of the class",
         "product of normalised((mean over heads of A * dy/dA)+ + I)",
-        "Take it first: it is quick, and on photographs the best of the maps that need one backward pass",
+        "Take it first: on photographs, it is the best of the maps that need one backward pass",
     ),
     "relevance": Word(
         "The attention that raises the score of the class, added up over the layers",
         "R += (mean over heads of A * dy/dA)+ R; Chefer et al. 2021",
-        "Take it as a second opinion beside gradient_rollout, at the same cost",
+        "Take it as a second opinion at the same cost",
     ),
     "legrad": Word(
-        "The gradient of what each layer by itself says of the class, with respect to its attention",
+        "The gradient of what each layer says of the class, with respect to its attention",
         "mean of (ds/dA)+; Bousselham et al. 2025",
         "Take it for mosaics of the packaged model; on other models relevance scores higher",
     ),
@@ -49,7 +49,7 @@ MAPS = {
     "input_gradient": Word(
         "Pixels times the gradient of the class, added up over each patch",
         "x * dy/dx",
-        "Take it as a baseline: a quick and noisy estimate of integrated_gradients",
+        "Take it as a baseline: a noisy estimate of integrated_gradients",
     ),
     "integrated_gradients": Word(
         "The gradient on the way from a grey image to this one",
@@ -59,23 +59,22 @@ MAPS = {
     "smoothgrad": Word(
         "The size of the gradient, averaged over noisy copies of the image",
         "Smilkov et al. 2017",
-        "Take it as a baseline: which pixels the score is sensitive to, for or against",
+        "Take it as a baseline: the pixels that the score is sensitive to, for or against",
     ),
     "occlusion": Word(
         "How much the score falls when a patch is painted grey",
         "y(x) - y(x without patch); Zeiler and Fergus 2014",
-        "Take it for right values, and for any classifier; it needs a pass for each patch",
+        "Take it for right values, and any classifier; it needs a pass for each patch",
     ),
     "token_drop": Word(
         "How much the score falls when the token of a patch is left out",
         "y(all) - y(all but one token)",
-        "Take it if a pass for each patch is affordable: the best where tokens are dropped",
+        "Take it if a pass for each patch is affordable: it is the best where tokens are dropped",
     ),
     "attnlrp": Word(
-        "The score sent back through every step of the model, each dividing it among its inputs",
+        "The score sent back through the model; each step divides it among its inputs",
         "Achtibat et al. 2024",
-        "Take it if all paths must count; its authors' library says that such propagation is patented: ask before you "
-        "sell it",
+        "Take it if all paths must count; its authors' library calls such propagation patented: ask before you sell it",
     ),
     "random": Word("A control: noise", take="Compare with it: it is the least that a map must beat"),
     "uniform": Word("A control: the same value everywhere", take="Compare with it: it marks nothing"),
@@ -123,59 +122,56 @@ HEADS = {
 
 EVERYWHERE = {
     "attention": Word(
-        "The weights by which a token mixes the values of all tokens; they add up to 1", "softmax(q k / sqrt d)"
+        "The weights by which a token mixes the values of all tokens; their sum is 1", "softmax(q k / sqrt d)"
     ),
-    "class": Word("One of the answers that the model can give"),
-    "class token": Word(
-        "The token before the patches from which the class is read in the end", "Dosovitskiy et al. 2021"
-    ),
+    "class": Word("One of the model's possible answers"),
+    "class token": Word("The token before the patches, from which the class is read", "Dosovitskiy et al. 2021"),
     "distillation token": Word("A second class token, trained to agree with a teacher", "Touvron et al. 2021"),
-    "head": Word("One of several attentions that run side by side in a layer; numbered from 0"),
+    "head": Word("One of several attentions side by side in a layer; numbered from 0"),
     "layer": Word("Attention, then an MLP, each adding to every token; numbered from 0"),
-    "logit": Word(
-        "The number of a class before the softmax; a difference of 1 is a factor of 2.7 between two probabilities"
-    ),
+    "logit": Word("The number of a class before the softmax; a difference of 1 is a factor of 2.7 in probability"),
     "patch": Word("A rectangle of pixels that becomes one token"),
-    "probability": Word("The share of a class after the softmax; it is no frequency unless the model is calibrated"),
+    "probability": Word("The share of a class after the softmax; a frequency only if the model is calibrated"),
     "register": Word("A token without a patch, in which the model keeps what it needs", "Darcet et al. 2024"),
     "residual share": Word(
-        "The part of each token that rollout leaves where it is, one half by default", "A' = (1 - r) A + r I"
+        "The part of each token that rollout leaves in place, by default one half", "A' = (1 - r) A + r I"
     ),
-    "token": Word("A vector that stands for a patch, or for none, and passes through all layers"),
+    "token": Word("A vector for a patch, or for none, that passes through all layers"),
 }
 
 EXPLORER = {
-    "change": Word("The logit without the head or layer, less the logit of the whole model"),
+    "change": Word("The logit without the head or layer, less that of the whole model"),
     "contribution": Word(
-        "What a head reads from a token adds this much to the logit; with MLPs, embedding and biases all add up to it",
+        "What a head reads from a token adds this to the logit; with MLPs, embedding and biases the sum is the logit",
         "Elhage et al. 2021",
     ),
-    "in common": Word("The sum of the smaller of both weights over all tokens: 100 % if two heads attend alike"),
-    "reverse direction": Word("Shows which tokens attend to the chosen one, in place of where it attends"),
-    "one scale for all": Word("Yellow is the largest value of all heads, in place of the largest of each"),
-    "share of attention": Word(
-        "The weight of a token in per cent; equal attention gives each token 1 / number of tokens"
-    ),
+    "in common": Word("The sum over tokens of the smaller weight: 100 % if two heads attend alike"),
+    "reverse direction": Word("Shows which tokens attend to the chosen one"),
+    "one scale for all": Word("Yellow is the largest value of all heads, not of each"),
+    "share of attention": Word("The weight of a token in per cent; equal attention gives each 1 / number of tokens"),
 }
+
+EFFECTIVE_RANK = Word(
+    "How many directions features, or the rows of a matrix, are spread over",
+    "exp of the entropy of the singular values; Roy and Vetterli 2007",
+)
 
 ANALYSIS = {
     "kind": Word("The first of sink, positional, local, content and mixed that fits the head"),
     "distance": Word("How far away a patch attends on average, in pixels", "sum of A d; Dosovitskiy et al. 2021"),
     "entropy": Word("0 if all attention is on one token, 1 if it is the same on all", "-sum of A ln A / ln N"),
     "same for all images": Word(
-        "The share of attention that does not depend on the image", "1 - variance over images / mean square"
+        "The share of attention that is the same for every image", "1 - variance over images / mean square"
     ),
-    "follows content": Word("How far attention moves along with a rolled image: 1 entirely, 0 not at all", "a cosine"),
-    "carries": Word("The fall of the logit difference between the two best classes without the head"),
+    "follows content": Word("How far attention moves with a rolled image: 1 entirely, 0 not at all", "a cosine"),
+    "carries": Word("How far the two best classes' logit difference falls without the head"),
     "loss without it": Word("The rise of the loss without the head, in nats"),
-    "class read": Word("The accuracy of a linear probe that reads the class from the output of the head"),
+    "class read": Word("How accurately a linear probe reads the class from the head's output"),
     "place read": Word(
-        "How well a linear probe reads the place of a patch from the output of the head: 1 exactly, 0 not at all", "R²"
+        "How well a linear probe reads a patch's place from the head's output: 1 exactly, 0 not at all", "R²"
     ),
-    "rare patches": Word("The rank correlation of the attention that patches get with how unlike the others they look"),
-    "effective rank": Word(
-        "How many directions the singular values are spread over", "exp of their entropy; Roy and Vetterli 2007"
-    ),
+    "rare patches": Word("The rank correlation of the attention of patches with how unlike the others they look"),
+    "effective rank": EFFECTIVE_RANK,
     "linear probe": Word(
         "A linear model that reads a quantity from tokens, fitted on other images", "Alain and Bengio 2016"
     ),
@@ -184,9 +180,7 @@ ANALYSIS = {
 
 TRUST = {
     "green": Word("The whole interval is on the good side of the threshold"),
-    "amber": Word(
-        "Neither: the interval includes the threshold, or the finding speaks neither for nor against the map"
-    ),
+    "amber": Word("The interval includes the threshold, or the finding speaks neither for nor against the map"),
     "red": Word("The whole interval is on the bad side of the threshold"),
     "class": Word(
         "Whether the map of the runner-up differs from that of the predicted class", "Random Logit; Sixt et al. 2020"
@@ -194,22 +188,18 @@ TRUST = {
     "weights": Word("Whether the map changes when the trained weights are shuffled", "Adebayo et al. 2018"),
     "noise": Word("Whether the map stays when invisible noise is added to the pixels"),
     "faith": Word(
-        "Whether removing the marked patches changes the prediction more than removing those that a control marks",
+        "Whether removing the marked patches changes the prediction more than removing those of a control",
         "area between removal curves, at least 0.02 above every control",
     ),
     "agreement": Word("Whether two methods put the patches in the same order, or mark the same ones"),
     "attention": Word("Whether predictions change when attention is replaced", "Jain and Wallace 2019"),
-    "outliers": Word(
-        "Whether much attention goes to patches of huge norm, which the model uses as memory", "Darcet et al. 2024"
-    ),
+    "outliers": Word("Whether much attention goes to patches of huge norm, used as memory", "Darcet et al. 2024"),
     "zero": Word("The map is zero everywhere, and marks no patch"),
     "constant": Word("The map has one value everywhere, and marks no patch"),
     "drop": Word(
-        "The fall of the probability as tokens are left out, the most relevant first less the least relevant first"
+        "The fall of the probability as the most relevant tokens are left out first, less that of the least relevant"
     ),
-    "rank correlation": Word(
-        "1 if two maps put all patches in the same order, 0 if the orders are unrelated", "Spearman 1904"
-    ),
+    "rank correlation": Word("1 if two maps order all patches alike, 0 if the orders are unrelated", "Spearman 1904"),
     "removal area": Word(
         "The area between the curves of the probability as patches are removed from both ends of the order"
     ),
@@ -218,60 +208,51 @@ TRUST = {
 
 RUN = {
     "accuracy": Word("The share of predictions that are right"),
-    "test accuracy": Word("The accuracy on images that neither the weights nor the settings were chosen by"),
+    "test accuracy": Word("The accuracy on images that chose neither weights nor settings"),
     "validation accuracy": Word(
-        "The accuracy on images held out of training, by which settings and the best epoch are chosen"
+        "The accuracy on images held out of training, which choose settings and the best epoch"
     ),
     "test accuracy over views": Word("The test accuracy when the logits of several views of an image are averaged"),
-    "accuracy of letters": Word("The share of letters that are read rightly after the true letters before them"),
-    "balanced accuracy": Word(
-        "The mean over the classes of the share that is found, so that rare classes count as much"
-    ),
-    "top-5 accuracy": Word("The share of images whose class is among the five most probable ones"),
+    "accuracy of letters": Word("The share of letters that are right, given the true letters before them"),
+    "balanced accuracy": Word("The mean recall of the classes: rare ones count as much"),
+    "top-5 accuracy": Word("The share of images whose class is among the five most probable"),
     "calibration error": Word(
-        "How far the probability of the prediction is from how often it is right", "Guo et al. 2017"
+        "How far the probability of predictions is from how often they are right", "Guo et al. 2017"
     ),
-    "area under ROC": Word("How probably an image of the class gets a higher probability than one of another class"),
-    "ROC area": Word("How probably an image of the class gets a higher probability than one of another class"),
+    "area under ROC": Word("How probably an image of the class scores higher than one of another class"),
+    "ROC area": Word("How probably an image of the class scores higher than one of another class"),
     "average precision": Word("The area below the curve of precision over recall"),
     "PR area": Word("The area below the curve of precision over recall"),
     "mean average precision": Word("The mean over the classes of the area below precision over recall"),
-    "exact match": Word("The share of images of which all labels are right"),
-    "bits per pixel": Word("What it takes to write a pixel down, knowing what the model predicts; lower is better"),
+    "exact match": Word("The share of images with all labels right"),
+    "bits per pixel": Word("What a pixel takes to write down, given the prediction; lower is better"),
     "error of reconstruction": Word(
-        "The mean squared error of the hidden patches, each normalised: the mean of a patch alone has about 1",
+        "The mean squared error of hidden patches, each normalised: a patch's mean alone has about 1",
         "He et al. 2022",
     ),
-    "accuracy of neighbours": Word("The share of images whose class is that of their nearest others, by the features"),
-    "effective rank": Word(
-        "In how many directions the features vary: the exponential of the entropy of their singular values",
-        "Roy and Vetterli 2007",
-    ),
-    "standard deviation": Word("How far the normalised features of images are apart: near 0 all images have the same"),
-    "information": Word(
-        "How many nats the answer of the prototypes tells of an image: near 0 it is the same for all images"
-    ),
+    "accuracy of neighbours": Word("The share of images whose class is that of their nearest others by features"),
+    "effective rank": EFFECTIVE_RANK,
+    "standard deviation": Word("How far the normalised features of images are apart: near 0, all have the same"),
+    "information": Word("How many nats the prototypes tell of an image: near 0, the same for all"),
     "F1": Word("The harmonic mean of precision and recall"),
-    "precision": Word("Of the images that were said to be of the class, the share that is"),
+    "precision": Word("Of the images said to be of the class, the share that is"),
     "recall": Word("Of the images of the class, the share that was found"),
-    "sensitivity": Word("Of the images of the class, the share that was found: recall"),
-    "specificity": Word("Of the images of the other class, the share that was not taken for this one"),
-    "95 % interval": Word(
-        "Of a hundred such intervals, 95 contain the accuracy on all images of the kind", "Wilson 1927"
-    ),
-    "threshold": Word("The probability from which on an image counts as showing the class"),
-    "reliability": Word("How often predictions of a probability are right: on the diagonal, as often as they say"),
+    "sensitivity": Word("Of the images of the class, the share that was found"),
+    "specificity": Word("Of the images of the other class, the share not taken for this one"),
+    "95 % interval": Word("Of 100 such intervals, 95 contain the accuracy on all images of the kind", "Wilson 1927"),
+    "threshold": Word("The least probability of an image that counts as of the class"),
+    "reliability": Word("How often predictions of a probability are right: on the diagonal, as often as said"),
 }
 
 FACTS = {
     "parameters": Word("The number of trained weights"),
     "epochs": Word("How many times the training saw each image"),
-    "steps": Word("How many batches the weights were updated by"),
+    "steps": Word("How many batches updated the weights"),
     "speed": Word("Images of training in a second, validation not counted"),
     "computation": Word("The arithmetic of the training; 1 petaFLOP is 10^15 operations"),
     "precision": Word("The format of the numbers that the training computed with"),
-    "seed": Word("The number that all random choices of the training follow from"),
-    "tested weights": Word("Whether the best epoch by validation was tested, or the last one"),
+    "seed": Word("The number that all random choices follow from"),
+    "tested weights": Word("Whether the best epoch by validation was tested, or the last"),
 }
 
 CONTROL = "A control: "  # how the meaning of a control map begins
@@ -311,12 +292,14 @@ def kinds_table() -> str:
 
 
 def glossary_lists() -> str:
-    """Return the words of pages as lists in Markdown; words of one meaning share a line."""
-    parts = []
+    """Return the words of pages as lists in Markdown, each once; words of one meaning share a line."""
+    parts, listed = [], set()
     for title, words in OF_PAGES.items():
         names: dict[str, list[str]] = {}
         for name, word in words.items():
-            names.setdefault(str(word), []).append(name)
+            if (name, word) not in listed:
+                names.setdefault(str(word), []).append(name)
+        listed |= set(words.items())
         lines = [f"- **{', '.join(alike)}**: {meaning}" for meaning, alike in names.items()]
         parts.append("\n".join([f"## {title}", "", *lines]))
     return "\n\n".join(parts)

@@ -59,7 +59,7 @@ def change(tmp_path, monkeypatch):
 
 def test_a_training_has_a_row_once_it_is_measured_with_its_seeds_and_commit(change):
     def measure_digits(cells):
-        template = cells["cifar10_1h, cpu, seed 0"]
+        template = cells["cifar10, cpu, seed 0"]
         template = {name: value for name, value in template.items() if name not in ("fingerprint", "stale")}
         for seed, accuracy in ((6, 0.97), (7, 0.99)):
             facts = {"recipe": "digits", "seed": seed, "test_accuracy": accuracy, "test_accuracy_views": None}
@@ -74,9 +74,21 @@ def test_a_training_has_a_row_once_it_is_measured_with_its_seeds_and_commit(chan
     assert "6, 7" in row_of(pages.accuracy(), "digits")
 
 
-def test_results_of_no_known_commit_say_so(change):
-    change("accuracy", lambda cells: [cell.update(stale=None, commit=None) for cell in cells.values()])
-    assert "commit not recorded" in row_of(pages.accuracy(), "handwritten digits")
+@pytest.mark.parametrize("commit", [None, "abc1234-dirty"])
+def test_a_commit_that_is_not_known_exactly_is_left_out_but_never_the_mark(commit, change):
+    change("accuracy", lambda cells: [cell.update(stale=None, commit=commit) for cell in cells.values()])
+    row = row_of(pages.accuracy(), "handwritten digits")
+    assert not any(word in row for word in ("commit", "dirty", "out-of-date"))
+    change("accuracy", lambda cells: [cell.update(stale="vit has changed") for cell in cells.values()])
+    assert "(out-of-date)" in row_of(pages.accuracy(), "handwritten digits")
+
+
+def test_tables_of_the_same_origin_on_one_page_state_it_once(change):
+    assert "Measured on" in pages.reading()
+    assert "Measured on" not in pages.peaks() + pages.pruned()
+    readers = [name for name in pages.read("decoders") if name.startswith("read_digits")]
+    change("decoders", lambda cells: [cells[name].pop("reading") for name in readers[1:]])
+    assert "Measured on" in pages.peaks()
 
 
 @pytest.mark.parametrize(("stale", "note"), [("vit/training has changed", " (out-of-date)"), (None, "")])

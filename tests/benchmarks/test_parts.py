@@ -31,7 +31,7 @@ def test_the_command_of_the_training_comes_before_that_of_the_measurement():
 
 def test_parts_of_one_file_share_its_cells_without_overlap():
     names = {
-        "accuracy": ("digits, cpu, seed 6", "cifar10_1h, cpu, seed 0", "timm ViT 96x6, AdamW, cpu, seed 1"),
+        "accuracy": ("digits, cpu, seed 6", "cifar10, cpu, seed 0", "timm ViT 96x6, AdamW, cpu, seed 1"),
         "explanations": (
             "cifar10_quick, seed 0",
             "planted_digits, seed 1",
