@@ -195,6 +195,13 @@ PARTS: dict[str, Part] = {
         commands=(f"pretraining.py {DATA}",),
         sources=(*MODEL, *STEP, *(f"vit/objectives/{name}/*.py" for name in ("mae", "sigreg", "dino"))),
     ),
+    "pretrained_maps": Part(
+        "maps of encoders that learned without labels",
+        file="pretrained_maps",
+        minutes=80,
+        commands=("pretrained_maps.py",),
+        sources=(*MODEL, "vit/data/planted.py", *(f"vit/objectives/{name}/*.py" for name in ("mae", "sigreg", "dino"))),
+    ),
     "explanations": Part(
         "all kinds of map on three trainings",
         file="explanations",
