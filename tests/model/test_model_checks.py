@@ -101,6 +101,13 @@ def test_rotary_positions_need_heads_of_a_multiple_of_four_channels():
         small(pos_embed="rope", embed_dim=18)
 
 
+@pytest.mark.parametrize("pos_embed", ["rope", "rope_eva"])
+@pytest.mark.parametrize("attention", ["additive", ["softmax", "general"]])
+def test_rotary_positions_are_refused_where_they_would_be_absolute(attention, pos_embed):
+    with pytest.raises(ValueError, match="Attention reads more of queries and keys than their products, so that rot"):
+        VisionTransformer(8, 4, embed_dim=16, depth=2, num_heads=2, attention=attention, pos_embed=pos_embed)
+
+
 @pytest.mark.parametrize(
     ("patch_size", "patch_stride"), [(4, 3), (4, 6), ((4, 5), (2, 2))], ids=["odd", "larger", "one side"]
 )

@@ -231,6 +231,15 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise ValueError(f"q is on {q.device}, k on {k.device} and v on {v.device}: move them with .to(device)")
 
 
+def check_are_last(q: Tensor, k: Tensor) -> None:
+    """Raise a ValueError if queries cannot be the last of the keys' positions, as those of causal attention are."""
+    if q.shape[-2] > k.shape[-2]:
+        raise ValueError(
+            f"there are {q.shape[-2]} queries and {k.shape[-2]} keys, and the queries of causal attention are the last "
+            "of the keys' positions: give at least as many keys"
+        )
+
+
 def check_mask(mask: Tensor, logits_shape: torch.Size, device: torch.device) -> None:
     """Raise a ValueError if a mask does not broadcast to logits of this shape."""
     if mask.dtype != torch.bool and not mask.is_floating_point():

@@ -91,6 +91,15 @@ def check_takes_mask(attention: nn.Module) -> None:
         )
 
 
+def check_takes_angles(attention: nn.Module) -> None:
+    """Check that rotary positions are relative to the mechanism, as they are if it reads products alone."""
+    if not attention.mechanism.rotated_parts:
+        raise ValueError(
+            f"{type(attention.mechanism).__name__} reads more of queries and keys than their products, so that rotary "
+            "positions would not be relative: choose other positions, or attention 'softmax'"
+        )
+
+
 def check_context(attention: nn.Module, context: Tensor, angles: Tensor | None) -> None:
     """Check a context and what is given beside it."""
     if angles is not None:

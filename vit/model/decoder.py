@@ -11,7 +11,7 @@ from vit.attention import KeyValueCache, MultiHeadAttention, StateCache
 from vit.attention.cache import kept_at_errors
 from vit.attention.functional import causal_mask
 from vit.attention.mechanisms.base import draw_weights, set_values, undecayed_parameters
-from vit.attention.multihead_checks import check_takes_mask
+from vit.attention.multihead_checks import check_takes_angles, check_takes_mask
 from vit.model.decoder_block import DecoderBlock, DecoderCache
 from vit.model.generation import Generated, Sampling, beam_search, sample
 from vit.model.positions import rotary_angles, sinusoidal_positions
@@ -71,11 +71,6 @@ class TransformerDecoder(nn.Module):
         for name, size in (sizes | {"max_length": max_length}).items():
             check_positive_int(name, size)
         check_choice("positions", positions, get_args(DecoderPositions))
-        if positions == "rope" and embed_dim // num_heads % 2:
-            raise ValueError(
-                f"embed_dim ({embed_dim}) over num_heads ({num_heads}) must be even for positions 'rope', which turn "
-                "pairs of channels"
-            )
         check_share("dropout", dropout, "0.1 is usual")
         check_share("drop_path", drop_path, "0.1 is usual")
         check_natural("prefix", prefix, "0 is causal")
@@ -107,12 +102,14 @@ class TransformerDecoder(nn.Module):
         )
         for block in self.blocks:
             block.attn.is_rotary = not is_added
-            parts = block.attn.mechanism.rotated_parts
-            if not is_added and self.head_dim % (2 * parts):
-                raise ValueError(
-                    f"embed_dim ({embed_dim}) over num_heads ({num_heads}) must be a multiple of {2 * parts} for "
-                    f"positions 'rope', which turn pairs of channels in each of {parts} parts of a head"
-                )
+            if not is_added:
+                check_takes_angles(block.attn)
+                parts = block.attn.mechanism.rotated_parts
+                if self.head_dim % (2 * parts):
+                    raise ValueError(
+                        f"embed_dim ({embed_dim}) over num_heads ({num_heads}) must be a multiple of {2 * parts} for "
+                        f"positions 'rope', which turn pairs of channels in each of {parts} parts of a head"
+                    )
             if prefix:
                 check_takes_mask(block.attn)
         self.norm = nn.LayerNorm(embed_dim, eps=1e-6)

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from vit.attention import AttentionName
 from vit.attention.mechanisms.base import draw_weights, set_values, undecayed_parameters
 from vit.attention.multihead import Group
+from vit.attention.multihead_checks import check_takes_angles
 from vit.model.config import ModelConfig
 from vit.model.embedding import PatchEmbed, Size, resize_patches
 from vit.model.encoder_block import EncoderBlock
@@ -217,6 +218,7 @@ class VisionTransformer(nn.Module):
             attn: Any = block.attn
             attn.is_rotary = pos_embed in ROTARY
             if attn.is_rotary:
+                check_takes_angles(attn)
                 name = "embed_dim" if key_dim is None else "key_dim"
                 check_axial(self.config[name], num_heads, name, attn.mechanism.rotated_parts)
             check_patch_drop(patch_drop, attn.mechanism, mechanism)

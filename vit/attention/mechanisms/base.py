@@ -35,7 +35,9 @@ class Mechanism(nn.Module):
 
     projected: ClassVar[bool] = True  # False: q, k and v are slices of the tokens themselves
     independent_queries: ClassVar[bool] = False  # True: the output of a query depends on no other query, nor the grid
-    rotated_parts: ClassVar[int] = 1  # of the channels of a query, each of which is compared by itself
+    # Parts of the channels of a head that rotary positions turn, each by itself. 0: queries and keys count by more than
+    # their products, so that the output would depend on places and not on their differences.
+    rotated_parts: ClassVar[int] = 1
     has_state: ClassVar[bool] = False  # True: causal attention needs a state of constant size alone (see advance)
     takes: ClassVar[frozenset[str]]
     weights_take: ClassVar[frozenset[str]]

@@ -34,6 +34,7 @@ class RecurrentAttention(Mechanism):
             backwards, so that each step goes to a neighbour.
     """
 
+    rotated_parts: ClassVar[int] = 0
     has_state: ClassVar[bool] = True
 
     def __init__(self, num_heads: int, head_dim: int, path: Route = "rows") -> None:
