@@ -359,9 +359,9 @@ def test_a_folder_with_our_config_is_the_model_of_that_config(tmp_path):
 def test_what_is_assumed_is_reported():
     with pytest.warns(UserWarning, match="3 are those of the published model whose tensors have these shapes"):
         report = vit.load(dict(vit.create("vit_tiny_patch16_224").state_dict())).load_report
-    assert report.assumed == ["num_heads 3", "mlp gelu", "norm_eps 1e-06", "mean and std of 0.5"]
-    assert str(report).endswith("assumed: num_heads 3, mlp gelu, norm_eps 1e-06, mean and std of 0.5")
-    told = vit.load(of_timm().state_dict(), num_heads=HEADS, mlp="gelu_tanh", norm_eps=1e-5)
+    assert report.assumed == ["pool cls", "num_heads 3", "mlp gelu", "norm_eps 1e-06", "mean and std of 0.5"]
+    assert "assumed: pool cls, num_heads 3, mlp gelu, norm_eps 1e-06" in str(report)
+    told = vit.load(of_timm().state_dict(), num_heads=HEADS, mlp="gelu_tanh", norm_eps=1e-5, pool="cls")
     assert told.load_report.assumed == ["mean and std of 0.5"]
     assert (told.config["mlp"], told.config["norm_eps"]) == ("gelu_tanh", 1e-5)
     assert not vit.load(of_timm()).load_report.assumed
@@ -370,11 +370,16 @@ def test_what_is_assumed_is_reported():
 @pytest.mark.parametrize(
     ("model", "told", "assumed"),
     [
-        ({"image_size": (20, 12)}, {}, ["image_size 16"]),  # 3 x 5 patches and the class token, or 4 x 4
-        ({"image_size": (20, 12)}, {"image_size": (20, 12)}, []),
-        ({"image_size": 16}, {}, []),
+        # 3 x 5 patches and the class token, or 4 x 4
+        ({"image_size": (20, 12)}, {"pool": "cls"}, ["image_size 16"]),
+        ({"image_size": (20, 12)}, {"image_size": (20, 12), "pool": "cls"}, []),
+        ({"image_size": 16}, {"pool": "cls"}, []),
         ({"num_classes": 0}, {}, ["pool cls"]),
         ({"num_classes": 0}, {"pool": "mean"}, []),
+        ({}, {}, ["pool cls"]),
+        ({"pool": "mean"}, {}, ["pool mean"]),
+        ({"pool": "mean", "class_token": False}, {}, []),
+        ({"pool": "map", "class_token": False}, {}, []),
     ],
 )
 def test_a_grid_or_a_pool_that_the_tensors_leave_open_is_reported_as_assumed(model, told, assumed):

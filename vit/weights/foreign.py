@@ -77,7 +77,7 @@ def _read_arguments(
     assumed = {
         # Positions of a square grid alone may be those of an oblong one and the class token: 4 x 4 = 3 x 5 + 1.
         "image_size": has_bare_prefix and "image_size" not in {*known, *told},
-        "pool": not arguments["num_classes"] and "pool" not in {*known, *told},  # the head's tensors would tell
+        "pool": "pool" not in {*stated, *told} and not _tells_pool(format, arguments),
         "num_heads": "num_heads" not in known and "blocks.0.attn.q_norm.weight" not in state,
         "mlp": "mlp" not in stated,  # the default of a family is a guess: its files are of several kinds
         "norm_eps": "norm_eps" not in known,
@@ -90,6 +90,13 @@ def _read_arguments(
             stacklevel=2,
         )
     return arguments
+
+
+def _tells_pool(format: Format, arguments: Arguments) -> bool:
+    """Return whether the tensors tell the pooling: those of a head on the class token are those on the mean."""
+    if not arguments["num_classes"]:
+        return "pool" in format.defaults and len(format.pools) == 1
+    return not (arguments["class_token"] and {"cls", "mean"} <= {*format.pools})
 
 
 def _read_data(source: Source, format: Format, arguments: Arguments, report: LoadReport) -> dict[str, Any]:
