@@ -118,7 +118,8 @@ def undecayed_parameters(model: nn.Module) -> set[str]:
     return {f"{name}.{own}" for name, mechanism in mechanisms for own in mechanism.no_weight_decay()}
 
 
-OFFERED = ("num_heads", "embed_dim", "head_dim", "value_head_dim", "block_index", "grid_size")
+SIZES = ("num_heads", "embed_dim", "head_dim", "value_head_dim")  # those of the projections
+OFFERED = (*SIZES, "block_index", "grid_size")
 
 
 def build(name: str, mechanisms: dict[str, type[Mechanism]], options: dict[str, Any], **offered: Any) -> Mechanism:
@@ -130,7 +131,7 @@ def build(name: str, mechanisms: dict[str, type[Mechanism]], options: dict[str, 
     if name not in mechanisms:
         raise ValueError(f"unknown attention {name!r}: choose one of {', '.join(mechanisms)}")
     arguments = _parameters(mechanisms[name].__init__)
-    unknown = [option for option in options if option not in arguments]
+    unknown = [option for option in options if option not in arguments or option in SIZES]
     if unknown:
         known = ", ".join(options_of(mechanisms[name])) or "none"
         raise ValueError(f"attention {name!r} has no argument {unknown[0]!r}: it takes {known}")
