@@ -380,6 +380,7 @@ def test_what_is_assumed_is_reported():
         ({"pool": "mean"}, {}, ["pool mean"]),
         ({"pool": "mean", "class_token": False}, {}, []),
         ({"pool": "map", "class_token": False}, {}, []),
+        ({"pool": "map", "class_token": False, "num_classes": 0}, {}, []),
     ],
 )
 def test_a_grid_or_a_pool_that_the_tensors_leave_open_is_reported_as_assumed(model, told, assumed):
@@ -388,6 +389,22 @@ def test_a_grid_or_a_pool_that_the_tensors_leave_open_is_reported_as_assumed(mod
     )
     known = {"num_heads": 2, "mlp": "gelu", "norm_eps": 1e-6}
     assert vit.load(state, **known, **told).load_report.assumed == [*assumed, "mean and std of 0.5"]
+
+
+def test_the_usual_norm_eps_of_a_family_is_a_guess():
+    config = ViTConfig(
+        hidden_size=DIM, num_hidden_layers=1, num_attention_heads=HEADS, intermediate_size=48, layer_norm_eps=1e-3
+    )
+    state = ViTForImageClassification(config).state_dict()
+    report = vit.load(state, num_heads=HEADS, mlp="gelu").load_report
+    assert report.assumed == ["norm_eps 1e-12"]
+
+
+def test_a_head_without_its_weight_is_refused_with_a_remedy():
+    state = dict(of_timm().state_dict())
+    del state["head.weight"]
+    with pytest.raises(ValueError, match=r"head\.bias is unknown: take a whole file of one model$"):
+        vit.load(state, num_heads=HEADS)
 
 
 def test_heads_that_the_tensors_tell_are_not_overruled(tmp_path):
