@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor
 
+from vit.support.checks import check_choice
+
 
 def simplified_attention(x: Tensor, similarity: Literal["dot", "cosine"] = "dot") -> tuple[Tensor, Tensor]:
     """Compute self-attention without parameters: (B, N, D) -> output (B, N, D), weights (B, N, N).
@@ -31,8 +33,7 @@ def simplified_attention(x: Tensor, similarity: Literal["dot", "cosine"] = "dot"
     """
     if x.ndim != 3:
         raise ValueError(f"x has shape {tuple(x.shape)}: simplified attention takes (batch, tokens, channels)")
-    if similarity not in ("dot", "cosine"):
-        raise ValueError(f"unknown similarity {similarity!r}: choose 'dot' or 'cosine'")
+    check_choice("similarity", similarity, ("dot", "cosine"))
     keys = x if similarity == "dot" else F.normalize(x, dim=-1)
     weights = einsum(keys, keys, "b n d, b m d -> b n m").softmax(dim=-1)
     return einsum(weights, x, "b n m, b m d -> b n d"), weights

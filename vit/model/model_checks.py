@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from vit.attention import AttentionName
-from vit.model.positions import check_axial
 from vit.support.checks import check_natural, check_non_negative, check_positive, check_positive_int, check_share
 
 SWITCHES = (
@@ -37,9 +36,6 @@ def check_arguments(config: dict[str, Any]) -> None:
     if config["layer_scale"] is not None:
         check_non_negative("layer_scale", config["layer_scale"], "1e-4 is usual, None leaves it out")
     _check_pool(config["pool"], config)
-    if "rope" in config["pos_embed"]:
-        name = "embed_dim" if config["key_dim"] is None else "key_dim"
-        check_axial(config[name], config["num_heads"], name)
 
 
 def _check_pool(pool: str, config: dict[str, Any]) -> None:
