@@ -282,6 +282,8 @@ PARTS: dict[str, Part] = {
         )
         for name, what, minutes, mechanisms, further in (
             ("reach", "places far apart", 20, (*CONVOLUTION, *RECURRENT, "uniform"), ("data/mark_pairs",)),
+            ("rivals", "attention and its rivals", 5, (*CONVOLUTION, *RECURRENT, "uniform"), ("data/digits",)),
+            ("scale", "loss over compute, and its prediction", 5, (), ("training/flop", "data/digits")),
             ("norms", "residual connections and norms", 20, (), ("model/rewired_block", "data/digits")),
             ("order", "what follows, and a prefix", 3, (), (*ORDERED, "data/digits")),
             ("quality", "wrong labels and corrupted images", 5, CONVOLUTION, ("data/corrupt", "data/digits")),
