@@ -3,8 +3,8 @@
 Models of several widths train on shares of the handwritten digits, for several numbers of steps, each with a learning
 rate that decays over its own steps (Hoffmann et al. 2022). The digits, as the loss on MarkPairs falls at once when a
 model finds the marks, to nearly zero, and has no trend to fit. The loss is that of images that no model was trained on;
-it also chooses the number of steps. The law is fitted, for each seed, to the trainings on all images that no cheaper
-one beats. The larger model is not among them.
+it also chooses the number of steps within equal steps. The laws are fitted, for each seed, to one such loss for each
+width, on all images. The larger model is not among them.
 """
 
 import math
@@ -94,27 +94,14 @@ def loss_on(model: vit.VisionTransformer, images: torch.Tensor, labels: torch.Te
     return F.cross_entropy(model.eval()(images), labels).item()
 
 
-def trainings(cells: dict[str, Any], seed: int, share: float, widths: tuple[int, ...]) -> Points:
-    """Return compute and loss of all trainings of a seed on a share of the images."""
-    return [
-        (cell["flop_per_step"] * int(steps), loss)
+def best_of_widths(cells: dict[str, Any], seed: int, share: float, *widths: int) -> Points:
+    """Return compute and loss of the best training of each width within the equal steps."""
+    points = {
+        cell["width"]: min((cell["losses"][str(steps)], steps * cell["flop_per_step"]) for steps in STEPS)
         for cell in cells.values()
-        if (cell["seed"], cell["share"]) == (seed, share) and cell["width"] in widths
-        for steps, loss in cell["losses"].items()
-    ]
-
-
-def unbeaten(points: Points) -> Points:
-    """Return the trainings whose loss no cheaper one reaches, in the order of their compute.
-
-    >>> unbeaten([(1.0, 0.5), (4.0, 0.2), (2.0, 0.6), (3.0, 0.4)])
-    [(1.0, 0.5), (3.0, 0.4), (4.0, 0.2)]
-    """
-    kept: Points = []
-    for compute, loss in sorted(points):
-        if not kept or loss < kept[-1][1]:
-            kept.append((compute, loss))
-    return kept
+        if (cell["seed"], cell["share"]) == (seed, share)
+    }
+    return [points[width][::-1] for width in widths]
 
 
 def power_law(points: Points) -> tuple[float, float, float]:
@@ -127,9 +114,11 @@ def power_law(points: Points) -> tuple[float, float, float]:
     """
     compute, loss = np.array(sorted(points)).T
     start = (loss[0], max(exponent(points), 0.01), 0.5 * loss.min())
-    found, _ = curve_fit(
-        lambda x, a, b, c: np.log(a * x**-b + c), compute / compute[0], np.log(loss), start, bounds=(1e-12, np.inf)
-    )
+
+    def log_of_law(x: np.ndarray, a: float, b: float, c: float) -> np.ndarray:
+        return np.log(a * x**-b + c)
+
+    found, _ = curve_fit(log_of_law, compute / compute[0], np.log(loss), start, bounds=(1e-12, np.inf), max_nfev=10_000)
     return tuple(float(number) for number in found)
 
 
@@ -184,15 +173,6 @@ def seeds_of(cells: dict[str, Any]) -> list[int]:
     return [seed for seed in sorted({seed for _, seed in trained}) if all((name, seed) in trained for name in SETTINGS)]
 
 
-def best(points: Points) -> tuple[float, float]:
-    """Return compute and loss of the training with the least loss.
-
-    >>> best([(1.0, 0.5), (2.0, 0.3), (4.0, 0.4)])
-    (2.0, 0.3)
-    """
-    return min(points, key=lambda point: point[1])
-
-
 def with_interval(found: tuple[float, float, float]) -> str:
     """Return a loss and its interval.
 
@@ -207,13 +187,12 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     seeds = seeds_of(cells)
     if not seeds:
         return []
-    fitted = [unbeaten(trainings(cells, seed, SHARES[-1], WIDTHS)) for seed in seeds]
-    few = [unbeaten(trainings(cells, seed, SHARES[0], WIDTHS)) for seed in seeds]
+    fitted, few = ([best_of_widths(cells, seed, share, *WIDTHS) for seed in seeds] for share in (SHARES[-1], SHARES[0]))
     powers, powers_of_few = (mean_interval([exponent(points) for points in of]) for of in (fitted, few))
     misfits = [[misfit(law(points), points) for points in fitted] for law in (straight, logarithm)]
     better = difference(*misfits)
-    larger = [best(trainings(cells, seed, SHARES[-1], (LARGER,))) for seed in seeds]
-    widest = [best(trainings(cells, seed, SHARES[-1], WIDTHS[-1:]))[1] for seed in seeds]
+    larger = [best_of_widths(cells, seed, SHARES[-1], LARGER)[0] for seed in seeds]
+    widest = [points[-1][1] for points in fitted]
     foreseen = [predicted(points, compute) for points, (compute, _) in zip(fitted, larger, strict=True)]
     without_floor = [straight(points)(compute) for points, (compute, _) in zip(fitted, larger, strict=True)]
     measured = [found for _, found in larger]
@@ -234,7 +213,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             "who": "Hoffmann et al. 2022; Zhai et al. 2022 for Vision Transformers",
             "measured": f"loss on the digits of width {LARGER}, as predicted from widths {WIDTHS[0]} to {WIDTHS[-1]}: "
             f"{with_interval(mean_interval(foreseen))}; as measured: {with_interval(mean_interval(measured))}",
-            "control": f"predicted without a loss that stays: {with_interval(mean_interval(without_floor))}; width "
+            "control": f"a power without a constant predicts {with_interval(mean_interval(without_floor))}; width "
             f"{WIDTHS[-1]}: {with_interval(mean_interval(widest))}",
             "answer": is_foreseen(foreseen, measured, widest),
         }
@@ -292,7 +271,7 @@ def table(cells: dict[str, Any]) -> str:
         f"trainings of {', '.join(map(str, STEPS))} steps of {BATCH} images, of which equal steps show the best."
     )
     if seeds := seeds_of(cells):
-        laws = [power_law(unbeaten(trainings(cells, seed, SHARES[-1], WIDTHS))) for seed in seeds]
+        laws = [power_law(best_of_widths(cells, seed, SHARES[-1], *WIDTHS)) for seed in seeds]
         shown = "; ".join(f"seed {seed}: b {b:.2f}, c {c:.3f}" for seed, (_, b, c) in zip(seeds, laws, strict=True))
         note += f" The law a C^-b + c that predicts width {LARGER}: {shown}."
     return "\n\n".join([*parts, note])
@@ -317,7 +296,7 @@ def draw(cells: dict[str, Any], path: Path) -> None:
     axes = figure.subplots(1, 3)
     seeds = seeds_of(cells)
     for width, color in COLORS.items():
-        found = [point for seed in seeds for point in trainings(cells, seed, SHARES[-1], (width,))]
+        found = [point for seed in seeds for point in best_of_widths(cells, seed, SHARES[-1], width)]
         if found:
             axes[0].scatter(*zip(*found, strict=True), color=color, s=14, zorder=3)
         for plot, read in zip(axes[1:], (at_equal_steps, at_equal_compute), strict=True):
@@ -344,8 +323,8 @@ def draw(cells: dict[str, Any], path: Path) -> None:
 
 def draw_law(plot: Axes, cells: dict[str, Any], seeds: list[int]) -> None:
     """Draw the mean law and its interval over seeds, dashed beyond the models that it is fitted to."""
-    fitted = [unbeaten(trainings(cells, seed, SHARES[-1], WIDTHS)) for seed in seeds]
-    last = max(compute for seed in seeds for compute, _ in trainings(cells, seed, SHARES[-1], (LARGER,)))
+    fitted = [best_of_widths(cells, seed, SHARES[-1], *WIDTHS) for seed in seeds]
+    last = max(best_of_widths(cells, seed, SHARES[-1], LARGER)[0][0] for seed in seeds)
     ends = (min(points[0][0] for points in fitted), max(points[-1][0] for points in fitted))
     for computes, style in ((np.geomspace(*ends, 40), "-"), (np.geomspace(ends[1], last, 20), "--")):
         found = [mean_interval([predicted(points, compute) for points in fitted]) for compute in computes]

@@ -93,7 +93,7 @@ def test_learning_rate_and_kernel_are_those_of_the_best_validation_accuracy(monk
     choice = claims_rivals.chosen("convolution")
     claims_rivals.chosen.cache_clear()
     assert (choice["lr"], choice["kernel"]) == (1e-2, 5)
-    assert len(choice["validation"]) == 9
+    assert len(choice["validation"]) == 8
     assert choice["validation"]["lr 0.01, kernel 5"] == 0.9
     assert set(asked) == {"val"}
 

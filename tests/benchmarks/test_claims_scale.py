@@ -78,10 +78,16 @@ def test_the_interval_of_a_prediction_holds_the_measured_loss_and_not_that_of_a_
 
 def test_the_larger_model_is_in_no_fit():
     cells = scaled(power)
-    fitted = claims_scale.trainings(cells, 0, 1.0, WIDTHS)
-    other = claims_scale.trainings(scaled(power, larger=lambda compute: 9.0), 0, 1.0, WIDTHS)
-    assert fitted == other
-    assert len(fitted) == sum(len({*STEPS, claims_scale.steps_of_equal_compute(width)}) for width in WIDTHS)
+    other = scaled(power, larger=lambda compute: 2 * power(compute))
+    (_, found), (_, with_other) = (claims_scale.rows(of) for of in (cells, other))
+    assert found["measured"].split(";")[0] == with_other["measured"].split(";")[0]
+    assert found["measured"] != with_other["measured"]
+
+
+def test_the_point_of_a_width_is_the_best_of_the_equal_steps_and_its_compute():
+    losses = {"75": 0.5, "150": 0.3, "300": 0.4, "999": 0.1}
+    cell = {"seed": 0, "share": 1.0, "width": 8, "flop_per_step": 10, "losses": losses}
+    assert claims_scale.best_of_widths({"one": cell}, 0, 1.0, 8) == [(1500, 0.3)]
 
 
 def test_a_sentence_without_all_its_numbers_has_no_row():
