@@ -127,9 +127,13 @@ def accuracy_on(data: Digits, split: str, model: vit.VisionTransformer) -> float
 
 
 def accuracies(cells: dict[str, Any], name: str, *sizes: int) -> list[float]:
-    """Return the accuracy of each seed, the mean over sizes of the training set."""
-    found = [of_setting(cells, f"{name}, {size:,} images", "accuracy") for size in sizes]
-    return [statistics.mean(of_seed) for of_seed in zip(*found, strict=True)] if all(found) else []
+    """Return the accuracy of each seed that has all of some sizes of the training set, the mean over these."""
+    settings = [f"{name}, {size:,} images" for size in sizes]
+    found = [
+        {cell["seed"]: cell["accuracy"] for cell in cells.values() if cell["setting"] == setting}
+        for setting in settings
+    ]
+    return [statistics.mean(of[seed] for of in found) for seed in sorted(set.intersection(*map(set, found)))]
 
 
 def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
@@ -213,7 +217,9 @@ def draw(cells: dict[str, Any], path: Path) -> None:
         gaps = {
             size: difference(values, softmax)
             for size, values in found.items()
-            if name != "softmax" and (softmax := [100 * value for value in accuracies(cells, "softmax", size)])
+            if name != "softmax"
+            and len(values) > 1
+            and len(softmax := [100 * value for value in accuracies(cells, "softmax", size)]) > 1
         }
         if gaps:
             shifted = [size * 1.06 ** (place - 2) for size in gaps]  # side by side, so that no interval hides another

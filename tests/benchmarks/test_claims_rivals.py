@@ -17,6 +17,7 @@ def compared(few=0.6, many=0.9, shuffled=0.1):
     return {
         f"{name}, seed {seed}": {
             "setting": name,
+            "seed": seed,
             "accuracy": accuracy + 0.001 * (seed - 1),
             "parameters": 22_000,
             "step_ms": 6.0 if "convolution" in name else 8.0,
@@ -57,6 +58,18 @@ def test_a_sentence_without_all_its_numbers_has_no_row():
     cells = compared()
     for missing in ("uniform, 50 images", f"softmax, {ALL:,} images", f"softmax, {ALL:,} images, shuffled labels"):
         assert claims_rivals.rows({n: cell for n, cell in cells.items() if cell["setting"] != missing}) == []
+
+
+def test_a_seed_counts_where_it_has_all_sizes_and_what_is_there_is_shown(tmp_path):
+    cells = compared(0.8, 0.8)
+    for first in (1, 20, 40):
+        some = dict(list(cells.items())[:first])
+        claims_rivals.table(some)
+        claims_rivals.rows(some)
+        claims_rivals.draw(some, tmp_path / "drawn.png")
+    del cells[f"softmax, {FEW[1]:,} images, seed 2"]
+    assert claims_rivals.accuracies(cells, "softmax", *FEW) == pytest.approx([0.599, 0.6])
+    assert len(claims_rivals.accuracies(cells, "softmax", FEW[0])) == 3
 
 
 def test_the_table_states_size_and_chosen_options():

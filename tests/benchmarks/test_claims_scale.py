@@ -120,6 +120,15 @@ def test_the_table_has_a_row_for_each_width_at_equal_steps_and_at_equal_compute(
     assert "seed 0: b 0.50" in text
 
 
+def test_what_is_there_is_shown_before_all_is_measured(tmp_path):
+    cells = scaled(power)
+    for first in (1, 10, 30, len(cells)):
+        some = dict(list(cells.items())[:first])
+        claims_scale.table(some)
+        claims_scale.rows(some)
+        claims_scale.draw(some, tmp_path / "drawn.png")
+
+
 def test_a_cell_has_the_loss_of_each_number_of_steps(monkeypatch):
     monkeypatch.setattr(claims_scale, "STEPS", (1, 2))
     cell = claims_scale.measure({"width": 12, "share": 0.125}, seed=0)
