@@ -150,12 +150,6 @@ def measured(name: str) -> Cells:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def section(name: str) -> str:
-    """Return the answers of an experiment, and what made them."""
-    cells = measured(name)
-    return f"{answers(CLAIMS[name].rows(cells))}\n\n{origins(cells)}".strip()
-
-
 def counts() -> str:
     """Return how many sentences have which answer, as a sentence."""
     found = Counter(row["answer"] for name, claim in CLAIMS.items() for row in claim.rows(measured(name)))

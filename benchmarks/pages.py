@@ -424,10 +424,10 @@ def questions() -> str:
 
 
 def how_accurate(cells: Cells, images: str) -> str:
-    """Return how many of its images and of all test images the trainings classify correctly, as a sentence."""
-    here = plus_minus([100 * cell["accuracy"] for cell in cells], ".1f")
-    whole = percent([cell.get("training", {}) for cell in cells], "test_accuracy") or "not recorded"
-    return f"Test accuracy of these trainings: {whole}; of these {images}, {here} % are classified correctly."
+    """Return how many of its images and, if known, of all test images the trainings classify correctly."""
+    here = f"{plus_minus([100 * cell['accuracy'] for cell in cells], '.1f')} % of these {images}"
+    whole = percent([cell.get("training", {}) for cell in cells], "test_accuracy")
+    return f"The trainings classify {here}" + f" and {whole} of all test images" * bool(whole) + " correctly."
 
 
 def packaged() -> str:
@@ -573,6 +573,12 @@ def kinds() -> str:
     return kinds_table()
 
 
+def answers_of(name: str) -> str:
+    """Return the sentences of an experiment of claims.py, each with its answer."""
+    cells = claims.measured(name)
+    return f"{claims.answers(claims.CLAIMS[name].rows(cells))}\n\n{measured_on([*cells.values()])}"
+
+
 def planned_memory() -> str:
     """Return the memory of trainings, planned and measured."""
     cell = read("plan")["memory"]
@@ -597,7 +603,7 @@ TABLES: dict[str, Callable[[], str]] = {
     )
 } | {
     "claims": claims.counts,
-    **{f"claims_{name}": partial(claims.section, name) for name in claims.CLAIMS},
+    **{f"claims_{name}": partial(answers_of, name) for name in claims.CLAIMS},
 }
 
 
