@@ -23,7 +23,9 @@ import claims_norms
 import claims_order
 import claims_quality
 import claims_reach
+import claims_rivals
 import claims_routed
+import claims_scale
 import torch
 from claims_training import FAILS, HOLDS, OPEN
 from records import RESULTS, Report, command_line, is_measured, made_at, place, provenance, write_cell
@@ -56,6 +58,12 @@ class Claim:
 CLAIMS = {
     "reach": Claim(
         claims_reach.SETTINGS, claims_reach.measure, claims_reach.rows, claims_reach.table, claims_figures.draw_reach
+    ),
+    "rivals": Claim(
+        claims_rivals.SETTINGS, claims_rivals.measure, claims_rivals.rows, claims_rivals.table, claims_rivals.draw
+    ),
+    "scale": Claim(
+        claims_scale.SETTINGS, claims_scale.measure, claims_scale.rows, claims_scale.table, claims_scale.draw
     ),
     "norms": Claim(claims_norms.SETTINGS, claims_norms.measure, claims_norms.rows, claims_norms.table),
     "order": Claim(claims_order.SETTINGS, claims_order.measure, claims_order.rows, claims_order.table),

@@ -1,7 +1,7 @@
 """Which results are out of date: each carries a fingerprint of what it was measured with, which is computed anew.
 
 The fingerprint of a training is its first losses on fixed images (first_losses.py), that of a measurement a hash of
-the files that it is about, without comments and docstrings (sources.py). parts.py says which. A result is
+the files and functions that it is about, without comments and docstrings (sources.py). parts.py says which. A result is
 
 - current, if both are as they were when it was measured;
 - out of date, if one differs: the JSON says so under "stale", and the pages beside the number;
@@ -118,8 +118,8 @@ def first_now(line: str) -> First:
 @cache
 def first_at(tree: Path, line: str) -> First:
     """Return the first losses of a training in the files of another commit; None where they cannot be computed."""
-    asked = [sys.executable, str(WORKER), json.dumps([shlex.split(line)])]
-    found = os.environ | {"PYTHONPATH": str(tree)}
+    asked = [sys.executable, "-P", str(WORKER), json.dumps([shlex.split(line)])]
+    found = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (tree, tree / "benchmarks")))}
     done = subprocess.run(asked, cwd=tree, env=found, capture_output=True, text=True, check=False)
     return None if done.returncode else json.loads(done.stdout.splitlines()[-1])[0]
 

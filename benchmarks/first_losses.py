@@ -9,9 +9,12 @@ by drawn ones.
 Measured on the configs of this repository (Intel Xeon, 2026-11-24): one and two threads, with and without oneDNN, and
 AVX-512 and AVX2 agree to 5e-7; without AVX2 all but configs/complete_cifar.yaml do, whose colours then differ.
 
-This file imports `train.main` and nothing else of the package, so that it runs in the tree of an earlier commit, too:
+A model of claims.py is trained for four steps as its experiment begins.
 
-    PYTHONPATH=TREE python benchmarks/first_losses.py '[["--config", "configs/digits.yaml"]]'
+This file imports `train.main` and the experiments of claims.py alone, so that it runs in the tree of an earlier commit,
+too (-P leaves out the folder of this file):
+
+    PYTHONPATH=TREE:TREE/benchmarks python -P benchmarks/first_losses.py '[["--config", "configs/digits.yaml"]]'
 """
 
 import json
@@ -21,6 +24,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -36,6 +40,7 @@ STEPS = 4
 CLASSES, OF_CLASS = 10, 25  # 25 images, of which val_fraction 0.04 holds out one
 SHARE_OF_BATCH = 8
 VALIDATED = 256, 2  # images in a batch, and batches
+CLAIM = "claims.py"  # the first word of a line that names an experiment of claims.py
 LENGTH = ["--trainer.max_steps", str(STEPS), "--trainer.max_epochs=-1", "--trainer.max_time", "null"]
 FIXED = ["--seed_everything", "0", "--trainer.accelerator", "cpu", "--trainer.precision", "32-true"]
 BARE = ["--trainer.enable_checkpointing", "false", "--trainer.callbacks", "null"]
@@ -59,12 +64,15 @@ def first_losses(words: list[str], threads: int = 1) -> dict[str, Any]:
     steps of Muon and AdamW do not depend on the scale of gradients), and the length that the config has.
 
     Args:
-        words: What follows ``python train.py fit``, such as ``["--config", "configs/digits.yaml"]``.
+        words: What follows ``python train.py fit``, such as ``["--config", "configs/digits.yaml"]``; or an experiment
+            and a setting, such as ``["claims.py", "heads", "8 heads"]``.
         threads: Threads of the training.
 
     Raises:
-        ValueError: If the words name no config.
+        ValueError: If the words name no config, or a setting that the experiment does not have.
     """
+    if words[0] == CLAIM:
+        return first_losses_of_claim(*words[1:], threads=threads)
     config = config_of(words)
     with tempfile.TemporaryDirectory() as folder, same_everywhere(folder, threads):
         # Before a --config that is the first word, the command line would not see which model it names.
@@ -83,6 +91,31 @@ def first_losses(words: list[str], threads: int = 1) -> dict[str, Any]:
     length = {name: value for name, value in config["trainer"].items() if name.startswith("max_")}
     settings = {"ema_decay": run.model.hparams.get("ema_decay"), "clip": run.trainer.gradient_clip_val} | length
     return {"losses": [*losses.found, scores["val_loss"]], "settings": settings}
+
+
+class StoppedError(Exception):
+    """Ends an experiment after the first steps of its first training, and holds what was found."""
+
+
+def first_losses_of_claim(name: str, setting: str, threads: int = 1) -> dict[str, Any]:
+    """Return the first losses of a model of claims.py, and the length of its training."""
+    experiment = import_module(f"claims_{name}")
+    if setting not in experiment.SETTINGS:
+        raise ValueError(f"unknown setting {setting!r} of {name}: choose one of {', '.join(experiment.SETTINGS)}")
+    fit = experiment.fit
+
+    def first_steps(model: Any, images: Any, labels: Any, *, steps: int, lr: float, warmup: int, seed: int) -> None:
+        losses = fit(model, images, labels, steps=STEPS, lr=lr, warmup=0, seed=seed)
+        settings = {"images": len(labels), "steps": steps, "lr": lr, "warmup": warmup}
+        raise StoppedError({"losses": losses, "settings": settings})
+
+    with tempfile.TemporaryDirectory() as folder, same_everywhere(folder, threads):
+        try:
+            with patch.object(experiment, "fit", first_steps):
+                experiment.measure(experiment.SETTINGS[setting], seed=0)
+        except StoppedError as found:
+            return found.args[0]
+    raise ValueError(f"the experiment {name} trains no model")
 
 
 def config_of(words: list[str]) -> dict[str, Any]:

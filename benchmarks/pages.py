@@ -603,7 +603,7 @@ TABLES: dict[str, Callable[[], str]] = {
     )
 } | {
     "claims": claims.counts,
-    **{f"claims_{name}": partial(answers_of, name) for name in claims.CLAIMS},
+    **{f"claims_{name}": partial(answers_of, name) for name in claims.CLAIMS if claims.measured(name)},
 }
 
 

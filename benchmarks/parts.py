@@ -28,9 +28,9 @@ STEP = tuple(f"vit/training/{name}.py" for name in ("base", "callbacks", "ema", 
 RESUMED = tuple(f"vit/runs/{name}.py" for name in ("checkpoints", "folders", "preemption", "record", "restarts"))
 RESUMED += ("vit/support/files.py", "vit/training/callbacks.py")
 MAPS = ("vit/capture/*.py", "vit/explain/maps/*.py", "vit/explain/evaluation/*.py")
-# Mechanisms, and those that they import; what is recurrent imports local as well.
-CONVOLUTION, RECURRENT = ("convolution", "local"), ("recurrent", "linear")
-ORDERED = tuple(f"model/{name}" for name in ("decoder", "decoder_block", "pixel_model", "image_gpt", "middle_model"))
+# Mechanisms that claims_cost.py times, and what they import; of it, what is measured.
+TIMED = ("base", "softmax", "chunked", "local", "sparse", "linear", "recurrent", "convolution")
+MEASURED_COST = ("measure", "one_pass", "costs", "affordable")
 DECODER = (*ATTENTION, *(f"vit/model/{name}.py" for name in ("decoder", "decoder_block", "generation")))
 FORMATS = ("vit/weights/**/*.py",)
 PACKAGED = ("vit/weights/cifar10.safetensors",)
@@ -60,6 +60,15 @@ def of_recipe(cell: Cell) -> str:
 def always(line: str) -> Callable[[Cell], str]:
     """Return the same training for every cell."""
     return lambda _: line
+
+
+def of_claim(cell: Cell) -> str:
+    """Return the experiment of claims.py that a cell is of, and its setting.
+
+    >>> of_claim({"command": "python benchmarks/claims.py heads", "setting": "8 heads"})
+    "claims.py heads '8 heads'"
+    """
+    return shlex.join(["claims.py", cell["command"].split()[-1], cell["setting"]])
 
 
 @dataclass(frozen=True)
@@ -195,6 +204,13 @@ PARTS: dict[str, Part] = {
         commands=(f"pretraining.py {DATA}",),
         sources=(*MODEL, *STEP, *(f"vit/objectives/{name}/*.py" for name in ("mae", "sigreg", "dino"))),
     ),
+    "pretrained_maps": Part(
+        "maps of encoders that learned without labels",
+        file="pretrained_maps",
+        minutes=80,
+        commands=("pretrained_maps.py",),
+        sources=(*MODEL, "vit/data/planted.py", *(f"vit/objectives/{name}/*.py" for name in ("mae", "sigreg", "dino"))),
+    ),
     "explanations": Part(
         "all kinds of map on three trainings",
         file="explanations",
@@ -273,23 +289,35 @@ PARTS: dict[str, Part] = {
             file=f"claims_{name}",
             minutes=minutes,
             commands=(f"claims.py {name}",),
+            training=of_claim,
             sources=(
-                *MODEL,
-                *(f"vit/attention/mechanisms/{mechanism}.py" for mechanism in mechanisms),
-                *(f"benchmarks/claims_{file}.py" for file in (name, "training")),
-                *(f"vit/{file}.py" for file in further),
+                *(f"benchmarks/claims_{name}.py:{function}" for function in ("measure", *functions)),
+                "benchmarks/claims_training.py:is_right",
+                *files,
             ),
         )
-        for name, what, minutes, mechanisms, further in (
-            ("reach", "places far apart", 20, (*CONVOLUTION, *RECURRENT, "uniform"), ("data/mark_pairs",)),
-            ("norms", "residual connections and norms", 20, (), ("model/rewired_block", "data/digits")),
-            ("order", "what follows, and a prefix", 3, (), (*ORDERED, "data/digits")),
-            ("quality", "wrong labels and corrupted images", 5, CONVOLUTION, ("data/corrupt", "data/digits")),
-            ("heads", "heads and their projections", 5, ("positional", "uniform"), ("analysis/*", "data/digits")),
-            ("routed", "heads chosen for each input", 5, ("routed", "linear"), ("data/digits",)),
-            ("cost", "time and memory over tokens and windows", 3, (*CONVOLUTION, *RECURRENT, "chunked", "sparse"), ()),
+        for name, what, minutes, functions, files in (
+            ("reach", "places far apart", 20, ("reached",), ()),
+            ("rivals", "attention and its rivals", 5, ("chosen",), ()),
+            ("scale", "loss over compute, and its prediction", 5, ("loss_on",), ("vit/training/flop.py",)),
+            ("norms", "residual connections and norms", 20, ("gradient_norms",), ()),
+            ("order", "what follows, and a prefix", 3, ("levels",), ()),
+            ("quality", "wrong labels and corrupted images", 5, (), ("vit/data/corrupt.py",)),
+            ("heads", "heads and their projections", 5, ("ranks",), ("vit/analysis/projections.py",)),
+            ("routed", "heads chosen for each input", 5, ("uses",), ()),
         )
     },
+    "claims_cost": Part(
+        "sentences of the literature: time and memory over tokens and windows",
+        file="claims_cost",
+        minutes=3,
+        commands=("claims.py cost",),
+        sources=(
+            "vit/attention/functional.py",
+            *(f"vit/attention/mechanisms/{name}.py" for name in TIMED),
+            *(f"benchmarks/claims_cost.py:{function}" for function in MEASURED_COST),
+        ),
+    ),
     "throughput": Part(
         "speed of five libraries",
         file="throughput",

@@ -13,6 +13,7 @@ import vit
 from vit.attention import MECHANISMS, MultiHeadAttention
 from vit.attention.mechanisms import build
 from vit.attention.mechanisms.base import options_of
+from vit.model.positions import rotary_angles
 
 EVERY = pytest.mark.parametrize("name", [*MECHANISMS, "routed by token"])  # the first word is that of the table
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
@@ -128,6 +129,26 @@ def test_masks_and_causality_are_supported_or_refused(name):
     else:
         with pytest.raises(ValueError, match="cannot be causal: choose one of softmax"):
             attention(name, (3, 5), causal=True)
+
+
+@EVERY
+@pytest.mark.parametrize("causal", [False, True])
+def test_rotary_positions_are_relative_or_refused(name, causal):
+    if causal and "causal" not in MECHANISMS[name.split()[0]].takes:
+        return
+    module = attention(name, (3, 5), head_dim=4, causal=causal).double()
+    for parameter in module.mechanism.parameters():  # some weights start so that queries and keys are unchanged
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    tokens, places = torch.randn(2, 16, 8, dtype=torch.float64), torch.arange(16.0).double()
+    grid = None if causal else (3, 5)
+    if name in ("linear", "additive", "general", "recurrent"):
+        with pytest.raises(ValueError, match=r"products, so that rotary positions would not be relative: choose other"):
+            module(tokens, grid=grid, angles=rotary_angles(places, 4))
+        return
+    here, there = (module(tokens, grid=grid, angles=rotary_angles(places + shift, 4)) for shift in (0, 7))
+    if name == "performer":  # random features approximate the products, and come near them with their number
+        return
+    assert_close(here, there, **EXACT)
 
 
 @EVERY

@@ -9,7 +9,9 @@ import claims_norms
 import claims_order
 import claims_quality
 import claims_reach
+import claims_rivals
 import claims_routed
+import claims_scale
 import pytest
 import records
 import torch
@@ -17,6 +19,8 @@ from claims_training import FAILS, HOLDS, OPEN, difference
 
 TINY = {
     "reach": "convolution, depth 2, shuffled labels",
+    "rivals": "convolution, 50 images",
+    "scale": "width 8, 12.5% of the images",
     "norms": "pre, no residual, depth 2, warm-up",
     "order": "rows around, of other images",
     "quality": "softmax, 40% left out",
@@ -28,8 +32,11 @@ TINY = {
 
 @pytest.fixture
 def tiny(monkeypatch):
-    for module in (claims_reach, claims_norms, claims_order, claims_quality, claims_heads, claims_routed):
+    trained = (claims_reach, claims_rivals, claims_norms, claims_order, claims_quality, claims_heads, claims_routed)
+    for module in trained:
         monkeypatch.setattr(module, "STEPS", 2)
+    monkeypatch.setattr(claims_scale, "STEPS", (1, 2))
+    claims_rivals.chosen.cache_clear()
     for name, value in {"SIDES": (4, 6, 8), "WINDOWS": (2, 4, 8), "WINDOW_SIDE": 8}.items():
         monkeypatch.setattr(claims_cost, name, value)
     monkeypatch.setattr(records, "commit", lambda: "abc1234")

@@ -3,12 +3,16 @@
 import doctest
 import json
 
+import claims_heads
 import fingerprint
 import first_losses
 import parts
 import pytest
+import torch
 from parts import PARTS, Part, part_of
 from records import RESULTS, write_json
+
+import vit
 
 DIGITS = ["--config", "configs/digits.yaml"]
 # The smallest model that has everything whose change must be noticed.
@@ -172,6 +176,45 @@ def test_files_of_a_dirty_commit_are_not_known(tmp_path):
     assert fingerprint.Commits(tmp_path).tree("abc1234-dirty") is None
     assert fingerprint.Commits(tmp_path).tree(None) is None
     assert fingerprint.Commits(tmp_path).tree("0000000") is None
+
+
+HEADS = ["claims.py", "heads", "1 head"]
+
+
+def test_a_claim_has_the_first_losses_of_its_own_training_and_its_length(monkeypatch):
+    experiment, kept = claims_heads, []
+    fit = experiment.fit
+    monkeypatch.setattr(
+        experiment, "fit", lambda *args, **options: kept.append(args) or fit(*args, **options | {"steps": 4})
+    )
+    found = first_losses.first_losses(HEADS)
+    (model, images, labels), *others = kept
+    assert not others  # nothing is trained or measured after the first steps
+    assert model.blocks[0].attn.num_heads == 1
+    assert found["settings"] == {"images": len(images), "steps": 300, "lr": 3e-3, "warmup": 50}
+    assert experiment.fit is not fit  # the experiment is as it was
+    torch.manual_seed(0)
+    expected = fit(
+        vit.VisionTransformer(**experiment.MODEL, num_heads=1), images, labels, steps=4, lr=3e-3, warmup=0, seed=0
+    )
+    assert fingerprint.close(found["losses"], expected)
+
+
+def test_another_model_of_a_claim_has_other_losses(monkeypatch):
+    before = first_losses.first_losses(HEADS)["losses"]
+    monkeypatch.setitem(claims_heads.MODEL, "mlp_ratio", 3.0)
+    assert not fingerprint.close(before, first_losses.first_losses(HEADS)["losses"])
+
+
+def test_losses_of_a_claim_are_computed_in_the_files_of_another_commit():
+    line = "claims.py heads '1 head'"
+    assert fingerprint.first_at(fingerprint.ROOT, line) == fingerprint.first_now(line)
+    assert fingerprint.first_now("claims.py heads '3 heads'") is None
+
+
+def test_an_unknown_setting_of_a_claim_is_refused():
+    with pytest.raises(ValueError, match=r"unknown setting '3 heads' of heads: choose one of 1 head, 2 heads"):
+        first_losses.first_losses(["claims.py", "heads", "3 heads"])
 
 
 def test_words_without_a_config_are_refused():

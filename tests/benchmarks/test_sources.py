@@ -58,3 +58,14 @@ def test_a_file_that_is_not_python_counts_by_its_bytes(tmp_path):
     before = hash_of(tmp_path, "*.bin")
     file.write_bytes(b"\x00\x02")
     assert hash_of(tmp_path, "*.bin") != before
+
+
+def test_one_function_of_a_file_has_a_hash_of_its_own(tmp_path):
+    file = tmp_path / "a.py"
+    file.write_text(CODE)
+    before = hash_of(tmp_path, "a.py:double")
+    file.write_text(CODE + "\n\ndef triple(x):\n    return 3 * x\n")
+    assert before == hash_of(tmp_path, "a.py:double") != hash_of(tmp_path, "a.py:triple")
+    file.write_text(CODE.replace("2 * x", "x + x"))
+    assert hash_of(tmp_path, "a.py:double") not in (before, "")
+    assert hash_of(tmp_path, "a.py:triple") == ""

@@ -46,6 +46,18 @@ def test_features_in_a_grid_are_refused_while_patches_are_dropped():
     ("kwargs", "message"),
     [
         ({"pool": "max"}, r"unknown pool 'max': choose 'cls', 'mean', 'cls\+mean', 'cls\+dist' or 'map'"),
+        *(
+            ({name: "yes"}, rf"{name} \('yes'\) must be True or False")
+            for name in ("qkv_bias", "tie_qkv", "tie_kv", "class_token", "no_embed_class", "qk_norm")
+        ),
+        *(
+            ({name: 1}, rf"{name} \(1\) must be True or False")
+            for name in ("grad_checkpointing", "pre_norm", "pad_images", "mask_token")
+        ),
+        ({"fc_norm": "yes"}, r"fc_norm \('yes'\) must be True, False or None"),
+        ({"attention": None}, r"attention \(None\) must be the name of a mechanism, or a list of them"),
+        ({"attention_kwargs": 3}, r"attention_kwargs \(3\) must be a dict of arguments by name, or None"),
+        ({"key_dim": 12.0}, r"key_dim \(12\.0\) must be a positive whole number"),
         ({"pool": "cls", "class_token": False}, "pool 'cls' reads the class token, but .* is False: use pool 'mean'"),
         (
             {"pool": "cls+mean", "class_token": False},
@@ -62,7 +74,7 @@ def test_features_in_a_grid_are_refused_while_patches_are_dropped():
         ({"tie_kv": True, "tie_qkv": True}, r"tie_qkv \(True\) makes keys and values equal as well"),
         ({"num_kv_heads": 2}, r"num_heads \(3\) must be divisible by num_kv_heads \(2\)"),
         ({"pos_embed_init": "zeros"}, "unknown pos_embed_init 'zeros': choose 'sincos' or 'normal'"),
-        ({"embed_dim": 190, "num_heads": 19}, r"embed_dim \(190\) must be a multiple of 4 .*: use 'normal'"),
+        ({"embed_dim": 190, "num_heads": 19}, r"embed_dim \(190\) must be a multiple of 4 .*: take 192, or let"),
         ({"attention": "quantum"}, "unknown attention 'quantum'"),
         ({"image_size": 0}, r"image_size \(0\) must be a positive whole number, or two of them"),
         ({"image_size": -32}, r"image_size \(-32\) must be a positive whole number"),
@@ -99,6 +111,13 @@ def test_patch_drop_is_refused_by_attention_that_needs_the_grid(attention):
 def test_rotary_positions_need_heads_of_a_multiple_of_four_channels():
     with pytest.raises(ValueError, match=r"the width of a head \(18 / 3\) must be a multiple of 4"):
         small(pos_embed="rope", embed_dim=18)
+
+
+@pytest.mark.parametrize("pos_embed", ["rope", "rope_eva"])
+@pytest.mark.parametrize("attention", ["additive", ["softmax", "general"]])
+def test_rotary_positions_are_refused_where_they_would_be_absolute(attention, pos_embed):
+    with pytest.raises(ValueError, match="Attention reads more of queries and keys than their products, so that rot"):
+        VisionTransformer(8, 4, embed_dim=16, depth=2, num_heads=2, attention=attention, pos_embed=pos_embed)
 
 
 @pytest.mark.parametrize(

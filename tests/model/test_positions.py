@@ -219,7 +219,7 @@ def test_2d_positions_count_along_the_rows_first():
 
 
 def test_2d_positions_need_a_multiple_of_four_channels():
-    with pytest.raises(ValueError, match=r"embed_dim \(190\) must be a multiple of 4 .*: use 'normal'"):
+    with pytest.raises(ValueError, match=r"embed_dim \(190\) must be a multiple of 4 .*: take 192, or let"):
         sinusoidal_positions_2d((2, 3), 190)
 
 

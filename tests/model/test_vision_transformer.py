@@ -331,7 +331,7 @@ def test_keys_and_values_as_wide_as_tokens_are_the_usual_ones():
     ("kwargs", "message"),
     [
         ({"key_dim": 9}, r"key_dim \(9\) must be divisible by num_heads \(2\): take key_dim 8"),
-        ({"value_dim": 0}, r"value_dim \(0\) must be divisible by num_heads \(2\)"),
+        ({"value_dim": 0}, r"value_dim \(0\) must be a positive whole number"),
         ({"key_dim": 4, "pos_embed": "rope"}, r"the width of a head \(4 / 2\) must be a multiple of 4: take key_dim 8"),
     ],
 )

@@ -94,6 +94,14 @@ def test_a_model_is_read_again_bit_for_bit_or_refused_when_it_is_written(tmp_pat
             ({"layer_scale": 0.1, "mlp": mlp}, "transformers", r"DINOv2.* has pool 'cls\+mean', and not 'cls'")
             for mlp in ("gelu", "swiglu")
         ),
+        ({"in_channels": 1}, "torchvision", "torchvision has in_channels 3, and not 1"),
+        ({"in_channels": 4}, "torchvision", "torchvision has in_channels 3, and not 4"),
+        ({"image_size": (8, 12)}, "torchvision", r"torchvision has image_size 12, and not \(8, 12\)"),
+        ({"patch_size": (4, 2)}, "torchvision", r"torchvision has patch_size 4, and not \(4, 2\)"),
+        *(
+            ({"image_size": (8, 9), "pad_images": True}, library, r"has no padding of images of \(8, 9\) pixels to wh")
+            for library in PATHS
+        ),
         ({"qkv_bias": False}, "torchvision", "torchvision has qkv_bias True, and not False"),
         ({"qkv_bias": False, "mlp": "gelu_tanh"}, "google", r"Google \.npz has qkv_bias True, and not False"),
         ({"pool": "cls+dist", "num_registers": 2}, "timm", r"\(distilled DeiT\) has num_registers 1, and not 2"),

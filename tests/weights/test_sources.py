@@ -359,9 +359,9 @@ def test_a_folder_with_our_config_is_the_model_of_that_config(tmp_path):
 def test_what_is_assumed_is_reported():
     with pytest.warns(UserWarning, match="3 are those of the published model whose tensors have these shapes"):
         report = vit.load(dict(vit.create("vit_tiny_patch16_224").state_dict())).load_report
-    assert report.assumed == ["num_heads 3", "mlp gelu", "norm_eps 1e-06", "mean and std of 0.5"]
-    assert str(report).endswith("assumed: num_heads 3, mlp gelu, norm_eps 1e-06, mean and std of 0.5")
-    told = vit.load(of_timm().state_dict(), num_heads=HEADS, mlp="gelu_tanh", norm_eps=1e-5)
+    assert report.assumed == ["pool cls", "num_heads 3", "mlp gelu", "norm_eps 1e-06", "mean and std of 0.5"]
+    assert "assumed: pool cls, num_heads 3, mlp gelu, norm_eps 1e-06" in str(report)
+    told = vit.load(of_timm().state_dict(), num_heads=HEADS, mlp="gelu_tanh", norm_eps=1e-5, pool="cls")
     assert told.load_report.assumed == ["mean and std of 0.5"]
     assert (told.config["mlp"], told.config["norm_eps"]) == ("gelu_tanh", 1e-5)
     assert not vit.load(of_timm()).load_report.assumed
@@ -370,11 +370,17 @@ def test_what_is_assumed_is_reported():
 @pytest.mark.parametrize(
     ("model", "told", "assumed"),
     [
-        ({"image_size": (20, 12)}, {}, ["image_size 16"]),  # 3 x 5 patches and the class token, or 4 x 4
-        ({"image_size": (20, 12)}, {"image_size": (20, 12)}, []),
-        ({"image_size": 16}, {}, []),
+        # 3 x 5 patches and the class token, or 4 x 4
+        ({"image_size": (20, 12)}, {"pool": "cls"}, ["image_size 16"]),
+        ({"image_size": (20, 12)}, {"image_size": (20, 12), "pool": "cls"}, []),
+        ({"image_size": 16}, {"pool": "cls"}, []),
         ({"num_classes": 0}, {}, ["pool cls"]),
         ({"num_classes": 0}, {"pool": "mean"}, []),
+        ({}, {}, ["pool cls"]),
+        ({"pool": "mean"}, {}, ["pool mean"]),
+        ({"pool": "mean", "class_token": False}, {}, []),
+        ({"pool": "map", "class_token": False}, {}, []),
+        ({"pool": "map", "class_token": False, "num_classes": 0}, {}, []),
     ],
 )
 def test_a_grid_or_a_pool_that_the_tensors_leave_open_is_reported_as_assumed(model, told, assumed):
@@ -383,6 +389,22 @@ def test_a_grid_or_a_pool_that_the_tensors_leave_open_is_reported_as_assumed(mod
     )
     known = {"num_heads": 2, "mlp": "gelu", "norm_eps": 1e-6}
     assert vit.load(state, **known, **told).load_report.assumed == [*assumed, "mean and std of 0.5"]
+
+
+def test_the_usual_norm_eps_of_a_family_is_a_guess():
+    config = ViTConfig(
+        hidden_size=DIM, num_hidden_layers=1, num_attention_heads=HEADS, intermediate_size=48, layer_norm_eps=1e-3
+    )
+    state = ViTForImageClassification(config).state_dict()
+    report = vit.load(state, num_heads=HEADS, mlp="gelu").load_report
+    assert report.assumed == ["norm_eps 1e-12"]
+
+
+def test_a_head_without_its_weight_is_refused_with_a_remedy():
+    state = dict(of_timm().state_dict())
+    del state["head.weight"]
+    with pytest.raises(ValueError, match=r"head\.bias is unknown: take a whole file of one model$"):
+        vit.load(state, num_heads=HEADS)
 
 
 def test_heads_that_the_tensors_tell_are_not_overruled(tmp_path):

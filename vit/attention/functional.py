@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor
 
+from vit.support.checks import check_choice
+
 
 def simplified_attention(x: Tensor, similarity: Literal["dot", "cosine"] = "dot") -> tuple[Tensor, Tensor]:
     """Compute self-attention without parameters: (B, N, D) -> output (B, N, D), weights (B, N, N).
@@ -31,8 +33,7 @@ def simplified_attention(x: Tensor, similarity: Literal["dot", "cosine"] = "dot"
     """
     if x.ndim != 3:
         raise ValueError(f"x has shape {tuple(x.shape)}: simplified attention takes (batch, tokens, channels)")
-    if similarity not in ("dot", "cosine"):
-        raise ValueError(f"unknown similarity {similarity!r}: choose 'dot' or 'cosine'")
+    check_choice("similarity", similarity, ("dot", "cosine"))
     keys = x if similarity == "dot" else F.normalize(x, dim=-1)
     weights = einsum(keys, keys, "b n d, b m d -> b n m").softmax(dim=-1)
     return einsum(weights, x, "b n m, b m d -> b n d"), weights
@@ -229,6 +230,15 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise ValueError(f"q is {q.dtype}, k {k.dtype} and v {v.dtype}: bring them to one dtype with .to(dtype)")
     if not q.device == k.device == v.device:
         raise ValueError(f"q is on {q.device}, k on {k.device} and v on {v.device}: move them with .to(device)")
+
+
+def check_are_last(q: Tensor, k: Tensor) -> None:
+    """Raise a ValueError if queries cannot be the last of the keys' positions, as those of causal attention are."""
+    if q.shape[-2] > k.shape[-2]:
+        raise ValueError(
+            f"there are {q.shape[-2]} queries and {k.shape[-2]} keys, and the queries of causal attention are the last "
+            "of the keys' positions: give at least as many keys"
+        )
 
 
 def check_mask(mask: Tensor, logits_shape: torch.Size, device: torch.device) -> None:

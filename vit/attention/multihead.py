@@ -18,6 +18,7 @@ from vit.attention.multihead_checks import (
     check_cache,
     check_context,
     check_state,
+    check_takes_angles,
     check_takes_mask,
     check_tied,
     check_tokens,
@@ -277,6 +278,7 @@ class MultiHeadAttention(nn.Module):
         q, k, v = self._split_queries(q), self._split_keys(k), self._split_values(v)
         if angles is None:
             return q, k, v
+        check_takes_angles(self)
         parts = self.mechanism.rotated_parts
         return rotate(q, angles, parts), rotate(k, angles, parts), v
 

@@ -9,14 +9,15 @@ from torch import Tensor, nn
 from vit.attention.cache import KeyValueCache
 from vit.attention.functional import check_mask
 from vit.attention.mechanisms import MECHANISMS
+from vit.support.checks import check_positive_int
 
 
 def check_widths(attention: nn.Module, name: str, width: int) -> None:
     """Check that the numbers of heads divide the width; ``name`` is the argument that sets it."""
     num_heads, num_kv_heads = attention.num_heads, attention.num_kv_heads
-    if num_heads < 1 or num_kv_heads < 1:
-        raise ValueError(f"num_heads ({num_heads}) and num_kv_heads ({num_kv_heads}) must be at least 1")
-    if width < 1 or width % num_heads:
+    for argument, value in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads), (name, width)):
+        check_positive_int(argument, value)
+    if width % num_heads:
         raise ValueError(
             f"{name} ({width}) must be divisible by num_heads ({num_heads}): "
             f"take {name} {max(width - width % num_heads, num_heads)}, or another number of heads"
@@ -88,6 +89,15 @@ def check_takes_mask(attention: nn.Module) -> None:
         raise ValueError(
             f"{type(attention.mechanism).__name__} takes no mask: leave it out, or choose one of "
             f"{mechanisms_with('mask')}"
+        )
+
+
+def check_takes_angles(attention: nn.Module) -> None:
+    """Check that rotary positions are relative to the mechanism, as they are if it reads products alone."""
+    if not attention.mechanism.rotated_parts:
+        raise ValueError(
+            f"{type(attention.mechanism).__name__} reads more of queries and keys than their products, so that rotary "
+            "positions would not be relative: choose other positions, or attention 'softmax'"
         )
 
 

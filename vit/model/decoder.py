@@ -11,7 +11,7 @@ from vit.attention import KeyValueCache, MultiHeadAttention, StateCache
 from vit.attention.cache import kept_at_errors
 from vit.attention.functional import causal_mask
 from vit.attention.mechanisms.base import draw_weights, set_values, undecayed_parameters
-from vit.attention.multihead_checks import check_takes_mask
+from vit.attention.multihead_checks import check_takes_angles, check_takes_mask
 from vit.model.decoder_block import DecoderBlock, DecoderCache
 from vit.model.generation import Generated, Sampling, beam_search, sample
 from vit.model.positions import rotary_angles, sinusoidal_positions
@@ -36,7 +36,8 @@ class TransformerDecoder(nn.Module):
         max_length: Maximum number of tokens of a sequence.
         context_dim: Channels of a context token, such as a token of an image encoder. None means no context.
         positions: Kind of positions. "learned" vectors or fixed sine-cosine codes ("sincos") are added to the tokens.
-            "rope" turns queries and keys by angles (Su et al. 2021).
+            "rope" turns queries and keys by angles (Su et al. 2021); "linear", "additive", "general" and "recurrent"
+            attention refuse it, as they read more of them than their products.
         tie_output: Whether the token embedding is also the output matrix (Press and Wolf 2017). This saves a matrix.
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
         drop_path: Probability that a sequence skips a residual branch of the last block, in [0, 1). It grows linearly
@@ -71,11 +72,6 @@ class TransformerDecoder(nn.Module):
         for name, size in (sizes | {"max_length": max_length}).items():
             check_positive_int(name, size)
         check_choice("positions", positions, get_args(DecoderPositions))
-        if positions == "rope" and embed_dim // num_heads % 2:
-            raise ValueError(
-                f"embed_dim ({embed_dim}) over num_heads ({num_heads}) must be even for positions 'rope', which turn "
-                "pairs of channels"
-            )
         check_share("dropout", dropout, "0.1 is usual")
         check_share("drop_path", drop_path, "0.1 is usual")
         check_natural("prefix", prefix, "0 is causal")
@@ -107,12 +103,14 @@ class TransformerDecoder(nn.Module):
         )
         for block in self.blocks:
             block.attn.is_rotary = not is_added
-            parts = block.attn.mechanism.rotated_parts
-            if not is_added and self.head_dim % (2 * parts):
-                raise ValueError(
-                    f"embed_dim ({embed_dim}) over num_heads ({num_heads}) must be a multiple of {2 * parts} for "
-                    f"positions 'rope', which turn pairs of channels in each of {parts} parts of a head"
-                )
+            if not is_added:
+                check_takes_angles(block.attn)
+                parts = block.attn.mechanism.rotated_parts
+                if self.head_dim % (2 * parts):
+                    raise ValueError(
+                        f"embed_dim ({embed_dim}) over num_heads ({num_heads}) must be a multiple of {2 * parts} for "
+                        f"positions 'rope', which turn pairs of channels in each of {parts} parts of a head"
+                    )
             if prefix:
                 check_takes_mask(block.attn)
         self.norm = nn.LayerNorm(embed_dim, eps=1e-6)

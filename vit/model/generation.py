@@ -106,9 +106,8 @@ class GrowingSequences:
         self.tokens, self.new = self.tokens[rows], self.new[rows]
         self.context = None if self.context is None else self.context[rows]
         for cache in self.caches or []:
-            cache.tokens.select(rows)
-            if cache.context is not None:
-                cache.context.select(rows)
+            for part in cache.parts:
+                part.select(rows)
 
     def reorder(self, beams: Tensor) -> None:
         """Replace the beams of each sequence by the given ones, (B, K). All beams of a sequence share its context."""

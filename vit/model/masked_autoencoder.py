@@ -162,12 +162,12 @@ class PatchAutoencoder(nn.Module):
                 f"of {embedding.image_size}, so that a pixel is in no patch or in two: take patches that divide the "
                 "image, side by side"
             )
-        if embedding.in_channels * embedding.patch_size[0] * embedding.patch_size[1] == 1:
+        pixels = embedding.in_channels * embedding.patch_size[0] * embedding.patch_size[1]
+        if pixels == 1:
             raise ValueError(
                 "a patch of one pixel is zero less its mean, so that nothing is left to predict: take 2 or more"
             )
         self.encoder = encoder
-        pixels = embedding.in_channels * embedding.patch_size[0] * embedding.patch_size[1]
         sizes = (embed_dim, depth, num_heads, encoder.config["mlp_ratio"])
         self.decoder = PatchDecoder(encoder.embed_dim, embedding.grid_size, pixels, *sizes)
 

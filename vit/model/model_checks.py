@@ -3,15 +3,19 @@
 If a check fails, it raises a ValueError that quotes the values and names a remedy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vit.attention import AttentionName
-from vit.model.positions import check_axial
 from vit.support.checks import check_natural, check_non_negative, check_positive, check_positive_int, check_share
+
+SWITCHES = (
+    *("qkv_bias", "tie_qkv", "tie_kv", "class_token", "no_embed_class", "qk_norm", "grad_checkpointing", "pre_norm"),
+    *("pad_images", "mask_token"),
+)
 
 
 def check_arguments(config: dict[str, Any]) -> None:
@@ -20,6 +24,11 @@ def check_arguments(config: dict[str, Any]) -> None:
         check_positive_int(name, config[name])
     for name in ("num_classes", "num_registers"):
         check_natural(name, config[name])
+    for name in SWITCHES:
+        if not isinstance(config[name], bool):
+            raise ValueError(f"{name} ({config[name]!r}) must be True or False")
+    if config["fc_norm"] not in (True, False, None):
+        raise ValueError(f"fc_norm ({config['fc_norm']!r}) must be True, False or None")
     check_positive("mlp_ratio", config["mlp_ratio"], "4 is usual")
     check_positive("norm_eps", config["norm_eps"], "1e-6 is usual")
     for name in ("dropout", "drop_path"):
@@ -27,9 +36,6 @@ def check_arguments(config: dict[str, Any]) -> None:
     if config["layer_scale"] is not None:
         check_non_negative("layer_scale", config["layer_scale"], "1e-4 is usual, None leaves it out")
     _check_pool(config["pool"], config)
-    if "rope" in config["pos_embed"]:
-        name = "embed_dim" if config["key_dim"] is None else "key_dim"
-        check_axial(config[name], config["num_heads"], name)
 
 
 def _check_pool(pool: str, config: dict[str, Any]) -> None:
@@ -79,9 +85,14 @@ def mechanisms_of_blocks(
     >>> mechanisms_of_blocks(["window", "softmax"], {"window": {"window": 2}}, depth=2)
     [('window', {'window': 2}), ('softmax', None)]
     """
+    arguments = {} if attention_kwargs is None else attention_kwargs
+    if not isinstance(arguments, Mapping):
+        raise ValueError(f"attention_kwargs ({arguments!r}) must be a dict of arguments by name, or None")
     if isinstance(attention, str):
         return [(attention, attention_kwargs)] * depth
-    names, arguments = list(attention), attention_kwargs or {}
+    if not isinstance(attention, Sequence):
+        raise ValueError(f"attention ({attention!r}) must be the name of a mechanism, or a list of them")
+    names = list(attention)
     if len(names) != depth:
         raise ValueError(f"attention names {len(names)} mechanisms, and depth is {depth}: name one for each block")
     stray = [name for name, options in arguments.items() if name not in names or not isinstance(options, dict)]

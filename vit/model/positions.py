@@ -48,7 +48,10 @@ def sinusoidal_positions_2d(grid_size: tuple[int, int], dim: int) -> Tensor:
         ValueError: If ``dim`` is not a multiple of 4.
     """
     if dim % 4:
-        raise ValueError(f"embed_dim ({dim}) must be a multiple of 4 for sine-cosine positions: use 'normal'")
+        raise ValueError(
+            f"embed_dim ({dim}) must be a multiple of 4 for sine-cosine positions: take {dim - dim % 4 + 4}, or let "
+            "learned positions start as noise (pos_embed_init 'normal')"
+        )
     rows, columns = grid_size
     row_codes = repeat(sinusoidal_positions(rows, dim // 2), "row d -> (row column) d", column=columns)
     column_codes = repeat(sinusoidal_positions(columns, dim // 2), "column d -> (row column) d", row=rows)

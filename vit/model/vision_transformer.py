@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from vit.attention import AttentionName
 from vit.attention.mechanisms.base import draw_weights, set_values, undecayed_parameters
 from vit.attention.multihead import Group
+from vit.attention.multihead_checks import check_takes_angles
 from vit.model.config import ModelConfig
 from vit.model.embedding import PatchEmbed, Size, resize_patches
 from vit.model.encoder_block import EncoderBlock
@@ -101,7 +102,8 @@ class VisionTransformer(nn.Module):
         qk_norm: Whether to layer-normalise queries and keys per head, which keeps attention logits bounded.
         pos_embed: Positions of the patches. Added to the tokens: "learned" ones, or fixed two-dimensional sine-cosine
             codes ("sincos"). Rotary ones turn queries and keys by row and column: "rope" as in DINOv3, "rope_eva" as in
-            EVA-02. With "none" the model sees a set of patches without an order.
+            EVA-02; mechanisms that read more of them than their products ("linear", "additive", "general",
+            "recurrent") refuse these. With "none" the model sees a set of patches without an order.
         pos_embed_init: Initial values of the learned positions: two-dimensional sine-cosine codes ("sincos"), or a
             truncated normal of standard deviation 0.02 ("normal").
         pos_embed_interpolation: How learned positions are resized for other image sizes: antialiased as in timm
@@ -217,6 +219,7 @@ class VisionTransformer(nn.Module):
             attn: Any = block.attn
             attn.is_rotary = pos_embed in ROTARY
             if attn.is_rotary:
+                check_takes_angles(attn)
                 name = "embed_dim" if key_dim is None else "key_dim"
                 check_axial(self.config[name], num_heads, name, attn.mechanism.rotated_parts)
             check_patch_drop(patch_drop, attn.mechanism, mechanism)

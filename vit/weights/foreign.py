@@ -35,7 +35,7 @@ def read_foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Loade
         state["pos_embed"] = torch.zeros(expected["pos_embed"].shape)  # rotary models have no table
     missing = [name for name in expected if name not in state]
     report.fresh += [] if strict else missing
-    remedy = "strict=False leaves new tensors as initialised" if missing else ""
+    remedy = "strict=False leaves new tensors as initialised" if missing else "take a whole file of one model"
     check_same_tensors(model, state | {name: expected[name] for name in report.fresh}, source.origin, remedy)
     return LoadedWeights(state, arguments, _read_data(source, format, arguments, report), report)
 
@@ -77,10 +77,11 @@ def _read_arguments(
     assumed = {
         # Positions of a square grid alone may be those of an oblong one and the class token: 4 x 4 = 3 x 5 + 1.
         "image_size": has_bare_prefix and "image_size" not in {*known, *told},
-        "pool": not arguments["num_classes"] and "pool" not in {*known, *told},  # the head's tensors would tell
+        "pool": "pool" not in {*stated, *told} and not _tells_pool(format, arguments),
         "num_heads": "num_heads" not in known and "blocks.0.attn.q_norm.weight" not in state,
-        "mlp": "mlp" not in stated,  # the default of a family is a guess: its files are of several kinds
-        "norm_eps": "norm_eps" not in known,
+        # The defaults of a family are guesses: its files are of several kinds.
+        "mlp": "mlp" not in stated,
+        "norm_eps": "norm_eps" not in stated,
     }
     report.assumed += [f"{name} {arguments[name]}" for name, is_assumed in assumed.items() if is_assumed]
     if assumed["num_heads"]:
@@ -90,6 +91,15 @@ def _read_arguments(
             stacklevel=2,
         )
     return arguments
+
+
+def _tells_pool(format: Format, arguments: Arguments) -> bool:
+    """Return whether the tensors tell the pooling: those of a head on the class token are those on the mean."""
+    if arguments["pool"] == "map":  # which has weights of its own
+        return True
+    if not arguments["num_classes"]:
+        return "pool" in format.defaults and len(format.pools) == 1
+    return not (arguments["class_token"] and {"cls", "mean"} <= {*format.pools})
 
 
 def _read_data(source: Source, format: Format, arguments: Arguments, report: LoadReport) -> dict[str, Any]:

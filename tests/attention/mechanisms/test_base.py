@@ -41,6 +41,8 @@ def test_unknown_options_and_names_are_refused_with_the_known_ones():
         made(strenght=2.0)
     with pytest.raises(ValueError, match="attention 'linear' has no argument 'window': it takes none"):
         build("linear", MECHANISMS, {"window": 3})
+    with pytest.raises(ValueError, match="attention 'performer' has no argument 'head_dim': it takes num_features"):
+        build("performer", MECHANISMS, {"head_dim": 7}, head_dim=5)
     with pytest.raises(ValueError, match="unknown attention 'quantum': choose one of softmax, chunked, window"):
         build("quantum", MECHANISMS, {})
 

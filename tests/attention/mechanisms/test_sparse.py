@@ -57,6 +57,14 @@ def test_causal_a_token_attends_to_those_of_the_pattern_that_come_before_it(toke
     assert_close(sparse.weights(q, k, causal=True), weights, **EXACT)
 
 
+@pytest.mark.parametrize("method", ["forward", "weights"])
+def test_causal_more_queries_than_keys_are_refused(method):
+    q, k, v = qkv(10, 9)
+    inputs = (q, k, v) if method == "forward" else (q, k)
+    with pytest.raises(ValueError, match="there are 10 queries and 9 keys, and the queries of causal attention are"):
+        getattr(SparseAttention(3, 4), method)(*inputs, causal=True)
+
+
 def test_the_cost_grows_with_n_to_the_power_of_three_halves():
     few, many = (flop_of(SparseAttention(), *torch.randn(3, 1, 1, side**2, 8), grid=(side, side)) for side in (32, 64))
     assert many / few == pytest.approx(8, rel=0.1)

@@ -35,7 +35,9 @@ class Mechanism(nn.Module):
 
     projected: ClassVar[bool] = True  # False: q, k and v are slices of the tokens themselves
     independent_queries: ClassVar[bool] = False  # True: the output of a query depends on no other query, nor the grid
-    rotated_parts: ClassVar[int] = 1  # of the channels of a query, each of which is compared by itself
+    # Parts of the channels of a head that rotary positions turn, each by itself. 0: queries and keys count by more than
+    # their products, so that the output would depend on places and not on their differences.
+    rotated_parts: ClassVar[int] = 1
     has_state: ClassVar[bool] = False  # True: causal attention needs a state of constant size alone (see advance)
     takes: ClassVar[frozenset[str]]
     weights_take: ClassVar[frozenset[str]]
@@ -116,7 +118,8 @@ def undecayed_parameters(model: nn.Module) -> set[str]:
     return {f"{name}.{own}" for name, mechanism in mechanisms for own in mechanism.no_weight_decay()}
 
 
-OFFERED = ("num_heads", "embed_dim", "head_dim", "value_head_dim", "block_index", "grid_size")
+SIZES = ("num_heads", "embed_dim", "head_dim", "value_head_dim")  # those of the projections
+OFFERED = (*SIZES, "block_index", "grid_size")
 
 
 def build(name: str, mechanisms: dict[str, type[Mechanism]], options: dict[str, Any], **offered: Any) -> Mechanism:
@@ -128,7 +131,7 @@ def build(name: str, mechanisms: dict[str, type[Mechanism]], options: dict[str, 
     if name not in mechanisms:
         raise ValueError(f"unknown attention {name!r}: choose one of {', '.join(mechanisms)}")
     arguments = _parameters(mechanisms[name].__init__)
-    unknown = [option for option in options if option not in arguments]
+    unknown = [option for option in options if option not in arguments or option in SIZES]
     if unknown:
         known = ", ".join(options_of(mechanisms[name])) or "none"
         raise ValueError(f"attention {name!r} has no argument {unknown[0]!r}: it takes {known}")

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor
 
-from vit.attention.functional import check_qkv
+from vit.attention.functional import check_are_last, check_qkv
 from vit.attention.mechanisms.base import Mechanism, set_values
 from vit.support.checks import check_positive_int
 
@@ -31,6 +31,7 @@ class LinearAttention(Mechanism):
     """
 
     independent_queries: ClassVar[bool] = True
+    rotated_parts: ClassVar[int] = 0
     has_state: ClassVar[bool] = True
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Tensor:
@@ -163,11 +164,7 @@ def advance_in_float32(
         ValueError: If the inputs do not fit together, or there are more queries than keys.
     """
     check_qkv(q, k, v)
-    if q.shape[-2] > k.shape[-2]:
-        raise ValueError(
-            f"there are {q.shape[-2]} queries and {k.shape[-2]} keys, and the queries of causal attention are the last "
-            "of the keys' positions: give at least as many keys"
-        )
+    check_are_last(q, k)
     with torch.autocast(q.device.type, enabled=False):
         output, state = advance(*map(at_least_float32, (q, k, v)))
     return output.to(v.dtype), state

@@ -3,7 +3,7 @@
 Letters in the einops patterns: b batch, h heads, n tokens, d channels per head, y x rows and columns of patches.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from einops import einsum, rearrange
@@ -34,11 +34,12 @@ class RecurrentAttention(Mechanism):
             backwards, so that each step goes to a neighbour.
     """
 
+    rotated_parts: ClassVar[int] = 0
     has_state: ClassVar[bool] = True
 
     def __init__(self, num_heads: int, head_dim: int, path: Route = "rows") -> None:
         super().__init__()
-        check_choice("path", path, ("rows", "snake"))
+        check_choice("path", path, get_args(Route))
         self.path = path
         self.gate = nn.Parameter(torch.empty(num_heads, head_dim))
         self.gate_bias = nn.Parameter(torch.empty(num_heads))

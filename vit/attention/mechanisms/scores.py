@@ -3,6 +3,8 @@
 Letters in the einops patterns: b batch, h heads, n queries, d e channels per head.
 """
 
+from typing import ClassVar
+
 import torch
 from einops import einsum, repeat
 from torch import Tensor, nn
@@ -18,6 +20,8 @@ class AdditiveAttention(DenseAttention):
     W and U are the projections to queries and keys, and each head learns v. The tanh bounds a logit by the sum of
     ``|v|``, however wide the heads are. All N x M x d sums are formed, so it is far slower than a product of matrices.
     """
+
+    rotated_parts: ClassVar[int] = 0
 
     def __init__(self, num_heads: int, head_dim: int) -> None:
         super().__init__()
@@ -43,6 +47,8 @@ class GeneralAttention(DenseAttention):
     Each head learns a matrix W, initially the identity, which gives softmax attention. The projections could absorb W,
     so it computes nothing that softmax attention cannot; only the way to it is another.
     """
+
+    rotated_parts: ClassVar[int] = 0
 
     def __init__(self, num_heads: int, head_dim: int) -> None:
         super().__init__()

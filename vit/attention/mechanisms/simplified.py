@@ -7,6 +7,7 @@ from torch import Tensor
 
 from vit.attention.functional import attention_weights
 from vit.attention.mechanisms.softmax import DenseAttention
+from vit.support.checks import check_choice
 
 
 class SimplifiedAttention(DenseAttention):
@@ -23,8 +24,7 @@ class SimplifiedAttention(DenseAttention):
 
     def __init__(self, similarity: Literal["dot", "cosine"] = "dot") -> None:
         super().__init__()
-        if similarity not in ("dot", "cosine"):
-            raise ValueError(f"unknown similarity {similarity!r}: choose 'dot' or 'cosine'")
+        check_choice("similarity", similarity, ("dot", "cosine"))
         self.similarity = similarity
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:

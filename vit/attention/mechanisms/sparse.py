@@ -9,7 +9,14 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor
 
-from vit.attention.functional import attention_logits, attention_weights, check_qkv, mask_logits, softmax_or_zeros
+from vit.attention.functional import (
+    attention_logits,
+    attention_weights,
+    check_are_last,
+    check_qkv,
+    mask_logits,
+    softmax_or_zeros,
+)
 from vit.attention.mechanisms.base import Mechanism
 from vit.attention.mechanisms.local import Grid, prefix_length, with_prefix
 from vit.attention.mechanisms.softmax import DenseAttention, attend
@@ -66,6 +73,8 @@ class SparseAttention(Mechanism):
 
     def _sizes(self, q: Tensor, k: Tensor, causal: bool, grid: Grid | None) -> tuple[int, int, int]:
         """Return the number of prefix tokens, the block and the stride."""
+        if causal:
+            check_are_last(q, k)
         prefix = 0 if causal else prefix_length("SparseAttention", q, k, grid)
         side = SIDE if causal else grid[1]
         return prefix, self.block or side, self.stride or side

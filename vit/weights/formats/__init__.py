@@ -112,6 +112,9 @@ def _check_has_place(arguments: Arguments, library: str) -> None:
         "value_dim": arguments["value_dim"] not in (None, arguments["embed_dim"]),
         "residual false": not arguments["residual"],
         f"norm {arguments['norm']!r}": arguments["norm"] != "pre",
+        f"padding of images of {arguments['image_size']} pixels to whole patches": any(
+            side % step for side, step in zip(to_pair(arguments["image_size"]), to_pair(stride), strict=True)
+        ),
         f"patch_stride {stride!r}": to_pair(stride) != to_pair(arguments["patch_size"]),
         "pooling of prefix tokens by attention": pool == "map"
         and (arguments["class_token"] or arguments["num_registers"]),

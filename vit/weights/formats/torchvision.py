@@ -1,5 +1,6 @@
 """torchvision's Vision Transformers, with the names of its first version as well."""
 
+from vit.model.embedding import Size, to_pair
 from vit.weights.formats.format import IMAGENET, Format, Rule, rename, rename_in_blocks
 
 BLOCK = "encoder.layers.encoder_layer_{i}"
@@ -10,6 +11,13 @@ NAMES = {
     "mlp.fc1": "mlp.0",
     "mlp.fc2": "mlp.3",
 }
+
+
+def _squared(size: Size) -> Size:
+    """Return a square size as it is, and the longer side of any other."""
+    rows, columns = to_pair(size)
+    return size if rows == columns else max(rows, columns)
+
 
 TORCHVISION = Format(
     "torchvision",
@@ -25,6 +33,11 @@ TORCHVISION = Format(
     needs=("conv_proj.weight", "encoder.pos_embedding", "class_token"),
     defaults={"pos_embed_interpolation": "torchvision"},
     told_elsewhere=(),
-    requires=lambda _: {"no_embed_class": False, "qkv_bias": True},
+    requires=lambda arguments: {
+        "no_embed_class": False,
+        "qkv_bias": True,
+        "in_channels": 3,
+        **{name: _squared(arguments[name]) for name in ("image_size", "patch_size")},
+    },
     data=IMAGENET,
 )
