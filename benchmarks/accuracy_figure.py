@@ -46,7 +46,7 @@ def measured_points(groups: dict[str, list[dict[str, Any]]]) -> list[dict[str, A
 @plot_style
 def draw_accuracy(points: list[dict[str, Any]], path: Path) -> Figure:
     """Draw test accuracy against petaFLOP, on a scale on which each halving of the error is the same step."""
-    figure = Figure(figsize=(10, 6.6))
+    figure = Figure(figsize=(8, 6.6))
     axes = figure.subplots()
     _scales(axes, points)
     places, styles, ends = {}, {}, []
@@ -65,7 +65,7 @@ def draw_accuracy(points: list[dict[str, Any]], path: Path) -> Figure:
             middles, accuracies = [_middle(point) for point in chosen], [point["accuracy"] for point in chosen]
             size = 30 if kind == "other" else 55
             axes.scatter(middles, accuracies, color=color, marker=marker, s=size, lw=0, label=label, zorder=3)
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper left")
     label_points(axes, places, styles, ends)
     figure.savefig(path)
     return figure

@@ -25,7 +25,7 @@ STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D")]
 @plot_style
 def draw_accuracy(result: dict[str, Any], path: Path) -> None:
     """Draw the test accuracy of each mechanism against the seconds of its training."""
-    figure = Figure(figsize=(9, 5))
+    figure = Figure(figsize=(7.4, 5))
     axes = figure.subplots()
     points = {name: (run["seconds"], 100 * run["test_accuracy"]) for name, run in result["training"].items()}
     for family, (color, names) in FAMILIES.items():
@@ -43,13 +43,14 @@ def draw_accuracy(result: dict[str, Any], path: Path) -> None:
 @plot_style
 def draw_cost(result: dict[str, Any], path: Path) -> None:
     """Draw time and memory of one attention layer against the number of tokens, a colour for each family."""
-    figure = Figure(figsize=(12, 6.6))
+    figure = Figure(figsize=(7.4, 10.4))
     rows = (("seconds", 1e3, "time, ms"), ("bytes", 1e-6, "memory, MB"))
     tokens = [int(length) for length in result["cost"]]
-    for axes, (what, scale, label) in zip(figure.subplots(1, 2), rows, strict=True):
+    for axes, (what, scale, label) in zip(figure.subplots(2, 1), rows, strict=True):
         axes.set(xscale="log", yscale="log", xlabel="tokens", title=f"{label} ({MEASURED})")
         axes.set_xticks(tokens, [f"{length:,}" for length in tokens])
         axes.set_xlim(0.8 * tokens[0], 12 * tokens[-1])
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axes.minorticks_off()
         ends = {}
         for family, (color, names) in FAMILIES.items():

@@ -10,12 +10,14 @@ is measured, and the next call goes on with those that this commit and machine l
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import claims_cost
+import claims_figures
 import claims_heads
 import claims_norms
 import claims_order
@@ -25,14 +27,13 @@ import claims_rivals
 import claims_routed
 import claims_scale
 import torch
+from claims_training import FAILS, HOLDS, OPEN
 from records import RESULTS, Report, command_line, is_measured, made_at, place, provenance, write_cell
 
 from vit.support.checks import check_positive
-from vit.support.markdown import markdown_table
 
 Cells = dict[str, Any]
 SEEDS = [0, 1, 2]
-COLUMNS = ("sentence", "who", "measured", "control", "answer", "command")
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Claim:
     Args:
         settings: What is compared, by name.
         measure: Trains a model of a setting from a seed, and returns what is kept of it.
-        rows: Returns a row of docs/claims.md for each sentence, given all cells.
+        rows: Returns what docs/claims.md says of each sentence, given all cells.
         table: Returns the numbers in Markdown.
         draw: Draws them into a file; None for no picture.
     """
@@ -56,7 +57,7 @@ class Claim:
 
 CLAIMS = {
     "reach": Claim(
-        claims_reach.SETTINGS, claims_reach.measure, claims_reach.rows, claims_reach.table, claims_reach.draw
+        claims_reach.SETTINGS, claims_reach.measure, claims_reach.rows, claims_reach.table, claims_figures.draw_reach
     ),
     "rivals": Claim(
         claims_rivals.SETTINGS, claims_rivals.measure, claims_rivals.rows, claims_rivals.table, claims_rivals.draw
@@ -67,13 +68,23 @@ CLAIMS = {
     "norms": Claim(claims_norms.SETTINGS, claims_norms.measure, claims_norms.rows, claims_norms.table),
     "order": Claim(claims_order.SETTINGS, claims_order.measure, claims_order.rows, claims_order.table),
     "quality": Claim(
-        claims_quality.SETTINGS, claims_quality.measure, claims_quality.rows, claims_quality.table, claims_quality.draw
+        claims_quality.SETTINGS,
+        claims_quality.measure,
+        claims_quality.rows,
+        claims_quality.table,
+        claims_figures.draw_quality,
     ),
     "heads": Claim(claims_heads.SETTINGS, claims_heads.measure, claims_heads.rows, claims_heads.table),
     "routed": Claim(
-        claims_routed.SETTINGS, claims_routed.measure, claims_routed.rows, claims_routed.table, claims_routed.draw
+        claims_routed.SETTINGS,
+        claims_routed.measure,
+        claims_routed.rows,
+        claims_routed.table,
+        claims_figures.draw_routed,
     ),
-    "cost": Claim(claims_cost.SETTINGS, claims_cost.measure, claims_cost.rows, claims_cost.table, claims_cost.draw),
+    "cost": Claim(
+        claims_cost.SETTINGS, claims_cost.measure, claims_cost.rows, claims_cost.table, claims_figures.draw_cost
+    ),
 }
 
 
@@ -121,9 +132,13 @@ def report(claim: Claim, cells: Cells) -> str:
 
 
 def answers(rows: list[dict[str, str]]) -> str:
-    """Return the rows of sentences as a table."""
-    ordered = [{column: row[column] for column in COLUMNS} for row in rows]
-    return markdown_table(ordered) if rows else "No sentence has all its numbers yet."
+    """Return a list of sentences, each with its answer first, and below it what was measured, and the control."""
+    items = [
+        f"- **{row['answer'].capitalize()}**: {row['sentence']} ({row['source']}).\n"
+        f"  - Measured: {row['measured']}.\n  - Control: {row['control']}."
+        for row in rows
+    ]
+    return "\n".join(items) or "No sentence has all its numbers yet."
 
 
 def origins(cells: Cells) -> str:
@@ -137,13 +152,17 @@ def origin_of(cell: dict[str, Any]) -> dict[str, Any]:
     return kept | {"machine": place(cell["machine"]), "date": cell["machine"]["date"]}
 
 
-def measured() -> str:
-    """Return the rows of all experiments that were measured, in the order of ``CLAIMS``, and what made them."""
-    paths = {name: RESULTS / f"claims_{name}.json" for name in CLAIMS}
-    found = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
-    rows = {name: CLAIMS[name].rows(cells) for name, cells in found.items()}
-    made = "\n".join(f"- {origins(found[name])}" for name, some in rows.items() if some)
-    return f"{answers([row for some in rows.values() for row in some])}\n\n{made}"
+def measured(name: str) -> Cells:
+    """Return the cells of an experiment; none if it was not measured."""
+    path = RESULTS / f"claims_{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def counts() -> str:
+    """Return how many sentences have which answer, as a sentence."""
+    found = Counter(row["answer"] for name, claim in CLAIMS.items() for row in claim.rows(measured(name)))
+    some = ", ".join(f'{found[answer]} "{answer}"' for answer in (HOLDS, FAILS, OPEN))
+    return f"Of {found.total()} sentences, the answer is {some}."
 
 
 if __name__ == "__main__":

@@ -8,12 +8,10 @@ import statistics
 import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from claims_training import FAILS, HOLDS, OPEN, of_setting
-from matplotlib.figure import Figure
 from scipy import special
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -21,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from vit.attention import MECHANISMS, scaled_dot_product_attention
 from vit.support.markdown import markdown_table
-from vit.support.plotting import BLUE, BROWN, GREEN, GREY, ORANGE, PINK, VIOLET, plot_style
+from vit.support.plotting import BLUE, BROWN, GREEN, GREY, ORANGE, PINK, VIOLET
 
 CHANNELS = 32
 SIDES = (64, 80, 96, 112, 128, 160, 192, 256)  # of square grids: 4,096 to 65,536 tokens; below, calls take the time
@@ -187,36 +185,32 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     seconds = {name: fitted(cells, "tokens", name, "seconds") for name in COLORS}
     memory = {name: fitted(cells, "tokens", name, "bytes") for name in COLORS}
     wide = fitted(cells, "window", None, "seconds")
-    command = {"command": "`python benchmarks/claims.py cost`"}
     return [
         {
             "sentence": "Softmax attention takes time that grows with the square of the tokens, linear attention with "
             "the tokens",
-            "who": "Vaswani et al. 2017, table 1; Katharopoulos et al. 2020",
+            "source": "Vaswani et al. 2017, table 1; Katharopoulos et al. 2020",
             "measured": f"exponent of the time over the tokens: softmax {power(seconds['softmax'])}, linear "
             f"{power(seconds['linear'])}",
             "control": f"convolution {power(seconds['convolution'])}; recurrent {power(seconds['recurrent'])}",
             "answer": between(seconds["softmax"], seconds["linear"]),
-        }
-        | command,
+        },
         {
             "sentence": "Exact softmax attention needs no memory that grows with the square of the tokens",
-            "who": "Rabe and Staats 2021; Dao et al. 2022",
+            "source": "Rabe and Staats 2021; Dao et al. 2022",
             "measured": f"exponent of the peak memory over the tokens: explicit {power(memory['explicit'])}, chunked "
             f"{power(memory['chunked'])}",
             "control": f"the time of the chunked one: {power(seconds['chunked'])}",
             "answer": between(memory["explicit"], memory["chunked"]),
-        }
-        | command,
+        },
         {
             "sentence": "Attention in windows costs time that grows with the tokens, and with the square of their side",
-            "who": "Liu et al. 2021, eq. 2",
+            "source": "Liu et al. 2021, eq. 2",
             "measured": f"exponent of the time over the side of the window: {power(wide)}; over the tokens: "
             f"{power(seconds['window'])}",
             "control": f"softmax over the tokens: {power(seconds['softmax'])}",
             "answer": between(wide, seconds["window"]),
-        }
-        | command,
+        },
     ]
 
 
@@ -242,25 +236,3 @@ def table(cells: dict[str, Any]) -> str:
         f"{WINDOW_SIDE**2:,} tokens, exponent {power(fitted(cells, 'window', None, 'seconds'))}."
     )
     return f"{markdown_table(lines)}\n\n{markdown_table(over_window)}\n\n{note}"
-
-
-@plot_style
-def draw(cells: dict[str, Any], path: Path) -> None:
-    """Draw time and memory over the tokens, and time over the side of the window."""
-    figure = Figure(figsize=(13, 4.4), layout="constrained")
-    axes = figure.subplots(1, 3)
-    for plot, key, scale, label in ((axes[0], "seconds", 1e3, "time, ms"), (axes[1], "bytes", 1e-6, "memory, MB")):
-        for name, color in COLORS.items():
-            found = medians(cells, "tokens", name, key)
-            values = [scale * value for value in found.values()]
-            plot.plot(list(found), values, color=color, marker="o", ms=4, label=name)
-        plot.set(xlabel="tokens", ylabel=label, xscale="log", yscale="log")
-        plot.set_xticks([4096, 16384, 65536], ["4,096", "16,384", "65,536"])
-        plot.minorticks_off()
-    wide = medians(cells, "window", None, "seconds")
-    axes[2].plot(list(wide), [1e3 * value for value in wide.values()], color=ORANGE, marker="o", ms=4)
-    axes[2].set(xlabel="side of the window, patches", ylabel="time, ms", xscale="log", yscale="log")
-    axes[2].set_xticks(list(wide), [str(width) for width in wide])
-    axes[2].minorticks_off()
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
-    figure.savefig(path)

@@ -62,7 +62,6 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     if not all(found.values()):
         return []
     shown = {setting: f"{setting}: {percent(values)}" for setting, values in found.items()}
-    command = {"command": "`python benchmarks/claims.py heads`"}
     compared = (
         (
             "Several heads do better than one of their joint width",
@@ -90,25 +89,24 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         ),
     )
     lines = []
-    for sentence, who, (better, worse), controls in compared:
+    for sentence, source, (better, worse), controls in compared:
         gain = difference(found[better], found[worse])
-        line = {"sentence": sentence, "who": who, "measured": f"accuracy on the digits, {better}, less "}
+        line = {"sentence": sentence, "source": source, "measured": f"accuracy on the digits, {better}, less "}
         line["measured"] += f"{worse}: {points(gain)}"
         line["control"] = "; ".join(shown[name] for name in (*controls, better) if name != worse)
-        lines.append(line | {"answer": HOLDS if gain[1] > 0 else FAILS if gain[2] < 0 else OPEN} | command)
+        lines.append(line | {"answer": HOLDS if gain[1] > 0 else FAILS if gain[2] < 0 else OPEN})
     joint, own = (since_training(cells, BASE, whose) for whose in ("all heads", "one head"))
     fallen = difference(joint, own)
     mean, low, high = fallen
     lines.append(
         {
             "sentence": "Heads learn to share the dimensions of their queries and keys",
-            "who": "Cordonnier et al. 2020, fig. 1",
+            "source": "Cordonnier et al. 2020, fig. 1",
             "measured": f"effective rank of queries and keys of {BASE} after training over that before, all heads "
             f"together less one head: {mean:+.3f} ({low:+.3f} to {high:+.3f})",
             "control": f"all heads together: {statistics.mean(joint):.3f}; one head: {statistics.mean(own):.3f}",
             "answer": HOLDS if high < 0 else FAILS if low > 0 else OPEN,
         }
-        | command
     )
     return lines
 

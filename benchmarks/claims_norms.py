@@ -61,27 +61,24 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         return []
     gain = difference(pre, bare)
     of_post, of_pre = difference(post, cold_post), difference(pre, cold_pre)
-    command = {"command": "`python benchmarks/claims.py norms`"}
     return [
         {
             "sentence": "Deep transformers need residual connections",
-            "who": "Dong et al. 2021; He et al. 2016 for convolutions",
+            "source": "Dong et al. 2021; He et al. 2016 for convolutions",
             "measured": f"accuracy on the digits of {DEPTHS[-1]} pre-norm blocks with residual connections, "
             f"less without: {points(gain)}",
             "control": f"{DEPTHS[0]} blocks without: {percent(shallow)}; {DEPTHS[-1]} blocks with them and without "
             f"norms: {percent(none)}",
             "answer": HOLDS if gain[1] > 0 else FAILS if gain[2] < 0 else OPEN,
-        }
-        | command,
+        },
         {
             "sentence": "Norms after the sums need a warm-up of the learning rate; norms before the branches do not",
-            "who": "Xiong et al. 2020",
+            "source": "Xiong et al. 2020",
             "measured": f"accuracy on the digits of {DEPTHS[-1]} post-norm blocks with a warm-up over {WARMUP} steps, "
             f"less without: {points(of_post)}",
             "control": f"the same of pre-norm blocks: {points(of_pre)}",
             "answer": HOLDS if of_post[1] > 0 and of_pre[1] <= 0 else FAILS if of_post[2] < 0 else OPEN,
-        }
-        | command,
+        },
     ]
 
 

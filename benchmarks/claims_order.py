@@ -88,7 +88,6 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     above, causal, both, others = (of_setting(cells, setting, "bits") for setting in SETTINGS)
     if not all((above, causal, both, others)):
         return []
-    command = {"command": "`python benchmarks/claims.py order`"}
     compared = (
         (
             "What follows helps to fill in the middle",
@@ -108,13 +107,12 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     return [
         {
             "sentence": sentence,
-            "who": who,
+            "source": source,
             "measured": f"the middle rows of digits, {what}: {less(found)}",
             "control": control,
             "answer": HOLDS if found[2] < 0 else FAILS if found[1] > 0 else OPEN,
         }
-        | command
-        for sentence, who, what, found, control in compared
+        for sentence, source, what, found, control in compared
     ]
 
 

@@ -1,17 +1,15 @@
 """Claims about wrong labels and corrupted images, on the handwritten digits; convolution stands beside attention."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from claims_training import FAILS, HOLDS, OPEN, difference, fit, is_right, normalised, of_setting, percent, points
-from matplotlib.figure import Figure
 
 import vit
 from vit.data import Digits
 from vit.data.corrupt import change_labels, corrupt_images
 from vit.support.markdown import markdown_table
-from vit.support.plotting import BLUE, GREEN, plot_style
+from vit.support.plotting import BLUE, GREEN
 
 STEPS, LR, WARMUP = 300, 3e-3, 50
 MODEL = {"image_size": 8, "patch_size": 2, "in_channels": 1, "embed_dim": 36, "num_heads": 9, "depth": 2}
@@ -80,28 +78,25 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     if not all((wrong, without, *of_convolution, *losses)):
         return []
     harm, robust = difference(wrong, without), difference(*losses)
-    command = {"command": "`python benchmarks/claims.py quality`"}
     return [
         {
             "sentence": "Wrong labels do more harm than missing ones",
-            "who": "Zhang et al. 2017 (they can be learnt by heart); Rolnick et al. 2017 (they do little harm)",
+            "source": "Zhang et al. 2017: they can be learnt by heart; Rolnick et al. 2017: they do little harm",
             "measured": f"test accuracy on the digits with {ASKED:.0%} of the training labels wrong, less with these "
             f"images left out: {points(harm)}",
             "control": f"the same of convolution: {points(difference(*of_convolution))}; all labels right: "
             f"{percent(clean(cells, 'softmax, 0% wrong'))}",
             "answer": HOLDS if harm[2] < 0 else FAILS if harm[1] > 0 else OPEN,
-        }
-        | command,
+        },
         {
             "sentence": "Attention is more robust than convolution to corrupted images",
-            "who": "Naseer et al. 2021; Bai et al. 2021 contradict",
+            "source": "Naseer et al. 2021; Bai et al. 2021 contradict",
             "measured": f"accuracy lost by {', '.join(CORRUPTIONS)} on test images, convolution less softmax: "
             f"{points(robust)}",
             "control": f"on images as they are: softmax {percent(clean(cells, 'softmax, 0% wrong'))}, convolution "
             f"{percent(clean(cells, 'convolution, 0% wrong'))}",
             "answer": HOLDS if robust[1] > 0 else FAILS if robust[2] < 0 else OPEN,
-        }
-        | command,
+        },
     ]
 
 
@@ -116,19 +111,3 @@ def table(cells: dict[str, Any]) -> str:
     strengths = ", ".join(f"{name} {strength:g}" for name, strength in CORRUPTIONS.items())
     note = f"Test accuracy, mean and 95 % interval over seeds. {STEPS} steps of 64 images. Corruptions: {strengths}."
     return f"{markdown_table(lines)}\n\n{note}"
-
-
-@plot_style
-def draw(cells: dict[str, Any], path: Path) -> None:
-    """Draw the accuracy over the share of wrong labels, every seed a point."""
-    figure = Figure(figsize=(6, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for name, color in COLORS.items():
-        found = {share: clean(cells, f"{name}, {share:.0%} wrong") for share in SHARES}
-        known = {100 * share: [100 * value for value in values] for share, values in found.items() if values}
-        for share, values in known.items():
-            axes.scatter([share] * len(values), values, color=color, s=14)
-        axes.plot(list(known), [sum(values) / len(values) for values in known.values()], color=color, label=name)
-    axes.set(xlabel="training labels that are wrong, %", ylabel="test accuracy, %")
-    axes.legend()
-    figure.savefig(path)

@@ -4,7 +4,6 @@ Letters in the einops patterns: n images, h rows of pixels, c cells, w columns o
 """
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,14 +21,13 @@ from claims_training import (
     points,
 )
 from einops import reduce
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import vit
 from vit.data import MarkPairs
 from vit.data.mark_pairs import CELLS, LONGEST, mark_pairs
 from vit.support.markdown import markdown_table
-from vit.support.plotting import BLUE, BROWN, GREEN, GREY, ORANGE, plot_style
+from vit.support.plotting import BLUE, BROWN, GREEN, GREY, ORANGE
 
 STEPS, LR, WARMUP = 500, 3e-3, 50
 MODEL = {"embed_dim": 36, "num_heads": 9, "mlp_ratio": 2.0, "patch_size": 2, "in_channels": 1, "num_classes": 2}
@@ -135,13 +133,12 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     return [
         {
             "sentence": "Attention connects any two positions by one step; a convolution needs a stack of layers",
-            "who": "Vaswani et al. 2017, table 1",
+            "source": "Vaswani et al. 2017, table 1",
             "measured": f"accuracy of one block on marks 2 to {LONGEST} patches apart, softmax less convolution: "
             f"{points(found)}",
             "control": f"convolution on marks 1 apart: {percent(near)}; {deep} blocks of it on marks 1 to {deep} "
             f"apart: {percent(stack)}; softmax with shuffled labels: {percent(shuffled)}",
             "answer": HOLDS if found[1] > 0 and learns and low <= 0.5 <= high else FAILS if found[2] < 0 else OPEN,
-            "command": "`python benchmarks/claims.py reach`",
         }
     ]
 
@@ -160,33 +157,3 @@ def table(cells: dict[str, Any]) -> str:
             lines.append(line)
     note = f"Test accuracy, mean and 95 % interval over seeds; chance is 50 %. {STEPS:,} steps of 64 images."
     return f"{markdown_table(lines)}\n\n{note}"
-
-
-def marker_of(name: str) -> dict[str, Any]:
-    """Return the marker of a line; that of softmax is a ring, since another line lies on it."""
-    return {"marker": "o", "ms": 8, "mfc": "none"} if name == "softmax" else {"marker": "o", "ms": 4}
-
-
-@plot_style
-def draw(cells: dict[str, Any], path: Path) -> None:
-    """Draw accuracy over distance at the least and the greatest depth, and the blocks needed over distance."""
-    figure = Figure(figsize=(13, 4.2), layout="constrained")
-    axes = figure.subplots(1, 3)
-    distances = range(1, LONGEST + 1)
-    for plot, depth in zip(axes, (DEPTHS[0], DEPTHS[-1]), strict=False):
-        plot.set(title=f"{depth} block{'s' if depth > 1 else ''}", ylabel="test accuracy, %", ylim=(40, 103))
-        for name, color in COLORS.items():
-            found = of_setting(cells, f"{name}, depth {depth}", "accuracy")
-            if found:
-                means = [100 * sum(of[str(r)] for of in found) / len(found) for r in distances]
-                plot.plot(distances, means, color=color, label=name, **marker_of(name))
-                within = of_setting(cells, f"{name}, depth {depth}", "within_reach")[0]
-                plot.plot(distances, [50 + 50 * within[str(r)] for r in distances], color=color, ls=":", lw=1)
-    axes[2].set(title="blocks needed", ylabel="blocks that lead from mark to mark")
-    for name, color in COLORS.items():
-        if steps := of_setting(cells, f"{name}, depth 1", "steps_needed"):
-            axes[2].plot(distances, [steps[0][str(r)] for r in distances], color=color, **marker_of(name))
-    for plot in axes:
-        plot.set(xlabel="distance of the marks in patches", xticks=range(1, LONGEST + 1, 2))
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
-    figure.savefig(path)

@@ -147,7 +147,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     is_chance = all(low <= CHANCE <= high for _, low, high in intervals)
     times = {name: statistics.median(of_mechanism(cells, name, "step_ms")) for name in SHUFFLED}
     few_words = " or ".join(f"{size:,}" for size in FEW)
-    command = {"who": "Dosovitskiy et al. 2021, sec. 4.3", "command": "`python benchmarks/claims.py rivals`"}
+    source = {"source": "Dosovitskiy et al. 2021, sec. 4.3"}
     return [
         {
             "sentence": "Convolution needs fewer images than attention",
@@ -158,7 +158,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             f"{percent(shuffled['softmax'])}",
             "answer": answer(at_first, is_chance),
         }
-        | command,
+        | source,
         {
             "sentence": "Attention does better than convolution once there are enough images",
             "measured": f"accuracy on the digits after {ALL:,} images, softmax less convolution: {points(at_last)}",
@@ -167,7 +167,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             f"convolution {times['convolution']:.1f} ms",
             "answer": answer(at_last, is_chance),
         }
-        | command,
+        | source,
     ]
 
 

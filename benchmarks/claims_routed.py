@@ -4,20 +4,18 @@ Letters in the einops patterns: n images, k chosen heads, h heads.
 """
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from claims_training import FAILS, HOLDS, OPEN, difference, fit, is_right, normalised, of_setting, percent, points
 from einops import reduce
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import vit
 from vit.data import Digits
 from vit.support.markdown import markdown_table
-from vit.support.plotting import BLUE, BROWN, GREY, ORANGE, plot_style
+from vit.support.plotting import BLUE, BROWN, GREY, ORANGE
 
 STEPS, LR, WARMUP = 300, 3e-3, 50
 HEADS = 8
@@ -98,7 +96,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         return []
     over_same, over_random = (difference(of_few["by image"], of_few[way]) for way in ("the same for all", "at random"))
     as_all = difference(half, whole)
-    command = {"who": "Jin et al. 2024", "command": "`python benchmarks/claims.py routed`"}
+    source = {"source": "Jin et al. 2024"}
     return [
         {
             "sentence": "Heads that are chosen for each image do more than the same heads for all images",
@@ -108,7 +106,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             f"{percent(of_few['by token'])}; all heads: {percent(whole)}",
             "answer": HOLDS if min(over_same[1], over_random[1]) > 0 else FAILS if over_same[2] < 0 else OPEN,
         }
-        | command,
+        | source,
         {
             "sentence": "Half of the heads, chosen for each image, do as well as all of them",
             "measured": f"accuracy on the digits with {HALF} of {HEADS} heads, chosen by a router, less with all: "
@@ -118,7 +116,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             f"{percent(half_the_same)}",
             "answer": HOLDS if as_all[1] > AS_GOOD else FAILS if as_all[2] < AS_GOOD else OPEN,
         }
-        | command,
+        | source,
     ]
 
 
@@ -139,27 +137,3 @@ def table(cells: dict[str, Any]) -> str:
         f"{100 * FEW / HEADS:.0f} % is even."
     )
     return f"{markdown_table(lines)}\n\n{note}"
-
-
-@plot_style
-def draw(cells: dict[str, Any], path: Path) -> None:
-    """Draw accuracy over the number of heads, and which classes use which heads in a model of a seed."""
-    figure = Figure(figsize=(13, 4.2), layout="constrained")
-    axes = figure.subplots(1, 1 + MODEL["depth"])
-    for way, color in COLORS.items():
-        found = {k: accuracies(cells, way, k) for k in KEPT}
-        means = {k: 100 * sum(values) / len(values) for k, values in found.items() if values}
-        axes[0].plot(list(means), list(means.values()), color=color, marker="o", ms=4, label=way)
-    if whole := of_setting(cells, ALL, "accuracy"):
-        axes[0].axhline(100 * sum(whole) / len(whole), color="black", ls=":", lw=1, label=ALL)
-    axes[0].set(xlabel=f"heads of {HEADS}", ylabel="test accuracy, %", xticks=KEPT)
-    axes[0].legend()
-    use = of_setting(cells, f"by image, {FEW} of {HEADS}", "use")
-    for block, plot in enumerate(axes[1:]):
-        plot.set(title=f"images that use a head, block {block + 1}", xlabel="head", ylabel="class")
-        plot.set(xticks=range(HEADS), yticks=range(Digits.num_classes))
-        plot.grid(False)
-        if use:
-            image = plot.imshow(100 * torch.tensor(use[0][block]), cmap="Blues", vmin=0, vmax=100, aspect="auto")
-            figure.colorbar(image, ax=plot, label="%")
-    figure.savefig(path)

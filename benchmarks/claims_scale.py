@@ -196,28 +196,25 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     foreseen = [predicted(points, compute) for points, (compute, _) in zip(fitted, larger, strict=True)]
     without_floor = [straight(points)(compute) for points, (compute, _) in zip(fitted, larger, strict=True)]
     measured = [found for _, found in larger]
-    command = {"command": "`python benchmarks/claims.py scale`"}
     return [
         {
             "sentence": "Loss falls as a power of compute",
-            "who": "Kaplan et al. 2020",
+            "source": "Kaplan et al. 2020",
             "measured": f"exponent of the loss on the digits over compute: {powers[0]:.2f} ({powers[1]:.2f} to "
             f"{powers[2]:.2f}); the power misses losses by {statistics.mean(misfits[0]):.0%}",
             "control": f"a logarithm instead misses them by {statistics.mean(misfits[1]):.0%}; exponent with "
             f"{SHARES[0]:.1%} of the images: {powers_of_few[0]:.2f} ({powers_of_few[1]:.2f} to {powers_of_few[2]:.2f})",
             "answer": is_power(powers, better),
-        }
-        | command,
+        },
         {
             "sentence": "A fit on small models predicts a larger one",
-            "who": "Hoffmann et al. 2022; Zhai et al. 2022 for Vision Transformers",
+            "source": "Hoffmann et al. 2022; Zhai et al. 2022 for Vision Transformers",
             "measured": f"loss on the digits of width {LARGER}, as predicted from widths {WIDTHS[0]} to {WIDTHS[-1]}: "
             f"{with_interval(mean_interval(foreseen))}; as measured: {with_interval(mean_interval(measured))}",
             "control": f"a power without a constant predicts {with_interval(mean_interval(without_floor))}; width "
             f"{WIDTHS[-1]}: {with_interval(mean_interval(widest))}",
             "answer": is_foreseen(foreseen, measured, widest),
-        }
-        | command,
+        },
     ]
 
 

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from vit.support.plotting import BLUE, GREEN, GREY, ORANGE, plot_style
 
-# Controls: colour, and where the dashes begin, in widths of the line: those of one line fill the gaps of the other.
-LEVELS = {"attention by positions alone": (GREEN, 0), "uniform attention": (GREY, 6)}
+# Controls, nearly of one height: colour, and on which side of its line the name of each stands.
+LEVELS = {"attention by positions alone": (GREEN, "bottom"), "uniform attention": (GREY, "top")}
 
 
 @plot_style
@@ -31,10 +31,11 @@ def draw_heads(cells: dict[str, Any], path: Path) -> None:
         values = [_percent([cell["pruned"][str(count)]["accuracy"] for cell in pruned]) for count in left]
         values.append(_percent([cell["accuracy"] for cell in pruned]))
         axes.plot([*left, 16], values, "o--", color=ORANGE, label="trained with 16 heads, pruned to so many")
-    for name, (color, start) in LEVELS.items():
+    for name, (color, side) in LEVELS.items():
         if level := [cell["accuracy"] for cell in trained if cell["row"] == name]:
-            label = f"{name}, {_percent(level):.1f} %"
-            axes.axhline(_percent(level), color=color, ls=(start, (6, 6)), label=label)
+            axes.axhline(_percent(level), color=color, lw=1)
+            place = {"xytext": (0, 3 if side == "bottom" else -3), "textcoords": "offset points", "va": side}
+            axes.annotate(f"{name}: {_percent(level):.1f} %", (counts[0], _percent(level)), color=color, **place)
     axes.set_xscale("log", base=2)
     axes.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
     axes.minorticks_off()

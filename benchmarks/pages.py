@@ -9,6 +9,8 @@ import argparse
 import json
 import re
 import statistics
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +50,14 @@ WAYS = ("fp32 eager", "bf16 eager", "fp32 compiled", "bf16 compiled")
 
 READERS = "read_digits"  # recipe in decoders.json
 TOKENS = ("64", "256", "16384")
-# Columns of the table of maps.
-MEASURED = (
-    *("tokens dropped", "patches painted", "SaCo", "digit in clutter hit, %", "digit among digits hit, %"),
-    *("mosaic quarter hit, %", "after training on mosaics, %", "ms per image"),
-)
+# Columns of the tables of maps: patches removed, and places found.
+REMOVED = ("tokens dropped", "patches painted", "SaCo", "ms per image")
+FOUND = ("digit among digits, %", "digit in clutter, %", "mosaic quarter, %", "the same, trained on mosaics, %")
+# Rows of TRAININGS that are compared with the ten-minute recipe, by what README calls them.
+BASELINES = {
+    TRAININGS["timm ViT 96x6, strongest.*"]: "its strongest recipe",
+    TRAININGS["timm ViT 96x6, torchvision loader.*"]: "its defaults",
+}
 
 Cells = list[dict[str, Any]]
 
@@ -148,55 +153,97 @@ def throughputs() -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def results() -> str:
-    """Return the table of README.md: each number, and what it is compared with."""
-    rows = []
+    """Return the table of README.md: each number, beside what it is compared with."""
+    rows = {}
     for title, cells in trainings().items():
-        accuracy = f"{percent(cells, 'test_accuracy')}, {len(cells)} seed{'s' * (len(cells) > 1)}"
-        rows.append({"measured": f"test accuracy: {title}", "result": accuracy, "compared with": "", "cells": cells})
+        if title not in BASELINES:
+            rows[f"accuracy: {title}"] = scored(cells)
     for mode in ("training", "inference"):
         group = throughputs()["192x6-p4-32", mode]
         if found := speedups(group, "ours"):
-            result = f"{span([*found.values()], '.2f')} times"
-            rows.append({"measured": f"speed of {mode}", "result": result, "cells": [*group.values()]})
-            rows[-1]["compared with"] = "the fastest of the four"
+            rows[f"speed: {mode}"] = (
+                f"{span([*found.values()], '.2f')} times the four's best{out_of_date(group.values())}"
+            )
     for row in optimised():
-        result = f"{row['beside the best eager']} times"
         cells = [read("inference")[f"{row['base']} batch 128"]]
-        rows.append({"measured": f"inference by vit.optimize: {row['dtype']}", "result": result, "cells": cells})
-        rows[-1]["compared with"] = f"the fastest of the four in {row['base']}, eager"
+        best = f"{row['beside the best eager']} times the four's best in {row['base']}{out_of_date(cells)}"
+        rows[f"speed: inference by vit.optimize in {row['dtype']}"] = best
     for name, cell in read("pipeline").items():
-        what, result = name.rsplit(" ", 1)[0], f"{cell['rows']['ours']['against_best_peer'][1]:.2g} times"
-        rows.append({"measured": f"speed of the data path: {what}", "result": result, "cells": [cell]})
-        peers = "torchvision and timm" if any("timm" in row for row in cell["rows"]) else "torchvision's ways"
-        rows[-1]["compared with"] = f"the fastest of {peers}, two workers"
+        peers = "torchvision's and timm's" if any("timm" in row for row in cell["rows"]) else "torchvision's"
+        times = f"{cell['rows']['ours']['against_best_peer'][1]:.2g} times {peers} best{out_of_date([cell])}"
+        rows[f"speed: loading, {name.rsplit(' ', 1)[0]}"] = times
     for cell in read("overhead").values():
-        result = f"{cell['rows']['Lightning']['against_best_peer'][1]:.2f} times"
-        rows.append({"measured": "speed of training through Lightning", "result": result, "cells": [cell]})
-        rows[-1]["compared with"] = "a bare loop on one fixed batch"
-    for row in rows:
-        if any("out-of-date" in shown_commit(cell) for cell in row["cells"]):
-            row["result"] += " (out-of-date)"
-    return markdown_table([{name: row[name] for name in ("measured", "result", "compared with")} for row in rows])
+        times = f"{cell['rows']['Lightning']['against_best_peer'][1]:.2f} times a bare loop{out_of_date([cell])}"
+        rows["speed: training through Lightning"] = times
+    return markdown_table([{"measured": what, "result": result} for what, result in rows.items()])
+
+
+def out_of_date(cells: Iterable[dict[str, Any]]) -> str:
+    """Return the mark of a number whose cells are not all up to date."""
+    return " (out-of-date)" * any("out-of-date" in shown_commit(cell) for cell in cells)
+
+
+def scored(cells: Cells) -> str:
+    """Return the test accuracy of a training, with its number of seeds."""
+    return f"{percent(cells, 'test_accuracy')}, {len(cells)} seed{'s' * (len(cells) > 1)}{out_of_date(cells)}"
+
+
+def baselines() -> list[str]:
+    """Return the test accuracy of timm's ViT in ten minutes, by each recipe."""
+    found = trainings()
+    return [
+        f"{percent(found[title], 'test_accuracy')} by {name}{out_of_date(found[title])}"
+        for title, name in BASELINES.items()
+        if title in found
+    ]
+
+
+def highlights() -> str:
+    """Return what README.md says first of accuracy, speed and maps, as a list."""
+    quick = trainings()[TRAININGS["cifar10_quick"]]
+    (fast,) = (row for row in optimised() if row["dtype"] == "fp32")
+    drop = means(of_recipe(read("explanations"), RECIPE), *PLACES["drop"][1:3])
+    score = {name: f"{statistics.mean(numbers):.2f}" for name, numbers in drop.items() if numbers}
+    control = max((name for name in score if name in CONTROLS), key=lambda name: float(score[name]))
+    lines = (
+        f"**It learns**: {percent(quick, 'test_accuracy')} on CIFAR-10 in ten minutes on two CPU cores; timm's ViT of "
+        f"the same size reaches {', '.join(baselines())}.",
+        f"**It is fast**: `vit.optimize` makes a model {fast['beside the best eager']} times as fast as the fastest of "
+        f"four libraries, {fast['beside the best compiled']} times if those are compiled.",
+        "**Its maps are tested**: by the fall of the probability as tokens are dropped, `gradient_rollout` scores "
+        f"{score['gradient_rollout']}, the best control {score[control]}, and the usual `rollout` {score['rollout']}.",
+    )
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def accuracy() -> str:
-    """Return the trainings, with their computation and commands."""
+    """Return the test accuracy of each training, and how far it is above timm's."""
     rows = [
         {
             "training": title,
             "test accuracy": percent(cells, "test_accuracy"),
             "with the mirror image": percent(cells, "test_accuracy_views"),
             "seeds": ", ".join(str(cell["seed"]) for cell in cells),
-            "parameters": f"{cells[0]['parameters']:,}",
-            "seconds": span(values(cells, "seconds"), ",.0f"),
-            "epochs": span(values(cells, "epochs"), ".0f"),
-            "petaFLOP": span(values(cells, "petaflop"), ".2g"),
             "date": measured(cells),
         }
         for title, cells in trainings().items()
     ]
-    found = [cells[0] for cells in trainings().values()]
-    return f"{markdown_table(rows)}\n\n{against_timm()} {machines(found)}"
+    return f"{markdown_table(rows)}\n\n{against_timm()}"
+
+
+def computation() -> str:
+    """Return what each training computes."""
+    rows = [
+        {
+            "training": title,
+            "parameters": f"{cells[0]['parameters']:,}",
+            "seconds": span(values(cells, "seconds"), ",.0f"),
+            "epochs": span(values(cells, "epochs"), ".0f"),
+            "petaFLOP": span(values(cells, "petaflop"), ".2g"),
+        }
+        for title, cells in trainings().items()
+    ]
+    return f"{markdown_table(rows)}\n\n{machines([cells[0] for cells in trainings().values()])}"
 
 
 def against_timm() -> str:
@@ -295,38 +342,52 @@ def mechanisms() -> str:
     return f"{markdown_table(rows)}\n\n{note}"
 
 
-def maps() -> str:
-    """Return the scores of all kinds of map over the trainings of a recipe, the controls last."""
+def map_columns() -> dict[str, tuple[Cells, str, str, str, int]]:
+    """Return trainings, part, measure, form and unit of each column of the two tables of maps."""
     cells = read("explanations")
     trained, planted, crowded = (of_recipe(cells, recipe) for recipe in (RECIPE, PLANTED, CROWDED))
     parts = [(trained, "photographs", name, ".3f", 1) for name in ("drop", "fill", "SaCo")]
-    parts += [(group, "planted", "hits", ".1f", 100) for group in (planted, crowded)]
+    parts += [(trained, "photographs", "ms", ".1f", 1)]
+    parts += [(group, "planted", "hits", ".1f", 100) for group in (crowded, planted)]
     parts += [(trained, "mosaics", "hits", ".1f", 100)]
     taught = [cell for cell in trained if "trained on mosaics" in cell]
-    parts += [(taught, "trained on mosaics", "hits", ".1f", 100), (trained, "photographs", "ms", ".2g", 1)]
-    columns = dict(zip(MEASURED, parts, strict=True))
+    parts += [(taught, "trained on mosaics", "hits", ".1f", 100)]
+    return dict(zip((*REMOVED, *FOUND), parts, strict=True))
+
+
+def table_of_maps(names: Sequence[str]) -> str:
+    """Return columns of scores for each kind of map, the best in the first column first and the controls last."""
+    columns = {name: part for name, part in map_columns().items() if name in names}
     found = {name: means(group, part, measure) for name, (group, part, measure, _, _) in columns.items()}
-    columns = {name: part for name, part in columns.items() if found[name]}
-    drop = found["tokens dropped"]
+    first = found[names[0]]
     rows = []
-    for method in sorted(drop, key=lambda method: (method in CONTROLS, -sum(drop[method]))):
-        row = {
-            "method": f"`{method}`" + " (control)" * (method in CONTROLS),
-            "depends on the class": "no" if method in CLASS_AGNOSTIC else "yes",
-        }
+    for method in sorted(first, key=lambda method: (method in CONTROLS, -statistics.mean(first[method]))):
+        kind = " (control)" if method in CONTROLS else " (any class)" * (method in CLASS_AGNOSTIC)
+        row = {"method": f"`{method}`{kind}"}
         for name, (*_, form, times) in columns.items():
-            row[name] = plus_minus([times * number for number in found[name].get(method, [])], form)
+            if found[name]:
+                row[name] = plus_minus([times * number for number in found[name].get(method, [])], form)
         rows.append(row)
-    sizes = f"{trained[0]['images']} photographs and as many mosaics, {planted[0]['images']} digits in clutter"
-    seeds = f"{len(trained)} training{'s' * (len(trained) > 1)} on photographs and {len(planted)} on digits in clutter"
-    if crowded:
-        sizes += f" and {crowded[0]['images']} among digits"
-        seeds += f" and {len(crowded)} on digits among digits"
-    deviation = ", ± is their standard deviation" if max(len(trained), len(planted)) > 1 else ""
-    right = f"{how_accurate(trained, 'photographs')} {how_accurate(planted, 'digits in clutter')}"
-    right += f" {how_accurate(crowded, 'digits among digits')}" if crowded else ""
-    made = measured_on([*trained, *planted, *crowded])
-    return f"{markdown_table(rows)}\n\n{sizes}; {seeds}{deviation}. {right} {made}"
+    return markdown_table(rows)
+
+
+def maps() -> str:
+    """Return the scores of maps where patches are removed from photographs."""
+    trained = map_columns()[REMOVED[0]][0]
+    sizes = f"{trained[0]['images']} photographs, {len(trained)} trainings, ± is their standard deviation."
+    return f"{table_of_maps(REMOVED)}\n\n{sizes} {how_accurate(trained, 'photographs')} {measured_on(trained)}"
+
+
+def maps_found() -> str:
+    """Return the scores of maps where the place of what is asked about is known."""
+    crowded, planted, mosaics, _ = (map_columns()[name][0] for name in FOUND)
+    notes = [
+        f"{cells[0]['images']} {images}, {len(cells)} trainings. {how_accurate(cells, images)}"
+        for cells, images in ((crowded, "digits among digits"), (planted, "digits in clutter"))
+        if cells
+    ]
+    notes.append(f"{mosaics[0]['images']} mosaics, {len(mosaics)} trainings.")
+    return f"{table_of_maps(FOUND)}\n\n{' '.join(notes)} {measured_on([*planted, *crowded, *mosaics])}"
 
 
 # The question that a map is asked, the maps to take, and the part and the measure of explanations.json that decide it.
@@ -363,10 +424,10 @@ def questions() -> str:
 
 
 def how_accurate(cells: Cells, images: str) -> str:
-    """Return how many of its images and of all test images the trainings classify correctly, as a sentence."""
-    here = plus_minus([100 * cell["accuracy"] for cell in cells], ".1f")
-    whole = percent([cell.get("training", {}) for cell in cells], "test_accuracy") or "not recorded"
-    return f"Test accuracy of these trainings: {whole}; of these {images}, {here} % are classified correctly."
+    """Return how many of its images and, if known, of all test images the trainings classify correctly."""
+    here = f"{plus_minus([100 * cell['accuracy'] for cell in cells], '.1f')} % of these {images}"
+    whole = percent([cell.get("training", {}) for cell in cells], "test_accuracy")
+    return f"The trainings classify {here}" + f" and {whole} of all test images" * bool(whole) + " correctly."
 
 
 def packaged() -> str:
@@ -512,9 +573,10 @@ def kinds() -> str:
     return kinds_table()
 
 
-def sentences() -> str:
-    """Return the sentences of the literature that were tested, each with its answer."""
-    return claims.measured()
+def answers_of(name: str) -> str:
+    """Return the sentences of an experiment of claims.py, each with its answer."""
+    cells = claims.measured(name)
+    return f"{claims.answers(claims.CLAIMS[name].rows(cells))}\n\n{measured_on([*cells.values()])}"
 
 
 def planned_memory() -> str:
@@ -530,15 +592,18 @@ def planned_steps() -> str:
     return f"{plan.steps_table(cell)}\n\n{', '.join(facts)}."
 
 
-TABLES = {
+TABLES: dict[str, Callable[[], str]] = {
     table.__name__: table
     for table in (
-        *(results, accuracy, speed, inference, loading, mechanisms, maps, questions, uniform),
+        *(highlights, results, accuracy, computation, speed, inference, loading),
+        *(mechanisms, maps, maps_found, questions, uniform),
         *(packaged, packaged_maps, overlapping, fine_tuned, pruned_heads),
         *(reading, generation, peaks, pruned, many_sizes, merged_tokens),
         *(planned_memory, planned_steps, released_accuracy, glossary, methods, kinds),
-        sentences,
     )
+} | {
+    "claims": claims.counts,
+    **{f"claims_{name}": partial(answers_of, name) for name in claims.CLAIMS if claims.measured(name)},
 }
 
 

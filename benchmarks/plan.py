@@ -153,8 +153,8 @@ def report(results: dict[str, Any]) -> str:
 @plot_style
 def draw_growth(growth: dict[str, dict[str, Any]], path: Path) -> None:
     """Draw operations and memory of an image over parameters and over tokens, and memory of a device over devices."""
-    figure = Figure(figsize=(13, 4.2))
-    over_parameters, over_tokens, over_devices = figure.subplots(1, 3)
+    figure = Figure(figsize=(7.4, 6.6))
+    over_parameters, over_tokens, over_devices, empty = figure.subplots(2, 2).flat
     parameters = [row["parameters"] for row in growth["parameters"].values()]
     models = [f"{name}\n{count / 1e6:.0f} M" for name, count in zip(growth["parameters"], parameters, strict=True)]
     tokens = [(int(name.split()[0]) // 16) ** 2 + 1 for name in growth["tokens"]]
@@ -171,7 +171,6 @@ def draw_growth(growth: dict[str, dict[str, Any]], path: Path) -> None:
         axes.set(xscale="log", yscale="log", ylabel="of one image, in GFLOP or MB")
         axes.set_xticks(places, names)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-        axes.legend()
     for strategy, color, mark in (("ddp", GREEN, "o-"), ("fsdp2", PINK, "s--")):
         sizes = {int(name.split()[1]): row["bytes"] for name, row in growth["devices"].items() if strategy in name}
         over_devices.plot([*sizes], [size / 1e9 for size in sizes.values()], mark, color=color, label=strategy)
@@ -179,12 +178,14 @@ def draw_growth(growth: dict[str, dict[str, Any]], path: Path) -> None:
     over_devices.set_xticks([*sizes], [*map(str, sizes)])
     over_devices.legend()
     labels = ("parameters", "tokens of an image of a ViT-S/16", "devices, each with 16 images of a ViT-L/16")
-    for axes, label in zip(figure.axes, labels, strict=True):
+    for axes, label in zip((over_parameters, over_tokens, over_devices), labels, strict=True):
         axes.set_xlabel(label)
         axes.minorticks_off()
     over_parameters.set_title("A larger model")
     over_tokens.set_title("A larger image")
     over_devices.set_title("More devices")
+    empty.axis("off")
+    empty.legend(*over_tokens.get_legend_handles_labels(), loc="center", title="The plots above")
     figure.suptitle("Computed by vit-attention plan, in bf16-mixed")
     figure.savefig(path)
 

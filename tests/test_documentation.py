@@ -184,6 +184,12 @@ def test_the_page_of_heads_has_a_row_for_each_kind():
     assert re.findall(r"^\| (\w+) +\|", page, re.MULTILINE)[1:] == list(get_args(Kind))
 
 
+@each_page
+def test_its_code_fits_a_page_of_800_pixels(page):
+    code = "\n".join(re.findall(r"```\w*\n(.*?)```", TEXT[page], re.DOTALL))
+    assert [line for line in code.splitlines() if len(line) > 96] == []
+
+
 def test_the_readme_is_one_page_with_one_table():
     assert len(re.findall(r"^\|[-:| ]+\|$", TEXT[ROOT / "README.md"], re.MULTILINE)) == 1
     assert len(TEXT[ROOT / "README.md"].split()) <= 1000

@@ -43,6 +43,20 @@ def test_formulas_are_drawn_without_a_script(site):
     assert not re.findall(r"<p>[^<]*\$[^<]*</p>", page)
 
 
+WIDER = """() => [...document.querySelectorAll("table, pre")].filter(part => {
+    const box = part.closest(".table-wrapper") || part
+    return box.scrollWidth > box.clientWidth + 1
+}).map(part => part.innerText.slice(0, 40))"""
+
+
+def test_code_and_tables_fit_a_page_of_800_pixels(site, browser):
+    with browser.new_context(viewport={"width": 800, "height": 900}) as context:
+        tab = context.new_page()
+        for page in ("README", "CONTRIBUTING", *(f"docs/{path.stem}" for path in ROOT.glob("docs/*.md"))):
+            tab.goto((site / f"{page}.html").as_uri())
+            assert tab.evaluate(WIDER) == [], page
+
+
 def test_pages_load_nothing_from_elsewhere(site):
     for page in site.rglob("*.html"):
         assert not re.findall(r'<(?:script|link)[^>]* (?:src|href)="(https?:[^"]+)"', page.read_text()), page

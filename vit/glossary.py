@@ -272,8 +272,7 @@ def methods_table() -> str:
     rows = [
         {
             "method": f"`{name}`",
-            "what it shows": word.says,
-            "equation or paper": word.source,
+            "what it shows (how)": f"{word.says} ({word.source})",
             "take it": word.take.removeprefix("Take it "),
         }
         for name, word in MAPS.items()
@@ -285,7 +284,7 @@ def methods_table() -> str:
 def kinds_table() -> str:
     """Return the kinds of head as a table in Markdown."""
     rows = [
-        {"kind": name, "the test": word.says, "source": word.source, "what follows": word.take}
+        {"kind": name, "the test": word.says + f" ({word.source})" * bool(word.source), "what follows": word.take}
         for name, word in HEADS.items()
     ]
     return markdown_table(rows)

@@ -30,6 +30,8 @@ html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = "vit"
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["pages.css"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 napoleon_google_docstring = True
@@ -38,7 +40,7 @@ RESULTS = "benchmarks/RESULTS"
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:]+)\)")
 PARTS = {
     "Learn": ("notebooks/attention_from_scratch", "notebooks/attention_rollout", "notebooks/reading_digits"),
-    "Train": ("docs/training", "docs/sweeps", "docs/scale", "docs/weights", "docs/decoders"),
+    "Train": ("docs/training", "docs/data", "docs/sweeps", "docs/scale", "docs/weights", "docs/decoders"),
     "Build": ("docs/backbone", "docs/attention", "docs/inference"),
     "Look inside": ("docs/explain", "docs/trust", "docs/analysis", "docs/claims"),
     "Judge": ("docs/results", "docs/comparison", f"All numbers <{RESULTS}>", "vit/weights/cifar10"),

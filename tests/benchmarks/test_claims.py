@@ -239,6 +239,22 @@ def test_the_rows_around_are_those_of_another_image_and_the_middle_stays():
     assert (others[:, 0] != pixels[:, 0]).any()
 
 
+def test_a_sentence_begins_with_its_answer_and_its_numbers_stand_below():
+    row = {"sentence": "Heads differ", "source": "One 2020", "answer": FAILS, "measured": "1", "control": "2"}
+    first, *below = claims.answers([row]).splitlines()
+    assert first == "- **Does not hold here**: Heads differ (One 2020)."
+    assert below == ["  - Measured: 1.", "  - Control: 2."]
+    assert claims.answers([]) == "No sentence has all its numbers yet."
+
+
+def test_answers_are_counted(monkeypatch, tmp_path):
+    monkeypatch.setattr(claims, "RESULTS", tmp_path)
+    assert claims.counts().startswith("Of 0 sentences")
+    cells = wired(**{"pre, depth 12, warm-up": 0.9, "pre, depth 12": 0.9})
+    (tmp_path / "claims_norms.json").write_text(json.dumps(cells))
+    assert claims.counts() == 'Of 2 sentences, the answer is 1 "holds here", 0 "does not hold here", 1 "cannot tell".'
+
+
 def test_a_sentence_without_all_its_numbers_has_no_row():
     assert claims_reach.rows(reached([], [0.5, 0.5])) == []
     assert claims_norms.rows({}) == []

@@ -1,6 +1,7 @@
 """The tables in README.md, docs/ and the model cards, generated from the files of results."""
 
 import json
+import re
 
 import pages
 import pytest
@@ -17,7 +18,7 @@ def test_every_table_is_on_a_page():
 
 
 def test_a_table_that_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match="no table 'speeds': choose one of results, accuracy"):
+    with pytest.raises(ValueError, match="no table 'speeds': choose one of highlights, results"):
         pages.filled("<!-- table: speeds -->\n<!-- end -->")
 
 
@@ -94,7 +95,36 @@ def test_tables_of_the_same_origin_on_one_page_state_it_once(change):
 @pytest.mark.parametrize(("stale", "note"), [("vit/training has changed", " (out-of-date)"), (None, "")])
 def test_the_readme_marks_results_that_are_out_of_date(change, stale, note):
     change("overhead", lambda cells: [cell.update(stale=stale, commit="abc1234") for cell in cells.values()])
-    assert f" times{note} |" in " ".join(row_of(pages.results(), "Lightning").split())
+    assert f" a bare loop{note} |" in " ".join(row_of(pages.results(), "Lightning").split())
+
+
+def test_the_readme_says_first_what_was_measured_and_what_of_it_is_out_of_date(change):
+    def train(cells):
+        for cell in cells.values():
+            cell |= {"test_accuracy": 0.625 if cell["recipe"].startswith("timm") else 0.75, "stale": None}
+            cell |= {"stale": "vit has changed"} if "torchvision loader" in cell["recipe"] else {}
+
+    def draw(cells):
+        scores = {"gradient_rollout": 0.5, "rollout": 0.25, "center": 0.125}
+        for cell in cells.values():
+            for row in cell.get("photographs", ()):
+                row["drop"][0] = scores.get(row["method"], 0.0)
+
+    change("accuracy", train)
+    change("explanations", draw)
+    learns, fast, maps = pages.highlights().splitlines()
+    assert "75.0 ± 0.0 % on CIFAR-10" in learns
+    assert learns.endswith("62.5 ± 0.0 % by its strongest recipe, 62.5 ± 0.0 % by its defaults (out-of-date).")
+    assert re.search(r"\d\.\d\d times as fast", fast)
+    assert "`gradient_rollout` scores 0.50, the best control 0.12, and the usual `rollout` 0.25" in maps
+
+
+@pytest.mark.parametrize("table", ["maps", "maps_found"])
+def test_controls_are_the_last_rows_and_maps_of_any_class_are_named(table):
+    methods = re.findall(r"^\| `(\w+)`(?: \((.*?)\))?", pages.TABLES[table](), re.MULTILINE)
+    kinds = [kind for _, kind in methods]
+    assert kinds == sorted(kinds, key=lambda kind: kind == "control")
+    assert {name for name, kind in methods if kind == "any class"} == {"value", "attention", "rollout", "value_rollout"}
 
 
 def test_our_speed_with_the_shortcut_of_before_has_no_row(change):
@@ -105,7 +135,7 @@ def test_our_speed_with_the_shortcut_of_before_has_no_row(change):
             cell["rows"]["ours"] = row
 
     change("throughput", measure_every_token)
-    assert "speed of training " in row_of(pages.results(), "1.01 to 1.02 times", "training")
+    assert "speed: training " in row_of(pages.results(), "1.01 to 1.02 times the four's best", "training")
     assert "shortcut" not in pages.results()
     assert "shortcut" not in pages.speed()
     row = row_of(pages.speed(), "192x6-p4-32 ", "training ")

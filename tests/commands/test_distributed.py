@@ -141,7 +141,8 @@ def test_two_processes_train_and_evaluate_as_one_process_does_on_the_joined_batc
 
 
 def test_the_command_of_the_documentation_for_sharded_training_runs_on_two_processes_of_a_cpu(tmp_path):
-    (line,) = (line for line in (REPOSITORY / "docs/training.md").read_text().splitlines() if "strategy fsdp2" in line)
+    lines = (REPOSITORY / "docs/scale.md").read_text().replace("\\\n", "").splitlines()
+    (line,) = (line for line in lines if line.startswith("python train.py fit") and "strategy fsdp2" in line)
     typed = shlex.split(line.removeprefix("python train.py fit"))
     brief = ["--trainer.max_steps", "2", "--trainer.limit_test_batches", "0", "--trainer.accelerator", "cpu"]
     run = started_from_outside(tmp_path, "sharded", *typed, *brief, processes=2, common=[])

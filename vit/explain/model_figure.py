@@ -87,7 +87,7 @@ def draw_model(
         stride = f"{p} pixels" if p == q else f"{p} rows, {q} columns"
         title = f"{embed.num_patches} patches of {p} x {q} pixels,\nwith a stride of {stride}"
         _show(patches, _spread(pixels, embed.patch_size), title)
-        _draw_tokens(linear, embed(image[None])[0], "one matrix maps each\nto a token, a row")
+        _draw_tokens(linear, embed(image[None])[0], "a matrix turns each\ninto a token: a row")
         _draw_tokens(positions, model.embed(image[None])[0], _says(model))
         _draw_block(block, len(model.blocks), model.config)
         # After the blocks, attention with one query may pool the tokens.
@@ -134,10 +134,10 @@ def _draw_tokens(axes: Axes, tokens: Tensor, title: str) -> None:
 
 
 def _draw_block(axes: Axes, depth: int, config: Mapping[str, Any]) -> None:
-    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.set(xlim=(0, 1), ylim=(-0.05, 1))
     axes.set_axis_off()
     axes.set_title(f"{depth} blocks of\nthese steps", fontsize=LETTERS)
-    axes.annotate("", (0.35, 0.97), (0.35, 0), arrowprops={"arrowstyle": "->", "color": GREY, "lw": 1.5})
+    axes.annotate("", (0.35, 0.97), (0.35, -0.05), arrowprops={"arrowstyle": "->", "color": GREY, "lw": 1.5})
     branch = [step for step in BRANCHES[config["norm"]] if step != "+" or config["residual"]]
     steps = [(step.format(name), place) for name in ("attention", "MLP") for place, step in enumerate(branch)]
     for number, (step, place) in enumerate(steps):

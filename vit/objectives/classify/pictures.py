@@ -20,7 +20,7 @@ from vit.training.examples import draw_map
 MOST_WRITTEN_CLASSES = 20  # of a confusion matrix with numbers
 MOST_CLASSES, CLASS_LETTERS = 100, 30  # of the chart of classes: its rows, and the length of a name
 MISTAKE_LETTERS, FILE_LETTERS = 17, 22  # of a class and of a file above a mistake
-MISTAKES = {"across": 8, "width": 1.5, "fontsize": 8}
+MISTAKES = {"across": 5, "width": 1.5, "fontsize": 8}
 
 
 def draw_classification(classifier: LightningModule, folder: Path, split: str, image_set: ImageSet) -> None:
