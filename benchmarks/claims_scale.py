@@ -2,9 +2,9 @@
 
 Models of several widths train on shares of the handwritten digits, for several numbers of steps, each with a learning
 rate that decays over its own steps (Hoffmann et al. 2022). The digits, as the loss on MarkPairs falls at once when a
-model finds the marks, to nearly zero, and has no trend to fit. The loss is that of images that no model was trained on;
-it also chooses the number of steps within equal steps. The laws are fitted, for each seed, to one such loss for each
-width, on all images. The larger model is not among them.
+model finds the marks, to nearly zero, and has no trend to fit. The loss is that of the test images; validation images
+choose the number of steps within equal steps. The laws are fitted, for each seed, to one such loss for each width, on
+all images. The larger model is not among them.
 """
 
 import math
@@ -47,28 +47,29 @@ Law = Callable[[float], float]
 
 
 def measure(setting: dict[str, Any], seed: int) -> dict[str, Any]:
-    """Train a model for each number of steps. Return the losses on other images, and the compute of a step."""
-    data = Digits(val_fraction=0)
+    """Train a model for each number of steps. Return the test losses, the chosen steps, and the compute of a step."""
+    data = Digits(val_fraction=0.1)
     data.setup("fit")
-    train, held_out = data.sets["train"], data.sets["test"]
+    train, others = data.sets["train"], {stage: data.sets[stage] for stage in ("val", "test")}
     count = round(len(train.labels) * setting["share"])
     kept = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(seed))[:count]
-    images, others = normalised(data, train.images[kept]), normalised(data, held_out.images)
-    width = setting["width"]
-    losses = {}
+    images, width = normalised(data, train.images[kept]), setting["width"]
+    losses: dict[str, dict[str, float]] = {"val": {}, "test": {}}
     for steps in sorted({*STEPS, steps_of_equal_compute(width)}):
         torch.manual_seed(seed)
         model = build(width)
         fit(model, images, train.labels[kept], steps=steps, lr=RATE / width**0.5, warmup=steps // 10, seed=seed)
-        losses[str(steps)] = loss_on(model, others, held_out.labels)
+        for stage, part in others.items():
+            losses[stage][str(steps)] = loss_on(model, normalised(data, part.images), part.labels)
     return {
         "width": width,
         "share": setting["share"],
         "images": count,
-        "held_out": len(held_out.labels),
+        "tested": len(others["test"].labels),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "flop_per_step": flop_per_step(width),
-        "losses": losses,
+        "losses": losses["test"],
+        "chosen": min(map(str, STEPS), key=losses["val"].__getitem__),
     }
 
 
@@ -97,11 +98,11 @@ def loss_on(model: vit.VisionTransformer, images: torch.Tensor, labels: torch.Te
 def best_of_widths(cells: dict[str, Any], seed: int, share: float, *widths: int) -> Points:
     """Return compute and loss of the best training of each width within the equal steps."""
     points = {
-        cell["width"]: min((cell["losses"][str(steps)], steps * cell["flop_per_step"]) for steps in STEPS)
+        cell["width"]: (int(cell["chosen"]) * cell["flop_per_step"], at_equal_steps(cell))
         for cell in cells.values()
         if (cell["seed"], cell["share"]) == (seed, share)
     }
-    return [points[width][::-1] for width in widths]
+    return [points[width] for width in widths]
 
 
 def power_law(points: Points) -> tuple[float, float, float]:
@@ -236,8 +237,8 @@ def is_foreseen(foreseen: list[float], measured: list[float], widest: list[float
 
 
 def at_equal_steps(cell: dict[str, Any]) -> float:
-    """Return the least loss within the equal steps."""
-    return min(cell["losses"][str(steps)] for steps in STEPS)
+    """Return the loss of the number of steps that was chosen within the equal steps."""
+    return cell["losses"][cell["chosen"]]
 
 
 def at_equal_compute(cell: dict[str, Any]) -> float:
@@ -262,10 +263,11 @@ def table(cells: dict[str, Any]) -> str:
                     line[f"{share:.1%} of the images"] = plus_minus(found)
                 lines.append(line)
         parts.append(markdown_table(lines))
-    held_out = next(iter(cells.values()))["held_out"]
+    tested = next(iter(cells.values()))["tested"]
     note = (
-        f"Loss on {held_out} images that no model was trained on, mean and 95 % interval over seeds. One block; "
-        f"trainings of {', '.join(map(str, STEPS))} steps of {BATCH} images, of which equal steps show the best."
+        f"Loss on {tested} test images, mean and 95 % interval over seeds. One block; trainings of "
+        f"{', '.join(map(str, STEPS))} steps of {BATCH} images, of which equal steps show the one that is best on "
+        "validation images."
     )
     if seeds := seeds_of(cells):
         laws = [power_law(best_of_widths(cells, seed, SHARES[-1], *WIDTHS)) for seed in seeds]

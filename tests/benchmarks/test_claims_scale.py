@@ -21,7 +21,8 @@ def scaled(law, larger=None):
         for seed in range(3):
             losses = {str(steps): of(flop * steps) * (1 + 0.004 * (seed - 1)) for steps in counts}
             cells[f"{name}, seed {seed}"] = {"setting": name, "seed": seed, **setting, "flop_per_step": flop}
-            cells[f"{name}, seed {seed}"] |= {"losses": losses, "parameters": 1000, "held_out": 359}
+            cells[f"{name}, seed {seed}"] |= {"losses": losses, "parameters": 1000, "tested": 359}
+            cells[f"{name}, seed {seed}"]["chosen"] = min(map(str, STEPS), key=losses.__getitem__)
     return cells
 
 
@@ -84,9 +85,9 @@ def test_the_larger_model_is_in_no_fit():
     assert found["measured"] != with_other["measured"]
 
 
-def test_the_point_of_a_width_is_the_best_of_the_equal_steps_and_its_compute():
-    losses = {"75": 0.5, "150": 0.3, "300": 0.4, "999": 0.1}
-    cell = {"seed": 0, "share": 1.0, "width": 8, "flop_per_step": 10, "losses": losses}
+def test_the_point_of_a_width_is_the_chosen_one_of_the_equal_steps_and_its_compute():
+    losses = {"75": 0.5, "150": 0.3, "300": 0.2, "999": 0.1}
+    cell = {"seed": 0, "share": 1.0, "width": 8, "flop_per_step": 10, "losses": losses, "chosen": "150"}
     assert claims_scale.best_of_widths({"one": cell}, 0, 1.0, 8) == [(1500, 0.3)]
 
 
@@ -108,6 +109,7 @@ def test_compute_is_counted_by_torch_and_equal_within_half_a_step():
 def test_equal_steps_leave_out_the_trainings_of_equal_compute():
     steps = claims_scale.steps_of_equal_compute(WIDTHS[1])
     cell = {"width": WIDTHS[1], "losses": {**{str(count): 0.5 for count in STEPS}, str(steps): 0.1}}
+    cell["chosen"] = str(STEPS[0])
     assert claims_scale.at_equal_steps(cell) == 0.5
     assert claims_scale.at_equal_compute(cell) == 0.1
 
@@ -129,9 +131,17 @@ def test_what_is_there_is_shown_before_all_is_measured(tmp_path):
         claims_scale.draw(some, tmp_path / "drawn.png")
 
 
-def test_a_cell_has_the_loss_of_each_number_of_steps(monkeypatch):
+def test_a_cell_has_the_test_loss_of_each_number_of_steps_of_which_the_validation_loss_chooses(monkeypatch):
+    asked = []
+
+    def loss_on(model, images, labels):
+        asked.append(len(labels))
+        return {143: [0.2, 0.1], 359: [0.3, 0.4]}[len(labels)][len(asked) > 2]
+
     monkeypatch.setattr(claims_scale, "STEPS", (1, 2))
+    monkeypatch.setattr(claims_scale, "steps_of_equal_compute", lambda width: 2)
+    monkeypatch.setattr(claims_scale, "loss_on", loss_on)
     cell = claims_scale.measure({"width": 12, "share": 0.125}, seed=0)
-    assert set(cell["losses"]) == {"1", "2"}
-    assert cell["images"] == 180
-    assert cell["losses"]["1"] != cell["losses"]["2"]
+    assert cell["losses"] == {"1": 0.3, "2": 0.4}
+    assert cell["chosen"] == "2"
+    assert (cell["images"], cell["tested"]) == (162, 359)
