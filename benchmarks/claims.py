@@ -60,10 +60,14 @@ CLAIMS = {
         claims_reach.SETTINGS, claims_reach.measure, claims_reach.rows, claims_reach.table, claims_figures.draw_reach
     ),
     "rivals": Claim(
-        claims_rivals.SETTINGS, claims_rivals.measure, claims_rivals.rows, claims_rivals.table, claims_rivals.draw
+        claims_rivals.SETTINGS,
+        claims_rivals.measure,
+        claims_rivals.rows,
+        claims_rivals.table,
+        claims_figures.draw_rivals,
     ),
     "scale": Claim(
-        claims_scale.SETTINGS, claims_scale.measure, claims_scale.rows, claims_scale.table, claims_scale.draw
+        claims_scale.SETTINGS, claims_scale.measure, claims_scale.rows, claims_scale.table, claims_figures.draw_scale
     ),
     "norms": Claim(claims_norms.SETTINGS, claims_norms.measure, claims_norms.rows, claims_norms.table),
     "order": Claim(claims_order.SETTINGS, claims_order.measure, claims_order.rows, claims_order.table),

@@ -1,20 +1,25 @@
 """The plots of claims.py, each of as many columns as a page of 800 pixels shows with letters that can be read."""
 
+import statistics
 from pathlib import Path
 from typing import Any
 
 import claims_cost
 import claims_quality
 import claims_reach
+import claims_rivals as rivals
 import claims_routed
+import claims_scale as scale
+import numpy as np
 import torch
-from claims_training import of_setting
+from claims_training import difference, mean_interval, of_setting
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from vit.data import Digits
 from vit.data.mark_pairs import LONGEST
-from vit.support.plotting import ORANGE, plot_style
+from vit.support.plotting import GREY, ORANGE, plot_style
 
 
 def four_places() -> tuple[Figure, list[Axes]]:
@@ -55,6 +60,91 @@ def draw_reach(cells: dict[str, Any], path: Path) -> None:
 def marker_of(name: str) -> dict[str, Any]:
     """Return the marker of a line; that of softmax is a ring, since another line lies on it."""
     return {"marker": "o", "ms": 8, "mfc": "none"} if name == "softmax" else {"marker": "o", "ms": 4}
+
+
+@plot_style
+def draw_rivals(cells: dict[str, Any], path: Path) -> None:
+    """Draw accuracy over the number of images, every seed a point, and how far each rival is from softmax."""
+    figure = Figure(figsize=(7.4, 7))
+    axes = figure.subplots(2, 1)
+    for place, (name, color) in enumerate(rivals.COLORS.items()):
+        found = {size: [100 * value for value in rivals.accuracies(cells, name, size)] for size in rivals.SIZES}
+        found = {size: values for size, values in found.items() if values}
+        for size, values in found.items():
+            axes[0].scatter([size] * len(values), values, color=color, s=14)
+        axes[0].plot(list(found), [statistics.mean(values) for values in found.values()], color=color, label=name)
+        gaps = {
+            size: difference(values, softmax)
+            for size, values in found.items()
+            if name != "softmax"
+            and len(values) > 1
+            and len(softmax := [100 * value for value in rivals.accuracies(cells, "softmax", size)]) > 1
+        }
+        if gaps:
+            shifted = [size * 1.06 ** (place - 2) for size in gaps]  # side by side, so that no interval hides another
+            means, lows, highs = zip(*gaps.values(), strict=True)
+            ends = [[mean - low for mean, low in zip(means, lows, strict=True)]]
+            ends.append([high - mean for mean, high in zip(means, highs, strict=True)])
+            axes[1].errorbar(shifted, means, yerr=ends, color=color, marker="o", ms=4, capsize=3, label=name)
+    axes[1].axhline(0, color=rivals.COLORS["softmax"], lw=1)
+    axes[0].set(ylabel="test accuracy, %")
+    axes[1].set(ylabel="less softmax, points, 95 % interval")
+    for plot in axes:
+        plot.set(xlabel="training images", xscale="log")
+        plot.set_xticks(rivals.SIZES, [f"{size:,}" for size in rivals.SIZES])
+        plot.minorticks_off()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
+    figure.savefig(path)
+
+
+@plot_style
+def draw_scale(cells: dict[str, Any], path: Path) -> None:
+    """Draw loss over compute with the law and the larger model, and loss over images at equal steps and compute."""
+    figure = Figure(figsize=(7.4, 6.2))
+    *axes, empty = figure.subplots(2, 2, sharey=True).flat
+    empty.axis("off")
+    seeds = scale.seeds_of(cells)
+    for width, color in scale.COLORS.items():
+        found = [point for seed in seeds for point in scale.best_of_widths(cells, seed, scale.SHARES[-1], width)]
+        if found:
+            axes[0].scatter(*zip(*in_gflop(found), strict=True), color=color, s=14, zorder=3)
+        for plot, read in zip(axes[1:], (scale.at_equal_steps, scale.at_equal_compute), strict=True):
+            of_width = [cell for cell in cells.values() if cell["width"] == width]
+            shares = sorted({cell["share"] for cell in of_width}) if width in scale.WIDTHS or plot is axes[1] else []
+            means = [statistics.mean(read(cell) for cell in of_width if cell["share"] == share) for share in shares]
+            plot.plot([100 * share for share in shares], means, color=color, marker="o", ms=4, label=f"width {width}")
+    if seeds:
+        draw_law(axes[0], cells, seeds)
+    axes[0].set(title="all images", xlabel="compute, GFLOP", ylabel="loss on other images")
+    for plot in axes:
+        plot.set(xscale="log", yscale="log")
+        plot.minorticks_off()
+    for plot, title in zip(axes[1:], ("equal steps", "equal compute"), strict=True):
+        plot.set(title=title, xlabel="share of the training images, %")
+        plot.set_xticks([100 * share for share in scale.SHARES], [f"{100 * share:g}" for share in scale.SHARES])
+    for axis in (axes[0].xaxis, axes[0].yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+    empty.legend(*axes[1].get_legend_handles_labels(), loc="center")
+    figure.savefig(path)
+
+
+def in_gflop(points: scale.Points) -> scale.Points:
+    """Return points whose compute is in billions of operations."""
+    return [(compute / 1e9, loss) for compute, loss in points]
+
+
+def draw_law(plot: Axes, cells: dict[str, Any], seeds: list[int]) -> None:
+    """Draw the mean law and its interval over seeds, dashed beyond the models that it is fitted to."""
+    fitted = [scale.best_of_widths(cells, seed, scale.SHARES[-1], *scale.WIDTHS) for seed in seeds]
+    last = max(scale.best_of_widths(cells, seed, scale.SHARES[-1], scale.LARGER)[0][0] for seed in seeds)
+    ends = (min(points[0][0] for points in fitted), max(points[-1][0] for points in fitted))
+    for computes, style in ((np.geomspace(*ends, 40), "-"), (np.geomspace(ends[1], last, 20), "--")):
+        found = [mean_interval([scale.predicted(points, compute) for points in fitted]) for compute in computes]
+        means, lows, highs = zip(*found, strict=True)
+        plot.plot(computes / 1e9, means, color=GREY, ls=style, lw=1.5)
+        if len(seeds) > 1:
+            plot.fill_between(computes / 1e9, np.maximum(lows, 1e-3), highs, color=GREY, alpha=0.2, lw=0)
 
 
 @plot_style
@@ -106,10 +196,10 @@ def draw_routed(cells: dict[str, Any], path: Path) -> None:
 def draw_cost(cells: dict[str, Any], path: Path) -> None:
     """Draw time and memory over the tokens, and time over the side of the window."""
     figure, (time, memory, wide, empty) = four_places()
-    for plot, key, scale, label in ((time, "seconds", 1e3, "time, ms"), (memory, "bytes", 1e-6, "memory, MB")):
+    for plot, key, factor, label in ((time, "seconds", 1e3, "time, ms"), (memory, "bytes", 1e-6, "memory, MB")):
         for name, color in claims_cost.COLORS.items():
             found = claims_cost.medians(cells, "tokens", name, key)
-            values = [scale * value for value in found.values()]
+            values = [factor * value for value in found.values()]
             plot.plot(list(found), values, color=color, marker="o", ms=4, label=name)
         plot.set(xlabel="tokens", ylabel=label, xscale="log", yscale="log")
         plot.set_xticks([4096, 16384, 65536], ["4,096", "16,384", "65,536"])

@@ -10,7 +10,6 @@ import statistics
 import time
 from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,12 +27,11 @@ from claims_training import (
     percent,
     points,
 )
-from matplotlib.figure import Figure
 
 import vit
 from vit.data import Digits
 from vit.support.markdown import markdown_table
-from vit.support.plotting import BLUE, BROWN, GREEN, GREY, plot_style
+from vit.support.plotting import BLUE, BROWN, GREEN, GREY
 
 STEPS, WARMUP = 200, 20
 MODEL = {"image_size": 8, "patch_size": 2, "in_channels": 1, "embed_dim": 36, "num_heads": 9, "depth": 2}
@@ -201,38 +199,3 @@ def table(cells: dict[str, Any]) -> str:
         "median of processor time on one thread."
     )
     return f"{markdown_table(lines)}\n\n{note}"
-
-
-@plot_style
-def draw(cells: dict[str, Any], path: Path) -> None:
-    """Draw accuracy over the number of images, every seed a point, and how far each rival is from softmax."""
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    axes = figure.subplots(1, 2)
-    for place, (name, color) in enumerate(COLORS.items()):
-        found = {size: [100 * value for value in accuracies(cells, name, size)] for size in SIZES}
-        found = {size: values for size, values in found.items() if values}
-        for size, values in found.items():
-            axes[0].scatter([size] * len(values), values, color=color, s=14)
-        axes[0].plot(list(found), [statistics.mean(values) for values in found.values()], color=color, label=name)
-        gaps = {
-            size: difference(values, softmax)
-            for size, values in found.items()
-            if name != "softmax"
-            and len(values) > 1
-            and len(softmax := [100 * value for value in accuracies(cells, "softmax", size)]) > 1
-        }
-        if gaps:
-            shifted = [size * 1.06 ** (place - 2) for size in gaps]  # side by side, so that no interval hides another
-            means, lows, highs = zip(*gaps.values(), strict=True)
-            ends = [[mean - low for mean, low in zip(means, lows, strict=True)]]
-            ends.append([high - mean for mean, high in zip(means, highs, strict=True)])
-            axes[1].errorbar(shifted, means, yerr=ends, color=color, marker="o", ms=4, capsize=3, label=name)
-    axes[1].axhline(0, color=COLORS["softmax"], lw=1)
-    axes[0].set(ylabel="test accuracy, %")
-    axes[1].set(ylabel="less softmax, points, 95 % interval")
-    for plot in axes:
-        plot.set(xlabel="training images", xscale="log")
-        plot.set_xticks(SIZES, [f"{size:,}" for size in SIZES])
-        plot.minorticks_off()
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
-    figure.savefig(path)

@@ -11,22 +11,18 @@ import math
 import statistics
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from claims_training import BATCH, FAILS, HOLDS, OPEN, difference, fit, mean_interval, normalised
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 from scipy.optimize import curve_fit
 
 import vit
 from vit.data import Digits
 from vit.support.markdown import markdown_table
-from vit.support.plotting import BLUE, BROWN, GREEN, GREY, ORANGE, plot_style
+from vit.support.plotting import BLUE, BROWN, GREEN, ORANGE
 from vit.training.flop import training_flop
 
 WIDTHS, LARGER = (8, 12, 16, 24), 48
@@ -286,53 +282,3 @@ def plus_minus(values: list[float]) -> str:
         return ""
     mean, low, _ = mean_interval(values)
     return f"{mean:.3f}" + (f" ± {mean - low:.3f}" if math.isfinite(low) else "")
-
-
-@plot_style
-def draw(cells: dict[str, Any], path: Path) -> None:
-    """Draw loss over compute with the law and the larger model, and loss over images at equal steps and compute."""
-    figure = Figure(figsize=(13, 4.4), layout="constrained")
-    axes = figure.subplots(1, 3, sharey=True)
-    seeds = seeds_of(cells)
-    for width, color in COLORS.items():
-        found = [point for seed in seeds for point in best_of_widths(cells, seed, SHARES[-1], width)]
-        if found:
-            axes[0].scatter(*zip(*in_gflop(found), strict=True), color=color, s=14, zorder=3)
-        for plot, read in zip(axes[1:], (at_equal_steps, at_equal_compute), strict=True):
-            of_width = [cell for cell in cells.values() if cell["width"] == width]
-            shares = sorted({cell["share"] for cell in of_width}) if width in WIDTHS or plot is axes[1] else []
-            means = [statistics.mean(read(cell) for cell in of_width if cell["share"] == share) for share in shares]
-            plot.plot([100 * share for share in shares], means, color=color, marker="o", ms=4, label=f"width {width}")
-    if seeds:
-        draw_law(axes[0], cells, seeds)
-    axes[0].set(title="all images", xlabel="compute, GFLOP", ylabel="loss on other images")
-    for plot in axes:
-        plot.set(xscale="log", yscale="log")
-        plot.minorticks_off()
-    for plot, title in zip(axes[1:], ("equal steps", "equal compute"), strict=True):
-        plot.set(title=title, xlabel="share of the training images, %")
-        plot.set_xticks([100 * share for share in SHARES], [f"{100 * share:g}" for share in SHARES])
-    for axis in (axes[0].xaxis, axes[0].yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter("{x:g}")
-    handles, labels = axes[1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center")
-    figure.savefig(path)
-
-
-def in_gflop(points: Points) -> Points:
-    """Return points whose compute is in billions of operations."""
-    return [(compute / 1e9, loss) for compute, loss in points]
-
-
-def draw_law(plot: Axes, cells: dict[str, Any], seeds: list[int]) -> None:
-    """Draw the mean law and its interval over seeds, dashed beyond the models that it is fitted to."""
-    fitted = [best_of_widths(cells, seed, SHARES[-1], *WIDTHS) for seed in seeds]
-    last = max(best_of_widths(cells, seed, SHARES[-1], LARGER)[0][0] for seed in seeds)
-    ends = (min(points[0][0] for points in fitted), max(points[-1][0] for points in fitted))
-    for computes, style in ((np.geomspace(*ends, 40), "-"), (np.geomspace(ends[1], last, 20), "--")):
-        found = [mean_interval([predicted(points, compute) for points in fitted]) for compute in computes]
-        means, lows, highs = zip(*found, strict=True)
-        plot.plot(computes / 1e9, means, color=GREY, ls=style, lw=1.5)
-        if len(seeds) > 1:
-            plot.fill_between(computes / 1e9, np.maximum(lows, 1e-3), highs, color=GREY, alpha=0.2, lw=0)

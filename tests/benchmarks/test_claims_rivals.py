@@ -1,5 +1,6 @@
 """The experiment about attention, convolution and recurrence: the same size, options by validation, and its answers."""
 
+import claims_figures
 import claims_rivals
 import pytest
 import torch
@@ -66,7 +67,7 @@ def test_a_seed_counts_where_it_has_all_sizes_and_what_is_there_is_shown(tmp_pat
         some = dict(list(cells.items())[:first])
         claims_rivals.table(some)
         claims_rivals.rows(some)
-        claims_rivals.draw(some, tmp_path / "drawn.png")
+        claims_figures.draw_rivals(some, tmp_path / "drawn.png")
     del cells[f"softmax, {FEW[1]:,} images, seed 2"]
     assert claims_rivals.accuracies(cells, "softmax", *FEW) == pytest.approx([0.599, 0.6])
     assert len(claims_rivals.accuracies(cells, "softmax", FEW[0])) == 3

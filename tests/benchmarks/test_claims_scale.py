@@ -2,6 +2,7 @@
 
 import math
 
+import claims_figures
 import claims_scale
 import pytest
 from claims_scale import BATCH, LARGER, SETTINGS, SHARES, STEPS, WIDTHS
@@ -128,7 +129,7 @@ def test_what_is_there_is_shown_before_all_is_measured(tmp_path):
         some = dict(list(cells.items())[:first])
         claims_scale.table(some)
         claims_scale.rows(some)
-        claims_scale.draw(some, tmp_path / "drawn.png")
+        claims_figures.draw_scale(some, tmp_path / "drawn.png")
 
 
 def test_a_cell_has_the_test_loss_of_each_number_of_steps_of_which_the_validation_loss_chooses(monkeypatch):
