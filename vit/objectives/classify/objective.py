@@ -189,14 +189,21 @@ class ViTClassifier(Objective, EncoderModule):
         self.network.patch_drop.rate = hp.get("patch_drop", 0.0) if self.progress < hp.patch_drop_until else 0.0
 
     def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the cross-entropy with the labels, or with the soft targets of mixup and cutmix."""
+        """Return the cross-entropy with the labels, or with the soft targets of mixup and cutmix.
+
+        The weight of a class is that of its images. torch would weight the smoothed targets instead: with one image of
+        a class among a thousand, the share that smoothing gives this class would outweigh the label of every image.
+        """
         images, targets = batch
-        logits, weights = self(images).float(), self.class_weights
-        options = {"weight": weights, "label_smoothing": self.hparams.label_smoothing}
-        if weights is None or targets.is_floating_point():
-            return F.cross_entropy(logits, targets, **options)
+        logits, smoothing = self(images).float(), self.hparams.label_smoothing
+        if self.class_weights is None:
+            return F.cross_entropy(logits, targets, label_smoothing=smoothing)
+        rows = targets if targets.is_floating_point() else F.one_hot(targets, logits.shape[1])
+        parts = rows * self.class_weights
+        weights = parts.sum(dim=1, keepdim=True)
+        losses = F.cross_entropy(logits, parts / weights, label_smoothing=smoothing, reduction="none")
         # Processes have images of different weights.
-        return self.mean_of_all(F.cross_entropy(logits, targets, **options, reduction="sum"), weights[targets].sum())
+        return self.mean_of_all((weights[:, 0] * losses).sum(), weights.sum())
 
     def new_evaluation(self) -> Evaluation:
         """Return the sums of an evaluation over no images."""

@@ -93,8 +93,14 @@ class MultilabelClassifier(ViTClassifier):
         """Return the mean binary cross-entropy over images and classes; mixup and cutmix have soft targets."""
         images, labels = batch
         logits, smoothing = self(images).float(), self.hparams.label_smoothing
-        targets = one_row_each(labels, logits.shape[1]) * (1 - smoothing) + smoothing / 2
-        return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=self.class_weights)
+        shown = one_row_each(labels, logits.shape[1])
+        hidden = 1 - shown
+        if self.class_weights is not None:
+            shown = shown * self.class_weights
+        # The weight is that of the label. As pos_weight, it would multiply what smoothing adds to the other images.
+        weights = shown + hidden
+        targets = shown / weights * (1 - smoothing) + smoothing / 2
+        return F.binary_cross_entropy_with_logits(logits, targets, weight=weights)
 
     def new_evaluation(self) -> MultilabelEvaluation:
         """Return an evaluation over no images."""
