@@ -48,14 +48,14 @@ class SIGReg(ViewLearner):
         """Return the loss of each image: how far its views are from their mean, and the regularisation of all."""
         projected = self.embed(self.network, views)
         with torch.autocast(self.device.type, enabled=False):  # bfloat16 has 8 bits for the angles
-            return self.losses_of_projections(projected, step)
+            return self.losses_of_projections(projected, is_real, step)
 
-    def losses_of_projections(self, projected: Tensor, step: int) -> Tensor:
-        """Return the loss of each image by the projected features of its views: (V, B, K) -> (B,)."""
+    def losses_of_projections(self, projected: Tensor, is_real: Tensor, step: int) -> Tensor:
+        """Return the loss of each image by the projected features of its views: (V, B, K), (B,) -> (B,)."""
         weight = self.hparams.sigreg_weight
         centre = reduce(projected[: self.views.global_views], "v b k -> b k", "mean")
         distances = reduce((projected - centre).square(), "v b k -> b", "mean")
-        return (1 - weight) * distances + weight * sketched_normality(projected, step)
+        return (1 - weight) * distances + weight * sketched_normality(projected, is_real, step)
 
     def training_flop(self) -> int:
         """Return the floating-point operations of a training step per image, in matrix products."""
