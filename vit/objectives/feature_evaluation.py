@@ -9,6 +9,7 @@ from einops import einsum, reduce
 from torch import Tensor
 
 from vit.features.classifiers import knn_accuracy_left_out
+from vit.features.finite import check_finite
 from vit.objectives.classify.image_rows import ImageRows
 from vit.support.precision import in_double
 
@@ -26,7 +27,11 @@ def effective_rank(features: Tensor) -> float:
 
     >>> round(effective_rank(torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]])), 3)
     2.0
+
+    Raises:
+        ValueError: If the features contain NaN or infinity.
     """
+    check_finite(features)
     wide = in_double(features)
     centred = wide - reduce(wide, "n d -> d", "mean")
     values = torch.linalg.eigvalsh(einsum(centred, centred, "n d, n e -> d e")).clamp(min=0).sqrt()
