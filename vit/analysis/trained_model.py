@@ -41,7 +41,7 @@ class TrainedModel:
         if self.init not in (None, "glorot"):
             start += f" after Glorot; the training itself started from {self.init} weights"
         facts = [
-            f"{self.data}: right on {right.as_percent()} of {count} test images.",
+            f"{self.data}: right on {right.as_percent()} of {count} images held out of the training.",
             "Intervals are of 95 %. If that of a difference includes zero, the two cannot be told apart by these "
             "images. Layers, heads and tokens are numbered from 0.",
             f"{start}.",
