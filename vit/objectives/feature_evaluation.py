@@ -100,18 +100,15 @@ class FeatureEvaluation:
     @cached_property
     def rows(self) -> dict[str, Tensor]:
         """Place, features and class of each image, in the order of the data set; of many images, of ``MOST``."""
-        return self._draw(self.image_rows.gather())
+        rows = self.image_rows.gather()
+        drawn = torch.randperm(len(rows["index"]), generator=torch.Generator().manual_seed(0))[:MOST].sort().values
+        return {name: values[drawn] for name, values in rows.items()}
 
     def gather(self) -> None:
         """Collect the features of all processes, and evaluate them; each process calls this after its last batch."""
-        self.rows = self._draw(self.image_rows.gather())
         features, labels = self.rows["features"], self.rows["label"]
         self.effective_rank, self.feature_std = effective_rank(features), feature_std(features)
         self.knn_accuracy = knn_accuracy_left_out(features, labels) if len(labels.unique()) > 1 else None
-
-    def _draw(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
-        drawn = torch.randperm(len(rows["index"]), generator=torch.Generator().manual_seed(0))[:MOST].sort().values
-        return {name: values[drawn] for name, values in rows.items()}
 
     def sums(self) -> list[Tensor]:
         """Return the tensors that are to be summed over processes."""

@@ -5,15 +5,18 @@ Letters in the einops patterns: v views, b images, k channels.
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from einops import reduce
 from torch import Tensor, nn
 
+from vit.data.module import ImageSet
 from vit.data.seeding import seeded
 from vit.data.views import Views
 from vit.objectives.feature_learner import FEATURE_SCORES, FeatureLearner
+from vit.objectives.view_pictures import draw_views
 from vit.training.description import Picture, Score
 from vit.training.flop import forward_flop
 
@@ -121,3 +124,8 @@ class ViewLearner(FeatureLearner):
             for count, size in sizes
             if count
         )
+
+    def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
+        """Draw views of images of the split, and neighbours, into a folder."""
+        draw_views(self, image_set, split, folder / "views.png")
+        super().draw(folder, split, image_set)

@@ -8,6 +8,7 @@ from torch.utils.data import DistributedSampler
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from vit.data.sampler import BatchSampler
+from vit.objectives.processes import is_distributed, number_of_processes
 
 PADDING = -1  # index and label of a row that fills a batch up
 
@@ -36,8 +37,8 @@ class ImageRows:
         """
         if index is None:
             index = torch.arange(self.seen, self.seen + len(is_real))
-            if is_distributed():  # no two images of one number
-                index = torch.distributed.get_world_size() * index + torch.distributed.get_rank()
+            if is_distributed():  # no two images have the same number
+                index = number_of_processes() * index + torch.distributed.get_rank()
         self.seen += len(is_real)
         columns["index"] = index.to(is_real.device).where(is_real, PADDING)
         for name, values in columns.items():
@@ -55,11 +56,6 @@ class ImageRows:
         order = columns["index"].argsort(stable=True)
         order = order[columns["index"][order] != PADDING]
         return {name: values[order] for name, values in columns.items()}
-
-
-def is_distributed() -> bool:
-    """Return whether this is one of several processes."""
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def places_of_images(loader: Any) -> list[Tensor]:

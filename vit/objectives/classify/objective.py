@@ -33,6 +33,17 @@ from vit.training.encoder_module import EncoderModule
 from vit.training.freezing import freeze_blocks
 from vit.weights import start_from
 
+CURVES = Picture(
+    "roc", "ROC and precision-recall", "True over false positives, and precision over recall, of each class"
+)
+MAPS = Picture(
+    "attention",
+    "Maps",
+    "Images beside the patches that speak for their most probable class",
+    has_photographs=True,
+    note=f"{NOT_MEASURED} Measure yours by vit-attention explain --trust.",
+)
+
 
 class ViTClassifier(Objective, EncoderModule):
     """Classifies images: a Vision Transformer whose head has a logit for each class.
@@ -74,16 +85,8 @@ class ViTClassifier(Objective, EncoderModule):
     pictures = (
         Picture("confusion_matrix", "Confusion", "Share of each predicted class among the images of a class", "tables"),
         Picture("mistakes", "Mistakes", "Mistakes, with what was predicted and what is true", has_photographs=True),
-        Picture(
-            "roc", "ROC and precision-recall", "True over false positives, and precision over recall, of each class"
-        ),
-        Picture(
-            "attention",
-            "Maps",
-            "Images beside the patches that speak for their most probable class",
-            has_photographs=True,
-            note=f"{NOT_MEASURED} Measure yours by vit-attention explain --trust.",
-        ),
+        CURVES,
+        MAPS,
         Picture(
             "reliability",
             "Calibration",
@@ -316,10 +319,9 @@ class ViTClassifier(Objective, EncoderModule):
         return predicted_rows(*ranked(outputs.cpu()), self.names)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the threshold of two classes."""
+        """Add what the last validation has chosen."""
         super().on_save_checkpoint(checkpoint)
-        if self.network.num_classes == 2:
-            checkpoint["threshold"] = self.threshold
+        self.note_choices(checkpoint)
 
     def note_choices(self, checkpoint: dict[str, Any]) -> bool:
         """Put the threshold of two classes into a checkpoint."""

@@ -5,21 +5,18 @@ Letters in the einops patterns: g large views, v all views, b images, k prototyp
 
 import copy
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
 from einops import einsum, reduce
 from torch import Tensor, nn
 
-from vit.data.module import ImageSet
 from vit.model.projection import ProjectedEncoder
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives.dino.evaluation import LEAST_INFORMATION, DistillationEvaluation
 from vit.objectives.feature_evaluation import FEWEST
 from vit.objectives.processes import mean_over_processes
 from vit.objectives.view_learner import ViewLearner
-from vit.objectives.view_pictures import draw_views
 from vit.support.checks import check_probability, check_share
 from vit.training.description import Score
 from vit.training.schedule import ProgressSchedule
@@ -177,11 +174,6 @@ class DINO(ViewLearner):
         large, small = self.views.global_views, self.views.local_views
         student = self.forward_flop_of_views(self.network.student, large, small)
         return 3 * student + self.forward_flop_of_views(self.network.teacher, large, 0)
-
-    def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
-        """Draw views of images of the split, and neighbours, into a folder."""
-        draw_views(self, image_set, split, folder / "views.png")
-        super().draw(folder, split, image_set)
 
 
 def distillation_losses(probabilities: Tensor, guesses: Tensor) -> Tensor:

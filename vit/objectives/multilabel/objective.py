@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.data.image_set import ImageSet
-from vit.explain.default_method import NOT_MEASURED
-from vit.objectives.classify.objective import ViTClassifier
+from vit.objectives.classify.objective import CURVES, MAPS, ViTClassifier
 from vit.objectives.classify.tables import class_table
 from vit.objectives.multilabel.evaluation import MultilabelEvaluation, one_row_each
 from vit.objectives.multilabel.pictures import draw_multilabel
@@ -47,16 +46,8 @@ class MultilabelClassifier(ViTClassifier):
     pictures = (
         Picture("per_class", "Scores of the classes", "Precision, recall and F1 of each class"),
         Picture("mistakes", "Mistakes", "Labels that are wrong, the most confident first", has_photographs=True),
-        Picture(
-            "roc", "ROC and precision-recall", "True over false positives, and precision over recall, of each class"
-        ),
-        Picture(
-            "attention",
-            "Maps",
-            "Images beside the patches that speak for their most probable class",
-            has_photographs=True,
-            note=f"{NOT_MEASURED} Measure yours by vit-attention explain --trust.",
-        ),
+        CURVES,
+        MAPS,
     )
     test_fields: ClassVar = {"test_mean_average_precision_views": None, "test_views": "none"}
     prediction_columns = ("labels", "probabilities")

@@ -3,19 +3,16 @@
 Letters in the einops patterns: v views, b images, k channels of a projected feature.
 """
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from einops import reduce
 from torch import Tensor
 
-from vit.data.module import ImageSet
 from vit.model.projection import ProjectedEncoder
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives.sigreg.normality import sketched_normality
 from vit.objectives.view_learner import ViewLearner
-from vit.objectives.view_pictures import draw_views
 from vit.support.checks import check_share
 
 
@@ -60,8 +57,3 @@ class SIGReg(ViewLearner):
     def training_flop(self) -> int:
         """Return the floating-point operations of a training step per image, in matrix products."""
         return 3 * self.forward_flop_of_views(self.network, self.views.global_views, self.views.local_views)
-
-    def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
-        """Draw views of images of the split, and neighbours, into a folder."""
-        draw_views(self, image_set, split, folder / "views.png")
-        super().draw(folder, split, image_set)
