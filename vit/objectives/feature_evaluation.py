@@ -1,4 +1,4 @@
-"""What features of images are worth without a classifier: their rank, their spread, and their nearest neighbours."""
+"""The evaluation of features without a classifier: their rank, their spread, and their nearest neighbours."""
 
 from functools import cached_property
 from typing import Any
@@ -13,9 +13,9 @@ from vit.features.finite import check_finite
 from vit.objectives.classify.image_rows import ImageRows
 from vit.support.precision import in_double
 
-MOST = 5000  # images whose features are compared, drawn at random from more: each is compared with each
-FEWEST = 16  # images whose features tell a collapse
-LEAST_STD, LEAST_RANK = 0.02, 1.5  # below one of them, the features of all images are the same but for noise
+MOST = 5000  # images whose features are compared in pairs; of more, a random sample
+FEWEST = 16  # images from which on a collapse can be seen
+LEAST_STD, LEAST_RANK = 0.02, 1.5  # below either, the features of all images differ by noise alone
 
 
 def effective_rank(features: Tensor) -> float:
@@ -53,7 +53,7 @@ def feature_std(features: Tensor) -> float:
 
 
 def describe_collapse(scores: dict[str, Any]) -> str | None:
-    """Return what is said of features that are the same for all images; None of others, and of few images.
+    """Return a warning if the features are nearly the same for all images; None otherwise, and for few images.
 
     >>> describe_collapse({"count": 100, "effective_rank": 30.0, "feature_std": 0.4})
     """
@@ -87,8 +87,8 @@ class FeatureEvaluation:
         Args:
             features: Features of all images, (B, D).
             losses: The loss of each image that is real, (R,).
-            labels: Classes, (B,), or anything else, (B, ...), which has no neighbours.
-            is_real: Which images do not fill the batch up, boolean (B,).
+            labels: Classes, (B,). Other labels, (B, ...), are ignored.
+            is_real: Which images do not merely fill the batch up, boolean (B,).
             index: Place of each image in the data set, (B,); None counts them.
         """
         self.loss_sum += losses.sum(dtype=self.loss_sum.dtype)

@@ -25,7 +25,7 @@ FEATURE_SCORES = (
 
 
 class FeatureLearner(Objective, EncoderModule):
-    """Learns features of images without labels. The classes of the images, if they have some, only judge them.
+    """Learns features of images without labels. Classes, if there are any, are used by the evaluation alone.
 
     Args:
         kwargs: Training, and the VisionTransformer that computes the features.
@@ -42,7 +42,7 @@ class FeatureLearner(Objective, EncoderModule):
     from_data = (*Objective.from_data, "mean", "std")
     prediction_columns = ()
     fewest_images = 1
-    """Images of a batch, over all processes, that the loss needs."""
+    """The smallest batch, over all processes, that the loss can be computed for."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(num_classes=0, **kwargs)
@@ -59,7 +59,7 @@ class FeatureLearner(Objective, EncoderModule):
     def losses(self, images: Tensor, is_real: Tensor, batch_idx: int) -> Tensor:
         """Return the loss of each image of an evaluation, with the same random choices each time: (B, ...) -> (B,).
 
-        Images that are not real, (B,), fill the batch up, so that all processes have as many.
+        ``is_real``, boolean (B,), is False for images that only fill the batch up.
         """
 
     def setup(self, stage: str) -> None:
@@ -134,7 +134,7 @@ class FeatureLearner(Objective, EncoderModule):
         self.log_dict({name: value for name, value in logged.items() if value is not None}, sync_dist=True)
 
     def on_validation_end(self) -> None:
-        """Print the scores of the features below the line of a validation, and once that they have collapsed."""
+        """Print the scores of the features after a validation, and a warning when they first collapse."""
         if self.trainer.state.fn != TrainerFn.FITTING or self.global_rank != 0:
             return
         scores = self.scores()
@@ -151,13 +151,13 @@ class FeatureLearner(Objective, EncoderModule):
 
     @classmethod
     def notes(cls, scores: dict[str, Any]) -> list[str]:
-        """Return that the features have collapsed, if they have."""
+        """Return a warning if the features have collapsed."""
         said = describe_collapse(scores)
         return [] if said is None else [said]
 
     @classmethod
     def result_lines(cls, results: dict[str, Any]) -> list[str]:
-        """Return the scores of the features, and that they have collapsed, if they have."""
+        """Return a line with the scores of the features, and a warning if they have collapsed."""
         scores = results.get("scores") or {}
         described = cls.described(scores)
         return [*(["features: " + "; ".join(described)] if described else []), *cls.notes(scores)]

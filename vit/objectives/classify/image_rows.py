@@ -59,10 +59,10 @@ class ImageRows:
 
 
 def places_of_images(loader: Any) -> list[Tensor]:
-    """Return the place of each image in the data set, (B,) for each batch of a loader; [] if the loader does not tell.
+    """Return the place of each image in the data set, (B,) for each batch of a loader; [] if it is not known.
 
-    The sampler of an evaluation yields the same batches each time. Lightning's, in several processes, deals the images
-    out in turn.
+    It is known of our sampler, which yields the same batches in each evaluation, and of Lightning's for several
+    processes.
     """
     batches = getattr(loader, "batch_sampler", None)
     if isinstance(batches, BatchSampler):

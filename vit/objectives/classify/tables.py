@@ -43,7 +43,7 @@ def evaluated_rows(found: Mapping[str, Tensor], names: Sequence[str], *, has_vie
     Args:
         found: What an evaluation found of each image: its ``rows``.
         names: Names of the classes.
-        has_views: Whether the prediction over several views is told.
+        has_views: Whether to add the prediction over several views.
     """
     label, said = found["label"], found["classes"][:, 0]
     predicted = predicted_rows(found["best"], found["classes"], names)

@@ -1,4 +1,4 @@
-"""DINO: the LightningModule that trains a student on what its teacher says of other views of an image.
+"""DINO: the LightningModule of a student that learns to predict what its teacher says of other views of an image.
 
 Letters in the einops patterns: g large views, v all views, b images, k prototypes.
 """
@@ -50,11 +50,11 @@ class TeacherAndStudent(nn.Module):
 
 
 class DINO(ViewLearner):
-    """Learns features by which a student tells what its teacher says of other views of an image (Caron et al. 2021).
+    """Learns features without labels: a student predicts what its teacher says of other views (Caron et al. 2021).
 
-    The teacher is the moving average of the student, and it is the model that is evaluated and loaded. It says how near
-    a view is to each prototype; its answers are centred, so that no prototype wins for all images, and sharpened, so
-    that not all prototypes are alike.
+    The teacher is the moving average of the student, and is the model that is evaluated and loaded. Its answer to a
+    view is how near the view is to each prototype. Answers are centred, so that no prototype wins for all images, and
+    sharpened, so that an answer does not spread evenly over the prototypes.
 
     Args:
         prototypes: Number of directions that a projected feature is compared with.
@@ -159,7 +159,7 @@ class DINO(ViewLearner):
 
     @classmethod
     def notes(cls, scores: dict[str, Any]) -> list[str]:
-        """Return that the features or the prototypes have collapsed, if they have."""
+        """Return a warning if the features have collapsed, and one if the prototypes have."""
         said = super().notes(scores)
         if scores.get("count", 0) >= FEWEST and scores.get("information", LEAST_INFORMATION) < LEAST_INFORMATION:
             said.append(

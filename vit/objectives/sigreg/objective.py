@@ -17,10 +17,10 @@ from vit.support.checks import check_share
 
 
 class SIGReg(ViewLearner):
-    """Learns features that views of an image have in common, kept apart by the normal distribution that they must have.
+    """Learns features without labels: alike for the views of an image, normally distributed over images.
 
-    LeJEPA (Balestriero and LeCun 2025): the views of an image are drawn to their mean, and sketched isotropic Gaussian
-    regularisation (SIGReg) keeps the features of all images from being the same.
+    LeJEPA (Balestriero and LeCun 2025): the loss pulls the views of an image to their mean. Sketched isotropic Gaussian
+    regularisation (SIGReg) prevents that the features of all images become the same.
 
     Args:
         sigreg_weight: Weight of the regularisation in the loss, in (0, 1); the rest is that of the invariance.
