@@ -49,8 +49,7 @@ class Evaluation:
         # of torchmetrics would keep the confidence of every image.
         self.bins = torch.zeros(3, BINS, dtype=precise, device=device)
         self.image_rows = ImageRows()
-        no_images = torch.zeros(0, num_classes, device=device)
-        self._add_rows(None, torch.zeros(0, dtype=torch.long, device=device), no_images, None)
+        self.update(torch.zeros(0, num_classes, device=device), torch.zeros(0, dtype=torch.long, device=device))
 
     def update(
         self, logits: Tensor, labels: Tensor, of_views: Tensor | None = None, index: Tensor | None = None
@@ -63,27 +62,27 @@ class Evaluation:
         if of_views is not None:
             self.correct_views += (of_views.argmax(dim=-1) == labels).sum()
         probabilities = logits.float().softmax(dim=-1)
-        self._add_rows(index, labels, probabilities, None if of_views is None else of_views.float().softmax(dim=-1))
+        best, classes = ranked(probabilities)
+        columns = {"label": labels, "best": best, "classes": classes}
+        if probabilities.shape[1] <= MOST_KEPT:
+            columns["probabilities"] = probabilities
+        if of_views is not None:
+            over_views = ranked(of_views.float().softmax(dim=-1))
+            columns |= dict(zip(("best_over_views", "classes_over_views"), over_views, strict=True))
         real = labels != PADDING
-        logits, labels = logits[real].float(), labels[real]
+        self.image_rows.add(index, real, **columns)
+        for known in ("rows", "areas"):
+            self.__dict__.pop(known, None)
+        logits, labels, confidence, classes = logits[real].float(), labels[real], best[real, 0], classes[real]
         self.loss_sum += F.cross_entropy(logits, labels, reduction="sum")
-        confidence, predicted = probabilities[real].max(dim=-1)
+        predicted = classes[:, 0]
         correct = predicted == labels
-        for counts, classes in zip(self.of_classes, (labels, predicted, labels[correct]), strict=True):
-            counts.index_add_(0, classes, torch.ones_like(classes))
-        self.among_best += (logits.topk(min(BEST, logits.shape[1])).indices == labels[:, None]).sum()
+        for counts, of_images in zip(self.of_classes, (labels, predicted, labels[correct]), strict=True):
+            counts.index_add_(0, of_images, torch.ones_like(of_images))
+        self.among_best += (classes == labels[:, None]).sum()
         bins = (BINS * confidence).long().clamp(0, BINS - 1)
         of_each = torch.stack([confidence, correct, torch.ones_like(confidence)])
         self.bins.index_add_(1, bins, of_each.to(self.bins))
-
-    def _add_rows(self, index: Tensor | None, labels: Tensor, probabilities: Tensor, of_views: Tensor | None) -> None:
-        kept = {"probabilities": probabilities} if probabilities.shape[1] <= MOST_KEPT else {}
-        columns = kept | dict(zip(("best", "classes"), ranked(probabilities), strict=True))
-        if of_views is not None:
-            columns |= dict(zip(("best_over_views", "classes_over_views"), ranked(of_views), strict=True))
-        self.image_rows.add(index, labels != PADDING, label=labels, **columns)
-        for known in ("rows", "areas"):
-            self.__dict__.pop(known, None)
 
     @cached_property
     def rows(self) -> dict[str, Tensor]:
