@@ -85,7 +85,7 @@ class ViewLearner(FeatureLearner):
     def cut(self, images: Tensor) -> list[Tensor]:
         """Cut views out of images, large ones first: uint8 or float in [0, 1], (B, C, H, W) -> uint8."""
         if images.dtype != torch.uint8:
-            images = (255 * images).round().to(torch.uint8)
+            images = (255 * images).round().clamp(0, 255).to(torch.uint8)
         return self.views(images, self.local_size)
 
     def embed(self, network: nn.Module, views: Sequence[Tensor]) -> Tensor:
