@@ -87,7 +87,7 @@ class FeatureEvaluation:
         Args:
             features: Features of all images, (B, D).
             losses: The loss of each image that is real, (R,).
-            labels: Classes, (B,). Other labels, (B, ...), are ignored.
+            labels: Classes, (B,), -1 of images without one. Other labels, (B, ...), are ignored.
             is_real: Which images do not merely fill the batch up, boolean (B,).
             index: Place of each image in the data set, (B,); None counts them.
         """
@@ -108,6 +108,8 @@ class FeatureEvaluation:
         """Collect the features of all processes, and evaluate them; each process calls this after its last batch."""
         features, labels = self.rows["features"], self.rows["label"]
         self.effective_rank, self.feature_std = effective_rank(features), feature_std(features)
+        has_class = labels >= 0
+        features, labels = features[has_class], labels[has_class]
         self.knn_accuracy = knn_accuracy_left_out(features, labels) if len(labels.unique()) > 1 else None
 
     def sums(self) -> list[Tensor]:

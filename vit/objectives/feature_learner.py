@@ -4,7 +4,7 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
-from einops import rearrange
+import torch
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
@@ -106,9 +106,10 @@ class FeatureLearner(Objective, EncoderModule):
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add a batch to the evaluation."""
         images, labels = batch
-        is_real = rearrange(labels, "b ... -> b (...)")[:, 0] >= 0  # the rest pads the batch
+        place = self.places[batch_idx].to(images.device) if self.places else None
+        # Labels do not tell: images that have none may be labelled -1.
+        is_real = images.new_ones(len(images), dtype=torch.bool) if place is None else place >= 0
         losses = self.losses(images, is_real, batch_idx).float()[is_real]
-        place = self.places[batch_idx] if self.places else None
         self.evaluation.update(self.features(images), losses, labels, is_real, place)
 
     test_step = validation_step
