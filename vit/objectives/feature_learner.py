@@ -4,13 +4,12 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from vit.data.module import ImageDataModule, ImageSet
 from vit.model.vision_transformer import VisionTransformer
-from vit.objectives.classify.image_rows import places_of_images
+from vit.objectives.classify.image_rows import is_of_data, places_in_evaluation
 from vit.objectives.feature_evaluation import FeatureEvaluation, describe_collapse
 from vit.objectives.neighbours import draw_neighbours
 from vit.training.base import Objective
@@ -98,17 +97,15 @@ class FeatureLearner(Objective, EncoderModule):
     def on_validation_epoch_start(self) -> None:
         """Start an evaluation, and note which images its batches are of."""
         super().on_validation_epoch_start()
-        loaders = self.trainer.test_dataloaders if self.trainer.testing else self.trainer.val_dataloaders
-        self.places = places_of_images(loaders)
+        self.places = places_in_evaluation(self.trainer)
 
     on_test_epoch_start = on_validation_epoch_start
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add a batch to the evaluation."""
         images, labels = batch
-        place = self.places[batch_idx].to(images.device) if self.places else None
-        # Labels do not tell: images that have none may be labelled -1.
-        is_real = images.new_ones(len(images), dtype=torch.bool) if place is None else place >= 0
+        place = self.places[batch_idx] if self.places else None
+        is_real = is_of_data(place, images)
         losses = self.losses(images, is_real, batch_idx).float()[is_real]
         self.evaluation.update(self.features(images), losses, labels, is_real, place)
 

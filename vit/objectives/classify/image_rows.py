@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from lightning import Trainer
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 from torchmetrics.utilities.distributed import gather_all_tensors
@@ -56,6 +57,19 @@ class ImageRows:
         order = columns["index"].argsort(stable=True)
         order = order[columns["index"][order] != PADDING]
         return {name: values[order] for name, values in columns.items()}
+
+
+def places_in_evaluation(trainer: Trainer) -> list[Tensor]:
+    """Return ``places_of_images`` of the loader of the validation or test that runs."""
+    return places_of_images(trainer.test_dataloaders if trainer.testing else trainer.val_dataloaders)
+
+
+def is_of_data(place: Tensor | None, images: Tensor) -> Tensor:
+    """Return which images of a batch are of the data, boolean (B,): all, or those whose place says so.
+
+    Labels do not tell: an image that has none may be labelled -1, as one that only fills the batch up.
+    """
+    return images.new_ones(len(images), dtype=torch.bool) if place is None else (place != PADDING).to(images.device)
 
 
 def places_of_images(loader: Any) -> list[Tensor]:

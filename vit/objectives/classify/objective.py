@@ -12,7 +12,7 @@ from vit.data.image_set import ImageSet
 from vit.data.module import ImageDataModule
 from vit.explain.default_method import NOT_MEASURED
 from vit.objectives.classify.evaluation import Evaluation, ranked
-from vit.objectives.classify.image_rows import places_of_images
+from vit.objectives.classify.image_rows import places_in_evaluation
 from vit.objectives.classify.pictures import draw_classification
 from vit.objectives.classify.tables import (
     SHARES,
@@ -215,9 +215,7 @@ class ViTClassifier(Objective, EncoderModule):
     def on_validation_epoch_start(self) -> None:
         """Start an evaluation, and note which images its batches are of."""
         super().on_validation_epoch_start()
-        self.places = places_of_images(
-            self.trainer.test_dataloaders if self.trainer.testing else self.trainer.val_dataloaders
-        )
+        self.places = places_in_evaluation(self.trainer)
 
     on_test_epoch_start = on_validation_epoch_start
 
