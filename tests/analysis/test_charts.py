@@ -116,6 +116,7 @@ def test_probes_show_layers_before_and_after_training_and_each_head_in_its_layer
     probes = [Probes([Probe(v, v + 0.1, v + 0.2) for v in (0.1, 0.2, 0.3)], [[Probe(0.5, 0.6, 0.7)] * 2] * 2)]
     probes.append(Probes([Probe(0.0, 0.0, -0.1)] * 3, []))
     for axes, shift in zip(drawn(charts.draw_probes, *probes).axes, (0, 0.1, 0.2), strict=True):
+        assert axes.get_ylim()[0] < min(0, *(min(line.get_ydata()) for line in axes.lines))
         trained, untrained, heads = axes.lines
         assert list(trained.get_ydata()) == pytest.approx([0.1 + shift, 0.2 + shift, 0.3 + shift])
         assert len(untrained.get_ydata()) == 3
@@ -144,16 +145,10 @@ def test_positions_are_bars_beside_chance(drawn):
     assert set(axes.lines[0].get_xdata()) == {15}
 
 
-def test_spectra_rise_to_all_of_the_sum(drawn, ours, table):
-    for spectra in (table.spectra, [layer.shared_query_key for layer in projection_ranks(ours)]):
-        axes, _ = drawn(charts.draw_spectra, spectra, "a title").axes
-        assert len(axes.lines) == 3
-        for line, values in zip(axes.lines, spectra, strict=True):
-            shares = torch.atleast_2d(values)
-            first = 100 * (shares[:, 0] / shares.sum(-1)).mean().item()
-            assert list(line.get_ydata())[:2] == pytest.approx([0, first])
-            assert line.get_ydata()[-1] == pytest.approx(100)
-        assert axes.get_title() == "a title"
+def test_maps_of_offsets_have_the_numbers_of_their_layers_without_layers_that_lost_all_heads(drawn, ours, images):
+    table = describe_heads(prune_heads(ours, {0: range(5), 2: [1]}), images)
+    figure = drawn(charts.draw_offsets, table)
+    assert [axes.get_ylabel() for axes in figure.axes if axes.get_ylabel()] == ["layer 1", "layer 2"]
 
 
 def test_each_head_has_a_map_of_offsets_with_itself_in_the_middle(drawn, table):

@@ -112,7 +112,8 @@ def test_a_model_without_names_takes_as_many_class_folders_as_it_has_classes(pho
 
 def test_validation_images_take_the_place_of_missing_test_images(photos):
     noted = {"class_path": "ImageFolder", "init_args": {"root": str(photos), "test_fraction": 0.0, "val_fraction": 0.3}}
-    _, trained_on, held_out = labelled_images(model_of(None), noted, None, 100)
+    name, trained_on, held_out = labelled_images(model_of(None), noted, None, 100)
+    assert name == f"ImageFolder {photos}, validation images"
     assert (len(trained_on.labels), len(held_out.labels)) == (14, 6)
     noted["init_args"]["val_fraction"] = 0.0
     with pytest.raises(ValueError, match="neither test nor validation images"):
@@ -147,6 +148,14 @@ def test_classes_of_another_model_are_refused_with_both_lists(photos):
         ValueError, match=r"\(cat, dog\) are not those of the model \(0, 1, 2 and 7 more\): give the data"
     ):
         labelled_images(model_of(Digits.class_names), {}, str(photos), 5)
+
+
+def test_classes_in_the_order_of_the_training_are_those_of_the_model(photos):
+    arguments = {"root": str(photos), "class_names": [*reversed(NAMES)], "test_fraction": 0.4, "image_size": 8}
+    noted = {"class_path": "ImageFolder", "init_args": arguments}
+    _, _, held_out = labelled_images(model_of([*reversed(NAMES)]), noted, None, 100)
+    brightness = [held_out.images[held_out.labels == label].mean() for label in (0, 1)]
+    assert brightness[0] > brightness[1]  # dogs are bright
 
 
 def test_another_root_keeps_the_other_arguments_of_the_checkpoint(photos):

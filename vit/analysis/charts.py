@@ -1,7 +1,4 @@
-"""Figures of heads and layers.
-
-Letters in the einops patterns: h heads, k singular values.
-"""
+"""Figures of heads and layers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from einops import reduce
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import ListedColormap
@@ -192,7 +188,7 @@ def draw_probes(trained: Probes, untrained: Probes, path: Path) -> None:
         places = [layer + 0.5 for layer, of_layer in enumerate(trained.heads) for _ in of_layer]
         values = [getattr(probe, name) for of_layer in trained.heads for probe in of_layer]
         axes.plot(places, values, "o", ms=4, color=ORANGE, alpha=0.6, label="one trained head")
-        axes.set(title=title, xlabel="layers passed", ylim=(min(0, *values, 0) - 0.03, 1.03))
+        axes.set(title=title, xlabel="layers passed", ylim=(min(0, axes.dataLim.ymin) - 0.03, 1.03))
         _use_integer_ticks(axes.xaxis)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     save_figure(figure, path)
@@ -234,53 +230,31 @@ def draw_positions(accuracies: Mapping[str, float], chance: float, path: Path) -
     save_figure(figure, path)
 
 
-@plot_style
-def draw_spectra(spectra: Sequence[Tensor], title: str, path: Path) -> None:
-    """Draw the cumulative share of the singular values: one line per layer, the mean over its heads.
-
-    The steeper a line, the fewer dimensions the layer uses. A spectrum is (H, K) or (K,), largest first. The chart is
-    figure 1 of Wang et al. (2020, Linformer) for attention (``HeadTable.spectra``), and figure 1 of Cordonnier et
-    al. (2020) for projections (``LayerRanks.query_key``).
-    """
-    figure = Figure(figsize=(6.4, 4))
-    axes = figure.subplots()
-    colors = dark_half(len(spectra))
-    for layer, values in enumerate(spectra):
-        shares = torch.atleast_2d(values).cumsum(dim=-1) / torch.atleast_2d(values).sum(dim=-1, keepdim=True)
-        mean = 100 * reduce(shares, "h k -> k", "mean")
-        axes.plot(range(len(mean) + 1), [0.0, *mean.tolist()], color=colors.to_rgba(layer))
-    bar = figure.colorbar(colors, ax=axes, label="layer")
-    axes.set(title=title, xlabel="largest singular values", ylabel="share of their sum, %", ylim=(0, 103))
-    axes.set_xlim(left=0)
-    _use_integer_ticks(axes.xaxis, bar.ax.yaxis)
-    save_figure(figure, path)
-
-
 def draw_offsets(table: HeadTable, path: Path) -> None:
     """Draw a map of offsets for each head: mean attention over patches and images. The query is in the middle.
 
     A head that attends to the left neighbour has a red spot left of the middle. A head of rows has a red bar.
     """
-    layers = _by_layer(table)
-    across = max(map(len, layers))
-    figure = Figure(figsize=(1.3 * across + 1.6, 1.3 * len(layers) + 1.2), layout="constrained")
+    numbers = [layer for layer, heads in enumerate(_by_layer(table)) if heads]
+    across = max(map(len, table.offset_maps))
+    figure = Figure(figsize=(1.3 * across + 1.6, 1.3 * len(numbers) + 1.2), layout="constrained")
     figure.suptitle("Mean attention to the patch\nat each offset, 1 if uniform", fontsize=11)
     figure.supxlabel(f"offset to the right, {1 - table.grid[1]} to {table.grid[1] - 1} patches", fontsize=9)
     figure.supylabel(f"offset down, {1 - table.grid[0]} to {table.grid[0] - 1} patches", fontsize=9)
-    panels = figure.subplots(len(layers), across, squeeze=False, sharex=True, sharey=True)
+    panels = figure.subplots(len(numbers), across, squeeze=False, sharex=True, sharey=True)
     down, right = table.grid[0] - 0.5, table.grid[1] - 0.5
     for head, axes in enumerate(panels[0]):
         axes.set_title(f"head {head}", fontsize=9)
-    for layer, maps in enumerate(table.offset_maps):
-        for head, axes in enumerate(panels[layer]):
+    for layer, maps, row in zip(numbers, table.offset_maps, panels, strict=True):
+        for head, axes in enumerate(row):
             if head >= len(maps):
                 axes.axis("off")
                 continue
             logs = maps[head].clamp(min=1e-6).log2().numpy()
             image = axes.imshow(logs, cmap="RdBu_r", vmin=-4, vmax=4, extent=(-right, right, down, -down))
             axes.set(xticks=[], yticks=[])
-        panels[layer][0].set_ylabel(f"layer {layer}", fontsize=9)
-    bar = figure.colorbar(image, ax=panels, shrink=min(1.0, 3 / len(layers)), extend="both", ticks=[-4, -2, 0, 2, 4])
+        row[0].set_ylabel(f"layer {layer}", fontsize=9)
+    bar = figure.colorbar(image, ax=panels, shrink=min(1.0, 3 / len(numbers)), extend="both", ticks=[-4, -2, 0, 2, 4])
     bar.ax.set_yticklabels(["1/16", "1/4", "1", "4", "16"])
     save_figure(figure, path, dpi=120)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vit.analysis import cause_charts, charts
-from vit.analysis.answer import Answer
+from vit.analysis.answer import Answer, listed
 from vit.analysis.intervals import Interval, halves, mean_interval
 from vit.analysis.knockout import cut_heads, logit_of
 from vit.analysis.patching import attribute_patches, patch_activations
@@ -42,7 +42,7 @@ def what_the_decision_rests_on(subject: TrainedModel, folder: Path) -> Answer:
             "cut.png": "Fall of the logit difference without each head, on the half of the images that is reported",
             "residual.png": "Change of the logit difference as a token of the residual stream is that of another image",
         },
-        {"fall_without": [of_layer.tolist() for of_layer in reported]},
+        {"fall_without": listed(reported)},
     )
 
 

@@ -143,14 +143,12 @@ def attribute_edges(
     [(5, 3, 17), (5, 3, 17)]
     """
     rows, calls = _rows(model, images, query), _calls(model, images)
-    targets = chosen_classes(model, images, target, batch_size)
-    others = None if against is None else chosen_classes(model, images, against, batch_size)
+    measure = asked_logit(model, images, target, against, batch_size)
     batches = []
     for index, batch in enumerate(in_batches(model, images, batch_size)):
-        part = slice(index * batch_size, (index + 1) * batch_size)
         with torch.inference_mode(False), torch.enable_grad():
             attentions = capture_unchecked(model, differentiable(batch), calls)
-            asked = logit_of(attentions.logits, targets[part], None if others is None else others[part])
+            asked = measure(attentions.logits, index * batch_size)
             slopes = torch.autograd.grad(asked.sum(), [*attentions])
         batches.append([_estimate(attn.detach(), slope, rows) for attn, slope in zip(attentions, slopes, strict=True)])
     return [torch.cat(layer) for layer in zip(*batches, strict=True)]
@@ -188,14 +186,12 @@ def _cut(
     """Run the model once for each unit of each layer, and return the falls: one (B, units) for each layer."""
     check_positive_int("batch_size", batch_size)
     calls = _calls(model, images)
-    targets = chosen_classes(model, images, target, batch_size)
-    others = None if against is None else chosen_classes(model, images, against, batch_size)
+    measure = asked_logit(model, images, target, against, batch_size)
     cuts = [(layer, unit) for layer, attn in enumerate(_one_image(model, images)) for unit in units(attn)]
     batches = []
     for index, batch in enumerate(in_batches(model, images, batch_size)):
-        part = slice(index * batch_size, (index + 1) * batch_size)
-        own = targets[part], None if others is None else others[part]
-        intact = logit_of(logits_of(model(batch)), *own)
+        first_image = index * batch_size
+        intact = measure(logits_of(model(batch)), first_image)
         together = max(1, batch_size // len(batch))
         falls = []
         for first in range(0, len(cuts), together):
@@ -211,10 +207,24 @@ def _cut(
 
             copies = repeat(batch, "b c y x -> (k b) c y x", k=len(chosen))
             logits = run_intercepted(model, copies, edit, calls)
-            falls += [intact - logit_of(cut, *own) for cut in logits.chunk(len(chosen))]
+            falls += [intact - measure(cut, first_image) for cut in logits.chunk(len(chosen))]
         batches.append(torch.stack(falls, dim=1).cpu())
     layers = [layer for layer, _ in cuts]
     return list(torch.cat(batches).split([layers.count(layer) for layer in sorted({*layers})], dim=1))
+
+
+def asked_logit(
+    model: nn.Module, images: Tensor, target: Classes, against: Classes, batch_size: int
+) -> Callable[[Tensor, int], Tensor]:
+    """Return what measures the logit that is asked for: logits of a batch, number of its first image -> (B,)."""
+    targets = chosen_classes(model, images, target, batch_size)
+    others = None if against is None else chosen_classes(model, images, against, batch_size)
+
+    def measure(logits: Tensor, first: int) -> Tensor:
+        part = slice(first, first + len(logits))
+        return logit_of(logits, targets[part], None if others is None else others[part])
+
+    return measure
 
 
 def chosen_classes(model: nn.Module, images: Tensor, classes: Classes, batch_size: int) -> Tensor:

@@ -22,6 +22,7 @@ SPLITTING = (
     "val_urls",
     "test_urls",
     "root",
+    "class_names",
     "val_fraction",
     "test_fraction",
     "folds",
@@ -48,7 +49,8 @@ def labelled_images(
     """Return the name of the data, and up to ``count`` training images and as many test images.
 
     The splits are those of the training, so the model was not trained on any test image. If there are no test images,
-    the validation images take their place. The images are drawn at random, but every call draws the same images.
+    the validation images take their place, and the name says so. The images are drawn at random, but every call draws
+    the same images.
 
     Args:
         model: The model, as ``vit.load`` returns it.
@@ -81,9 +83,11 @@ def labelled_images(
         raise ValueError(
             f"{name} has several labels or a text for an image: name images of one class each by --data.root DIR"
         )
-    held_out = data.sets.get("test", data.sets.get("val"))
-    if held_out is None:
+    if not {"test", "val"} & data.sets.keys():
         raise ValueError(f"{name} has neither test nor validation images: the model was trained on all its images")
+    if "test" not in data.sets:
+        name += ", validation images"
+    held_out = data.sets.get("test", data.sets.get("val"))
     return name, _drawn(data.sets["train"], model, count), _drawn(held_out, model, count)
 
 
@@ -98,7 +102,7 @@ def _data_module(model: VisionTransformer, noted: dict[str, Any], root: str | No
     names = constructor_arguments(known) & {*SPLITTING}
     arguments = {name: value for name, value in noted.get("init_args", {}).items() if name in names}
     check_no_command(arguments, "the checkpoint")
-    return known(**arguments | ({"root": root} if root else {}))
+    return known(**arguments | ({"root": root, "class_names": None} if root else {}))
 
 
 def _drawn(of: ImageSet, model: VisionTransformer, count: int) -> Labelled:

@@ -15,7 +15,7 @@ import torch
 from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
-from vit.analysis.knockout import Classes, chosen_classes, logit_of
+from vit.analysis.knockout import Classes, asked_logit
 from vit.attention import MultiHeadAttention
 from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.attention import check_capturable, check_pixels, differentiable
@@ -74,15 +74,14 @@ def patch_activations(
         ValueError: If the model is of another library, was pruned or has blocks of its own, the images do not pair, or
             there is no such class or place.
     """
-    targets, others = _prepared(model, clean, corrupted, site, target, against, batch_size)
+    measure = _prepared(model, clean, corrupted, site, target, against, batch_size)
     device = next(model.parameters()).device
     fallen: list[Tensor] = []
     for first in range(0, len(clean), batch_size):
         part = slice(first, first + batch_size)
-        own = targets[part], None if others is None else others[part]
         batch = clean[part].to(device)
         logits, activations = _activations(model, batch, site)
-        intact = logit_of(logits, *own)
+        intact = measure(logits, first)
         _, replacing = _activations(model, corrupted[part].to(device), site)
         units = _by_unit(site, activations[0], model).shape[2]
         falls = torch.full((len(batch), len(activations), units), torch.nan, dtype=intact.dtype)
@@ -96,7 +95,7 @@ def patch_activations(
                     stack.enter_context(_boundaries(model, site)[layer].changed(change))
                 logits = model(repeat(batch, "b c y x -> (k b) c y x", k=len(chosen)))
             for (layer, unit), patched in zip(chosen, logits.chunk(len(chosen)), strict=True):
-                falls[:, layer, unit] = (intact - logit_of(patched, *own)).cpu()
+                falls[:, layer, unit] = (intact - measure(patched, first)).cpu()
         fallen.append(falls)
     return torch.cat(fallen)
 
@@ -126,7 +125,7 @@ def attribute_patches(
     >>> rank_correlation(quick.flatten(1), exhaustive.flatten(1)).shape  # one for each image
     torch.Size([5])
     """
-    targets, others = _prepared(model, clean, corrupted, site, target, against, batch_size)
+    measure = _prepared(model, clean, corrupted, site, target, against, batch_size)
     device = next(model.parameters()).device
     batches = []
     for first in range(0, len(clean), batch_size):
@@ -136,8 +135,7 @@ def attribute_patches(
         with torch.inference_mode(False), torch.enable_grad():
             batch = differentiable(clean[part].to(device)).detach().requires_grad_()
             logits, activations = _activations(model, batch, site)
-            asked = logit_of(logits, targets[part], None if others is None else others[part])
-            slopes = torch.autograd.grad(asked.sum(), activations)
+            slopes = torch.autograd.grad(measure(logits, first).sum(), activations)
         layers = zip(slopes, activations, replacing, strict=True)
         falls = [_by_unit(site, slope * (own.detach() - other), model) for slope, own, other in layers]
         batches.append(torch.stack([reduce(fall, "b n u d -> b u", "sum") for fall in falls], dim=1).cpu())
@@ -204,8 +202,8 @@ def _checked_places(places: Sequence[Place] | None, layers: int, units: int, sit
 
 def _prepared(
     model: nn.Module, clean: Tensor, corrupted: Tensor, site: Site, target: Classes, against: Classes, batch_size: int
-) -> tuple[Tensor, Tensor | None]:
-    """Check the inputs, and return the classes of ``target`` and ``against``."""
+) -> Callable[[Tensor, int], Tensor]:
+    """Check the inputs, and return what measures the logit (see ``asked_logit``)."""
     check_choice("site", site, get_args(Site))
     check_positive_int("batch_size", batch_size)
     if not isinstance(model, VisionTransformer) or not all(isinstance(block, EncoderBlock) for block in model.blocks):
@@ -224,5 +222,4 @@ def _prepared(
             f"clean images have shape {tuple(clean.shape)} and corrupted ones {tuple(corrupted.shape)}: give one "
             "corrupted image for each"
         )
-    targets = chosen_classes(model, clean, target, batch_size)
-    return targets, None if against is None else chosen_classes(model, clean, against, batch_size)
+    return asked_logit(model, clean, target, against, batch_size)

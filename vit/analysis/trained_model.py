@@ -1,6 +1,5 @@
 """The subject of ``python -m vit.analysis``: a trained model, an untrained model of the same size, and images."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +40,7 @@ class TrainedModel:
         if self.init not in (None, "glorot"):
             start += f" after Glorot; the training itself started from {self.init} weights"
         facts = [
-            f"{self.data}: right on {right.as_percent()} of {count} test images.",
+            f"{self.data}: right on {right.as_percent()} of {count} images held out of the training.",
             "Intervals are of 95 %. If that of a difference includes zero, the two cannot be told apart by these "
             "images. Layers, heads and tokens are numbered from 0.",
             f"{start}.",
@@ -99,15 +98,3 @@ def _noted(source: str | Path) -> Mapping[str, Any]:
         return {}
     contents, _ = read_file(Path(source))
     return read_checkpoint(source) if isinstance(contents, Mapping) and is_ours(contents) else {}
-
-
-def margin(share: float, count: int) -> float:
-    """Return two standard errors of the difference between two shares like this one, each of ``count`` images.
-
-    The share is moved towards one half (Agresti and Coull 1998). So a share of 0 or 1 also has an error.
-
-    >>> round(margin(0.9, 400), 3), round(margin(1.0, 400), 3)
-    (0.043, 0.01)
-    """
-    moved = (share * count + 2) / (count + 4)
-    return 2 * math.sqrt(2 * moved * (1 - moved) / (count + 4))

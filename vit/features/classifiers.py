@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from einops import einsum
 from torch import Tensor
 
+from vit.features.finite import check_finite
 from vit.support.checks import check_positive_int
 
 NEIGHBOURS, TEMPERATURE = 20, 0.07  # as in DINO (Caron et al. 2021)
@@ -111,6 +112,7 @@ def _check(features: Tensor, labels: Tensor, test_features: Tensor, test_labels:
     for images, classes in ((features, labels), (test_features, test_labels)):
         if len(images) != len(classes) or not len(images):
             raise ValueError(f"{len(images)} features have {len(classes)} labels: give one label for each image")
+        check_finite(images)
     if features.shape[1] != test_features.shape[1]:
         raise ValueError(f"features have {features.shape[1]} and {test_features.shape[1]} channels: take one model")
     if len(labels.unique()) < 2:

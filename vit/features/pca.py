@@ -9,6 +9,7 @@ import torch
 from einops import einsum, rearrange, reduce
 from torch import Tensor
 
+from vit.features.finite import check_finite
 from vit.support.checks import check_positive_int
 
 MARGIN = 0.01  # share of the scores at each end that colours do not tell apart, so that outliers do not set the scale
@@ -62,8 +63,7 @@ def pca(features: Tensor, components: int = 3) -> Principal:
             f"{len(vectors)} vectors of {vectors.shape[1]} channels have at most {max(most, 0)} components, and "
             f"{components} are asked for: give more vectors, or ask for fewer"
         )
-    if not vectors.isfinite().all():
-        raise ValueError("the features contain NaN or infinity: look for a division by zero")
+    check_finite(vectors)
     mean = reduce(vectors, "n d -> d", "mean")
     _, spread, directions = torch.linalg.svd(vectors - mean, full_matrices=False)
     chosen = directions[:components]

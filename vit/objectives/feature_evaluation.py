@@ -1,4 +1,4 @@
-"""What features of images are worth without a classifier: their rank, their spread, and their nearest neighbours."""
+"""The evaluation of features without a classifier: their rank, their spread, and their nearest neighbours."""
 
 from functools import cached_property
 from typing import Any
@@ -9,12 +9,13 @@ from einops import einsum, reduce
 from torch import Tensor
 
 from vit.features.classifiers import knn_accuracy_left_out
+from vit.features.finite import check_finite
 from vit.objectives.classify.image_rows import ImageRows
 from vit.support.precision import in_double
 
-MOST = 5000  # images whose features are compared, drawn at random from more: each is compared with each
-FEWEST = 16  # images whose features tell a collapse
-LEAST_STD, LEAST_RANK = 0.02, 1.5  # below one of them, the features of all images are the same but for noise
+MOST = 5000  # images whose features are compared in pairs; of more, a random sample
+FEWEST = 16  # images from which on a collapse can be seen
+LEAST_STD, LEAST_RANK = 0.02, 1.5  # below either, the features of all images differ by noise alone
 
 
 def effective_rank(features: Tensor) -> float:
@@ -26,7 +27,11 @@ def effective_rank(features: Tensor) -> float:
 
     >>> round(effective_rank(torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]])), 3)
     2.0
+
+    Raises:
+        ValueError: If the features contain NaN or infinity.
     """
+    check_finite(features)
     wide = in_double(features)
     centred = wide - reduce(wide, "n d -> d", "mean")
     values = torch.linalg.eigvalsh(einsum(centred, centred, "n d, n e -> d e")).clamp(min=0).sqrt()
@@ -48,7 +53,7 @@ def feature_std(features: Tensor) -> float:
 
 
 def describe_collapse(scores: dict[str, Any]) -> str | None:
-    """Return what is said of features that are the same for all images; None of others, and of few images.
+    """Return a warning if the features are nearly the same for all images; None otherwise, and for few images.
 
     >>> describe_collapse({"count": 100, "effective_rank": 30.0, "feature_std": 0.4})
     """
@@ -82,8 +87,8 @@ class FeatureEvaluation:
         Args:
             features: Features of all images, (B, D).
             losses: The loss of each image that is real, (R,).
-            labels: Classes, (B,), or anything else, (B, ...), which has no neighbours.
-            is_real: Which images do not fill the batch up, boolean (B,).
+            labels: Classes, (B,), -1 of images without one. Other labels, (B, ...), are ignored.
+            is_real: Which images do not merely fill the batch up, boolean (B,).
             index: Place of each image in the data set, (B,); None counts them.
         """
         self.loss_sum += losses.sum(dtype=self.loss_sum.dtype)
@@ -95,18 +100,17 @@ class FeatureEvaluation:
     @cached_property
     def rows(self) -> dict[str, Tensor]:
         """Place, features and class of each image, in the order of the data set; of many images, of ``MOST``."""
-        return self._draw(self.image_rows.gather())
+        rows = self.image_rows.gather()
+        drawn = torch.randperm(len(rows["index"]), generator=torch.Generator().manual_seed(0))[:MOST].sort().values
+        return {name: values[drawn] for name, values in rows.items()}
 
     def gather(self) -> None:
         """Collect the features of all processes, and evaluate them; each process calls this after its last batch."""
-        self.rows = self._draw(self.image_rows.gather())
         features, labels = self.rows["features"], self.rows["label"]
         self.effective_rank, self.feature_std = effective_rank(features), feature_std(features)
+        has_class = labels >= 0
+        features, labels = features[has_class], labels[has_class]
         self.knn_accuracy = knn_accuracy_left_out(features, labels) if len(labels.unique()) > 1 else None
-
-    def _draw(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
-        drawn = torch.randperm(len(rows["index"]), generator=torch.Generator().manual_seed(0))[:MOST].sort().values
-        return {name: values[drawn] for name, values in rows.items()}
 
     def sums(self) -> list[Tensor]:
         """Return the tensors that are to be summed over processes."""

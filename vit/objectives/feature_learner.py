@@ -4,13 +4,12 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
-from einops import rearrange
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from vit.data.module import ImageDataModule, ImageSet
 from vit.model.vision_transformer import VisionTransformer
-from vit.objectives.classify.image_rows import places_of_images
+from vit.objectives.classify.image_rows import is_of_data, places_in_evaluation
 from vit.objectives.feature_evaluation import FeatureEvaluation, describe_collapse
 from vit.objectives.neighbours import draw_neighbours
 from vit.training.base import Objective
@@ -25,7 +24,7 @@ FEATURE_SCORES = (
 
 
 class FeatureLearner(Objective, EncoderModule):
-    """Learns features of images without labels. The classes of the images, if they have some, only judge them.
+    """Learns features of images without labels. Classes, if there are any, are used by the evaluation alone.
 
     Args:
         kwargs: Training, and the VisionTransformer that computes the features.
@@ -42,7 +41,7 @@ class FeatureLearner(Objective, EncoderModule):
     from_data = (*Objective.from_data, "mean", "std")
     prediction_columns = ()
     fewest_images = 1
-    """Images of a batch, over all processes, that the loss needs."""
+    """The smallest batch, over all processes, that the loss can be computed for."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(num_classes=0, **kwargs)
@@ -59,7 +58,7 @@ class FeatureLearner(Objective, EncoderModule):
     def losses(self, images: Tensor, is_real: Tensor, batch_idx: int) -> Tensor:
         """Return the loss of each image of an evaluation, with the same random choices each time: (B, ...) -> (B,).
 
-        Images that are not real, (B,), fill the batch up, so that all processes have as many.
+        ``is_real``, boolean (B,), is False for images that only fill the batch up.
         """
 
     def setup(self, stage: str) -> None:
@@ -98,17 +97,16 @@ class FeatureLearner(Objective, EncoderModule):
     def on_validation_epoch_start(self) -> None:
         """Start an evaluation, and note which images its batches are of."""
         super().on_validation_epoch_start()
-        loaders = self.trainer.test_dataloaders if self.trainer.testing else self.trainer.val_dataloaders
-        self.places = places_of_images(loaders)
+        self.places = places_in_evaluation(self.trainer)
 
     on_test_epoch_start = on_validation_epoch_start
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add a batch to the evaluation."""
         images, labels = batch
-        is_real = rearrange(labels, "b ... -> b (...)")[:, 0] >= 0  # the rest pads the batch
-        losses = self.losses(images, is_real, batch_idx).float()[is_real]
         place = self.places[batch_idx] if self.places else None
+        is_real = is_of_data(place, images)
+        losses = self.losses(images, is_real, batch_idx).float()[is_real]
         self.evaluation.update(self.features(images), losses, labels, is_real, place)
 
     test_step = validation_step
@@ -134,7 +132,7 @@ class FeatureLearner(Objective, EncoderModule):
         self.log_dict({name: value for name, value in logged.items() if value is not None}, sync_dist=True)
 
     def on_validation_end(self) -> None:
-        """Print the scores of the features below the line of a validation, and once that they have collapsed."""
+        """Print the scores of the features after a validation, and a warning when they first collapse."""
         if self.trainer.state.fn != TrainerFn.FITTING or self.global_rank != 0:
             return
         scores = self.scores()
@@ -151,13 +149,13 @@ class FeatureLearner(Objective, EncoderModule):
 
     @classmethod
     def notes(cls, scores: dict[str, Any]) -> list[str]:
-        """Return that the features have collapsed, if they have."""
+        """Return a warning if the features have collapsed."""
         said = describe_collapse(scores)
         return [] if said is None else [said]
 
     @classmethod
     def result_lines(cls, results: dict[str, Any]) -> list[str]:
-        """Return the scores of the features, and that they have collapsed, if they have."""
+        """Return a line with the scores of the features, and a warning if they have collapsed."""
         scores = results.get("scores") or {}
         described = cls.described(scores)
         return [*(["features: " + "; ".join(described)] if described else []), *cls.notes(scores)]

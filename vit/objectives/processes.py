@@ -18,7 +18,7 @@ def is_distributed() -> bool:
 
 
 def mean_over_processes(values: Tensor) -> Tensor:
-    """Return the mean of a tensor over all processes, which each of them has to call for.
+    """Return the mean of a tensor over all processes; each process has to call this.
 
     A loss that is computed from it is the same in all processes; the mean of their gradients, which DDP takes, is that
     of one process with all images.

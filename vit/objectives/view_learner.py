@@ -5,15 +5,18 @@ Letters in the einops patterns: v views, b images, k channels.
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from einops import reduce
 from torch import Tensor, nn
 
+from vit.data.module import ImageSet
 from vit.data.seeding import seeded
 from vit.data.views import Views
 from vit.objectives.feature_learner import FEATURE_SCORES, FeatureLearner
+from vit.objectives.view_pictures import draw_views
 from vit.training.description import Picture, Score
 from vit.training.flop import forward_flop
 
@@ -82,7 +85,7 @@ class ViewLearner(FeatureLearner):
     def cut(self, images: Tensor) -> list[Tensor]:
         """Cut views out of images, large ones first: uint8 or float in [0, 1], (B, C, H, W) -> uint8."""
         if images.dtype != torch.uint8:
-            images = (255 * images).round().to(torch.uint8)
+            images = (255 * images).round().clamp(0, 255).to(torch.uint8)
         return self.views(images, self.local_size)
 
     def embed(self, network: nn.Module, views: Sequence[Tensor]) -> Tensor:
@@ -121,3 +124,8 @@ class ViewLearner(FeatureLearner):
             for count, size in sizes
             if count
         )
+
+    def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
+        """Draw views of images of the split, and neighbours, into a folder."""
+        draw_views(self, image_set, split, folder / "views.png")
+        super().draw(folder, split, image_set)

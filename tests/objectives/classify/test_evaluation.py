@@ -152,6 +152,14 @@ def test_what_has_no_value_is_null(evaluation):
     assert scores["top5_accuracy"] is None
 
 
+def test_of_equal_logits_the_first_classes_are_the_five_best_as_in_the_table_of_images():
+    evaluation = Evaluation(10, torch.device("cpu"))
+    evaluation.update(torch.zeros(4, 10), torch.tensor([0, 0, 4, 9]))
+    assert evaluation.rows["classes"].tolist() == [[0, 1, 2, 3, 4]] * 4
+    scores = evaluation.scores([str(number) for number in range(10)])
+    assert (scores["accuracy"], scores["top5_accuracy"]) == (0.5, 0.75)
+
+
 def test_logits_that_are_not_a_number_give_null_and_no_error(evaluation):
     evaluation.update(torch.full((2, 3), math.nan), torch.tensor([0, 1]))
     scores = evaluation.scores(["a", "b", "c"])

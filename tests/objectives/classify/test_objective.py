@@ -74,11 +74,43 @@ def test_the_weighted_loss_of_two_processes_is_that_of_their_images_together(smo
     module = ViTClassifier(label_smoothing=smoothing, **SIZES | {"num_classes": 3}).eval()
     module.class_weights = torch.tensor([0.2, 1.0, 5.0])
     images, labels = torch.rand(6, 3, 6, 6), torch.tensor([0, 0, 1, 2, 2, 1])
-    expected = F.cross_entropy(module(images), labels, module.class_weights, label_smoothing=smoothing)
-    mean_weight = module.class_weights[labels].sum() / 2
-    module._trainer = SimpleNamespace(strategy=SimpleNamespace(reduce=lambda weight, reduce_op: mean_weight))
-    losses = [module.training_loss(part) for part in zip(images.split(3), labels.split(3), strict=True)]
-    torch.testing.assert_close(sum(losses) / 2, expected)
+    weights = module.class_weights[labels]
+    losses = F.cross_entropy(module(images), labels, label_smoothing=smoothing, reduction="none")
+    module._trainer = SimpleNamespace(strategy=SimpleNamespace(reduce=lambda weight, reduce_op: weights.sum() / 2))
+    of_each = [module.training_loss(part) for part in zip(images.split(3), labels.split(3), strict=True)]
+    torch.testing.assert_close(sum(of_each) / 2, (weights * losses).sum() / weights.sum())
+
+
+def test_the_weight_of_a_rare_class_leaves_the_smoothed_targets_of_other_images_as_they_are():
+    module = ViTClassifier(label_smoothing=0.1, **SIZES | {"num_classes": 3})
+    module.class_weights = torch.tensor([0.5, 0.6, 500.0])
+    logits = torch.zeros(2, 3, requires_grad=True)
+    module.forward = lambda images: logits
+    optimizer = torch.optim.LBFGS([logits], max_iter=100)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = module.training_loss((None, torch.tensor([0, 1])))
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    rest = 0.1 / 3
+    expected = torch.tensor([[0.9 + rest, rest, rest], [rest, 0.9 + rest, rest]])
+    torch.testing.assert_close(logits.softmax(1), expected, atol=1e-3, rtol=0)
+
+
+def test_the_weights_of_blended_images_are_those_of_their_parts():
+    module = ViTClassifier(label_smoothing=0.1, **SIZES | {"num_classes": 3}).eval()
+    module.class_weights = torch.tensor([0.2, 1.0, 5.0])
+    images, shares = torch.rand(4, 3, 6, 6), torch.rand(4, 3).softmax(1)
+    total, count = 0, 0
+    for label in range(3):
+        labels = torch.full((4,), label)
+        losses = F.cross_entropy(module(images), labels, label_smoothing=0.1, reduction="none")
+        weights = shares[:, label] * module.class_weights[label]
+        total, count = total + (weights * losses).sum(), count + weights.sum()
+    torch.testing.assert_close(module.training_loss((images, shares)), total / count)
 
 
 def test_it_is_rebuilt_from_its_checkpoint_alone(tmp_path):

@@ -62,10 +62,10 @@ def test_the_asked_share_of_each_image_is_hidden_and_at_least_one_pixel():
     assert hidden.sum(dim=(1, 2)).tolist() == [1, 12, 24, 48]
 
 
-@pytest.mark.parametrize("labels", [[0, 2, -1], [[0, -1], [2, -1], [-1, -1]]], ids=["classes", "texts"])
-def test_images_that_pad_a_batch_are_not_evaluated(labels):
+@pytest.mark.parametrize("labels", [[0, -1, -1], [[0, -1], [-1, -1], [-1, -1]]], ids=["classes", "texts"])
+def test_images_that_pad_a_batch_are_not_evaluated_and_those_without_a_label_are(labels):
     module = completer()
-    module.evaluation = module.new_evaluation()
+    module.evaluation, module.places = module.new_evaluation(), [torch.tensor([4, 5, -1])]
     module.validation_step((torch.zeros(3, 1, 6, 8, dtype=torch.uint8), torch.tensor(labels)), 0)
     assert module.evaluation.count == 2
 

@@ -56,6 +56,25 @@ def test_a_class_without_images_has_no_scores_and_its_threshold_stays(rows):
     assert evaluation.best_thresholds()[4] == pytest.approx(0.3)
 
 
+def test_one_label_alone_has_the_scores_that_it_has_beside_others(rows):
+    logits, labels = rows
+    of_five = evaluated(logits, labels).scores(NAMES)["classes"][0]
+    alone = evaluated(logits[:, :1], labels[:, :1], torch.full((1,), 0.5)).scores(NAMES[:1])
+    assert alone["classes"] == [of_five]
+    assert (alone["f1"], alone["roc_auc"]) == (of_five["f1"], of_five["roc_auc"])
+
+
+def test_probabilities_that_are_no_numbers_have_no_scores_and_leave_the_threshold(rows):
+    logits, labels = rows
+    logits[7, 1] = torch.nan
+    evaluation = evaluated(logits, labels, thresholds=torch.full((5,), 0.3))
+    scores = evaluation.scores(NAMES)
+    bee = scores["classes"][1]
+    assert [bee[name] for name in ("average_precision", "roc_auc", "precision", "recall", "f1")] == [None] * 5
+    assert (scores["loss"], scores["classes_with_images"]) == (None, 4)
+    assert evaluation.best_thresholds()[1] == pytest.approx(0.3)
+
+
 def test_the_threshold_of_a_class_has_its_highest_f1(rows):
     logits, labels = rows
     best = evaluated(logits, labels).best_thresholds()

@@ -25,11 +25,12 @@ def learner(**changes):
 def test_the_loss_is_the_weighted_mean_of_invariance_and_regularisation():
     module = learner(global_views=2, local_views=1, sigreg_weight=0.3)
     projected = torch.randn(3, 7, 5, generator=torch.manual_seed(1))
-    found = module.losses_of_projections(projected, step=4)
+    is_real = torch.tensor([True] * 6 + [False])
+    found = module.losses_of_projections(projected, is_real, step=4)
     for image in range(7):
         centre = (projected[0, image] + projected[1, image]) / 2
         distance = sum((projected[view, image] - centre).square().mean() for view in range(3)) / 3
-        expected = 0.7 * distance + 0.3 * sketched_normality(projected, 4)
+        expected = 0.7 * distance + 0.3 * sketched_normality(projected, is_real, 4)
         torch.testing.assert_close(found[image], expected)
 
 
@@ -40,7 +41,7 @@ def test_the_views_of_a_training_pass_the_network_and_small_ones_have_half_of_th
     views = module.cut(images)
     assert [view.shape[2:] for view in views] == [(6, 10), (2, 4), (2, 4)]
     projected = torch.stack([module.network((view / 255 - 0.5) / 0.5) for view in views])
-    expected = module.losses_of_projections(projected, 0).mean()
+    expected = module.losses_of_projections(projected, torch.ones(4, dtype=torch.bool), 0).mean()
     torch.manual_seed(5)
     torch.testing.assert_close(module.training_loss((images, torch.zeros(4))), expected)
     torch.manual_seed(5)
@@ -54,6 +55,13 @@ def test_an_evaluation_has_the_same_views_each_time_and_leaves_the_random_number
     assert torch.equal(module.losses(images, real, 2), module.losses(images, real, 2))
     assert not torch.equal(module.losses(images, real, 2), module.losses(images, real, 3))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_image_that_fills_a_batch_up_leaves_the_losses_of_the_others_as_they_are():
+    module, is_real = learner().eval(), torch.tensor([True] * 3 + [False])
+    images, other = torch.randint(0, 256, (2, 4, 1, 6, 10), dtype=torch.uint8)
+    other[:3] = images[:3]
+    torch.testing.assert_close(module.losses(images, is_real, 2)[:3], module.losses(other, is_real, 2)[:3])
 
 
 def test_the_operations_are_those_of_all_views():

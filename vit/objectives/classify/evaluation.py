@@ -16,9 +16,9 @@ from vit.training.description import number_or_none
 
 MISTAKES = 32
 BEST = 5  # predictions among which top-5 accuracy looks for the class
-MOST_KEPT = 1000  # classes of which every probability of an image is kept; of more, those of its five best classes
-MOST_CONFUSED = 20  # pairs of classes that are told
-MOST_ROWS = 200  # classes that are told: of more, half of them the lowest and half the highest
+MOST_KEPT = 1000  # most classes of which all probabilities are kept; of more, only those of the five best of an image
+MOST_CONFUSED = 20  # pairs of classes in the scores
+MOST_ROWS = 200  # classes in the scores; of more, the 100 lowest and the 100 highest
 BINS = 15  # of confidence, as in Guo et al. 2017, "On Calibration of Modern Neural Networks"
 POSITIVE = 1  # of two classes, the one whose probability has a threshold
 
@@ -39,18 +39,17 @@ class Evaluation:
     """
 
     def __init__(self, num_classes: int, device: torch.device) -> None:
-        # Of each class: its images, the predictions of it, and those that are right. All pairs would be a matrix.
+        # For each class: its images, the predictions of it, and the right ones of these.
         self.of_classes = torch.zeros(3, num_classes, dtype=torch.long, device=device)
         precise = torch.double if device.type != "mps" else torch.float
         self.loss_sum = torch.zeros((), dtype=precise, device=device)
         self.correct_views = torch.zeros((), dtype=torch.long, device=device)
         self.among_best = torch.zeros((), dtype=torch.long, device=device)
-        # Of each bin: sum of the confidences, number of correct predictions, number of images. The calibration error of
-        # torchmetrics keeps the confidence of every image instead.
+        # For each bin: sum of the confidences, number of correct predictions, number of images. The calibration error
+        # of torchmetrics would keep the confidence of every image.
         self.bins = torch.zeros(3, BINS, dtype=precise, device=device)
         self.image_rows = ImageRows()
-        no_images = torch.zeros(0, num_classes, device=device)
-        self._add_rows(None, torch.zeros(0, dtype=torch.long, device=device), no_images, None)
+        self.update(torch.zeros(0, num_classes, device=device), torch.zeros(0, dtype=torch.long, device=device))
 
     def update(
         self, logits: Tensor, labels: Tensor, of_views: Tensor | None = None, index: Tensor | None = None
@@ -63,27 +62,27 @@ class Evaluation:
         if of_views is not None:
             self.correct_views += (of_views.argmax(dim=-1) == labels).sum()
         probabilities = logits.float().softmax(dim=-1)
-        self._add_rows(index, labels, probabilities, None if of_views is None else of_views.float().softmax(dim=-1))
+        best, classes = ranked(probabilities)
+        columns = {"label": labels, "best": best, "classes": classes}
+        if probabilities.shape[1] <= MOST_KEPT:
+            columns["probabilities"] = probabilities
+        if of_views is not None:
+            over_views = ranked(of_views.float().softmax(dim=-1))
+            columns |= dict(zip(("best_over_views", "classes_over_views"), over_views, strict=True))
         real = labels != PADDING
-        logits, labels = logits[real].float(), labels[real]
+        self.image_rows.add(index, real, **columns)
+        for known in ("rows", "areas"):
+            self.__dict__.pop(known, None)
+        logits, labels, confidence, classes = logits[real].float(), labels[real], best[real, 0], classes[real]
         self.loss_sum += F.cross_entropy(logits, labels, reduction="sum")
-        confidence, predicted = probabilities[real].max(dim=-1)
+        predicted = classes[:, 0]
         correct = predicted == labels
-        for counts, classes in zip(self.of_classes, (labels, predicted, labels[correct]), strict=True):
-            counts.index_add_(0, classes, torch.ones_like(classes))
-        self.among_best += (logits.topk(min(BEST, logits.shape[1])).indices == labels[:, None]).sum()
+        for counts, of_images in zip(self.of_classes, (labels, predicted, labels[correct]), strict=True):
+            counts.index_add_(0, of_images, torch.ones_like(of_images))
+        self.among_best += (classes == labels[:, None]).sum()
         bins = (BINS * confidence).long().clamp(0, BINS - 1)
         of_each = torch.stack([confidence, correct, torch.ones_like(confidence)])
         self.bins.index_add_(1, bins, of_each.to(self.bins))
-
-    def _add_rows(self, index: Tensor | None, labels: Tensor, probabilities: Tensor, of_views: Tensor | None) -> None:
-        kept = {"probabilities": probabilities} if probabilities.shape[1] <= MOST_KEPT else {}
-        columns = kept | dict(zip(("best", "classes"), ranked(probabilities), strict=True))
-        if of_views is not None:
-            columns |= dict(zip(("best_over_views", "classes_over_views"), ranked(of_views), strict=True))
-        self.image_rows.add(index, labels != PADDING, label=labels, **columns)
-        for known in ("rows", "areas"):
-            self.__dict__.pop(known, None)
 
     @cached_property
     def rows(self) -> dict[str, Tensor]:
@@ -224,10 +223,10 @@ class Evaluation:
 
 
 def ranked(probabilities: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the highest probabilities of each image and their classes, the first of equal ones first: (B, C)."""
+    """Return the five highest probabilities of each image and their classes, lower classes first if equal: (B, C)."""
     # Stable, as argmax is: the first class of the highest probability is the predicted one.
     values, classes = probabilities.sort(dim=1, descending=True, stable=True)
-    return values[:, :BEST].clone(), classes[:, :BEST].clone()  # or all of them would be kept
+    return values[:, :BEST].clone(), classes[:, :BEST].clone()  # a slice would keep all of them in memory
 
 
 def lowest_and_highest(rows: Sequence[dict[str, Any]], score: str) -> list[dict[str, Any]]:

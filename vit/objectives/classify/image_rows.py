@@ -3,11 +3,13 @@
 from typing import Any
 
 import torch
+from lightning import Trainer
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from vit.data.sampler import BatchSampler
+from vit.objectives.processes import is_distributed, number_of_processes
 
 PADDING = -1  # index and label of a row that fills a batch up
 
@@ -36,8 +38,8 @@ class ImageRows:
         """
         if index is None:
             index = torch.arange(self.seen, self.seen + len(is_real))
-            if is_distributed():  # no two images of one number
-                index = torch.distributed.get_world_size() * index + torch.distributed.get_rank()
+            if is_distributed():  # no two images have the same number
+                index = number_of_processes() * index + torch.distributed.get_rank()
         self.seen += len(is_real)
         columns["index"] = index.to(is_real.device).where(is_real, PADDING)
         for name, values in columns.items():
@@ -57,16 +59,24 @@ class ImageRows:
         return {name: values[order] for name, values in columns.items()}
 
 
-def is_distributed() -> bool:
-    """Return whether this is one of several processes."""
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
+def places_in_evaluation(trainer: Trainer) -> list[Tensor]:
+    """Return ``places_of_images`` of the loader of the validation or test that runs."""
+    return places_of_images(trainer.test_dataloaders if trainer.testing else trainer.val_dataloaders)
+
+
+def is_of_data(place: Tensor | None, images: Tensor) -> Tensor:
+    """Return which images of a batch are of the data, boolean (B,): all, or those whose place says so.
+
+    Labels do not tell: an image that has none may be labelled -1, as one that only fills the batch up.
+    """
+    return images.new_ones(len(images), dtype=torch.bool) if place is None else (place != PADDING).to(images.device)
 
 
 def places_of_images(loader: Any) -> list[Tensor]:
-    """Return the place of each image in the data set, (B,) for each batch of a loader; [] if the loader does not tell.
+    """Return the place of each image in the data set, (B,) for each batch of a loader; [] if it is not known.
 
-    The sampler of an evaluation yields the same batches each time. Lightning's, in several processes, deals the images
-    out in turn.
+    It is known of our sampler, which yields the same batches in each evaluation, and of Lightning's for several
+    processes.
     """
     batches = getattr(loader, "batch_sampler", None)
     if isinstance(batches, BatchSampler):

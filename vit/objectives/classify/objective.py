@@ -12,7 +12,7 @@ from vit.data.image_set import ImageSet
 from vit.data.module import ImageDataModule
 from vit.explain.default_method import NOT_MEASURED
 from vit.objectives.classify.evaluation import Evaluation, ranked
-from vit.objectives.classify.image_rows import places_of_images
+from vit.objectives.classify.image_rows import places_in_evaluation
 from vit.objectives.classify.pictures import draw_classification
 from vit.objectives.classify.tables import (
     SHARES,
@@ -32,6 +32,17 @@ from vit.training.description import Picture, Score, Table
 from vit.training.encoder_module import EncoderModule
 from vit.training.freezing import freeze_blocks
 from vit.weights import start_from
+
+CURVES = Picture(
+    "roc", "ROC and precision-recall", "True over false positives, and precision over recall, of each class"
+)
+MAPS = Picture(
+    "attention",
+    "Maps",
+    "Images beside the patches that speak for their most probable class",
+    has_photographs=True,
+    note=f"{NOT_MEASURED} Measure yours by vit-attention explain --trust.",
+)
 
 
 class ViTClassifier(Objective, EncoderModule):
@@ -74,16 +85,8 @@ class ViTClassifier(Objective, EncoderModule):
     pictures = (
         Picture("confusion_matrix", "Confusion", "Share of each predicted class among the images of a class", "tables"),
         Picture("mistakes", "Mistakes", "Mistakes, with what was predicted and what is true", has_photographs=True),
-        Picture(
-            "roc", "ROC and precision-recall", "True over false positives, and precision over recall, of each class"
-        ),
-        Picture(
-            "attention",
-            "Maps",
-            "Images beside the patches that speak for their most probable class",
-            has_photographs=True,
-            note=f"{NOT_MEASURED} Measure yours by vit-attention explain --trust.",
-        ),
+        CURVES,
+        MAPS,
         Picture(
             "reliability",
             "Calibration",
@@ -189,14 +192,21 @@ class ViTClassifier(Objective, EncoderModule):
         self.network.patch_drop.rate = hp.get("patch_drop", 0.0) if self.progress < hp.patch_drop_until else 0.0
 
     def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the cross-entropy with the labels, or with the soft targets of mixup and cutmix."""
+        """Return the cross-entropy with the labels, or with the soft targets of mixup and cutmix.
+
+        The weight of a class is that of its images. torch would weight the smoothed targets instead: with one image of
+        a class among a thousand, the share that smoothing gives this class would outweigh the label of every image.
+        """
         images, targets = batch
-        logits, weights = self(images).float(), self.class_weights
-        options = {"weight": weights, "label_smoothing": self.hparams.label_smoothing}
-        if weights is None or targets.is_floating_point():
-            return F.cross_entropy(logits, targets, **options)
+        logits, smoothing = self(images).float(), self.hparams.label_smoothing
+        if self.class_weights is None:
+            return F.cross_entropy(logits, targets, label_smoothing=smoothing)
+        rows = targets if targets.is_floating_point() else F.one_hot(targets, logits.shape[1])
+        parts = rows * self.class_weights
+        weights = parts.sum(dim=1, keepdim=True)
+        losses = F.cross_entropy(logits, parts / weights, label_smoothing=smoothing, reduction="none")
         # Processes have images of different weights.
-        return self.mean_of_all(F.cross_entropy(logits, targets, **options, reduction="sum"), weights[targets].sum())
+        return self.mean_of_all((weights[:, 0] * losses).sum(), weights.sum())
 
     def new_evaluation(self) -> Evaluation:
         """Return the sums of an evaluation over no images."""
@@ -205,9 +215,7 @@ class ViTClassifier(Objective, EncoderModule):
     def on_validation_epoch_start(self) -> None:
         """Start an evaluation, and note which images its batches are of."""
         super().on_validation_epoch_start()
-        self.places = places_of_images(
-            self.trainer.test_dataloaders if self.trainer.testing else self.trainer.val_dataloaders
-        )
+        self.places = places_in_evaluation(self.trainer)
 
     on_test_epoch_start = on_validation_epoch_start
 
@@ -309,10 +317,9 @@ class ViTClassifier(Objective, EncoderModule):
         return predicted_rows(*ranked(outputs.cpu()), self.names)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the threshold of two classes."""
+        """Add what the last validation has chosen."""
         super().on_save_checkpoint(checkpoint)
-        if self.network.num_classes == 2:
-            checkpoint["threshold"] = self.threshold
+        self.note_choices(checkpoint)
 
     def note_choices(self, checkpoint: dict[str, Any]) -> bool:
         """Put the threshold of two classes into a checkpoint."""

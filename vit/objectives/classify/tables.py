@@ -43,7 +43,7 @@ def evaluated_rows(found: Mapping[str, Tensor], names: Sequence[str], *, has_vie
     Args:
         found: What an evaluation found of each image: its ``rows``.
         names: Names of the classes.
-        has_views: Whether the prediction over several views is told.
+        has_views: Whether to add the prediction over several views.
     """
     label, said = found["label"], found["classes"][:, 0]
     predicted = predicted_rows(found["best"], found["classes"], names)
@@ -155,17 +155,8 @@ def mistakes_table(rows: Sequence[Mapping[str, str]]) -> list[Table]:
     wrong = [row for row in rows if row["correct"] == "false"]
     worst = sorted(wrong, key=lambda row: -float(row["probability"]))[:MISTAKES]
     found = [(end_of(row["file"]), row["class"], tenths(float(row["probability"])), row["true_class"]) for row in worst]
-    return (
-        [
-            Table(
-                files_title(len(found), len(wrong), "mistakes"),
-                ("file", "predicted", "probability, %", "true class"),
-                found,
-            )
-        ]
-        if found
-        else []
-    )
+    title = files_title(len(found), len(wrong), "mistakes")
+    return [Table(title, ("file", "predicted", "probability, %", "true class"), found)] if found else []
 
 
 def files_title(shown: int, count: int, what: str) -> str:

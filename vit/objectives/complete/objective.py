@@ -20,6 +20,7 @@ from vit.model.image_gpt import ImageGPT
 from vit.model.masked_image import MaskedImageModel
 from vit.model.middle_model import MiddleModel
 from vit.model.pixel_model import PixelModel
+from vit.objectives.classify.image_rows import is_of_data, places_in_evaluation
 from vit.objectives.complete.evaluation import CompletionEvaluation, PixelStatistics, count_pixels
 from vit.objectives.complete.palette import learn_palette, quantise, resize_images
 from vit.objectives.complete.pictures import draw_completions
@@ -111,6 +112,7 @@ class ImageCompleter(Objective):
         self.network = MODELS[objective](palette_size, self.grid, embed_dim, depth, num_heads, **further)
         # Buffers, so that a checkpoint has them: the training images are not needed again.
         self.register_buffer("palette", torch.zeros(palette_size, in_channels * patch_size**2))
+        self.places: list[Tensor] = []  # in the data set, of the images of each batch of an evaluation
         self.register_buffer("pixel_counts", torch.zeros(1 + palette_size, palette_size, dtype=torch.long))
 
     def setup(self, stage: str) -> None:
@@ -189,12 +191,19 @@ class ImageCompleter(Objective):
         """Return the pixels that an evaluation hides: the counted ones for "masked", else none."""
         return counted if self.hparams.objective == "masked" else torch.zeros_like(counted)
 
+    def on_validation_epoch_start(self) -> None:
+        """Start an evaluation, and note which images its batches are of."""
+        super().on_validation_epoch_start()
+        self.places = places_in_evaluation(self.trainer)
+
+    on_test_epoch_start = on_validation_epoch_start
+
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add a batch to the evaluation."""
-        images, labels = batch
+        images, _ = batch
         pixels = self.pixels(images)
         counted = self.counted(pixels)
-        is_real = rearrange(labels, "b ... -> b (...)")[:, 0] >= 0  # the rest pads the batch
+        is_real = is_of_data(self.places[batch_idx] if self.places else None, images)
         pixels, counted = pixels[is_real], counted[is_real]
         self.evaluation.update(self.predict(pixels, counted), pixels, counted, self.hidden(counted))
 

@@ -1,1 +1,1 @@
-"""DINO: features by which a student tells what a teacher, the average of earlier students, says of other views."""
+"""DINO: a student predicts what a teacher, the average of earlier students, says of other views; without labels."""

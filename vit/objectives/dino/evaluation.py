@@ -1,4 +1,4 @@
-"""The evaluation of DINO: its features, and what the prototypes tell of an image.
+"""The evaluation of DINO: its features, and how much the prototypes say about an image.
 
 Letters in the einops patterns: v views, b images, k prototypes.
 """
@@ -34,10 +34,10 @@ class DistillationEvaluation(FeatureEvaluation):
 
     @property
     def information(self) -> float:
-        """Nats that the prototype of a view tells of its image: the entropy of all, less that of each view.
+        """Mutual information of image and prototype, in nats.
 
-        It is 0 if the probabilities are the same for all images, be it one prototype alone or all alike, as after a
-        collapse.
+        It is the entropy of the mean probabilities, less the mean entropy of a view. After a collapse it is 0: the
+        probabilities are the same for all images, whether one prototype has them all or all are equal.
         """
         views = self.probabilities.sum()  # those of a view sum to one
         if views == 0:

@@ -1,25 +1,22 @@
-"""DINO: the LightningModule that trains a student on what its teacher says of other views of an image.
+"""DINO: the LightningModule of a student that learns to predict what its teacher says of other views of an image.
 
 Letters in the einops patterns: g large views, v all views, b images, k prototypes.
 """
 
 import copy
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
 from einops import einsum, reduce
 from torch import Tensor, nn
 
-from vit.data.module import ImageSet
 from vit.model.projection import ProjectedEncoder
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives.dino.evaluation import LEAST_INFORMATION, DistillationEvaluation
 from vit.objectives.feature_evaluation import FEWEST
 from vit.objectives.processes import mean_over_processes
 from vit.objectives.view_learner import ViewLearner
-from vit.objectives.view_pictures import draw_views
 from vit.support.checks import check_probability, check_share
 from vit.training.description import Score
 from vit.training.schedule import ProgressSchedule
@@ -53,11 +50,11 @@ class TeacherAndStudent(nn.Module):
 
 
 class DINO(ViewLearner):
-    """Learns features by which a student tells what its teacher says of other views of an image (Caron et al. 2021).
+    """Learns features without labels: a student predicts what its teacher says of other views (Caron et al. 2021).
 
-    The teacher is the moving average of the student, and it is the model that is evaluated and loaded. It says how near
-    a view is to each prototype; its answers are centred, so that no prototype wins for all images, and sharpened, so
-    that not all prototypes are alike.
+    The teacher is the moving average of the student, and is the model that is evaluated and loaded. Its answer to a
+    view is how near the view is to each prototype. Answers are centred, so that no prototype wins for all images, and
+    sharpened, so that an answer does not spread evenly over the prototypes.
 
     Args:
         prototypes: Number of directions that a projected feature is compared with.
@@ -162,7 +159,7 @@ class DINO(ViewLearner):
 
     @classmethod
     def notes(cls, scores: dict[str, Any]) -> list[str]:
-        """Return that the features or the prototypes have collapsed, if they have."""
+        """Return a warning if the features have collapsed, and one if the prototypes have."""
         said = super().notes(scores)
         if scores.get("count", 0) >= FEWEST and scores.get("information", LEAST_INFORMATION) < LEAST_INFORMATION:
             said.append(
@@ -177,11 +174,6 @@ class DINO(ViewLearner):
         large, small = self.views.global_views, self.views.local_views
         student = self.forward_flop_of_views(self.network.student, large, small)
         return 3 * student + self.forward_flop_of_views(self.network.teacher, large, 0)
-
-    def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
-        """Draw views of images of the split, and neighbours, into a folder."""
-        draw_views(self, image_set, split, folder / "views.png")
-        super().draw(folder, split, image_set)
 
 
 def distillation_losses(probabilities: Tensor, guesses: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The scores of an evaluation with several labels an image, by torchmetrics; the most confident mistakes.
+"""The scores of an evaluation with several labels an image, and the most confident mistakes.
 
 Letters in the shapes: N images, C classes.
 """
@@ -13,9 +13,6 @@ from torch import Tensor
 from torchmetrics.functional.classification import (
     binary_average_precision,
     binary_precision_recall_curve,
-    multilabel_f1_score,
-    multilabel_precision,
-    multilabel_recall,
 )
 
 from vit.objectives.classify.curves import areas
@@ -142,7 +139,7 @@ class MultilabelEvaluation:
     def best_thresholds(self) -> Tensor:
         """Return for each class the probability of the highest F1, (C,); the one of now for classes without images."""
         best = self.thresholds.clone()
-        for number in self._shown():
+        for number in self._scored():
             precision, recall, thresholds = binary_precision_recall_curve(
                 self.probabilities[:, number], self.targets[:, number].long()
             )
@@ -153,25 +150,25 @@ class MultilabelEvaluation:
     def scores(self, class_names: Sequence[str]) -> dict[str, Any]:
         """Return the scores of the evaluation and of each class, ready for JSON.
 
-        What has no value is None: the scores of a class without images. F1, precision and recall are those at
-        ``thresholds``; their means are over the classes with images.
+        What has no value is None: the scores of a class without images, or of probabilities that are no numbers. F1,
+        precision and recall are those at ``thresholds``; their means are over the classes that have them.
         """
-        said, true = (self.probabilities >= self.thresholds.cpu()).long(), self.targets.long()
-        found = {"average_precision": self._average_precision(self.probabilities)}
-        found["roc_auc"] = torch.tensor([torch.nan if area is None else area for area, _ in self.areas])
-        measures = {"f1": multilabel_f1_score, "precision": multilabel_precision, "recall": multilabel_recall}
-        shown = self._shown()
-        for name, measure in measures.items():
-            found[name] = torch.full_like(found["average_precision"], torch.nan)
-            if self.count:
-                found[name] = measure(said, true, num_labels=len(self.thresholds), average="none", zero_division=0)
-            hidden = [number for number in range(len(self.thresholds)) if number not in shown]
-            found[name][hidden] = torch.nan
-        support = true.sum(dim=0).tolist()
+        said, true = self.probabilities >= self.thresholds.cpu(), self.targets.bool()
+        support, predicted, hits = (shown.sum(dim=0).double() for shown in (true, said, said & true))
+        average_precision = self._average_precision(self.probabilities)
+        shares = {
+            "f1": 2 * hits / (support + predicted),
+            "precision": hits / predicted.clamp(min=1),
+            "recall": hits / support,
+        }
+        found = {
+            "average_precision": average_precision,
+            "roc_auc": torch.tensor([torch.nan if area is None else area for area, _ in self.areas]),
+        } | {name: share.masked_fill(average_precision.isnan(), torch.nan) for name, share in shares.items()}
         return {
             "mean_average_precision": number_or_none(found["average_precision"].nanmean()),
             "count": self.count,
-            "classes_with_images": len(shown),
+            "classes_with_images": int(support.count_nonzero()),
             "roc_auc": number_or_none(found["roc_auc"].nanmean()),
             "f1": number_or_none(found["f1"].nanmean()),
             "exact_match": number_or_none((said == true).all(dim=1).float().mean()),
@@ -181,19 +178,19 @@ class MultilabelEvaluation:
                     "name": name,
                     **{score: number_or_none(values[number]) for score, values in found.items()},
                     "threshold": self.thresholds[number].item(),
-                    "support": support[number],
+                    "support": int(support[number]),
                 }
                 for number, name in enumerate(class_names)
             ],
         }
 
-    def _shown(self) -> list[int]:
-        """Return the classes that some image shows."""
-        return self.targets.any(dim=0).nonzero()[:, 0].tolist()
+    def _scored(self) -> list[int]:
+        """Return the classes that some image shows, and whose probabilities are numbers."""
+        return (self.targets.any(dim=0) & self.probabilities.isfinite().all(dim=0)).nonzero()[:, 0].tolist()
 
     def _average_precision(self, probabilities: Tensor) -> Tensor:
         found = torch.full_like(self.thresholds, torch.nan, device="cpu")
-        for number in self._shown():
+        for number in self._scored():
             found[number] = binary_average_precision(probabilities[:, number], self.targets[:, number].long())
         return found
 

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.data.image_set import ImageSet
-from vit.explain.default_method import NOT_MEASURED
-from vit.objectives.classify.objective import ViTClassifier
+from vit.objectives.classify.objective import CURVES, MAPS, ViTClassifier
 from vit.objectives.classify.tables import class_table
 from vit.objectives.multilabel.evaluation import MultilabelEvaluation, one_row_each
 from vit.objectives.multilabel.pictures import draw_multilabel
@@ -47,16 +46,8 @@ class MultilabelClassifier(ViTClassifier):
     pictures = (
         Picture("per_class", "Scores of the classes", "Precision, recall and F1 of each class"),
         Picture("mistakes", "Mistakes", "Labels that are wrong, the most confident first", has_photographs=True),
-        Picture(
-            "roc", "ROC and precision-recall", "True over false positives, and precision over recall, of each class"
-        ),
-        Picture(
-            "attention",
-            "Maps",
-            "Images beside the patches that speak for their most probable class",
-            has_photographs=True,
-            note=f"{NOT_MEASURED} Measure yours by vit-attention explain --trust.",
-        ),
+        CURVES,
+        MAPS,
     )
     test_fields: ClassVar = {"test_mean_average_precision_views": None, "test_views": "none"}
     prediction_columns = ("labels", "probabilities")
@@ -93,8 +84,14 @@ class MultilabelClassifier(ViTClassifier):
         """Return the mean binary cross-entropy over images and classes; mixup and cutmix have soft targets."""
         images, labels = batch
         logits, smoothing = self(images).float(), self.hparams.label_smoothing
-        targets = one_row_each(labels, logits.shape[1]) * (1 - smoothing) + smoothing / 2
-        return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=self.class_weights)
+        shown = one_row_each(labels, logits.shape[1])
+        hidden = 1 - shown
+        if self.class_weights is not None:
+            shown = shown * self.class_weights
+        # The weight is that of the label. As pos_weight, it would multiply what smoothing adds to the other images.
+        weights = shown + hidden
+        targets = shown / weights * (1 - smoothing) + smoothing / 2
+        return F.binary_cross_entropy_with_logits(logits, targets, weight=weights)
 
     def new_evaluation(self) -> MultilabelEvaluation:
         """Return an evaluation over no images."""

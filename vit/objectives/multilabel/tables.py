@@ -32,7 +32,7 @@ def evaluated_rows(
         found: What an evaluation found of each image: its ``rows``.
         thresholds: Probability from which on an image counts as showing a class, (C,).
         names: Names of the classes.
-        has_views: Whether the prediction over several views is told.
+        has_views: Whether to add the prediction over several views.
     """
     targets, probabilities, in_order = found["targets"].bool(), found["probabilities"], range(len(names))
     predicted, every = predicted_rows(probabilities, thresholds, names), probability_rows(probabilities, names)

@@ -3,27 +3,24 @@
 Letters in the einops patterns: v views, b images, k channels of a projected feature.
 """
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from einops import reduce
 from torch import Tensor
 
-from vit.data.module import ImageSet
 from vit.model.projection import ProjectedEncoder
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives.sigreg.normality import sketched_normality
 from vit.objectives.view_learner import ViewLearner
-from vit.objectives.view_pictures import draw_views
 from vit.support.checks import check_share
 
 
 class SIGReg(ViewLearner):
-    """Learns features that views of an image have in common, kept apart by the normal distribution that they must have.
+    """Learns features without labels: alike for the views of an image, normally distributed over images.
 
-    LeJEPA (Balestriero and LeCun 2025): the views of an image are drawn to their mean, and sketched isotropic Gaussian
-    regularisation (SIGReg) keeps the features of all images from being the same.
+    LeJEPA (Balestriero and LeCun 2025): the loss pulls the views of an image to their mean. Sketched isotropic Gaussian
+    regularisation (SIGReg) prevents that the features of all images become the same.
 
     Args:
         sigreg_weight: Weight of the regularisation in the loss, in (0, 1); the rest is that of the invariance.
@@ -48,20 +45,15 @@ class SIGReg(ViewLearner):
         """Return the loss of each image: how far its views are from their mean, and the regularisation of all."""
         projected = self.embed(self.network, views)
         with torch.autocast(self.device.type, enabled=False):  # bfloat16 has 8 bits for the angles
-            return self.losses_of_projections(projected, step)
+            return self.losses_of_projections(projected, is_real, step)
 
-    def losses_of_projections(self, projected: Tensor, step: int) -> Tensor:
-        """Return the loss of each image by the projected features of its views: (V, B, K) -> (B,)."""
+    def losses_of_projections(self, projected: Tensor, is_real: Tensor, step: int) -> Tensor:
+        """Return the loss of each image by the projected features of its views: (V, B, K), (B,) -> (B,)."""
         weight = self.hparams.sigreg_weight
         centre = reduce(projected[: self.views.global_views], "v b k -> b k", "mean")
         distances = reduce((projected - centre).square(), "v b k -> b", "mean")
-        return (1 - weight) * distances + weight * sketched_normality(projected, step)
+        return (1 - weight) * distances + weight * sketched_normality(projected, is_real, step)
 
     def training_flop(self) -> int:
         """Return the floating-point operations of a training step per image, in matrix products."""
         return 3 * self.forward_flop_of_views(self.network, self.views.global_views, self.views.local_views)
-
-    def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
-        """Draw views of images of the split, and neighbours, into a folder."""
-        draw_views(self, image_set, split, folder / "views.png")
-        super().draw(folder, split, image_set)

@@ -1,0 +1,17 @@
+"""Features of numbers alone."""
+
+from torch import Tensor
+
+
+def check_finite(features: Tensor) -> None:
+    """Check that features, (N, D) or (B, N, D), are numbers: no neighbour is near NaN, and yet one would be found.
+
+    Raises:
+        ValueError: If they contain NaN or infinity.
+    """
+    of_rows = features.isfinite().all(dim=-1)
+    if not of_rows.all():
+        raise ValueError(
+            f"{int((~of_rows).sum())} of {of_rows.numel()} features contain NaN or infinity: the model diverged, or "
+            "its numbers overflow in half precision"
+        )
