@@ -51,6 +51,8 @@ def _heads_first(model: nn.Module, image: Tensor, flat: Sequence[int]) -> frozen
     pair = torch.cat([image, image + noise])
     together = _undivided(model, pair)
     alone = [_undivided(model, one) for one in pair.split(1)]
+    for mixed in alone:
+        check_count(model, len(together), len(pair), len(mixed))
     found = []
     for call in flat:
         expected = torch.cat([mixed[call] for mixed in alone])  # (2, H, N)
@@ -99,17 +101,23 @@ def check_alone(
     Raises:
         ValueError: If they differ.
     """
-    if len(several) != len(alone):
-        raise ValueError(
-            f"{type(model).__name__} has {len(several)} attentions for {len(several[0])} images and {len(alone)} for "
-            "one of them: give one image at a time"
-        )
+    check_count(model, len(several), len(several[0]), len(alone))
     # The steps of dynamically quantised layers are those of the largest number in the batch.
     is_rough = any("quantized" in type(module).__module__ for module in model.modules())
     for call in calls:
         moved = _moved(several[call][row : row + 1], alone[call])
         if not moved <= _allowed(alone[call], is_rough):
             raise _differs(model, call, moved)
+
+
+def check_count(model: nn.Module, several: int, num_images: int, alone: int) -> None:
+    """Raise a ValueError if a model calls attention another number of times for several images than for one of them."""
+    if several != alone:
+        raise ValueError(
+            f"{type(model).__name__} has {several} attentions for {num_images} images and {alone} for one of them: it "
+            "passes images one by one, or leaves early or later for some, so no attention is the same layer of all: "
+            "choose methods that need no attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
+        )
 
 
 def _differs(model: nn.Module, call: int, moved: float) -> ValueError:

@@ -6,7 +6,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from vit.capture.alone import check_alone, heads_first_calls, mix_random
+from vit.capture.alone import check_alone, check_count, heads_first_calls, mix_random
 from vit.capture.dependence import Dependents, check_in_a_row, find_dependents, influential
 from vit.capture.graph import graph_alone
 from vit.capture.intercept import Edit, InterceptAttention
@@ -54,6 +54,7 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     with torch.no_grad():
         check_logits_unchanged(attentions.logits, result_of(model(images)))
     calls, dependents = _layers(model, images[:1])
+    check_count(model, len(attentions), len(images), len(dependents))
     check_in_a_row(model, calls, dependents)
     if len(images) > 1:
         with torch.no_grad():

@@ -136,6 +136,7 @@ class InterceptAttention(TorchFunctionMode):
 
     def edited(self, attn: Tensor, values: Tensor, queries: Tensor | None = None) -> Tensor:
         """Return the weights that replace ``attn``: (B, H, N, M), values (B, H, M, d) -> (B, H, N, M)."""
+        self._check_batched(values)
         # Gradients with respect to attention are needed even if the model is frozen.
         if torch.is_grad_enabled() and not attn.requires_grad:
             attn.requires_grad_()
@@ -168,10 +169,19 @@ class InterceptAttention(TorchFunctionMode):
 
     def splits(self, tensor: Tensor) -> bool:
         """Return whether the first axis of (B * H, ...) splits into images. If not, add the shape to ``unseen``."""
+        self._check_batched(tensor)
         if self.num_images and len(tensor) % self.num_images == 0:
             return True
         self.unseen.append(tuple(tensor.shape))
         return False
+
+    def _check_batched(self, tensor: Tensor) -> None:
+        """Raise a ValueError within ``torch.vmap``, which hides the axis of images."""
+        if torch._C._functorch.is_batchedtensor(tensor):  # torch has no public function that tells
+            raise ValueError(
+                f"{type(self.model).__name__} runs its attention within torch.vmap, which hides the images of a batch: "
+                "give the model that it maps, written for a batch"
+            )
 
     @property
     def axes(self) -> str:
@@ -306,9 +316,11 @@ def _scaled_dot_product(
     enable_gqa: bool = False,
 ) -> Tensor:
     if query.ndim == 3 and mode.splits(query):
-        inputs = [mode.split(x) if isinstance(x, Tensor) and x.ndim == 3 else x for x in (query, key, value, attn_mask)]
         axes = mode.axes
-        mixed = _scaled_dot_product(mode, func, *inputs, dropout_p, is_causal, scale, enable_gqa)
+        if attn_mask is not None and attn_mask.ndim == 3 and len(attn_mask) > 1:
+            attn_mask = mode.split(attn_mask)
+        inputs = [mode.split(x) for x in (query, key, value)]
+        mixed = _scaled_dot_product(mode, func, *inputs, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         return rearrange(mixed, f"b h n d -> {axes} n d")
     if query.ndim != 4:
         mode.unseen.append(tuple(query.shape))

@@ -7,6 +7,7 @@ three of queries, keys, values.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor
@@ -45,6 +46,15 @@ def multi_head(
             "nn.MultiheadAttention with keys of another width, padding, bias_k or add_zero_attn cannot be seen: "
             "write its attention with scaled_dot_product_attention"
         )
+    if query.ndim == 2:
+        raise ValueError(
+            f"nn.MultiheadAttention gets the tokens of one image, {tuple(query.shape)}, as in a loop over images or in "
+            "torch.vmap: write it for a batch"
+        )
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = ~attn_mask  # here True means that a query may not attend to a key
+    if attn_mask is not None and attn_mask.ndim == 3:
+        attn_mask = rearrange(attn_mask, "(b h) n m -> b h n m", h=num_heads)
     weights = rearrange(in_proj_weight, "(s d) c -> s d c", s=3)
     biases = (None, None, None) if in_proj_bias is None else rearrange(in_proj_bias, "(s d) -> s d", s=3)
     q, k, v = (

@@ -201,5 +201,5 @@ def test_arguments_out_of_range_are_refused(options, message, random_vit):
 
 
 def test_no_attention_is_refused():
-    with pytest.raises(ValueError, match=r"start_layer \(0\) must be one of the 0 layers"):
+    with pytest.raises(ValueError, match="there is no attention: give that of at least one layer"):
         attention_rollout([])
