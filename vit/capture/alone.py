@@ -12,6 +12,8 @@ from einops import einsum, rearrange
 from torch import Tensor, nn
 
 from vit.capture.intercept import InterceptAttention
+from vit.capture.moved import noise_like
+from vit.capture.remedy import CHOOSE_OTHERS
 
 TOLERANCE = 1e-3  # of the largest number of a layer: kernels for batches of another size round differently
 ORDERS = ("(b h) n", "(h b) n")
@@ -47,8 +49,7 @@ def keep_for_copy(model: nn.Module, copied: nn.Module) -> None:
 @torch.no_grad()
 def _heads_first(model: nn.Module, image: Tensor, flat: Sequence[int]) -> frozenset[int]:
     """Return which of the calls of three axes have the heads first."""
-    noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(0)).to(image)
-    pair = torch.cat([image, image + noise])
+    pair = torch.cat([image, image + noise_like(image)])
     together = _undivided(model, pair)
     alone = [_undivided(model, one) for one in pair.split(1)]
     for mixed in alone:
@@ -116,7 +117,7 @@ def check_count(model: nn.Module, several: int, num_images: int, alone: int) -> 
         raise ValueError(
             f"{type(model).__name__} has {several} attentions for {num_images} images and {alone} for one of them: it "
             "passes images one by one, or leaves early or later for some, so no attention is the same layer of all: "
-            "choose methods that need no attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
+            f"{CHOOSE_OTHERS}"
         )
 
 
