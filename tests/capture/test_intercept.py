@@ -1,26 +1,11 @@
-"""Attention in forms that say little of their axes."""
+"""Attention that a model calls image by image."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.testing import assert_close
 
-from tests.architectures import EXACT
 from tests.capture.test_invented_models import IMAGES, Layer, invented
-from vit.capture import capture_attention
 from vit.explain import explain
-
-
-def test_one_mask_for_attention_of_three_axes_is_heeded():
-    def fused(layer, q, k, v):
-        q, k, v = (x.flatten(0, 1) for x in (q, k, v))
-        mixed = F.scaled_dot_product_attention(q, k, v, layer.bias[:1, :16, :16], scale=0.5)
-        return mixed.unflatten(0, (-1, 3))
-
-    model = invented(Layer(fused))
-    q, k, _ = model.layers[0].split(model.layers[0].norm1(model.embed(IMAGES)))
-    expected = (q @ k.mT / 2 + model.layers[0].bias[0, :16, :16]).softmax(dim=-1)
-    assert_close(capture_attention(model, IMAGES)[0], expected, **EXACT)
 
 
 def one_by_one(layer, q, k, v):

@@ -18,15 +18,14 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from einops import einsum, rearrange, repeat
+from einops import rearrange, repeat
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from vit.attention.functional import attention_weights
 from vit.attention.mechanisms.base import Mechanism
 from vit.capture.eager import as_written
-from vit.capture.multihead import multi_head
+from vit.capture.fused import multi_head, scaled_dot_product
 
 Edit = Callable[[int, Tensor], Tensor]
 
@@ -303,39 +302,8 @@ def _like(attn: Tensor, values: Tensor, over: str, of: str) -> Tensor:
     return repeat(values, f"{' '.join(of)} -> {' '.join(over[:-2])} {over[-1]} ({' '.join(channels)})", **sizes)
 
 
-def _scaled_dot_product(
-    mode: InterceptAttention,
-    func: Callable[..., Tensor],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    if query.ndim == 3 and mode.splits(query):
-        axes = mode.axes
-        if attn_mask is not None and attn_mask.ndim == 3 and len(attn_mask) > 1:
-            attn_mask = mode.split(attn_mask)
-        inputs = [mode.split(x) for x in (query, key, value)]
-        mixed = _scaled_dot_product(mode, func, *inputs, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-        return rearrange(mixed, f"b h n d -> {axes} n d")
-    if query.ndim != 4:
-        mode.unseen.append(tuple(query.shape))
-        return func(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    if enable_gqa:
-        copies = query.shape[1] // key.shape[1]
-        key, value = (repeat(x, "b g n d -> b (g r) n d", r=copies) for x in (key, value))
-    if attn_mask is not None and attn_mask.ndim == 3:
-        attn_mask = attn_mask[None]
-    attn = mode.edited(attention_weights(query, key, mask=attn_mask, causal=is_causal, scale=scale), value, query)
-    return einsum(attn.to(value.dtype), value, "b h n m, b h m d -> b h n d")
-
-
 EXPLICIT: dict[Callable[..., Any], Callable[..., Any]] = {
-    F.scaled_dot_product_attention: _scaled_dot_product,
+    F.scaled_dot_product_attention: scaled_dot_product,
     F.multi_head_attention_forward: multi_head,
     F.softmax: _softmax,
     torch.softmax: _softmax,

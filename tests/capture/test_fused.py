@@ -1,4 +1,4 @@
-"""What ``nn.MultiheadAttention`` calls, in its explicit form."""
+"""Masks and shapes that the fused functions of torch take."""
 
 import pytest
 import torch
@@ -56,3 +56,15 @@ def test_a_mask_of_the_function_itself_is_true_where_a_query_may_not_attend():
         return mixed.transpose(0, 1)
 
     assert (capture_attention(invented(Torchs(call)), IMAGES)[0][..., hidden] == 0).all()
+
+
+def test_one_mask_for_attention_of_three_axes_is_heeded():
+    def fused(layer, q, k, v):
+        q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+        mixed = F.scaled_dot_product_attention(q, k, v, layer.bias[:1, :16, :16], scale=0.5)
+        return mixed.unflatten(0, (-1, 3))
+
+    model = invented(Layer(fused))
+    q, k, _ = model.layers[0].split(model.layers[0].norm1(model.embed(IMAGES)))
+    expected = (q @ k.mT / 2 + model.layers[0].bias[0, :16, :16]).softmax(dim=-1)
+    assert_close(capture_attention(model, IMAGES)[0], expected, **EXACT)

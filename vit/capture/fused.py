@@ -1,7 +1,7 @@
-"""The explicit form of what ``nn.MultiheadAttention`` calls.
+"""The explicit forms of the fused functions of torch, which do not return the weights that multiply the values.
 
-Letters in the einops patterns: b batch, n tokens, m keys, h heads, d channels per head, c channels of a token, s the
-three of queries, keys, values.
+Letters in the einops patterns: b batch, n tokens, m keys, h heads, g groups of heads, d channels per head, c channels
+of a token, s the three of queries, keys, values.
 """
 
 from collections.abc import Callable
@@ -9,13 +9,45 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from einops import einsum, rearrange
+from einops import einsum, rearrange, repeat
 from torch import Tensor
 
 from vit.attention.functional import attention_weights
 
 if TYPE_CHECKING:
     from vit.capture.intercept import InterceptAttention
+
+
+def scaled_dot_product(
+    mode: "InterceptAttention",
+    func: Callable[..., Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Compute what ``F.scaled_dot_product_attention`` returns: (B, H, N, d), or (B * H, N, d) for three axes."""
+    if query.ndim == 3 and mode.splits(query):
+        axes = mode.axes
+        if attn_mask is not None and attn_mask.ndim == 3 and len(attn_mask) > 1:
+            attn_mask = mode.split(attn_mask)
+        inputs = [mode.split(x) for x in (query, key, value)]
+        mixed = scaled_dot_product(mode, func, *inputs, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return rearrange(mixed, f"b h n d -> {axes} n d")
+    if query.ndim != 4:
+        mode.unseen.append(tuple(query.shape))
+        return func(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    if enable_gqa:
+        copies = query.shape[1] // key.shape[1]
+        key, value = (repeat(x, "b g n d -> b (g r) n d", r=copies) for x in (key, value))
+    if attn_mask is not None and attn_mask.ndim == 3:
+        attn_mask = attn_mask[None]
+    attn = mode.edited(attention_weights(query, key, mask=attn_mask, causal=is_causal, scale=scale), value, query)
+    return einsum(attn.to(value.dtype), value, "b h n m, b h m d -> b h n d")
 
 
 def multi_head(
