@@ -131,3 +131,19 @@ def test_the_sheet_has_the_cells_of_padded_pictures(padding, tmp_path):
     cells = cells_of_text(padding, images)
     draw_text_maps(images, maps, ["40"], tmp_path / "reading.png", cells=cells)
     assert (tmp_path / "reading.png").exists()
+
+
+def test_an_encoder_that_mixes_tokens_unseen_has_no_rollout(model):
+    class Mixing(torch.nn.Module):
+        def __init__(self, block):
+            super().__init__()
+            self.block = block
+
+        def forward(self, tokens, *args, **kwargs):
+            tokens = self.block(tokens, *args, **kwargs)
+            return tokens + (tokens @ tokens.mT).relu() @ tokens / 100
+
+    model.encoder.blocks[0] = Mixing(model.encoder.blocks[0])
+    with pytest.raises(ValueError, match="VisionTransformer mixes tokens in a way that cannot be intercepted"):
+        explain_text(model, IMAGES, TOKENS, "rollout")
+    assert explain_text(model, IMAGES, TOKENS).shape == (2, 4, 2, 3)

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from vit.explain.explorer_page import Explorer
 from vit.explain.heatmap import displayable, overlay
-from vit.explain.maps.rollout import attention_rollout
-from vit.explain.texts import capture_text, cells_of_text
+from vit.explain.texts import capture_text, cells_of_text, rolled_encoder
 from vit.glossary import EVERYWHERE, MAPS
 
 
@@ -68,8 +67,9 @@ def text_explorer(
     images, tokens = image[None], tokens[None]
     with torch.no_grad():
         found, grid, prefix = capture_text(model, images, tokens, grid, num_prefix_tokens)
+        through = rolled_encoder(model, images, found)[0]
     last = reduce(found.cross[-1].clamp(min=0), "1 h t m -> t m", "mean")
-    rolled = einsum(last, attention_rollout(found.encoder)[0], "t l, l m -> t m")[:, prefix:]
+    rolled = einsum(last, through, "t l, l m -> t m")[:, prefix:]
     rows = [("rollout through the encoder", rearrange(rolled, "t (r s) -> t r s", r=grid[0]))]
     for layer in reversed(range(len(found.cross))):
         heads = rearrange(found.cross[layer][0, ..., prefix:].clamp(min=0), "h t (r s) -> h t r s", r=grid[0])

@@ -10,6 +10,7 @@ import torch
 from einops import einsum, rearrange, reduce
 from torch import Tensor, nn
 
+from vit.capture.attention import capture_attention
 from vit.capture.footprint import even_cells
 from vit.capture.sequence import SequenceAttentions, capture_sequence
 from vit.explain.evaluation.ground_truth import cells_of_boxes, pointing_game
@@ -60,7 +61,7 @@ def explain_text(
     found, grid, num_prefix_tokens = capture_text(model, images, tokens, grid, num_prefix_tokens)
     maps = reduce(found.cross[-1].clamp(min=0), "b h t m -> b t m", "mean")
     if method == "rollout":
-        maps = einsum(maps, attention_rollout(found.encoder), "b t l, b l m -> b t m")
+        maps = einsum(maps, rolled_encoder(model, images, found), "b t l, b l m -> b t m")
     return rearrange(maps[..., num_prefix_tokens:], "b t (r s) -> b t r s", r=grid[0])
 
 
@@ -89,6 +90,18 @@ def capture_text(
             "patches (grid): give the numbers of this model"
         )
     return found, grid, num_prefix_tokens
+
+
+def rolled_encoder(model: nn.Module, images: Tensor, found: SequenceAttentions) -> Tensor:
+    """Return the rollout of the attention of a reader's encoder, (B, M, M).
+
+    Raises:
+        ValueError: If anything but this attention mixes the tokens of ``model.encoder`` (see ``capture_attention``).
+    """
+    encoder = getattr(model, "encoder", None)
+    if isinstance(encoder, nn.Module):
+        capture_attention(encoder, images[:1])
+    return attention_rollout(found.encoder)
 
 
 def cells_of_text(model: nn.Module, images: Tensor) -> Tensor | None:
