@@ -133,7 +133,7 @@ class _WatchProjection(TorchFunctionMode):
         channels = self.tensor.shape[-1]
         if not isinstance(factors, Tensor | int | float):
             return None
-        factors = torch.as_tensor(factors, dtype=self.tensor.dtype).detach()
+        factors = torch.as_tensor(factors, dtype=self.tensor.dtype, device=self.tensor.device).detach()
         if factors.numel() == 1:
             return rearrange(factors.flatten(), "one -> one 1")
         if factors.numel() == factors.shape[-1] == channels == len(self.projected.projection):

@@ -40,17 +40,18 @@ class Reading:
         """Return the share of each token in the logits of images (B, C, H, W): (B, N), rows sum to one.
 
         It is the norm of the Jacobian of the logits by the token. If all are 0, as of an untrained head, the first
-        token has share 1. With a contrast (B, classes), it is that of the sum of the logits with these weights.
+        token has share 1. With a contrast (B, classes), it is that of the sum of the logits with these weights, and
+        all tokens have share 1 if all are 0.
         """
         if self.place:
             norms = _norms_at(self.place, model, images, contrast)
         else:
             norms = _norms_of_rows(self.call, model, images, contrast)
         norms = norms if self.order is None else norms[:, self.order]
-        first = torch.zeros_like(norms)
-        first[:, 0] = 1
+        none = torch.zeros_like(norms) if contrast is None else torch.ones_like(norms)
+        none[:, 0] = 1
         total = reduce(norms, "b n -> b 1", "sum")
-        return torch.where(total > 0, norms / total, first)
+        return torch.where(total > 0, norms / total, none)
 
 
 def _norms_at(place: Boundary, model: nn.Module, images: Tensor, contrast: Tensor | None) -> Tensor:

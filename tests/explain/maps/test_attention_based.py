@@ -284,3 +284,12 @@ def test_a_class_with_a_token_of_its_own_is_read_from_this_token_alone(method):
     several = invented(prefix=4, run=scores)
     one = invented(prefix=4, run=lambda model, images: scores(model, images)[:, 2:3])
     assert_close(explain(several, images, method, 2), explain(one, images, method), **EXACT)
+
+
+def test_a_class_whose_logit_reads_nothing_has_a_map_without_holes(random_vit):
+    model = random_vit(pool="mean")
+    with torch.no_grad():
+        model.head.weight[2] = 0
+    assert (explain(model, IMAGES, "relevance", 2) == 0).all()
+    rolled = explain(model, IMAGES, "gradient_rollout", 2)
+    assert_close(rolled, torch.full_like(rolled, 1 / 15), **EXACT)
