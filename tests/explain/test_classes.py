@@ -54,3 +54,20 @@ def test_an_unknown_name_is_refused_with_what_is_known(name):
     if name == "dgo":
         with pytest.raises(ValueError, match=r"unknown class 'dgo' \(did you mean dog\?\)"):
             class_number(name, PETS)
+
+
+def test_a_name_of_two_classes_is_refused_with_their_numbers():
+    with pytest.raises(ValueError, match="classes 1, 3 are all named 'crane': give one of these numbers"):
+        class_number("crane", ["cat", "crane", "dog", "crane"])
+
+
+def test_labels_by_number_are_in_the_order_of_the_numbers():
+    labels = {str(number): f"class {number}" for number in range(12)}
+    model = model_with(config=SimpleNamespace(id2label=labels))
+    assert class_names_of(model, 12) == [f"class {number}" for number in range(12)]
+    assert class_numbers(model, "class 2", 12) == 2
+
+
+def test_labels_of_other_numbers_than_those_of_the_logits_are_no_names():
+    model = model_with(config=SimpleNamespace(id2label={1: "cat", 2: "dog"}))
+    assert class_names_of(model, 2) == ["0", "1"]

@@ -265,7 +265,7 @@ def test_pixels_without_mean_and_std_reach_from_black_to_white():
         ({"maps": {"mine": torch.full((3, 4), torch.nan)}}, "map 'mine' contains NaN"),
         ({"target": 7}, r"target \(7\) must be classes from 0 to 6"),
         ({"versus": -1}, r"versus \(-1\) must be classes from 0 to 6"),
-        ({"target": 3, "versus": 3}, "target and versus are both 3: give two classes"),
+        ({"target": 3, "versus": 3}, "target and versus are both 3 for image 0: give two classes"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(model, image, kwargs, message):

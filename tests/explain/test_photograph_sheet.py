@@ -175,3 +175,13 @@ def test_all_methods_stand_on_one_sheet_and_those_that_do_not_fit_are_named():
     assert {each.method for each in found.maps} | {each.method for each in found.left_out} == {*METHODS}
     assert "never forms the matrix" in next(why for each, why in found.left_out.items() if each.method == "rollout")
     assert len(draw_sheet([[found]]).boxes) == 1 + len(found.maps)
+
+
+@pytest.mark.parametrize("method", ["occlusion", "token_drop"])
+def test_the_bar_of_a_comparison_is_of_the_difference_of_two_logits(method, model):
+    image = photograph(40, 40)
+    for versus, score in ((None, "logit"), (0, "difference of the two logits")):
+        found = explained(model, image, [method], target=1, versus=versus)
+        (asked,) = found.maps
+        bar = found.panel(asked, read_shown(locate(image, model))).bar
+        assert bar.unit == f"fall of the {score} without the patch"

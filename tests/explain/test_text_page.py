@@ -12,6 +12,7 @@ from PIL import Image
 import vit
 from vit.explain import explain_text, text_explorer
 from vit.explain.heatmap import displayable, overlay
+from vit.explain.texts import cells_of_text
 from vit.model.decoder import ImageToSequence, TransformerDecoder
 
 IMAGE = torch.randn(1, 8, 12)
@@ -81,3 +82,15 @@ def test_it_is_of_one_image_with_a_name_for_each_token(model):
         text_explorer(model, IMAGE, TOKENS, ["4", "2"])
     with pytest.raises(ValueError, match=r"image has shape \(1, 1, 8, 12\)"):
         text_explorer(model, IMAGE[None], TOKENS, ["4", "2", "end"])
+
+
+def test_pictures_that_the_encoder_pads_have_the_cells_of_its_patches():
+    torch.manual_seed(0)
+    encoder = vit.VisionTransformer((7, 10), 4, 1, embed_dim=24, depth=1, num_heads=3, pad_images=True)
+    reader = ImageToSequence(encoder, TransformerDecoder(11, 24, 1, 2, 7, context_dim=24), start=9, end=10).eval()
+    image = torch.randn(1, 7, 10)
+    shown = pictures(text_explorer(reader, image, TOKENS, ["4", "2", "end"]))
+    maps, cells = explain_text(reader, image[None], TOKENS[None])[0], cells_of_text(reader, image[None])
+    expected = overlay(displayable(image[None]).expand(3, -1, -1, -1), maps, cells=cells)
+    pixels = torch.from_numpy(np.array(shown[1 + 3].convert("RGB"))) / 255
+    torch.testing.assert_close(pixels, expected[0].permute(1, 2, 0), atol=0.003, rtol=0)

@@ -7,10 +7,11 @@ from PIL import Image
 from torch.testing import assert_close
 
 import vit
+from vit.capture import examine
 from vit.capture.sequence import capture_sequence
 from vit.explain.maps.rollout import attention_rollout
 from vit.explain.text_figures import draw_text_maps
-from vit.explain.texts import explain_text, peaks_on_boxes
+from vit.explain.texts import cells_of_text, explain_text, peaks_on_boxes
 from vit.model.decoder import ImageToSequence, TransformerDecoder
 
 IMAGES = torch.randn(2, 1, 8, 12)
@@ -93,3 +94,56 @@ def test_the_sheet_has_a_row_for_each_picture(tmp_path):
         with Image.open(tmp_path / "reading.png") as picture:
             heights.append(picture.height)
     assert heights[1] > heights[0] + 100
+
+
+@pytest.fixture
+def padding():
+    """A reader whose encoder pads pictures of 7 x 10 pixels to 8 x 12."""
+    torch.manual_seed(0)
+    encoder = vit.VisionTransformer((7, 10), 4, 1, embed_dim=24, depth=2, num_heads=3, pad_images=True)
+    return ImageToSequence(encoder, TransformerDecoder(11, 24, 2, 2, 7, context_dim=24), start=9, end=10).eval()
+
+
+def test_the_cells_of_pictures_that_are_padded_are_those_that_the_experiment_finds(padding):
+    images = torch.randn(2, 1, 7, 10)
+    cells = cells_of_text(padding, images)
+    assert cells.tolist()[0] == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
+    assert torch.equal(cells, examine(padding.encoder, images).cells)
+
+
+def test_the_cells_of_another_model_are_not_known():
+    assert cells_of_text(torch.nn.Identity(), IMAGES) is None
+
+
+def test_a_peak_is_looked_for_in_the_cells_of_padded_pictures(padding):
+    cells, maps = cells_of_text(padding, torch.zeros(1, 1, 7, 10)), torch.zeros(1, 1, 2, 3)
+    maps[0, 0, 1, 2] = 1
+    boxes = torch.tensor([[[4, 8, 3, 1]]])  # half of the six pixels that the last patch has
+    assert peaks_on_boxes(maps, boxes, (7, 10), cells).tolist() == [1]
+    with pytest.raises(
+        ValueError, match="images of 7 x 10 pixels cannot be divided evenly into 2 x 3 patches: give ce"
+    ):
+        peaks_on_boxes(maps, boxes, (7, 10))
+
+
+def test_the_sheet_has_the_cells_of_padded_pictures(padding, tmp_path):
+    images, maps = torch.rand(1, 1, 7, 10), torch.rand(1, 2, 2, 3)
+    cells = cells_of_text(padding, images)
+    draw_text_maps(images, maps, ["40"], tmp_path / "reading.png", cells=cells)
+    assert (tmp_path / "reading.png").exists()
+
+
+def test_an_encoder_that_mixes_tokens_unseen_has_no_rollout(model):
+    class Mixing(torch.nn.Module):
+        def __init__(self, block):
+            super().__init__()
+            self.block = block
+
+        def forward(self, tokens, *args, **kwargs):
+            tokens = self.block(tokens, *args, **kwargs)
+            return tokens + (tokens @ tokens.mT).relu() @ tokens / 100
+
+    model.encoder.blocks[0] = Mixing(model.encoder.blocks[0])
+    with pytest.raises(ValueError, match="VisionTransformer mixes tokens in a way that cannot be intercepted"):
+        explain_text(model, IMAGES, TOKENS, "rollout")
+    assert explain_text(model, IMAGES, TOKENS).shape == (2, 4, 2, 3)

@@ -12,6 +12,8 @@ from einops import einsum, rearrange
 from torch import Tensor, nn
 
 from vit.capture.intercept import InterceptAttention
+from vit.capture.moved import noise_like
+from vit.capture.remedy import CHOOSE_OTHERS
 
 TOLERANCE = 1e-3  # of the largest number of a layer: kernels for batches of another size round differently
 ORDERS = ("(b h) n", "(h b) n")
@@ -47,10 +49,11 @@ def keep_for_copy(model: nn.Module, copied: nn.Module) -> None:
 @torch.no_grad()
 def _heads_first(model: nn.Module, image: Tensor, flat: Sequence[int]) -> frozenset[int]:
     """Return which of the calls of three axes have the heads first."""
-    noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(0)).to(image)
-    pair = torch.cat([image, image + noise])
+    pair = torch.cat([image, image + noise_like(image)])
     together = _undivided(model, pair)
     alone = [_undivided(model, one) for one in pair.split(1)]
+    for mixed in alone:
+        check_count(model, len(together), len(pair), len(mixed))
     found = []
     for call in flat:
         expected = torch.cat([mixed[call] for mixed in alone])  # (2, H, N)
@@ -99,17 +102,23 @@ def check_alone(
     Raises:
         ValueError: If they differ.
     """
-    if len(several) != len(alone):
-        raise ValueError(
-            f"{type(model).__name__} has {len(several)} attentions for {len(several[0])} images and {len(alone)} for "
-            "one of them: give one image at a time"
-        )
+    check_count(model, len(several), len(several[0]), len(alone))
     # The steps of dynamically quantised layers are those of the largest number in the batch.
     is_rough = any("quantized" in type(module).__module__ for module in model.modules())
     for call in calls:
         moved = _moved(several[call][row : row + 1], alone[call])
         if not moved <= _allowed(alone[call], is_rough):
             raise _differs(model, call, moved)
+
+
+def check_count(model: nn.Module, several: int, num_images: int, alone: int) -> None:
+    """Raise a ValueError if a model calls attention another number of times for several images than for one of them."""
+    if several != alone:
+        raise ValueError(
+            f"{type(model).__name__} has {several} attentions for {num_images} images and {alone} for one of them: it "
+            "passes images one by one, or leaves early or later for some, so no attention is the same layer of all: "
+            f"{CHOOSE_OTHERS}"
+        )
 
 
 def _differs(model: nn.Module, call: int, moved: float) -> ValueError:

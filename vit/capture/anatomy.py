@@ -38,6 +38,7 @@ class Anatomy:
         num_prefix_tokens: Tokens before the patches: class token, distillation token, registers.
         num_tokens: Number of all tokens of an image.
         calls: Numbers of the attention calls that influence the logits. All other calls are left out.
+        num_calls: Number of all attention calls.
         depth: Number of layers. A last attention with one query, which pools the tokens, is not counted.
         pooled: Whether an attention with one query pools the tokens after the last layer.
         parts: The layers, and the places just before and after them.
@@ -54,6 +55,7 @@ class Anatomy:
     num_prefix_tokens: int
     num_tokens: int
     calls: tuple[int, ...]
+    num_calls: int
     depth: int
     pooled: bool
     parts: Parts
@@ -83,12 +85,15 @@ class Anatomy:
         """
         self.check_reads_last()
         if self.fixed_readout is None:
-            raise ValueError(
-                f"{self.model} reads other tokens for each image, as a maximum over tokens does, so no row of its "
-                "attention is read out: choose occlusion, token_drop, input_gradient, integrated_gradients or "
-                "smoothgrad"
-            )
+            raise self.reads_others()
         return self.fixed_readout
+
+    def reads_others(self) -> ValueError:
+        """Return the error of a model whose logits read different tokens for different images."""
+        return ValueError(
+            f"{self.model} reads other tokens for each image, as a maximum over tokens does, so no row of its "
+            "attention is read out: choose occlusion, token_drop, input_gradient, integrated_gradients or smoothgrad"
+        )
 
     def check_reads_last(self) -> None:
         """Raise a ValueError if the logits read anything but the last tokens: no row of attention leads to all."""
@@ -175,6 +180,7 @@ def examine(
         layout.first,
         num_tokens,
         calls,
+        len(several),
         len(trace.attentions),
         pooled,
         find_parts(trace, num_tokens),

@@ -6,7 +6,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from vit.capture.alone import check_alone, heads_first_calls, mix_random
+from vit.capture.alone import check_alone, check_count, heads_first_calls, mix_random
 from vit.capture.dependence import Dependents, check_in_a_row, find_dependents, influential
 from vit.capture.graph import graph_alone
 from vit.capture.intercept import Edit, InterceptAttention
@@ -16,6 +16,7 @@ from vit.capture.logits import result_of
 from vit.capture.mixing import check_unmixed
 from vit.capture.order import Orders, redone, token_orders, undone
 from vit.capture.places import check_places
+from vit.capture.remedy import CHOOSE_OTHERS
 
 TOLERANCE = 1e-4  # of the largest logit, or of 1 if all are smaller; fused kernels differ from the formula by 1e-6
 
@@ -54,6 +55,7 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     with torch.no_grad():
         check_logits_unchanged(attentions.logits, result_of(model(images)))
     calls, dependents = _layers(model, images[:1])
+    check_count(model, len(attentions), len(images), len(dependents))
     check_in_a_row(model, calls, dependents)
     if len(images) > 1:
         with torch.no_grad():
@@ -179,8 +181,7 @@ def run_intercepted(
 def _unseen(model: nn.Module, what: str) -> ValueError:
     return ValueError(
         f"{type(model).__name__} has attention that cannot be intercepted ({what}): switch it to "
-        "scaled_dot_product_attention if it offers that, or choose methods that need no attention: occlusion, "
-        "input_gradient, integrated_gradients, smoothgrad"
+        f"scaled_dot_product_attention if it offers that, or {CHOOSE_OTHERS}"
     )
 
 
@@ -258,6 +259,5 @@ def _check_whole_images(model: nn.Module, images: Tensor, shapes: list[torch.Siz
     raise ValueError(
         f"{type(model).__name__} attends within windows, to a coarser grid, or to other tokens in some layers "
         f"({len(images)} images gave attention of shape {tuple(shapes[-1])}, the first layer's is {tuple(first)}): the "
-        "maps of its layers do not multiply. Swin and other hierarchies can be explained by methods that need no "
-        "attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
+        f"maps of its layers do not multiply, as those of Swin and other hierarchies: {CHOOSE_OTHERS}"
     )

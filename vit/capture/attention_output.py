@@ -16,6 +16,11 @@ from torch.overrides import TorchFunctionMode
 from vit.capture.alone import heads_first_calls
 from vit.capture.intercept import InterceptAttention
 
+# By name, without underscores and the "i" and "r" of operators in place and from the right.
+PRODUCTS, QUOTIENTS = ("mul", "multiply"), ("div", "divide", "truediv", "true_divide")
+SUMS, DIFFERENCES = ("add",), ("sub", "subtract")
+COPIES = ("to", "type", "type_as", "float", "double", "half", "bfloat16", "clone", "contiguous", "reshape", "dropout")
+
 
 @dataclass
 class AttentionOutput:
@@ -23,7 +28,8 @@ class AttentionOutput:
 
     attn: Tensor  # the weights, (B, H, N, M)
     values: Tensor  # (B, H, M, d)
-    projection: Tensor | None = None  # of the output, (C, H * d), times the factors of LayerScale if one follows
+    projection: Tensor | None = None  # of the output, (C, H * d), times the factors that follow, as of LayerScale
+    added_to: Tensor | None = None  # the tokens that the output is added to; None if something else comes before
 
 
 @torch.no_grad()
@@ -54,12 +60,13 @@ def capture_outputs(model: nn.Module, images: Tensor, calls: Sequence[int]) -> l
 
 
 class _WatchProjection(TorchFunctionMode):
-    """Finds the linear layer after each attention, and the factors per channel that follow this layer."""
+    """Finds the linear layer after each attention, the factors that follow it, and what the product is added to."""
 
     def __init__(self) -> None:
         super().__init__()
         self.awaited: AttentionOutput | None = None  # the attention whose projection comes next
-        self.projected: tuple[AttentionOutput, Tensor] | None = None  # the last attention projected, and its output
+        self.projected: AttentionOutput | None = None  # the last attention that was projected
+        self.tensor = torch.empty(0)  # its output
 
     def follow(self, output: AttentionOutput) -> None:
         self.awaited, self.projected = output, None
@@ -67,26 +74,71 @@ class _WatchProjection(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function, and check whether it is the awaited projection or the scaling after one."""
-        if func in (Tensor.mul, Tensor.mul_, Tensor.__mul__, torch.mul) and len(args) == 2 and self.projected:
-            self._scale(*args)
-            self._scale(*reversed(args))  # either argument may be the factors
-        result = func(*args, **kwargs or {})
+        """Call the function, and check whether it is the awaited projection, or a step after one."""
+        kwargs = kwargs or {}
+        places = [place for place, argument in enumerate(args[:2]) if self._is_output(argument)]
+        name = func.__name__.strip("_")
+        name = name[1:] if name[1:] in (*PRODUCTS, *QUOTIENTS, *SUMS, *DIFFERENCES) else name
+        if places and name in (*SUMS, *DIFFERENCES) and len(args) == 2:
+            self._add(name, places[0], args[1 - places[0]], kwargs.get("alpha", 1))
+        result = func(*args, **kwargs)
         if func is F.linear and self.awaited is not None:
             output, self.awaited = self.awaited, None
             if _is_mixed(args[0], output):
-                output.projection, self.projected = args[1].detach(), (output, result)
+                output.projection, self.projected, self.tensor = args[1].detach(), output, result
+        elif places and isinstance(result, Tensor):
+            self._step(name, places[0], args, result)
         return result
 
-    def _scale(self, tokens: Any, factors: Any) -> None:
+    def _is_output(self, argument: Any) -> bool:
+        tensor = self.tensor
+        return (
+            self.projected is not None
+            and isinstance(argument, Tensor)
+            and argument.data_ptr() == tensor.data_ptr()
+            and argument.numel() == tensor.numel()
+        )
+
+    def _add(self, name: str, place: int, other: Any, alpha: float) -> None:
+        """Record what the output is added to, or subtracted from."""
+        if self.projected is None or not isinstance(other, Tensor) or other.shape != self.tensor.shape:
+            return
+        if place == 0 and (alpha != 1 or name in DIFFERENCES):
+            return
+        factor = -alpha if name in DIFFERENCES else alpha
+        if factor != 1:
+            self.projected.projection = self.projected.projection * factor
+        self.projected.added_to = other.detach().clone()  # it may be changed in place
+        self.projected = None
+
+    def _step(self, name: str, place: int, args: tuple[Any, ...], result: Tensor) -> None:
+        """Multiply the projection by factors, or note where the output lies now."""
         if self.projected is None:
             return
-        output, tensor = self.projected
-        if not (isinstance(tokens, Tensor) and isinstance(factors, Tensor)):
+        if name in PRODUCTS or (name in QUOTIENTS and place == 0):
+            factors = self._factors(args[1 - place])
+            if factors is None:
+                return
+            factors = 1 / factors if name in QUOTIENTS else factors
+            self.projected.projection = self.projected.projection * factors
+            self.tensor = result
             return
-        if tokens.data_ptr() == tensor.data_ptr() and factors.numel() == tensor.shape[-1]:
-            output.projection = output.projection * rearrange(factors.detach().flatten(), "c -> c 1")
-            self.projected = None
+        is_biased = name in SUMS and self._factors(args[1 - place]) is not None
+        is_copied = name in COPIES or result.data_ptr() == self.tensor.data_ptr()
+        if is_biased or (is_copied and result.numel() == self.tensor.numel()):
+            self.tensor = result
+
+    def _factors(self, factors: Any) -> Tensor | None:
+        """Return one factor for all channels or one for each, (C, 1); None if they differ by token."""
+        channels = self.tensor.shape[-1]
+        if not isinstance(factors, Tensor | int | float):
+            return None
+        factors = torch.as_tensor(factors, dtype=self.tensor.dtype, device=self.tensor.device).detach()
+        if factors.numel() == 1:
+            return rearrange(factors.flatten(), "one -> one 1")
+        if factors.numel() == factors.shape[-1] == channels == len(self.projected.projection):
+            return rearrange(factors.flatten(), "c -> c 1")
+        return None
 
 
 def _is_mixed(inputs: Tensor, output: AttentionOutput) -> bool:

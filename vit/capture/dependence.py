@@ -19,6 +19,7 @@ from vit.capture.graph import attentions_behind
 from vit.capture.intercept import InterceptAttention
 from vit.capture.logits import result_of
 from vit.capture.moved import changes, rounding
+from vit.capture.remedy import CHOOSE_OTHERS
 from vit.support.precision import in_double
 
 LOGITS = -1  # in the place of the number of a call
@@ -69,8 +70,7 @@ def check_in_a_row(model: nn.Module, calls: Sequence[int], dependents: Dependent
             raise ValueError(
                 f"{type(model).__name__} has attentions side by side (number {following} does not depend on number "
                 f"{call}), as in parallel branches, a model that runs twice or a loop over heads, which would be taken "
-                "for layers in a row: choose methods that need no attention (occlusion, input_gradient, "
-                "integrated_gradients, smoothgrad)"
+                f"for layers in a row: {CHOOSE_OTHERS}"
             )
 
 

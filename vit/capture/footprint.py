@@ -12,7 +12,9 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
+from vit.capture.moved import noise_like
 from vit.capture.patches import Layout, noise_responses, values_of
+from vit.capture.remedy import CHOOSE_OTHERS
 
 LEAST_SHARE = 0.1  # of the mean response of a row of patches: a patch that responds less does not see the line
 ROUNDING = 1e-6  # of the largest value
@@ -104,8 +106,7 @@ def _patch_of_lines(model: nn.Module, image: Tensor, call: int, layout: Layout, 
         raise ValueError(
             f"the patches of {type(model).__name__} are no rows and columns of pixels ({AXES[axis]} {line} of the "
             f"pixels moves some of the patches of {AXES[axis]} {int(owners[line])} and not others), so their cells "
-            "cannot be told: choose methods that need no attention (occlusion, input_gradient, integrated_gradients, "
-            "smoothgrad) and give grid=(rows, columns)"
+            f"cannot be told: give grid=(rows, columns), and {CHOOSE_OTHERS}"
         )
     return owners
 
@@ -126,8 +127,7 @@ def _shares_of_lines(model: nn.Module, image: Tensor, call: int, layout: Layout,
 @torch.enable_grad()
 def _never_seen(model: nn.Module, image: Tensor, call: int) -> Tensor:
     """Return which single pixels move no token, (H, W), as outside of a round window, which lines cannot tell."""
-    noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(0)).to(image)
-    noisy = (image + noise).detach().requires_grad_()
+    noisy = (image + noise_like(image)).detach().requires_grad_()
     values = values_of(model, noisy, call)
     slope = torch.autograd.grad(values.square().sum(), noisy, allow_unused=True)[0] if values.requires_grad else None
     if slope is None:  # the tokens are made without gradients

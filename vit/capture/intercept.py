@@ -18,15 +18,14 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from einops import einsum, rearrange, repeat
+from einops import rearrange, repeat
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from vit.attention.functional import attention_weights
 from vit.attention.mechanisms.base import Mechanism
 from vit.capture.eager import as_written
-from vit.capture.multihead import multi_head
+from vit.capture.fused import multi_head, scaled_dot_product
 
 Edit = Callable[[int, Tensor], Tensor]
 
@@ -136,6 +135,7 @@ class InterceptAttention(TorchFunctionMode):
 
     def edited(self, attn: Tensor, values: Tensor, queries: Tensor | None = None) -> Tensor:
         """Return the weights that replace ``attn``: (B, H, N, M), values (B, H, M, d) -> (B, H, N, M)."""
+        self._check_batched(values)
         # Gradients with respect to attention are needed even if the model is frozen.
         if torch.is_grad_enabled() and not attn.requires_grad:
             attn.requires_grad_()
@@ -168,10 +168,19 @@ class InterceptAttention(TorchFunctionMode):
 
     def splits(self, tensor: Tensor) -> bool:
         """Return whether the first axis of (B * H, ...) splits into images. If not, add the shape to ``unseen``."""
+        self._check_batched(tensor)
         if self.num_images and len(tensor) % self.num_images == 0:
             return True
         self.unseen.append(tuple(tensor.shape))
         return False
+
+    def _check_batched(self, tensor: Tensor) -> None:
+        """Raise a ValueError within ``torch.vmap``, which hides the axis of images."""
+        if torch._C._functorch.is_batchedtensor(tensor):  # torch has no public function that tells
+            raise ValueError(
+                f"{type(self.model).__name__} runs its attention within torch.vmap, which hides the images of a batch: "
+                "give the model that it maps, written for a batch"
+            )
 
     @property
     def axes(self) -> str:
@@ -293,37 +302,8 @@ def _like(attn: Tensor, values: Tensor, over: str, of: str) -> Tensor:
     return repeat(values, f"{' '.join(of)} -> {' '.join(over[:-2])} {over[-1]} ({' '.join(channels)})", **sizes)
 
 
-def _scaled_dot_product(
-    mode: InterceptAttention,
-    func: Callable[..., Tensor],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    if query.ndim == 3 and mode.splits(query):
-        inputs = [mode.split(x) if isinstance(x, Tensor) and x.ndim == 3 else x for x in (query, key, value, attn_mask)]
-        axes = mode.axes
-        mixed = _scaled_dot_product(mode, func, *inputs, dropout_p, is_causal, scale, enable_gqa)
-        return rearrange(mixed, f"b h n d -> {axes} n d")
-    if query.ndim != 4:
-        mode.unseen.append(tuple(query.shape))
-        return func(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    if enable_gqa:
-        copies = query.shape[1] // key.shape[1]
-        key, value = (repeat(x, "b g n d -> b (g r) n d", r=copies) for x in (key, value))
-    if attn_mask is not None and attn_mask.ndim == 3:
-        attn_mask = attn_mask[None]
-    attn = mode.edited(attention_weights(query, key, mask=attn_mask, causal=is_causal, scale=scale), value, query)
-    return einsum(attn.to(value.dtype), value, "b h n m, b h m d -> b h n d")
-
-
 EXPLICIT: dict[Callable[..., Any], Callable[..., Any]] = {
-    F.scaled_dot_product_attention: _scaled_dot_product,
+    F.scaled_dot_product_attention: scaled_dot_product,
     F.multi_head_attention_forward: multi_head,
     F.softmax: _softmax,
     torch.softmax: _softmax,

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from vit.capture.alone import heads_first_calls
 from vit.capture.intercept import InterceptAttention
 from vit.capture.moved import changes, rounding
+from vit.capture.remedy import CHOOSE_OTHERS
 
 # Of the image: unchanged, one half of its tokens changed, the other half changed, both changed, and unchanged again.
 COPIES = 5
@@ -243,8 +244,8 @@ class _Experiment(TorchFunctionMode):
         if (one & of_other & ~of_one).any() or (other & of_one & ~of_other).any():
             raise ValueError(
                 f"the tokens of {type(self.model).__name__} are mixed or exchanged between its attentions in a way "
-                f"that cannot be undone (the keys of attention {call} stand in another order than its queries): choose "
-                "methods that need no attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
+                f"that cannot be undone (the keys of attention {call} stand in another order than its queries): "
+                f"{CHOOSE_OTHERS}"
             )
 
     def look(self, result: Any) -> None:
@@ -323,5 +324,5 @@ def _reason(model: nn.Module, mixed: _MixedError, calls: Sequence[int]) -> str:
         f"{type(model).__name__} mixes tokens in a way that cannot be intercepted ({where}, {when} {len(calls)} "
         "attentions that were seen, still does so when these are replaced by the identity: it is attention of another "
         "kind, a convolution or an MLP over tokens): if it is attention, write it with scaled_dot_product_attention, "
-        "or choose methods that need no attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
+        f"or {CHOOSE_OTHERS}"
     )

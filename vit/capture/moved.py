@@ -1,4 +1,4 @@
-"""Tells which copies of an image changed, and which differ by rounding alone."""
+"""Changes images, and tells which copies of an image changed, and which differ by rounding alone."""
 
 import torch
 from torch import Tensor
@@ -23,3 +23,8 @@ def rounding(copies: Tensor) -> float:
     first, last = copies[0].detach(), copies[-1].detach()
     units = UNITS.get(copies.dtype, COARSE) * torch.finfo(copies.dtype).eps
     return max(units * float(first.abs().max()), MARGIN * float((last - first).abs().max()))
+
+
+def noise_like(image: Tensor) -> Tensor:
+    """Return standard normal noise of the shape of an image, the same at each call."""
+    return torch.randn(image.shape, generator=torch.Generator().manual_seed(0)).to(image)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from vit.capture.alone import heads_first_calls
 from vit.capture.intercept import InterceptAttention
+from vit.capture.remedy import CHOOSE_OTHERS
 
 STRENGTHS = (1.0, 1e4)  # of the change; LayerScale may begin at 1e-6, so that a small change is lost in rounding
 STILL = 1e-5  # a token that moves less than this share of the one that moves most does not move
@@ -67,8 +68,8 @@ def token_orders(
         if order is None or not torch.equal(found.setdefault(call, order), order):
             raise ValueError(
                 f"the tokens of {type(model).__name__} are mixed or exchanged between its attentions in a way that "
-                f"cannot be undone ({'after the last one' if call < 0 else f'{part} of attention {call}'}): choose "
-                "methods that need no attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
+                f"cannot be undone ({'after the last one' if call < 0 else f'{part} of attention {call}'}): "
+                f"{CHOOSE_OTHERS}"
             )
     return {call: order for call, order in found.items() if not torch.equal(order, torch.arange(len(order)))}
 

@@ -10,8 +10,9 @@ import torch
 from einops import reduce
 from torch import Tensor, nn
 
-from vit.capture.moved import changes
+from vit.capture.moved import changes, noise_like
 from vit.capture.patches import find_patches, values_of
+from vit.capture.remedy import CHOOSE_OTHERS
 from vit.support.precision import in_double
 
 STRIPS = 2  # of rows, and as many of columns
@@ -47,8 +48,7 @@ def check_heads(model: nn.Module, responses: Tensor) -> None:
     if apart.any():
         raise ValueError(
             f"{type(model).__name__} attends within windows or spans that are folded into heads (the same pixels "
-            "change a token in one head alone), so its maps are not of whole images: choose methods that need no "
-            "attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
+            f"change a token in one head alone), so its maps are not of whole images: {CHOOSE_OTHERS}"
         )
 
 
@@ -57,7 +57,7 @@ def no_patches(model: nn.Module, num_tokens: int) -> ValueError:
     return ValueError(
         f"{type(model).__name__} has {num_tokens} tokens, among which changed strips of an image move no grid of "
         "patches: its attention is over channels, its patches are not in order, or every token depends on the whole "
-        "image; choose methods that need no attention: occlusion, input_gradient, integrated_gradients, smoothgrad"
+        f"image; {CHOOSE_OTHERS}"
     )
 
 
@@ -65,7 +65,6 @@ def no_patches(model: nn.Module, num_tokens: int) -> ValueError:
 @torch.no_grad()
 def _responses(model: nn.Module, image: Tensor, call: int) -> Tensor:
     """Return how much each strip, first those of rows, changes each token in each head: (strips, H, M)."""
-    generator = torch.Generator().manual_seed(0)
     masks = []
     for axis in (0, 1):
         side = image.shape[2 + axis]
@@ -73,7 +72,6 @@ def _responses(model: nn.Module, image: Tensor, call: int) -> Tensor:
         inside = (strip_of == torch.arange(min(STRIPS, side))[:, None]).to(image)
         masks.append(inside[:, None, :, None] if axis == 0 else inside[:, None, None])
     spread = (in_double(image).std().item() if image.numel() > 1 else 0.0) or 1.0
-    noise = spread * torch.randn(image.shape, generator=generator).to(image)
-    changed = torch.cat([image + mask * noise for mask in masks])
+    changed = torch.cat([image + mask * spread * noise_like(image) for mask in masks])
     values = values_of(model, torch.cat([image, changed]), call)
     return reduce(in_double(changes(values)), "k h m d -> k h m", "max")

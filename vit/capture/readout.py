@@ -36,21 +36,25 @@ class Reading:
     order: Tensor | None = None
 
     @torch.inference_mode(False)
-    def shares(self, model: nn.Module, images: Tensor) -> Tensor:
+    def shares(self, model: nn.Module, images: Tensor, contrast: Tensor | None = None) -> Tensor:
         """Return the share of each token in the logits of images (B, C, H, W): (B, N), rows sum to one.
 
         It is the norm of the Jacobian of the logits by the token. If all are 0, as of an untrained head, the first
-        token has share 1.
+        token has share 1. With a contrast (B, classes), it is that of the sum of the logits with these weights, and
+        all tokens have share 1 if all are 0.
         """
-        norms = _norms_at(self.place, model, images) if self.place else _norms_of_rows(self.call, model, images)
+        if self.place:
+            norms = _norms_at(self.place, model, images, contrast)
+        else:
+            norms = _norms_of_rows(self.call, model, images, contrast)
         norms = norms if self.order is None else norms[:, self.order]
-        first = torch.zeros_like(norms)
-        first[:, 0] = 1
+        none = torch.zeros_like(norms) if contrast is None else torch.ones_like(norms)
+        none[:, 0] = 1
         total = reduce(norms, "b n -> b 1", "sum")
-        return torch.where(total > 0, norms / total, first)
+        return torch.where(total > 0, norms / total, none)
 
 
-def _norms_at(place: Boundary, model: nn.Module, images: Tensor) -> Tensor:
+def _norms_at(place: Boundary, model: nn.Module, images: Tensor, contrast: Tensor | None) -> Tensor:
     """Return the norm of the Jacobian of the logits by the tokens at a place: (B, N)."""
     kept: list[Tensor] = []
 
@@ -64,7 +68,7 @@ def _norms_at(place: Boundary, model: nn.Module, images: Tensor) -> Tensor:
         # no_grad restores the mode that start_graph changes.
         with torch.no_grad(), around, place.changed(start_graph):
             logits = result_of(model(images))
-            return _root_of_squares(model, logits, kept[0], "b n d -> b n")
+            return _root_of_squares(model, logits, kept[0], "b n d -> b n", contrast)
 
     try:
         return norms(FollowValues())
@@ -72,7 +76,7 @@ def _norms_at(place: Boundary, model: nn.Module, images: Tensor) -> Tensor:
         return norms(nullcontext())
 
 
-def _norms_of_rows(call: int, model: nn.Module, images: Tensor) -> Tensor:
+def _norms_of_rows(call: int, model: nn.Module, images: Tensor, contrast: Tensor | None) -> Tensor:
     """Return the norm of the Jacobian of the logits by the rows of an attention: (B, N)."""
     kept: list[Tensor] = []
 
@@ -85,15 +89,17 @@ def _norms_of_rows(call: int, model: nn.Module, images: Tensor) -> Tensor:
 
     with torch.no_grad(), FollowValues():
         logits = run_intercepted(model, images, start_graph)
-        return _root_of_squares(model, logits, kept[0], "b h n m -> b n")
+        return _root_of_squares(model, logits, kept[0], "b h n m -> b n", contrast)
 
 
-def _root_of_squares(model: nn.Module, logits: Tensor, by: Tensor, pattern: str) -> Tensor:
+def _root_of_squares(model: nn.Module, logits: Tensor, by: Tensor, pattern: str, contrast: Tensor | None) -> Tensor:
     if not logits.requires_grad:
         raise _no_gradient(model)
     flat = rearrange(logits, "b ... -> b (...)")
     count = flat.shape[1]
-    if count <= MOST_DIRECTIONS:
+    if contrast is not None:
+        directions = contrast[None]
+    elif count <= MOST_DIRECTIONS:
         directions = torch.eye(count)
     else:
         directions = torch.randn(MOST_DIRECTIONS, count, generator=torch.Generator().manual_seed(0))

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from vit.capture.alone import heads_first_calls
 from vit.capture.intercept import InterceptAttention
-from vit.capture.moved import changes, rounding
+from vit.capture.moved import changes, noise_like, rounding
 from vit.capture.trace import Boundary
 
 
@@ -30,8 +30,7 @@ def layer_without_skip(model: nn.Module, image: Tensor, calls: Sequence[int], pl
 @torch.no_grad()
 def _depend_on_image(model: nn.Module, image: Tensor, without: Collection[int], place: Boundary) -> bool:
     """Return whether the tokens at a place depend on the image if some attention calls give zeros."""
-    noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(0)).to(image)
-    three = torch.cat([image, image + noise, image])  # what the image differs by from itself is rounding
+    three = torch.cat([image, image + noise_like(image), image])  # what the image differs by from itself is rounding
     seen: list[Tensor] = []
 
     def zeros(call: int, attn: Tensor) -> Tensor:

@@ -21,7 +21,9 @@ def class_names_of(model: nn.Module, num_classes: int) -> list[str]:
     names = settings.get("class_names") or settings.get("label_names")
     labels = getattr(getattr(model, "config", None), "id2label", None)
     if not names and isinstance(labels, Mapping):
-        names = [labels[number] for number in sorted(labels)]
+        by_number = {str(number): name for number, name in labels.items()}
+        names = [by_number.get(str(number)) for number in range(num_classes)]
+        names = None if None in names else names
     return name_classes(names if names and len(names) == num_classes else None, num_classes)
 
 
@@ -32,10 +34,13 @@ def class_number(name: str, names: Sequence[str]) -> int:
     (1, 0)
 
     Raises:
-        ValueError: If no class has this name; the message names the nearest one.
+        ValueError: If no class has this name, or several have it.
     """
-    if name in names:
-        return list(names).index(name)
+    found = [number for number, known in enumerate(names) if known == name]
+    if len(found) > 1:
+        raise ValueError(f"classes {', '.join(map(str, found))} are all named {name!r}: give one of these numbers")
+    if found:
+        return found[0]
     if name.isdecimal() and int(name) < len(names):
         return int(name)
     last = len(names) - 1

@@ -28,8 +28,8 @@ SHARES = ("attention", "rollout")
 UNITS = {
     "attention": "share of attention",
     "rollout": "share of attention through all layers",
-    "occlusion": "fall of the logit without the patch",
-    "token_drop": "fall of the logit without the patch",
+    "occlusion": "fall of the {score} without the patch",
+    "token_drop": "fall of the {score} without the patch",
 }
 
 
@@ -87,6 +87,7 @@ class Explained:
         model_name: Name of the model, as the user knows it.
         prediction: The predicted class and its probability in words.
         question: What maps of a class answer, such as "why dog?" with its probability; "" if no class was named.
+        score: What the maps explain: the logit of a class, or the difference of two logits.
         readers: What attends in a map of attention.
         maps: By what was asked, the map (rows, columns); negative values speak against the class.
         cells: The patch that each pixel given to the model belongs to, as in ``overlay``.
@@ -98,6 +99,7 @@ class Explained:
     model_name: str
     prediction: str
     question: str
+    score: str
     readers: str
     maps: Mapping[Asked, Tensor]
     cells: Tensor
@@ -171,7 +173,7 @@ class Explained:
         is_share = asked.method in SHARES
         ticks = [f"{100 * share * largest:.2g} %" if is_share else f"{share * largest:.2g}" for share in (0, 0.5, 1)]
         readers = self.readers if asked.method == OF_ATTENTION else ""
-        return Bar(f"{UNITS[asked.method]}{readers}", tuple(ticks))
+        return Bar(f"{UNITS[asked.method].format(score=self.score)}{readers}", tuple(ticks))
 
 
 def explain_photograph(
@@ -222,6 +224,7 @@ def explain_photograph(
         model_name,
         prediction_of(logits, names, thresholds),
         question,
+        "logit" if subject.versus is None else "difference of the two logits",
         readers,
         maps,
         subject.cell_of_pixel.cpu(),

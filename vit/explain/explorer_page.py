@@ -146,8 +146,6 @@ def explorer(
         names = name_classes(class_names, attentions.logits.shape[1])
         logits = torch.cat([attentions.logits, *ablated_logits(model, image, heads, anatomy.calls)]).float()
     subject = Subject(model, image, target, versus, grid=grid, num_prefix_tokens=num_prefix_tokens)
-    if not subject.contrast.any():
-        raise ValueError(f"target and versus are both {versus}: give two classes, or no versus")
     target = int(subject.contrast.argmax())
     if maps is None:
         question = f"why {names[target]}" + ("?" if versus is None else f", and not {names[versus]}?")

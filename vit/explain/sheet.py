@@ -17,11 +17,8 @@ from vit.support.plotting import save_photographs
 from vit.support.precision import in_double
 
 CELL, GAP, LINE = 1.6, 0.1, 0.15  # inches: width of a picture, gap between two, height of a line of text
-TITLE, BAR, BAR_WIDTH = (
-    0.35,
-    0.85,
-    0.2,
-)  # inches: height of the title, width of the colour bar with and without its text
+TITLE = 0.35  # inches: height of the title
+BAR, BAR_WIDTH = 0.85, 0.2  # inches: width of the colour bar with its text, and without
 DOTS, MOST_DOTS = 120, 240  # per inch
 ROUNDING = 1e-9  # inches
 MOST_RULED = 20  # most patches per side that get lines between them; more lines would hide the patches

@@ -16,7 +16,14 @@ from vit.support.plotting import plain_text
 
 @plain_text
 def draw_text_maps(
-    images: Tensor, maps: Tensor, texts: Sequence[str], path: str | Path, *, title: str = "", smooth: bool = False
+    images: Tensor,
+    maps: Tensor,
+    texts: Sequence[str],
+    path: str | Path,
+    *,
+    title: str = "",
+    smooth: bool = False,
+    cells: Tensor | None = None,
 ) -> None:
     """Draw a row for each picture: the picture, then the map of each letter over it, with the letter below.
 
@@ -27,6 +34,7 @@ def draw_text_maps(
         path: The PNG file.
         title: Title of the sheet.
         smooth: Whether maps are interpolated between patches.
+        cells: The patch of each pixel, as of ``cells_of_text``. None divides the pictures evenly.
     """
     most = max(map(len, texts), default=0)
     sheet = Sheet(images.shape[-2:], len(images), [1 + most], title=title, lines_below=1)
@@ -34,7 +42,8 @@ def draw_text_maps(
     for row, (image, of_text, text) in enumerate(zip(images, maps, texts, strict=True)):
         sheet.show(image, row, 0)
         sheet.write_below(row, 0, text)
-        pictures = overlay(repeat(image, "c h w -> t c h w", t=len(text)), of_text[: len(text)], smooth=smooth)
+        repeated = repeat(image, "c h w -> t c h w", t=len(text))
+        pictures = overlay(repeated, of_text[: len(text)], cells=cells, smooth=smooth)
         for step, (letter, picture) in enumerate(zip(text, pictures, strict=True), start=1):
             sheet.show(picture, row, step, grid)
             sheet.write_below(row, step, letter)

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from vit.explain.explorer_page import Explorer
 from vit.explain.heatmap import displayable, overlay
-from vit.explain.maps.rollout import attention_rollout
-from vit.explain.texts import capture_text
+from vit.explain.texts import capture_text, cells_of_text, rolled_encoder
 from vit.glossary import EVERYWHERE, MAPS
 
 
@@ -68,13 +67,15 @@ def text_explorer(
     images, tokens = image[None], tokens[None]
     with torch.no_grad():
         found, grid, prefix = capture_text(model, images, tokens, grid, num_prefix_tokens)
+        through = rolled_encoder(model, images, found)[0]
     last = reduce(found.cross[-1].clamp(min=0), "1 h t m -> t m", "mean")
-    rolled = einsum(last, attention_rollout(found.encoder)[0], "t l, l m -> t m")[:, prefix:]
+    rolled = einsum(last, through, "t l, l m -> t m")[:, prefix:]
     rows = [("rollout through the encoder", rearrange(rolled, "t (r s) -> t r s", r=grid[0]))]
     for layer in reversed(range(len(found.cross))):
         heads = rearrange(found.cross[layer][0, ..., prefix:].clamp(min=0), "h t (r s) -> h t r s", r=grid[0])
         rows.append((f"layer {layer}, mean of the heads", reduce(heads, "h t r s -> t r s", "mean")))
         rows += [(f"layer {layer}, head {head}", maps) for head, maps in enumerate(heads)]
+    cells = cells_of_text(model, images)
     shown = displayable(images, mean, std).cpu()
     steps = repeat(shown, "1 c h w -> t c h w", t=len(names))
     probabilities = found.logits[0].float().softmax(dim=-1)
@@ -87,7 +88,9 @@ def text_explorer(
             model=type(model).__name__,
             picture=png_url(shown[0]),
             written=[(name, f"{100 * probability:.0f}") for name, probability in zip(names, of_written, strict=True)],
-            rows=[(name, [png_url(picture) for picture in overlay(steps, maps.cpu())]) for name, maps in rows],
+            rows=[
+                (name, [png_url(picture) for picture in overlay(steps, maps.cpu(), cells=cells)]) for name, maps in rows
+            ],
         )
     )
 

@@ -10,9 +10,12 @@ import torch
 from einops import einsum, rearrange, reduce
 from torch import Tensor, nn
 
+from vit.capture.attention import capture_attention
+from vit.capture.footprint import even_cells
 from vit.capture.sequence import SequenceAttentions, capture_sequence
 from vit.explain.evaluation.ground_truth import cells_of_boxes, pointing_game
 from vit.explain.maps.rollout import attention_rollout
+from vit.model.embedding import PatchEmbed
 from vit.support.checks import check_choice
 
 TextMethod = Literal["cross_attention", "rollout"]
@@ -58,7 +61,7 @@ def explain_text(
     found, grid, num_prefix_tokens = capture_text(model, images, tokens, grid, num_prefix_tokens)
     maps = reduce(found.cross[-1].clamp(min=0), "b h t m -> b t m", "mean")
     if method == "rollout":
-        maps = einsum(maps, attention_rollout(found.encoder), "b t l, b l m -> b t m")
+        maps = einsum(maps, rolled_encoder(model, images, found), "b t l, b l m -> b t m")
     return rearrange(maps[..., num_prefix_tokens:], "b t (r s) -> b t r s", r=grid[0])
 
 
@@ -89,7 +92,33 @@ def capture_text(
     return found, grid, num_prefix_tokens
 
 
-def peaks_on_boxes(maps: Tensor, boxes: Tensor, image_size: tuple[int, int]) -> Tensor:
+def rolled_encoder(model: nn.Module, images: Tensor, found: SequenceAttentions) -> Tensor:
+    """Return the rollout of the attention of a reader's encoder, (B, M, M).
+
+    Raises:
+        ValueError: If anything but this attention mixes the tokens of ``model.encoder`` (see ``capture_attention``).
+    """
+    encoder = getattr(model, "encoder", None)
+    if isinstance(encoder, nn.Module):
+        capture_attention(encoder, images[:1])
+    return attention_rollout(found.encoder)
+
+
+def cells_of_text(model: nn.Module, images: Tensor) -> Tensor | None:
+    """Return the patch of each pixel of the images that a reader takes, (H, W), as in ``overlay``.
+
+    None divides the images evenly: the patches of models that are no ``ImageToSequence`` are not known.
+    """
+    patches = getattr(getattr(model, "encoder", None), "patch_embed", None)
+    if not isinstance(patches, PatchEmbed):
+        return None
+    rows, columns = images.shape[-2:]
+    grid = patches.grid_of(rows, columns)
+    padded = [count * stride for count, stride in zip(grid, patches.patch_stride, strict=True)]
+    return even_cells((padded[0], padded[1]), grid)[:rows, :columns]
+
+
+def peaks_on_boxes(maps: Tensor, boxes: Tensor, image_size: tuple[int, int], cells: Tensor | None = None) -> Tensor:
     """Score for each letter whether its map peaks on it: (B, T, rows, columns), (B, T, 4) -> (letters,), in [0, 1].
 
     As in ``pointing_game``, the highest patch counts if at least a quarter of it is in the box. If several are equally
@@ -99,7 +128,15 @@ def peaks_on_boxes(maps: Tensor, boxes: Tensor, image_size: tuple[int, int]) -> 
         maps: Maps of the steps that write the letters, as of ``explain_text``.
         boxes: First row, first column, height and width of each letter in pixels.
         image_size: Rows and columns of the images.
+        cells: The patch of each pixel, as of ``cells_of_text``. None divides the images evenly.
+
+    Raises:
+        ValueError: If there are no cells, and the images cannot be divided evenly.
     """
-    is_written = boxes[..., 2] > 0
-    cells = cells_of_boxes(boxes[is_written], image_size, tuple(maps.shape[-2:]))
-    return pointing_game(maps[is_written], cells)
+    is_written, grid = boxes[..., 2] > 0, (maps.shape[-2], maps.shape[-1])
+    if cells is None and (image_size[0] % grid[0] or image_size[1] % grid[1]):
+        raise ValueError(
+            f"images of {image_size[0]} x {image_size[1]} pixels cannot be divided evenly into {grid[0]} x {grid[1]} "
+            "patches: give cells=vit.explain.texts.cells_of_text(model, images)"
+        )
+    return pointing_game(maps[is_written], cells_of_boxes(boxes[is_written], image_size, grid, cells))

@@ -150,3 +150,10 @@ def test_the_whole_image_is_passed_once_for_all_curves(model, images, removal):
     assert sizes.count(5) == 1 + 2 * 2 * (STEPS - 1)
     assert_close(curves[0].most_first[:, 0], subject.logits.softmax(dim=-1).amax(dim=1))
     assert_close(curves[0].least_first[:, 0], curves[0].most_first[:, 0])
+
+
+def test_a_model_of_one_logit_has_no_probability_to_fall(random_vit):
+    subject = Subject(random_vit(num_classes=1), torch.randn(2, 3, 6, 10).double())
+    for measure in (removal_curves, saco):
+        with pytest.raises(ValueError, match="has one logit only, whose probability by softmax is always 1"):
+            measure(subject, torch.rand(2, 3, 5).double())

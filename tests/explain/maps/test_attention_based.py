@@ -6,6 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT, IMAGES, ROWS, TARGET, TWO_HEADS, VERSUS
+from tests.capture.test_invented_models import invented
 from vit.explain import METHODS, capture_attention, explain
 from vit.explain.maps.subject import Subject
 
@@ -201,7 +202,8 @@ def test_relevance_and_gradient_rollout_go_through_attention_pooling(method, nam
 
 def test_a_pooled_model_of_timm_gives_legrad_of_all_tokens_alike(architectures, model_of):
     model, images = model_of("timm, map"), architectures["timm, map"].images()
-    attentions, tokens = [], []
+    capture_attention(model, images)  # what it finds of a model is kept: the next first pass is that of all images
+    tokens = []
     handles = [block.register_forward_hook(lambda _, args, output: tokens.append(output)) for block in model.blocks]
     attentions = capture_attention(model, images)
     for handle in handles:
@@ -271,3 +273,23 @@ def test_legrad_without_a_final_norm_is_refused(random_vit):
 
     with pytest.raises(ValueError, match=r"legrad needs .* a final norm: choose 'relevance'"):
         METHODS["legrad"](Subject(Bare(random_vit()).eval(), IMAGES))
+
+
+@pytest.mark.parametrize("method", ["relevance", "gradient_rollout"])
+def test_a_class_with_a_token_of_its_own_is_read_from_this_token_alone(method):
+    def scores(model, images):
+        return model.norm(model.through(model.embed(images)))[:, :4].mean(dim=-1)
+
+    images = torch.randn(3, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    several = invented(prefix=4, run=scores)
+    one = invented(prefix=4, run=lambda model, images: scores(model, images)[:, 2:3])
+    assert_close(explain(several, images, method, 2), explain(one, images, method), **EXACT)
+
+
+def test_a_class_whose_logit_reads_nothing_has_a_map_without_holes(random_vit):
+    model = random_vit(pool="mean")
+    with torch.no_grad():
+        model.head.weight[2] = 0
+    assert (explain(model, IMAGES, "relevance", 2) == 0).all()
+    rolled = explain(model, IMAGES, "gradient_rollout", 2)
+    assert_close(rolled, torch.full_like(rolled, 1 / 15), **EXACT)

@@ -224,3 +224,30 @@ def test_rollout_without_a_residual_needs_no_skip_connections():
     first, last = (attn.mean(dim=1) for attn in capture_attention(model, images))
     expected = (last @ first)[:, 0, 1:].unflatten(1, (3, 3))
     assert_close(explain(model, images, "rollout", residual=0.0), expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": 3, "versus": 3}, "target and versus are both 3 for image 0: give two classes"),
+        ({"target": [1, 4, 2], "versus": 4}, "target and versus are both 4 for image 1: give two classes"),
+        ({"target": True}, r"target \(True\) must be classes from 0 to 6"),
+        ({"target": torch.tensor([True, False, True])}, r"target \(\[True, False, True\]\) must be classes"),
+        ({"target": {"cat": 1}}, r"target \(\{'cat': 1\}\) must be a class, or one for each image"),
+        ({"grid": 4}, r"grid \(4\) must be \(rows, columns\)"),
+        ({"method": "occlusion", "grid": (0, 4)}, r"grid \(\(0, 4\)\) must be \(rows, columns\)"),
+        ({"method": "attention", "layer": 0.5}, r"layer \(0.5\) must be one of 3 layers"),
+        ({"method": "attention", "head": True}, r"head \(True\) must be one of 3 heads"),
+        ({"method": "integrated_gradients", "steps": 2.5}, r"steps \(2.5\) must be a positive whole number"),
+        ({"method": "smoothgrad", "noise": float("nan")}, r"noise \(nan\) must be a number of at least 0"),
+    ],
+    ids=str,
+)
+def test_arguments_that_mean_nothing_are_refused(options, message, random_vit):
+    with pytest.raises(ValueError, match=message):
+        explain(random_vit(), IMAGES, **({"method": "relevance"} | options))
+
+
+def test_no_images_are_refused(random_vit):
+    with pytest.raises(ValueError, match="there are no images: give at least one"):
+        explain(random_vit(), IMAGES[:0])

@@ -201,5 +201,28 @@ def test_arguments_out_of_range_are_refused(options, message, random_vit):
 
 
 def test_no_attention_is_refused():
-    with pytest.raises(ValueError, match=r"start_layer \(0\) must be one of the 0 layers"):
+    with pytest.raises(ValueError, match="there is no attention: give that of at least one layer"):
         attention_rollout([])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([(2, 4, 4)], r"the attention of layer 0 has shape \(2, 4, 4\): give \(images, heads, tokens, tokens\)"),
+        ([(1, 2, 4, 4), (3, 2, 4, 4)], r"the attention of layer 1 has shape \(3, 2, 4, 4\).* 1 images and 4 tokens"),
+        (
+            [(1, 2, 4, 4), (1, 2, 1, 4), (1, 2, 4, 4)],
+            r"the attention of layer 1 has shape \(1, 2, 1, 4\).* only a last",
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_no_attention_of_one_batch_is_refused(shapes, message):
+    with pytest.raises(ValueError, match=message):
+        attention_rollout([torch.rand(shape) for shape in shapes])
+
+
+def test_weights_that_are_no_numbers_are_refused():
+    attn = torch.full((1, 1, 2, 2), torch.nan)
+    with pytest.raises(ValueError, match="the attention of layer 0 contains NaN or infinity"):
+        attention_rollout([attn])

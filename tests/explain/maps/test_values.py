@@ -8,6 +8,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT, IMAGES, made, of_timm, randomised
+from tests.capture.test_invented_models import IMAGES as INVENTED
+from tests.capture.test_invented_models import Layer, invented, softmax
 from vit.capture import examine
 from vit.capture.attention_output import capture_outputs
 from vit.explain import explain
@@ -184,3 +186,72 @@ def test_attention_pooling_multiplies_its_own_shares_last():
     shares = norms / norms.sum(dim=-1, keepdim=True)
     expected = (row[:, None] @ shares).view(3, 3, 5)
     assert_close(explain(subject.model, IMAGES, "value_rollout", start_layer=2), expected, **EXACT)
+
+
+WAYS = {
+    "factor before": lambda added: 0.1 * added,
+    "quotient": lambda added: added / 10,
+    "factor of its own": lambda added: added.float().double().mul(torch.tensor([0.1]).double()),
+    "each channel": lambda added: torch.full((12,), 0.1, dtype=added.dtype) * added,
+}
+
+
+class Scaled(Layer):
+    """What the attention adds is a tenth of its projection."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+
+    def forward(self, tokens):
+        tokens = tokens + WAYS[self.way](self.attend(self.norm1(tokens)))
+        return tokens + self.mlp(self.norm2(tokens))
+
+
+class InPlace(Scaled):
+    """The sum is computed in place."""
+
+    def forward(self, tokens):
+        tokens = tokens.clone()
+        tokens.add_(self.attend(self.norm1(tokens)), alpha=0.1)
+        return tokens + self.mlp(self.norm2(tokens))
+
+
+class Gated(Layer):
+    """A gate for each token, and a norm, after the projection."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+
+    def forward(self, tokens):
+        added = self.attend(self.norm1(tokens))
+        added = added * tokens.mean(dim=-1, keepdim=True).sigmoid() if self.way == "gate" else self.norm2(added)
+        return tokens + added + self.mlp(self.norm2(tokens))
+
+
+def rolled_by_hand(model, factor):
+    tokens, rolled = model.embed(INVENTED), torch.eye(16, dtype=torch.float64)
+    for layer in model.layers:
+        q, k, v = layer.split(layer.norm1(tokens))
+        projection = layer.proj.weight.unflatten(1, (3, -1))
+        added = factor * torch.einsum("bhnm,bhmd,chd->bnmc", softmax(q, k), v, projection)
+        norms = (added + torch.einsum("nm,bnc->bnmc", torch.eye(16).double(), tokens)).norm(dim=-1)
+        rolled = norms / norms.sum(dim=-1, keepdim=True) @ rolled
+        tokens = layer(tokens)
+    return added.norm(dim=-1)[:, 0, 1:].view(-1, 3, 5), rolled[:, 0, 1:].view(-1, 3, 5)
+
+
+@pytest.mark.parametrize("way", [*WAYS, "in place"])
+def test_factors_after_the_projection_are_part_of_what_is_added(way):
+    model = invented(*(InPlace(way) if way == "in place" else Scaled(way) for _ in range(3)))
+    of_layer, rolled = rolled_by_hand(model, 0.1)
+    assert_close(explain(model, INVENTED, "value"), of_layer, rtol=1e-7, atol=0)
+    assert_close(explain(model, INVENTED, "value_rollout"), rolled, rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize("way", ["gate", "norm"])
+@pytest.mark.parametrize("method", ["value", "value_rollout"])
+def test_what_changes_the_projection_by_token_before_the_sum_is_refused(way, method):
+    with pytest.raises(ValueError, match="layer 1 of Invented does not add the projection of its attention to the tok"):
+        explain(invented(Layer(), Gated(way)), INVENTED, method)

@@ -131,4 +131,4 @@ def _agreement(predicted: Tensor, effects: Tensor) -> Tensor:
 def _attention_to(subject: Subject, outputs: list[AttentionOutput], place: Place) -> Tensor:
     layer, head, token = place
     attn = outputs[layer].attn[:, head, :, token]
-    return einsum(attn, subject.anatomy.readout.to(attn), "b n, n -> b")
+    return einsum(attn, subject.readout.to(attn), "b n, b n -> b")

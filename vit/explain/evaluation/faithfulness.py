@@ -71,7 +71,7 @@ def removal_curves(subject: Subject, maps: Tensor, removal: Removal = "token_dro
     if removal == "token_drop" and not can_drop(subject):
         raise cannot_drop(subject.model)
     remove = _drop if removal == "token_drop" else _fill
-    target = subject.contrast.argmax(dim=-1)
+    target = _target(subject)
     halves = []
     for first_to_last in (order, order.flip(-1)):
         probabilities, kept = [], []
@@ -96,7 +96,7 @@ def saco(subject: Subject, maps: Tensor) -> Tensor:
     values = rearrange(maps, "b r s -> b (r s)")
     order = random_if_equal(values, subject.images).argsort(dim=-1, descending=True)
     groups = order.tensor_split(min(GROUPS, order.shape[-1]), dim=-1)
-    target = subject.contrast.argmax(dim=-1)[:, None]
+    target = _target(subject)[:, None]
     whole = subject.logits.softmax(dim=-1).gather(1, target)[:, 0]
     left = [_fill(subject, group).softmax(dim=-1).gather(1, target)[:, 0] for group in groups]
     costs = torch.stack([(whole - p) / group.shape[-1] for p, group in zip(left, groups, strict=True)], dim=-1)
@@ -131,6 +131,16 @@ def random_if_equal(values: Tensor, images: Tensor) -> Tensor:
     shuffled = draw_for_each(images, values.shape[1:], 1).argsort(dim=-1)
     ranks = values.gather(1, shuffled).argsort(dim=-1, stable=True).argsort(dim=-1)
     return torch.empty_like(ranks).scatter(1, shuffled, ranks)
+
+
+def _target(subject: Subject) -> Tensor:
+    """Return the class of each image, (B,), whose probability is measured."""
+    if subject.logits.shape[1] < 2:
+        raise ValueError(
+            f"{type(subject.model).__name__} has one logit only, whose probability by softmax is always 1: "
+            "wrap it in a module that returns a logit for each of two classes, as torch.cat([0 * logit, logit], dim=1)"
+        )
+    return subject.contrast.argmax(dim=-1)
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor
 
+from vit.capture.footprint import cell_edges
 from vit.explain.evaluation.similarity import share_highest
 
 INSIDE = 0.25  # a cell with at least this share covered is inside: a corner of half its height and width is enough
@@ -79,7 +80,9 @@ def _four_classes(labels: Tensor, generator: torch.Generator | None) -> Tensor:
     return torch.cat([torch.arange(len(labels))[:, None], of_class[first[others] + nth]], dim=1)
 
 
-def cells_of_boxes(boxes: Tensor, image_size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
+def cells_of_boxes(
+    boxes: Tensor, image_size: tuple[int, int], grid: tuple[int, int], cells: Tensor | None = None
+) -> Tensor:
     """Compute the share of each patch cell that a box covers: (B, 4) -> (B, rows, columns), in [0, 1].
 
     >>> cells_of_boxes(torch.tensor([[0, 2, 4, 4]]), image_size=(8, 12), grid=(2, 3))
@@ -90,19 +93,24 @@ def cells_of_boxes(boxes: Tensor, image_size: tuple[int, int], grid: tuple[int, 
         boxes: First row, first column, height and width in pixels; what lies outside the image is cut off.
         image_size: Height and width of the images.
         grid: Rows and columns of patches.
+        cells: The patch of each pixel, (H, W), as in ``overlay``. None divides the images evenly.
     """
     if boxes.ndim != 2 or boxes.shape[1] != 4:
         raise ValueError(f"boxes have shape {tuple(boxes.shape)}: give (batch, 4), as row, column, height, width")
-    rows, columns = (_overlap(boxes[:, axis], boxes[:, axis + 2], image_size[axis], grid[axis]) for axis in (0, 1))
-    area = image_size[0] * image_size[1] / (grid[0] * grid[1])
-    return einsum(rows, columns, "b r, b s -> b r s") / area
+    if cells is None:
+        sides = (torch.arange(count + 1) * (side / count) for side, count in zip(image_size, grid, strict=True))
+        edges = [torch.stack([side[:-1], side[1:]], dim=1) for side in sides]
+    else:
+        edges = list(cell_edges(cells, grid))
+    rows, columns = (_shares(boxes[:, axis], boxes[:, axis + 2], edges[axis].to(boxes.device)) for axis in (0, 1))
+    return einsum(rows, columns, "b r, b s -> b r s")
 
 
-def _overlap(start: Tensor, length: Tensor, side: int, count: int) -> Tensor:
-    """Cut a side into ``count`` equal pieces and return their overlap with intervals: (B,), (B,) -> (B, count)."""
-    edges = torch.arange(count + 1, device=start.device) * (side / count)
-    last = (start + length)[:, None].minimum(edges[1:])
-    return (last - start[:, None].maximum(edges[:-1])).clamp(min=0)
+def _shares(start: Tensor, length: Tensor, edges: Tensor) -> Tensor:
+    """Return which share of each piece of a side lies in intervals: (B,), (B,), (pieces, 2) -> (B, pieces)."""
+    first, last = edges.unbind(dim=1)
+    inside = (start + length)[:, None].minimum(last) - start[:, None].maximum(first)
+    return inside.clamp(min=0) / (last - first)
 
 
 def cells_of_quadrants(cells: Tensor, grid: tuple[int, int]) -> Tensor:

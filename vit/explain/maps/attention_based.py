@@ -37,7 +37,7 @@ def attention(subject: Subject, *, layer: int = -1, head: int | None = None) -> 
 
     def keep_map(index: int, attn: Tensor) -> Tensor:
         if index == layer % depth:
-            if head is not None and not 0 <= head < attn.shape[1]:
+            if head is not None and (head not in range(attn.shape[1]) or isinstance(head, bool)):
                 raise ValueError(f"head ({head}) must be one of {attn.shape[1]} heads, from 0 to {attn.shape[1] - 1}")
             chosen = reduce(attn, "b h n m -> b n m", "mean") if head is None else attn[:, head]
             maps.append(subject.readout_map(chosen))
@@ -71,6 +71,7 @@ def rollout(
     check_start_layer(start_layer, subject.anatomy.depth)
     if residual:
         subject.check_skips("give residual=0.0, or choose attention, legrad or occlusion")
+    subject.check_rows("choose attention, gradient_rollout, relevance or occlusion")
     rolled = None
 
     def roll_on(layer: int, attn: Tensor) -> Tensor:
@@ -135,7 +136,7 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
     """
     anatomy, parts = subject.anatomy, subject.anatomy.parts
     check_start_layer(start_layer, anatomy.depth)
-    anatomy.check_reads_last()
+    subject.check_reads_last()
     if parts.last is None or not parts.layers:
         raise ValueError("legrad needs a model with one module for each layer and a final norm: choose 'relevance'")
     outputs: list[Tensor] = []
@@ -175,7 +176,7 @@ def _readout_row(subject: Subject, start_layer: int) -> tuple[Tensor, list[tuple
     A row times a matrix costs N x N. Multiplying the matrices first would cost N x N x N for the same row.
     """
     check_start_layer(start_layer, subject.anatomy.depth)
-    subject.anatomy.check_reads_last()
+    subject.check_reads_last()
     subject.check_skips("choose attention, legrad, occlusion, or rollout with residual=0.0")
     with torch.enable_grad():
         attentions = capture_unchecked(subject.model, subject.images, subject.anatomy.calls, subject.anatomy.orders)
@@ -192,7 +193,7 @@ def _readout_row(subject: Subject, start_layer: int) -> tuple[Tensor, list[tuple
 def _readout_of(subject: Subject, row: Tensor) -> Tensor:
     if subject.anatomy.pooled:
         return torch.zeros_like(row)
-    return subject.readout.to(row)
+    return subject.score_readout.to(row)
 
 
 def _positive_mean(attn: Tensor, gradient: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from vit.capture.attention import logits_of
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.rollout import check_layer
 from vit.explain.maps.subject import Subject
+from vit.support.checks import check_non_negative, check_positive_int
 from vit.support.extras import import_extra
 
 CAPTUM = ("captum.attr", "explain")  # the module with the methods, and the extra that installs it
@@ -65,8 +66,7 @@ def integrated_gradients(subject: Subject, *, steps: int = 32) -> Tensor:
         subject: Model, images and score.
         steps: Number of images between grey and the image.
     """
-    if steps < 1:
-        raise ValueError(f"steps ({steps}) must be at least 1")
+    check_positive_int("steps", steps, "32 is usual")
     method = import_extra(*CAPTUM).IntegratedGradients(subject.score_of)
     at_once = max(SAMPLES_AT_ONCE, len(subject.images))
     return _pixel_map(subject, method, n_steps=steps, internal_batch_size=at_once)
@@ -81,8 +81,8 @@ def smoothgrad(subject: Subject, *, samples: int = 16, noise: float = 0.15, seed
         noise: Standard deviation of the noise, as a share of the pixel range of the image.
         seed: Seed of the noise. The noise depends on the image, not on its place in the batch.
     """
-    if samples < 1:
-        raise ValueError(f"samples ({samples}) must be at least 1")
+    check_positive_int("samples", samples, "16 is usual")
+    check_non_negative("noise", noise, "0.15 is usual")
     images, contrast = subject.images, subject.contrast
     lowest, highest = (reduce(images, "b c h w -> b 1 1 1", how) for how in ("min", "max"))
     total = torch.zeros_like(images)

@@ -49,6 +49,7 @@ def attention_rollout(
         ValueError: If an argument is out of range.
     """
     check_rollout(head_fusion, discard_ratio, residual)
+    check_attentions(attentions)
     check_start_layer(start_layer, len(attentions))
     rolled = None
     for attn in attentions[start_layer:]:
@@ -114,15 +115,31 @@ def check_rollout(head_fusion: str, discard_ratio: float, residual: float) -> No
         raise ValueError(f"residual ({residual}) must be from 0 (attention only) to 1 (no attention)")
 
 
+def check_attentions(attentions: Sequence[Tensor]) -> None:
+    """Raise a ValueError if attentions are not of all tokens to all tokens, but for a last one of a single query."""
+    if not len(attentions):
+        raise ValueError("there is no attention: give that of at least one layer, as of capture_attention")
+    batch, num_tokens = len(attentions[0]), attentions[0].shape[-1]
+    for layer, attn in enumerate(attentions):
+        pools = layer == len(attentions) - 1 and attn.ndim == 4 and attn.shape[-2] == 1
+        if attn.ndim != 4 or len(attn) != batch or (not pools and attn.shape[-2:] != (num_tokens, num_tokens)):
+            raise ValueError(
+                f"the attention of layer {layer} has shape {tuple(attn.shape)}: give (images, heads, tokens, tokens), "
+                f"of {batch} images and {num_tokens} tokens as layer 0; only a last one may have a single query"
+            )
+        if not attn.isfinite().all():
+            raise ValueError(f"the attention of layer {layer} contains NaN or infinity: look at the logits before it")
+
+
 def check_layer(layer: int, depth: int) -> None:
     """Raise a ValueError if there is no such layer; negative indices count from the end."""
-    if not -depth <= layer < depth:
+    if layer not in range(-depth, depth) or isinstance(layer, bool):
         raise ValueError(f"layer ({layer}) must be one of {depth} layers, from {-depth} to {depth - 1}")
 
 
 def check_start_layer(start_layer: int, depth: int) -> None:
     """Raise a ValueError if there is no such layer."""
-    if not 0 <= start_layer < depth:
+    if start_layer not in range(depth) or isinstance(start_layer, bool):
         raise ValueError(f"start_layer ({start_layer}) must be one of the {depth} layers, from 0 to {depth - 1}")
 
 

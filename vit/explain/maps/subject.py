@@ -12,10 +12,12 @@ import torch
 from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
-from vit.capture.anatomy import Anatomy, examine, patch_grid
+from vit.capture.alike import pass_alike
+from vit.capture.anatomy import VARIES, Anatomy, examine, patch_grid
 from vit.capture.attention import check_capturable, check_pixels, differentiable, logits_of, two_of
 from vit.capture.footprint import even_cells
 from vit.capture.last_tokens import fixes_logits
+from vit.capture.rows import layer_with_lost_rows
 from vit.capture.skips import layer_without_skip
 from vit.capture.trace import Boundary
 from vit.explain.classes import class_numbers
@@ -54,8 +56,12 @@ class Subject:
                 f"images are {self.images.dtype}, whose pixels have no gradient and no grey of 0: give floats as the "
                 "model takes them, normalised"
             )
+        if not len(self.images):
+            raise ValueError("there are no images: give at least one")
         self.images = differentiable(self.images)
         self.grid = self.grid or self._found_grid()
+        if not (isinstance(self.grid, tuple | list) and len(self.grid) == 2 and min(self.grid) > 0):
+            raise ValueError(f"grid ({self.grid!r}) must be (rows, columns), as (14, 14)")
 
     @cached_property
     def anatomy(self) -> Anatomy:
@@ -65,11 +71,38 @@ class Subject:
     @cached_property
     def readout(self) -> Tensor:
         """Share of each token in the logits of each image, (B, N), as in ``Anatomy.readout``."""
-        anatomy = self.anatomy
-        anatomy.check_reads_last()
-        if anatomy.weighs_anew and anatomy.fixed_readout is not None:
-            return anatomy.reading.shares(self.model, self.images)
-        return repeat(anatomy.readout, "n -> b n", b=len(self.images))
+        self.check_reads_last()
+        anatomy, fixed = self.anatomy, self.anatomy.readout
+        if anatomy.pooled or (len(self.images) <= 2 and not anatomy.weighs_anew):
+            return repeat(fixed, "n -> b n", b=len(self.images))
+        shares = anatomy.reading.shares(self.model, self.images)
+        if ((shares > 0) != (fixed > 0)).any():
+            raise anatomy.reads_others()
+        moved = (shares - fixed).abs().max()
+        return shares if anatomy.weighs_anew or moved > VARIES * shares.max() else fixed.expand_as(shares)
+
+    @cached_property
+    def score_readout(self) -> Tensor:
+        """``readout`` without tokens that the score does not read, as where each class has a token of its own."""
+        readout = self.readout
+        if self.anatomy.pooled or ((readout > 0).sum(dim=1) == 1).all():
+            return readout
+        read = readout * (self.anatomy.reading.shares(self.model, self.images, self.contrast) > 0)
+        return read / reduce(read, "b n -> b 1", "sum")
+
+    def check_reads_last(self) -> None:
+        """Raise a ValueError if the logits of an image read anything but its last tokens."""
+        self.anatomy.check_reads_last()
+        if not self._passes_alike:
+            raise ValueError(
+                f"{type(self.model).__name__} passes some of these images another way than the first two (through "
+                "another number of layers, or its logits read tokens of another layer): give images one at a time, or "
+                "choose occlusion, input_gradient, integrated_gradients or smoothgrad"
+            )
+
+    @cached_property
+    def _passes_alike(self) -> bool:
+        return pass_alike(self.model, self.images, self.anatomy)
 
     @cached_property
     def cell_of_pixel(self) -> Tensor:
@@ -98,8 +131,15 @@ class Subject:
     @cached_property
     def contrast(self) -> Tensor:
         """Weights of the logits in the score, (B, classes): 1 for the target, -1 for ``versus``."""
-        contrast = self._one_hot("target", self.logits.argmax(dim=-1) if self.target is None else self.target)
-        return contrast if self.versus is None else contrast - self._one_hot("versus", self.versus)
+        target = self._one_hot("target", self.logits.argmax(dim=-1) if self.target is None else self.target)
+        if self.versus is None:
+            return target
+        contrast = target - self._one_hot("versus", self.versus)
+        if same := (contrast == 0).all(dim=-1).nonzero()[:, 0].tolist():
+            raise ValueError(
+                f"target and versus are both {int(target[same[0]].argmax())} for image {same[0]}: give two classes"
+            )
+        return contrast
 
     def score(self, logits: Tensor) -> Tensor:
         """Return the score of each image: logits (B, classes) -> (B,)."""
@@ -111,7 +151,7 @@ class Subject:
 
     def logits_are_made_of(self, place: Boundary) -> bool:
         """Return whether the logits are computed from the tokens at a place and nothing else of the image."""
-        return fixes_logits(self.model, place, two_of(self.images))
+        return fixes_logits(self.model, place, self.images if len(self.images) > 1 else two_of(self.images))
 
     @cached_property
     def without_skip(self) -> int | None:
@@ -128,13 +168,28 @@ class Subject:
                 f"attention, all images get the same tokens), and this map adds one to each layer: {remedy}"
             )
 
+    @cached_property
+    def lost_rows(self) -> tuple[int, int] | None:
+        """The first layer whose attention does not reach all its tokens, and how many it misses, or None."""
+        return layer_with_lost_rows(self.model, self.images[:1], self.anatomy.calls[: self.anatomy.depth])
+
+    def check_rows(self, remedy: str) -> None:
+        """Raise a ValueError if some tokens do not take what attention gives them, as the formula of a map assumes."""
+        if self.lost_rows is not None:
+            layer, count = self.lost_rows
+            raise ValueError(
+                f"{count} of {self.anatomy.num_tokens} tokens of {type(self.model).__name__} do not take what the "
+                f"attention of layer {layer} gives them (the values of the next layer stay as they are, as where "
+                f"prompts are put in anew), and this map carries it on: {remedy}"
+            )
+
     def as_map(self, tokens: Tensor) -> Tensor:
         """Pick the patches among all tokens and arrange their values as a map: (B, N) -> (B, rows, columns)."""
         return rearrange(tokens[:, self.anatomy.patches], "b (r s) -> b r s", r=self.anatomy.grid[0])
 
     def readout_map(self, mixing: Tensor) -> Tensor:
         """Return the patches in the row that the logits read: (B, N, M) -> (B, rows, columns)."""
-        self.anatomy.check_reads_last()
+        self.check_reads_last()
         return readout_map(self.anatomy, mixing, None if mixing.shape[1] == 1 else self.readout)
 
     def sum_over_patches(self, pixels: Tensor) -> Tensor:
@@ -161,11 +216,16 @@ class Subject:
 
     def _one_hot(self, name: str, classes: Target) -> Tensor:
         batch, num_classes = self.logits.shape
-        classes = torch.as_tensor(class_numbers(self.model, classes, num_classes), device=self.logits.device)
+        numbers = class_numbers(self.model, classes, num_classes)
+        try:
+            classes = torch.as_tensor(numbers, device=self.logits.device)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(f"{name} ({numbers!r}) must be a class, or one for each image") from error
         if classes.ndim > 1 or (classes.ndim == 1 and len(classes) != batch):
             raise ValueError(
                 f"{name} has shape {tuple(classes.shape)} for {batch} images: give one class, or one for each"
             )
-        if classes.is_floating_point() or not ((classes >= 0) & (classes < num_classes)).all():
+        is_number = not classes.is_floating_point() and classes.dtype != torch.bool
+        if not is_number or not ((classes >= 0) & (classes < num_classes)).all():
             raise ValueError(f"{name} ({classes.tolist()}) must be classes from 0 to {num_classes - 1}")
         return nn.functional.one_hot(classes.long().expand(batch), num_classes).to(self.logits)

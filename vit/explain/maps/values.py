@@ -31,9 +31,8 @@ def value(subject: Subject, *, layer: int = -1) -> Tensor:
     anatomy = subject.anatomy
     anatomy.check_in_order()
     check_layer(layer, anatomy.depth)
-    call = anatomy.calls[layer % anatomy.depth]
-    (output,) = capture_outputs(subject.model, subject.images, [call])
-    return subject.readout_map(_norms(output))
+    outputs, _ = _outputs(subject)
+    return subject.readout_map(_norms(outputs[layer % anatomy.depth]))
 
 
 def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
@@ -56,11 +55,8 @@ def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
     if not anatomy.parts.layers:
         raise ValueError("value_rollout needs a model with one module for each layer: choose 'rollout'")
     subject.check_skips("choose value, occlusion, or rollout with residual=0.0")
-    residuals: list[Tensor] = []
-    with ExitStack() as stack:
-        for boundary in anatomy.parts.layers:
-            stack.enter_context(boundary.seen(residuals.append))
-        outputs = capture_outputs(subject.model, subject.images, anatomy.calls)
+    subject.check_rows("choose value, attention, relevance or occlusion")
+    outputs, residuals = _outputs(subject)
     rolled = None
     for output, residual in list(zip(outputs, residuals, strict=False))[start_layer:]:
         shares = _shares(output, residual)
@@ -70,6 +66,37 @@ def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
         row = pad_prefix(row / reduce(row, "b n m -> b n 1", "sum"), rolled)
         rolled = einsum(row, rolled, "b n m, b m l -> b n l")
     return subject.readout_map(rolled)
+
+
+def _outputs(subject: Subject) -> tuple[list[AttentionOutput], list[Tensor]]:
+    """Return what each attention adds, and the tokens that enter each layer, to which it is added.
+
+    Raises:
+        ValueError: If something else comes between an attention and this sum, as a norm or a gate.
+    """
+    anatomy, name = subject.anatomy, type(subject.model).__name__
+    residuals: list[Tensor] = []
+    with ExitStack() as stack:
+        for boundary in anatomy.parts.layers:
+            stack.enter_context(boundary.seen(lambda tokens: residuals.append(tokens.clone())))
+        outputs = capture_outputs(subject.model, subject.images, anatomy.calls)
+    if subject.without_skip is not None:
+        return outputs, residuals
+    for layer, output in enumerate(outputs[: anatomy.depth]):
+        found = output.added_to
+        if found is None or (residuals and not _are_same(found, residuals[layer])):
+            raise ValueError(
+                f"layer {layer} of {name} does not add the projection of its attention to the tokens that enter it (a "
+                "norm, a gate of each token or another sum comes between), so what each patch adds is not known: "
+                "choose attention, rollout, relevance or occlusion"
+            )
+    return outputs, residuals
+
+
+def _are_same(one: Tensor, other: Tensor) -> bool:
+    if one.ndim == 3 and one.shape != other.shape:
+        one = rearrange(one, "n b c -> b n c")
+    return one.shape == other.shape and torch.allclose(one.to(other), other, rtol=1e-3, atol=1e-3)
 
 
 def _norms(output: AttentionOutput) -> Tensor:

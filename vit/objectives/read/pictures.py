@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vit.data.image_set import ImageSet
 from vit.explain.text_figures import draw_text_maps
-from vit.explain.texts import explain_text
+from vit.explain.texts import cells_of_text, explain_text
 from vit.support.captioned import draw_captioned
 from vit.support.plotting import GREEN, ORANGE, missing_letters
 from vit.training.examples import check_whole, model_copy
@@ -42,7 +42,8 @@ def draw_attention(reader: LightningModule, images: Tensor, title: str, folder: 
     try:
         with model_copy(reader, images) as (model, normalised):
             maps = explain_text(model, normalised, tokens.to(normalised.device)).cpu()
-        draw_text_maps(images, maps, texts, folder / "attention.png", title=title)
+            cells = cells_of_text(model, normalised)
+        draw_text_maps(images, maps, texts, folder / "attention.png", title=title, cells=cells)
     except Exception as error:  # of any kind: a picture must not end a training
         print(f"no attention.png: {' '.join(str(error).split())}", flush=True)
 

@@ -1,0 +1,23 @@
+"""Tells whether all images of a batch pass a model as the first two do, on which its parts were found."""
+
+import torch
+from torch import Tensor, nn
+
+from vit.capture.alone import heads_first_calls
+from vit.capture.anatomy import Anatomy
+from vit.capture.intercept import InterceptAttention
+from vit.capture.last_tokens import fixes_logits
+
+
+@torch.no_grad()
+def pass_alike(model: nn.Module, images: Tensor, anatomy: Anatomy) -> bool:
+    """Return whether images (B, C, H, W) pass as many attentions as the first two, and are read at the same place.
+
+    Some models leave early if they are sure of an image, or of all images of a batch.
+    """
+    if len(images) <= 2:
+        return True
+    with InterceptAttention(model, lambda _, attn: attn, len(images), heads_first_calls(model, images)) as counting:
+        model(images)
+    place = anatomy.reading.place
+    return counting.num_calls == anatomy.num_calls and (place is None or fixes_logits(model, place, images))
