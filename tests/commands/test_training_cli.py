@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from lightning.pytorch.callbacks import ProgressBar
 from PIL import Image
 
@@ -90,6 +91,29 @@ def test_several_configs_are_merged_and_the_last_one_wins(run, folder):
         1,
     )
     assert not (folder / "runs").exists()  # as after any fast_dev_run
+
+
+def test_typed_options_overrule_a_config_and_come_before_or_after_their_class(run, capsys):
+    other = ["--trainer.max_steps", "-1", "--data.root", "photos", "--data=ImageFolder", "--data.batch_size", "7"]
+    for arguments in ([*other, "--config", "digits"], ["--config", "digits", *other]):
+        with pytest.raises(SystemExit):
+            run("fit", *arguments, "--print_config")
+        config = yaml.safe_load(capsys.readouterr().out)
+        assert (config["data"]["class_path"], config["trainer"]["max_steps"]) == ("vit.data.ImageFolder", -1)
+        assert [config["data"]["init_args"][name] for name in ("root", "batch_size")] == ["photos", 7]
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        (["--trainer.enable_checkpointing", "false"], "enable_checkpointing false keeps none"),
+        (["--trainer.limit_val_batches", "0"], "no validation chooses the best weights"),
+        (["--data.val_fraction", "0"], "no validation chooses the best weights"),
+    ],
+)
+def test_best_weights_that_no_run_would_keep_are_refused_before_the_training(error_of, folder, option, reason):
+    assert f"test_weights is best, and {reason}" in error_of("fit", *TINY, "--test_weights", "best", *option)
+    assert not (folder / "runs").exists()
 
 
 def test_print_config_prints_the_arguments_of_the_run(run, capsys):

@@ -35,7 +35,7 @@ from vit.commands.trainer_checks import (
     check_sharded,
     check_trainer,
 )
-from vit.commands.typed_arguments import limits_of, read_typed
+from vit.commands.typed_arguments import classes_first, limits_of, read_typed
 from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint, with_atomic_files
 from vit.runs.console import print_results
 from vit.runs.curves import RunPictures
@@ -55,6 +55,7 @@ from vit.runs.record import RunRecord
 from vit.runs.report import write_report
 from vit.runs.restarts import meet_anew
 from vit.runs.results import read_results
+from vit.runs.same_split import SPLIT, SameSplit
 from vit.runs.same_start import SameStart
 from vit.runs.splits import has_split, validates
 from vit.runs.tested_images import PerImageTable
@@ -65,6 +66,7 @@ from vit.weights import load, read_checkpoint
 
 # Arguments of a model that --optimizer and --lr_scheduler replace.
 OF_OPTIMIZER = ("optimizer", "lr", "weight_decay", "betas", "layer_decay", "warmup", "decay")
+LENGTH = "--trainer.max_epochs, max_steps or max_time"
 # What a model has to know of images, with examples.
 NEEDED = {"image_size": 32, "in_channels": 3, "num_classes": 10}
 
@@ -178,7 +180,7 @@ class ViTCLI(LightningCLI):
             self.config = parser.parse_args(self.arguments)
             return
         self._subcommand_parsers[subcommand].set_defaults(trained.arguments)
-        self.config = parser.parse_args(self.arguments if trained.path is None else self._with_checkpoint())
+        self.config = parser.parse_args(self._words())
         chosen = self.config[subcommand]
         check_seed(chosen["seed_everything"])
         if self.typed.checkpoint == AUTO:
@@ -195,17 +197,21 @@ class ViTCLI(LightningCLI):
     def _parse_ckpt_path(self) -> None:
         """Do nothing: in Lightning, the checkpoint overrules the command line; here it sets the defaults."""
 
-    def _with_checkpoint(self) -> list[str]:
-        """Return the typed arguments with ``--ckpt_path`` as a file, and with the config of the run to continue."""
-        typed, configs = self.typed, list(self.typed.configs)
+    def _words(self) -> list[str]:
+        """Return the typed arguments as the parser is to read them: configs first, so that typed options overrule them.
+
+        Trained weights add ``--ckpt_path`` as a file, and the config of the run to continue.
+        """
+        typed, trained, configs = self.typed, self.trained, list(self.typed.configs)
         has_length = any(word.startswith("--trainer.max_") for word in typed.others)
-        if typed.subcommand == "fit" and not configs and (config := self._config_of_run(is_needed=not has_length)):
+        continues = typed.subcommand == "fit" and trained.path is not None
+        if continues and not configs and (config := self._config_of_run(is_needed=not has_length)):
             configs = [str(config)]
             typed.limits = limits_of(read_config(config)) | typed.limits
         words = [word for config in configs for word in ("--config", config)]
         named = ["--experiment", typed.experiment] if typed.experiment else []
-        of_file = ["--ckpt_path", str(self.trained.path)] if self.trained.is_checkpoint else []
-        return [typed.subcommand, *words, *self.trained.words, *typed.others, *named, *of_file]
+        of_file = ["--ckpt_path", str(trained.path)] if trained.is_checkpoint else []
+        return [typed.subcommand, *words, *trained.words, *classes_first(typed.others), *named, *of_file]
 
     def _check_same_seed(self, seed: int) -> None:
         """Check that the run which ``--ckpt_path auto`` has found is not that of another seed."""
@@ -279,8 +285,11 @@ class ViTCLI(LightningCLI):
         check_callbacks(asked, self.model.monitor.name, validates(self.datamodule))
         self._stop_if_finished()
         saves = self.subcommand == "fit" and config["enable_checkpointing"] is not False
-        if saves and self._get(self.config, "test_weights") == "best" and not validates(self.datamodule):
-            raise ValueError("test_weights is best, and no validation chooses the best weights: set it to last")
+        if self.subcommand == "fit" and self._get(self.config, "test_weights") == "best":
+            if not saves:
+                raise ValueError("test_weights is best, and enable_checkpointing false keeps none: set one of them")
+            if not validates(self.datamodule) or config["limit_val_batches"] == 0:
+                raise ValueError("test_weights is best, and no validation chooses the best weights: set it to last")
         self.run_folder = self._choose_run_folder(claim=self.subcommand is not None and not config["fast_dev_run"])
         plugins = _as_list(config["plugins"])
         if not any(isinstance(plugin, Precision) for plugin in plugins):
@@ -329,8 +338,7 @@ class ViTCLI(LightningCLI):
             return
         config, finished = origin / "config.yaml", read_results(origin).get("finished", False)
         if finished and config.exists() and has_same_length(config, self._get(self.config, "trainer")):
-            length = "--trainer.max_epochs, max_steps or max_time"
-            rank_zero_only(print)(f"{origin} is finished; to train on, set a larger {length}")
+            rank_zero_only(print)(f"{origin} is finished; to train on, set a larger {LENGTH}")
             raise SystemExit(0)
 
     def _csv_logger(self) -> CSVLogger:
@@ -362,8 +370,9 @@ class ViTCLI(LightningCLI):
             text = self.config_text()
         self.record = RunRecord(self.run_folder, self._facts(), text, data)
         seed = int(self._get(self.config, "seed_everything"))
+        self.same_split = SameSplit(self.record.facts)
         start = [SameStart(self.checkpoint_path)] if self.typed.checkpoint == AUTO else []
-        return [*programs, *start, *run_callbacks(seed, self.record, checkpoints)]
+        return [*programs, *start, self.same_split, *run_callbacks(seed, self.record, checkpoints)]
 
     def config_text(self) -> str:
         """Return all options of a training as YAML, typed or not."""
@@ -457,6 +466,8 @@ class ViTCLI(LightningCLI):
     def _load_weights(self, path: Path) -> None:
         if is_training_checkpoint(path):
             checkpoint = read_checkpoint(path)
+            if self.subcommand in ("validate", "test"):
+                self.same_split.before = checkpoint.get(SPLIT)
         else:
             trained = load(str(path))
             checkpoint = {
@@ -471,6 +482,11 @@ class ViTCLI(LightningCLI):
         """Validate the final weights, and test them or the best ones, once."""
         if self.trainer.fast_dev_run:
             return
+        if self.checkpoint_path is not None and self.record.is_first:
+            rank_zero_only(print)(
+                f"nothing was left to train after epoch {self.trainer.current_epoch}, step {self.trainer.global_step}: "
+                f"to train on, set a larger {LENGTH}"
+            )
         ending = {"model": self.model, "datamodule": self.datamodule, "verbose": False}
         if has_split(self.datamodule, "val") and self.record.measurements.last_step("val") != self.trainer.global_step:
             self.trainer.validate(**ending)

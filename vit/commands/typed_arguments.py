@@ -1,6 +1,7 @@
 """Typed arguments, read once before the parser is built: the model and data that they ask for, and their configs."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,21 @@ def read_typed(arguments: Any) -> TypedArguments:
     )
     _check_not_of_data(found)
     return found
+
+
+def classes_first(words: Sequence[str]) -> list[str]:
+    """Return options, those without a dot first: the parser takes ``--data.root`` only after ``--data ImageFolder``.
+
+    >>> classes_first(["--data.root", "photos", "--data", "ImageFolder", "--trainer.max_steps", "-1"])
+    ['--data', 'ImageFolder', '--data.root', 'photos', '--trainer.max_steps', '-1']
+    """
+    options: list[list[str]] = [[]]
+    for word in words:
+        if word.startswith("--"):
+            options.append([])
+        options[-1].append(word)
+    ordered = sorted(options, key=lambda option: "." in "".join(option[:1]).partition("=")[0])
+    return [word for option in ordered for word in option]
 
 
 def _check_text(word: str) -> None:

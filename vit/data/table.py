@@ -10,6 +10,7 @@ from vit.data.module import Stage
 from vit.support.class_names import match_classes
 from vit.support.printable import list_names, printable
 
+OPTIONAL = ("label", "split", "group")  # columns, beside those of classes
 PRESENCE = {"0": False, "false": False, "1": True, "true": True}  # of a class in an image
 
 
@@ -49,8 +50,8 @@ class ImageTable(LabelledFiles):
         """Return the files and labels of each split; without a column ``split``, all files are "train"."""
         if not self.table.is_file():
             raise ValueError(f"no table {self.table}: name a CSV file with the columns file and label by --data.table")
-        rows = read_rows(self.table, "file")
-        others = [name for name in rows[0][1] if name not in ("file", "label", "split", "group")]
+        rows = read_rows(self.table, "file", optional=OPTIONAL)
+        others = [name for name in rows[0][1] if name not in ("file", *OPTIONAL)]
         named = "label" in rows[0][1]
         if named and others:
             tell(f"{self.table}: labels are those of the column label; not read: {', '.join(others)}")
@@ -73,7 +74,7 @@ class ImageTable(LabelledFiles):
             self.class_names = others
         elif not named and (lacking := [name for name in self.class_names if name not in others]):
             raise ValueError(f"{self.table} has no column {list_names(lacking)}, which the model knows: add it")
-        self.several_labels = any(len(found) != 1 for found in labels.values())
+        self.several_labels = self._tell_of_several_labels(labels)
         self._check_classes(labels, stages)
         check_there([self.root / file for file in labels], self.root, self.table)
         self._check_groups(stages)
@@ -89,6 +90,17 @@ class ImageTable(LabelledFiles):
             ]
             splits[stage] = [self.root / file for file in files], encoded
         return splits
+
+    def _tell_of_several_labels(self, labels: dict[str, set[str]]) -> bool:
+        """Return whether images have several labels or none, and say how many if most have one: a cell may be empty."""
+        kinds = {"no label": [], "one label": [], "several labels": []}
+        for file, found in labels.items():
+            kinds[[*kinds][min(len(found), 2)]].append(file)
+        has_one = kinds.pop("one label")
+        for kind, files in kinds.items():
+            if files and len(has_one) > len(labels) / 2:
+                tell(f"{self.table}: {len(files):,} of {len(labels):,} images have {kind} ({list_names(files, 3)})")
+        return len(has_one) < len(labels)
 
     def _note_group(self, file: str, group: str, place: str) -> None:
         if not group:
