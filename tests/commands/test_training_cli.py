@@ -359,6 +359,18 @@ def test_predict_writes_a_row_per_image_and_names_the_files_that_are_not_images(
     assert printed.err == "cannot read image photos/broken.png: it is no image\n"
 
 
+def test_predictions_of_other_data_are_those_of_the_test_images_named_by_their_files(run, finished, folder, capsys):
+    for number in range(30):
+        place = folder / "digits" / str(number % 10) / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), 8 * number).save(place)
+    command = ["predict", "--ckpt_path", finished, "--data", "ImageFolder", "--data.root", "digits", *CPU]
+    cli = run(*command, "--data.test_fraction", "0.4", "--data.num_workers", "0", "--output", "test.csv")
+    assert "10 predictions of the test images in test.csv" in capsys.readouterr().out
+    rows = list(csv.DictReader((folder / "test.csv").read_text().splitlines()))
+    assert [row["file"] for row in rows] == cli.datamodule.sets["test"].files
+
+
 def test_a_folder_of_damaged_files_alone_is_an_error_and_leaves_no_table(run, error_of, finished, folder):
     (folder / "damaged").mkdir()
     for name in ("a.png", "b.jpg"):

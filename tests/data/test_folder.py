@@ -63,6 +63,16 @@ def test_each_split_has_the_images_of_its_folder(plant, held_out):
         assert labelled(sets[stage]) == content(root / stage)
 
 
+def test_classes_whose_names_look_alike_are_told(write_image, tmp_path, capsys):
+    for name in ("Cat", "cat", "caf\u00e9", "cafe\u0301", "dog"):
+        write_image(f"root/{name}/0.png")
+        write_image(f"root/{name}/1.png")
+    assert len(ImageFolder(str(tmp_path / "root")).class_names) == 5
+    said = capsys.readouterr().out
+    assert "note: the classes 'Cat' and 'cat' are told apart: rename one if they are the same" in said
+    assert (said.count("are told apart"), "dog" in said) == (2, False)
+
+
 @pytest.mark.parametrize("named", [["val", "test"], ["test"], ["test", "cat", "dog"]])
 def test_splits_without_one_for_training_are_not_taken_for_classes(plant, named):
     for name in named:

@@ -151,8 +151,8 @@ class BroughtBatches:
     def take(self, batch: Any, module: Any) -> Any:
         """Return a batch on its device as the objective takes it; those of our data modules, as they are.
 
-        To predict, a batch has images, a name for each and messages, as ``UnsortedImages`` gives it; the images of
-        other loaders are numbered.
+        To predict, a batch has images, a name for each and messages, as ``UnsortedImages`` gives it. Images of other
+        data modules of ours are named by their file; those of other loaders are numbered.
         """
         trainer = module._trainer
         if trainer is None or (isinstance(batch, tuple) and len(batch) == 3 and isinstance(batch[1], list)):
@@ -168,4 +168,6 @@ class BroughtBatches:
         first = self.seen if trainer.predict_loop.batch_progress.current.completed else 0
         self.seen = first + len(images)
         numbers = range(first, self.seen)
+        if isinstance(data, ImageDataModule) and trainer.world_size == 1:
+            return images, [data.sets["test"].name(number) for number in numbers], []
         return images, [str(trainer.world_size * number + module.global_rank) for number in numbers], []
