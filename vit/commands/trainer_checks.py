@@ -128,6 +128,18 @@ def _duration(time: str | timedelta | dict[str, int] | None) -> timedelta | None
     return timedelta(**time) if isinstance(time, dict) else time
 
 
+def check_keeps_best(saves: bool, validates: bool) -> None:
+    """Check that a training keeps the best weights, which are to be tested.
+
+    Raises:
+        ValueError: If it saves no checkpoint, or validates none.
+    """
+    if not saves:
+        raise ValueError("test_weights is best, and enable_checkpointing false keeps none: set one of them")
+    if not validates:
+        raise ValueError("test_weights is best, and no validation chooses the best weights: set it to last")
+
+
 def is_sharded(strategy: Any) -> bool:
     """Return whether a strategy that is asked for, by a name or a class, shards the weights."""
     return _name_of(strategy) in SHARDING
