@@ -55,19 +55,7 @@ class ImageTable(LabelledFiles):
         named = "label" in rows[0][1]
         if named and others:
             tell(f"{self.table}: labels are those of the column label; not read: {', '.join(others)}")
-        labels: dict[str, set[str]] = {}
-        stages: dict[str, Stage] = {}
-        for number, row in rows:
-            place = f"line {number} of {self.table}"
-            file, stage = _file(row["file"].strip(), place), _stage(row.get("split", "train").strip(), place)
-            found = _labels(row["label"]) if named else {name for name in others if _shows(name, row[name], place)}
-            if stages.setdefault(file, stage) != stage:
-                raise ValueError(f"{place} names {file} for {stage}, a line before for {stages[file]}: keep one split")
-            if not named and labels.setdefault(file, found) != found:
-                raise ValueError(f"{place} names {file} again with other labels: keep one line for each file")
-            labels.setdefault(file, set()).update(found)
-            if "group" in row:
-                self._note_group(file, row["group"].strip(), place)
+        labels, stages = self._labels_and_stages(rows, None if named else others)
         found = set().union(*labels.values()) if named else set(others)
         self.class_names = match_classes(found, self.known_classes, self.table)
         if not named and self.known_classes is None:
@@ -82,14 +70,41 @@ class ImageTable(LabelledFiles):
         splits: dict[Stage, LabelledPaths] = {}
         for stage in (stage for stage in get_args(Stage) if stage in stages.values()):
             files = [file for file in labels if stages[file] == stage]
-            encoded = [
-                [1.0 if name in labels[file] else 0.0 for name in self.class_names]
-                if self.several_labels
-                else numbers[next(iter(labels[file]))]
-                for file in files
-            ]
+            encoded = [self._encode(labels[file], numbers) for file in files]
             splits[stage] = [self.root / file for file in files], encoded
         return splits
+
+    def _labels_and_stages(
+        self, rows: list[tuple[int, dict[str, str]]], classes: list[str] | None
+    ) -> tuple[dict[str, set[str]], dict[str, Stage]]:
+        """Return labels and split of each file, and note the groups.
+
+        Args:
+            rows: The numbers of the lines, and their cells by column.
+            classes: The columns of classes; None if labels are in the column label.
+        """
+        labels: dict[str, set[str]] = {}
+        stages: dict[str, Stage] = {}
+        for number, row in rows:
+            place = f"line {number} of {self.table}"
+            file, stage = _file(row["file"].strip(), place), _stage(row.get("split", "train").strip(), place)
+            if stages.setdefault(file, stage) != stage:
+                raise ValueError(f"{place} names {file} for {stage}, a line before for {stages[file]}: keep one split")
+            if classes is None:
+                labels.setdefault(file, set()).update(_labels(row["label"]))
+            else:
+                found = {name for name in classes if _shows(name, row[name], place)}
+                if labels.setdefault(file, found) != found:
+                    raise ValueError(f"{place} names {file} again with other labels: keep one line for each file")
+            if "group" in row:
+                self._note_group(file, row["group"].strip(), place)
+        return labels, stages
+
+    def _encode(self, labels: set[str], numbers: dict[str, int]) -> list[float] | int:
+        """Return the number of the one label of an image, or a row of 0 and 1 where images have several."""
+        if self.several_labels:
+            return [1.0 if name in labels else 0.0 for name in numbers]
+        return numbers[next(iter(labels))]
 
     def _tell_of_several_labels(self, labels: dict[str, set[str]]) -> bool:
         """Return whether images have several labels or none, and say how many if most have one: a cell may be empty."""
