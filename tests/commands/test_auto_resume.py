@@ -107,3 +107,11 @@ def test_a_config_can_ask_for_it(finished, run, folder, capsys):
     run("fit", "--config", "tiny.yaml", *TINY, *LONGER, "--seed_everything", "3")
     assert "goes on from runs/tiny/version_0/checkpoints/last.ckpt" in capsys.readouterr().out
     assert results(1)["steps"] == results(0)["steps"] * 3 // 2
+
+
+def test_the_experiment_that_a_config_names_is_that_of_its_runs(run, folder, capsys):
+    run("fit", *TINY, "--experiment", "tiny")
+    (folder / "other.yaml").write_text("experiment: tiny\n")
+    run("fit", "--config", "other.yaml", *TINY, *LONGER, "--ckpt_path", "auto")
+    assert "goes on from runs/tiny/version_0/checkpoints/last.ckpt" in capsys.readouterr().out
+    assert results(1)["epochs"] > results(0)["epochs"]

@@ -49,6 +49,19 @@ def test_lines_say_parameters_operations_memory_batch_and_time(capsys):
     assert re.fullmatch(r"data path of this machine: [\d,]+ images/s, enough", lines[5])
 
 
+@pytest.mark.parametrize(
+    ("words", "on"),
+    [
+        (["--devices", 8, "--trainer.strategy", "vit.training.sharding.FullySharded"], "8 CPUs, fsdp2"),
+        (["--trainer.devices", 4, "--trainer.num_nodes", 2], "8 CPUs, ddp"),
+        (["--trainer.devices", 4, "--devices", 2], "2 CPUs, ddp"),
+        (["--trainer.devices", "auto"], "1 CPU"),
+    ],
+)
+def test_devices_and_strategy_are_those_of_the_training(words, on):
+    assert plan(*TINY, *words)["lines"][0].endswith(f", {on}")
+
+
 def test_images_that_are_held_out_are_not_trained_on(tmp_path):
     for name in ("a", "b"):
         (tmp_path / "photos" / name).mkdir(parents=True)

@@ -89,6 +89,12 @@ def test_a_finished_run_says_so_and_ends(whole, run, folder, capsys):
     assert [path.name for path in (folder / "runs/resume").iterdir()] == ["version_0"]
 
 
+@pytest.mark.parametrize("length", [["--trainer.max_epochs", 1], ["--trainer.max_steps", 10_000]])
+def test_a_run_that_has_nothing_left_to_train_says_so(whole, run, folder, capsys, length):
+    run("fit", "--ckpt_path", whole / LAST, *length)
+    assert "nothing was left to train after epoch 2, step 24: to train on, set a larger " in capsys.readouterr().out
+
+
 def test_a_run_killed_in_its_test_is_resumed_to_test_the_same_weights(whole, run, folder):
     shutil.copytree(whole / "runs", folder / "runs")
     (folder / "runs/resume/version_0/results.json").unlink()

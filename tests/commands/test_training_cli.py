@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from lightning.pytorch.callbacks import ProgressBar
 from PIL import Image
 
@@ -90,6 +91,29 @@ def test_several_configs_are_merged_and_the_last_one_wins(run, folder):
         1,
     )
     assert not (folder / "runs").exists()  # as after any fast_dev_run
+
+
+def test_typed_options_overrule_a_config_and_come_before_or_after_their_class(run, capsys):
+    other = ["--trainer.max_steps", "-1", "--data.root", "photos", "--data=ImageFolder", "--data.batch_size", "7"]
+    for arguments in ([*other, "--config", "digits"], ["--config", "digits", *other]):
+        with pytest.raises(SystemExit):
+            run("fit", *arguments, "--print_config")
+        config = yaml.safe_load(capsys.readouterr().out)
+        assert (config["data"]["class_path"], config["trainer"]["max_steps"]) == ("vit.data.ImageFolder", -1)
+        assert [config["data"]["init_args"][name] for name in ("root", "batch_size")] == ["photos", 7]
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        (["--trainer.enable_checkpointing", "false"], "enable_checkpointing false keeps none"),
+        (["--trainer.limit_val_batches", "0"], "no validation chooses the best weights"),
+        (["--data.val_fraction", "0"], "no validation chooses the best weights"),
+    ],
+)
+def test_best_weights_that_no_run_would_keep_are_refused_before_the_training(error_of, folder, option, reason):
+    assert f"test_weights is best, and {reason}" in error_of("fit", *TINY, "--test_weights", "best", *option)
+    assert not (folder / "runs").exists()
 
 
 def test_print_config_prints_the_arguments_of_the_run(run, capsys):
@@ -333,6 +357,18 @@ def test_predict_writes_a_row_per_image_and_names_the_files_that_are_not_images(
     printed = capsys.readouterr()
     assert printed.out.startswith("images of photos: 8 files\nleft out: 1\n  1 .txt: no image (notes.txt)\n")
     assert printed.err == "cannot read image photos/broken.png: it is no image\n"
+
+
+def test_predictions_of_other_data_are_those_of_the_test_images_named_by_their_files(run, finished, folder, capsys):
+    for number in range(30):
+        place = folder / "digits" / str(number % 10) / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), 8 * number).save(place)
+    command = ["predict", "--ckpt_path", finished, "--data", "ImageFolder", "--data.root", "digits", *CPU]
+    cli = run(*command, "--data.test_fraction", "0.4", "--data.num_workers", "0", "--output", "test.csv")
+    assert "10 predictions of the test images in test.csv" in capsys.readouterr().out
+    rows = list(csv.DictReader((folder / "test.csv").read_text().splitlines()))
+    assert [row["file"] for row in rows] == cli.datamodule.sets["test"].files
 
 
 def test_a_folder_of_damaged_files_alone_is_an_error_and_leaves_no_table(run, error_of, finished, folder):

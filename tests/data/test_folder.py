@@ -63,6 +63,26 @@ def test_each_split_has_the_images_of_its_folder(plant, held_out):
         assert labelled(sets[stage]) == content(root / stage)
 
 
+def test_classes_whose_names_look_alike_are_told(write_image, tmp_path, capsys):
+    for name in ("Cat", "cat", "caf\u00e9", "cafe\u0301", "dog"):
+        write_image(f"root/{name}/0.png")
+        write_image(f"root/{name}/1.png")
+    assert len(ImageFolder(str(tmp_path / "root")).class_names) == 5
+    said = capsys.readouterr().out
+    assert "note: the classes 'Cat' and 'cat' are told apart: rename one if they are the same" in said
+    assert (said.count("are told apart"), "dog" in said) == (2, False)
+
+
+@pytest.mark.parametrize("named", [["val", "test"], ["test"], ["test", "cat", "dog"]])
+def test_splits_without_one_for_training_are_not_taken_for_classes(plant, named):
+    for name in named:
+        root = plant(name)
+    with pytest.raises(
+        ValueError, match=f"root has a folder {named[0]} and no folder train, which a split needs: move"
+    ):
+        ImageFolder(str(root))
+
+
 def test_validation_images_are_held_out_of_train_without_a_folder_of_them(plant):
     plant("train")
     root = plant("test")
@@ -466,5 +486,7 @@ def test_a_training_that_goes_on_needs_images_of_every_class(plant, capsys):
 
 def test_a_validation_needs_validation_images(plant):
     data = ImageFolder(str(plant("test")), class_names=[*COUNTS], num_workers=0)
-    with pytest.raises(ValueError, match="ImageFolder has no validation images: add a folder val, or run test instead"):
+    with pytest.raises(
+        ValueError, match=r"no validation images: hold some out by --data.val_fraction 0\.1, or run test"
+    ):
         data.setup("validate")

@@ -95,12 +95,16 @@ def test_sixteen_bits_are_scaled_to_eight(tmp_path, suffix, in_channels):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_images_are_rotated_by_their_exif_orientation(tmp_path, orientation):
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_images_are_rotated_by_their_exif_orientation(tmp_path, suffix, orientation):
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
-    Image.fromarray(COLOURS).save(tmp_path / "photo.png", exif=exif)
-    expected = channels_first(UPRIGHT[orientation](COLOURS))
-    assert decode(tmp_path / "photo.png", None, in_channels=3).tolist() == expected
+    for name, pixels, channels in (("photo", COLOURS, 3), ("grey", GREYS[:, :, None], 1)):
+        path = tmp_path / f"{name}.{suffix}"
+        Image.fromarray(pixels.squeeze()).save(path, exif=exif)
+        upright = UPRIGHT[orientation](pixels)
+        assert decode(path, None, channels).tolist() == channels_first(upright)
+        assert decode(path, upright.shape[:2], channels).tolist() == channels_first(upright)
 
 
 def test_a_rotated_photo_with_a_malformed_exif_entry_is_decoded(tmp_path):
@@ -146,9 +150,11 @@ def test_the_part_that_is_seen_is_given_in_pixels_of_the_image(size, image_size,
 def test_the_upright_size_is_that_of_the_decoded_image(tmp_path, orientation):
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
-    Image.fromarray(COLOURS).save(tmp_path / "image.png", exif=exif)
-    _, rows, columns = decode(tmp_path / "image.png", None, in_channels=3).shape
-    assert upright_size(tmp_path / "image.png") == (columns, rows, orientation if orientation < 9 else 1)
+    for suffix, left in (("png", orientation if orientation < 9 else 1), ("tif", 1)):  # Pillow turns a TIFF itself
+        path = tmp_path / f"image.{suffix}"
+        Image.fromarray(COLOURS).save(path, exif=exif)
+        _, rows, columns = decode(path, None, in_channels=3).shape
+        assert upright_size(path) == (columns, rows, left)
 
 
 def test_large_images_are_scaled_before_they_are_cropped(tmp_path):

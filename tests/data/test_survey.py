@@ -35,7 +35,7 @@ def test_the_sizes_are_said_in_words():
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
+@pytest.mark.parametrize("suffix", ["jpg", "png", "tif", "webp"])
 def test_sizes_are_those_of_upright_images(write_image, orientation, suffix):
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation

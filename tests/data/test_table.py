@@ -94,6 +94,17 @@ def test_files_are_named_from_another_folder_and_further_columns_are_said_not_to
     assert "labels are those of the column label; not read: id" in capsys.readouterr().out
 
 
+def test_the_few_images_without_one_label_are_named(table, capsys):
+    rows = [f"{number}.png,{'ab'[number % 2]}\n" for number in range(7)]
+    table("".join(["file,label\n", *rows, "7.png,\n", "0.png,b\n"]))
+    said = capsys.readouterr().out
+    assert "labels.csv: 1 of 8 images have no label (7.png)" in said
+    assert "labels.csv: 1 of 8 images have several labels (0.png)" in said
+    table("file,label\n0.png,a;b\n1.png,b\n2.png,\n")
+    table(ONE_EACH)
+    assert " images have " not in capsys.readouterr().out
+
+
 def test_splits_are_those_of_the_table(table):
     names = ["train", "Valid", "test", "Train", "validation", "testing"]
     lines = [f"{number}.png,{'ab'[number > 2]},{name}\n" for number, name in enumerate(names)]
@@ -251,6 +262,9 @@ def test_the_command_line_takes_a_table(table):
     [
         ("name,label\n0.png,a\n", "the first line of {} is 'name,label', without a column 'file': add it"),
         ("", "the first line of {} is '', without a column 'file': add it"),
+        ("File,Label\n0.png,a\n", "the first line of {} has 'File': write file, or rename the class"),
+        ("file,label,Split\n0.png,a,test\n", "the first line of {} has 'Split': write split, or rename the class"),
+        ("file,a,b,GROUP\n0.png,1,0,p\n", "the first line of {} has 'GROUP': write group, or rename the class"),
         ("file;label\n0.png;a\n", "is 'file;label', without a column 'file': separate the cells by commas, not by ';'"),
         ("file\tlabel\n0.png\ta\n", r"without a column 'file': separate the cells by commas, not by '\t'"),
         ("file,label\n", "{} names no images: write a line file,label for each"),

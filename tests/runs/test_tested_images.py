@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import vit
-from tests.tiny import CPU
+from tests.tiny import CPU, TINY
 from vit.data import Digits
 from vit.runs.tested_images import read_rows, write_rows
 
@@ -34,6 +34,13 @@ def test_the_results_name_the_tested_file_and_its_digest(finished):
     record, checkpoint = results(finished), finished / "checkpoints/last.ckpt"
     assert record["tested_file"] == "runs/tiny/version_0/checkpoints/last.ckpt"
     assert record["tested_sha256"] == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+
+
+def test_a_run_that_keeps_no_checkpoint_names_no_tested_file(run, folder):
+    run("fit", *TINY, "--trainer.max_steps", 1, "--trainer.enable_checkpointing", "false")
+    record = results(folder / "runs/digits/version_0")
+    assert record["test_accuracy"] is not None
+    assert "tested_file" not in record
 
 
 @pytest.fixture

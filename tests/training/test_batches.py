@@ -14,7 +14,7 @@ def module_of(mean=(0.5,), std=(0.25,)):
     normalisation = {"mean": None if mean is None else list(mean), "std": None if std is None else list(std)}
     buffers = {name: torch.tensor(value or [0.5])[:, None, None] for name, value in normalisation.items()}
     network = SimpleNamespace(num_classes=3)
-    return SimpleNamespace(hparams=normalisation, network=network, global_rank=0, **buffers)
+    return SimpleNamespace(hparams=normalisation, network=network, global_rank=0, training=True, **buffers)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,29 @@ def test_images_alone_have_no_labels():
 def test_a_batch_that_does_not_tell_is_refused_with_what_it_has(batch, message):
     with pytest.raises(ValueError, match=message):
         pair_of(batch)
+
+
+ROWS = torch.nn.functional.one_hot(LABELS, 3)
+
+
+@pytest.mark.parametrize(
+    ("labels", "training"), [(ROWS, True), (ROWS.bool(), True), (ROWS, False), (ROWS.float(), False)]
+)
+def test_rows_with_one_class_each_are_class_numbers(labels, training):
+    module = module_of()
+    module.training = training
+    assert BroughtBatches().read((IMAGES, labels), module)[1].tolist() == LABELS.tolist()
+
+
+def test_shares_are_kept_for_the_training_and_several_labels_are_left_to_the_objective():
+    module, checked, shares = module_of(), [], torch.tensor([[0.5, 0.5, 0.0]] * 3)
+    module.check_labels = checked.append
+    assert BroughtBatches().read((IMAGES, shares), module)[1] is shares
+    assert checked == []
+    module.training = False
+    for labels in (shares, torch.tensor([[1, 1, 0]] * 3)):
+        assert BroughtBatches().read((IMAGES, labels), module)[1].equal(labels)
+        assert checked.pop().equal(labels)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from vit.commands.typed_arguments import TypedArguments
 from vit.data.shards import check_no_command
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives import DEFAULT, OBJECTIVES
-from vit.runs.folders import experiment_of
 from vit.support.arguments import constructor_arguments
 from vit.training.base import Objective
 from vit.weights.checkpoint import describe_checkpoint
@@ -59,8 +58,7 @@ def read_defaults(typed: TypedArguments) -> TrainedDefaults:
     Raises:
         ValueError: If there is no such model, it does not fit the command, or a command that needs one names none.
     """
-    subcommand, checkpoint = typed.subcommand, typed.checkpoint
-    experiment = typed.experiment or (experiment_of(Path(typed.configs[-1])) if typed.configs else None)
+    subcommand, checkpoint, experiment = typed.subcommand, typed.checkpoint, typed.experiment_of_runs
     if checkpoint == AUTO:
         checkpoint = _newest_of(experiment, typed)
     if checkpoint is None:

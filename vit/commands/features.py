@@ -49,7 +49,6 @@ def _features(options: argparse.Namespace) -> None:
     from vit.data.formats import MAX_PIXELS
 
     max_pixels = options.max_pixels or MAX_PIXELS
-
     if options.output.suffix != ".safetensors":
         raise ValueError(f"{options.output} does not end in .safetensors: features are written to such a file")
     check_outputs([options.output], options.overwrite)

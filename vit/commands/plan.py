@@ -15,7 +15,7 @@ from lightning import LightningDataModule
 import vit.data
 from vit.commands.fit import main as fit
 from vit.commands.parser import Parser
-from vit.commands.trainer_checks import check_sharded, check_trainer
+from vit.commands.trainer_checks import check_sharded, check_trainer, is_sharded
 from vit.commands.training_cli import ViTCLI, fastest_precision
 from vit.runs.plan import plan_training
 from vit.runs.report import duration
@@ -104,7 +104,7 @@ def make_parser() -> Parser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--devices", type=int, default=1, metavar="N", help="devices that train together (default: 1)")
+    add("--devices", type=int, metavar="N", help="devices that train together (default: --trainer.devices, or 1)")
     add("--memory", type=float, metavar="GB", help="memory of a device, in 10^9 bytes; says the largest batch")
     add("--peak", type=float, metavar="FLOP/S", help="operations a second of a device, such as 990e12; says the time")
     add("--utilisation", type=float, default=UTILISATION, metavar="SHARE", help="share of the peak (default: 0.4)")
@@ -117,10 +117,12 @@ def make_parser() -> Parser:
 def planned(options: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
     """Return what a training takes, in numbers and in "lines", for the options of ``plan`` and those of ``fit``."""
     cli = fit(["fit", *words], cli=type("Planned", (PlanCLI,), {"classes": options.classes}))
-    trainer, data, devices = cli.config["fit"].trainer, cli.datamodule, options.devices
+    trainer, data = cli.config["fit"].trainer, cli.datamodule
+    typed = str(trainer.devices)
+    devices = options.devices or (int(typed) if typed.isdecimal() else 1) * trainer.num_nodes
     on_gpu = trainer.accelerator != "cpu"
     precision = trainer.precision or ("bf16-mixed" if on_gpu else fastest_precision("cpu"))
-    strategy = "fsdp2" if trainer.strategy == "fsdp2" else "ddp"
+    strategy = "fsdp2" if is_sharded(trainer.strategy) else "ddp"
     plan = plan_training(cli.model, precision, devices=devices, strategy=strategy, on_gpu=on_gpu)
     batch = getattr(data, "batch_size", None) or 1
     found: dict[str, Any] = {

@@ -128,6 +128,27 @@ def _duration(time: str | timedelta | dict[str, int] | None) -> timedelta | None
     return timedelta(**time) if isinstance(time, dict) else time
 
 
+def check_keeps_best(saves: bool, validates: bool) -> None:
+    """Check that a training keeps the best weights, which are to be tested.
+
+    Raises:
+        ValueError: If it saves no checkpoint, or validates none.
+    """
+    if not saves:
+        raise ValueError("test_weights is best, and enable_checkpointing false keeps none: set one of them")
+    if not validates:
+        raise ValueError("test_weights is best, and no validation chooses the best weights: set it to last")
+
+
+def is_sharded(strategy: Any) -> bool:
+    """Return whether a strategy that is asked for, by a name or a class, shards the weights."""
+    return _name_of(strategy) in SHARDING
+
+
+def _name_of(strategy: Any) -> str:
+    return str(getattr(strategy, "class_path", strategy)).rpartition(".")[2]
+
+
 def check_sharded(strategy: Any, settings: dict[str, Any]) -> None:
     """Check before the processes start that a training works on parts of matrices.
 
@@ -138,8 +159,7 @@ def check_sharded(strategy: Any, settings: dict[str, Any]) -> None:
     Raises:
         ValueError: If it needs whole ones.
     """
-    strategy = str(getattr(strategy, "class_path", strategy)).rpartition(".")[2]
-    if strategy not in SHARDING:
+    if not is_sharded(strategy):
         return
     remedies = {"ema_decay": "null", "optimizer": "adamw"}
     whole = {name for name in remedies if settings.get(name) not in (None, remedies[name])}
@@ -150,8 +170,8 @@ def check_sharded(strategy: Any, settings: dict[str, Any]) -> None:
         asked = " and ".join(f"{name} {settings[name]}" for name in remedies if name in whole)
         remedy = " ".join(f"--model.{name} {remedies[name]}" for name in remedies if name in whole)
         raise ValueError(
-            f"strategy {strategy} shards the weights, and {asked} need{'s' if len(whole) == 1 else ''} them whole: add "
-            f"{remedy}, or take strategy ddp"
+            f"strategy {_name_of(strategy)} shards the weights, and {asked} need{'s' if len(whole) == 1 else ''} them "
+            f"whole: add {remedy}, or take strategy ddp"
         )
 
 

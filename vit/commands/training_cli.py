@@ -29,13 +29,14 @@ from vit.commands.parser import add_overwrite
 from vit.commands.trainer_checks import (
     check_callbacks,
     check_devices,
+    check_keeps_best,
     check_limit,
     check_memory,
     check_seed,
     check_sharded,
     check_trainer,
 )
-from vit.commands.typed_arguments import limits_of, read_typed
+from vit.commands.typed_arguments import classes_first, limits_of, read_typed
 from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint, with_atomic_files
 from vit.runs.console import print_results
 from vit.runs.curves import RunPictures
@@ -55,6 +56,7 @@ from vit.runs.record import RunRecord
 from vit.runs.report import write_report
 from vit.runs.restarts import meet_anew
 from vit.runs.results import read_results
+from vit.runs.same_split import SPLIT, SameSplit
 from vit.runs.same_start import SameStart
 from vit.runs.splits import has_split, validates
 from vit.runs.tested_images import PerImageTable
@@ -65,6 +67,7 @@ from vit.weights import load, read_checkpoint
 
 # Arguments of a model that --optimizer and --lr_scheduler replace.
 OF_OPTIMIZER = ("optimizer", "lr", "weight_decay", "betas", "layer_decay", "warmup", "decay")
+LENGTH = "--trainer.max_epochs, max_steps or max_time"
 # What a model has to know of images, with examples.
 NEEDED = {"image_size": 32, "in_channels": 3, "num_classes": 10}
 
@@ -162,11 +165,6 @@ class ViTCLI(LightningCLI):
             add_overwrite(parser)
         return parser
 
-    @property
-    def checkpoint_path(self) -> Path | None:
-        """The weights that are continued or evaluated."""
-        return self.trained.path
-
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the arguments; those of the trained weights, if there are some, are the defaults."""
         if not isinstance(self.arguments, list):
@@ -178,7 +176,7 @@ class ViTCLI(LightningCLI):
             self.config = parser.parse_args(self.arguments)
             return
         self._subcommand_parsers[subcommand].set_defaults(trained.arguments)
-        self.config = parser.parse_args(self.arguments if trained.path is None else self._with_checkpoint())
+        self.config = parser.parse_args(self._words())
         chosen = self.config[subcommand]
         check_seed(chosen["seed_everything"])
         if self.typed.checkpoint == AUTO:
@@ -195,21 +193,25 @@ class ViTCLI(LightningCLI):
     def _parse_ckpt_path(self) -> None:
         """Do nothing: in Lightning, the checkpoint overrules the command line; here it sets the defaults."""
 
-    def _with_checkpoint(self) -> list[str]:
-        """Return the typed arguments with ``--ckpt_path`` as a file, and with the config of the run to continue."""
-        typed, configs = self.typed, list(self.typed.configs)
+    def _words(self) -> list[str]:
+        """Return the typed arguments as the parser is to read them: configs first, so that typed options overrule them.
+
+        Trained weights add ``--ckpt_path`` as a file, and the config of the run to continue.
+        """
+        typed, trained, configs = self.typed, self.trained, list(self.typed.configs)
         has_length = any(word.startswith("--trainer.max_") for word in typed.others)
-        if typed.subcommand == "fit" and not configs and (config := self._config_of_run(is_needed=not has_length)):
+        continues = typed.subcommand == "fit" and trained.path is not None
+        if continues and not configs and (config := self._config_of_run(is_needed=not has_length)):
             configs = [str(config)]
             typed.limits = limits_of(read_config(config)) | typed.limits
         words = [word for config in configs for word in ("--config", config)]
         named = ["--experiment", typed.experiment] if typed.experiment else []
-        of_file = ["--ckpt_path", str(self.trained.path)] if self.trained.is_checkpoint else []
-        return [typed.subcommand, *words, *self.trained.words, *typed.others, *named, *of_file]
+        of_file = ["--ckpt_path", str(trained.path)] if trained.is_checkpoint else []
+        return [typed.subcommand, *words, *trained.words, *classes_first(typed.others), *named, *of_file]
 
     def _check_same_seed(self, seed: int) -> None:
         """Check that the run which ``--ckpt_path auto`` has found is not that of another seed."""
-        folder = run_folder_of(self.checkpoint_path)
+        folder = run_folder_of(self.trained.path)
         has_config = folder is not None and (folder / "config.yaml").exists()
         config = read_config(folder / "config.yaml") if has_config else {}
         if config.get("seed_everything", seed) != seed:
@@ -220,28 +222,29 @@ class ViTCLI(LightningCLI):
 
     def _config_of_run(self, is_needed: bool) -> Path | None:
         """Return the config of the run to resume; its checkpoint lacks length, seed and precision of the training."""
-        run_folder = run_folder_of(self.checkpoint_path)
+        run_folder = run_folder_of(self.trained.path)
         if run_folder is not None and (run_folder / "config.yaml").exists():
             return run_folder / "config.yaml"
         if is_needed:
             raise ValueError(
-                f"{self.checkpoint_path} has lost the config.yaml of its run: the length of the training, its seed and "
+                f"{self.trained.path} has lost the config.yaml of its run: the length of the training, its seed and "
                 "its precision are unknown; name its config by --config FILE"
             )
         return None
 
     def before_instantiate_classes(self) -> None:
         """Check what can be known before the images are read and the model is built."""
+        if self.subcommand is None:
+            return
+        trainer = self._get(self.config, "trainer")
         settings = (self._get(self.config, "model") or {}).get("init_args") or {}
-        if self.subcommand is not None:
-            check_devices(self._get(self.config, "trainer"))
+        check_devices(trainer)
         if self.subcommand == "fit":
-            check_trainer(self._get(self.config, "trainer"))
-            check_sharded(self._get(self.config, "trainer")["strategy"], settings)
-        elif self.subcommand is not None:
-            check_limit(self.subcommand, self._get(self.config, "trainer"))
-        if self.subcommand is not None:
-            check_memory(self.subcommand, settings)
+            check_trainer(trainer)
+            check_sharded(trainer["strategy"], settings)
+        else:
+            check_limit(self.subcommand, trainer)
+        check_memory(self.subcommand, settings)
 
     def instantiate_classes(self) -> None:
         """Build data, model and trainer; what another data module than ours tells of its images goes to the model."""
@@ -278,41 +281,21 @@ class ViTCLI(LightningCLI):
         fit, asked = self.subcommand in ("fit", None), _as_list(config["callbacks"])
         check_callbacks(asked, self.model.monitor.name, validates(self.datamodule))
         self._stop_if_finished()
-        saves = self.subcommand == "fit" and config["enable_checkpointing"] is not False
-        if saves and self._get(self.config, "test_weights") == "best" and not validates(self.datamodule):
-            raise ValueError("test_weights is best, and no validation chooses the best weights: set it to last")
-        self.run_folder = self._choose_run_folder(claim=self.subcommand is not None and not config["fast_dev_run"])
-        plugins = _as_list(config["plugins"])
-        if not any(isinstance(plugin, Precision) for plugin in plugins):
-            if not config["precision"]:
-                config["precision"] = self._precision(config["accelerator"])
-                self._tell_precision(config["precision"])
-            if fit and self.subcommand:
-                self.config["fit"]["trainer"]["precision"] = config["precision"]  # for config.yaml
-        config["plugins"] = with_atomic_files(plugins)
-        if TorchElasticEnvironment.detect():
-            meet_anew()
-            if config["devices"] == "auto":  # as many as torchrun started
-                config["devices"] = int(os.environ["LOCAL_WORLD_SIZE"])
-        if config["strategy"] == "fsdp2":
-            config["strategy"] = FullySharded()
         if not fit:
             config["enable_checkpointing"] = False
         elif not validates(self.datamodule):
             config["limit_val_batches"] = 0
         if self.subcommand == "predict":
             config["devices"] = 1
+        saves = self.subcommand == "fit" and config["enable_checkpointing"] is not False
+        if self.subcommand == "fit" and self._get(self.config, "test_weights") == "best":
+            check_keeps_best(saves, config["limit_val_batches"] != 0)
+        self.run_folder = self._choose_run_folder(claim=self.subcommand is not None and not config["fast_dev_run"])
+        self._set_engine(config)
         if config["logger"] in (None, True):
-            config["logger"] = self._csv_logger() if fit else False
-        callbacks = self._callbacks(self._checkpoints() if saves else [])
-        has_bar = any(isinstance(callback, ProgressBar) for callback in asked)
-        if not has_bar and sys.stdout.isatty() and config["enable_progress_bar"] is not False:
-            callbacks.append(ImagesPerSecondBar())
-            has_bar = True
-        config["enable_progress_bar"] = has_bar
-        config["enable_model_summary"] = bool(config["enable_model_summary"])
-        if config["enable_model_summary"] and not any(isinstance(callback, ModelSummary) for callback in asked):
-            callbacks.append(ParameterSummary())
+            experiment = self.run_folder.parent
+            config["logger"] = fit and CSVLogger(experiment.parent, experiment.name, self.run_folder.name)
+        callbacks = [*self._callbacks(self._checkpoints() if saves else []), *_display(config, asked)]
         try:
             return self._instantiate_trainer(config, callbacks)
         except ModuleNotFoundError as error:
@@ -322,32 +305,41 @@ class ViTCLI(LightningCLI):
                 f"one of {options} needs {package}, which is not installed: leave that option out, or install it"
             ) from None
 
+    def _set_engine(self, config: dict[str, Any]) -> None:
+        """Set precision, whole checkpoint files, and devices and strategy where a word stands for them."""
+        plugins = _as_list(config["plugins"])
+        if not any(isinstance(plugin, Precision) for plugin in plugins):
+            config["precision"] = config["precision"] or self._choose_precision(config["accelerator"])
+            if self.subcommand == "fit":
+                self.config["fit"]["trainer"]["precision"] = config["precision"]  # for config.yaml
+        config["plugins"] = with_atomic_files(plugins)
+        if TorchElasticEnvironment.detect():
+            meet_anew()
+            if config["devices"] == "auto":  # as many as torchrun started
+                config["devices"] = int(os.environ["LOCAL_WORLD_SIZE"])
+        if config["strategy"] == "fsdp2":
+            config["strategy"] = FullySharded()
+
     def _stop_if_finished(self) -> None:
         """End with one line if the run to resume is finished, and this one would be as long."""
-        origin = run_folder_of(self.checkpoint_path)
+        origin = run_folder_of(self.trained.path)
         if self.subcommand != "fit" or origin is None:
             return
         config, finished = origin / "config.yaml", read_results(origin).get("finished", False)
         if finished and config.exists() and has_same_length(config, self._get(self.config, "trainer")):
-            length = "--trainer.max_epochs, max_steps or max_time"
-            rank_zero_only(print)(f"{origin} is finished; to train on, set a larger {length}")
+            rank_zero_only(print)(f"{origin} is finished; to train on, set a larger {LENGTH}")
             raise SystemExit(0)
 
-    def _csv_logger(self) -> CSVLogger:
-        experiment = self.run_folder.parent
-        return CSVLogger(experiment.parent, experiment.name, self.run_folder.name)
-
-    def _precision(self, accelerator: Any) -> str:
+    def _choose_precision(self, accelerator: Any) -> str:
         """Return the precision of the training for an evaluation, which repeats its numbers; else the fastest."""
-        folder = run_folder_of(self.checkpoint_path) or self.run_folder
+        folder = run_folder_of(self.trained.path) or self.run_folder
         known = read_results(folder) if self.subcommand in ("validate", "test") else {}
-        return known.get("precision") or fastest_precision(accelerator)
-
-    @rank_zero_only
-    def _tell_precision(self, precision: str) -> None:
-        """Say that a training computes in another precision than a Trainer in Python would by itself."""
+        precision = known.get("precision") or fastest_precision(accelerator)
         if self.subcommand == "fit" and precision != "32-true":
-            print(f"precision {precision} is the fastest here; Trainer() in Python has 32-true: --trainer.precision")
+            rank_zero_only(print)(
+                f"precision {precision} is the fastest here; Trainer() in Python has 32-true: --trainer.precision"
+            )
+        return precision
 
     def _callbacks(self, checkpoints: list[Callback]) -> list[Callback]:
         dtype = self._get(self.config, "optimize")
@@ -362,8 +354,9 @@ class ViTCLI(LightningCLI):
             text = self.config_text()
         self.record = RunRecord(self.run_folder, self._facts(), text, data)
         seed = int(self._get(self.config, "seed_everything"))
-        start = [SameStart(self.checkpoint_path)] if self.typed.checkpoint == AUTO else []
-        return [*programs, *start, *run_callbacks(seed, self.record, checkpoints)]
+        self.same_split = SameSplit(self.record.facts)
+        start = [SameStart(self.trained.path)] if self.typed.checkpoint == AUTO else []
+        return [*programs, *start, self.same_split, *run_callbacks(seed, self.record, checkpoints)]
 
     def config_text(self) -> str:
         """Return all options of a training as YAML, typed or not."""
@@ -382,7 +375,7 @@ class ViTCLI(LightningCLI):
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         if self.subcommand in ("test", "validate"):
-            facts |= {"split": self.subcommand, "checkpoint": str(self.checkpoint_path)}
+            facts |= {"split": self.subcommand, "checkpoint": str(self.trained.path)}
             facts |= {"optimize": self._get(self.config, "optimize")}
         else:
             facts["test_weights"] = self._get(self.config, "test_weights")
@@ -391,7 +384,7 @@ class ViTCLI(LightningCLI):
     def _prediction_writer(self) -> PredictionWriter:
         output = self._get(self.config, "output")
         path = Path(output) if output else self.run_folder / "predictions.csv"
-        source, data = self.checkpoint_path, self.datamodule
+        source, data = self.trained.path, self.datamodule
         weights = zlib.crc32(source.read_bytes()) if source.is_file() else source
         images = ("image_size", "centre", "stretch", "in_channels", "max_pixels")
         about = [getattr(data, "root", None), *(getattr(getattr(data, "files", None), name, None) for name in images)]
@@ -411,7 +404,7 @@ class ViTCLI(LightningCLI):
         return [*best, RunCheckpoint(folder, "last"), Preemption(folder / "last.ckpt")]
 
     def _experiment(self) -> str:
-        origin = run_folder_of(self.checkpoint_path)
+        origin = run_folder_of(self.trained.path)
         configs = self._get(self.config, "config") or []
         return (
             self._get(self.config, "experiment")
@@ -432,12 +425,12 @@ class ViTCLI(LightningCLI):
         """
         check_experiment(self._experiment())
         experiment = Path(self._get(self.config, "trainer")["default_root_dir"] or "") / RUNS / self._experiment()
-        origin = run_folder_of(self.checkpoint_path)
+        origin = run_folder_of(self.trained.path)
         if self.subcommand == "predict":
             return origin or Path()
         evaluates = self.subcommand in ("test", "validate")
         parent = (origin or experiment) / "evaluations" if evaluates else experiment
-        prefix = f"{self.subcommand}_{self.checkpoint_path.stem}" if evaluates else "version"
+        prefix = f"{self.subcommand}_{self.trained.path.stem}" if evaluates else "version"
         if not claim or rank_zero_only.rank != 0:
             return parent / f"{prefix}_0"
         self.claimed = claim_folder(parent, prefix)
@@ -446,8 +439,8 @@ class ViTCLI(LightningCLI):
     def before_validate(self) -> None:
         """Load the weights here: Lightning would require the callbacks of the training."""
         arguments = self.config_init[self.subcommand]
-        if self.checkpoint_path is not None:
-            self._load_weights(self.checkpoint_path)
+        if self.trained.path is not None:
+            self._load_weights(self.trained.path)
             arguments["ckpt_path"] = None
         if "verbose" in arguments:
             arguments["verbose"] = False
@@ -457,6 +450,8 @@ class ViTCLI(LightningCLI):
     def _load_weights(self, path: Path) -> None:
         if is_training_checkpoint(path):
             checkpoint = read_checkpoint(path)
+            if self.subcommand in ("validate", "test"):
+                self.same_split.before = checkpoint.get(SPLIT)
         else:
             trained = load(str(path))
             checkpoint = {
@@ -471,14 +466,19 @@ class ViTCLI(LightningCLI):
         """Validate the final weights, and test them or the best ones, once."""
         if self.trainer.fast_dev_run:
             return
+        if self.trained.path is not None and self.record.is_first:
+            rank_zero_only(print)(
+                f"nothing was left to train after epoch {self.trainer.current_epoch}, step {self.trainer.global_step}: "
+                f"to train on, set a larger {LENGTH}"
+            )
         ending = {"model": self.model, "datamodule": self.datamodule, "verbose": False}
         if has_split(self.datamodule, "val") and self.record.measurements.last_step("val") != self.trainer.global_step:
             self.trainer.validate(**ending)
             self._note_choices()
-        self._keep_best()
+        best = self._keep_best()
         if has_split(self.datamodule, "test") and self.trainer.limit_test_batches != 0:
             if self._get(self.config, "test_weights") == "best":
-                self._load_weights(self._best_checkpoint())
+                self._load_weights(best)
             self.trainer.test(**ending)
         self.record.write_results(self.trainer, self.model, finished=True)
         self._print_results()
@@ -490,18 +490,14 @@ class ViTCLI(LightningCLI):
         if path.is_file() and self.model.note_choices(checkpoint := read_checkpoint(path)):
             AtomicCheckpointIO().save_checkpoint(checkpoint, path)
 
-    def _keep_best(self) -> None:
-        """Make ``best.ckpt`` the last checkpoint in a run that ended before its first validation."""
-        best = next((callback for callback in self.trainer.checkpoint_callbacks if _is_best(callback)), None)
+    def _keep_best(self) -> Path | None:
+        """Return ``best.ckpt``, which a run that ended before its first validation makes of its last checkpoint."""
+        saving = (each for each in self.trainer.checkpoint_callbacks if isinstance(each, RunCheckpoint))
+        best = next((each for each in saving if each.monitor is not None), None)
         if best is not None and not best.best_model_path:
             best.take(self.run_folder / "checkpoints/last.ckpt")
         self.trainer.strategy.barrier()
-
-    def _best_checkpoint(self) -> Path:
-        best = next((callback for callback in self.trainer.checkpoint_callbacks if _is_best(callback)), None)
-        if best is None or not best.best_model_path:
-            raise ValueError("test_weights is best, and the run kept no best.ckpt: set it to last")
-        return Path(best.best_model_path)
+        return Path(best.best_model_path) if best is not None else None
 
     def after_validate(self) -> None:
         """Write the report, and print the results."""
@@ -528,10 +524,6 @@ def run_callbacks(seed: int, record: RunRecord, checkpoints: list[Callback]) -> 
     ]
 
 
-def _is_best(callback: Callback) -> bool:
-    return isinstance(callback, RunCheckpoint) and callback.monitor is not None
-
-
 def fastest_precision(accelerator: Any) -> str:
     """Return "bf16-mixed" if the hardware is faster in bfloat16 than in float32, else "32-true"."""
     if accelerator != "cpu" and torch.cuda.is_available():
@@ -539,6 +531,17 @@ def fastest_precision(accelerator: Any) -> str:
     if accelerator != "cpu" and torch.backends.mps.is_available():
         return "32-true"
     return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"
+
+
+def _display(config: dict[str, Any], asked: list[Callback]) -> list[Callback]:
+    """Return the progress bar and the summary of the model, where they are asked for and no other ones are."""
+    has_bar = any(isinstance(callback, ProgressBar) for callback in asked)
+    has_summary = any(isinstance(callback, ModelSummary) for callback in asked)
+    adds_bar = not has_bar and sys.stdout.isatty() and config["enable_progress_bar"] is not False
+    config["enable_progress_bar"] = has_bar or adds_bar
+    config["enable_model_summary"] = bool(config["enable_model_summary"])
+    adds_summary = config["enable_model_summary"] and not has_summary
+    return [*([ImagesPerSecondBar()] if adds_bar else []), *([ParameterSummary()] if adds_summary else [])]
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -1,6 +1,8 @@
 """Typed arguments, read once before the parser is built: the model and data that they ask for, and their configs."""
 
 import re
+from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from vit.commands.own_classes import find_own, path_of
 from vit.commands.parser import Parser
 from vit.data.module import ImageDataModule
 from vit.objectives import DEFAULT, OBJECTIVES
+from vit.runs.folders import experiment_of
 from vit.support.checks import nearest_hint
 from vit.training.base import Objective
 from vit.weights.loading import TOLD_BY_CALLER
@@ -27,6 +30,7 @@ BATCHES = (
     "overfit_batches",
     "val_check_interval",
 )
+READ_OF_MODEL = ("init_from", *TOLD_BY_CALLER)
 PRINTS = ("--help", "-h", "--print_config", "--model.help", "--data.help")
 
 
@@ -45,6 +49,7 @@ class TypedArguments:
         configs: The typed configs.
         checkpoint: The value of ``--ckpt_path``, or "auto" if a config has that.
         experiment: The value of ``--experiment``.
+        experiment_of_config: The name of the experiment in a config.
         root: The folder in which ``runs/`` is: the value of ``--trainer.default_root_dir``.
         limits: Numbers of batches, as text: the parser reads 1, one batch, as 1.0, all of them.
         start: The value of ``--model.init_from``, typed or in a config.
@@ -63,6 +68,7 @@ class TypedArguments:
     configs: list[str] = field(default_factory=list)
     checkpoint: str | None = None
     experiment: str | None = None
+    experiment_of_config: str | None = None
     root: Path = Path()
     limits: dict[str, str] = field(default_factory=dict)
     start: str | None = None
@@ -74,6 +80,12 @@ class TypedArguments:
     def single(self) -> dict[str, int]:
         """The options of the trainer that are one batch."""
         return {name: 1 for name, limit in self.limits.items() if limit == "1"}
+
+    @property
+    def experiment_of_runs(self) -> str | None:
+        """The experiment whose runs are meant: the one that is named, or else that of the last config."""
+        of_file = experiment_of(Path(self.configs[-1])) if self.configs else None
+        return self.experiment or self.experiment_of_config or of_file
 
     @property
     def objective(self) -> type[Objective]:
@@ -110,62 +122,76 @@ def read_typed(arguments: Any) -> TypedArguments:
     scan.add_argument("--experiment")
     scan.add_argument("-c", "--config", action="append", default=[])
     typed, others = scan.parse_known_args(words[1:])
-    # Words about the model stay among the others, which the parser reads.
-    names = ("init_from", *TOLD_BY_CALLER)
-    of_model = Parser(add_help=False, allow_abbrev=False)
-    of_model.add_argument("--model")
-    of_model.add_argument("--data")
-    of_model.add_argument("--trainer.default_root_dir", dest="root")
-    for name in BATCHES:
-        of_model.add_argument(f"--trainer.{name}", dest=name)
-    for name in names:
-        of_model.add_argument(f"--model.{name}", dest=name)
-    about, _ = of_model.parse_known_args(others)
+    about = _read_options(others)
+    found = TypedArguments(
+        subcommand=words[0] if words else None,
+        given={name[1] for word in others if (name := re.match(r"--model\.(?:init_args\.)?(\w+)", word))},
+        optimizer=any(re.match(r"--optimizer\b", word) for word in others),
+        configs=typed.config,
+        checkpoint=typed.ckpt_path,
+        experiment=typed.experiment,
+        others=others,
+        only_prints=any(word.split("=")[0] in PRINTS for word in words),
+    )
     asked: dict[str, Any] = {}
-    model, data, limits, optimizer = None, None, {}, False
-    given = {found[1] for word in others if (found := re.match(r"--model\.(?:init_args\.)?(\w+)", word))}
+    model, data, root = None, None, about.root
     for config in typed.config:
         content = read_config(Path(config))
-        found, trainer = content.get("model"), content.get("trainer")
-        if isinstance(found, str):
-            _check_model(found)
+        of_model, trainer = content.get("model"), content.get("trainer")
+        if isinstance(of_model, str):
+            _check_model(of_model)
         if isinstance(trainer, dict):
-            about.root = about.root or trainer.get("default_root_dir")
-            limits |= limits_of(content)
+            root = root or trainer.get("default_root_dir")
+            found.limits |= limits_of(content)
         if content.get("ckpt_path") == AUTO:
-            typed.ckpt_path = typed.ckpt_path or AUTO
-        model, data = path_of(found) or model, path_of(content.get("data")) or data
-        optimizer = optimizer or bool(content.get("optimizer"))
-        arguments_of_model = _arguments_of(found)
-        given |= set(arguments_of_model)
-        asked |= {name: arguments_of_model[name] for name in names if name in arguments_of_model}
-    asked |= {name: yaml.safe_load(vars(about)[name]) for name in names if vars(about)[name] is not None}
-    limits |= {name: vars(about)[name] for name in BATCHES if vars(about)[name] is not None}
+            found.checkpoint = found.checkpoint or AUTO
+        if content.get("experiment") is not None:
+            found.experiment_of_config = str(content["experiment"])
+        model, data = path_of(of_model) or model, path_of(content.get("data")) or data
+        found.optimizer |= bool(content.get("optimizer"))
+        arguments_of_model = _arguments_of(of_model)
+        found.given |= arguments_of_model.keys()
+        asked |= {name: arguments_of_model[name] for name in READ_OF_MODEL if name in arguments_of_model}
+    asked |= {name: yaml.safe_load(value) for name in READ_OF_MODEL if (value := vars(about)[name]) is not None}
     if "norm_eps" in asked:
         asked["norm_eps"] = float(asked["norm_eps"])  # YAML reads 1e-5 as text
-    model, data = about.model or model, about.data or data
     if about.model is not None:
         _check_model(about.model)
-    found = TypedArguments(
-        words[0] if words else None,
-        _class_name(model),
-        _class_name(data),
-        find_own(model, Objective),
-        find_own(data, LightningDataModule),
-        given,
-        optimizer or any(re.match(r"--optimizer\b", word) for word in others),
-        typed.config,
-        typed.ckpt_path,
-        typed.experiment,
-        Path(str(about.root or "")),
-        limits,
-        asked.pop("init_from", None),
-        asked,
-        others,
-        any(word.split("=")[0] in PRINTS for word in words),
-    )
+    model, data = about.model or model, about.data or data
+    found.model, found.data = _class_name(model), _class_name(data)
+    found.own_model, found.own_data = find_own(model, Objective), find_own(data, LightningDataModule)
+    found.root = Path(str(root or ""))
+    found.limits |= {name: value for name in BATCHES if (value := vars(about)[name]) is not None}
+    found.start, found.told = asked.pop("init_from", None), asked
     _check_not_of_data(found)
     return found
+
+
+def _read_options(words: Sequence[str]) -> Namespace:
+    """Return the options that are needed before the parser is built, which reads them again."""
+    parser = Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--model")
+    parser.add_argument("--data")
+    parser.add_argument("--trainer.default_root_dir", dest="root")
+    for group, names in (("trainer", BATCHES), ("model", READ_OF_MODEL)):
+        for name in names:
+            parser.add_argument(f"--{group}.{name}", dest=name)
+    return parser.parse_known_args(words)[0]
+
+
+def classes_first(words: Sequence[str]) -> list[str]:
+    """Return options, those without a dot first: the parser takes ``--data.root`` only after ``--data ImageFolder``.
+
+    >>> classes_first(["--data.root", "photos", "--data", "ImageFolder", "--trainer.max_steps", "-1"])
+    ['--data', 'ImageFolder', '--data.root', 'photos', '--trainer.max_steps', '-1']
+    """
+    options: list[list[str]] = [[]]
+    for word in words:
+        if word.startswith("--"):
+            options.append([])
+        options[-1].append(word)
+    ordered = sorted(options, key=lambda option: "." in "".join(option[:1]).partition("=")[0])
+    return [word for option in ordered for word in option]
 
 
 def _check_text(word: str) -> None:

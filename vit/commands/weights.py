@@ -52,10 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _show_or_convert(options: argparse.Namespace) -> None:
     if options.command == "convert":
         check_outputs(_outputs(options.output, options.to), options.overwrite)
-    told: dict[str, Any] = {}
-    told |= {
-        name: getattr(options, name) for name in ("num_heads", "mlp", "norm_eps") if getattr(options, name) is not None
-    }
+    asked = {name: getattr(options, name) for name in ("num_heads", "mlp", "norm_eps")}
+    told: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if options.image_size is not None:
         if len(options.image_size) > 2:
             raise ValueError(f"--image_size {options.image_size} must be one number, or rows and columns")

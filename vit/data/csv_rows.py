@@ -8,7 +8,7 @@ from vit.data.inventory import first_names
 from vit.support.printable import printable
 
 
-def read_rows(path: Path, *needed: str) -> list[tuple[int, dict[str, str]]]:
+def read_rows(path: Path, *needed: str, optional: Sequence[str] = ()) -> list[tuple[int, dict[str, str]]]:
     """Return the number of each line and its cells by column; a byte order mark and empty lines are ignored.
 
     Names of columns are as they can be shown: some are classes, and checkpoints with other names are refused.
@@ -16,6 +16,7 @@ def read_rows(path: Path, *needed: str) -> list[tuple[int, dict[str, str]]]:
     Args:
         path: The CSV file, whose first line names the columns.
         needed: Columns that must be there; that of the image file is "file".
+        optional: Columns that have a meaning if they are there.
 
     Raises:
         ValueError: If it is no such table.
@@ -29,6 +30,9 @@ def read_rows(path: Path, *needed: str) -> list[tuple[int, dict[str, str]]]:
         raise ValueError(f"cannot read {path}: {error}; save it as CSV in UTF-8") from None
     names = [name.strip() for name in lines[0][1]] if lines else []
     shown, columns = ",".join(names), [*map(printable, names)]
+    for name in columns:
+        if name not in (read := (*needed, *optional)) and name.lower() in read:
+            raise ValueError(f"the first line of {path} has {name!r}: write {name.lower()}, or rename the class")
     if lacking := [name for name in needed if name not in columns]:
         mark = next((mark for mark in ";\t" if mark in shown), None)
         remedy = "add it" if mark is None else f"separate the cells by commas, not by {mark!r}"

@@ -27,7 +27,7 @@ from vit.support.progress import progress
 
 DECODE_BATCH = 256
 # Part of the fingerprint: raise it when decoding gives other pixels than before.
-DECODER_VERSION = 3
+DECODER_VERSION = 4
 UNUSED_DAYS = 30
 UNUSED_KINDS = (".safetensors", ".json", ".npy", ".unfinished", ".tmp")  # .json also of earlier versions, as .tmp
 # By the index of the file.

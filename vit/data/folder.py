@@ -69,7 +69,7 @@ class ImageFolder(LabelledFiles):
 
 
 def check_split_names(root: Path) -> None:
-    """Raise a ValueError if a folder has a usual name of a split, and not the one that is read."""
+    """Check that no folder has a usual name of a split other than the one that is read."""
     for path in list_folder(root):
         stage = SPLIT_NAMES.get(path.name.lower(), path.name)
         if path.is_dir() and stage != path.name:
@@ -93,6 +93,11 @@ def _class_folders(root: Path, known: list[str] | None) -> tuple[dict[Stage, dic
         splits = {stage: _classes(root / stage, found) for stage in stages}
     else:
         splits = {"train": _classes(root, found)}
+    if known is None and stages and "train" not in stages:
+        raise ValueError(
+            f"{root} has a folder {stages[0]} and no folder train, which a split needs: move the training images to "
+            f"{root / 'train'}, or rename {stages[0]} if it is a class"
+        )
     if known is None and not any(splits.values()):
         whole = {stage: search(root / stage if "train" in stages else root) for stage in splits}
         if all(below.images for below in whole.values()):

@@ -73,6 +73,8 @@ def open_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
         file = _identify(path)
     finally:
         Image.MAX_IMAGE_PIXELS = limit
+    if file.format == "TIFF":
+        file.filename = ""  # from the name, Pillow maps a grey one to memory, and mixes its rows if EXIF turns it
     if file.width * file.height > max_pixels:
         with file:
             raise ValueError(

@@ -173,6 +173,18 @@ def centre_of(image: Tensor, size: tuple[int, int]) -> Tensor:
     return image[:, top : top + rows, left : left + columns]
 
 
+def header_orientation(file: Image.Image) -> int:
+    """Return the EXIF orientation that the size of an opened image has before its pixels are decoded.
+
+    Pillow turns the size of a TIFF at once, and its pixels as it decodes them.
+    """
+    if file.format == "TIFF":
+        return 1
+    # getexif decodes a whole PNG that has no EXIF block before its pixels.
+    has_exif = file.format != "PNG" or "exif" in file.info
+    return file.getexif().get(ExifTags.Base.Orientation, 1) if has_exif else 1
+
+
 def upright_size(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int, int]:
     """Return width and height of an image file as it stands upright, and its EXIF orientation: 1 if it has no turn.
 
@@ -181,7 +193,7 @@ def upright_size(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int, in
     """
     try:
         with open_image(path, max_pixels) as file:
-            orientation = file.getexif().get(ExifTags.Base.Orientation, 1)
+            orientation = header_orientation(file)
             width, height = file.size
     except Exception as error:  # decoders raise errors of any kind at damaged files
         raise ValueError(f"cannot read image {path}: {message_of(error)}") from None

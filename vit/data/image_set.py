@@ -1,5 +1,7 @@
 """The images of one split of a data set, decoded or as files."""
 
+import os
+import zlib
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -32,6 +34,12 @@ class ImageSet:
     def numbered(self) -> "ImageSet":
         """Return the same images; those of no file keep their number in this split as their name in each subset."""
         return replace(self, files=[self.name(index) for index in range(len(self.labels))])
+
+    @property
+    def fingerprint(self) -> int:
+        """A number that tells these images from others, by their names and labels."""
+        names = zlib.crc32(os.fsencode("\n".join(self.files or ())))
+        return zlib.crc32(self.labels.numpy().tobytes(), names)
 
     def decode(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return the images at ``indices``, uint8 (n, C, H, W), and their labels; unreadable files are a ValueError."""

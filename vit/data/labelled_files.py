@@ -1,7 +1,9 @@
 """Labelled image files: what the data sets that read them have in common."""
 
 import os
+import unicodedata
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -93,6 +95,8 @@ class LabelledFiles(ImageDataModule, ABC):
         self.groups: dict[str, str] = {}  # of each file, by its path below the root
         self.splits = self.find_splits()
         self.num_classes = len(self.class_names)
+        for alike in _look_alike(self.class_names):
+            tell(f"note: the classes {' and '.join(map(repr, alike))} are told apart: rename one if they are the same")
         self.unreadable: dict[Path, str] = {}  # and what the decoder finds
         self.notes: dict[Path, list[str]] = {}
         self.identical: list[str] = []  # what is said of identical images
@@ -259,6 +263,18 @@ def _count(labels: Tensor, num_classes: int) -> list[int]:
         return [len(labels)]
     counts = labels.sum(dim=0) if labels.ndim > 1 else labels.bincount(minlength=num_classes)
     return [int(count) for count in counts]
+
+
+def _look_alike(names: Sequence[str]) -> list[list[str]]:
+    """Return the names that differ in capitals alone, or in how a computer writes the same letters.
+
+    >>> _look_alike(["Cat", "cat", "dog"])
+    [['Cat', 'cat']]
+    """
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(unicodedata.normalize("NFKC", name).casefold(), []).append(name)
+    return [group for group in alike.values() if len(group) > 1]
 
 
 def _per_channel(numbers: list[float], channels: int) -> list[float]:

@@ -80,7 +80,7 @@ class ImageDataModule(LightningDataModule):
     in_channels: int
     mean: list[float]
     std: list[float]
-    remedies: dict[Stage, str] = {"val": "add a folder val", "test": "add a test/ folder"}  # where images are missing
+    remedies: dict[Stage, str] = {"val": "hold some out by --data.val_fraction 0.1", "test": "add a test/ folder"}
 
     def __init__(
         self,
@@ -155,6 +155,7 @@ class ImageDataModule(LightningDataModule):
         self.fold = fold
         self.normalised = normalised
         self.sets: dict[Stage, ImageSet] = {}
+        self.fingerprints: dict[Stage, int] = {}  # of the splits, before labels were changed
         self.without_classes: str | None = None  # why images that could have classes have none
         self.decodes_on_demand = False  # whether files are decoded when they are asked for, and none before
 
@@ -189,6 +190,7 @@ class ImageDataModule(LightningDataModule):
             for split in sets:
                 if split != "train" or self.augmentation["crop_scale"] is None:  # random crops are cut out of the whole
                     sets[split] = sets[split].centred(self.image_size)
+        self.fingerprints = {split: images.fingerprint for split, images in sets.items()}
         self.made_worse = make_worse(sets, self.num_classes, self.label_noise, self.corrupt, self.corrupted)
         self.sets = sets
 

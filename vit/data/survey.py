@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import ExifTags, PngImagePlugin
-
 from vit.data.formats import MAX_PIXELS, open_image
-from vit.data.image_files import SIDEWAYS, message_of
+from vit.data.image_files import SIDEWAYS, header_orientation, message_of
 
 MOST_HEADERS = 2000  # of more files, an evenly spaced sample is read
 GREY_MODES = {"1", "L", "I", "I;16", "I;16B", "F", "LA"}
@@ -76,9 +74,7 @@ def _read_header(path: Path, max_pixels: int) -> tuple[tuple[int, int], bool] | 
     try:
         with warnings.catch_warnings(action="ignore"), open_image(path, max_pixels) as file:  # the decoder notes them
             columns, rows = file.size
-            # getexif decodes a whole PNG that has no EXIF block before its pixels.
-            has_exif = not isinstance(file, PngImagePlugin.PngImageFile) or "exif" in file.info
-            orientation = file.getexif().get(ExifTags.Base.Orientation, 1) if has_exif else 1
-            return (columns, rows) if orientation in SIDEWAYS else (rows, columns), file.mode in GREY_MODES
+            is_sideways = header_orientation(file) in SIDEWAYS
+            return (columns, rows) if is_sideways else (rows, columns), file.mode in GREY_MODES
     except Exception as error:  # of any kind, as in the decoder
         return message_of(error)

@@ -10,6 +10,7 @@ from vit.data.module import Stage
 from vit.support.class_names import match_classes
 from vit.support.printable import list_names, printable
 
+OPTIONAL = ("label", "split", "group")  # columns, beside those of classes
 PRESENCE = {"0": False, "false": False, "1": True, "true": True}  # of a class in an image
 
 
@@ -49,31 +50,19 @@ class ImageTable(LabelledFiles):
         """Return the files and labels of each split; without a column ``split``, all files are "train"."""
         if not self.table.is_file():
             raise ValueError(f"no table {self.table}: name a CSV file with the columns file and label by --data.table")
-        rows = read_rows(self.table, "file")
-        others = [name for name in rows[0][1] if name not in ("file", "label", "split", "group")]
+        rows = read_rows(self.table, "file", optional=OPTIONAL)
+        others = [name for name in rows[0][1] if name not in ("file", *OPTIONAL)]
         named = "label" in rows[0][1]
         if named and others:
             tell(f"{self.table}: labels are those of the column label; not read: {', '.join(others)}")
-        labels: dict[str, set[str]] = {}
-        stages: dict[str, Stage] = {}
-        for number, row in rows:
-            place = f"line {number} of {self.table}"
-            file, stage = _file(row["file"].strip(), place), _stage(row.get("split", "train").strip(), place)
-            found = _labels(row["label"]) if named else {name for name in others if _shows(name, row[name], place)}
-            if stages.setdefault(file, stage) != stage:
-                raise ValueError(f"{place} names {file} for {stage}, a line before for {stages[file]}: keep one split")
-            if not named and labels.setdefault(file, found) != found:
-                raise ValueError(f"{place} names {file} again with other labels: keep one line for each file")
-            labels.setdefault(file, set()).update(found)
-            if "group" in row:
-                self._note_group(file, row["group"].strip(), place)
+        labels, stages = self._labels_and_stages(rows, None if named else others)
         found = set().union(*labels.values()) if named else set(others)
         self.class_names = match_classes(found, self.known_classes, self.table)
         if not named and self.known_classes is None:
             self.class_names = others
         elif not named and (lacking := [name for name in self.class_names if name not in others]):
             raise ValueError(f"{self.table} has no column {list_names(lacking)}, which the model knows: add it")
-        self.several_labels = any(len(found) != 1 for found in labels.values())
+        self.several_labels = self._tell_of_several_labels(labels)
         self._check_classes(labels, stages)
         check_there([self.root / file for file in labels], self.root, self.table)
         self._check_groups(stages)
@@ -81,14 +70,52 @@ class ImageTable(LabelledFiles):
         splits: dict[Stage, LabelledPaths] = {}
         for stage in (stage for stage in get_args(Stage) if stage in stages.values()):
             files = [file for file in labels if stages[file] == stage]
-            encoded = [
-                [1.0 if name in labels[file] else 0.0 for name in self.class_names]
-                if self.several_labels
-                else numbers[next(iter(labels[file]))]
-                for file in files
-            ]
+            encoded = [self._encode(labels[file], numbers) for file in files]
             splits[stage] = [self.root / file for file in files], encoded
         return splits
+
+    def _labels_and_stages(
+        self, rows: list[tuple[int, dict[str, str]]], classes: list[str] | None
+    ) -> tuple[dict[str, set[str]], dict[str, Stage]]:
+        """Return labels and split of each file, and note the groups.
+
+        Args:
+            rows: The numbers of the lines, and their cells by column.
+            classes: The columns of classes; None if labels are in the column label.
+        """
+        labels: dict[str, set[str]] = {}
+        stages: dict[str, Stage] = {}
+        for number, row in rows:
+            place = f"line {number} of {self.table}"
+            file, stage = _file(row["file"].strip(), place), _stage(row.get("split", "train").strip(), place)
+            if stages.setdefault(file, stage) != stage:
+                raise ValueError(f"{place} names {file} for {stage}, a line before for {stages[file]}: keep one split")
+            if classes is None:
+                labels.setdefault(file, set()).update(_labels(row["label"]))
+            else:
+                found = {name for name in classes if _shows(name, row[name], place)}
+                if labels.setdefault(file, found) != found:
+                    raise ValueError(f"{place} names {file} again with other labels: keep one line for each file")
+            if "group" in row:
+                self._note_group(file, row["group"].strip(), place)
+        return labels, stages
+
+    def _encode(self, labels: set[str], numbers: dict[str, int]) -> list[float] | int:
+        """Return the number of the one label of an image, or a row of 0 and 1 where images have several."""
+        if self.several_labels:
+            return [1.0 if name in labels else 0.0 for name in numbers]
+        return numbers[next(iter(labels))]
+
+    def _tell_of_several_labels(self, labels: dict[str, set[str]]) -> bool:
+        """Return whether images have several labels or none, and say how many if most have one: a cell may be empty."""
+        kinds = {"no label": [], "one label": [], "several labels": []}
+        for file, found in labels.items():
+            kinds[[*kinds][min(len(found), 2)]].append(file)
+        has_one = kinds.pop("one label")
+        for kind, files in kinds.items():
+            if files and len(has_one) > len(labels) / 2:
+                tell(f"{self.table}: {len(files):,} of {len(labels):,} images have {kind} ({list_names(files, 3)})")
+        return len(has_one) < len(labels)
 
     def _note_group(self, file: str, group: str, place: str) -> None:
         if not group:

@@ -105,7 +105,7 @@ class RunCheckpoint(ModelCheckpoint):
         self.best_loss = state_dict.get("best_loss", math.inf)
 
     def take(self, checkpoint: Path) -> None:
-        """Keep another checkpoint of the run as this one, for want of a better one."""
+        """Keep another checkpoint of the run as this one."""
         path = Path(self.dirpath) / f"{self.filename}{self.FILE_EXTENSION}"
         if checkpoint.exists():
             self._copy(checkpoint, path)

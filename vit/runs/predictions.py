@@ -13,6 +13,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
+from vit.data.module import ImageDataModule
 from vit.data.unsorted import UnsortedImages
 from vit.support.files import check_outputs, writing
 from vit.support.printable import csv_text, printable
@@ -106,7 +107,9 @@ class PredictionWriter(Callback):
             raise ValueError(f"{self.path} exists since the prediction began: its rows are in {self.partial}")
         for message in self.unreadable:
             print(printable(message), file=sys.stderr)
-        print(f"{self.rows} predictions in {printable(str(path))}")
+        data = trainer.datamodule
+        of_test = " of the test images" if isinstance(data, ImageDataModule) and data.sets else ""
+        print(f"{self.rows} predictions{of_test} in {printable(str(path))}")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Say how to continue."""

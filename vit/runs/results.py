@@ -106,6 +106,8 @@ def tested_file(results: dict[str, Any], folder: Path, score: str) -> dict[str, 
     if results.get(score) is None:
         return {}
     path = Path(results.get("checkpoint") or folder / "checkpoints" / f"{results.get('test_weights')}.ckpt")
+    if "checkpoint" not in results and not path.exists():  # a training that keeps none
+        return {}
     digest = None
     if path.is_file():
         with path.open("rb") as file:

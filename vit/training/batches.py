@@ -76,6 +76,16 @@ def check_labels_of_batch(labels: Tensor, num_classes: int) -> None:
         raise ValueError(f"a label is {label}, and the classes are 0 to {num_classes - 1}: {remedy} them from 0")
 
 
+def one_class_each(labels: Tensor) -> Tensor:
+    """Return the class numbers, (B,), for rows with a 1 and zeros, (B, num_classes); other rows as they are.
+
+    >>> one_class_each(torch.tensor([[0, 1, 0], [1, 0, 0]])), one_class_each(torch.tensor([[1.0, 1.0]]))
+    (tensor([1, 0]), tensor([[1., 1.]]))
+    """
+    has_one = (((labels == 0) | (labels == 1)).all() & (labels.sum(dim=1) == 1).all()).item()
+    return labels.argmax(dim=1) if has_one else labels
+
+
 def are_normalised(images: Tensor) -> bool:
     """Return whether images (B, C, H, W) had a mean subtracted: their darkest pixel is then far below 0.
 
@@ -129,6 +139,10 @@ class BroughtBatches:
             num_classes = getattr(module.network, "num_classes", 0)
             if num_classes and (is_first or labels.device.type == "cpu"):  # a look at a GPU waits for it
                 check_labels_of_batch(labels, num_classes)
+            if num_classes and labels.ndim == 2 and not (module.training and labels.is_floating_point()):
+                labels = one_class_each(labels)
+                if labels.ndim == 2 and hasattr(module, "check_labels"):
+                    module.check_labels(labels)
         if not self.normalised or images.dtype == torch.uint8:
             return images, labels
         mean, std = (module.hparams.get(name) for name in ("mean", "std"))
@@ -151,8 +165,8 @@ class BroughtBatches:
     def take(self, batch: Any, module: Any) -> Any:
         """Return a batch on its device as the objective takes it; those of our data modules, as they are.
 
-        To predict, a batch has images, a name for each and messages, as ``UnsortedImages`` gives it; the images of
-        other loaders are numbered.
+        To predict, a batch has images, a name for each and messages, as ``UnsortedImages`` gives it. Images of other
+        data modules of ours are named by their file; those of other loaders are numbered.
         """
         trainer = module._trainer
         if trainer is None or (isinstance(batch, tuple) and len(batch) == 3 and isinstance(batch[1], list)):
@@ -160,7 +174,7 @@ class BroughtBatches:
         data = trainer.datamodule
         if isinstance(data, ImageDataModule) and not data.normalised and not trainer.predicting:
             return batch
-        images, labels = self.read(batch, module)
+        images, labels = self.read(pair_of(batch)[0] if trainer.predicting else batch, module)  # which needs no labels
         if not trainer.predicting:
             if labels is None:
                 raise ValueError("a batch has images and no labels: give pairs, or a dictionary with image and label")
@@ -168,4 +182,6 @@ class BroughtBatches:
         first = self.seen if trainer.predict_loop.batch_progress.current.completed else 0
         self.seen = first + len(images)
         numbers = range(first, self.seen)
+        if isinstance(data, ImageDataModule) and trainer.world_size == 1:
+            return images, [data.sets["test"].name(number) for number in numbers], []
         return images, [str(trainer.world_size * number + module.global_rank) for number in numbers], []
