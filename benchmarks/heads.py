@@ -38,7 +38,7 @@ from vit.analysis import head_importance, prune_heads
 from vit.analysis.accuracy import accuracy
 from vit.analysis.places import enlarged
 from vit.analysis.questions import QUESTIONS, ask
-from vit.analysis.trained_model import margin, read_trained_model
+from vit.analysis.trained_model import read_trained_model
 from vit.runs.folders import newest_checkpoint
 from vit.support.markdown import markdown_table
 
@@ -346,6 +346,18 @@ def pruned_rows(cells: list[dict[str, Any]]) -> list[dict[str, str]]:
             }
         )
     return rows
+
+
+def margin(share: float, count: int) -> float:
+    """Return two standard errors of the difference between two shares like this one, each of ``count`` images.
+
+    The share is moved towards one half (Agresti and Coull 1998), so that a share of 0 or 1 has an error, too.
+
+    >>> round(margin(0.9, 400), 3), round(margin(1.0, 400), 3)
+    (0.043, 0.01)
+    """
+    moved = (share * count + 2) / (count + 4)
+    return 2 * (2 * moved * (1 - moved) / (count + 4)) ** 0.5
 
 
 def pruned_note(cells: list[dict[str, Any]]) -> str:

@@ -194,7 +194,7 @@ def test_smoothgrad_is_reproducible_and_its_noise_has_a_seed(random_vit):
 
 
 def test_smoothgrad_of_no_samples_is_refused(random_vit):
-    with pytest.raises(ValueError, match=r"samples \(0\) must be at least 1"):
+    with pytest.raises(ValueError, match=r"samples \(0\) must be a positive whole number: 16 is usual"):
         explain(random_vit(), IMAGES, "smoothgrad", samples=0)
 
 
