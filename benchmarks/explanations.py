@@ -41,8 +41,8 @@ from vit.data.search import search
 from vit.explain import CONTROLS, METHODS, Scores, explain, localise, score
 from vit.explain.evaluation.ground_truth import cells_of_boxes, cells_of_quadrants, mosaics
 from vit.explain.evaluation.information_flow import follow_noise
+from vit.explain.evaluation.printed_table import Interval
 from vit.explain.evaluation.sanity import uniform_attention
-from vit.explain.evaluation.table import Interval
 from vit.explain.figures import draw_scores
 from vit.support.markdown import markdown_table
 

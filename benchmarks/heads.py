@@ -36,7 +36,7 @@ from training_runs import finished, train
 import vit
 from vit.analysis import head_importance, prune_heads
 from vit.analysis.accuracy import accuracy
-from vit.analysis.places import enlarged
+from vit.analysis.position_dependence import enlarged
 from vit.analysis.questions import QUESTIONS, ask
 from vit.analysis.trained_model import read_trained_model
 from vit.runs.folders import newest_checkpoint

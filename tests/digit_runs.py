@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tests.tiny import TINY, run_command
 from vit.commands.training_cli import ViTCLI
-from vit.runs.curves import RunPictures
+from vit.runs.run_pictures import RunPictures
 
 __all__ = [
     *("error_of", "finished", "folder", "module_folder", "no_pictures", "pictures", "run", "trained"),

@@ -80,7 +80,7 @@ def test_rare_patches_count_where_attention_is_above_the_control_and_the_head_is
 
 
 def test_layers_are_numbered_from_0_in_every_sentence_and_column(subject, tmp_path, monkeypatch):
-    monkeypatch.setattr("vit.analysis.curve.ROUNDS", 1)
+    monkeypatch.setattr("vit.analysis.head_removal.ROUNDS", 1)
     answers = [answer(subject, tmp_path) for answer in QUESTIONS.values()]
     assert all(isinstance(answer, Answer) for answer in answers)
     text = " ".join(f"{answer.found} {answer.control}" for answer in answers)

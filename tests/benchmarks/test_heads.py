@@ -146,7 +146,7 @@ def test_questions_without_a_trained_reference_are_one_line(run, capsys):
 
 
 def test_the_questions_are_asked_of_the_reference_once(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("vit.analysis.curve.ROUNDS", 1)
+    monkeypatch.setattr("vit.analysis.head_removal.ROUNDS", 1)
     monkeypatch.setattr(heads, "EXAMINED", 80)
     cells, _ = run("--only", "8 heads", "questions")
     answers = cells["questions, 7 steps"]["answers"]

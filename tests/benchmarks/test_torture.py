@@ -7,7 +7,7 @@ import pytest
 import torch
 import torture
 
-from vit.runs.curves import RunPictures
+from vit.runs.run_pictures import RunPictures
 
 
 def tampered(folder, what):

@@ -13,7 +13,7 @@ import pytest
 import torture_ranks
 
 from tests.tiny import CPU, MODEL
-from vit.runs.curves import RunPictures
+from vit.runs.run_pictures import RunPictures
 
 ROOT = Path(__file__).parents[2]
 

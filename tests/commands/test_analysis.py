@@ -51,7 +51,7 @@ def analysed(tmp_path_factory):
     save_checkpoint(folder / "last.ckpt")
     printed = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vit.analysis.curve.ROUNDS", 1)
+        patch.setattr("vit.analysis.head_removal.ROUNDS", 1)
         patch.setattr("builtins.print", lambda *words, **_: printed.append(" ".join(map(str, words))))
         main(["--checkpoint", str(folder / "last.ckpt"), "--images", "40", "--out", str(folder / "out")])
     return folder / "out", "\n".join(printed)

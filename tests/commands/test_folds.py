@@ -13,7 +13,7 @@ from PIL import Image
 import vit
 from tests.tiny import CPU, MODEL, run_command
 from vit.commands import folds
-from vit.runs.processes import TrainingError
+from vit.runs.child_processes import TrainingError
 
 TRAINING = [
     *("--data", "ImageTable", "--data.table", "labels.csv", "--data.batch_size", "4", "--data.num_workers", "0"),

@@ -18,7 +18,7 @@ from tests.commands.workplace import make_workplace
 from tests.forked import forked
 from vit.__main__ import main
 from vit.commands import fit
-from vit.runs.curves import RunPictures
+from vit.runs.run_pictures import RunPictures
 
 LINES = Path(__file__).with_name("commands.txt").read_text().splitlines()
 COMMANDS = [line.split(" ", 1) for line in LINES if line and not line.startswith("#")]

@@ -20,9 +20,9 @@ from tests.forked import forked
 from tests.tiny import CPU, MODEL, TINY, run_command
 from vit.commands.training_cli import run_callbacks
 from vit.objectives import OBJECTIVES, ViTClassifier
-from vit.runs.curves import RunPictures
 from vit.runs.predictions import PredictionWriter
 from vit.runs.record import RunRecord
+from vit.runs.run_pictures import RunPictures
 from vit.runs.tested_images import PerImageTable
 from vit.support.arguments import constructor_arguments
 from vit.training.callbacks import SeededSteps, StopAtNaN

@@ -1,12 +1,12 @@
 """Analysis of layers and heads: measures, importance, pruning, cuts, patches, rank, probes, positions, norms."""
 
-from vit.analysis.curve import PruningPoint, pruning_curve
+from vit.analysis.head_removal import PruningPoint, pruning_curve
 from vit.analysis.head_table import Head, HeadTable
 from vit.analysis.heads import describe_heads
 from vit.analysis.importance import ablation_importance, head_importance, weight_importance
 from vit.analysis.knockout import attribute_edges, cut_edges, cut_heads, cut_layers
 from vit.analysis.patching import attribute_patches, patch_activations
-from vit.analysis.places import position_accuracies
+from vit.analysis.position_dependence import position_accuracies
 from vit.analysis.probes import Probe, Probes, probe_layers
 from vit.analysis.projections import projection_ranks
 from vit.analysis.pruning import prune_heads

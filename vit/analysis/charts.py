@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from vit.analysis.curve import PruningPoint
+from vit.analysis.head_removal import PruningPoint
 from vit.analysis.head_table import HeadTable
 from vit.analysis.probes import Probes
 from vit.analysis.projections import LayerRanks

@@ -11,7 +11,7 @@ import torch
 from vit.analysis import charts
 from vit.analysis.accuracy import accuracy
 from vit.analysis.answer import Answer, listed
-from vit.analysis.curve import PruningPoint, Shared, pruning_curve
+from vit.analysis.head_removal import PruningPoint, Shared, pruning_curve
 from vit.analysis.importance import weight_importance
 from vit.analysis.intervals import Interval, halves, mean_interval, paired_difference, percent, together
 from vit.analysis.pruning import prune_heads

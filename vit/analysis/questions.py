@@ -17,7 +17,7 @@ from vit.analysis.heads import describe_heads
 from vit.analysis.intervals import halves, mean_interval, paired_difference, percent, share_interval
 from vit.analysis.measures import effective_rank
 from vit.analysis.needed import COST, how_many_heads_can_go, which_layers_need_their_heads
-from vit.analysis.places import position_accuracies
+from vit.analysis.position_dependence import position_accuracies
 from vit.analysis.probes import Probe, probe_layers
 from vit.analysis.projections import projection_ranks
 from vit.analysis.rarity import rare_correlations

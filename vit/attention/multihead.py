@@ -27,7 +27,7 @@ from vit.attention.multihead_checks import (
     check_widths,
     mechanisms_with,
 )
-from vit.attention.projections import make_projections, project, project_context, project_to
+from vit.attention.qkv import make_projections, project, project_context, project_to
 
 for function in ("rearrange", "repeat", "rotate"):
     torch.fx.wrap(function)  # a node of a trace, as they look at sizes

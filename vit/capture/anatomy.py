@@ -23,7 +23,7 @@ from vit.capture.mixing import check_unmixed
 from vit.capture.order import token_orders
 from vit.capture.patches import Layout, find_patches
 from vit.capture.places import check_places, no_patches
-from vit.capture.readout import Reading
+from vit.capture.read_shares import Reading
 from vit.capture.trace import Parts, find_parts, trace_forward
 
 VARIES = 1e-3  # of the largest share: how much two images may differ

@@ -20,9 +20,9 @@ from vit.commands.fit import main as fit
 from vit.commands.parser import Parser
 from vit.commands.training_cli import ViTCLI
 from vit.commands.typed_arguments import read_typed
+from vit.runs.child_processes import TrainingError, train_all
 from vit.runs.folders import RUNS, check_experiment, experiment_of
 from vit.runs.out_of_fold import write_out_of_fold
-from vit.runs.processes import TrainingError, train_all
 from vit.runs.report import duration
 from vit.runs.several import Member, claim_experiment, find_runs, finished_run, last_checkpoint
 from vit.runs.summary import write_summary

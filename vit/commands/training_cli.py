@@ -39,7 +39,6 @@ from vit.commands.trainer_checks import (
 from vit.commands.typed_arguments import classes_first, limits_of, read_typed
 from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint, with_atomic_files
 from vit.runs.console import print_results
-from vit.runs.curves import RunPictures
 from vit.runs.folders import (
     RUNS,
     check_experiment,
@@ -56,6 +55,7 @@ from vit.runs.record import RunRecord
 from vit.runs.report import write_report
 from vit.runs.restarts import meet_anew
 from vit.runs.results import read_results
+from vit.runs.run_pictures import RunPictures
 from vit.runs.same_split import SPLIT, SameSplit
 from vit.runs.same_start import SameStart
 from vit.runs.splits import has_split, validates

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from vit.capture.anatomy import Anatomy
 from vit.explain.evaluation.faithfulness import Curves
+from vit.explain.evaluation.printed_table import Interval
 from vit.explain.evaluation.scoring import Scores
-from vit.explain.evaluation.table import Interval
 from vit.explain.heatmap import overlay
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
 from vit.explain.maps.rollout import readout_map

@@ -16,10 +16,10 @@ from vit.data.module import ImageDataModule, ImageSet
 from vit.model.decoder_block import DecoderBlock
 from vit.model.encoder_block import EncoderBlock
 from vit.support.checks import check_choice, check_non_negative, check_positive_share, check_share
-from vit.training.batches import BroughtBatches
 from vit.training.description import Picture, Score, Table
 from vit.training.ema import EMA
 from vit.training.encoder_module import remedy_of_misfit
+from vit.training.loader_batches import BroughtBatches
 from vit.training.optimizer import Optimizer, make_optimizer
 from vit.training.schedule import Decay, ProgressSchedule, TrainingLength, learning_rate_factor
 from vit.weights import check_same_tensors

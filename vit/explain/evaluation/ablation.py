@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from vit.capture.attention import run_intercepted
 from vit.capture.attention_output import AttentionOutput, capture_outputs
-from vit.explain.evaluation.intervals import mean_interval
+from vit.explain.evaluation.confidence import mean_interval
+from vit.explain.evaluation.printed_table import Table
 from vit.explain.evaluation.similarity import map_correlation
-from vit.explain.evaluation.table import Table
 from vit.explain.maps.subject import Subject, Target
 from vit.explain.readout import last_boundary, linear_readout
 from vit.explain.residual_stream import by_head

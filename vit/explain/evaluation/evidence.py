@@ -14,8 +14,8 @@ from torch import Tensor
 from vit.capture.attention import run_intercepted
 from vit.capture.outliers import outliers
 from vit.explain.evaluation.adversarial import adversarial_attention
+from vit.explain.evaluation.confidence import fewest_images
 from vit.explain.evaluation.faithfulness import Removal, removal_curves
-from vit.explain.evaluation.intervals import fewest_images
 from vit.explain.evaluation.sanity import Replacement, other_class, permuted, replaced_logits, uniform
 from vit.explain.evaluation.shuffled import SEEDS, head_parameters, mean_of_others, shuffled
 from vit.explain.evaluation.similarity import is_constant, map_correlation, top_overlap

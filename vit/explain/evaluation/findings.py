@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal, get_args
 
-from vit.explain.evaluation.intervals import fewest_images
+from vit.explain.evaluation.confidence import fewest_images
 from vit.glossary import EVERYWHERE, MAPS, TRUST
 from vit.support.files import replacing
 

@@ -10,7 +10,7 @@ from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor, nn
 
 from vit.capture.trace import Change
-from vit.explain.evaluation.intervals import mean_interval
+from vit.explain.evaluation.confidence import mean_interval
 from vit.explain.evaluation.scoring import Scores
 from vit.explain.evaluation.similarity import map_correlation
 from vit.explain.maps import CONTROLS, Subject, signed_map

@@ -14,8 +14,8 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from vit.capture.attention import influential_calls, run_intercepted
+from vit.explain.evaluation.printed_table import Table
 from vit.explain.evaluation.similarity import map_correlation
-from vit.explain.evaluation.table import Table
 from vit.explain.maps import Subject, signed_map
 from vit.explain.maps.noise import draw_for_each
 from vit.support.precision import in_double

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vit.explain.evaluation.confidence import Interval, check_clusters, mean_interval, mean_of_clusters, share_interval
 from vit.explain.evaluation.faithfulness import Curves, Removal, gini, removal_curves, saco
 from vit.explain.evaluation.ground_truth import energy_inside, intersection_over_union, pointing_game
-from vit.explain.evaluation.intervals import Interval, check_clusters, mean_interval, mean_of_clusters, share_interval
+from vit.explain.evaluation.printed_table import Table
 from vit.explain.evaluation.shuffled import mean_of_others, untrained_maps
-from vit.explain.evaluation.table import Table
 from vit.explain.maps import CONTROLS, METHODS, Subject, signed_map
 from vit.explain.maps.perturbation import can_drop
 from vit.explain.memory import PeakMemory

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from vit.explain.evaluation.confidence import check_clusters, fewest_images
 from vit.explain.evaluation.evidence import JOINTLY, NOISE, SEARCHED, UNTRAINED, Evidence, collect
 from vit.explain.evaluation.findings import ERROR, Finding, Level, TrustReport, count_images
-from vit.explain.evaluation.intervals import check_clusters, fewest_images
 from vit.explain.evaluation.verdicts import NO_MORE, Expected, Verdict, decide, median, say_more, share
 from vit.explain.maps import CLASS_AGNOSTIC, Subject, check_method
 

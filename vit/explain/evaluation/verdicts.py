@@ -11,8 +11,7 @@ from typing import NamedTuple
 from einops import reduce
 from torch import Tensor
 
-from vit.explain.evaluation.findings import Level, count_images
-from vit.explain.evaluation.intervals import (
+from vit.explain.evaluation.confidence import (
     Estimate,
     fewest_images,
     images_needed,
@@ -22,6 +21,7 @@ from vit.explain.evaluation.intervals import (
     spread_of_seeds,
     widened,
 )
+from vit.explain.evaluation.findings import Level, count_images
 from vit.support.precision import in_double
 
 NO_MORE = "more images would hardly change this"

@@ -11,7 +11,7 @@ import torch
 from einops import einsum, reduce
 from torch import Tensor, nn
 
-from vit.model.projection import ProjectedEncoder
+from vit.model.projected_encoder import ProjectedEncoder
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives.dino.evaluation import LEAST_INFORMATION, DistillationEvaluation
 from vit.objectives.feature_evaluation import FEWEST

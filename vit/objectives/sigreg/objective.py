@@ -9,7 +9,7 @@ import torch
 from einops import reduce
 from torch import Tensor
 
-from vit.model.projection import ProjectedEncoder
+from vit.model.projected_encoder import ProjectedEncoder
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives.sigreg.normality import sketched_normality
 from vit.objectives.view_learner import ViewLearner

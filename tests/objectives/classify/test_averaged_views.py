@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit.objectives.classify.views import classify_views, views_of
+from vit.objectives.classify.averaged_views import classify_views, views_of
 
 IMAGE = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]], dtype=torch.uint8)[None, None]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import vit
-from vit.model.projection import ProjectedEncoder, Projector, Prototypes
+from vit.model.projected_encoder import ProjectedEncoder, Projector, Prototypes
 
 
 def encoder(**changes):

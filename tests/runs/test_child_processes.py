@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from vit.runs import processes
-from vit.runs.processes import TrainingError, train_all
+from vit.runs import child_processes
+from vit.runs.child_processes import TrainingError, train_all
 
 STEPS = """
 import pathlib, signal, sys, time
@@ -26,7 +26,7 @@ def script(tmp_path, monkeypatch):
 
     def put(text):
         (tmp_path / "fit.py").write_text(text)
-        monkeypatch.setattr(processes, "TRAIN", (sys.executable, str(tmp_path / "fit.py")))
+        monkeypatch.setattr(child_processes, "TRAIN", (sys.executable, str(tmp_path / "fit.py")))
 
     return put
 
@@ -88,7 +88,7 @@ def test_ctrl_c_stops_the_trainings_after_their_step_and_starts_no_other(script,
 
 
 def test_a_training_that_does_not_stop_is_killed(script, tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "PATIENCE", 0.1)
+    monkeypatch.setattr(child_processes, "PATIENCE", 0.1)
     script(STEPS.replace("sys.exit(143)", "None"))
     ended, running = (tmp_path / name for name in ("ended", "running"))
     ended.with_suffix(".end").touch()

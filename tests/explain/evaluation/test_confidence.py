@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from vit.explain.evaluation.intervals import (
+from vit.explain.evaluation.confidence import (
     Estimate,
     Interval,
     fewest_images,

@@ -2,7 +2,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from vit.objectives import ViTClassifier
-from vit.runs.curves import draw_curves
+from vit.runs.run_pictures import draw_curves
 
 TRAIN = [{"epoch": 0.5, "loss": 2.0, "lr": 0.1}, {"epoch": 1.0, "loss": 1.0, "lr": 0.0}]
 

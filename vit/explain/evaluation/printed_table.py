@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from vit.explain.evaluation.intervals import Interval
+from vit.explain.evaluation.confidence import Interval
 from vit.support.markdown import markdown_table
 
 __all__ = ["Interval", "Table"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit.explain.evaluation.table import Interval, Table
+from vit.explain.evaluation.printed_table import Interval, Table
 
 
 def test_numbers_stand_right_and_words_left():

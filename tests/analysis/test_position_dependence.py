@@ -2,8 +2,8 @@ import pytest
 from torch.testing import assert_close
 
 import vit
-from vit.analysis import places
-from vit.analysis.places import enlarged, position_accuracies
+from vit.analysis import position_dependence
+from vit.analysis.position_dependence import enlarged, position_accuracies
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def seen(monkeypatch):
         found.append((model.pos_embed.detach().clone(), tuple(images.shape[-2:])))
         return 0.1 * len(found)
 
-    monkeypatch.setattr(places, "accuracy", measured)
+    monkeypatch.setattr(position_dependence, "accuracy", measured)
     return found
 
 
@@ -41,7 +41,7 @@ def test_patches_keep_exchange_or_share_their_positions_and_the_prefix_keeps_its
 def test_the_model_has_its_positions_again_after_an_error(model, images, labels, monkeypatch):
     own = model.pos_embed.detach().clone()
     answers = iter([0.5])
-    monkeypatch.setattr(places, "accuracy", lambda *_, **__: next(answers))
+    monkeypatch.setattr(position_dependence, "accuracy", lambda *_, **__: next(answers))
     with pytest.raises(StopIteration):
         position_accuracies(model, images, labels)
     assert_close(model.pos_embed.data, own, rtol=0, atol=0)

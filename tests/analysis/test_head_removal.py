@@ -6,8 +6,15 @@ import timm
 import torch
 import torch.nn.functional as F
 
-from vit.analysis import ablation_importance, curve, head_importance, prune_heads, pruning_curve, weight_importance
-from vit.analysis.curve import Shared
+from vit.analysis import (
+    ablation_importance,
+    head_importance,
+    head_removal,
+    prune_heads,
+    pruning_curve,
+    weight_importance,
+)
+from vit.analysis.head_removal import Shared
 
 
 @pytest.fixture
@@ -75,13 +82,13 @@ def test_the_random_order_depends_on_the_seed_only(ours, images, labels, batches
 
 
 def test_speed_is_that_of_the_pruned_model_beside_the_full_one(ours, images, labels, batches, monkeypatch):
-    monkeypatch.setattr(curve, "_seconds", lambda model, images: 0.5 if model is ours else 0.2)
+    monkeypatch.setattr(head_removal, "_seconds", lambda model, images: 0.5 if model is ours else 0.2)
     *_, last = pruning_curve(ours, batches, (images, labels), "weight")
     assert (last.images_per_second, last.speedup) == (4 / 0.2, 2.5)
 
 
 def test_without_rounds_nothing_is_timed(ours, images, labels, batches, monkeypatch):
-    monkeypatch.setattr(curve, "_seconds", None)
+    monkeypatch.setattr(head_removal, "_seconds", None)
     *_, last = pruning_curve(ours, batches, (images, labels), "weight", rounds=0)
     assert isnan(last.speedup)
     assert isnan(last.images_per_second)
@@ -90,9 +97,9 @@ def test_without_rounds_nothing_is_timed(ours, images, labels, batches, monkeypa
 
 def test_curves_share_what_they_measure_on_equal_models(ours, images, labels, batches, monkeypatch):
     measured, ranked = [], []
-    measure, oracle = curve._measure, curve.ablation_importance
-    monkeypatch.setattr(curve, "_measure", lambda *args: measured.append(args[3]) or measure(*args))
-    monkeypatch.setattr(curve, "ablation_importance", lambda *args: ranked.append(args) or oracle(*args))
+    measure, oracle = head_removal._measure, head_removal.ablation_importance
+    monkeypatch.setattr(head_removal, "_measure", lambda *args: measured.append(args[3]) or measure(*args))
+    monkeypatch.setattr(head_removal, "ablation_importance", lambda *args: ranked.append(args) or oracle(*args))
     options = {"step": 5, "rerank": False, "rounds": 0}
     shared = Shared()
     found = [pruning_curve(ours, batches, (images, labels), x, shared=shared, **options) for x in ("oracle", "weight")]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from vit.training.batches import BroughtBatches, are_normalised, check_labels_of_batch, pair_of
+from vit.training.loader_batches import BroughtBatches, are_normalised, check_labels_of_batch, pair_of
 
 IMAGES, LABELS = torch.rand(3, 1, 4, 4), torch.tensor([0, 2, 1])
 
