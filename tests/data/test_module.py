@@ -262,6 +262,20 @@ def test_classes_may_have_weights_inverse_to_their_training_images():
     assert drawn.bincount().tolist() == [19, 8, 4]
 
 
+def test_weights_of_classes_have_the_mean_one_over_the_images_also_if_a_class_has_none():
+    class Lacking(Toy):
+        num_classes = 4
+        class_names = ("a", "b", "c", "d")
+
+        def load_sets(self):
+            return {"train": ImageSet(IMAGES[:31], torch.tensor([0] * 19 + [1] * 8 + [3] * 4))}
+
+    data = ready(Lacking, val_fraction=0.0, balance="loss")
+    labels = data.sets["train"].labels
+    assert data.class_weights[labels].mean() == pytest.approx(1)
+    assert (data.class_weights * labels.bincount()).tolist() == pytest.approx([31 / 3, 31 / 3, 0, 31 / 3])
+
+
 @pytest.mark.parametrize(("batch_size", "world_size", "left_out"), [(5, 1, 2), (37, 1, 0), (128, 1, 0), (5, 3, 7)])
 def test_the_images_that_fill_no_batch_are_counted(batch_size, world_size, left_out):
     data = ready(batch_size=batch_size, val_fraction=0.0)

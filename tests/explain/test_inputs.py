@@ -36,15 +36,16 @@ def test_a_file_its_name_and_the_pil_image_are_the_same_to_a_model(model, pictur
     assert_close(images[1:], images[:1].expand(2, -1, -1, -1))
 
 
-def test_pil_images_are_turned_upright(model, picture, tmp_path):
+@pytest.mark.parametrize("suffix", ["png", "tif"])  # Pillow turns the size of a TIFF before its pixels
+def test_pil_images_are_turned_upright(suffix, model, picture, tmp_path):
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = 6
     turned = picture.transpose(Image.Transpose.ROTATE_90)
-    turned.save(tmp_path / "turned.png", exif=exif)
-    opened = Image.open(tmp_path / "turned.png")
+    turned.save(tmp_path / f"turned.{suffix}", exif=exif)
+    opened = Image.open(tmp_path / f"turned.{suffix}")
+    place = locate(opened, model)  # before the pixels are read
     assert_close(as_images(model, opened), as_images(model, picture), atol=0.05, rtol=0)
-    place = locate(opened, model)
-    assert (place.width, place.height, place.orientation) == (97, 61, 6)
+    assert (place.width, place.height) == (97, 61)
     assert torch.equal(read_shown(place), read_shown(locate(picture, model)))
 
 

@@ -233,7 +233,8 @@ class ImageDataModule(LightningDataModule):
                 "balance 'loss' weights classes, and these images have several labels each: set it to 'none', and "
                 "--model.positive_weights balanced"
             )
-        return len(labels) / (self.num_classes * labels.bincount(minlength=self.num_classes).clamp(min=1))
+        images = labels.bincount(minlength=self.num_classes)
+        return len(labels) / (images.count_nonzero() * images.clamp(min=1))
 
     @property
     def left_out(self) -> int:

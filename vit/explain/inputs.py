@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from einops import rearrange
-from PIL import ExifTags, Image, ImageOps
+from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from vit.data.bit_depth import eight_bits
@@ -22,6 +22,7 @@ from vit.data.image_files import (
     ImageFiles,
     centre_of,
     decode,
+    header_orientation,
     message_of,
     name_unreadable,
     seen_box,
@@ -158,7 +159,7 @@ def locate(given: Given, model: nn.Module, max_pixels: int = MAX_PIXELS) -> Phot
     taken = taken_by(model)
     if isinstance(given, Image.Image):
         path, image = Path(name_of(given)), given
-        orientation = given.getexif().get(ExifTags.Base.Orientation, 1)
+        orientation = header_orientation(given)
         width, height = given.size[::-1] if orientation in SIDEWAYS else given.size
         orientation = orientation if orientation in UPRIGHT else 1
     else:

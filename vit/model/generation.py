@@ -11,6 +11,7 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 
 from vit.support.checks import check_non_negative, check_positive_int, check_positive_share
+from vit.support.precision import most_precise
 
 
 @dataclass
@@ -67,7 +68,7 @@ class Sampling:
         """Return a token for each sequence: (B, V) -> (B,)."""
         if not self.temperature:
             return log_probabilities.argmax(dim=-1)
-        precise = torch.double if log_probabilities.device.type != "mps" else torch.float
+        precise = most_precise(log_probabilities.device)
         ranked, tokens = log_probabilities.to(precise).sort(dim=-1, descending=True, stable=True)
         # Subtract the largest first: otherwise a tiny temperature would make all values infinite.
         probabilities = ((ranked - ranked[:, :1]) / self.temperature).softmax(dim=-1)

@@ -11,7 +11,7 @@ from torch import Tensor
 from vit.features.classifiers import knn_accuracy_left_out
 from vit.features.finite import check_finite
 from vit.objectives.classify.image_rows import ImageRows
-from vit.support.precision import in_double
+from vit.support.precision import in_double, most_precise
 
 MOST = 5000  # images whose features are compared in pairs; of more, a random sample
 FEWEST = 16  # images from which on a collapse can be seen
@@ -72,7 +72,7 @@ class FeatureEvaluation:
     """The loss of an evaluation, and the features of its images, of all processes together."""
 
     def __init__(self, num_features: int, device: torch.device) -> None:
-        precise = torch.double if device.type != "mps" else torch.float
+        precise = most_precise(device)
         self.loss_sum = torch.zeros((), dtype=precise, device=device)
         self.images = torch.zeros((), dtype=torch.long, device=device)
         self.image_rows = ImageRows()

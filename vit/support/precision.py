@@ -11,3 +11,12 @@ def in_double(tensor: Tensor) -> Tensor:
     tensor([1., 1.], dtype=torch.float64)
     """
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).to(torch.float64)
+
+
+def most_precise(device: torch.device) -> torch.dtype:
+    """Return the most precise type of floats that a device has.
+
+    >>> most_precise(torch.device("cpu")), most_precise(torch.device("mps"))
+    (torch.float64, torch.float32)
+    """
+    return torch.float32 if device.type == "mps" else torch.float64

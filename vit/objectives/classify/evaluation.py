@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vit.objectives.classify.curves import areas, threshold_scores, youden_threshold
 from vit.objectives.classify.image_rows import PADDING, ImageRows
+from vit.support.precision import most_precise
 from vit.training.description import number_or_none
 
 MISTAKES = 32
@@ -41,7 +42,7 @@ class Evaluation:
     def __init__(self, num_classes: int, device: torch.device) -> None:
         # For each class: its images, the predictions of it, and the right ones of these.
         self.of_classes = torch.zeros(3, num_classes, dtype=torch.long, device=device)
-        precise = torch.double if device.type != "mps" else torch.float
+        precise = most_precise(device)
         self.loss_sum = torch.zeros((), dtype=precise, device=device)
         self.correct_views = torch.zeros((), dtype=torch.long, device=device)
         self.among_best = torch.zeros((), dtype=torch.long, device=device)

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
+from vit.support.precision import most_precise
+
 
 class PixelStatistics:
     """How often each colour occurs in training images, alone and to the right of each colour (``count_pixels``)."""
@@ -55,7 +57,7 @@ class CompletionEvaluation:
         self.area = area  # pixels of a token
         self.statistics = statistics
         self.counts = torch.zeros(3, dtype=torch.long, device=device)  # images, pixels, pixels that are right
-        precise = torch.double if device.type != "mps" else torch.float
+        precise = most_precise(device)
         self.names = ("uniform", "histogram", "left neighbour")
         self.losses = torch.zeros(1 + len(self.names), dtype=precise, device=device)  # of the model and the baselines
 

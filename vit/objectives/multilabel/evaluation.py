@@ -18,6 +18,7 @@ from torchmetrics.functional.classification import (
 from vit.objectives.classify.curves import areas
 from vit.objectives.classify.evaluation import MISTAKES
 from vit.objectives.classify.image_rows import PADDING, ImageRows
+from vit.support.precision import most_precise
 from vit.training.description import number_or_none
 
 
@@ -41,7 +42,7 @@ class MultilabelEvaluation:
 
     def __init__(self, thresholds: Tensor, device: torch.device) -> None:
         self.thresholds = thresholds
-        precise = torch.double if device.type != "mps" else torch.float
+        precise = most_precise(device)
         self.loss_sum = torch.zeros((), dtype=precise, device=device)
         self.image_rows = ImageRows()
         no_images = torch.zeros(0, len(thresholds), device=device)

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
+from vit.support.precision import most_precise
+
 IGNORED = -1  # target of what follows the end of a text
 MISREAD = 16
 
@@ -32,7 +34,7 @@ class TextEvaluation:
     """
 
     def __init__(self, max_length: int, device: torch.device) -> None:
-        precise = torch.double if device.type != "mps" else torch.float
+        precise = most_precise(device)
         self.loss_sum = torch.zeros((), dtype=precise, device=device)
         self.texts = torch.zeros(2, max_length + 1, dtype=torch.long, device=device)  # all and read, by their length
         self.tokens = torch.zeros(2, dtype=torch.long, device=device)  # all and correct
