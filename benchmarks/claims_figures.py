@@ -115,10 +115,9 @@ def draw_scale(cells: dict[str, Any], path: Path) -> None:
             plot.plot([100 * share for share in shares], means, color=color, marker="o", ms=4, label=f"width {width}")
     if seeds:
         draw_law(axes[0], cells, seeds)
+        least = min(min(cell["losses"].values()) for cell in cells.values())
+        axes[0].set_ylim(bottom=least / 2)  # the interval of the law may reach 0
     axes[0].set(title="all images", xlabel="compute, GFLOP", ylabel="test loss")
-    axes[0].set_ylim(
-        bottom=min(min(cell["losses"].values()) for cell in cells.values()) / 2
-    )  # the interval may reach 0
     for plot in axes:
         plot.set(xscale="log", yscale="log")
         plot.minorticks_off()

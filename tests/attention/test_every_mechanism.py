@@ -142,7 +142,9 @@ def test_rotary_positions_are_relative_or_refused(name, causal):
     tokens, places = torch.randn(2, 16, 8, dtype=torch.float64), torch.arange(16.0).double()
     grid = None if causal else (3, 5)
     if name in ("linear", "additive", "general", "recurrent"):
-        with pytest.raises(ValueError, match=r"products, so that rotary positions would not be relative: choose other"):
+        with pytest.raises(
+            ValueError, match=r"rotary positions would count absolute places, not distances: choose other"
+        ):
             module(tokens, grid=grid, angles=rotary_angles(places, 4))
         return
     here, there = (module(tokens, grid=grid, angles=rotary_angles(places + shift, 4)) for shift in (0, 7))

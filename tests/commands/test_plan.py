@@ -56,6 +56,8 @@ def test_lines_say_parameters_operations_memory_batch_and_time(capsys):
         (["--trainer.devices", 4, "--trainer.num_nodes", 2], "8 CPUs, ddp"),
         (["--trainer.devices", 4, "--devices", 2], "2 CPUs, ddp"),
         (["--trainer.devices", "auto"], "1 CPU"),
+        (["--trainer.devices", "[0,1]"], "2 CPUs, ddp"),
+        (["--trainer.devices", "0,2,3"], "3 CPUs, ddp"),
     ],
 )
 def test_devices_and_strategy_are_those_of_the_training(words, on):

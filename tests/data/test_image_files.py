@@ -1,6 +1,7 @@
 """Search and decoding of image files."""
 
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -155,6 +156,19 @@ def test_the_upright_size_is_that_of_the_decoded_image(tmp_path, orientation):
         Image.fromarray(COLOURS).save(path, exif=exif)
         _, rows, columns = decode(path, None, in_channels=3).shape
         assert upright_size(path) == (columns, rows, left)
+
+
+def test_a_png_whose_orientation_stands_behind_its_pixels_is_turned_by_it(tmp_path):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    block = b"eXIf" + exif.tobytes().removeprefix(b"Exif\0\0")
+    Image.fromarray(COLOURS).save(path := tmp_path / "image.png")
+    content, end = path.read_bytes(), -12  # of the last chunk, which is empty
+    size, check = ((len(block) - 4).to_bytes(4, "big"), zlib.crc32(block).to_bytes(4, "big"))
+    path.write_bytes(content[:end] + size + block + check + content[end:])
+    _, rows, columns = decode(path, None, in_channels=3).shape
+    assert (rows, columns) == COLOURS.shape[1::-1]
+    assert upright_size(path) == (columns, rows, 6)
 
 
 def test_large_images_are_scaled_before_they_are_cropped(tmp_path):

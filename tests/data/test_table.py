@@ -264,6 +264,7 @@ def test_the_command_line_takes_a_table(table):
         ("", "the first line of {} is '', without a column 'file': add it"),
         ("File,Label\n0.png,a\n", "the first line of {} has 'File': write file, or rename the class"),
         ("file,label,Split\n0.png,a,test\n", "the first line of {} has 'Split': write split, or rename the class"),
+        ("file,label,Label\n0.png,a,b\n", "the first line of {} has 'label' and 'Label': rename one"),
         ("file,a,b,GROUP\n0.png,1,0,p\n", "the first line of {} has 'GROUP': write group, or rename the class"),
         ("file;label\n0.png;a\n", "is 'file;label', without a column 'file': separate the cells by commas, not by ';'"),
         ("file\tlabel\n0.png\ta\n", r"without a column 'file': separate the cells by commas, not by '\t'"),

@@ -37,6 +37,7 @@ def test_names_are_those_of_the_model(attributes):
 def test_classes_without_names_or_of_another_head_are_numbers():
     assert class_names_of(nn.Identity(), 2) == ["0", "1"]
     assert class_names_of(model_with(pretrained_cfg={"class_names": PETS}), 2) == ["0", "1"]
+    assert class_names_of(model_with(config=SimpleNamespace(id2label=dict(enumerate(PETS)))), 2) == ["0", "1"]
     with pytest.raises(ValueError, match="unknown class 'cat': the classes of this model have no names, give one from"):
         class_numbers(nn.Identity(), "cat", 2)
 

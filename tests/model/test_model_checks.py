@@ -55,6 +55,7 @@ def test_features_in_a_grid_are_refused_while_patches_are_dropped():
             for name in ("grad_checkpointing", "pre_norm", "pad_images", "mask_token")
         ),
         ({"fc_norm": "yes"}, r"fc_norm \('yes'\) must be True, False or None"),
+        ({"fc_norm": 1}, r"fc_norm \(1\) must be True, False or None"),
         ({"attention": None}, r"attention \(None\) must be the name of a mechanism, or a list of them"),
         ({"attention_kwargs": 3}, r"attention_kwargs \(3\) must be a dict of arguments by name, or None"),
         ({"key_dim": 12.0}, r"key_dim \(12\.0\) must be a positive whole number"),
@@ -116,7 +117,9 @@ def test_rotary_positions_need_heads_of_a_multiple_of_four_channels():
 @pytest.mark.parametrize("pos_embed", ["rope", "rope_eva"])
 @pytest.mark.parametrize("attention", ["additive", ["softmax", "general"]])
 def test_rotary_positions_are_refused_where_they_would_be_absolute(attention, pos_embed):
-    with pytest.raises(ValueError, match="Attention reads more of queries and keys than their products, so that rot"):
+    with pytest.raises(
+        ValueError, match="Attention uses queries and keys in other ways than by their dot product, so rot"
+    ):
         VisionTransformer(8, 4, embed_dim=16, depth=2, num_heads=2, attention=attention, pos_embed=pos_embed)
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.tiny import CPU, MODEL
 
-NOTE = "note: the data are split otherwise than when the model was trained, so that {} images can be ones that it"
+NOTE = "note: the split has changed since the training, so {} images may include images that the model"
 
 
 def add_images(folder: Path, *numbers: int) -> None:

@@ -93,11 +93,11 @@ def check_takes_mask(attention: nn.Module) -> None:
 
 
 def check_takes_angles(attention: nn.Module) -> None:
-    """Check that rotary positions are relative to the mechanism, as they are if it reads products alone."""
+    """Check that rotary positions count distances, as they do if a mechanism uses dot products alone."""
     if not attention.mechanism.rotated_parts:
         raise ValueError(
-            f"{type(attention.mechanism).__name__} reads more of queries and keys than their products, so that rotary "
-            "positions would not be relative: choose other positions, or attention 'softmax'"
+            f"{type(attention.mechanism).__name__} uses queries and keys in other ways than by their dot product, so "
+            "rotary positions would count absolute places, not distances: choose other positions, or 'softmax'"
         )
 
 

@@ -116,7 +116,7 @@ def check_count(model: nn.Module, several: int, num_images: int, alone: int) -> 
     if several != alone:
         raise ValueError(
             f"{type(model).__name__} has {several} attentions for {num_images} images and {alone} for one of them: it "
-            "passes images one by one, or leaves early or later for some, so no attention is the same layer of all: "
+            "passes images one by one, or skips layers for some, so attention number n is not the same layer for all: "
             f"{CHOOSE_OTHERS}"
         )
 

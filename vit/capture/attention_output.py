@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from vit.capture.alone import heads_first_calls
 from vit.capture.intercept import InterceptAttention
 
-# By name, without underscores and the "i" and "r" of operators in place and from the right.
+# By name, without underscores and the "i" and "r" of operators in place and with their operands reversed.
 PRODUCTS, QUOTIENTS = ("mul", "multiply"), ("div", "divide", "truediv", "true_divide")
 SUMS, DIFFERENCES = ("add",), ("sub", "subtract")
 COPIES = ("to", "type", "type_as", "float", "double", "half", "bfloat16", "clone", "contiguous", "reshape", "dropout")
@@ -66,7 +66,7 @@ class _WatchProjection(TorchFunctionMode):
         super().__init__()
         self.awaited: AttentionOutput | None = None  # the attention whose projection comes next
         self.projected: AttentionOutput | None = None  # the last attention that was projected
-        self.tensor = torch.empty(0)  # its output
+        self.tensor, self.version = torch.empty(0), 0  # its output, and how often that was changed in place
 
     def follow(self, output: AttentionOutput) -> None:
         self.awaited, self.projected = output, None
@@ -76,19 +76,26 @@ class _WatchProjection(TorchFunctionMode):
     ) -> Any:
         """Call the function, and check whether it is the awaited projection, or a step after one."""
         kwargs = kwargs or {}
-        places = [place for place, argument in enumerate(args[:2]) if self._is_output(argument)]
         name = func.__name__.strip("_")
-        name = name[1:] if name[1:] in (*PRODUCTS, *QUOTIENTS, *SUMS, *DIFFERENCES) else name
+        is_variant = name[1:] in (*PRODUCTS, *QUOTIENTS, *SUMS, *DIFFERENCES)
+        operands = args[1::-1] if is_variant and name[0] == "r" else args[:2]
+        name = name[1:] if is_variant else name
+        places = [place for place, operand in enumerate(operands) if self._is_output(operand)]
         if places and name in (*SUMS, *DIFFERENCES) and len(args) == 2:
-            self._add(name, places[0], args[1 - places[0]], kwargs.get("alpha", 1))
+            self._add(name, places[0], operands[1 - places[0]], kwargs.get("alpha", 1))
         result = func(*args, **kwargs)
         if func is F.linear and self.awaited is not None:
             output, self.awaited = self.awaited, None
             if _is_mixed(args[0], output):
-                output.projection, self.projected, self.tensor = args[1].detach(), output, result
+                output.projection, self.projected = args[1].detach(), output
+                self._keep(result)
         elif places and isinstance(result, Tensor):
-            self._step(name, places[0], args, result)
+            self._step(name, places[0], operands, result)
         return result
+
+    def _keep(self, tensor: Tensor) -> None:
+        """Note where the output lies now."""
+        self.tensor, self.version = tensor, _version_of(tensor)
 
     def _is_output(self, argument: Any) -> bool:
         tensor = self.tensor
@@ -111,22 +118,21 @@ class _WatchProjection(TorchFunctionMode):
         self.projected.added_to = other.detach().clone()  # it may be changed in place
         self.projected = None
 
-    def _step(self, name: str, place: int, args: tuple[Any, ...], result: Tensor) -> None:
-        """Multiply the projection by factors, or note where the output lies now."""
+    def _step(self, name: str, place: int, operands: tuple[Any, ...], result: Tensor) -> None:
+        """Multiply the projection by factors, or note where the output lies now, or that it was changed otherwise."""
         if self.projected is None:
             return
-        if name in PRODUCTS or (name in QUOTIENTS and place == 0):
-            factors = self._factors(args[1 - place])
-            if factors is None:
-                return
+        is_same = _version_of(self.tensor) == self.version
+        factors = self._factors(operands[1 - place]) if len(operands) == 2 else None
+        is_copied = name in COPIES or (is_same and result.data_ptr() == self.tensor.data_ptr())
+        if factors is not None and (name in PRODUCTS or (name in QUOTIENTS and place == 0)):
             factors = 1 / factors if name in QUOTIENTS else factors
             self.projected.projection = self.projected.projection * factors
-            self.tensor = result
-            return
-        is_biased = name in SUMS and self._factors(args[1 - place]) is not None
-        is_copied = name in COPIES or result.data_ptr() == self.tensor.data_ptr()
-        if is_biased or (is_copied and result.numel() == self.tensor.numel()):
-            self.tensor = result
+            self._keep(result)
+        elif (factors is not None and name in SUMS) or (is_copied and result.numel() == self.tensor.numel()):
+            self._keep(result)
+        elif not is_same:
+            self.projected = None
 
     def _factors(self, factors: Any) -> Tensor | None:
         """Return one factor for all channels or one for each, (C, 1); None if they differ by token."""
@@ -139,6 +145,11 @@ class _WatchProjection(TorchFunctionMode):
         if factors.numel() == factors.shape[-1] == channels == len(self.projected.projection):
             return rearrange(factors.flatten(), "c -> c 1")
         return None
+
+
+def _version_of(tensor: Tensor) -> int | None:
+    """Return how often a tensor was changed in place; None if it was made in inference mode, which does not count."""
+    return None if tensor.is_inference() else tensor._version
 
 
 def _is_mixed(inputs: Tensor, output: AttentionOutput) -> bool:

@@ -1,4 +1,4 @@
-"""Finds tokens that do not take what an attention gives them, as prompts that each layer puts in anew.
+"""Finds tokens whose attention output is thrown away, such as prompts that each layer replaces.
 
 Every token attends to itself alone, apart from one layer, in which it also gets the mean of all values. Its values in
 the next layer must then change.

@@ -114,12 +114,31 @@ def make_parser() -> Parser:
     return parser
 
 
+def devices_of(typed: int | str | Sequence[int]) -> int:
+    """Return the number of devices that ``--trainer.devices`` asks for; 1 for "auto", which is not known beforehand.
+
+    >>> devices_of(2), devices_of("2"), devices_of([0, 1]), devices_of("0,3,5"), devices_of("auto")
+    (2, 2, 2, 3, 1)
+
+    Raises:
+        ValueError: If all devices of a machine are asked for, whose number is not known either.
+    """
+    if typed == "auto":
+        return 1
+    if isinstance(typed, str):
+        typed = [part for part in typed.split(",") if part] if "," in typed else int(typed)
+    if not isinstance(typed, int):
+        return len(typed)
+    if typed < 1:
+        raise ValueError(f"--trainer.devices {typed} is all devices of a machine: say how many by --devices N")
+    return typed
+
+
 def planned(options: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
     """Return what a training takes, in numbers and in "lines", for the options of ``plan`` and those of ``fit``."""
     cli = fit(["fit", *words], cli=type("Planned", (PlanCLI,), {"classes": options.classes}))
     trainer, data = cli.config["fit"].trainer, cli.datamodule
-    typed = str(trainer.devices)
-    devices = options.devices or (int(typed) if typed.isdecimal() else 1) * trainer.num_nodes
+    devices = options.devices or devices_of(trainer.devices) * trainer.num_nodes
     on_gpu = trainer.accelerator != "cpu"
     precision = trainer.precision or ("bf16-mixed" if on_gpu else fastest_precision("cpu"))
     strategy = "fsdp2" if is_sharded(trainer.strategy) else "ddp"

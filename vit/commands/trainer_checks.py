@@ -135,7 +135,7 @@ def check_keeps_best(saves: bool, validates: bool) -> None:
         ValueError: If it saves no checkpoint, or validates none.
     """
     if not saves:
-        raise ValueError("test_weights is best, and enable_checkpointing false keeps none: set one of them")
+        raise ValueError("test_weights is best, and enable_checkpointing false keeps none: set test_weights to last")
     if not validates:
         raise ValueError("test_weights is best, and no validation chooses the best weights: set it to last")
 

@@ -288,7 +288,8 @@ class ViTCLI(LightningCLI):
         if self.subcommand == "predict":
             config["devices"] = 1
         saves = self.subcommand == "fit" and config["enable_checkpointing"] is not False
-        if self.subcommand == "fit" and self._get(self.config, "test_weights") == "best":
+        asks_for_best = self.subcommand == "fit" and self._get(self.config, "test_weights") == "best"
+        if asks_for_best and config["limit_test_batches"] != 0:
             check_keeps_best(saves, config["limit_val_batches"] != 0)
         self.run_folder = self._choose_run_folder(claim=self.subcommand is not None and not config["fast_dev_run"])
         self._set_engine(config)
@@ -478,6 +479,8 @@ class ViTCLI(LightningCLI):
         best = self._keep_best()
         if has_split(self.datamodule, "test") and self.trainer.limit_test_batches != 0:
             if self._get(self.config, "test_weights") == "best":
+                if best is None:
+                    raise ValueError("test_weights is best, and the run kept no best.ckpt: set it to last")
                 self._load_weights(best)
             self.trainer.test(**ending)
         self.record.write_results(self.trainer, self.model, finished=True)
@@ -497,7 +500,7 @@ class ViTCLI(LightningCLI):
         if best is not None and not best.best_model_path:
             best.take(self.run_folder / "checkpoints/last.ckpt")
         self.trainer.strategy.barrier()
-        return Path(best.best_model_path) if best is not None else None
+        return Path(best.best_model_path) if best is not None and best.best_model_path else None
 
     def after_validate(self) -> None:
         """Write the report, and print the results."""

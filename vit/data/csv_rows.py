@@ -32,7 +32,9 @@ def read_rows(path: Path, *needed: str, optional: Sequence[str] = ()) -> list[tu
     shown, columns = ",".join(names), [*map(printable, names)]
     for name in columns:
         if name not in (read := (*needed, *optional)) and name.lower() in read:
-            raise ValueError(f"the first line of {path} has {name!r}: write {name.lower()}, or rename the class")
+            both = f"{name.lower()!r} and " if name.lower() in columns else ""
+            remedy = "rename one" if both else f"write {name.lower()}, or rename the class"
+            raise ValueError(f"the first line of {path} has {both}{name!r}: {remedy}")
     if lacking := [name for name in needed if name not in columns]:
         mark = next((mark for mark in ";\t" if mark in shown), None)
         remedy = "add it" if mark is None else f"separate the cells by commas, not by {mark!r}"

@@ -178,11 +178,7 @@ def header_orientation(file: Image.Image) -> int:
 
     Pillow turns the size of a TIFF at once, and its pixels as it decodes them.
     """
-    if file.format == "TIFF":
-        return 1
-    # getexif decodes a whole PNG that has no EXIF block before its pixels.
-    has_exif = file.format != "PNG" or "exif" in file.info
-    return file.getexif().get(ExifTags.Base.Orientation, 1) if has_exif else 1
+    return 1 if file.format == "TIFF" else file.getexif().get(ExifTags.Base.Orientation, 1)
 
 
 def upright_size(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int, int]:

@@ -96,7 +96,8 @@ class LabelledFiles(ImageDataModule, ABC):
         self.splits = self.find_splits()
         self.num_classes = len(self.class_names)
         for alike in _look_alike(self.class_names):
-            tell(f"note: the classes {' and '.join(map(repr, alike))} are told apart: rename one if they are the same")
+            names = " and ".join(map(repr, alike))
+            tell(f"note: {names} are {len(alike)} classes here: if they are one, give them the same name")
         self.unreadable: dict[Path, str] = {}  # and what the decoder finds
         self.notes: dict[Path, list[str]] = {}
         self.identical: list[str] = []  # what is said of identical images

@@ -74,7 +74,9 @@ def _read_header(path: Path, max_pixels: int) -> tuple[tuple[int, int], bool] | 
     try:
         with warnings.catch_warnings(action="ignore"), open_image(path, max_pixels) as file:  # the decoder notes them
             columns, rows = file.size
-            is_sideways = header_orientation(file) in SIDEWAYS
+            # getexif decodes a whole PNG that has no EXIF block before its pixels; one behind them is not looked for.
+            has_exif = file.format != "PNG" or "exif" in file.info
+            is_sideways = has_exif and header_orientation(file) in SIDEWAYS
             return (columns, rows) if is_sideways else (rows, columns), file.mode in GREY_MODES
     except Exception as error:  # of any kind, as in the decoder
         return message_of(error)

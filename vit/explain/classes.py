@@ -20,7 +20,7 @@ def class_names_of(model: nn.Module, num_classes: int) -> list[str]:
     settings = settings if isinstance(settings, Mapping) else {}
     names = settings.get("class_names") or settings.get("label_names")
     labels = getattr(getattr(model, "config", None), "id2label", None)
-    if not names and isinstance(labels, Mapping):
+    if not names and isinstance(labels, Mapping) and len(labels) == num_classes:
         by_number = {str(number): name for number, name in labels.items()}
         names = [by_number.get(str(number)) for number in range(num_classes)]
         names = None if None in names else names

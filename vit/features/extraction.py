@@ -27,7 +27,7 @@ def extract(
 
     Args:
         model: A model of ``vit.load``, whose ``pretrained_cfg`` says how images are normalised.
-        batches: The images, at best of the size that the model was trained on.
+        batches: The images; the size that the model was trained on is best.
         program: Computes the features instead of the model, such as ``vit.optimize`` of a copy without a head.
 
     Raises:

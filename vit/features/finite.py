@@ -4,7 +4,7 @@ from torch import Tensor
 
 
 def check_finite(features: Tensor) -> None:
-    """Check that features, (N, D) or (B, N, D), are numbers: no neighbour is near NaN, and yet one would be found.
+    """Check that features, (N, D) or (B, N, D), are numbers: NaN has no distance, and yet a search returns neighbours.
 
     Raises:
         ValueError: If they contain NaN or infinity.

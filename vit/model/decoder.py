@@ -37,7 +37,7 @@ class TransformerDecoder(nn.Module):
         context_dim: Channels of a context token, such as a token of an image encoder. None means no context.
         positions: Kind of positions. "learned" vectors or fixed sine-cosine codes ("sincos") are added to the tokens.
             "rope" turns queries and keys by angles (Su et al. 2021); "linear", "additive", "general" and "recurrent"
-            attention refuse it, as they read more of them than their products.
+            attention refuse it, as they use them in other ways than by their dot product.
         tie_output: Whether the token embedding is also the output matrix (Press and Wolf 2017). This saves a matrix.
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
         drop_path: Probability that a sequence skips a residual branch of the last block, in [0, 1). It grows linearly

@@ -27,7 +27,7 @@ def check_arguments(config: dict[str, Any]) -> None:
     for name in SWITCHES:
         if not isinstance(config[name], bool):
             raise ValueError(f"{name} ({config[name]!r}) must be True or False")
-    if config["fc_norm"] not in (True, False, None):
+    if config["fc_norm"] is not None and not isinstance(config["fc_norm"], bool):
         raise ValueError(f"fc_norm ({config['fc_norm']!r}) must be True, False or None")
     check_positive("mlp_ratio", config["mlp_ratio"], "4 is usual")
     check_positive("norm_eps", config["norm_eps"], "1e-6 is usual")

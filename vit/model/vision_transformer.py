@@ -102,7 +102,7 @@ class VisionTransformer(nn.Module):
         qk_norm: Whether to layer-normalise queries and keys per head, which keeps attention logits bounded.
         pos_embed: Positions of the patches. Added to the tokens: "learned" ones, or fixed two-dimensional sine-cosine
             codes ("sincos"). Rotary ones turn queries and keys by row and column: "rope" as in DINOv3, "rope_eva" as in
-            EVA-02; mechanisms that read more of them than their products ("linear", "additive", "general",
+            EVA-02; mechanisms that use them in other ways than by their dot product ("linear", "additive", "general",
             "recurrent") refuse these. With "none" the model sees a set of patches without an order.
         pos_embed_init: Initial values of the learned positions: two-dimensional sine-cosine codes ("sincos"), or a
             truncated normal of standard deviation 0.02 ("normal").

@@ -12,8 +12,8 @@ from vit.data.module import ImageDataModule
 
 SPLIT = "split"  # in a checkpoint
 CHANGED = (
-    "note: the data are split otherwise than when the model was trained, so that {} images can be ones that it was "
-    "trained on: keep the files, and --data.val_fraction, test_fraction, folds and fold, as they were"
+    "note: the split has changed since the training, so {} images may include images that the model was trained on: "
+    "keep the files, and --data.val_fraction, test_fraction, folds and fold, as they were"
 )
 
 
@@ -47,7 +47,7 @@ class SameSplit(Callback):
 
     def _compare(self, data: Any, *stages: str) -> None:
         before, now = self.before, describe_split(data)
-        self.before = None  # said once
+        self.before = None  # so that the note is printed once
         if not before or not now or before["place"] != now["place"] or before["train"] == now.get("train"):
             return
         if changed := [stage for stage in stages if stage in now and now[stage] != before.get(stage)]:

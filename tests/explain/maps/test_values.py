@@ -218,7 +218,7 @@ class InPlace(Scaled):
 
 
 class Gated(Layer):
-    """A gate for each token, and a norm, after the projection."""
+    """A gate for each token, a norm, or another step after the projection, also in place."""
 
     def __init__(self, way):
         super().__init__()
@@ -226,8 +226,17 @@ class Gated(Layer):
 
     def forward(self, tokens):
         added = self.attend(self.norm1(tokens))
-        added = added * tokens.mean(dim=-1, keepdim=True).sigmoid() if self.way == "gate" else self.norm2(added)
-        return tokens + added + self.mlp(self.norm2(tokens))
+        gate = tokens.mean(dim=-1, keepdim=True).sigmoid()
+        steps = {
+            "gate": lambda: added * gate,
+            "norm": lambda: self.norm2(added),
+            "gate in place": lambda: added.mul_(gate),
+            "relu in place": lambda: torch.relu_(added),
+            "view in place": lambda: added.view(-1).sigmoid_().view(added.shape),
+            "reversed quotient": lambda: 2 / (2 + added.abs()),
+            "reversed difference": lambda: 2 - added,
+        }
+        return tokens + steps[self.way]() + self.mlp(self.norm2(tokens))
 
 
 def rolled_by_hand(model, factor):
@@ -250,7 +259,13 @@ def test_factors_after_the_projection_are_part_of_what_is_added(way):
     assert_close(explain(model, INVENTED, "value_rollout"), rolled, rtol=1e-7, atol=0)
 
 
-@pytest.mark.parametrize("way", ["gate", "norm"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        *("gate", "norm", "gate in place", "relu in place", "view in place", "reversed quotient"),
+        "reversed difference",
+    ],
+)
 @pytest.mark.parametrize("method", ["value", "value_rollout"])
 def test_what_changes_the_projection_by_token_before_the_sum_is_refused(way, method):
     with pytest.raises(ValueError, match="layer 1 of Invented does not add the projection of its attention to the tok"):

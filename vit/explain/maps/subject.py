@@ -180,7 +180,7 @@ class Subject:
             raise ValueError(
                 f"{count} of {self.anatomy.num_tokens} tokens of {type(self.model).__name__} do not take what the "
                 f"attention of layer {layer} gives them (the values of the next layer stay as they are, as where "
-                f"prompts are put in anew), and this map carries it on: {remedy}"
+                f"prompts are put in anew), and this map would still count it: {remedy}"
             )
 
     def as_map(self, tokens: Tensor) -> Tensor:

@@ -164,7 +164,10 @@ class ViTClassifier(Objective, EncoderModule):
         if getattr(data, "num_classes", None) == 0:
             raise ValueError(f"{type(data).__name__} has texts and no classes: add --model SequenceReader")
         if labels.ndim > 1:
-            raise ValueError("these images have several labels an image: add --model MultilabelClassifier")
+            raise ValueError(
+                "a classifier takes class numbers, or rows with one 1: these labels are shares, or several an image "
+                "(then add --model MultilabelClassifier)"
+            )
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the weights of the checkpoint in a further training."""

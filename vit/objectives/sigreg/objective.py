@@ -20,7 +20,7 @@ class SIGReg(ViewLearner):
     """Learns features without labels: alike for the views of an image, normally distributed over images.
 
     LeJEPA (Balestriero and LeCun 2025): the loss pulls the views of an image to their mean. Sketched isotropic Gaussian
-    regularisation (SIGReg) prevents that the features of all images become the same.
+    regularisation (SIGReg) keeps the features of all images from becoming the same.
 
     Args:
         sigreg_weight: Weight of the regularisation in the loss, in (0, 1); the rest is that of the invariance.
