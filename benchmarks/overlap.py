@@ -44,7 +44,7 @@ def table(cells: dict[str, Any]) -> str:
     rows = [
         {
             "training": name,
-            "patches": "{} x {}".format(*row["grid"]),
+            "grid of patches": "{} x {}".format(*row["grid"]),
             "pixels from one to the next": "{} x {}".format(*row["stride"]),
             "test accuracy": f"{100 * row['accuracy']:.2f} %",
         }
