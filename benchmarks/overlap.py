@@ -45,7 +45,7 @@ def table(cells: dict[str, Any]) -> str:
         {
             "training": name,
             "grid of patches": "{} x {}".format(*row["grid"]),
-            "pixels from one to the next": "{} x {}".format(*row["stride"]),
+            "pixels from one to the next": " x ".join(map(str, dict.fromkeys(row["stride"]))),
             "test accuracy": f"{100 * row['accuracy']:.2f} %",
         }
         for name, cell in cells.items()

@@ -42,7 +42,7 @@ TRAININGS = {
     "timm ViT 96x6, torchvision loader.*": "the same ten minutes, timm's defaults",
     "timm ViT 96x6, strongest.*": "the same ten minutes, timm's strongest recipe",
     "cifar10": "CIFAR-10 (JPEG copy), one hour",
-    "cifar10_showcase": "the packaged model, an hour coarse, half an hour fine",
+    "cifar10_showcase": "the packaged model, 1.5 hours",
 }
 # The recipes of the model that comes with the package: its first stage, and the second one, which starts from there.
 PACKAGED = {"cifar10_coarse": "8 x 8 patches side by side", "cifar10_showcase": "16 x 16 patches that overlap"}
@@ -208,7 +208,7 @@ def highlights() -> str:
     speed = read("inference")["fp32 batch 128"]
     lines = (
         f"**It learns**: {percent(quick, 'test_accuracy')} on CIFAR-10 in ten minutes on two CPU cores; timm's ViT of "
-        f"the same size reaches {', '.join(baselines())}.",
+        f"the same size and minutes reaches {', '.join(baselines())}.",
         f"**It is fast**: `vit.optimize` makes a model {fast['beside the best eager']} times as fast as the best of "
         f"timm, torchvision, vit-pytorch and transformers, {fast['beside the best compiled']} times if those are "
         f"compiled, in fp32 with {speed['batch']} images at a time{out_of_date([speed])}.",
@@ -559,7 +559,7 @@ def released_accuracy() -> str:
     cifar = read("released")["cifar10"]
     images = f"{cifar['train']} training and {cifar['test']} test images of each class, the first by file name"
     whole = percent(trainings()[TRAININGS["cifar10_showcase"]], "test_accuracy")
-    note = f"{images}; seeds {', '.join(map(str, cifar['seeds']))}. On all test images, the own head reaches {whole}."
+    note = f"{images}; seeds {', '.join(map(str, cifar['seeds']))}. On all test images, the own head has {whole}."
     return f"{released.accuracy_table(cifar)}\n\n{note}"
 
 

@@ -261,7 +261,9 @@ def test_the_advice_on_maps_follows_from_every_training():
 
 def flips_of_layers(cell):
     """The share of predictions that uniform attention in one layer changes, by layer."""
-    return {row["layers"]: row["flips"] for row in cell["uniform"] if row["heads"] == "all" and row["layers"].isdecimal()}
+    return {
+        row["layers"]: row["flips"] for row in cell["uniform"] if row["heads"] == "all" and row["layers"].isdecimal()
+    }
 
 
 def test_the_sentences_on_the_recipe_follow_from_the_measurements():

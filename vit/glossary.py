@@ -39,7 +39,7 @@ MAPS = {
     "legrad": Word(
         "The gradient of what each layer says of the class, with respect to its attention",
         "mean of (ds/dA)+; Bousselham et al. 2025",
-        "Take it for mosaics of the packaged model; on other models relevance scores as high, and higher after training on mosaics",
+        "Take it for mosaics of the packaged model; other models, once trained on mosaics, do better by relevance",
     ),
     "gradcam": Word(
         "The features of the last layer, weighted by their mean gradient",
@@ -233,7 +233,7 @@ RUN = {
     ),
     "accuracy of neighbours": Word("The share of images whose class is that of their nearest others by features"),
     "effective rank": EFFECTIVE_RANK,
-    "standard deviation": Word("Of normalised features over images, not of a score over seeds: near 0, all images have the same"),
+    "standard deviation": Word("How far the normalised features of images are apart: near 0, all have the same"),
     "information": Word("How many nats the prototypes tell of an image: near 0, the same for all"),
     "F1": Word("The harmonic mean of precision and recall"),
     "precision": Word("Of the images said to be of the class, the share that is"),
