@@ -88,7 +88,7 @@ def draw_rivals(cells: dict[str, Any], path: Path) -> None:
             axes[1].errorbar(shifted, means, yerr=ends, color=color, marker="o", ms=4, capsize=3, label=name)
     axes[1].axhline(0, color=rivals.COLORS["softmax"], lw=1)
     axes[0].set(ylabel="test accuracy, %")
-    axes[1].set(ylabel="less softmax, points, 95 % interval")
+    axes[1].set(ylabel="accuracy minus softmax's, points\n(95 % interval)")
     for plot in axes:
         plot.set(xlabel="training images", xscale="log")
         plot.set_xticks(rivals.SIZES, [f"{size:,}" for size in rivals.SIZES])
@@ -124,6 +124,7 @@ def draw_scale(cells: dict[str, Any], path: Path) -> None:
     for plot, title in zip(axes[1:], ("equal steps", "equal compute"), strict=True):
         plot.set(title=title, xlabel="share of the training images, %")
         plot.set_xticks([100 * share for share in scale.SHARES], [f"{100 * share:g}" for share in scale.SHARES])
+    axes[2].set(ylabel=axes[0].get_ylabel())
     for axis in (axes[0].xaxis, axes[0].yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter("{x:g}")

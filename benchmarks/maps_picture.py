@@ -49,7 +49,11 @@ def draw() -> Picture:
         for index in range(len(CLASSES))
     ]
     return draw_panels(
-        rows, LOOK, title="What a prediction rests on", bar=BAR, description="Three photographs, and three maps of each"
+        rows,
+        LOOK,
+        title="Three maps of the same predictions",
+        bar=BAR,
+        description="Three photographs, and three maps of each",
     )
 
 

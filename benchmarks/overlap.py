@@ -44,8 +44,8 @@ def table(cells: dict[str, Any]) -> str:
     rows = [
         {
             "training": name,
-            "patches": "{} x {}".format(*row["grid"]),
-            "pixels from one to the next": "{} x {}".format(*row["stride"]),
+            "grid of patches": "{} x {}".format(*row["grid"]),
+            "pixels from one to the next": " x ".join(map(str, dict.fromkeys(row["stride"]))),
             "test accuracy": f"{100 * row['accuracy']:.2f} %",
         }
         for name, cell in cells.items()

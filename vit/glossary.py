@@ -39,7 +39,7 @@ MAPS = {
     "legrad": Word(
         "The gradient of what each layer says of the class, with respect to its attention",
         "mean of (ds/dA)+; Bousselham et al. 2025",
-        "Take it for mosaics of the packaged model; on other models relevance scores higher",
+        "Take it for mosaics of the packaged model; other models, once trained on mosaics, do better by relevance",
     ),
     "gradcam": Word(
         "The features of the last layer, weighted by their mean gradient",
@@ -121,6 +121,7 @@ HEADS = {
 }
 
 EVERYWHERE = {
+    "±": Word("The standard deviation over seeds, or a 95 % interval where the page says so"),
     "attention": Word(
         "The weights by which a token mixes the values of all tokens; their sum is 1", "softmax(q k / sqrt d)"
     ),

@@ -216,6 +216,8 @@ def test_wrong_labels_are_compared_with_missing_ones(wrong, without, answer):
 def test_robustness_is_the_accuracy_that_corruptions_cost(softmax, convolution, answer):
     _, images = claims_quality.rows(damaged(0.9, 0.9, softmax, convolution))
     assert images["answer"] == answer
+    words = f"convolution loses {'20.0 points more (' if answer is HOLDS else '20.0 points fewer ('}"
+    assert answer is OPEN or words in images["measured"]
 
 
 @pytest.mark.parametrize(

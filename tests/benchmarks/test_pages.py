@@ -112,11 +112,22 @@ def test_the_readme_says_first_what_was_measured_and_what_of_it_is_out_of_date(c
 
     change("accuracy", train)
     change("explanations", draw)
-    learns, fast, maps = pages.highlights().splitlines()
+    change("inference", lambda cells: cells["fp32 batch 128"].update(stale="vit has changed"))
+    learns, fast, maps, _, note = pages.highlights().splitlines()
     assert "75.0 ± 0.0 % on CIFAR-10" in learns
     assert learns.endswith("62.5 ± 0.0 % by its strongest recipe, 62.5 ± 0.0 % by its defaults (out-of-date).")
     assert re.search(r"\d\.\d\d times as fast", fast)
-    assert "`gradient_rollout` scores 0.50, the best control 0.12, and the usual `rollout` 0.25" in maps
+    assert fast.endswith("in fp32 with 128 images at a time (out-of-date).")
+    assert "0.50 apart with `gradient_rollout`, 0.25 with the usual `rollout`, 0.12 with the best map that" in maps
+    assert note == '"Out-of-date": by older code.'
+    for name in ("accuracy", "inference"):
+        change(name, lambda cells: [cell.update(stale=None) for cell in cells.values()])
+    assert "out-of-date" not in pages.highlights().lower()
+
+
+def test_the_head_of_the_packaged_model_stands_beside_its_accuracy_on_all_test_images(change):
+    change("accuracy", lambda cells: cells["cifar10_showcase, cpu, seed 0"].update(test_accuracy=0.625))
+    assert pages.released_accuracy().endswith("On all test images, the own head has 62.5 %.")
 
 
 @pytest.mark.parametrize("table", ["maps", "maps_found"])

@@ -30,7 +30,7 @@ BRANCHES = {"pre": ("norm", "{}", "+"), "post": ("{}", "+", "norm"), "none": ("{
 HEIGHTS = (0.05, 0.19, 0.34, 0.49, 0.63, 0.78)
 CIRCLE = {"boxstyle": "circle,pad=0.1", "fc": "white", "ec": GREY}
 SKIP = {"arrowstyle": "->", "color": GREY, "lw": 1.2, "connectionstyle": "angle,angleA=90,angleB=0,rad=6"}
-# What the head reads, by the model's pool.
+# What the linear layer of the logits reads, by the model's pool.
 READ = {
     "cls": "the class token",
     "mean": "the mean of all patches",
@@ -93,7 +93,7 @@ def draw_model(
         # After the blocks, attention with one query may pool the tokens.
         *_, last = (attn[0] for attn in attentions if attn.shape[-2] > 1)
         _show(seen, _attended(model, last, pixels), "attention of the last block,\nmean of its heads")
-        _draw_classes(classes, attentions.logits[0], names, f"the head reads\n{READ[model.pool]}")
+        _draw_classes(classes, attentions.logits[0], names, f"a linear layer reads\n{READ[model.pool]}")
         _draw_arrows(figure, [photo, patches, linear, positions], [block, seen, classes])
         save_figure(figure, path, dpi=110)
 
