@@ -299,7 +299,7 @@ def test_a_disk_that_fills_up_while_training(run, folder, monkeypatch, capsys, p
         save(contents, file)
 
     monkeypatch.setattr("vit.runs.checkpoints.torch.save", full_after_two)
-    for what in ("curves.draw_curves", "record.write_results"):
+    for what in ("run_pictures.draw_curves", "record.write_results"):
         monkeypatch.setattr(f"vit.runs.{what}", lambda *_, **__: full_after_two(None, None))
     with pytest.raises(SystemExit) as stopped:
         run("fit", *TINY, "--trainer.max_epochs", "3", "--experiment", "full")

@@ -7,7 +7,6 @@ Letters in the einops patterns: k copies of an image, h heads, m keys, d channel
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from einops import reduce, repeat
@@ -17,6 +16,7 @@ from vit.capture.alone import heads_first_calls
 from vit.capture.intercept import InterceptAttention
 from vit.capture.moved import changes
 from vit.capture.order import STILL, STRENGTHS
+from vit.support.precision import in_double
 
 
 @torch.no_grad()
@@ -28,33 +28,35 @@ def layer_with_lost_rows(model: nn.Module, image: Tensor, calls: Sequence[int]) 
         image: An image, (1, C, H, W).
         calls: Numbers of the attention calls that are layers, without one of a single query.
     """
+    layers = range(len(calls) - 1)
     lost: dict[int, int] = {}
     for strength in STRENGTHS:  # LayerScale may begin at 1e-6
-        lost = _lost_rows(model, image, calls, strength)
+        # Layer by layer: memory holds two images at any depth.
+        missed = {layer: _lost_rows(model, image, calls, layer, strength) for layer in layers}
+        lost = {layer: count for layer, count in missed.items() if count}
         if not lost:
             return None
     return min(lost.items())
 
 
-def _lost_rows(model: nn.Module, image: Tensor, calls: Sequence[int], strength: float) -> dict[int, int]:
-    """Return by layer the number of tokens that do not move in the next layer, if there are such and others move."""
-    lost: dict[int, int] = {}
-    following = {call: layer for layer, (_, call) in enumerate(pairwise(calls))}
+def _lost_rows(model: nn.Module, image: Tensor, calls: Sequence[int], layer: int, strength: float) -> int:
+    """Return the number of tokens that a layer does not move; 0 if it moves none of them."""
+    still = 0
 
-    def mean_in_one_layer(call: int, attn: Tensor) -> Tensor:
-        if call in following:
-            moved = reduce(changes(intercepted.values)[following[call]], "h m d -> m", "max").double()
-            still = int((moved <= STILL * moved.max()).sum())
-            if 0 < still < len(moved):
-                lost[following[call]] = still
+    def mean_in_layer(call: int, attn: Tensor) -> Tensor:
+        nonlocal still
+        if call == calls[layer + 1]:
+            moved = in_double(reduce(changes(intercepted.values), "1 h m d -> m", "max"))
+            still = int((moved <= STILL * moved.max()).sum()) % len(moved)
         if call not in calls:
             return attn
         attn = torch.eye(attn.shape[-1], dtype=attn.dtype, device=attn.device).repeat(*attn.shape[:2], 1, 1)
-        attn[calls.index(call) + 1] += strength / attn.shape[-1]
+        if call == calls[layer]:
+            attn[1] += strength / attn.shape[-1]
         return attn
 
-    copies = repeat(image, "1 c y x -> k c y x", k=len(calls) + 1)  # the first one stays as it is
-    intercepted = InterceptAttention(model, mean_in_one_layer, len(copies), heads_first_calls(model, copies))
+    copies = repeat(image, "1 c y x -> k c y x", k=2)  # the first one stays as it is
+    intercepted = InterceptAttention(model, mean_in_layer, len(copies), heads_first_calls(model, copies))
     with intercepted:
         model(copies)
-    return lost
+    return still

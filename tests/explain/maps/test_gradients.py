@@ -200,7 +200,7 @@ def test_smoothgrad_of_no_samples_is_refused(random_vit):
 
 @pytest.mark.parametrize("steps", [0, -1])
 def test_integrated_gradients_of_no_steps_are_refused(steps, random_vit):
-    with pytest.raises(ValueError, match=rf"steps \({steps}\) must be at least 1"):
+    with pytest.raises(ValueError, match=rf"steps \({steps}\) must be a positive whole number: 32 is usual"):
         explain(random_vit(), IMAGES, "integrated_gradients", steps=steps)
 
 

@@ -33,19 +33,18 @@ def attention(subject: Subject, *, layer: int = -1, head: int | None = None) -> 
     """
     depth = subject.anatomy.depth
     check_layer(layer, depth)
-    maps = []
+    kept = []
 
-    def keep_map(index: int, attn: Tensor) -> Tensor:
+    def keep_layer(index: int, attn: Tensor) -> Tensor:
         if index == layer % depth:
             if head is not None and (head not in range(attn.shape[1]) or isinstance(head, bool)):
                 raise ValueError(f"head ({head}) must be one of {attn.shape[1]} heads, from 0 to {attn.shape[1] - 1}")
-            chosen = reduce(attn, "b h n m -> b n m", "mean") if head is None else attn[:, head]
-            maps.append(subject.readout_map(chosen))
+            kept.append(reduce(attn, "b h n m -> b n m", "mean") if head is None else attn[:, head])
         return attn
 
     with torch.no_grad():
-        run_intercepted(subject.model, subject.images, keep_map, subject.anatomy.calls, subject.anatomy.orders)
-    return maps[0]
+        run_intercepted(subject.model, subject.images, keep_layer, subject.anatomy.calls, subject.anatomy.orders)
+    return subject.readout_map(kept[0])
 
 
 def rollout(
