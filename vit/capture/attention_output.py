@@ -104,6 +104,7 @@ class _WatchProjection(TorchFunctionMode):
             and isinstance(argument, Tensor)
             and argument.data_ptr() == tensor.data_ptr()
             and argument.numel() == tensor.numel()
+            and _version_of(tensor) == self.version  # a part of it may have been changed in place
         )
 
     def _add(self, name: str, place: int, other: Any, alpha: float) -> None:

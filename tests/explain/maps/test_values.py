@@ -233,6 +233,7 @@ class Gated(Layer):
             "gate in place": lambda: added.mul_(gate),
             "relu in place": lambda: torch.relu_(added),
             "view in place": lambda: added.view(-1).sigmoid_().view(added.shape),
+            "part in place": lambda: added.__setitem__(0, 0.3 * added[0]) or added,
             "reversed quotient": lambda: 2 / (2 + added.abs()),
             "reversed difference": lambda: 2 - added,
         }
@@ -262,7 +263,7 @@ def test_factors_after_the_projection_are_part_of_what_is_added(way):
 @pytest.mark.parametrize(
     "way",
     [
-        *("gate", "norm", "gate in place", "relu in place", "view in place", "reversed quotient"),
+        *("gate", "norm", "gate in place", "relu in place", "view in place", "part in place", "reversed quotient"),
         "reversed difference",
     ],
 )
