@@ -15,11 +15,11 @@ def test_optuna_finds_settings_and_ends_trainings_that_are_worse_than_the_others
     optuna = pytest.importorskip("optuna", reason="docs/sweeps.md is not tested: pip install optuna optuna-integration")
     pytest.importorskip("optuna_integration", reason="docs/sweeps.md is not tested: pip install optuna-integration")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    loop, by_optuna = (
-        re.search(rf"```{kind}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1] for kind in ("python", "py")
-    )
+    page = PAGE.read_text(encoding="utf-8")
+    (loop,) = re.findall(r"```python\n(from lightning .*?)scores = ", page, re.DOTALL)
+    (by_optuna,) = re.findall(r"```py\n(import optuna.*?)```", page, re.DOTALL)
     names: dict = {}
-    exec(loop.partition("scores = ")[0] + by_optuna, names)
+    exec(loop + by_optuna, names)
     study = names["study"]
     epochs = {"COMPLETE": [], "PRUNED": []}
     for trial in study.trials:
