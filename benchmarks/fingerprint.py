@@ -1,9 +1,10 @@
 """Which results are out of date: each carries a fingerprint of what it was measured with, which is computed anew.
 
-The fingerprint of a training is its first losses on fixed images (first_losses.py), that of a measurement a hash of
-the files and functions that it is about, without comments and docstrings (sources.py). parts.py says which. A result is
+The fingerprint of a training is its first losses on fixed images (first_losses.py), that of a speed the operations of a
+pass (traced_operations.py), and that of another measurement a hash of the files and functions that it is about, without
+comments and docstrings (sources.py). parts.py says which. A result is
 
-- current, if both are as they were when it was measured;
+- current, if all are as they were when it was measured;
 - out of date, if one differs: the JSON says so under "stale", and the pages beside the number;
 - without a fingerprint, if its commit is not known or had other files.
 
@@ -32,14 +33,17 @@ from typing import Any
 import sources
 from parts import PARTS, Part, part_of
 from records import RESULTS, write_json
+from traced_operations import operations_of
 
 from vit.support.markdown import markdown_table
 
 ROOT = Path(__file__).parents[1]
-WORKER = Path(__file__).with_name("first_losses.py")
+LOSSES, OPERATIONS = (Path(__file__).with_name(name) for name in ("first_losses.py", "traced_operations.py"))
 TOLERANCE = 1e-5  # relative
 
-hash_of = cache(sources.hash_of)  # many results are about the same files
+# Many results are about the same files and passes.
+hash_of = cache(sources.hash_of)
+operations_now = cache(operations_of)
 
 Record = dict[str, Any]
 First = dict[str, Any] | None  # what first_losses.py finds; None where a training cannot be built
@@ -72,10 +76,21 @@ def state(part: Part, cell: dict[str, Any], origin: Record) -> str:
         elif not close(before["losses"], now["losses"]):
             differing.append(f"the first losses of {line} differ")
         differing += [] if now is None else changed(line, before["settings"], now["settings"])
-    wanted = {training_of(part, cell)} - {None}
-    differing += [f"the fingerprint has no {line}" for line in wanted - found["trainings"].keys()]
-    differing += [f"the fingerprint has no {pattern}" for pattern in part.sources if pattern not in found["sources"]]
-    return "; ".join(differing) or "current"
+    differing += [
+        f"the operations of {name} have changed"
+        for name, said in found.get("operations", {}).items()
+        if said != operations_now(name)
+    ]
+    return (
+        "; ".join([*differing, *(f"the fingerprint has no {name}" for name in lacking(part, cell, found))]) or "current"
+    )
+
+
+def lacking(part: Part, cell: dict[str, Any], found: Record) -> list[str]:
+    """Return what the fingerprint of a result lacks: trainings, files and passes that its part names."""
+    trainings = {training_of(part, cell)} - {None}
+    wanted = {"trainings": trainings, "sources": part.sources, "operations": part.operations}
+    return [name for kind, names in wanted.items() for name in names if name not in found.get(kind, {})]
 
 
 def training_of(part: Part, cell: dict[str, Any]) -> str | None:
@@ -118,10 +133,23 @@ def first_now(line: str) -> First:
 @cache
 def first_at(tree: Path, line: str) -> First:
     """Return the first losses of a training in the files of another commit; None where they cannot be computed."""
-    asked = [sys.executable, "-P", str(WORKER), json.dumps([shlex.split(line)])]
-    found = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (tree, tree / "benchmarks")))}
-    done = subprocess.run(asked, cwd=tree, env=found, capture_output=True, text=True, check=False)
-    return None if done.returncode else json.loads(done.stdout.splitlines()[-1])[0]
+    found = printed_in(tree, LOSSES, [shlex.split(line)])
+    return None if found is None else found[0]
+
+
+@cache
+def operations_at(tree: Path, name: str) -> str | None:
+    """Return the operations of a pass in the files of another commit; None where it cannot be traced."""
+    found = printed_in(tree, OPERATIONS, [name])
+    return None if found is None else found[name]
+
+
+def printed_in(tree: Path, worker: Path, asked: list[Any]) -> Any:
+    """Return what a worker prints in the files of another commit, read as JSON; None if it fails."""
+    command = [sys.executable, "-P", str(worker), json.dumps(asked)]
+    places = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (tree, tree / "benchmarks")))}
+    done = subprocess.run(command, cwd=tree, env=places, capture_output=True, text=True, check=False)
+    return None if done.returncode else json.loads(done.stdout.splitlines()[-1])
 
 
 class Commits:
@@ -156,7 +184,10 @@ def fingerprint(part: Part, cell: dict[str, Any], origin: Record, commits: Commi
         return None
     trainings = {} if line is None else {line: first_at(trained, line)}
     sources = {pattern: hash_of(tree, pattern) for pattern in part.sources}
-    return None if None in trainings.values() else {"trainings": trainings, "sources": sources}
+    operations = {name: operations_at(tree, name) for name in part.operations}
+    if None in (*trainings.values(), *operations.values()):
+        return None
+    return {"trainings": trainings, "sources": sources, "operations": operations}
 
 
 def states(results: dict[str, Any], file: str) -> Iterator[tuple[str, str, Record, str]]:
@@ -168,11 +199,14 @@ def states(results: dict[str, Any], file: str) -> Iterator[tuple[str, str, Recor
 
 
 def write(path: Path, commits: Commits) -> None:
-    """Add the fingerprints that a file of results lacks, and mark what is out of date, with the reason."""
+    """Add the fingerprints that a file of results lacks, and mark what is out of date, with the reason.
+
+    A fingerprint that lacks something is made anew, as its part may be about other things than when it was made.
+    """
     results = json.loads(path.read_text())
     for name, cell, origin in records_of(results):
         part = part_of(path.stem, name)
-        if part is not None and "fingerprint" not in origin:
+        if part is not None and ("fingerprint" not in origin or lacking(PARTS[part], cell, origin["fingerprint"])):
             found = fingerprint(PARTS[part], cell, origin, commits)
             origin |= {} if found is None else {"fingerprint": found}
     for _, _, origin, found in states(results, path.stem):

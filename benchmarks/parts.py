@@ -18,18 +18,12 @@ NOT_IN_LINE = ("seed_everything", "experiment", "data", "data.root", "data.skip_
 NOT_IN_LINE += ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "ckpt_path")
 
 ATTENTION = ("vit/attention/**/*.py",)
-# What a model with softmax attention runs.
-MODEL = (
-    *(f"vit/attention/{name}.py" for name in ("functional", "multihead", "mechanisms/base", "mechanisms/softmax")),
-    *(f"vit/model/{name}.py" for name in ("vision_transformer", "encoder_block", "embedding", "layers")),
-)
 LOADING = tuple(f"vit/data/{name}.py" for name in ("loader", "sampler", "augment", "crops", "operations", "policies"))
 STEP = tuple(f"vit/training/{name}.py" for name in ("base", "callbacks", "ema", "muon", "optimizer", "schedule"))
 RESUMED = tuple(f"vit/runs/{name}.py" for name in ("checkpoints", "folders", "preemption", "record", "restarts"))
 RESUMED += ("vit/support/files.py", "vit/training/callbacks.py")
 MAPS = ("vit/capture/*.py", "vit/explain/maps/*.py", "vit/explain/evaluation/*.py")
-# Mechanisms that claims_cost.py times, and what they import; of it, what is measured.
-TIMED = ("base", "softmax", "chunked", "local", "sparse", "linear", "recurrent", "convolution")
+# The functions of claims_cost.py that measure.
 MEASURED_COST = ("measure", "one_pass", "costs", "affordable")
 DECODER = (*ATTENTION, *(f"vit/model/{name}.py" for name in ("decoder", "decoder_block", "generation")))
 FORMATS = ("vit/weights/**/*.py",)
@@ -83,6 +77,7 @@ class Part:
         cells: Pattern of the names of its cells in the file.
         training: The training that a cell is about; None if it is about none.
         sources: Patterns of the files that a cell is about.
+        operations: Passes whose operations a cell is about, by their names in traced_operations.py.
         trains: Trainings to run first, whose checkpoints the commands take: what follows ``python train.py fit``.
     """
 
@@ -93,6 +88,7 @@ class Part:
     cells: str = ".*"
     training: Callable[[Cell], str] | None = None
     sources: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
     trains: tuple[str, ...] = ()
 
 
@@ -142,14 +138,16 @@ PARTS: dict[str, Part] = {
         file="inference",
         minutes=30,
         commands=("inference.py prepare", "inference.py time", f"inference.py accuracy {DATA}"),
-        sources=(*MODEL, "vit/inference.py"),
+        sources=("vit/inference.py",),
+        operations=("inference",),
     ),
     "scale": Part(
         "time and memory of five libraries as images and batches grow",
         file="scale",
         minutes=20,
         commands=("scale.py",),
-        sources=MODEL,
+        sources=("vit/attention/mechanisms/softmax.py",),  # at which lengths which kernel is taken
+        operations=("inference", "training", "features"),
     ),
     "baseline": Part(
         "test accuracy of timm's ViT in ten minutes",
@@ -202,14 +200,16 @@ PARTS: dict[str, Part] = {
         file="pretraining",
         minutes=1170,
         commands=(f"pretraining.py {DATA}",),
-        sources=(*MODEL, *STEP, *(f"vit/objectives/{name}/*.py" for name in ("mae", "sigreg", "dino"))),
+        operations=("training",),
+        sources=(*STEP, *(f"vit/objectives/{name}/*.py" for name in ("mae", "sigreg", "dino"))),
     ),
     "pretrained_maps": Part(
         "maps of encoders that learned without labels",
         file="pretrained_maps",
         minutes=80,
         commands=("pretrained_maps.py",),
-        sources=(*MODEL, "vit/data/planted.py", *(f"vit/objectives/{name}/*.py" for name in ("mae", "sigreg", "dino"))),
+        operations=("training",),
+        sources=("vit/data/planted.py", *(f"vit/objectives/{name}/*.py" for name in ("mae", "sigreg", "dino"))),
     ),
     "explanations": Part(
         "all kinds of map on three trainings",
@@ -242,7 +242,7 @@ PARTS: dict[str, Part] = {
         minutes=62,
         commands=(f"overlap.py {DATA} --checkpoints {{last:cifar10_coarse}}",),
         training=of_recipe,
-        sources=MODEL,
+        operations=("inference",),
         trains=(COARSE,),
     ),
     "reading": Part(
@@ -281,7 +281,7 @@ PARTS: dict[str, Part] = {
         minutes=1,
         commands=("decoders.py",),
         cells="generation",
-        sources=DECODER,
+        operations=("generation",),
     ),
     **{
         f"claims_{name}": Part(
@@ -312,18 +312,15 @@ PARTS: dict[str, Part] = {
         file="claims_cost",
         minutes=3,
         commands=("claims.py cost",),
-        sources=(
-            "vit/attention/functional.py",
-            *(f"vit/attention/mechanisms/{name}.py" for name in TIMED),
-            *(f"benchmarks/claims_cost.py:{function}" for function in MEASURED_COST),
-        ),
+        sources=tuple(f"benchmarks/claims_cost.py:{function}" for function in MEASURED_COST),
+        operations=("mechanisms",),
     ),
     "throughput": Part(
         "speed of five libraries",
         file="throughput",
         minutes=30,
         commands=("throughput.py", "throughput.py --compiled", f"throughput.py {LARGER_SIZES}"),
-        sources=MODEL,
+        operations=("inference", "training"),
     ),
     "pipeline": Part(
         "speed of the data path",
@@ -344,7 +341,8 @@ PARTS: dict[str, Part] = {
         file="overhead",
         minutes=4,
         commands=("overhead.py --rounds 7",),
-        sources=(*MODEL, *LOADING, *STEP, "vit/runs/record.py"),
+        sources=(*LOADING, *STEP, "vit/runs/record.py"),
+        operations=("training",),
     ),
     "training_parts": Part(
         "time of the optimisers and the moving average",
@@ -354,35 +352,43 @@ PARTS: dict[str, Part] = {
         sources=tuple(f"vit/training/{name}.py" for name in ("ema", "muon", "optimizer")),
     ),
     "mixed_sizes": Part(
-        "batches of many sizes", "mixed_sizes", minutes=3, commands=("mixed_sizes.py --rounds 9",), sources=MODEL
+        "batches of many sizes",
+        file="mixed_sizes",
+        minutes=3,
+        commands=("mixed_sizes.py --rounds 9",),
+        operations=("inference", "mixed"),
     ),
     "token_merging": Part(
         "accuracy and time of merged tokens",
         file="token_merging",
         minutes=5,
         commands=(f"token_merging.py {DATA}",),
-        sources=(*MODEL, "vit/model/token_merging.py", *PACKAGED),
+        sources=PACKAGED,
+        operations=("inference", "merged"),
     ),
     "familiarity": Part(
         "images that the packaged model does not know",
         file="familiarity",
         minutes=4,
         commands=(f"familiarity.py {DATA} --thresholds vit/weights/cifar10.familiar.json",),
-        sources=(*MODEL, *PACKAGED),
+        sources=PACKAGED,
+        operations=("inference",),
     ),
     "released": Part(
         "released weights against other runtimes",
         file="released",
         minutes=20,
         commands=(f"released.py {DATA}",),
-        sources=(*MODEL, *FORMATS),
+        sources=FORMATS,
+        operations=("inference",),
     ),
     "released_tuning": Part(
         "fine-tuning of released weights",
         file="released_tuning",
         minutes=60,
         commands=(f"released_tuning.py {DATA}",),
-        sources=(*MODEL, *PACKAGED),
+        sources=PACKAGED,
+        operations=("training",),
     ),
     "any_vit": Part(
         "attention of architectures of other libraries",
@@ -396,7 +402,8 @@ PARTS: dict[str, Part] = {
         file="plan",
         minutes=5,
         commands=("plan.py",),
-        sources=(*MODEL, "vit/runs/plan.py", "vit/training/muon.py", "vit/training/optimizer.py"),
+        sources=("vit/runs/plan.py", "vit/training/muon.py", "vit/training/optimizer.py"),
+        operations=("training",),
     ),
     "torture": Part(
         "runs that are killed and resumed",
