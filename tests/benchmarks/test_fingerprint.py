@@ -11,6 +11,7 @@ import pytest
 import torch
 from parts import PARTS, Part, part_of
 from records import RESULTS, write_json
+from traced_operations import PASSES
 
 import vit
 
@@ -42,10 +43,11 @@ def test_every_result_belongs_to_a_part():
             assert part_of(file.stem, name), f"{file.name}: {name!r}: add a part to benchmarks/parts.py"
 
 
-def test_every_part_is_about_files_or_a_training():
+def test_every_part_is_about_a_training_files_or_operations():
     for name, part in PARTS.items():
-        assert part.training or part.sources, name
+        assert part.training or part.sources or part.operations, name
         assert all(fingerprint.hash_of(fingerprint.ROOT, pattern) for pattern in part.sources), name
+        assert {*part.operations} <= {*PASSES}, name
 
 
 @pytest.fixture(scope="module")
@@ -152,10 +154,33 @@ def test_a_changed_file_is_named(result, monkeypatch):
     assert written(result)["stale"] == "benchmarks/sources.py has changed"
 
 
-def test_a_part_that_asks_for_more_than_the_fingerprint_has_is_out_of_date(result, monkeypatch):
+def test_changed_operations_are_named(result, monkeypatch):
+    monkeypatch.setitem(PARTS, "tried", Part("tests", "tried", 1, (), operations=("inference",)))
+    monkeypatch.setattr(fingerprint, "operations_at", lambda tree, name: "before")
+    monkeypatch.setattr(fingerprint, "operations_now", lambda name: "before")
+    assert written(result)["fingerprint"]["operations"] == {"inference": "before"}
+    assert "stale" not in written(result)
+    monkeypatch.setattr(fingerprint, "operations_now", lambda name: "now")
+    assert written(result)["stale"] == "the operations of inference have changed"
+
+
+def test_operations_of_another_commit_are_those_of_its_files():
+    assert fingerprint.operations_at(fingerprint.ROOT, "inference") == fingerprint.operations_now("inference")
+
+
+def test_operations_that_cannot_be_traced_at_a_commit_give_no_fingerprint(result, monkeypatch):
+    monkeypatch.setitem(PARTS, "tried", Part("tests", "tried", 1, (), operations=("inference",)))
+    monkeypatch.setattr(fingerprint, "operations_at", lambda tree, name: None)
+    assert "fingerprint" not in written(result)
+
+
+def test_a_fingerprint_that_lacks_what_its_part_is_about_is_made_anew_or_out_of_date(result, monkeypatch):
     written(result)
     monkeypatch.setitem(PARTS, "tried", Part("tests", "tried", 1, (), sources=("benchmarks/parts.py",)))
+    monkeypatch.setattr(fingerprint.Commits, "tree", lambda self, commit: None)
     assert written(result)["stale"] == "the fingerprint has no benchmarks/parts.py"
+    monkeypatch.setattr(fingerprint.Commits, "tree", lambda self, commit: fingerprint.ROOT)
+    assert "stale" not in written(result)
 
 
 @pytest.mark.parametrize("commit", [None, ""])
